@@ -1,0 +1,41 @@
+"""Turns a folder of images into one memory-mapped LMDB dataset and reads it as a torch Dataset."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from lmdbloader.convert import Report as Report
+    from lmdbloader.convert import convert as convert
+    from lmdbloader.convert import write as write
+    from lmdbloader.dataloader import dataloader as dataloader
+    from lmdbloader.dataset import LMDBDataset as LMDBDataset
+    from lmdbloader.format import Array as Array
+    from lmdbloader.format import Image as Image
+    from lmdbloader.store import verify as verify
+
+# Names load their module when first used: `import lmdbloader` costs no torch, pyarrow or numba.
+_HOMES = {
+    "Array": "lmdbloader.format",
+    "Image": "lmdbloader.format",
+    "LMDBDataset": "lmdbloader.dataset",
+    "Report": "lmdbloader.convert",
+    "convert": "lmdbloader.convert",
+    "dataloader": "lmdbloader.dataloader",
+    "verify": "lmdbloader.store",
+    "write": "lmdbloader.convert",
+}
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lmdbloader' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,64 @@
+"""Every exception that lmdbloader raises on purpose, each also a builtin so that ordinary handlers catch it."""
+
+from __future__ import annotations
+
+__all__ = [
+    "CorruptError",
+    "DestinationError",
+    "DiskFullError",
+    "FormatError",
+    "ImageError",
+    "LmdbloaderError",
+    "OptionError",
+    "SourceError",
+    "WorkerError",
+]
+
+
+class LmdbloaderError(Exception):
+    """Base of every error below; catch it to catch all of them."""
+
+
+class FormatError(LmdbloaderError, ValueError):
+    """A dataset is not ours, unfinished, from another format version, or its description does not decode."""
+
+
+class CorruptError(LmdbloaderError, OSError):
+    """Stored bytes are not the bytes that were written: a checksum, a size or an offset does not hold."""
+
+
+class ImageError(LmdbloaderError, ValueError):
+    """One source image cannot be used: it does not decode, or a stated policy refuses it.
+
+    Attributes:
+        name: The image's name as the message shows it.
+        reason: Why, without the name.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name}: {reason}")
+        self.name = name
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[ImageError], tuple[str, str]]:
+        return type(self), (self.name, self.reason)
+
+
+class SourceError(LmdbloaderError, ValueError):
+    """A source folder does not hold what its layout promises."""
+
+
+class OptionError(LmdbloaderError, ValueError):
+    """An option's value, or a combination of options, makes no sense."""
+
+
+class DestinationError(LmdbloaderError, OSError):
+    """The place to write to is taken, locked or inside the source."""
+
+
+class DiskFullError(LmdbloaderError, OSError):
+    """The destination's file system has no room left."""
+
+
+class WorkerError(LmdbloaderError, RuntimeError):
+    """A worker process died or failed outside of the image that it was working on."""
