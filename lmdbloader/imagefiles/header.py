@@ -1,0 +1,75 @@
+"""What every kind of image file tells before its pixels are decoded, and the EXIF tags that matter for it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Sample: TypeAlias = np.uint8 | np.uint16
+Pixels: TypeAlias = npt.NDArray[Sample]
+
+_ORIENTATION_TAG = 0x0112
+_INTEGER_FORMATS = {3: "H", 4: "I"}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageHeader:
+    """An image file that was recognised and whose header was read.
+
+    Attributes:
+        height: Rows as stored, before the EXIF rotation.
+        width: Columns as stored, before the EXIF rotation.
+        channels: 1 (grey) or 3 (RGB), without the alpha channel.
+        dtype: uint8 or uint16.
+        alpha: Whether the file carries transparency of any kind.
+        orientation: EXIF orientation, 1 to 8, that is still to be applied.
+        decode: Returns the pixels as (height, width, channels) or, with alpha, (height, width, channels + 1).
+    """
+
+    height: int
+    width: int
+    channels: int
+    dtype: np.dtype[Sample]
+    alpha: bool
+    orientation: int
+    decode: Callable[[], Pixels]
+
+
+def exif_orientation(exif: bytes) -> int:
+    """Return the orientation (1 to 8) that an EXIF block asks for, 1 when it says nothing that makes sense.
+
+    A damaged EXIF block is common in good photographs, so it is not an error.
+
+    Args:
+        exif: The block, with or without its leading ``Exif\\0\\0``.
+
+    >>> exif_orientation(b"MM\\0*\\0\\0\\0\\x08" + b"\\0\\x01" + b"\\x01\\x12\\0\\x03\\0\\0\\0\\x01\\0\\x06\\0\\0")
+    6
+    >>> exif_orientation(b"not EXIF")
+    1
+    """
+    value = tiff_integer(exif.removeprefix(b"Exif\0\0"), _ORIENTATION_TAG)
+    return value if value is not None and 1 <= value <= 8 else 1
+
+
+def tiff_integer(block: bytes, tag: int) -> int | None:
+    """Return the first value of an integer tag in the first directory of a TIFF-structured block, None if absent."""
+    order = {b"II": "<", b"MM": ">"}.get(block[:2])
+    if order is None:
+        return None
+    try:
+        (directory,) = struct.unpack_from(order + "I", block, 4)
+        (num_entries,) = struct.unpack_from(order + "H", block, directory)
+        for entry in range(directory + 2, directory + 2 + 12 * num_entries, 12):
+            found, kind = struct.unpack_from(order + "HH", block, entry)
+            if found == tag and kind in _INTEGER_FORMATS:
+                (value,) = struct.unpack_from(order + _INTEGER_FORMATS[kind], block, entry + 8)
+                return int(value)
+    except struct.error:
+        pass
+    return None
