@@ -1,0 +1,51 @@
+# Every target that needs Python packages first makes .venv in this folder; a later call finds it there.
+#
+#   PYTHON=python3.12        the interpreter that .venv stands on (default python3; 3.10 or newer)
+#   PIL=pillow|pillow-simd   use this one from now on (default: the one in place; at first pillow-simd if it builds)
+#   TORCH_INDEX=URL          at the first call: one more package index, for another build of torch (docs/installation.md)
+#   IMAGES=DIR               for demo: your own photographs
+#   ARGS="..."               passed on: to pytest by test, to the script by demo and bench
+
+PYTHON ?= python3
+ENV := .venv/bin/python
+SETUP_OPTIONS := $(if $(PIL),--pil "$(PIL)") $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)")
+
+# Another environment's packages must not leak into this one.
+unexport PYTHONPATH PYTHONHOME
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench notebook clean
+
+help:  ## Print this list
+	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@echo
+	@sed -n 's/^#   /  /p' $(firstword $(MAKEFILE_LIST))
+
+setup:  ## Make .venv with everything in it
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("lmdbloader needs Python 3.10 or newer; $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12 ..." % sys.version_info[:2])'
+	@$(PYTHON) scripts/setup_env.py $(SETUP_OPTIONS)
+
+demo: setup  ## Convert real photographs, train SRCNN for a minute, compare (IMAGES=DIR: on your own)
+	@$(ENV) scripts/demo.py $(if $(IMAGES),--images "$(IMAGES)") $(ARGS)
+
+test: lint  ## Run the linters and every test
+	@$(ENV) -m pytest $(ARGS)
+
+lint: setup  ## Check the code's style, format and types
+	@$(ENV) -m ruff check .
+	@$(ENV) -m ruff format --check .
+	@$(ENV) -m mypy
+
+format: setup  ## Format the code and apply the safe fixes
+	@$(ENV) -m ruff format .
+	@$(ENV) -m ruff check --fix .
+
+bench: setup  ## Measure reading against the other ways of storing patches
+	@$(ENV) benchmarks/read.py $(ARGS)
+
+notebook: setup  ## Run the notebook anew and store it with its pictures
+	@.venv/bin/jupyter execute --inplace notebooks/quickstart.ipynb
+
+clean:  ## Remove all that make has made, .venv too
+	rm -rf .venv .venv-cache *.egg-info build dist demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find lmdbloader scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
