@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from lmdbloader.convert import Report as Report
-    from lmdbloader.convert import convert as convert
-    from lmdbloader.convert import write as write
-    from lmdbloader.dataloader import dataloader as dataloader
+    from lmdbloader.conversion import Report as Report
+    from lmdbloader.conversion import convert as convert
+    from lmdbloader.conversion import write as write
+    from lmdbloader.loading import dataloader as dataloader
     from lmdbloader.dataset import LMDBDataset as LMDBDataset
     from lmdbloader.format import Array as Array
     from lmdbloader.format import Image as Image
@@ -22,11 +22,11 @@ _HOMES = {
     "Array": "lmdbloader.format",
     "Image": "lmdbloader.format",
     "LMDBDataset": "lmdbloader.dataset",
-    "Report": "lmdbloader.convert",
-    "convert": "lmdbloader.convert",
-    "dataloader": "lmdbloader.dataloader",
+    "Report": "lmdbloader.conversion",
+    "convert": "lmdbloader.conversion",
+    "dataloader": "lmdbloader.loading",
     "verify": "lmdbloader.store",
-    "write": "lmdbloader.convert",
+    "write": "lmdbloader.conversion",
 }
 __all__ = ["__version__", *sorted(_HOMES)]
 

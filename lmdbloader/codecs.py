@@ -1,0 +1,152 @@
+"""How payloads are encoded: raw, lz4 blocks, tiles; and their checksums."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.errors import OptionError
+from lmdbloader.format import CODEC_RAW, CODEC_TILES, MAX_PAYLOAD_NBYTES, TILED_ABOVE_NBYTES, Codec
+
+U8 = npt.NDArray[np.uint8]
+I64 = npt.NDArray[np.int64]
+
+CODECS = ("auto", "raw", "lz4")
+# `auto` keeps lz4 only where it saves at least this share: below, decompressing costs more than reading the rest.
+AUTO_MIN_SAVING = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Payloads:
+    """The encoded values of one payload field, one after the other.
+
+    Attributes:
+        data: (sum of stored_nbytes,) uint8.
+        stored_nbytes: (n,) int64 length of each payload in `data`.
+        raw_nbytes: (n,) int64 length of each once decoded.
+        checksum: (n,) uint64, XXH64 of each stored payload; of its tile table where it is tiled.
+        codec: (n,) uint8, CODEC_RAW, CODEC_LZ4 or CODEC_TILES.
+    """
+
+    data: U8
+    stored_nbytes: I64
+    raw_nbytes: I64
+    checksum: npt.NDArray[np.uint64]
+    codec: U8
+
+
+@cache
+def _xxh64() -> Any:
+    from lz4.frame import _frame
+
+    function = ctypes.CDLL(_frame.__file__).XXH64
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64)
+    function.restype = ctypes.c_uint64
+    return function
+
+
+def checksum(data: Any) -> int:
+    """Return XXH64 (seed 0) of a bytes-like object.
+
+    >>> hex(checksum(b""))
+    '0xef46db3751d8e999'
+    """
+    view = np.frombuffer(data, np.uint8)
+    return int(_xxh64()(view.ctypes.data, view.nbytes, 0))
+
+
+def encode_many(data: U8, nbytes: I64, codec: Codec) -> Payloads:
+    """Encode payloads that lie one after the other.
+
+    Args:
+        data: (sum of nbytes,) uint8; used as it is by the raw codec.
+        nbytes: (n,) int64 length of each.
+        codec: With "lz4", a payload that does not shrink is kept raw.
+    """
+    from lmdbloader.kernels.gather import hash_many
+    from lmdbloader.kernels.patches import compress_many
+
+    start = np.cumsum(nbytes) - nbytes
+    codes = np.full(len(nbytes), CODEC_RAW, np.uint8)
+    stored, stored_nbytes = data, nbytes
+    if codec == "lz4":
+        packed = np.empty(data.size, np.uint8)
+        stored_nbytes = np.empty_like(nbytes)
+        stored = packed[: compress_many(data, start, nbytes, packed, stored_nbytes, codes)]
+        start = np.cumsum(stored_nbytes) - stored_nbytes
+    sums = np.empty(len(nbytes), np.uint64)
+    hash_many(stored, start, stored_nbytes, sums)
+    return Payloads(stored, stored_nbytes, nbytes, sums, codes)
+
+
+def encode_image(image: npt.NDArray[Any], codec: Codec, tile_size: int) -> Payloads:
+    """Encode one image (H, W, C) uint8 or uint16: in tiles where it is large, else as one (C, H, W) payload.
+
+    Raises:
+        OptionError: Its pixels exceed what one payload may hold.
+    """
+    from lmdbloader.kernels.gather import TILE_ENTRY_NBYTES
+    from lmdbloader.kernels.patches import cut, cut_tiles
+
+    if image.nbytes > MAX_PAYLOAD_NBYTES * 0.99:
+        raise OptionError(f"an image of {image.shape} {image.dtype}: {image.nbytes} bytes exceed one payload's 2 GiB. Cut it.")
+    flat = np.empty(image.size, image.dtype)
+    if image.nbytes <= TILED_ABOVE_NBYTES:
+        cut(image, 0, 0, image.shape[0], image.shape[1], flat)
+        return encode_many(flat.view(np.uint8), np.array([image.nbytes]), codec)
+    cut_tiles(image, tile_size, flat)
+    tiles = encode_many(flat.view(np.uint8), tile_nbytes(image.shape, image.itemsize, tile_size), codec)
+    ends = np.cumsum(tiles.stored_nbytes).astype("<u4")
+    table = tiles.checksum.astype("<u8").tobytes() + ends.tobytes()
+    if len(table) != TILE_ENTRY_NBYTES * len(ends):
+        raise AssertionError("the tile table's entry size and its writer disagree")
+    stored = np.concatenate([np.frombuffer(table, np.uint8), tiles.data])
+    return Payloads(
+        stored,
+        np.array([stored.size]),
+        np.array([image.nbytes]),
+        np.array([checksum(table)], np.uint64),
+        np.array([CODEC_TILES], np.uint8),
+    )
+
+
+def tile_nbytes(shape: Sequence[int], itemsize: int, tile_size: int) -> I64:
+    """Return the decoded length of every tile of an image (H, W, C), row by row.
+
+    >>> tile_nbytes((3, 5, 1), 1, 2).tolist()
+    [4, 4, 2, 2, 2, 1]
+    """
+    heights = np.diff(np.append(np.arange(0, shape[0], tile_size), shape[0]))
+    widths = np.diff(np.append(np.arange(0, shape[1], tile_size), shape[1]))
+    return np.outer(heights, widths).ravel().astype(np.int64) * (shape[2] * itemsize)
+
+
+def join(parts: Sequence[Payloads]) -> Payloads:
+    """Return the payloads of several encodings, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    return Payloads(
+        np.concatenate([p.data for p in parts]),
+        np.concatenate([p.stored_nbytes for p in parts]),
+        np.concatenate([p.raw_nbytes for p in parts]),
+        np.concatenate([p.checksum for p in parts]),
+        np.concatenate([p.codec for p in parts]),
+    )
+
+
+def saves_enough(payloads: Payloads) -> bool:
+    """Return whether lz4-encoded payloads are small enough for `auto` to choose lz4."""
+    raw = int(payloads.raw_nbytes.sum())
+    return raw > 0 and int(payloads.stored_nbytes.sum()) <= (1 - AUTO_MIN_SAVING) * raw
+
+
+def check_codec(name: str) -> None:
+    """Raise OptionError unless `name` is one of CODECS."""
+    if name not in CODECS:
+        raise OptionError(f"codec {name!r}: expected one of {', '.join(CODECS)}")

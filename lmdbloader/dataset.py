@@ -1,0 +1,323 @@
+"""The torch Dataset: samples as named tuples of tensors, many read in one call."""
+
+from __future__ import annotations
+
+import copy
+import json
+import operator
+import os
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset
+
+from lmdbloader.errors import FormatError, OptionError
+from lmdbloader.format import Field
+from lmdbloader.store import Reader, check_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from typing_extensions import Self
+
+I64 = npt.NDArray[np.int64]
+_HIDDEN_COLUMNS = (".offset", ".stored_nbytes", ".raw_nbytes", ".checksum", ".codec")
+
+
+@cache
+def sample_type(names: tuple[str, ...]) -> type[Any]:
+    """Return the named tuple with these fields; unlike a plain one it pickles without a module that holds it.
+
+    >>> sample_type(("lr", "hr"))(1, 2)
+    Sample(lr=1, hr=2)
+    """
+    base = namedtuple("Sample", names)  # type: ignore[misc]  # noqa: PYI024 - the names are known at run time only
+
+    def __reduce__(self: Any) -> tuple[Any, ...]:
+        return _make_sample, (names, tuple(self))
+
+    return type("Sample", (base,), {"__slots__": (), "__reduce__": __reduce__, "__doc__": "One sample of a dataset."})
+
+
+def _make_sample(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return sample_type(names)(*values)
+
+
+class Batch(Sequence[Any]):
+    """Samples that were read together; each is a named tuple of views of the batch.
+
+    Attributes:
+        columns: For each field its values: one tensor (B, ...) where all have one shape, else a list of B values.
+    """
+
+    __slots__ = ("_length", "columns")
+
+    def __init__(self, columns: Mapping[str, Any], length: int) -> None:
+        self.columns = columns
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._length))]
+        if not -self._length <= index < self._length:
+            raise IndexError(f"sample {index} of a batch of {self._length}")
+        return sample_type(tuple(self.columns))(*[column[index] for column in self.columns.values()])
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(sample_type(tuple(self.columns)), *self.columns.values())
+
+
+class LMDBDataset(Dataset[Any]):
+    """A dataset made by lmdbloader, read through a memory map.
+
+    `ds[i]` is a named tuple of the fields: images as uint8 or uint16 tensors (C, H, W), arrays as tensors, labels as int,
+    text as str, bytes as bytes. Slices and lists of numbers give views of the dataset. Subclass it and override
+    `transform` to change what a sample is. It pickles as its path, and reads from any number of threads and processes.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        fields: Sequence[str] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Open a dataset.
+
+        Args:
+            path: The folder that `lmdbloader convert` or `lmdbloader.write` made.
+            fields: Which fields to read, in this order; all of them by default. Others are never touched.
+            transform: Called with every sample; a subclass may override the method `transform` instead.
+
+        Raises:
+            FileNotFoundError: There is nothing at `path`.
+            FormatError: It is no finished dataset of this format version.
+            CorruptError: A file is cut short or damaged.
+            OptionError: A field that it does not have.
+        """
+        self.reader = Reader(path)
+        names = tuple(self.reader.fields) if fields is None else tuple(fields)
+        for name in names:
+            if name not in self.reader.fields:
+                raise OptionError(f"{self.reader.path}: no field {name!r}; it has {', '.join(self.reader.fields)}")
+        if not names or len(set(names)) != len(names):
+            raise OptionError(f"fields={names!r}: expected at least one name, each once")
+        self.fields: dict[str, Field] = {name: self.reader.fields[name] for name in names}
+        self._transform = transform
+        self._rows: I64 | None = None
+        self._uniform: dict[str, tuple[tuple[int, ...], torch.dtype] | None] = {}
+
+    @property
+    def path(self) -> str:
+        """The dataset's folder, absolute."""
+        return str(self.reader.path)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names by label; empty where the dataset was not made from class folders."""
+        return next(iter(self.reader.manifest.classes.values()), ())
+
+    @property
+    def table(self) -> pa.Table:
+        """The small columns, one row a sample: labels, text, source, patch position, image sizes."""
+        import pyarrow as pa
+
+        batch = self.reader.index.batch
+        shown = [name for name in batch.schema.names if not name.endswith(_HIDDEN_COLUMNS)]
+        table = pa.Table.from_batches([batch]).select(shown)
+        return table if self._rows is None else table.take(pa.array(self._rows))
+
+    def transform(self, sample: Any) -> Any:
+        """Return what `ds[i]` gives for a sample; override it in a subclass."""
+        return sample if self._transform is None else self._transform(sample)
+
+    def __len__(self) -> int:
+        return len(self.reader) if self._rows is None else len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return sample `index`, or a view for a slice or a list of numbers.
+
+        Raises:
+            IndexError: Beyond either end.
+            CorruptError: The stored bytes are damaged.
+        """
+        try:
+            number = operator.index(index)
+        except TypeError:
+            return self.select(index)
+        rows = self._numbers([number])
+        return self.transform(self._read(rows)[0])
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Return many samples read in one call: a `Batch` of views, or a list where there is a transform."""
+        batch = self._read(self._numbers(indices))
+        if self._transform is None and type(self).transform is LMDBDataset.transform:
+            return batch
+        return [self.transform(sample) for sample in batch]
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{f.name} ({f.kind})" for f in self.fields.values())
+        return f"{type(self).__name__}({self.path!r}: {len(self)} samples of {fields})"
+
+    def crop(self, index: int, *, top: int, left: int, height: int, width: int, field: str | None = None) -> torch.Tensor:
+        """Return a window (C, height, width) of one image; of a large one only the tiles it touches are read.
+
+        Args:
+            index: Sample number.
+            top, left, height, width: In pixels.
+            field: An image field; may be left out where there is only one.
+
+        Raises:
+            OptionError: The window is not inside the image, or the field is not clear.
+        """
+        images = [name for name, f in self.fields.items() if f.kind == "image"]
+        name = field if field is not None else images[0] if len(images) == 1 else None
+        if name not in images:
+            raise OptionError(f"{self.path}: field={field!r}; expected one of its image fields: {', '.join(images)}")
+        row = int(self._numbers([index])[0])
+        return torch.from_numpy(self.reader.read_crop(name, row, top=top, left=left, height=height, width=width))
+
+    def select(self, indices: Any) -> Self:
+        """Return a view with the samples of a slice, a list of numbers, or a mask of one bool a sample.
+
+        Raises:
+            IndexError: A number beyond either end.
+        """
+        everything = np.arange(len(self), dtype=np.int64)
+        if isinstance(indices, slice):
+            chosen = everything[indices]
+        else:
+            array = np.asarray(indices)
+            if array.dtype == np.bool_ and array.shape != everything.shape:
+                raise OptionError(f"a mask of shape {array.shape} for a dataset of {len(self)} samples")
+            chosen = everything[array] if array.dtype == np.bool_ else check_rows(array, len(self))
+        view = copy.copy(self)
+        view._rows = chosen if self._rows is None else self._rows[chosen]
+        return view
+
+    def where(self, condition: pc.Expression) -> Self:
+        """Return a view with the samples whose row of `table` fulfils an Arrow expression; no pixel is read."""
+        table = self.table
+        import pyarrow as pa
+
+        numbered = table.append_column("sample number", pa.array(np.arange(table.num_rows)))
+        return self.select(numbered.filter(condition).column("sample number").to_numpy())
+
+    def split(self, fractions: Sequence[float], *, seed: int = 0, by: str | None = "source") -> tuple[Self, ...]:
+        """Return views that share the samples out at random, each in the dataset's order.
+
+        Args:
+            fractions: Share of each view, adding up to 1.
+            seed: Of the shuffle.
+            by: Column of `table` whose equal values stay on one side: by default all patches of one photograph do.
+                None splits sample by sample, as happens where the dataset has no sources.
+
+        Raises:
+            OptionError: The fractions do not add up, there are fewer groups than views, or no such column.
+        """
+        shares = np.asarray(fractions, np.float64)
+        if shares.ndim != 1 or not len(shares) or (shares <= 0).any() or abs(shares.sum() - 1) > 1e-6:
+            raise OptionError(f"fractions={list(fractions)!r}: expected positive numbers that add up to 1")
+        group = self._groups(by)
+        names, counts = np.unique(group, return_counts=True)
+        if len(names) < len(shares):
+            what = "samples" if by is None else f"different values of {by!r}"
+            raise OptionError(f"{self.path}: {len(names)} {what} cannot be split into {len(shares)}; give by=None or fewer parts")
+        order = np.random.default_rng(seed).permutation(len(names))
+        middles = np.cumsum(counts[order]) - counts[order] / 2
+        part_of_group = np.empty(len(names), np.int64)
+        part_of_group[order] = _parts(middles / counts.sum(), shares)
+        part = part_of_group[np.searchsorted(names, group)]
+        return tuple(self.select(part == k) for k in range(len(shares)))
+
+    def _groups(self, by: str | None) -> npt.NDArray[Any]:
+        batch = self.reader.index.batch
+        if by is None or (by == "source" and by not in batch.schema.names):
+            return np.arange(len(self))
+        if by not in self.table.column_names:
+            raise OptionError(f"{self.path}: by={by!r}; expected one of {', '.join(self.table.column_names)}, or None")
+        column = batch.column(by)
+        values = column.indices if hasattr(column, "indices") else column.dictionary_encode().indices
+        codes: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
+        return codes if self._rows is None else codes[self._rows]
+
+    def _numbers(self, indices: Sequence[int]) -> I64:
+        rows = check_rows(indices, len(self))
+        return rows if self._rows is None else self._rows[rows]
+
+    def _read(self, rows: I64) -> Batch:
+        return Batch({name: self._read_column(f, rows) for name, f in self.fields.items()}, len(rows))
+
+    def _read_column(self, f: Field, rows: I64) -> Any:
+        reader = self.reader
+        if f.kind == "image":
+            return self._read_images(f.name, rows)
+        if f.kind == "array":
+            return _stack_if_equal([torch.from_numpy(reader.read_array(f.name, row)) for row in rows.tolist()])
+        if f.kind in ("bytes", "json"):
+            values = [reader.read_bytes(f.name, row).tobytes() for row in rows.tolist()]
+            return values if f.kind == "bytes" else [self._parse_json(f.name, v, row) for v, row in zip(values, rows, strict=True)]
+        if f.kind == "text":
+            return [reader.index.text(f.name, row) for row in rows.tolist()]
+        return reader.index.arrays[f.name][rows].tolist()
+
+    def _parse_json(self, name: str, value: bytes, row: int) -> Any:
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise FormatError(f"{self.reader.where(name, int(row))}: does not read as JSON ({error})") from error
+
+    def _read_images(self, name: str, rows: I64) -> Any:
+        same = self._uniform_shape(name)
+        if same is not None:
+            shape, dtype = same
+            out = torch.empty((len(rows), *shape), dtype=dtype)
+            flat = out.numpy().reshape(-1).view(np.uint8)
+            start = np.arange(len(rows), dtype=np.int64) * (flat.size // max(len(rows), 1))
+            self.reader.read_into(name, rows, flat, start)
+            return out
+        nbytes = self.reader.raw_nbytes(name, rows)
+        # Each image on an 8-byte boundary, as 16-bit pixels need an even one.
+        room = -(-nbytes // 8) * 8
+        start = np.cumsum(room) - room
+        buffer = np.empty(int(room.sum()), np.uint8)
+        self.reader.read_into(name, rows, buffer, start)
+        images = []
+        for row, at, length in zip(rows.tolist(), start.tolist(), nbytes.tolist(), strict=True):
+            pixels = buffer[at : at + length].view(self.reader.image_dtype(name, row))
+            images.append(torch.from_numpy(pixels.reshape(self.reader.image_shape(name, row))))
+        return _stack_if_equal(images)
+
+    def _uniform_shape(self, name: str) -> tuple[tuple[int, ...], torch.dtype] | None:
+        """Return the shape and dtype that every image of a field has, None where they differ."""
+        if name not in self._uniform:
+            columns = [self.reader.index.arrays[f"{name}.{part}"] for part in ("channels", "height", "width", "bits")]
+            same = len(self.reader) > 0 and all(bool((column == column[0]).all()) for column in columns)
+            dtype = torch.uint16 if same and columns[3][0] == 16 else torch.uint8
+            self._uniform[name] = (tuple(int(column[0]) for column in columns[:3]), dtype) if same else None
+        return self._uniform[name]
+
+
+def _stack_if_equal(values: list[torch.Tensor]) -> Any:
+    if values and all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values):
+        return torch.stack(values)
+    return values
+
+
+def _parts(middles: npt.NDArray[np.float64], shares: npt.NDArray[np.float64]) -> I64:
+    """Return the part of each of the shuffled groups, given where the middle of each lies in 0..1; no part stays empty."""
+    cuts = np.searchsorted(middles, np.cumsum(shares)[:-1])
+    for k in range(len(cuts)):
+        cuts[k] = min(max(cuts[k], cuts[k - 1] + 1 if k else 1), len(middles) - (len(cuts) - k))
+    return np.searchsorted(cuts, np.arange(len(middles)), side="right")

@@ -1,0 +1,30 @@
+"""C functions that the lz4 wheel and libc carry, under names that compiled kernels can call without the GIL."""
+
+from __future__ import annotations
+
+import ctypes
+
+import llvmlite.binding as llvm
+from lz4.block import _block
+from lz4.frame import _frame
+from numba import types
+
+
+def _bind(library: str, symbol: str, signature: types.Type) -> types.ExternalFunction:
+    # The kernels' cache on disk holds the name, not the address, so every process registers the address anew.
+    name = f"lmdbloader_{symbol}"
+    function = getattr(ctypes.CDLL(library), symbol)
+    llvm.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
+    return types.ExternalFunction(name, signature)
+
+
+_pointer, _int, _size, _u64 = types.uintp, types.int32, types.uintp, types.uint64
+
+# (source, destination, source nbytes, destination capacity) -> nbytes written, negative where the source is malformed
+lz4_decompress = _bind(_block.__file__, "LZ4_decompress_safe", _int(_pointer, _pointer, _int, _int))
+# (source, destination, source nbytes, destination capacity) -> nbytes written, 0 where they do not fit
+lz4_compress = _bind(_block.__file__, "LZ4_compress_default", _int(_pointer, _pointer, _int, _int))
+# (data, nbytes, seed) -> hash
+xxh64 = _bind(_frame.__file__, "XXH64", _u64(_pointer, _size, _u64))
+# (destination, source, nbytes) -> destination
+memcpy = _bind(None, "memcpy", _pointer(_pointer, _pointer, _size))

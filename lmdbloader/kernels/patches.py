@@ -1,0 +1,78 @@
+"""From a photograph to its patches and tiles, and many payloads compressed in one call."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from lmdbloader.format import CODEC_LZ4, CODEC_RAW
+from lmdbloader.kernels._symbols import lz4_compress, memcpy
+
+
+@numba.njit(nogil=True, cache=True)
+def cut(image, top, left, height, width, out):
+    """Write the window of an image (H, W, C) at (top, left) into the flat `out` as (C, height, width)."""
+    channels = image.shape[2]
+    plane = height * width
+    if channels == 3:
+        for y in range(height):
+            row = image[top + y]
+            at = y * width
+            for x in range(width):
+                out[at + x] = row[left + x, 0]
+                out[plane + at + x] = row[left + x, 1]
+                out[2 * plane + at + x] = row[left + x, 2]
+    else:
+        for c in range(channels):
+            for y in range(height):
+                for x in range(width):
+                    out[c * plane + y * width + x] = image[top + y, left + x, c]
+
+
+@numba.njit(nogil=True, cache=True)
+def cut_many(image, tops, lefts, size, out):
+    """Write the square patches of an image (H, W, C) into out (n, C * size * size); the caller checks bounds."""
+    for i in range(tops.shape[0]):
+        cut(image, tops[i], lefts[i], size, size, out[i])
+
+
+@numba.njit(nogil=True, cache=True)
+def cut_tiles(image, tile, out):
+    """Write the tiles of an image (H, W, C) one after the other into the flat `out`, each (C, h, w), clipped at the edges."""
+    height, width, channels = image.shape
+    at = 0
+    for top in range(0, height, tile):
+        h = min(tile, height - top)
+        for left in range(0, width, tile):
+            w = min(tile, width - left)
+            cut(image, top, left, h, w, out[at : at + h * w * channels])
+            at += h * w * channels
+
+
+@numba.njit(nogil=True, cache=True)
+def compress_many(data, start, nbytes, out, out_nbytes, codec):
+    """Compress payloads one after the other into `out`, keeping raw those that lz4 does not make smaller.
+
+    Args:
+        data: uint8; start, nbytes: (n,) int64, where each payload lies in it.
+        out: uint8, at least as long as all payloads together.
+        out_nbytes: (n,) int64, set to the stored length of each.
+        codec: (n,) uint8, set to CODEC_LZ4 or CODEC_RAW.
+
+    Returns:
+        Total bytes written.
+    """
+    at = 0
+    for i in range(start.shape[0]):
+        source = data.ctypes.data + np.uint64(start[i])
+        target = out.ctypes.data + np.uint64(at)
+        written = lz4_compress(source, target, np.int32(nbytes[i]), np.int32(nbytes[i] - 1)) if nbytes[i] > 1 else 0
+        if written > 0:
+            codec[i] = CODEC_LZ4
+        else:
+            written = np.int32(nbytes[i])
+            codec[i] = CODEC_RAW
+            memcpy(target, source, np.uint64(nbytes[i]))
+        out_nbytes[i] = written
+        at += written
+    return at

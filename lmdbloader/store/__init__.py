@@ -1,0 +1,27 @@
+"""Datasets on disk: the only package that knows LMDB."""
+
+from __future__ import annotations
+
+from lmdbloader.store.publish import check_destination, is_dataset
+from lmdbloader.store.reader import Reader, check_rows, read_manifest
+from lmdbloader.store.records import Block, Chunk, encode_blocks
+from lmdbloader.store.verify import Damage, Verification, verify
+from lmdbloader.store.writer import Writer, Written, estimate_map_nbytes, open_writer
+
+__all__ = [
+    "Block",
+    "Chunk",
+    "Damage",
+    "Reader",
+    "Verification",
+    "Writer",
+    "Written",
+    "check_destination",
+    "check_rows",
+    "encode_blocks",
+    "estimate_map_nbytes",
+    "is_dataset",
+    "open_writer",
+    "read_manifest",
+    "verify",
+]

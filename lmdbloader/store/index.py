@@ -1,0 +1,243 @@
+"""index.arrow: gathered column by column while writing, written once, mapped and checked when read."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lmdbloader.codecs import checksum
+from lmdbloader.errors import CorruptError, FormatError
+from lmdbloader.format import CODEC_NAMES, INDEX_FILE, Field, Manifest, index_schema
+from lmdbloader.store.records import Block, Chunk
+
+_ROWS_AT_ONCE = 1 << 16
+
+
+class Spool:
+    """Columns of the future index in one temporary file each, so that they never have to fit in memory."""
+
+    def __init__(self, folder: Path, fields: Sequence[Field], *, with_source: bool) -> None:
+        self.fields = tuple(fields)
+        self.schema = index_schema(fields, with_source=with_source)
+        self.num_samples = 0
+        self._folder = folder
+        self._files: dict[str, IO[bytes]] = {}
+        self._names: dict[str, dict[str, int]] = {}
+        folder.mkdir()
+
+    def add(self, chunk: Chunk, blocks: Sequence[Block]) -> None:
+        """Append a chunk's rows; a payload's offset counts from its block's first byte until `write` adds the block's."""
+        for f in self.fields:
+            if f.is_payload:
+                self._append(f"{f.name}.offset", _offsets_in_blocks(chunk.payloads[f.name].stored_nbytes, blocks, f.name))
+                for part in ("stored_nbytes", "raw_nbytes", "checksum", "codec"):
+                    self._append(f"{f.name}.{part}", getattr(chunk.payloads[f.name], part))
+        for name, values in chunk.columns.items():
+            self._append(name, values)
+        self._append("block.num_samples", np.array([b.num_samples for b in blocks], np.int64))
+        self.num_samples += chunk.num_samples
+
+    def add_rows(self, columns: Mapping[str, Any]) -> None:
+        """Append the rows of one block as `records.decode_block` returns them."""
+        for name in self.schema.names:
+            self._append(name, columns[name])
+        self._append("block.num_samples", np.array([columns["num_samples"]], np.int64))
+        self.num_samples += columns["num_samples"]
+
+    def blocks(self) -> npt.NDArray[np.int64]:
+        """Return the number of samples of every block."""
+        return self._map("block.num_samples", np.dtype(np.int64))
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """Return a column of numbers (n,), mapped from its file."""
+        return self._map(name, np.dtype(self.schema.field(name).type.to_pandas_dtype()))
+
+    def write(self, path: Path, block_at: npt.NDArray[np.int64]) -> None:
+        """Write the index.
+
+        Args:
+            path: Of index.arrow.
+            block_at: (number of blocks,) where each block's value starts in data.mdb.
+        """
+        counts = self.blocks()
+        for f in self.fields:
+            if f.is_payload and self.num_samples:
+                _shift(self._map(f"{f.name}.offset", np.dtype(np.int64), writable=True), counts, block_at)
+        # Identity: dictionaries lie in the order of first use, one batch holds every row.
+        arrays = [self._array(column) for column in self.schema]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, self.schema) as writer:
+            writer.write_batch(batch)
+
+    def close(self) -> None:
+        """Close and remove the temporary files."""
+        for file in self._files.values():
+            file.close()
+        for path in self._folder.iterdir():
+            path.unlink()
+        self._folder.rmdir()
+
+    def _append(self, name: str, values: Any) -> None:
+        if isinstance(values, pa.Array) and not _is_number(values.type):
+            values = values.to_pylist()
+        kind = np.dtype(np.int64) if name not in self.schema.names else None
+        if name in self.schema.names and pa.types.is_dictionary(self.schema.field(name).type):
+            known = self._names.setdefault(name, {})
+            self._write(name, np.array([known.setdefault(v, len(known)) for v in values], np.int32))
+        elif name in self.schema.names and pa.types.is_large_string(self.schema.field(name).type):
+            texts = [v.encode() for v in values]
+            self._write(f"{name}.text", b"".join(texts))
+            self._write(name, np.array([len(t) for t in texts], np.int64))
+        else:
+            kind = kind or np.dtype(self.schema.field(name).type.to_pandas_dtype())
+            self._write(name, np.ascontiguousarray(np.asarray(values).astype(kind)))
+
+    def _write(self, name: str, data: Any) -> None:
+        if name not in self._files:
+            self._files[name] = open(self._folder / name, "wb")  # noqa: SIM115 - closed by close()
+        self._files[name].write(data)
+
+    def _map(self, name: str, kind: np.dtype[Any], *, writable: bool = False) -> npt.NDArray[Any]:
+        if name not in self._files or self._files[name].tell() == 0:
+            return np.empty(0, kind)
+        self._files[name].flush()
+        return np.memmap(self._folder / name, kind, "r+" if writable else "r")
+
+    def _array(self, column: pa.Field) -> pa.Array:
+        if pa.types.is_dictionary(column.type):
+            codes = pa.array(self._map(column.name, np.dtype(np.int32)))
+            names = pa.array(list(self._names.get(column.name, {})), pa.string())
+            return pa.DictionaryArray.from_arrays(codes, names)
+        if pa.types.is_large_string(column.type):
+            lengths = self._map(column.name, np.dtype(np.int64))
+            text = self._map(f"{column.name}.text", np.dtype(np.uint8))
+            ends = pa.py_buffer(np.append(0, np.cumsum(lengths)))
+            return pa.Array.from_buffers(column.type, len(lengths), [None, ends, pa.py_buffer(text)])
+        return pa.Array.from_buffers(column.type, self.num_samples, [None, pa.py_buffer(self.column(column.name))])
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _offsets_in_blocks(stored: npt.NDArray[np.int64], blocks: Sequence[Block], name: str) -> npt.NDArray[np.int64]:
+    starts = np.cumsum(stored) - stored
+    first = 0
+    for block in blocks:
+        here = slice(first, first + block.num_samples)
+        starts[here] += block.payload_at[name] - starts[first]
+        first += block.num_samples
+    return starts
+
+
+def _shift(offsets: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], block_at: npt.NDArray[np.int64]) -> None:
+    first = 0
+    for at in range(0, len(counts), _ROWS_AT_ONCE):
+        moved = np.repeat(block_at[at : at + _ROWS_AT_ONCE], counts[at : at + _ROWS_AT_ONCE])
+        offsets[first : first + len(moved)] += moved
+        first += len(moved)
+
+
+class Index:
+    """The mapped index of a dataset, checked against its manifest.
+
+    Attributes:
+        batch: Every column, one row a sample.
+        arrays: Every column of numbers as a read-only NumPy view of the map.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, data_nbytes: int) -> None:
+        """Map and check `path`/index.arrow.
+
+        Raises:
+            CorruptError: It is not the file that was written, or points outside of data.mdb.
+            FormatError: Its columns are not those that the manifest's fields have.
+        """
+        where = path / INDEX_FILE
+        self._map = map_file(where)
+        if (found := f"xxh64:{checksum(self._map):016x}") != manifest.index_digest:
+            raise CorruptError(
+                f"{where}: its digest is {found}, expected {manifest.index_digest}: it is cut short or was damaged. "
+                "Restore it from a copy, or convert again."
+            )
+        expected = index_schema(manifest.fields, with_source=manifest.with_source)
+        try:
+            reader = pa.ipc.open_file(pa.py_buffer(self._map))
+            if not reader.schema.equals(expected) or reader.num_record_batches != 1:
+                raise FormatError(f"{where}: its columns are {reader.schema.names}, expected {expected.names}")
+            self.batch = reader.get_batch(0)
+        except (pa.ArrowException, OSError) as error:
+            raise FormatError(f"{where}: does not read as an Arrow file ({error})") from error
+        if self.batch.num_rows != manifest.num_samples:
+            raise FormatError(f"{where}: {self.batch.num_rows} rows, the manifest says {manifest.num_samples} samples")
+        self.arrays = {
+            column.name: self.batch.column(column.name).to_numpy(zero_copy_only=True)
+            for column in expected
+            if _is_number(column.type)
+        }
+        for f in manifest.fields:
+            if f.is_payload:
+                self._check_bounds(f, data_nbytes, where)
+
+    def _check_bounds(self, f: Field, data_nbytes: int, where: Path) -> None:
+        a = {part: self.arrays[f"{f.name}.{part}"] for part in ("offset", "stored_nbytes", "raw_nbytes", "codec")}
+        wrong = (a["offset"] < 0) | (a["offset"] > data_nbytes - a["stored_nbytes"].astype(np.int64))
+        wrong |= a["codec"] >= len(CODEC_NAMES)
+        if f.kind == "image":
+            size = np.ones(len(wrong), np.float64)  # exact up to 2**53, and no overflow wraps around
+            for part in ("height", "width", "channels"):
+                size *= self.arrays[f"{f.name}.{part}"]
+            wrong |= size * self.arrays[f"{f.name}.bits"] != a["raw_nbytes"] * 8.0
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            found = {part: int(column[row]) for part, column in a.items()}
+            raise CorruptError(f"{where}: row {row}, field {f.name!r}: {found} does not fit data.mdb's {data_nbytes} bytes")
+
+    def text(self, name: str, row: int) -> str:
+        """Return one value of a text or dictionary column."""
+        return str(self.batch.column(name)[row].as_py())
+
+
+def map_file(path: Path) -> mmap.mmap | bytes:
+    """Return a read-only map of a file; empty bytes for an empty one, which cannot be mapped."""
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return b""
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def content_digest(columns: Iterator[tuple[str, Any]]) -> str:
+    """Return the digest of samples in order: BLAKE2b over every column but offsets, in the index's order.
+
+    Args:
+        columns: (name, values) with values as an array of numbers or an Arrow array of text.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for name, values in columns:
+        digest.update(name.encode() + b"\0")
+        for at in range(0, len(values), _ROWS_AT_ONCE):
+            part = values[at : at + _ROWS_AT_ONCE]
+            if isinstance(part, np.ndarray):
+                digest.update(np.ascontiguousarray(part).data)
+                continue
+            for text in part.to_pylist():
+                data = text.encode()
+                digest.update(len(data).to_bytes(8, "little") + data)
+    return "blake2b:" + digest.hexdigest()
+
+
+def digest_columns(batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:
+    """Yield what `content_digest` wants of an index."""
+    for column in batch.schema:
+        if column.name.endswith(".offset"):
+            continue
+        values = batch.column(column.name)
+        yield column.name, values.to_numpy(zero_copy_only=True) if _is_number(column.type) else values

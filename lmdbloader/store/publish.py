@@ -1,0 +1,168 @@
+"""The destination folder: locked and hidden as OUT.partial while it is written, put in place in one step."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lmdbloader.errors import DestinationError, DiskFullError
+from lmdbloader.format import FORMAT_NAME, MANIFEST_FILE, PARTIAL_SUFFIX
+
+OWNER_FILE = "owner.json"
+_RENAME_EXCHANGE = 2
+_AT_FDCWD = -100
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def check_destination(out: Path, *, overwrite: bool) -> None:
+    """Refuse a destination that is taken.
+
+    Raises:
+        DestinationError: `out` exists, is not an empty folder, and may not be replaced.
+    """
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise DestinationError(f"{out}: exists and is not a folder. Choose another destination.")
+    if not out.exists() or not any(out.iterdir()):
+        return
+    if not is_dataset(out):
+        raise DestinationError(f"{out}: is a folder with other things in it, which is never replaced. Choose another destination.")
+    if not overwrite:
+        raise DestinationError(
+            f"{out}: a dataset is there already, made from other inputs or with other options. "
+            "Choose another destination, or overwrite it (--overwrite)."
+        )
+
+
+def is_dataset(path: Path) -> bool:
+    """Return whether a folder holds a finished dataset of ours, of any format version."""
+    try:
+        data = (path / MANIFEST_FILE).read_bytes()
+        return json.loads(data).get("format") == FORMAT_NAME
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+@contextmanager
+def partial_folder(out: Path) -> Iterator[Path]:
+    """Yield the new, locked folder OUT.partial; it is removed unless `put_in_place` has moved it.
+
+    Raises:
+        DestinationError: Another process is writing to it, or its parent is missing.
+    """
+    partial = out.with_name(out.name + PARTIAL_SUFFIX)
+    if not out.absolute().parent.is_dir():
+        raise DestinationError(f"{out}: the folder {out.absolute().parent} does not exist. Create it first.")
+    lock = _lock(partial)
+    try:
+        _empty(partial)
+        owner = {"pid": os.getpid(), "host": socket.gethostname()}
+        (partial / OWNER_FILE).write_text(json.dumps(owner))
+        yield partial
+    finally:
+        if _is_same(lock, partial):
+            shutil.rmtree(partial, ignore_errors=True)
+        os.close(lock)
+
+
+def put_in_place(partial: Path, out: Path) -> None:
+    """Rename a complete dataset to its name, replacing an older one in one step, durably."""
+    (partial / OWNER_FILE).unlink()
+    for file in partial.iterdir():
+        fsync(file)
+    fsync(partial)
+    if out.exists() and any(out.iterdir()):
+        _exchange(partial, out)
+        shutil.rmtree(partial)
+    else:
+        os.rename(partial, out)
+    fsync(out.absolute().parent)
+
+
+def fsync(path: Path) -> None:
+    """Flush a file or a folder to its device."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def explain_full_disk(path: Path) -> Iterator[None]:
+    """Turn "no space left" of any kind into DiskFullError with the place and what is free."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise disk_full(path, error) from error
+
+
+def disk_full(path: Path, error: Exception) -> DiskFullError:
+    """Return the error to raise when writing below `path` found no room."""
+    free = shutil.disk_usage(path if path.exists() else path.absolute().parent).free
+    return DiskFullError(f"{path}: disk full ({error}); {free / 2**20:.0f} MiB are free there. Free some room and convert again.")
+
+
+def is_full_disk(message: str) -> bool:
+    """Return whether an LMDB error's text means that the disk is full."""
+    return any(os.strerror(code) in message for code in _FULL)
+
+
+def _lock(partial: Path) -> int:
+    while True:
+        partial.mkdir(exist_ok=True)
+        lock = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
+                raise DestinationError(f"{partial}: cannot be locked ({error.strerror}); its file system has no flock") from error
+            raise DestinationError(f"{partial}: {_owner(partial)} is writing there. Wait for it, or stop it.") from error
+        # The folder may have been renamed or removed between the opening and the locking.
+        if _is_same(lock, partial):
+            return lock
+        os.close(lock)
+
+
+def _owner(partial: Path) -> str:
+    try:
+        owner = json.loads((partial / OWNER_FILE).read_bytes())
+        return f"process {int(owner['pid'])} on host {owner['host']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def _is_same(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _exchange(a: Path, b: Path) -> None:
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 and renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0:
+        return
+    # Without an exchange there is a moment in which nothing stands at `b`; both datasets are whole all the time.
+    aside = b.with_name(b.name + ".replaced")
+    os.rename(b, aside)
+    os.rename(a, b)
+    os.rename(aside, a)

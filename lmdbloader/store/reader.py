@@ -1,0 +1,246 @@
+"""Reads a finished dataset through its own memory map: no LMDB environment, no B-tree, nothing to fork or pickle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.errors import CorruptError, FormatError, OptionError
+from lmdbloader.format import (
+    CODEC_TILES,
+    DATA_FILE,
+    FORMAT_NAME,
+    INDEX_FILE,
+    MANIFEST_FILE,
+    MAX_MANIFEST_NBYTES,
+    MAX_TILE_SIZE,
+    PARTIAL_SUFFIX,
+    Field,
+    Manifest,
+    parse_array_type,
+    parse_manifest,
+)
+from lmdbloader.store.index import Index, map_file
+
+I64 = npt.NDArray[np.int64]
+_REASONS = {
+    1: "its bytes lie outside of the file or have another length than the index says",
+    2: "its checksum does not match: the stored bytes were damaged",
+    3: "its lz4 block does not decompress",
+    4: "its tile table is damaged",
+    5: "its codec is unknown",
+}
+# Room for one decompressed tile of three 16-bit channels.
+_SCRATCH_NBYTES = MAX_TILE_SIZE * MAX_TILE_SIZE * 6
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """Return a dataset's manifest.
+
+    Raises:
+        FormatError: The folder is no finished dataset of this format version.
+        FileNotFoundError: There is nothing at `path`.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
+        if partial.is_dir():
+            raise FormatError(f"{folder}: its conversion is not finished ({partial} is there). Run the conversion again.")
+        kind = "is a file, not a dataset folder" if folder.exists() else "there is no such folder"
+        raise (FormatError if folder.exists() else FileNotFoundError)(f"{folder}: {kind}; expected a dataset made by lmdbloader.")
+    if folder.name.endswith(PARTIAL_SUFFIX):
+        raise FormatError(f"{folder}: is an unfinished conversion. Run the conversion again.")
+    try:
+        with open(folder / MANIFEST_FILE, "rb") as file:
+            return parse_manifest(file.read(MAX_MANIFEST_NBYTES + 1), str(folder))
+    except FileNotFoundError:
+        what = "an LMDB, but not of ours" if (folder / DATA_FILE).exists() else "no dataset"
+        raise FormatError(
+            f"{folder}: has no {MANIFEST_FILE}, so it is {what} (a {FORMAT_NAME} dataset has {MANIFEST_FILE}, {INDEX_FILE} "
+            f"and {DATA_FILE}). Make one with `lmdbloader convert`."
+        ) from None
+
+
+class Reader:
+    """Random access to the samples of one dataset.
+
+    Pickles as its path; safe from several threads and across forks. Arrays that it returns own their memory.
+
+    Attributes:
+        path: Of the dataset, absolute.
+        manifest: Its description.
+        fields: Its fields by name.
+        index: Its columns.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open a dataset.
+
+        Raises:
+            FileNotFoundError: There is nothing at `path`.
+            FormatError: Not a finished dataset of this format version.
+            CorruptError: A file is cut short or damaged.
+        """
+        self.path = Path(path).absolute()
+        self.manifest = read_manifest(path)
+        self.fields = {f.name: f for f in self.manifest.fields}
+        data_path = self.path / DATA_FILE
+        try:
+            self._map = map_file(data_path)
+            expected = self.manifest.sizes["data_nbytes"]
+            if len(self._map) != expected:
+                raise CorruptError(
+                    f"{data_path}: {len(self._map)} bytes, expected {expected}: it is cut short or was changed. "
+                    "Copy it again, or convert again."
+                )
+            self.index = Index(self.path, self.manifest, expected)
+        except FileNotFoundError as error:
+            raise CorruptError(f"{error.filename}: is missing. Copy the dataset again, or convert again.") from error
+        except KeyError as error:
+            raise FormatError(f"{self.path / MANIFEST_FILE}: does not state {error}") from error
+        self.data = np.frombuffer(self._map, np.uint8)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self.manifest.num_samples
+
+    def __getstate__(self) -> tuple[Path, str]:
+        return self.path, self.manifest.manifest_digest
+
+    def __setstate__(self, state: tuple[Path, str]) -> None:
+        Reader.__init__(self, state[0])
+        if self.manifest.manifest_digest != state[1]:
+            raise CorruptError(f"{self.path}: was replaced by another dataset since this reader was pickled. Open it again.")
+
+    def raw_nbytes(self, name: str, rows: I64) -> I64:
+        """Return the decoded lengths (n,) of a payload field's values."""
+        return self.index.arrays[f"{name}.raw_nbytes"][rows].astype(np.int64)
+
+    def read_into(self, name: str, rows: I64, out: npt.NDArray[np.uint8], start: I64, *, verify: bool = True) -> None:
+        """Decode payloads into a buffer.
+
+        Args:
+            name: A payload field.
+            rows: (n,) int64 sample numbers, each in range(len(self)).
+            out: (m,) uint8.
+            start: (n,) int64, where in `out` each payload's raw bytes begin.
+            verify: Whether to check the checksums.
+
+        Raises:
+            CorruptError: A payload is damaged; names the sample and its source.
+        """
+        from lmdbloader.kernels.gather import gather
+
+        a, tile = self.index.arrays, self.fields[name].tile_size or 0
+        offset = a[f"{name}.offset"]
+        codec = a[f"{name}.codec"]
+        if tile:
+            geometry = (a[f"{name}.height"], a[f"{name}.width"], a[f"{name}.channels"], a[f"{name}.bits"])
+        else:  # never read: only images have tiles
+            geometry = (a[f"{name}.stored_nbytes"], a[f"{name}.stored_nbytes"], codec, codec)
+        scratch = np.empty(min(tile * tile * 6, _SCRATCH_NBYTES), np.uint8)
+        failed = np.empty(1, np.int64)
+        status = gather(
+            self.data, rows, offset, a[f"{name}.stored_nbytes"], a[f"{name}.raw_nbytes"], a[f"{name}.checksum"], codec,
+            verify, geometry, tile, out, start, scratch, failed,
+        )  # fmt: skip
+        if status:
+            raise self.damaged(name, int(rows[failed[0]]), status)
+
+    def read_bytes(self, name: str, row: int) -> npt.NDArray[np.uint8]:
+        """Return one payload's raw bytes (n,)."""
+        rows = np.array([row], np.int64)
+        out = np.empty(int(self.raw_nbytes(name, rows)[0]), np.uint8)
+        self.read_into(name, rows, out, np.zeros(1, np.int64))
+        return out
+
+    def image_shape(self, name: str, row: int) -> tuple[int, int, int]:
+        """Return (C, H, W) of one stored image."""
+        a = self.index.arrays
+        return int(a[f"{name}.channels"][row]), int(a[f"{name}.height"][row]), int(a[f"{name}.width"][row])
+
+    def image_dtype(self, name: str, row: int) -> np.dtype[Any]:
+        """Return uint8 or uint16."""
+        return np.dtype(np.uint16 if self.index.arrays[f"{name}.bits"][row] == 16 else np.uint8)
+
+    def read_image(self, name: str, row: int) -> npt.NDArray[Any]:
+        """Return one image, (C, H, W) uint8 or uint16."""
+        return self.read_bytes(name, row).view(self.image_dtype(name, row)).reshape(self.image_shape(name, row))
+
+    def read_array(self, name: str, row: int) -> npt.NDArray[Any]:
+        """Return one n-dimensional array in its own dtype and shape."""
+        dtype, shape = parse_array_type(self.index.text(f"{name}.type", row))
+        data = self.read_bytes(name, row)
+        kind = np.dtype(dtype).newbyteorder("<")
+        if data.size != kind.itemsize * int(np.prod(shape, dtype=np.float64)):
+            raise self.damaged(name, row, 1)
+        return data.view(kind).reshape(shape)
+
+    def read_crop(self, name: str, row: int, *, top: int, left: int, height: int, width: int) -> npt.NDArray[Any]:
+        """Return a window of one image, (C, height, width); of a large one only the tiles it touches are read.
+
+        Raises:
+            OptionError: The window is not inside the image.
+            CorruptError: A tile that it touches is damaged.
+        """
+        from lmdbloader.kernels.gather import read_window
+
+        channels, full_height, full_width = self.image_shape(name, row)
+        if min(top, left) < 0 or min(height, width) < 1 or top + height > full_height or left + width > full_width:
+            raise OptionError(
+                f"{self.where(name, row)}: a crop of {height}x{width} at row {top}, column {left} is not inside "
+                f"the image of {full_height}x{full_width}"
+            )
+        a, dtype, tile = self.index.arrays, self.image_dtype(name, row), self.fields[name].tile_size or 0
+        if a[f"{name}.codec"][row] != CODEC_TILES:
+            whole = self.read_image(name, row)
+            return np.ascontiguousarray(whole[:, top : top + height, left : left + width])
+        out = np.empty((channels, height, width), dtype)
+        scratch = np.empty(tile * tile * 6, np.uint8)
+        status = read_window(
+            self.data, int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]), a[f"{name}.checksum"][row],
+            True, full_height, full_width, channels, dtype.itemsize, tile, (top, top + height), (left, left + width),
+            out.reshape(-1).view(np.uint8), 0, scratch,
+        )  # fmt: skip
+        if status:
+            raise self.damaged(name, row, status)
+        return out
+
+    def source(self, row: int) -> str | None:
+        """Return the relative path of the file that a sample was made from, None where the dataset has none."""
+        return self.index.text("source", row) if self.manifest.with_source else None
+
+    def where(self, name: str, row: int) -> str:
+        """Return dataset, field, sample and source, for messages."""
+        source = self.source(row)
+        return f"{self.path}: field {name!r} of sample {row}" + (f" (from {source})" if source else "")
+
+    def damaged(self, name: str, row: int, status: int) -> CorruptError:
+        """Return the error for a kernel's status."""
+        return CorruptError(
+            f"{self.where(name, row)}: {_REASONS[status]}. `lmdbloader verify {self.path}` lists every damaged sample; "
+            "restore the dataset from a copy, or convert again."
+        )
+
+
+def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
+    """Return sample numbers as int64 with negative ones counted from the end.
+
+    Raises:
+        IndexError: One is out of range.
+    """
+    found = np.asarray(rows)
+    if found.size == 0:
+        return np.empty(0, np.int64)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise TypeError(f"sample numbers of dtype {found.dtype} and shape {found.shape}: expected a list of ints")
+    found = found.astype(np.int64, copy=False)
+    low, high = int(found.min()), int(found.max())
+    if low < -length or high >= length:
+        raise IndexError(f"sample {low if low < -length else high} of a dataset of {length} samples")
+    return np.where(found < 0, found + length, found) if low < 0 else found

@@ -1,0 +1,229 @@
+"""Writes a dataset: record batches in durable LMDB transactions, then the index and the manifest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lmdbloader.codecs import checksum
+from lmdbloader.errors import CorruptError
+from lmdbloader.format import (
+    DATA_FILE,
+    INDEX_FILE,
+    MANIFEST_FILE,
+    PROGRESS_KEY,
+    RECORD_KEY_NBYTES,
+    SCHEMA_KEY,
+    Field,
+    Manifest,
+    parse_record_key,
+    record_key,
+    record_schema,
+)
+from lmdbloader.store.index import Spool, content_digest, digest_columns, map_file
+from lmdbloader.store.publish import disk_full, explain_full_disk, is_full_disk, partial_folder, put_in_place
+from lmdbloader.store.records import Block, Chunk
+
+# A transaction this large makes the price of its fsync small beside that of its bytes.
+TRANSACTION_NBYTES = 32 * 2**20
+_MIN_MAP_NBYTES = 2**20
+_PAGE_NBYTES = 4096
+
+
+def estimate_map_nbytes(payload_nbytes: float, num_samples: float) -> int:
+    """Return a map size for a dataset of about that many payload bytes and samples, with a quarter to spare."""
+    needed = payload_nbytes * 1.08 + num_samples * 64
+    return _whole_pages(int(needed * 1.25) + _MIN_MAP_NBYTES)
+
+
+def _whole_pages(nbytes: int) -> int:
+    return -(-nbytes // _PAGE_NBYTES) * _PAGE_NBYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a finished dataset takes.
+
+    Attributes:
+        num_samples: Samples in it.
+        sizes: Bytes, as in the manifest, and data_nbytes / index_nbytes of the two files.
+        map_growths: How often the map was grown because the estimate was short.
+        content_digest: As in the manifest.
+    """
+
+    num_samples: int
+    sizes: Mapping[str, int]
+    map_growths: int
+    content_digest: str
+
+
+class Writer:
+    """A dataset that is being written; use `open_writer`."""
+
+    def __init__(self, partial: Path, out: Path, fields: Sequence[Field], *, with_source: bool, map_nbytes: int) -> None:
+        self.fields = tuple(fields)
+        self.with_source = with_source
+        self.map_growths = 0
+        self._partial, self._out = partial, out
+        self._pending: list[tuple[bytes, Any]] = []
+        self._pending_nbytes = 0
+        self._payload_nbytes = self._raw_nbytes = 0
+        self._spool = Spool(partial / "columns", fields, with_source=with_source)
+        self._env = lmdb.open(
+            str(partial / DATA_FILE),
+            subdir=False,
+            map_size=max(_whole_pages(map_nbytes), _MIN_MAP_NBYTES),
+            lock=False,  # the folder's own lock keeps others out
+            readahead=False,
+            meminit=False,
+        )
+        schema = record_schema(fields, with_source=with_source).serialize()
+        self._put(SCHEMA_KEY, schema)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples added so far."""
+        return self._spool.num_samples
+
+    def add(self, chunk: Chunk, blocks: Sequence[Block]) -> None:
+        """Append a chunk packed into blocks; committed with others once there is enough.
+
+        Raises:
+            DiskFullError: No room left.
+        """
+        first = self.num_samples
+        for block in blocks:
+            self._put(record_key(first, block.checksum), block.value)
+            first += block.num_samples
+        with explain_full_disk(self._partial):
+            self._spool.add(chunk, blocks)
+        for payloads in chunk.payloads.values():
+            self._payload_nbytes += int(payloads.stored_nbytes.sum())
+            self._raw_nbytes += int(payloads.raw_nbytes.sum())
+        if self._pending_nbytes >= TRANSACTION_NBYTES:
+            self._commit()
+
+    def finish(self, *, classes: Mapping[str, Sequence[str]], made_by: Mapping[str, Any]) -> Written:
+        """Commit the rest, write index and manifest, and put the dataset in place.
+
+        Raises:
+            DiskFullError: No room left.
+            CorruptError: What was written does not read back.
+        """
+        self._commit()
+        with explain_full_disk(self._partial):
+            at = self._harvest()
+            self._env.close()
+            index_path = self._partial / INDEX_FILE
+            self._spool.write(index_path, at)
+            self._spool.close()
+            index = map_file(index_path)
+            batch = pa.ipc.open_file(pa.py_buffer(index)).get_batch(0)
+            sizes = {
+                "payload_nbytes": self._payload_nbytes,
+                "raw_nbytes": self._raw_nbytes,
+                "data_nbytes": (self._partial / DATA_FILE).stat().st_size,
+                "index_nbytes": index_path.stat().st_size,
+            }
+            manifest = Manifest(
+                num_samples=self.num_samples,
+                fields=self.fields,
+                with_source=self.with_source,
+                classes={name: tuple(names) for name, names in classes.items()},
+                sizes=sizes,
+                made_by=made_by,
+                content_digest=content_digest(digest_columns(batch)),
+                index_digest=f"xxh64:{checksum(index):016x}",
+            )
+            (self._partial / MANIFEST_FILE).write_bytes(manifest.to_json())
+            put_in_place(self._partial, self._out)
+        return Written(self.num_samples, sizes, self.map_growths, manifest.content_digest)
+
+    def close(self) -> None:
+        """Let go of the LMDB environment."""
+        self._env.close()
+
+    def _put(self, key: bytes, value: Any) -> None:
+        self._pending.append((key, value))
+        self._pending_nbytes += len(value)
+
+    def _commit(self) -> None:
+        """Write everything pending in one transaction, growing the map and starting over where it is too small."""
+        if not self._pending:
+            return
+        progress = json.dumps({"num_samples": self.num_samples}).encode()
+        while True:
+            try:
+                with self._env.begin(write=True) as transaction:
+                    for key, value in self._pending:
+                        transaction.put(key, value)
+                    transaction.put(PROGRESS_KEY, progress)
+                break
+            except lmdb.MapFullError:
+                # The transaction is unusable now: it was aborted, and all of its records are put again.
+                size = self._env.info()["map_size"]
+                self._env.set_mapsize(_whole_pages(max(size + size // 2, size + 2 * self._pending_nbytes)))
+                self.map_growths += 1
+            except lmdb.Error as error:
+                if is_full_disk(str(error)):
+                    raise disk_full(self._partial, error) from error
+                raise
+        self._pending, self._pending_nbytes = [], 0
+
+    def _harvest(self) -> npt.NDArray[np.int64]:
+        """Return where each block's value starts in data.mdb."""
+        addresses, lengths, checksums = [], [], []
+        with self._env.begin(buffers=True) as transaction:
+            for key, value in transaction.cursor():
+                if len(key) == RECORD_KEY_NBYTES:
+                    addresses.append(np.frombuffer(value, np.uint8).ctypes.data)
+                    lengths.append(len(value))
+                    checksums.append(parse_record_key(key)[1])
+            if len(addresses) != len(self._spool.blocks()):
+                raise CorruptError(f"{self._partial}: {len(addresses)} records in data.mdb, expected {len(self._spool.blocks())}")
+            if not addresses:
+                return np.empty(0, np.int64)
+            first_value = bytes(next(value for key, value in transaction.cursor() if len(key) == RECORD_KEY_NBYTES))
+        data = map_file(self._partial / DATA_FILE)
+        relative = np.array(addresses, np.uint64).astype(np.int64) - np.int64(addresses[0])
+        # LMDB does not tell where its map starts. One value found in the file gives the base; a freed page may hold
+        # an older copy of it, so other values must lie where that base puts them.
+        at = -1
+        while (at := data.find(first_value, at + 1)) >= 0:
+            if _lie_there(data, relative + at, lengths, checksums):
+                return relative + at
+        raise CorruptError(f"{self._partial}: a record that was just written is not in data.mdb")
+
+
+def _lie_there(data: Any, start: npt.NDArray[np.int64], nbytes: Sequence[int], checksums: Sequence[int]) -> bool:
+    """Return whether up to 64 values, evenly spread, lie at their places with their checksums."""
+    view = memoryview(data)
+    for i in np.unique(np.linspace(0, len(start) - 1, 64).astype(int)).tolist():
+        at, end = int(start[i]), int(start[i]) + nbytes[i]
+        if at < 0 or end > len(view) or checksum(view[at:end]) != checksums[i]:
+            return False
+    return True
+
+
+@contextmanager
+def open_writer(out: Path, fields: Sequence[Field], *, with_source: bool, map_nbytes: int) -> Iterator[Writer]:
+    """Yield a writer of a new dataset at `out`; whatever is not finished leaves nothing behind.
+
+    Raises:
+        DestinationError: Somebody else is writing there, or the parent folder is missing.
+    """
+    with explain_full_disk(out), partial_folder(out) as partial:
+        writer = Writer(partial, out, fields, with_source=with_source, map_nbytes=map_nbytes)
+        try:
+            yield writer
+        finally:
+            writer.close()
