@@ -1,0 +1,129 @@
+"""What a release promises as a whole: its version and command, no pickle, and a docstring on everything public."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lmdbloader
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = sorted((ROOT / "lmdbloader").rglob("*.py"))
+PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+
+
+@pytest.fixture(scope="module")
+def metadata() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg", "utf-8")
+    return parser
+
+
+def pickle_uses(source: str) -> Iterator[str]:
+    """Yield whatever in a module's source could write a pickle or run one."""
+    for node in ast.walk(ast.parse(source)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        elif isinstance(node, ast.Call):
+            options = {option.arg: ast.unparse(option.value) for option in node.keywords}
+            if ast.unparse(node.func) == "torch.load" and options.get("weights_only") != "True":
+                yield f"line {node.lineno}: torch.load without weights_only=True"
+            if options.get("allow_pickle", "False") != "False":
+                yield f"line {node.lineno}: allow_pickle"
+        yield from (f"line {node.lineno}: {name}" for name in names if name.split(".")[0] in PICKLERS)
+
+
+def without_docstring(source: str) -> Iterator[str]:
+    """Yield the module, public functions and public classes of a source that say nothing about themselves."""
+    tree = ast.parse(source)
+    if ast.get_docstring(tree) is None:
+        yield "the module"
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            overload = any("overload" in ast.unparse(decorator) for decorator in node.decorator_list)
+            if ast.get_docstring(node) is None and not overload:
+                yield node.name
+
+
+def test_the_version_is_a_release_number_and_the_changelog_knows_it(metadata: configparser.ConfigParser) -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+", lmdbloader.__version__)
+    assert metadata["metadata"]["version"] == "attr: lmdbloader.__version__"
+    assert f"## [{lmdbloader.__version__}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def test_the_console_command_is_a_function_that_knows_the_version(metadata: configparser.ConfigParser) -> None:
+    name, target = (part.strip() for part in metadata["options.entry_points"]["console_scripts"].split("=", 1))
+    module, function = target.split(":")
+    assert name == "lmdbloader"
+    assert callable(getattr(importlib.import_module(module), function))
+    code = f"import sys; from {module} import {function}; sys.argv = ['{name}', '--version']; sys.exit({function}())"
+    child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert lmdbloader.__version__ in child.stdout
+
+
+@pytest.mark.parametrize("extra", [None, "demo", "test", "dev", "bench"])
+def test_every_requirement_is_pinned(metadata: configparser.ConfigParser, extra: str | None) -> None:
+    text = metadata["options.extras_require"][extra] if extra else metadata["options"]["install_requires"]
+    required = {re.split(r"[<>=!~ ]", line, maxsplit=1)[0].lower() for line in text.split("\n") if line}
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pinned = {line.split("==")[0] for line in lines if "==" in line}
+    assert required
+    assert required <= pinned
+
+
+def test_pillow_simd_is_in_no_requirement(metadata: configparser.ConfigParser) -> None:
+    for section in ("options", "options.extras_require"):
+        assert not [value for value in metadata[section].values() if "pillow-simd" in value.lower()]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_module_touches_pickle(path: Path) -> None:
+    assert list(pickle_uses(path.read_text("utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "def f():\n    from pickle import dumps",
+        "import torch\ntorch.load('x')",
+        "f(allow_pickle=True)",
+    ],
+)
+def test_a_planted_pickle_is_found(source: str) -> None:
+    assert len(list(pickle_uses(source))) == 1
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_everything_public_has_a_docstring(path: Path) -> None:
+    source = path.read_text("utf-8")
+    assert path.name == "__init__.py" or source.strip(), "an empty module"
+    assert [name for name in without_docstring(source) if source.strip()] == []
+
+
+def test_a_missing_docstring_is_found() -> None:
+    source = '"""Said."""\ndef said():\n    """Said."""\ndef silent(): ...\nclass Silent: ...\ndef _own(): ...'
+    assert list(without_docstring(source)) == ["silent", "Silent"]
+
+
+@pytest.mark.parametrize("name", lmdbloader.__all__)
+def test_every_exported_name_is_there_and_explains_itself(name: str) -> None:
+    value = getattr(lmdbloader, name)
+    assert isinstance(value, str) or value.__doc__
+    assert name in dir(lmdbloader)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"lmdbloader.*'Dataset'"):
+        _ = lmdbloader.Dataset

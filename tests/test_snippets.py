@@ -1,0 +1,179 @@
+"""What the documents show works: every Python block, and every command line of ours, of README.md and docs/*.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import traceback
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PYTHON, SHELL = {"python", "py"}, {"bash", "console", "sh", "shell"}
+SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """A fenced block: its language, the number of its first line (from 1) and its text without the fence's indent."""
+
+    language: str
+    line: int
+    text: str
+
+
+def snippets_of(markdown: str) -> Iterator[Snippet]:
+    """Yield the fenced blocks of a document in order, those marked `<!-- no-test -->` just before left out."""
+    lines = markdown.splitlines()
+    number, marked = 0, False
+    while number < len(lines):
+        fence = re.match(r"(\s*)(`{3,}|~{3,})\s*([\w+-]*)", lines[number])
+        if fence is None:
+            marked = lines[number].strip() == "<!-- no-test -->" or (marked and not lines[number].strip())
+            number += 1
+            continue
+        indent, marks, language = fence.groups()
+        first = number = number + 1
+        while number < len(lines) and not re.fullmatch(rf"\s*{re.escape(marks)}{marks[0]}*\s*", lines[number]):
+            number += 1
+        if not marked:
+            body = [line.removeprefix(indent) for line in lines[first:number]]
+            yield Snippet(language.lower(), first + 1, "\n".join(body) + "\n")
+        number, marked = number + 1, False
+
+
+def commands_of(snippet: Snippet) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line and the words of every command of ours in a block: `lmdbloader ...`, `python scripts/...`."""
+    pending, start = "", 0
+    for number, line in enumerate(snippet.text.splitlines(), snippet.line):
+        start = start if pending else number
+        pending += line
+        if pending.endswith("\\"):
+            pending = pending[:-1] + " "
+            continue
+        command, pending = pending.strip().removeprefix("$ "), ""
+        if re.match(r"(lmdbloader|python3? scripts/\S+)(\s|$)", command):
+            yield start, shlex.split(command, comments=True)
+
+
+def run_command(words: list[str], where: str, folder: Path) -> None:
+    """Run one command line with this interpreter; fail with its place and output when it does not succeed."""
+    if words[0] == "lmdbloader":
+        code = "import sys; from lmdbloader.cli import main; sys.argv[0] = 'lmdbloader'; sys.exit(main())"
+        command = [sys.executable, "-c", code, *words[1:]]
+    else:
+        command = [sys.executable, str(ROOT / words[1]), *words[2:]]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    child = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=SECONDS,
+    )
+    if child.returncode:
+        pytest.fail(
+            f"{where}: `{shlex.join(words)}` exited with status {child.returncode}:\n{child.stdout}", pytrace=False
+        )
+
+
+def run_python(snippet: Snippet, name: str, namespace: dict[str, object]) -> None:
+    """Run one Python block in its document's namespace; fail with the document's line when it raises."""
+    try:
+        # Padding with empty lines makes the traceback count the document's lines.
+        exec(compile("\n" * (snippet.line - 1) + snippet.text, name, "exec"), namespace)
+    except Exception as error:
+        places = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
+        line = places[-1] if places else getattr(error, "lineno", None) or snippet.line
+        story = "".join(traceback.format_exception(error))
+        pytest.fail(f"{name}:{line}: the block that starts at line {snippet.line} raised:\n{story}", pytrace=False)
+
+
+def run_document(document: Path, name: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Run a document's blocks in order in `folder`; they share one namespace, which is `__main__` to them."""
+    main = types.ModuleType("__main__")
+    patch.setitem(sys.modules, "__main__", main)
+    patch.chdir(folder)
+    for snippet in snippets_of(document.read_text("utf-8")):
+        if snippet.language in PYTHON:
+            run_python(snippet, name, main.__dict__)
+        elif snippet.language in SHELL:
+            for line, words in commands_of(snippet):
+                run_command(words, f"{name}:{line}", folder)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_snippets_of_a_document_run(
+    document: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(photos, tmp_path / "photos")
+    run_document(document, str(document.relative_to(ROOT)), tmp_path, monkeypatch)
+
+
+BROKEN = """# Title
+
+```python
+numbers = [1, 2]
+```
+
+<!-- no-test -->
+
+```python
+raise SystemExit
+```
+
+1. Indented:
+
+   ```python
+   total = sum(numbers)
+   class Held: ...
+   assert total == 4
+   ```
+"""
+
+
+def test_a_broken_block_is_named_with_its_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = tmp_path / "broken.md"
+    document.write_text(BROKEN, "utf-8")
+    with pytest.raises(
+        pytest.fail.Exception, match=r"^broken\.md:18: the block that starts at line 16 raised"
+    ) as caught:
+        run_document(document, "broken.md", tmp_path, monkeypatch)
+    assert "AssertionError" in str(caught.value)
+
+
+def test_a_block_that_does_not_compile_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = tmp_path / "broken.md"
+    document.write_text("```python\n\na = = 1\n```\n", "utf-8")
+    with pytest.raises(pytest.fail.Exception, match=r"^broken\.md:3: .*(?s:.*)SyntaxError"):
+        run_document(document, "broken.md", tmp_path, monkeypatch)
+
+
+def test_commands_of_ours_are_found_in_shell_blocks() -> None:
+    text = "make demo\n$ lmdbloader info a.lmdb  # a comment\npip install x\nlmdbloader convert photos \\\n  'a b'\n"
+    text += "python scripts/convert.py x\npython other.py\nlmdbloaders\n"
+    assert list(commands_of(Snippet("bash", 10, text))) == [
+        (11, ["lmdbloader", "info", "a.lmdb"]),
+        (13, ["lmdbloader", "convert", "photos", "a b"]),
+        (15, ["python", "scripts/convert.py", "x"]),
+    ]
+
+
+def test_a_failing_command_is_named_with_its_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = tmp_path / "broken.md"
+    document.write_text("Text\n```bash\nmake demo\nlmdbloader nonsense\n```\n", "utf-8")
+    with pytest.raises(pytest.fail.Exception, match=r"^broken\.md:4: `lmdbloader nonsense` exited with status"):
+        run_document(document, "broken.md", tmp_path, monkeypatch)
