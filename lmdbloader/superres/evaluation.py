@@ -1,0 +1,144 @@
+"""Upscales a dataset's LR images with a model and with bicubic, and scores both against the originals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from lmdbloader.errors import OptionError
+from lmdbloader.superres.metrics import psnr, ssim
+from lmdbloader.superres.models import Model, upscale
+from lmdbloader.superres.tensors import model_inputs, to_bytes, unit_floats
+
+__all__ = ["Evaluation", "PairDataset", "Scores", "bicubic", "evaluate", "pair_scale", "predict", "score"]
+
+
+class PairDataset(Protocol):
+    """What evaluation reads: a sized sequence of (lr, hr) pairs of (C, H, W) tensors."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def pair_scale(dataset: PairDataset) -> int:
+    """Return the scale of a dataset of (lr, hr) pairs, from the sizes of its first sample.
+
+    Raises:
+        OptionError: It is empty, its samples are not pairs of images, or the sizes are no whole multiple.
+    """
+    if len(dataset) == 0:
+        raise OptionError("the dataset is empty; training needs at least one pair.")
+    sample = dataset[0]
+    shapes = [tuple(image.shape) for image in sample if isinstance(image, Tensor)]
+    if len(shapes) != 2 or len(sample) != 2 or any(len(shape) != 3 for shape in shapes):
+        fields = ", ".join(getattr(sample, "_fields", ())) or f"{len(sample)} values"
+        raise OptionError(
+            f"a sample must be a pair (lr, hr) of images; found {fields}. Convert with --scale, or from two folders."
+        )
+    (_, low_height, low_width), (_, height, width) = shapes
+    scale = height // low_height
+    if scale < 1 or (height, width) != (low_height * scale, low_width * scale):
+        raise OptionError(
+            f"hr must be a whole multiple of lr; found lr {low_height} x {low_width} and hr {height} x {width}."
+        )
+    return scale
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """PSNR (dB) and SSIM of one method, a number per image in the dataset's order."""
+
+    psnrs: tuple[float, ...]
+    ssims: tuple[float, ...]
+
+    @property
+    def psnr(self) -> float:
+        """The mean over the images, in dB."""
+        return fmean(self.psnrs)
+
+    @property
+    def ssim(self) -> float:
+        """The mean over the images."""
+        return fmean(self.ssims)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A model's scores beside those of bicubic on the same images."""
+
+    model: Scores
+    bicubic: Scores
+
+    @property
+    def gain(self) -> float:
+        """How much better the model's mean PSNR is than bicubic's, in dB."""
+        return self.model.psnr - self.bicubic.psnr
+
+
+@torch.inference_mode()
+def bicubic(lr: Tensor, scale: int) -> Tensor:
+    """Upscale one image by bicubic: (C, h, w) uint8, uint16 or float in 0..1 to (C, h * scale, w * scale) uint8."""
+    return to_bytes(upscale(unit_floats(lr)[None], scale)[0])
+
+
+@torch.inference_mode()
+def predict(model: Model, lr: Tensor) -> Tensor:
+    """Upscale one image with a model: (C, h, w) uint8, uint16 or float in 0..1 to (C, h * scale, w * scale) uint8.
+
+    A luma model makes luma alone: its result is (1, H, W), which `psnr` and `ssim` take as luma; `merge_luma` puts
+    colour back. The model is in evaluation mode meanwhile and returns to the mode that it was in.
+    """
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    try:
+        inputs = model_inputs(model, unit_floats(lr.to(device))[None])
+        return to_bytes(model(inputs)[0]).cpu()
+    finally:
+        model.train(was_training)
+
+
+def score(method: Callable[[Tensor], Tensor], dataset: PairDataset, scale: int) -> Scores:
+    """Compare a method's upscaled images with the originals, on luma and with `scale` pixels shaved off each side.
+
+    Args:
+        method: Takes (C, h, w) and returns (C or 1, h * scale, w * scale) uint8.
+        dataset: Pairs of (C, H, W) tensors; sizes may differ from pair to pair.
+        scale: The upscaling factor.
+
+    Raises:
+        OptionError: The dataset is empty.
+    """
+    if len(dataset) == 0:
+        raise OptionError("the validation dataset is empty; evaluation needs at least one pair.")
+    psnrs, ssims = [], []
+    for index in range(len(dataset)):
+        lr, hr = dataset[index]
+        enlarged = method(lr)
+        psnrs.append(psnr(enlarged, hr, scale=scale))
+        ssims.append(ssim(enlarged, hr, scale=scale))
+    return Scores(psnrs=tuple(psnrs), ssims=tuple(ssims))
+
+
+def evaluate(model: Model, dataset: PairDataset, scale: int, *, baseline: Scores | None = None) -> Evaluation:
+    """Score a model and, beside it, bicubic.
+
+    Args:
+        model: On any device.
+        dataset: Pairs of (C, H, W) tensors; sizes may differ from pair to pair.
+        scale: The upscaling factor.
+        baseline: Bicubic's scores on this dataset from an earlier call, which then are not computed again.
+
+    Raises:
+        OptionError: The dataset is empty, or its scale is not the model's.
+    """
+    if scale != model.scale:
+        raise OptionError(f"the model upscales by {model.scale}, the validation dataset's scale is {scale}.")
+    scores = score(lambda lr: predict(model, lr), dataset, scale)
+    return Evaluation(model=scores, bicubic=baseline or score(lambda lr: bicubic(lr, scale), dataset, scale))

@@ -1,0 +1,158 @@
+"""The training loop: one step, one epoch, where its time went, and the learning rate."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lmdbloader.errors import LmdbloaderError
+from lmdbloader.superres.models import Model
+from lmdbloader.superres.tensors import model_inputs, to_channels, unit_floats
+
+__all__ = ["StepTimer", "TrainingError", "cosine_rate", "train_epoch", "train_step"]
+
+
+class TrainingError(LmdbloaderError, RuntimeError):
+    """Training went wrong in a way that more steps do not mend."""
+
+
+class StepTimer:
+    """Adds up where the time of training steps goes.
+
+    The phases: data (waiting for the loader), copy (to the device, and there to float, luma and bicubic), forward (with
+    the loss), backward, update. On CUDA every lap waits for the device, which is what makes the split true and costs a
+    few microseconds a step.
+
+    >>> timer = StepTimer(torch.device("cpu"))
+    >>> timer.start()
+    >>> timer.lap("data")
+    >>> sorted(timer.seconds) == sorted(StepTimer.PHASES)
+    True
+    """
+
+    PHASES = ("data", "copy", "forward", "backward", "update")
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds = dict.fromkeys(self.PHASES, 0.0)
+        self.num_steps = 0
+        self._last = 0.0
+
+    def start(self) -> None:
+        """Begin timing: call before the first step, and again after time that should not count."""
+        self._last = self._now()
+
+    def lap(self, phase: str) -> None:
+        """Count the time since the last call as `phase`; "update" ends a step."""
+        now = self._now()
+        self.seconds[phase] += now - self._last
+        self._last = now
+        self.num_steps += phase == self.PHASES[-1]
+
+    def summary(self) -> str:
+        """Return one line: the mean step in milliseconds and each phase's share of it."""
+        total = sum(self.seconds.values())
+        if not self.num_steps or not total:
+            return "no steps"
+        shares = ", ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in self.seconds.items())
+        return f"{1000 * total / self.num_steps:.1f} ms/step ({shares})"
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+
+def cosine_rate(peak: float, progress: float) -> float:
+    """Return the learning rate after a share of the training: from `peak` at 0 along a half cosine to 1 % of it at 1.
+
+    It depends on nothing else, so a resumed run needs no scheduler's state.
+
+    >>> [round(cosine_rate(1.0, progress), 3) for progress in (0, 0.5, 1)]
+    [1.0, 0.505, 0.01]
+    """
+    return peak * (0.01 + 0.99 * (1 + math.cos(math.pi * min(max(progress, 0.0), 1.0))) / 2)
+
+
+def train_step(
+    model: Model, optimizer: torch.optim.Optimizer, lr: Tensor, hr: Tensor, *, timer: StepTimer | None = None
+) -> Tensor:
+    """Do one optimisation step on a batch; on CUDA in bfloat16 where autocast allows it.
+
+    The loss is the papers': mean squared error for SRCNN, mean absolute error for the residual model.
+
+    Args:
+        model: On the device to train on.
+        optimizer: Of the model's parameters.
+        lr: (B, 1 or 3, h, w) uint8, uint16 or float in 0..1, on any device.
+        hr: (B, 1 or 3, h * scale, w * scale), likewise.
+        timer: Gets the laps copy, forward, backward and update.
+
+    Returns:
+        The loss, a detached scalar tensor on the model's device.
+    """
+    device = next(model.parameters()).device
+    timer = timer or StepTimer(device)
+    on_cuda = device.type == "cuda"
+    # Autocast leaves these alone: they are not yet inside it, so luma and bicubic are made in float32.
+    inputs = model_inputs(model, unit_floats(lr.to(device, non_blocking=True)))
+    target = to_channels(unit_floats(hr.to(device, non_blocking=True)), model.channels)
+    if on_cuda:
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+    timer.lap("copy")
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=on_cuda):
+        output = model(inputs)
+    loss = functional.l1_loss(output.float(), target) if model.upscales else functional.mse_loss(output.float(), target)
+    timer.lap("forward")
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    timer.lap("backward")
+    optimizer.step()
+    timer.lap("update")
+    return loss.detach()
+
+
+def train_epoch(
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    batches: Iterable[Any],
+    *,
+    timer: StepTimer | None = None,
+    before_step: Callable[[int], None] | None = None,
+) -> float:
+    """Train on every batch once.
+
+    Args:
+        model: On the device to train on; it is left in training mode.
+        optimizer: Of the model's parameters.
+        batches: Yields (lr, hr) batches as `train_step` takes them.
+        timer: Adds up where the time goes.
+        before_step: Called with the step's number, 0 first: the place to set the learning rate or draw progress.
+
+    Returns:
+        The mean loss of the steps.
+
+    Raises:
+        TrainingError: There was no batch, or the loss is no longer a finite number.
+    """
+    model.train()
+    timer = timer or StepTimer(next(model.parameters()).device)
+    losses: list[Tensor] = []
+    timer.start()
+    for step, (lr, hr) in enumerate(batches):
+        timer.lap("data")
+        if before_step is not None:
+            before_step(step)
+        losses.append(train_step(model, optimizer, lr, hr, timer=timer))
+    if not losses:
+        raise TrainingError("the loader gave no batch: the dataset is smaller than one batch, or empty.")
+    loss = float(torch.stack(losses).mean())
+    if not math.isfinite(loss):
+        raise TrainingError(f"the loss is {loss}; a lower learning rate is the usual cure.")
+    return loss
