@@ -57,9 +57,10 @@ def run(command: Sequence[str], log: Path | None = None) -> None:
             code = subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, close_fds=False
             ).returncode
+    if code and log:
+        raise SetupError(f"{telling_line(log.read_text('utf-8', 'replace'))} (the whole story: {log})")
     if code:
-        reason = telling_line(log.read_text("utf-8", "replace")) if log else "its own message is above"
-        raise SetupError(f"{' '.join(command[1:4])} ... failed with status {code}: {reason}")
+        raise SetupError(f"`{textwrap.shorten(' '.join(command), 100)}` failed with status {code}; it said why above")
 
 
 def telling_line(output: str) -> str:
@@ -68,7 +69,7 @@ def telling_line(output: str) -> str:
     >>> telling_line("copying\\nerror: command '/bin/cc' failed with exit code 1\\nERROR: Failed building wheel for x")
     "error: command '/bin/cc' failed with exit code 1"
     """
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()] or ["it printed nothing"]
     for pattern in (
         r"headers or library files",
         r"^error: command",
@@ -78,8 +79,8 @@ def telling_line(output: str) -> str:
     ):
         for line in lines:
             if re.search(pattern, line, re.IGNORECASE):
-                return textwrap.shorten(line, 160, placeholder=" ...")
-    return textwrap.shorten(lines[-1], 160, placeholder=" ...") if lines else "it printed nothing"
+                return textwrap.shorten(line, 120, placeholder=" ...")
+    return textwrap.shorten(lines[-1], 120, placeholder=" ...")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ def locked(env: Environment, say: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def wheel_of(env: Environment, name: str) -> Path:
+def wheel_of(env: Environment, name: str, say: Callable[[str], None]) -> Path:
     """Return the cached wheel of PILLOW or SIMD at its pinned version, fetched or built when it is not there yet."""
     flags = {key: os.environ[key] for key in ("CC", "CFLAGS", "LDFLAGS") if os.environ.get(key)}
     pins = (env.root / "constraints.txt").read_text("utf-8")
@@ -182,6 +183,8 @@ def wheel_of(env: Environment, name: str) -> Path:
     folder = env.cache / "wheels" / f"{sys.version_info[0]}.{sys.version_info[1]}-{key}"
     pattern = f"{name.replace('-', '_')}-*.whl"
     if not list(folder.glob(pattern)):
+        if name == SIMD:
+            say(f"Building {SIMD} (about a minute; it needs a C compiler and the libjpeg and zlib headers).")
         partial = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -207,10 +210,8 @@ def check_pil(env: Environment, name: str) -> None:
 
 def exchange(env: Environment, name: str, say: Callable[[str], None]) -> None:
     """Put `name` in the other PIL's place and check it; nothing is taken away before both wheels are at hand."""
-    if name == SIMD:
-        say(f"Building {SIMD} (about a minute; it needs a C compiler and the libjpeg and zlib headers).")
-    wheel = wheel_of(env, name)
-    wheel_of(env, PILLOW)
+    wheel = wheel_of(env, name, say)
+    wheel_of(env, PILLOW, say)
     env.pip("uninstall", "--yes", PILLOW, SIMD, log=env.cache / "uninstall.log")
     env.pip("install", "--no-deps", "--no-index", str(wheel), log=env.cache / "install.log")
     check_pil(env, name)
@@ -289,9 +290,7 @@ def set_up(
         name, version = pil_in_place(env) or ("no PIL", "")
         say(f"PIL is {name} {version}" + (f", for {SIMD} could not be used: {now.note}" if now.note else "."))
         if pil == SIMD and name != SIMD:
-            raise SetupError(
-                f"PIL={SIMD} was asked for, and it cannot be had here (the whole story: {env.cache}/*.log)."
-            )
+            raise SetupError(f"PIL={SIMD} was asked for, and it cannot be had here; {name} is in place.")
 
 
 def main() -> None:

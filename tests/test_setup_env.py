@@ -261,8 +261,13 @@ def test_two_set_ups_take_turns(pip: FakePip) -> None:
 def test_a_command_that_fails_says_why_in_one_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = "import sys; print('copying'); print('error: command cc failed'); sys.exit(3)"
-    with pytest.raises(setup_env.SetupError, match=r"status 3: error: command cc failed$"):
+    with pytest.raises(setup_env.SetupError, match=r"^error: command cc failed \(the whole story: .*log\)$"):
         setup_env.run([sys.executable, "-c", code], log)
+
+
+def test_a_command_that_fails_before_the_person_s_eyes_is_named() -> None:
+    with pytest.raises(setup_env.SetupError, match=r"-c raise.* failed with status 1; it said why above"):
+        setup_env.run([sys.executable, "-c", "raise SystemExit(1)"])
 
 
 def test_the_check_passes_with_the_pil_of_this_environment() -> None:
