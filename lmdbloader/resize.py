@@ -61,7 +61,7 @@ def downscale(image: npt.NDArray[Sample], scale: int, *, method: BicubicMethod =
         OptionError: The scale, the method, or the image's shape or dtype is not one of those above.
 
     >>> downscale(np.arange(64, dtype=np.uint8).reshape(8, 8, 1), 4)[:, :, 0].tolist()
-    [[14, 17], [46, 49]]
+    [[12, 17], [46, 51]]
     """
     if not isinstance(scale, int) or not 2 <= scale <= _MAX_SCALE:
         raise OptionError(f"scale is {scale!r}; expected an integer from 2 to {_MAX_SCALE}")
