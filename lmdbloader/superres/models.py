@@ -22,8 +22,8 @@ MARGIN = 3
 def upscale(images: Tensor, scale: int) -> Tensor:
     """Enlarge images by bicubic interpolation, as MATLAB's `imresize` does (a = -0.5, borders mirrored).
 
-    Plain `F.interpolate(mode="bicubic")` uses a = -0.75. With `antialias=True` it uses -0.5, and when enlarging there is
-    nothing else that antialiasing changes.
+    Plain `F.interpolate(mode="bicubic")` uses a = -0.75. With `antialias=True` it uses -0.5, and when enlarging
+    antialiasing changes nothing else.
 
     Args:
         images: (B, C, h, w) floating point.

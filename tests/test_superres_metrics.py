@@ -1,0 +1,169 @@
+"""PSNR and SSIM against scikit-image and against the formulas written out, and luma against MATLAB's matrix."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from lmdbloader.errors import OptionError
+from lmdbloader.superres import luma, psnr, ssim
+
+
+@pytest.fixture(scope="module")
+def pair(photos: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """A photograph, and the same one made small and large again: (3, 192, 288) both."""
+    photograph = Image.open(photos / "astronaut.png")
+    small = photograph.resize((144, 96), Image.Resampling.BICUBIC)
+    blurred = small.resize(photograph.size, Image.Resampling.BICUBIC)
+    return np.asarray(photograph).transpose(2, 0, 1), np.asarray(blurred).transpose(2, 0, 1)
+
+
+def formula_luma(rgb: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """MATLAB's published matrix for R, G, B in 0..1."""
+    weights = np.array([65.481, 128.553, 24.966])
+    return 16 + np.tensordot(weights, rgb.astype(np.float64) / 255, axes=1)
+
+
+@pytest.mark.parametrize(
+    ("rgb", "expected"),
+    [
+        ((0, 0, 0), 16.0),
+        ((255, 255, 255), 235.0),
+        ((255, 0, 0), 81.481),
+        ((0, 255, 0), 144.553),
+        ((0, 0, 255), 40.966),
+    ],
+)
+def test_luma_of_pure_colours_is_matlabs(rgb: tuple[int, int, int], expected: float) -> None:
+    image = np.array(rgb, np.uint8).reshape(3, 1, 1)
+
+    assert luma(image).item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_luma_of_grey_is_the_image_itself() -> None:
+    grey = np.arange(12, dtype=np.uint8).reshape(1, 3, 4)
+
+    np.testing.assert_array_equal(luma(grey), grey[0])
+
+
+def test_luma_brings_16_bits_to_the_scale_of_8(pair: tuple[NDArray[np.uint8], NDArray[np.uint8]]) -> None:
+    photograph, _ = pair
+
+    np.testing.assert_allclose(luma(photograph.astype(np.uint16) * 257), luma(photograph), rtol=1e-12)
+
+
+def test_luma_is_a_copy() -> None:
+    image = np.ones((1, 2, 2))
+    luma(image)[:] = 7
+
+    assert image.max() == 1
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 4, 4), (4, 4, 3), (1, 3, 4, 4)])
+def test_luma_names_a_shape_that_it_does_not_take(shape: tuple[int, ...]) -> None:
+    with pytest.raises(OptionError, match=r"\(3, H, W\).*found \(" + str(shape[0])):
+        luma(np.zeros(shape, np.uint8))
+
+
+@pytest.mark.parametrize("scale", [0, 2, 3, 4])
+def test_psnr_is_the_formula_on_the_shaved_luma(pair: tuple[NDArray[np.uint8], NDArray[np.uint8]], scale: int) -> None:
+    photograph, blurred = pair
+    inside = np.s_[scale : 192 - scale, scale : 288 - scale]
+    difference = formula_luma(blurred)[inside] - formula_luma(photograph)[inside]
+
+    assert psnr(blurred, photograph, scale=scale) == pytest.approx(
+        20 * math.log10(255) - 10 * math.log10(np.mean(difference**2)), abs=1e-9
+    )
+
+
+@pytest.mark.parametrize("scale", [0, 2, 3, 4])
+def test_ssim_is_that_of_scikit_image(pair: tuple[NDArray[np.uint8], NDArray[np.uint8]], scale: int) -> None:
+    metrics = pytest.importorskip("skimage.metrics")
+    photograph, blurred = pair
+    inside = np.s_[scale : 192 - scale, scale : 288 - scale]
+    # Its mean is over the windows that lie wholly inside, too.
+    expected = metrics.structural_similarity(
+        formula_luma(blurred)[inside],
+        formula_luma(photograph)[inside],
+        gaussian_weights=True,
+        sigma=1.5,
+        use_sample_covariance=False,
+        data_range=255,
+    )
+
+    assert ssim(blurred, photograph, scale=scale) == pytest.approx(expected, abs=1e-10)
+
+
+def test_ssim_is_wangs_formula_window_by_window() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(0, 256, (2, 1, 14, 17))
+    x = np.arange(11) - 5
+    window = np.exp(-(x[:, None] ** 2 + x[None, :] ** 2) / (2 * 1.5**2))
+    window /= window.sum()
+    values = []
+    for top in range(4):
+        for left in range(7):
+            a, b = (image[0, top : top + 11, left : left + 11].astype(np.float64) for image in (first, second))
+            mean_a, mean_b = (window * a).sum(), (window * b).sum()
+            variance_a, variance_b = (window * (a - mean_a) ** 2).sum(), (window * (b - mean_b) ** 2).sum()
+            covariance = (window * (a - mean_a) * (b - mean_b)).sum()
+            c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+            values.append(
+                (2 * mean_a * mean_b + c1)
+                * (2 * covariance + c2)
+                / ((mean_a**2 + mean_b**2 + c1) * (variance_a + variance_b + c2))
+            )
+
+    assert ssim(first, second, scale=0) == pytest.approx(np.mean(values), abs=1e-12)
+
+
+@given(seed=st.integers(0, 2**32 - 1), height=st.integers(15, 24), width=st.integers(15, 24), scale=st.integers(0, 2))
+def test_the_metrics_do_not_care_about_order_type_or_the_border(seed: int, height: int, width: int, scale: int) -> None:
+    first, second = np.random.default_rng(seed).integers(0, 256, (2, 3, height, width), dtype=np.uint8)
+    framed = first.copy()
+    framed[:, :scale], framed[:, height - scale :] = 0, 255
+    framed[:, :, :scale], framed[:, :, width - scale :] = 0, 255
+    for metric in (psnr, ssim):
+        value = metric(first, second, scale=scale)
+
+        assert value == pytest.approx(metric(second, first, scale=scale), rel=1e-12)
+        assert value == metric(torch.from_numpy(first), torch.from_numpy(second).float(), scale=scale)
+        assert value == metric(framed, second, scale=scale)
+        assert value < metric(first, first, scale=scale)
+
+
+def test_equal_images_score_infinity_and_one(pair: tuple[NDArray[np.uint8], NDArray[np.uint8]]) -> None:
+    photograph, _ = pair
+
+    assert psnr(photograph, photograph.copy(), scale=2) == math.inf
+    assert ssim(photograph, photograph.copy(), scale=2) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("metric", [psnr, ssim])
+def test_sizes_that_differ_are_named(metric: object) -> None:
+    assert callable(metric)
+    with pytest.raises(OptionError, match=r"\(20, 20\) and \(20, 22\)"):
+        metric(np.zeros((1, 20, 20)), np.zeros((1, 20, 22)), scale=2)
+
+
+def test_an_image_that_is_too_small_is_named() -> None:
+    small = np.zeros((1, 14, 40))
+
+    assert psnr(small, small, scale=2) == math.inf
+    with pytest.raises(OptionError, match=r"14 x 40 shaved by 2 .* 11 x 11"):
+        ssim(small, small, scale=2)
+    with pytest.raises(OptionError, match="14 x 40 shaved by 7"):
+        psnr(small, small, scale=7)
+
+
+def test_a_negative_border_is_refused() -> None:
+    with pytest.raises(OptionError, match="0 or more; found -1"):
+        psnr(np.zeros((1, 20, 20)), np.zeros((1, 20, 20)), scale=-1)
