@@ -112,5 +112,5 @@ def _decode(data: memoryview, frame: _Frame, name: str) -> Pixels:
         raise ImageError(name, f"the JPEG data is damaged: {error}") from error
     if frame.num_components == 4:
         # Adobe's convention, which every writer of CMYK JPEGs follows: ink is stored inverted.
-        pixels = np.asarray(Image.fromarray(~pixels, "CMYK").convert("RGB"))
+        pixels = np.array(Image.fromarray(~pixels, "CMYK").convert("RGB"))
     return pixels

@@ -70,7 +70,7 @@ def _read_header(opener: Callable[..., ImageFile.ImageFile], kind: str, data: me
         mode, (width, height) = image.mode, image.size
         transparency = image.info.get("transparency")
         orientation = _orientation(image, kind)
-        reason = _unusable(image, kind, num_frames)
+        reason = _unusable(image, kind, num_frames, len(data))
     except Exception as error:  # hostile bytes make Pillow's parsers raise nearly anything
         raise ImageError(name, f"the {kind} header is damaged or of an unsupported kind: {_describe(error)}") from error
     if reason:
@@ -103,7 +103,7 @@ def _orientation(image: ImageFile.ImageFile, kind: str) -> int:
     return exif_orientation(exif) if kind != "TIFF" and isinstance(exif, bytes) else 1
 
 
-def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int) -> str | None:
+def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int, num_bytes: int) -> str | None:
     """Return why an opened image cannot be used whatever the policy, None if it can."""
     if num_frames != 1:
         return f"the {kind} file holds {num_frames} frames or pages; only files with a single one can be used"
@@ -112,6 +112,12 @@ def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int) -> str | N
             f"pixels of Pillow's mode {image.mode} are not supported; "
             "save it with 8 or 16 bits a sample as grey, RGB, palette or CMYK"
         )
+    tile = image.tile[0] if image.tile else None
+    if kind == "BMP" and tile and tile.codec_name == "raw" and isinstance(tile.args, tuple):
+        # Pillow does not miss the padding at the end of the last row.
+        needed = tile.offset + int(tile.args[1]) * image.height
+        if num_bytes < needed:
+            return f"the BMP file is cut short: {num_bytes} bytes of {needed}"
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         bits = image.tag_v2.get(_BITS_PER_SAMPLE_TAG, (1,))
         if max(bits) > 8 and (max(bits) != 16 or not image.mode.startswith("I;16")):

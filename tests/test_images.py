@@ -1,0 +1,563 @@
+"""Decoding image files: right pixels for every kind, every policy, and an ImageError for everything else."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import threading
+import zlib
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps, features
+
+from lmdbloader.errors import ImageError, OptionError
+from lmdbloader.images import IMAGE_SUFFIXES, DecodePolicy, ImageInfo, decode_image, image_info
+
+REFUSE, DROP, WHITE = DecodePolicy(), DecodePolicy(alpha="drop"), DecodePolicy(alpha="white")
+CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of PNG's colour types
+ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
+
+needs_webp = pytest.mark.skipif(not features.check("webp"), reason="this Pillow was built without WebP")
+needs_libtiff = pytest.mark.skipif(not features.check("libtiff"), reason="this Pillow was built without libtiff")
+
+
+def noise(height, width, channels, dtype=np.uint8, seed=0):
+    return np.random.default_rng(seed).integers(0, np.iinfo(dtype).max + 1, (height, width, channels), dtype)
+
+
+def saved(image, kind, **options):
+    """The file's bytes that Pillow writes for an array or a Pillow image."""
+    picture = image if isinstance(image, Image.Image) else Image.fromarray(image.squeeze())
+    file = io.BytesIO()
+    picture.save(file, kind, **options)
+    return file.getvalue()
+
+
+def chunk(kind, body):
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def filtered(row, above, step, kind):
+    """One PNG row as the specification filters it, byte by byte."""
+    out = bytearray([kind])
+    for i, value in enumerate(row):
+        a = row[i - step] if i >= step else 0
+        b = above[i]
+        c = above[i - step] if i >= step else 0
+        p = a + b - c
+        paeth = min((abs(p - a), 0, a), (abs(p - b), 1, b), (abs(p - c), 2, c))[2]
+        out.append((value - (0, a, b, (a + b) // 2, paeth)[kind]) % 256)
+    return bytes(out)
+
+
+def packed_rows(samples, bit_depth, filters):
+    """The filtered bytes of (height, width, channels) samples, one filter a row in turn."""
+    height, width, channels = samples.shape
+    if bit_depth == 16:
+        rows = samples.astype(">u2").view(np.uint8).reshape(height, -1)
+    elif bit_depth == 8:
+        rows = samples.astype(np.uint8).reshape(height, -1)
+    else:
+        bits = (samples.reshape(height, width, 1) >> np.arange(bit_depth - 1, -1, -1)) & 1
+        rows = np.packbits(bits.reshape(height, -1).astype(np.uint8), axis=1)
+    step = max(1, bit_depth * channels // 8)
+    above, out = bytes(rows.shape[1]), b""
+    for y, row in enumerate(rows):
+        out += filtered(row.tolist(), above, step, filters[y % len(filters)])
+        above = row.tolist()
+    return out
+
+
+def png(samples, bit_depth=8, color_type=None, *, filters=(0,), interlaced=False, before=b"", after=b""):
+    """A PNG file of the given samples, written here so that every kind can be made."""
+    height, width, channels = samples.shape
+    if color_type is None:
+        color_type = {1: 0, 3: 2, 2: 4, 4: 6}[channels]
+    parts = [samples[top::down, left::right] for top, left, down, right in ADAM7] if interlaced else [samples]
+    raw = b"".join(packed_rows(part, bit_depth, filters) for part in parts if part.size)
+    packed = zlib.compress(raw)
+    header = struct.pack(">IIBBBBB", width, height, bit_depth, color_type, 0, 0, int(interlaced))
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + before
+        + chunk(b"IDAT", packed[:7])
+        + chunk(b"IDAT", packed[7:])
+        + after
+        + chunk(b"IEND", b"")
+    )
+
+
+def exif(orientation):
+    block = Image.Exif()
+    block[0x0112] = orientation
+    return block.tobytes()
+
+
+def check(data, expected, policy=REFUSE):
+    """Decode, compare with the expected (height, width, channels) array, and with what the header promised."""
+    pixels = decode_image(data, policy)
+    assert pixels.dtype == expected.dtype and pixels.shape == expected.shape
+    assert np.array_equal(pixels, expected)
+    assert pixels.flags.c_contiguous and pixels.flags.writeable
+    assert image_info(data) == ImageInfo(*pixels.shape, pixels.dtype)
+
+
+def refusal(data, policy=REFUSE):
+    """The reason for which a file is refused."""
+    with pytest.raises(ImageError, match=r"^photos/a\.png: ") as caught:
+        decode_image(data, policy, name="photos/a.png")
+    assert str(caught.value) == f"photos/a.png: {caught.value.reason}"
+    return caught.value.reason
+
+
+# Every kind of file
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM"])
+def test_lossless_files_keep_their_pixels(kind, channels):
+    image = noise(13, 17, channels)
+    check(saved(image, kind), image)
+
+
+@needs_webp
+@pytest.mark.parametrize("options", [{"lossless": True}, {"quality": 80}])
+def test_webp(options):
+    data = saved(noise(16, 24, 3), "WEBP", **options)
+    check(data, np.asarray(Image.open(io.BytesIO(data))))
+
+
+@needs_libtiff
+@pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_deflate", "packbits"])
+def test_compressed_tiff(compression):
+    image = noise(13, 17, 3)
+    check(saved(image, "TIFF", compression=compression), image)
+
+
+def test_single_frame_gif():
+    picture = Image.fromarray(noise(9, 11, 3)).quantize(16)
+    check(saved(picture, "GIF"), np.asarray(picture.convert("RGB")))
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("subsampling", [0, 1, 2])
+def test_colour_jpeg_is_what_pillow_decodes(subsampling, progressive):
+    smooth = Image.fromarray(noise(6, 7, 3)).resize((61, 45))
+    data = saved(smooth, "JPEG", subsampling=subsampling, progressive=progressive, quality=85)
+    check(data, np.asarray(Image.open(io.BytesIO(data))))
+
+
+def test_rgb_and_grey_jpeg_are_what_pillow_decodes():
+    for data in (saved(noise(20, 30, 3), "JPEG", keep_rgb=True), saved(noise(20, 30, 1), "JPEG")):
+        check(data, np.asarray(Image.open(io.BytesIO(data))).reshape(20, 30, -1))
+
+
+def test_cmyk_becomes_rgb():
+    picture = Image.fromarray(noise(6, 7, 3)).resize((40, 32)).convert("CMYK")
+    for kind in ("JPEG", "TIFF"):
+        data = saved(picture, kind)
+        check(data, np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
+
+
+@needs_libtiff
+def test_ycbcr_tiff_becomes_rgb():
+    data = saved(Image.fromarray(noise(8, 9, 3)).convert("YCbCr"), "TIFF")
+    check(data, np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF"])
+def test_palette_becomes_rgb(kind):
+    picture = Image.fromarray(noise(9, 11, 3)).quantize(20)
+    check(saved(picture, kind), np.asarray(picture.convert("RGB")))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM"])
+def test_one_bit_becomes_grey(kind):
+    bits = noise(9, 11, 1) > 127
+    check(saved(Image.fromarray(bits[:, :, 0]), kind), bits.astype(np.uint8) * 255)
+
+
+def test_16_bits_stay_16_bits():
+    for channels in (1, 3):
+        image = noise(7, 5, channels, np.uint16)
+        check(png(image, 16), image)
+        check(b"P%d\n# made here\n5 7\n65535\n" % (5 if channels == 1 else 6) + image.astype(">u2").tobytes(), image)
+    grey = noise(7, 5, 1, np.uint16)
+    check(saved(grey, "TIFF"), grey)
+    check(saved(grey, "PNG"), grey)
+
+
+def test_any_buffer_is_read():
+    image = noise(4, 5, 3)
+    data = saved(image, "PNG")
+    for buffer in (data, bytearray(data), memoryview(data), np.frombuffer(data, np.uint8)):
+        assert np.array_equal(decode_image(buffer), image)
+
+
+def test_what_a_file_is_its_content_decides():
+    assert {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif"} <= IMAGE_SUFFIXES
+    image = noise(3, 3, 3)
+    assert np.array_equal(decode_image(saved(image, "BMP"), name="really_a.bmp.jpg"), image)
+
+
+# PNG, which is decoded here
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    kind=st.sampled_from([(0, 1), (0, 2), (0, 4), (0, 8), (0, 16), (2, 8), (2, 16), (4, 8), (4, 16), (6, 8), (6, 16)]),
+    height=st.integers(1, 11),
+    width=st.integers(1, 11),
+    filters=st.lists(st.integers(0, 4), min_size=1, max_size=6),
+    interlaced=st.booleans(),
+    smooth=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_png_of_every_type_depth_filter_and_interlacing(kind, height, width, filters, interlaced, smooth, seed):
+    color_type, bit_depth = kind
+    rng = np.random.default_rng(seed)
+    shape = (height, width, CHANNELS[color_type])
+    samples = rng.integers(0, 1 << bit_depth, shape)
+    if smooth:
+        samples = (rng.integers(0, 4, shape).cumsum(axis=0).cumsum(axis=1)) % (1 << bit_depth)
+    data = png(samples, bit_depth, color_type, filters=filters, interlaced=interlaced)
+    dtype = np.uint16 if bit_depth == 16 else np.uint8
+    expected = samples * (np.iinfo(dtype).max // ((1 << bit_depth) - 1))
+    check(data, expected[:, :, : 3 if color_type in (2, 6) else 1].astype(dtype), DROP)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    bit_depth=st.sampled_from([1, 2, 4, 8]),
+    interlaced=st.booleans(),
+    sides=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    num_known=st.integers(0, 3),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_palette_png_with_and_without_transparency(bit_depth, interlaced, sides, num_known, seed):
+    rng = np.random.default_rng(seed)
+    palette = rng.integers(0, 256, (1 << bit_depth, 3), np.uint8)
+    alphas = rng.integers(0, 256, num_known, np.uint8)[: 1 << bit_depth]
+    numbers = rng.integers(0, 1 << bit_depth, (*sides, 1))
+    before = chunk(b"PLTE", palette.tobytes()) + (chunk(b"tRNS", alphas.tobytes()) if len(alphas) else b"")
+    data = png(numbers, bit_depth, 3, interlaced=interlaced, before=before)
+    check(data, palette[numbers[:, :, 0]], DROP)
+    table = np.concatenate([alphas, np.full((1 << bit_depth) - len(alphas), 255)])
+    weight = table[numbers] / 255
+    blended = np.floor(palette[numbers[:, :, 0]] * weight + 255 * (1 - weight) + 0.5 + 1e-9)
+    check(data, blended.astype(np.uint8), WHITE)
+
+
+@pytest.mark.parametrize("bit_depth", [8, 16])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_transparent_colour_is_alpha(channels, bit_depth):
+    dtype = np.uint8 if bit_depth == 8 else np.uint16
+    image = noise(3, 4, channels, dtype)
+    key = image[1, 2].astype(">u2").tobytes()
+    data = png(image, bit_depth, before=chunk(b"tRNS", key))
+    assert "alpha" in refusal(data)
+    check(data, image, DROP)
+    shown = image.copy()
+    shown[(image == image[1, 2]).all(axis=2)] = np.iinfo(dtype).max
+    assert not np.array_equal(shown, image)
+    check(data, shown, WHITE)
+
+
+def test_every_bit_of_a_png_is_covered_by_a_check():
+    """After the signature there is not one byte whose change is not noticed."""
+    data = png(noise(4, 5, 3), filters=(0, 1, 2, 3, 4), before=chunk(b"tEXt", b"Title\0x"))
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 0x10
+        refusal(bytes(damaged))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda data: data.replace(b"IDAT", b"IDAX", 1), "unexpected critical PNG chunk IDAX"),
+        (lambda data: data[:70], "cut short: chunk IDAT at byte 52 needs 41 bytes, the file ends at byte 70"),
+        (lambda data: data[:-12], "without an IEND chunk"),
+        (lambda data: data[:50] + b"\x80" + data[51:], "chunk IDAT at byte 33 has CRC"),
+        (lambda data: data[:8] + data[33:], "starts with chunk IDAT instead of a 13-byte IHDR"),
+        (lambda data: data[:33] + data[-12:], "no image data"),
+    ],
+)
+def test_what_is_wrong_with_a_png_is_said(change, reason):
+    assert reason in refusal(change(png(noise(3, 4, 3), filters=(4,))))
+
+
+def header_png(width, height, bit_depth, color_type, raw, before=b""):
+    header = struct.pack(">IIBBBBB", width, height, bit_depth, color_type, 0, 0, 0)
+    body = chunk(b"IHDR", header) + before + chunk(b"IDAT", zlib.compress(raw)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (header_png(2, 2, 8, 0, bytes(5)), "holds 5 bytes; 2x2 pixels take exactly 6"),
+        (header_png(2, 2, 8, 0, bytes(7)), "holds more than 6 bytes"),
+        (header_png(2, 2, 8, 0, b"\0\0\0\7\0\0"), "row 1 names a filter that does not exist"),
+        (header_png(9000, 9000, 16, 6, bytes(99)), "cannot hold 9000x9000 pixels"),
+        (header_png(0, 2, 8, 0, b""), "gives 0x2 pixels"),
+        (header_png(2, 2, 4, 2, bytes(6)), "bit depth 4 with color type 2"),
+        (header_png(2, 2, 8, 5, bytes(6)), "color type 5"),
+        (header_png(2, 2, 8, 3, bytes(6)), "palette has 0 bytes"),
+        (
+            header_png(2, 1, 8, 3, b"\0\0\2", chunk(b"PLTE", bytes(6))),
+            "palette number 2; the PNG palette has 2",
+        ),
+        (header_png(2, 2, 8, 0, bytes(6), chunk(b"tRNS", b"\0")), "tRNS chunk has only 1 bytes"),
+    ],
+)
+def test_a_png_whose_parts_contradict_each_other_is_refused(data, reason):
+    assert reason in refusal(data, DROP)
+
+
+# Policies
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", pytest.param("WEBP", marks=needs_webp)])
+def test_exif_rotation_is_applied(kind, orientation):
+    data = saved(noise(10, 14, 3), kind, exif=exif(orientation), **({"lossless": True} if kind == "WEBP" else {}))
+    check(data, np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data)))))
+
+
+def test_an_exif_rotation_by_hand():
+    # Orientation 6: the stored top row is the right column of the picture.
+    image = np.array([[[1], [2], [3]], [[4], [5], [6]]], np.uint8)
+    rotated = np.array([[[4], [1]], [[5], [2]], [[6], [3]]], np.uint8)
+    block = exif(6).removeprefix(b"Exif\0\0")
+    check(png(image, before=chunk(b"eXIf", block)), rotated)
+    check(png(image, after=chunk(b"eXIf", block)), rotated)
+
+
+@settings(max_examples=60, deadline=None)
+@given(block=st.binary(max_size=40) | st.binary(max_size=30).map(lambda tail: b"II*\0\x08\0\0\0\x01\0\x12\x01" + tail))
+def test_a_damaged_exif_block_never_stops_a_good_image(block):
+    image = noise(3, 3, 1)
+    assert decode_image(png(image, before=chunk(b"eXIf", block))).shape == (3, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        ("PNG", "RGBA"),
+        ("PNG", "LA"),
+        ("TIFF", "RGBA"),
+        ("TIFF", "LA"),
+        ("TIFF", "PA"),
+        pytest.param("WEBP", "RGBA", marks=needs_webp),
+    ],
+)
+def test_alpha_is_refused_dropped_or_put_over_white(kind, mode):
+    image = noise(6, 7, {"RGBA": 4, "LA": 2, "PA": 4}[mode])
+    picture = Image.fromarray(image[:, :, :3]).quantize(16) if mode == "PA" else Image.fromarray(image)
+    if mode == "PA":
+        picture = picture.convert("PA")
+        picture.putalpha(Image.fromarray(image[:, :, 3]))
+    data = saved(picture, kind, **({"lossless": True, "exact": True} if kind == "WEBP" else {}))
+    shown = np.asarray(picture.convert("RGBA") if mode == "PA" else picture)
+    colors, alpha = shown[:, :, :-1], shown[:, :, -1:] / 255
+    assert "choose alpha 'drop' or 'white'" in refusal(data)
+    check(data, colors, DROP)
+    check(data, np.floor(colors * alpha + 255 * (1 - alpha) + 0.5 + 1e-9).astype(np.uint8), WHITE)
+
+
+def test_alpha_of_16_bits_is_exact():
+    image = noise(40, 40, 4, np.uint16)
+    image[:2, :, 3] = [[0], [65535]]
+    colors, alpha = image[:, :, :3].astype(object), image[:, :, 3:].astype(object)
+    expected = (2 * (colors * alpha + 65535 * (65535 - alpha)) + 65535) // (2 * 65535)
+    check(png(image, 16), expected.astype(np.uint16), WHITE)
+
+
+def test_transparent_gif_is_alpha():
+    picture = Image.fromarray(noise(5, 6, 3)).quantize(8)
+    data = saved(picture, "GIF", transparency=picture.getpixel((2, 3)))
+    assert "alpha" in refusal(data)
+    expected = np.array(picture.convert("RGB"))
+    check(data, expected, DROP)
+    expected[np.asarray(picture) == picture.getpixel((2, 3))] = 255
+    check(data, expected, WHITE)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "TIFF", "MPO", pytest.param("WEBP", marks=needs_webp)])
+def test_several_frames_are_refused(kind):
+    frames = [Image.fromarray(noise(8, 8, 3, seed=seed)) for seed in range(3)]
+    data = saved(frames[0], kind, save_all=True, append_images=frames[1:])
+    assert "only files with a single" in refusal(data)
+    with pytest.raises(ImageError):
+        image_info(data)
+
+
+def test_the_gain_map_of_an_ultra_hdr_jpeg_is_no_second_picture():
+    frames = [Image.fromarray(noise(8, 8, 3, seed=seed)) for seed in range(2)]
+    data = saved(frames[0], "MPO", save_all=True, append_images=frames[1:])
+    note = b'http://ns.adobe.com/xap/1.0/\0<x hdrgm:Version="1.0"/>'
+    marked = data[:2] + b"\xff\xe1" + struct.pack(">H", len(note) + 2) + note + data[2:]
+    check(marked, np.asarray(Image.open(io.BytesIO(saved(frames[0], "JPEG")))))
+
+
+def test_webp_without_webp_support_is_said(monkeypatch):
+    monkeypatch.setattr(features, "check", lambda name: False)
+    assert "the installed Pillow was built without WebP" in refusal(b"RIFF\x04\0\0\0WEBPVP8 ")
+
+
+@pytest.mark.parametrize("mode", ["I", "F", "LAB"])
+def test_other_pixels_are_refused_by_name(mode):
+    picture = Image.new(mode, (4, 3))
+    assert f"mode {mode} are not supported" in refusal(saved(picture, "TIFF"))
+
+
+def tiff(bits, photometric, samples):
+    """An uncompressed little-endian TIFF file of (height, width, channels) samples."""
+    height, width, channels = samples.shape
+    tags = [(256, 3, width), (257, 3, height), (258, 3, bits), (259, 3, 1), (262, 3, photometric), (273, 4, 0)]
+    tags += [(277, 3, channels), (278, 3, height), (279, 4, samples.nbytes)]
+    start = 8 + 2 + 12 * len(tags) + 4
+    body = b"".join(struct.pack("<HHII", tag, kind, 1, start if tag == 273 else value) for tag, kind, value in tags)
+    return b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + body + bytes(4) + samples.tobytes()
+
+
+def test_tiff_that_pillow_would_change_silently_is_refused():
+    assert "16-bit RGB would be clipped to 8 bits" in refusal(tiff(16, 2, noise(3, 4, 3, np.uint16)))
+    assert "zero is white" in refusal(tiff(16, 0, noise(3, 4, 1, np.uint16)))
+    grey = noise(3, 4, 1, np.uint16)
+    check(tiff(16, 1, grey), grey)
+
+
+def test_more_than_max_pixels_is_refused_before_decoding():
+    assert refusal(saved(noise(10, 11, 3), "PNG"), DecodePolicy(max_pixels=109)).startswith("11x10 is 110 pixels")
+    check(saved(noise(10, 11, 3), "PNG"), noise(10, 11, 3), DecodePolicy(max_pixels=110))
+    huge = header_png(20_000, 10_001, 8, 2, b"not even pixels")
+    assert "20000x10001 is 200,020,000 pixels, more than the limit of 200,000,000" in refusal(huge)
+    assert image_info(huge) == ImageInfo(10_001, 20_000, 3, np.dtype(np.uint8))
+
+
+@pytest.mark.parametrize("kind", ["BMP", "GIF", "TIFF", "PPM", pytest.param("WEBP", marks=needs_webp)])
+def test_pillows_own_limit_does_not_count(kind, monkeypatch):
+    image = noise(20, 20, 3) // 64 * 64
+    data = saved(image, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    for limit in (300, 100):  # Pillow would warn, then refuse
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+        check(data, expected)
+        assert limit == Image.MAX_IMAGE_PIXELS
+
+
+def test_a_policy_that_makes_no_sense_is_refused():
+    with pytest.raises(OptionError, match="alpha is 'black'; expected one of refuse, drop, white"):
+        DecodePolicy(alpha="black")
+    with pytest.raises(OptionError, match="max_pixels is 0"):
+        DecodePolicy(max_pixels=0)
+    assert pickle.loads(pickle.dumps(DROP)) == DROP
+
+
+# Damage
+
+
+@cache
+def samples_of_every_kind():
+    picture = Image.fromarray(noise(4, 5, 3)).resize((19, 14), Image.Resampling.BILINEAR)
+    files = {
+        "png": saved(picture, "PNG"),
+        "png of 16 bits": png(noise(4, 5, 3, np.uint16), 16, filters=(1, 4, 3)),
+        "png interlaced": png(noise(9, 9, 3), interlaced=True),
+        "png palette": saved(picture.quantize(), "PNG"),
+        "jpeg": saved(picture, "JPEG", exif=exif(6)),
+        "jpeg progressive": saved(picture, "JPEG", progressive=True),
+        "jpeg cmyk": saved(picture.convert("CMYK"), "JPEG"),
+        "bmp": saved(picture, "BMP"),
+        "bmp palette": saved(picture.quantize(), "BMP"),
+        "gif": saved(picture, "GIF"),
+        "tiff": saved(picture, "TIFF"),
+        "ppm": saved(picture, "PPM"),
+        "pgm": saved(picture.convert("L"), "PPM"),
+    }
+    if features.check("webp"):
+        files["webp"] = saved(picture, "WEBP")
+        files["webp lossless"] = saved(picture, "WEBP", lossless=True)
+    return files
+
+
+@pytest.mark.parametrize("kind", samples_of_every_kind())
+def test_a_file_cut_anywhere_is_refused(kind):
+    data = samples_of_every_kind()[kind]
+    decode_image(data)
+    for length in {*range(0, len(data), 7), *range(len(data) - 20, len(data))}:
+        refusal(data[:length])
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_damaged_bytes_decode_or_raise_image_error(data):
+    kind = data.draw(st.sampled_from(sorted(samples_of_every_kind())))
+    damaged = bytearray(samples_of_every_kind()[kind])
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    policy = DecodePolicy(alpha="white", max_pixels=1_000_000)
+    try:
+        pixels = decode_image(bytes(damaged), policy)
+    except ImageError:
+        return
+    assert pixels.dtype in (np.uint8, np.uint16) and pixels.ndim == 3 and pixels.shape[2] in (1, 3)
+    assert image_info(bytes(damaged)) == ImageInfo(*pixels.shape, pixels.dtype)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    start=st.sampled_from(
+        [b"", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"BM", b"GIF89a", b"II*\0", b"MM\0*", b"RIFF\xff\0\0\0WEBPVP8 "]
+        + [b"P%d " % kind for kind in range(1, 7)]
+    ),
+    tail=st.binary(max_size=60),
+)
+def test_arbitrary_bytes_raise_image_error(start, tail):
+    try:
+        decode_image(start + tail, DecodePolicy(max_pixels=10_000))
+    except ImageError:
+        return
+    assert start.startswith((b"P", b"BM", b"GIF"))  # kinds without any checksum, where a few bytes can be an image
+
+
+def test_what_is_not_an_image_is_said():
+    assert refusal(b"") == "the file is empty"
+    assert "not an image of a supported kind" in refusal(b"<svg></svg>")
+    assert "cut short" in refusal(b"\xff\xd8\xff\xe0\0\x10JFIF")
+
+
+def test_a_damaged_jpeg_that_libjpeg_would_only_warn_about_is_refused():
+    data = saved(noise(40, 40, 3), "JPEG")
+    start = data.index(b"\xff\xda") + 40
+    damaged = data[:start] + b"\xff\xd3" + data[start + 2 :]  # a restart marker where none belongs
+    np.asarray(Image.open(io.BytesIO(damaged)))  # Pillow shows something
+    assert "the JPEG data is damaged" in refusal(damaged)
+
+
+def test_threads_decode_side_by_side():
+    files = [(data, decode_image(data)) for data in samples_of_every_kind().values()]
+    wrong = []
+
+    def work():
+        for _ in range(5):
+            for data, expected in files:
+                if not np.array_equal(decode_image(data), expected):
+                    wrong.append(data[:8])
+
+    limit = Image.MAX_IMAGE_PIXELS
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert limit == Image.MAX_IMAGE_PIXELS
