@@ -39,13 +39,16 @@ def sample_type(names: tuple[str, ...]) -> type[Any]:
     base = namedtuple("Sample", names)  # type: ignore[misc]  # noqa: PYI024 - the names are known at run time only
 
     def __reduce__(self: Any) -> tuple[Any, ...]:
-        return _make_sample, (names, tuple(self))
+        # torch pickles uint16 tensors but does not load them again; their bits travel as int16.
+        is_uint16 = tuple(isinstance(v, torch.Tensor) and v.dtype == torch.uint16 for v in self)
+        values = tuple(v.view(torch.int16) if flag else v for v, flag in zip(self, is_uint16, strict=True))
+        return _make_sample, (names, values, is_uint16)
 
     return type("Sample", (base,), {"__slots__": (), "__reduce__": __reduce__, "__doc__": "One sample of a dataset."})
 
 
-def _make_sample(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
-    return sample_type(names)(*values)
+def _make_sample(names: tuple[str, ...], values: tuple[Any, ...], is_uint16: tuple[bool, ...]) -> Any:
+    return sample_type(names)(*[v.view(torch.uint16) if flag else v for v, flag in zip(values, is_uint16, strict=True)])
 
 
 class Batch(Sequence[Any]):

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmdbloader.codecs import Payloads, checksum
-from lmdbloader.errors import CorruptError
-from lmdbloader.format import BLOCK_NBYTES, CODEC_TILES, Field, record_schema
+from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.format import BLOCK_NBYTES, CODEC_TILES, MAX_PAYLOAD_NBYTES, Field, record_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,48 +68,39 @@ def split_into_blocks(chunk: Chunk, limit: int = BLOCK_NBYTES) -> list[slice]:
 def encode_blocks(chunk: Chunk, fields: Sequence[Field], *, with_source: bool) -> list[Block]:
     """Pack a chunk into LMDB values."""
     schema = record_schema(fields, with_source=with_source)
-    starts = {name: np.append(0, np.cumsum(p.stored_nbytes)) for name, p in chunk.payloads.items()}
-    return [_encode_block(chunk, schema, starts, s) for s in split_into_blocks(chunk)]
+    batch = pa.RecordBatch.from_arrays([_array(chunk, column) for column in schema], schema=schema)
+    return [_encode_block(batch.slice(s.start, s.stop - s.start), chunk) for s in split_into_blocks(chunk)]
 
 
-def _encode_block(chunk: Chunk, schema: pa.Schema, starts: Mapping[str, npt.NDArray[np.int64]], samples: slice) -> Block:
-    count = samples.stop - samples.start
-    arrays = []
-    for column in schema:
-        name = column.name
-        if name in chunk.payloads:
-            first, last = int(starts[name][samples.start]), int(starts[name][samples.stop])
-            offsets = (starts[name][samples.start : samples.stop + 1] - first).astype(np.int32)
-            data = pa.py_buffer(chunk.payloads[name].data[first:last])
-            arrays.append(pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), data]))
-            continue
-        values = _column(chunk, name)[samples]
-        if pa.types.is_run_end_encoded(column.type):
-            arrays.append(_run_end_encode(values, column.type))
-        else:
-            arrays.append(pa.array(values, column.type))
-    value = pa.RecordBatch.from_arrays(arrays, schema=schema).serialize()
-    back = pa.ipc.read_record_batch(value, schema)
+def _encode_block(batch: pa.RecordBatch, chunk: Chunk) -> Block:
+    value = batch.serialize()
+    back = pa.ipc.read_record_batch(value, batch.schema)
     at = {}
     for name in chunk.payloads:
+        _, _, data = back.column(name).buffers()
         # An empty buffer comes back with an address of nowhere; nothing is read there.
-        empty = starts[name][samples.start] == starts[name][samples.stop]
-        at[name] = 0 if empty else back.column(name).buffers()[2].address - value.address
-    return Block(value, count, checksum(value), at)
+        at[name] = data.address - value.address if data is not None and data.size else 0
+    return Block(value, batch.num_rows, checksum(value), at)
 
 
-def _column(chunk: Chunk, name: str) -> Any:
+def _array(chunk: Chunk, column: pa.Field) -> pa.Array:
+    """Return one column of a chunk's record batch."""
+    name = column.name
+    if name in chunk.payloads:
+        payloads = chunk.payloads[name]
+        ends = np.append(0, np.cumsum(payloads.stored_nbytes))
+        if ends[-1] > MAX_PAYLOAD_NBYTES:
+            raise OptionError(f"field {name!r}: {ends[-1]} bytes in one chunk, expected less than {MAX_PAYLOAD_NBYTES}")
+        buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(payloads.data)]
+        return pa.Array.from_buffers(pa.binary(), chunk.num_samples, buffers)
     if name in chunk.columns:
-        return chunk.columns[name]
-    field_name, _, part = name.partition(".")
-    return getattr(chunk.payloads[field_name], part)
-
-
-def _run_end_encode(values: Any, kind: pa.DataType) -> pa.Array:
-    array = np.asarray(values, dtype=object) if isinstance(values, list) else values
-    last_of_run = np.flatnonzero(np.append(array[1:] != array[:-1], True))
-    run_values = pa.array(array[last_of_run].tolist(), kind.value_type)
-    return pa.RunEndEncodedArray.from_arrays(pa.array((last_of_run + 1).astype(np.int32)), run_values)
+        values = chunk.columns[name]
+    else:
+        field_name, _, part = name.partition(".")
+        values = getattr(chunk.payloads[field_name], part)
+    if not pa.types.is_run_end_encoded(column.type):
+        return pa.array(values, column.type)
+    return pc.run_end_encode(pa.array(values, column.type.value_type), run_end_type=column.type.run_end_type)
 
 
 def decode_block(value: Any, schema: pa.Schema, fields: Sequence[Field], expected: int, where: str) -> dict[str, Any]:

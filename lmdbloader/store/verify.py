@@ -11,6 +11,8 @@ from typing import Any
 import lmdb
 import numpy as np
 import pyarrow as pa
+from lmdb.verify import VerifyError
+from lmdb.verify import verify as check_pages
 
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format import DATA_FILE, RECORD_KEY_NBYTES, SCHEMA_KEY, parse_record_key, record_schema
@@ -76,10 +78,9 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
     damaged = list(_unreadable(reader, progress))
     if (found := content_digest(digest_columns(reader.index.batch))) != reader.manifest.content_digest:
         problems.append(f"the content digest is {found}, the manifest says {reader.manifest.content_digest}")
-    try:
-        problems += _compare_records(reader)
-    except lmdb.Error as error:
-        problems.append(f"{DATA_FILE}: LMDB finds its pages damaged ({error})")
+    # LMDB aborts the process on some damaged pages, so it opens the file only once its structure is known to be sound.
+    structure = _check_structure(Path(reader.path) / DATA_FILE)
+    problems += structure or _compare_records(reader)
     return Verification(len(reader), tuple(problems), tuple(damaged))
 
 
@@ -119,15 +120,20 @@ def _each(reader: Reader, name: str, rows: np.ndarray[Any, Any]) -> Iterator[Dam
             yield Damage(row, name, reader.source(row), str(error))
 
 
+def _check_structure(path: Path) -> list[str]:
+    """Return what is wrong with LMDB's pages; values are not looked at."""
+    try:
+        return [f"{DATA_FILE}: {finding}" for finding in check_pages(str(path), subdir=False)]
+    except VerifyError as error:
+        return [f"{DATA_FILE}: {error}"]
+
+
 def _compare_records(reader: Reader) -> list[str]:
     """Return what in data.mdb's records differs from the index."""
     path = Path(reader.path) / DATA_FILE
     schema = record_schema(reader.manifest.fields, with_source=reader.manifest.with_source)
     env = lmdb.open(str(path), subdir=False, readonly=True, lock=False, readahead=True)
     try:
-        # lmdb.verify, where this release of the binding has it, walks the pages without touching the values.
-        if hasattr(env, "verify"):
-            env.verify()
         with env.begin(buffers=True) as transaction:
             stored_schema = transaction.get(SCHEMA_KEY)
             if stored_schema is None or bytes(stored_schema) != schema.serialize().to_pybytes():

@@ -84,7 +84,6 @@ class Writer:
             map_size=max(_whole_pages(map_nbytes), _MIN_MAP_NBYTES),
             lock=False,  # the folder's own lock keeps others out
             readahead=False,
-            meminit=False,
         )
         schema = record_schema(fields, with_source=with_source).serialize()
         self._put(SCHEMA_KEY, schema)
@@ -147,6 +146,11 @@ class Writer:
             (self._partial / MANIFEST_FILE).write_bytes(manifest.to_json())
             put_in_place(self._partial, self._out)
         return Written(self.num_samples, sizes, self.map_growths, manifest.content_digest)
+
+    def add_file(self, name: str, data: bytes) -> None:
+        """Put a small file beside the dataset's own."""
+        with explain_full_disk(self._partial):
+            (self._partial / name).write_bytes(data)
 
     def close(self) -> None:
         """Let go of the LMDB environment."""

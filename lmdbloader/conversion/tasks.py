@@ -1,0 +1,256 @@
+"""What one conversion does with one source: decode, check, scale, cut, encode."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.codecs import Payloads, checksum, encode_image, encode_many, join
+from lmdbloader.conversion.samples import image_geometry
+from lmdbloader.errors import ImageError
+from lmdbloader.format import TILE_SIZE, TILED_ABOVE_NBYTES, Field
+from lmdbloader.images import DecodePolicy, decode_image
+from lmdbloader.resize import crop_to_multiple, downscale, psnr_between
+from lmdbloader.sources import Source
+from lmdbloader.store import Block, Chunk, encode_blocks
+
+# A part of this size is handed on before the next image is decoded, so that memory stays bounded.
+PART_NBYTES = 16 * 2**20
+Pixels = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that decides what a source becomes.
+
+    Attributes:
+        fields: Of the dataset; their codecs are settled.
+        patch_size: Side of the patches in (high-resolution) pixels; None stores whole images.
+        stride: Distance between patches.
+        scale: Between the halves of pairs; None without pairs.
+        bicubic: Which bicubic makes the low-resolution half.
+        policy: For files that are not plain grey or RGB.
+        min_pair_psnr: Of given pairs, dB.
+        on_error: Whether a source that cannot be used stops the conversion.
+    """
+
+    fields: tuple[Field, ...]
+    patch_size: int | None
+    stride: int
+    scale: int | None
+    bicubic: Literal["matlab", "pillow"]
+    policy: DecodePolicy
+    min_pair_psnr: float
+    on_error: Literal["stop", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some sources, encoded.
+
+    Attributes:
+        chunk: Their samples; None where no source could be used.
+        blocks: The samples packed into LMDB values.
+        file_hashes: XXH64 of every source's files, in order, also of skipped ones.
+        skipped: (name, reason) of the sources that could not be used.
+        num_sources: Sources done, skipped ones included.
+        nbytes: Size of their files.
+    """
+
+    chunk: Chunk | None
+    blocks: tuple[Block, ...]
+    file_hashes: tuple[int, ...]
+    skipped: tuple[tuple[str, str], ...]
+    num_sources: int
+    nbytes: int
+
+
+def convert_sources(recipe: Recipe, sources: Sequence[Source]) -> Iterator[Part]:
+    """Encode sources in order, in parts of about 16 MiB.
+
+    Raises:
+        ImageError: A source cannot be used and the recipe says to stop.
+    """
+    gathered: list[_Encoded] = []
+    hashes: list[int] = []
+    skipped: list[tuple[str, str]] = []
+    done = nbytes = room = 0
+    for source in sources:
+        try:
+            files = _read_files(source, hashes)
+            images, scale = _decode(recipe, source, *files)
+            places = _places(recipe, source, images)
+        except ImageError as error:
+            if recipe.on_error == "stop":
+                raise
+            skipped.append((error.name, error.reason))
+            places = []
+        for tops, lefts in places:
+            if room >= PART_NBYTES:
+                yield _pack(recipe, gathered, hashes, skipped, done, nbytes)
+                gathered, hashes, skipped = [], [], []
+                done = nbytes = room = 0
+            gathered.append(_encode(recipe, source, images, scale, tops, lefts))
+            room += sum(int(p.stored_nbytes.sum()) for p in gathered[-1].payloads.values())
+        done, nbytes = done + 1, nbytes + source.nbytes
+    if done:
+        yield _pack(recipe, gathered, hashes, skipped, done, nbytes)
+
+
+def hash_files(source: Source) -> int:
+    """Return the hash of a source's files that `Part.file_hashes` holds; 0 where one cannot be read."""
+    hashes: list[int] = []
+    with contextlib.suppress(ImageError):
+        _read_files(source, hashes)
+    return hashes[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    num_samples: int
+    payloads: dict[str, Payloads]
+    columns: dict[str, Any]
+
+
+def _read_files(source: Source, hashes: list[int]) -> list[bytes]:
+    files, digest = [], 0
+    try:
+        for path in (source.path, source.lr_path):
+            if path is not None:
+                with open(path, "rb") as file:
+                    files.append(file.read())
+                digest = checksum(digest.to_bytes(8, "little") + checksum(files[-1]).to_bytes(8, "little"))
+    except OSError as error:
+        raise ImageError(source.name, f"cannot be read ({error.strerror})") from error
+    finally:
+        hashes.append(digest)
+    return files
+
+
+def _decode(recipe: Recipe, source: Source, data: bytes, lr_data: bytes | None = None) -> tuple[dict[str, Pixels], int]:
+    """Return whole images by field, and the scale of the first field to the last."""
+    image = decode_image(data, recipe.policy, name=source.name)
+    if lr_data is not None:
+        lr_name = f"{source.name} (LR {os.fsdecode(source.lr_path or b'')!r})"
+        lr = decode_image(lr_data, recipe.policy, name=lr_name)
+        scale = pair_scale(image, lr, recipe.scale, source.name)
+        # The bicubic of the pair's maker is not known, so only a pair that is far off is refused.
+        found = psnr_between(downscale(image, scale), lr)
+        if found < recipe.min_pair_psnr:
+            raise ImageError(
+                source.name,
+                f"the HR image downscaled by {scale} and the LR image agree to {found:.1f} dB only, expected at least "
+                f"{recipe.min_pair_psnr:g}: another picture, or not aligned (--min-pair-psnr sets the bound)",
+            )
+        return {"lr": lr, "hr": image}, scale
+    if recipe.scale:
+        hr = crop_to_multiple(image, recipe.scale)
+        if min(hr.shape) < 1:
+            raise ImageError(source.name, f"{image.shape[1]}x{image.shape[0]} pixels are less than one at scale {recipe.scale}")
+        if recipe.bicubic == "pillow" and hr.dtype != np.uint8:
+            raise ImageError(source.name, "16-bit pixels cannot be scaled by Pillow's bicubic; use --bicubic matlab")
+        return {"lr": downscale(hr, recipe.scale, method=recipe.bicubic), "hr": hr}, recipe.scale
+    return {"image": image}, 1
+
+
+def pair_scale(hr: Pixels, lr: Pixels, expected: int | None, name: str) -> int:
+    """Return how many times larger the HR image of a pair is.
+
+    Raises:
+        ImageError: Not the same whole number both ways, not the expected one, or other channels or bits.
+    """
+    sizes = f"HR is {hr.shape[1]}x{hr.shape[0]}, LR is {lr.shape[1]}x{lr.shape[0]}"
+    scale = hr.shape[0] // lr.shape[0]
+    if scale < 2 or hr.shape[0] != scale * lr.shape[0] or hr.shape[1] != scale * lr.shape[1]:
+        raise ImageError(name, f"{sizes}: expected the same whole multiple (2 or more) both ways")
+    if expected is not None and scale != expected:
+        raise ImageError(name, f"{sizes}: that is scale {scale}, expected {expected}")
+    if hr.shape[2] != lr.shape[2] or hr.dtype != lr.dtype:
+        raise ImageError(name, f"HR has {hr.shape[2]} channels of {hr.dtype}, LR {lr.shape[2]} of {lr.dtype}")
+    return scale
+
+
+def _places(recipe: Recipe, source: Source, images: dict[str, Pixels]) -> list[tuple[Any, Any]]:
+    """Return the rows and columns of a source's patches, in groups of at most about 16 MiB of pixels."""
+    full = images["hr" if "hr" in images else "image"]
+    tops, lefts = patch_positions(full.shape[0], full.shape[1], recipe.patch_size, recipe.stride)
+    if not len(tops):
+        raise ImageError(source.name, f"{full.shape[1]}x{full.shape[0]} pixels are smaller than a patch of {recipe.patch_size}")
+    side = recipe.patch_size or 0
+    cuts = range(0, len(tops), max(1, PART_NBYTES // max(1, side * side * full.shape[2] * full.itemsize)))
+    return [(tops[c : c + cuts.step], lefts[c : c + cuts.step]) for c in cuts]
+
+
+def _encode(recipe: Recipe, source: Source, images: dict[str, Pixels], scale: int, tops: Any, lefts: Any) -> _Encoded:
+    full = images["hr" if "hr" in images else "image"]
+    payloads: dict[str, Payloads] = {}
+    columns: dict[str, Any] = {"source": [source.name] * len(tops), "top": tops, "left": lefts}
+    for f in recipe.fields:
+        if f.kind != "image":
+            columns[f.name] = np.full(len(tops), source.label, np.int64)
+            continue
+        part = scale if f.name == "lr" else 1
+        if recipe.patch_size is None:
+            payloads[f.name] = encode_image(images[f.name], f.codec or "raw", f.tile_size or TILE_SIZE)
+            columns.update(image_geometry(f.name, [images[f.name]]))
+        else:
+            side = recipe.patch_size // part
+            payloads[f.name] = _encode_patches(images[f.name], tops // part, lefts // part, side, f)
+            shape = (side, side, full.shape[2], 8 * full.itemsize)
+            for name, value in zip(("height", "width", "channels", "bits"), shape, strict=True):
+                columns[f"{f.name}.{name}"] = np.full(len(tops), value, np.int64)
+    return _Encoded(len(tops), payloads, columns)
+
+
+def _encode_patches(image: Pixels, tops: Any, lefts: Any, side: int, f: Field) -> Payloads:
+    from lmdbloader.kernels.patches import cut_many
+
+    nbytes = side * side * image.shape[2] * image.itemsize
+    if nbytes > TILED_ABOVE_NBYTES:
+        parts = (image[t : t + side, x : x + side] for t, x in zip(tops, lefts, strict=True))
+        return join([encode_image(np.ascontiguousarray(p), f.codec or "raw", f.tile_size or TILE_SIZE) for p in parts])
+    cut = np.empty((len(tops), side * side * image.shape[2]), image.dtype)
+    cut_many(image, tops, lefts, side, cut)
+    return encode_many(cut.reshape(-1).view(np.uint8), np.full(len(tops), nbytes, np.int64), f.codec or "raw")
+
+
+def patch_positions(height: int, width: int, size: int | None, stride: int) -> tuple[Any, Any]:
+    """Return rows and columns (n,) of the patches that fit into an image, from the top left, row by row.
+
+    >>> [p.tolist() for p in patch_positions(5, 7, 4, 3)]
+    [[0, 0], [0, 3]]
+    """
+    if size is None:
+        return np.zeros(1, np.int64), np.zeros(1, np.int64)
+    tops, lefts = np.arange(0, height - size + 1, stride), np.arange(0, width - size + 1, stride)
+    return np.repeat(tops, len(lefts)), np.tile(lefts, len(tops))
+
+
+def _pack(
+    recipe: Recipe,
+    gathered: Sequence[_Encoded],
+    hashes: Sequence[int],
+    skipped: Sequence[tuple[str, str]],
+    num_sources: int,
+    nbytes: int,
+) -> Part:
+    chunk: Chunk | None = None
+    blocks: list[Block] = []
+    if gathered:
+        payloads = {name: join([e.payloads[name] for e in gathered]) for name in gathered[0].payloads}
+        columns = {name: _concatenate([e.columns[name] for e in gathered]) for name in gathered[0].columns}
+        chunk = Chunk(sum(e.num_samples for e in gathered), payloads, columns)
+        blocks = encode_blocks(chunk, recipe.fields, with_source=True)
+    return Part(chunk, tuple(blocks), tuple(hashes), tuple(skipped), num_sources, nbytes)
+
+
+def _concatenate(values: Sequence[Any]) -> Any:
+    if isinstance(values[0], list):
+        return [item for value in values for item in value]
+    return np.concatenate(values)
