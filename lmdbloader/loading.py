@@ -1,0 +1,156 @@
+"""torch's own DataLoader with settings that suit a dataset of ours, measured once per dataset and machine."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from lmdbloader.dataset import Batch, LMDBDataset, sample_type
+from lmdbloader.errors import OptionError
+
+# One more process must bring at least this much, or it is not worth its memory.
+_WORTH_A_WORKER = 1.10
+_TRIAL_SECONDS = 0.4
+_TRIAL_BATCHES = 64
+
+
+def collate(samples: Sequence[Any]) -> Any:
+    """Return a batch as a named tuple of stacked values, taking one that was read whole as it is.
+
+    Images and arrays become tensors (B, ...), ints int64 and floats float64 tensors (B,); text, bytes and JSON values stay
+    lists. Other samples (of a transform, or of another dataset) go through torch's own collate function.
+
+    Raises:
+        OptionError: Images of one batch differ in shape.
+    """
+    if not isinstance(samples, Batch):
+        return default_collate(list(samples))
+    return sample_type(tuple(samples.columns))(*[_stacked(name, column) for name, column in samples.columns.items()])
+
+
+def _stacked(name: str, column: Any) -> Any:
+    if isinstance(column, torch.Tensor) or not column:
+        return column
+    first = column[0]
+    if isinstance(first, torch.Tensor):
+        shapes = sorted({tuple(value.shape) for value in column})
+        raise OptionError(
+            f"field {name!r}: the images of one batch have different shapes ({shapes[0]} and {shapes[-1]} among them). "
+            "Convert with --patch-size, crop them in a transform, or use batch_size=1."
+        )
+    if isinstance(first, int) and not isinstance(first, bool):
+        return torch.tensor(column, dtype=torch.int64)
+    return torch.tensor(column, dtype=torch.float64) if isinstance(first, float) else column
+
+
+def dataloader(dataset: Dataset[Any], batch_size: int = 1, **options: Any) -> DataLoader[Any]:
+    """Return a plain DataLoader, tuned where nothing was said.
+
+    Args:
+        dataset: An LMDBDataset, a view of one, or any map-style dataset over them.
+        batch_size: Samples in a batch.
+        **options: `torch.utils.data.DataLoader`'s own. Where they are not given: `num_workers` is measured once for this
+            dataset, batch size and machine and remembered in the user's cache folder; `pin_memory` is on only where
+            there is an accelerator; `persistent_workers` is on with workers; `collate_fn` is `collate`.
+
+    Returns:
+        The DataLoader; batches of an LMDBDataset are named tuples of stacked tensors.
+    """
+    settings = dict(options)
+    settings.setdefault("collate_fn", collate)
+    settings.setdefault("pin_memory", torch.accelerator.is_available() if hasattr(torch, "accelerator") else torch.cuda.is_available())
+    if settings.get("num_workers") is None:
+        settings["num_workers"] = tuned_num_workers(dataset, batch_size, settings["collate_fn"])
+    settings.setdefault("persistent_workers", settings["num_workers"] > 0)
+    return DataLoader(dataset, batch_size, **settings)
+
+
+def tuned_num_workers(dataset: Dataset[Any], batch_size: int, collate_fn: Any = collate) -> int:
+    """Return the number of worker processes with which a dataset reads fastest here, measured or remembered.
+
+    Measuring takes about a second for every number tried; 0 is kept unless processes bring 10 %.
+    """
+    key = _key(dataset, batch_size)
+    remembered = _read_cache()
+    if key in remembered:
+        return remembered[key]
+    best, best_speed = 0, _speed(dataset, batch_size, collate_fn, 0)
+    for num_workers in _candidates():
+        speed = _speed(dataset, batch_size, collate_fn, num_workers)
+        if speed < best_speed * _WORTH_A_WORKER:
+            break
+        best, best_speed = num_workers, speed
+    _write_cache({**remembered, key: best})
+    return best
+
+
+def cache_file() -> Path:
+    """Return where measured settings are remembered; delete it to measure again."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "lmdbloader" / "num_workers.json"
+
+
+def _candidates() -> list[int]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return [n for n in (1, 2, 4, 8, 16, 32) if n <= cores]
+
+
+def _key(dataset: Dataset[Any], batch_size: int) -> str:
+    parts = [platform.node(), str(_candidates()), torch.__version__, str(batch_size), str(len(dataset))]  # type: ignore[arg-type]
+    current: Any = dataset
+    while current is not None:
+        parts.append(f"{type(current).__module__}.{type(current).__qualname__}")
+        if isinstance(current, LMDBDataset):
+            transform: Any = current._transform
+            parts += [current.reader.manifest.content_digest, *current.fields, getattr(transform, "__qualname__", str(type(transform)))]
+        current = getattr(current, "dataset", None)
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def _speed(dataset: Dataset[Any], batch_size: int, collate_fn: Any, num_workers: int) -> float:
+    """Return samples per second over a short while, the start-up of worker processes not counted."""
+    # A generator of its own: measuring must not move the user's random state.
+    generator = torch.Generator().manual_seed(0)
+    length = len(dataset)  # type: ignore[arg-type]
+    count = min(length, batch_size * _TRIAL_BATCHES)
+    order = torch.randperm(length, generator=generator)[:count].tolist()
+    loader = DataLoader(
+        dataset, batch_size, sampler=order, num_workers=num_workers, collate_fn=collate_fn, generator=generator
+    )  # fmt: skip
+    iterator = iter(loader)
+    next(iterator, None)
+    samples, began = 0, time.perf_counter()
+    for _ in iterator:
+        samples += batch_size
+        if time.perf_counter() - began > _TRIAL_SECONDS:
+            break
+    return samples / (time.perf_counter() - began)
+
+
+def _read_cache() -> dict[str, int]:
+    try:
+        found = json.loads(cache_file().read_bytes())
+        return {str(k): int(v) for k, v in found.items() if 0 <= int(v) <= 1024}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _write_cache(values: dict[str, int]) -> None:
+    # A home that cannot be written to only means measuring again.
+    with contextlib.suppress(OSError):
+        path = cache_file()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump(values, file)
+        os.replace(file.name, path)
