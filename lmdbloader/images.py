@@ -130,7 +130,7 @@ def decode_image(
         if header.alpha:
             colors, alpha = pixels[:, :, :-1], pixels[:, :, -1:]
             pixels = _over_white(colors, alpha) if policy.alpha == "white" else colors
-        pixels = np.ascontiguousarray(_rotate(pixels, header.orientation))
+        pixels = _rotate(pixels, header.orientation)
     except MemoryError as error:
         raise ImageError(name, f"not enough memory for {header.width}x{header.height} pixels") from error
     expected = (header.width, header.height) if header.orientation >= 5 else (header.height, header.width)
@@ -163,11 +163,17 @@ def _over_white(colors: Pixels, alpha: Pixels) -> Pixels:
 
 
 def _rotate(pixels: Pixels, orientation: int) -> Pixels:
-    """Return the view of (height, width, channels) that an EXIF orientation (1 to 8) asks to be shown."""
+    """Return (height, width, channels) as an EXIF orientation (1 to 8) asks to be shown, C-contiguous."""
+    pixels = np.ascontiguousarray(pixels)
+    if orientation == 1:
+        return pixels
+    # One item a pixel: NumPy moves whole items almost three times as fast as the samples one by one.
+    channels = pixels.shape[2]
+    items = pixels.view(np.dtype((np.void, channels * pixels.itemsize)))[:, :, 0]
     if orientation >= 5:
-        pixels = pixels.swapaxes(0, 1)
+        items = items.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
+        items = items[::-1]
     if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, ::-1]
-    return pixels
+        items = items[:, ::-1]
+    return np.ascontiguousarray(items).view(pixels.dtype).reshape(*items.shape, channels)
