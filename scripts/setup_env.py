@@ -249,7 +249,7 @@ def install_everything(env: Environment, *, anew: bool, torch_index: str | None,
         env.pip("uninstall", "--yes", SIMD, log=env.cache / "uninstall.log")
     index = ["--extra-index-url", torch_index] if torch_index else []
     constraints = str(env.root / "constraints.txt")
-    env.pip("install", *index, "--constraint", constraints, "--editable", f"{env.root}[{EXTRAS}]")
+    env.pip("install", "--no-compile", *index, "--constraint", constraints, "--editable", f"{env.root}[{EXTRAS}]")
 
 
 def set_up(

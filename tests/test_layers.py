@@ -24,9 +24,8 @@ LAYERS = (
     "store",
     "sources",
     "dataset",
-    "dataloader",
+    "loading",
     "conversion",
-    "convert",
     "superres",
     "cli",
 )
