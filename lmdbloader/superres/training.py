@@ -103,8 +103,7 @@ def train_step(
     # Autocast leaves these alone: they are not yet inside it, so luma and bicubic are made in float32.
     inputs = model_inputs(model, unit_floats(lr.to(device, non_blocking=True)))
     target = to_channels(unit_floats(hr.to(device, non_blocking=True)), model.channels)
-    if on_cuda:
-        inputs = inputs.contiguous(memory_format=torch.channels_last)
+    inputs = inputs.contiguous(memory_format=torch.channels_last)
     timer.lap("copy")
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=on_cuda):
         output = model(inputs)
@@ -139,7 +138,7 @@ def train_epoch(
         The mean loss of the steps.
 
     Raises:
-        TrainingError: There was no batch, or the loss is no longer a finite number.
+        TrainingError: There was no batch, its images differ in size, or the loss is no longer a finite number.
     """
     model.train()
     timer = timer or StepTimer(next(model.parameters()).device)
@@ -147,6 +146,8 @@ def train_epoch(
     timer.start()
     for step, (lr, hr) in enumerate(batches):
         timer.lap("data")
+        if not (isinstance(lr, Tensor) and isinstance(hr, Tensor)):
+            raise TrainingError("the images of one batch differ in size: train on patches (convert with --patch-size).")
         if before_step is not None:
             before_step(step)
         losses.append(train_step(model, optimizer, lr, hr, timer=timer))

@@ -1,0 +1,172 @@
+"""Trains a super-resolution model on a dataset of (lr, hr) patches, on the CPU or a CUDA device."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+import lmdbloader
+from lmdbloader.errors import LmdbloaderError, OptionError
+from lmdbloader.superres.checkpoints import load_checkpoint, save_checkpoint
+from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, pair_scale, score
+from lmdbloader.superres.models import MODEL_NAMES, build_model
+from lmdbloader.superres.training import StepTimer, cosine_rate, train_epoch
+
+
+def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="DATASET is made by, for example: lmdbloader convert PHOTOS DATASET --patch-size 96 --scale 2. "
+        "VAL is best made without --patch-size: whole images, as the literature scores them.",
+    )
+    parser.add_argument("dataset", type=Path, metavar="DATASET", help="patches to train on, with the fields lr and hr")
+    parser.add_argument("--val", type=Path, metavar="VAL", help="dataset to score after every epoch, beside bicubic")
+    parser.add_argument(
+        "--model",
+        choices=MODEL_NAMES,
+        default="srcnn915",
+        help="srcnn915, srcnn955: SRCNN on luma; residual: EDSR-like on RGB (default: %(default)s)",
+    )
+    parser.add_argument("--epochs", type=positive, default=20, help="default: %(default)s")
+    parser.add_argument("--batch-size", type=positive, default=16, help="default: %(default)s")
+    parser.add_argument(
+        "--lr",
+        type=float,
+        metavar="RATE",
+        help="learning rate at the start; it falls along a cosine (default: 1e-3, residual 2e-4)",
+    )
+    parser.add_argument(
+        "--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto, CUDA if there is any)"
+    )
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="written after every epoch")
+    parser.add_argument("--resume", action="store_true", help="continue from --checkpoint, as if never interrupted")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the weights and the order of samples (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--num-workers", type=int, metavar="N", help="reading processes (default: measured for this machine)"
+    )
+    parser.add_argument("--limit-steps", type=positive, metavar="N", help="at most N steps an epoch, for a quick try")
+    options = parser.parse_args(argv)
+    if options.lr is None:
+        options.lr = 2e-4 if options.model == "residual" else 1e-3
+    if not (math.isfinite(options.lr) and options.lr > 0):
+        parser.error(f"argument --lr: must be a number above 0, not {options.lr}")
+    if options.num_workers is not None and options.num_workers < 0:
+        parser.error(f"argument --num-workers: must be 0 or more, not {options.num_workers}")
+    if options.resume and options.checkpoint is None:
+        parser.error("--resume continues from a file: name it with --checkpoint FILE")
+    return options
+
+
+def positive(text: str) -> int:
+    """Parse a whole number above 0, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
+    return number
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device to train on.
+
+    Raises:
+        OptionError: There is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise OptionError(f"--device {name}: not a device; use auto, cpu, cuda or cuda:N.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise OptionError(f"--device {name}: this script trains on cpu or cuda.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise OptionError(
+            f"--device {name}: there are {torch.cuda.device_count()} CUDA devices here; use --device cpu."
+        )
+    return device
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train as the options say, with a line for every epoch."""
+    dataset = lmdbloader.LMDBDataset(options.dataset)
+    scale = pair_scale(dataset)
+    validation = lmdbloader.LMDBDataset(options.val) if options.val else None
+    if validation is not None and (found := pair_scale(validation)) != scale:
+        raise OptionError(f"{options.val}: scale {found}; {options.dataset} has scale {scale}.")
+    if options.checkpoint and options.checkpoint.exists() and not options.resume:
+        raise OptionError(f"{options.checkpoint}: exists. Continue it with --resume, or name another file.")
+
+    device = choose_device(options.device)
+    torch.manual_seed(options.seed)
+    model = build_model(options.model, scale).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
+    settings = {"model": options.model, "scale": scale}
+    first_epoch = 0
+    if options.resume:
+        first_epoch = load_checkpoint(options.checkpoint, model=model, optimizer=optimizer, settings=settings)
+        print(f"continuing {options.checkpoint} after epoch {first_epoch}")
+
+    order = torch.Generator()
+    workers = {} if options.num_workers is None else {"num_workers": options.num_workers}
+    loader = lmdbloader.dataloader(dataset, options.batch_size, shuffle=True, generator=order, **workers)
+    num_steps = min(len(loader), options.limit_steps or len(loader))
+    print(f"{options.model} x{scale} on {device}: {len(dataset):,} pairs, {num_steps:,} steps an epoch")
+    baseline: Scores | None = None
+    if validation is not None:
+        baseline = score(lambda lr: bicubic(lr, scale), validation, scale)
+        print(f"bicubic on {len(validation):,} images: PSNR {baseline.psnr:.2f} dB, SSIM {baseline.ssim:.4f}")
+
+    for epoch in range(first_epoch, options.epochs):
+        # The order is a function of seed and epoch alone, so that a resumed run sees what an unbroken one would.
+        order.manual_seed(options.seed + epoch)
+        timer = StepTimer(device)
+        with tqdm(total=num_steps, desc=f"epoch {epoch + 1}/{options.epochs}", disable=None, leave=False) as bar:
+
+            def before_step(step: int, epoch: int = epoch, bar: tqdm[None] = bar) -> None:
+                rate = cosine_rate(options.lr, (epoch + step / num_steps) / options.epochs)
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+                bar.update(1)
+
+            loss = train_epoch(model, optimizer, islice(loader, num_steps), timer=timer, before_step=before_step)
+        if options.checkpoint:
+            save_checkpoint(options.checkpoint, model=model, optimizer=optimizer, epoch=epoch + 1, settings=settings)
+        scores = None if validation is None else evaluate(model, validation, scale, baseline=baseline)
+        print(epoch_line(epoch + 1, options.epochs, loss, scores, timer), flush=True)
+
+
+def epoch_line(epoch: int, num_epochs: int, loss: float, scores: Evaluation | None, timer: StepTimer) -> str:
+    """Return what is printed after an epoch: the loss, the scores beside bicubic's, and where the time went."""
+    parts = [f"epoch {epoch}/{num_epochs}", f"loss {loss:.3e}"]
+    if scores is not None:
+        parts.append(f"PSNR {scores.model.psnr:.2f} dB ({scores.gain:+.2f} to bicubic)")
+        parts.append(f"SSIM {scores.model.ssim:.4f} ({scores.model.ssim - scores.bicubic.ssim:+.4f})")
+    return "  ".join([*parts, timer.summary()])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    options = parse_options(argv)
+    try:
+        train(options)
+    except (LmdbloaderError, OSError) as error:
+        print(f"train_sr: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        hint = "; continue with --resume" if options.checkpoint and options.checkpoint.exists() else ""
+        print(f"\ntrain_sr: stopped{hint}.", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
