@@ -95,7 +95,9 @@ def encode_image(image: npt.NDArray[Any], codec: Codec, tile_size: int) -> Paylo
     from lmdbloader.kernels.patches import cut, cut_tiles
 
     if image.nbytes > MAX_PAYLOAD_NBYTES * 0.99:
-        raise OptionError(f"an image of {image.shape} {image.dtype}: {image.nbytes} bytes exceed one payload's 2 GiB. Cut it.")
+        raise OptionError(
+            f"an image of {image.shape} {image.dtype}: {image.nbytes} bytes exceed one payload's 2 GiB. Cut it."
+        )
     flat = np.empty(image.size, image.dtype)
     if image.nbytes <= TILED_ABOVE_NBYTES:
         cut(image, 0, 0, image.shape[0], image.shape[1], flat)

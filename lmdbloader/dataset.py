@@ -173,7 +173,9 @@ class LMDBDataset(Dataset[Any]):
         fields = ", ".join(f"{f.name} ({f.kind})" for f in self.fields.values())
         return f"{type(self).__name__}({self.path!r}: {len(self)} samples of {fields})"
 
-    def crop(self, index: int, *, top: int, left: int, height: int, width: int, field: str | None = None) -> torch.Tensor:
+    def crop(
+        self, index: int, *, top: int, left: int, height: int, width: int, field: str | None = None
+    ) -> torch.Tensor:
         """Return a window (C, height, width) of one image; of a large one only the tiles it touches are read.
 
         Args:
@@ -236,7 +238,9 @@ class LMDBDataset(Dataset[Any]):
         names, counts = np.unique(group, return_counts=True)
         if len(names) < len(shares):
             what = "samples" if by is None else f"different values of {by!r}"
-            raise OptionError(f"{self.path}: {len(names)} {what} cannot be split into {len(shares)}; give by=None or fewer parts")
+            raise OptionError(
+                f"{self.path}: {len(names)} {what} cannot be split into {len(shares)}; give by=None or fewer parts"
+            )
         order = np.random.default_rng(seed).permutation(len(names))
         middles = np.cumsum(counts[order]) - counts[order] / 2
         part_of_group = np.empty(len(names), np.int64)
@@ -270,7 +274,11 @@ class LMDBDataset(Dataset[Any]):
             return _stack_if_equal([torch.from_numpy(reader.read_array(f.name, row)) for row in rows.tolist()])
         if f.kind in ("bytes", "json"):
             values = [reader.read_bytes(f.name, row).tobytes() for row in rows.tolist()]
-            return values if f.kind == "bytes" else [self._parse_json(f.name, v, row) for v, row in zip(values, rows, strict=True)]
+            return (
+                values
+                if f.kind == "bytes"
+                else [self._parse_json(f.name, v, row) for v, row in zip(values, rows, strict=True)]
+            )
         if f.kind == "text":
             return [reader.index.text(f.name, row) for row in rows.tolist()]
         return reader.index.arrays[f.name][rows].tolist()

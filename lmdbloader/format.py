@@ -323,7 +323,9 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         raise FormatError(f"{where}: format version {version!r}; this release reads {FORMAT_VERSION}. {advice}")
     found = body.pop("manifest_digest", None)
     if found != (expected := _digest_of(body)):
-        raise FormatError(f"{where}: its digest is {found!r}, expected {expected!r}: it was changed after it was written")
+        raise FormatError(
+            f"{where}: its digest is {found!r}, expected {expected!r}: it was changed after it was written"
+        )
     try:
         return Manifest(
             num_samples=_natural(body["num_samples"]),

@@ -69,7 +69,9 @@ def dataloader(dataset: Dataset[Any], batch_size: int = 1, **options: Any) -> Da
     """
     settings = dict(options)
     settings.setdefault("collate_fn", collate)
-    settings.setdefault("pin_memory", torch.accelerator.is_available() if hasattr(torch, "accelerator") else torch.cuda.is_available())
+    settings.setdefault(
+        "pin_memory", torch.accelerator.is_available() if hasattr(torch, "accelerator") else torch.cuda.is_available()
+    )
     if settings.get("num_workers") is None:
         settings["num_workers"] = tuned_num_workers(dataset, batch_size, settings["collate_fn"])
     settings.setdefault("persistent_workers", settings["num_workers"] > 0)
@@ -113,7 +115,11 @@ def _key(dataset: Dataset[Any], batch_size: int) -> str:
         parts.append(f"{type(current).__module__}.{type(current).__qualname__}")
         if isinstance(current, LMDBDataset):
             transform: Any = current._transform
-            parts += [current.reader.manifest.content_digest, *current.fields, getattr(transform, "__qualname__", str(type(transform)))]
+            parts += [
+                current.reader.manifest.content_digest,
+                *current.fields,
+                getattr(transform, "__qualname__", str(type(transform))),
+            ]
         current = getattr(current, "dataset", None)
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 

@@ -83,7 +83,9 @@ def list_sources(
         raise OptionError("--hr and --lr go together: give the folders of both halves of the pairs")
     for folder in (src, hr, lr):
         if folder is not None and not folder.is_dir():
-            raise SourceError(f"{folder}: there is no such folder" if not folder.exists() else f"{folder}: is no folder")
+            raise SourceError(
+                f"{folder}: there is no such folder" if not folder.exists() else f"{folder}: is no folder"
+            )
     if hr is not None and lr is not None:
         if layout not in ("auto", "pairs"):
             raise OptionError(f"layout {layout!r} with --hr and --lr: they make pairs")
@@ -99,7 +101,9 @@ def list_sources(
     if not files:
         suffixes = " ".join(sorted(IMAGE_SUFFIXES))
         raise SourceError(f"{src}: no images in it (looked for {suffixes} in it and the folders below)")
-    found = Listing("images", tuple(Source(_text(name), os.path.join(os.fsencode(src), name), size) for name, size in files))
+    found = Listing(
+        "images", tuple(Source(_text(name), os.path.join(os.fsencode(src), name), size) for name, size in files)
+    )
     found = replace(found, ignored=tuple(ignored))
     tops = [name.split(b"/", 1)[0] if b"/" in name else None for name, _ in files]
     by_class = None not in tops and len(set(tops)) > 1
@@ -133,8 +137,12 @@ def _list_pairs(hr: Path, lr: Path) -> Listing:
     for folder, mine, other, theirs in ((hr, high_by_stem, lr, low_by_stem), (lr, low_by_stem, hr, high_by_stem)):
         alone = [_text(name) for stem, (name, _) in mine.items() if stem not in theirs]
         if alone:
-            shown = ", ".join(alone[:_NAMES_SHOWN]) + (f" and {len(alone) - _NAMES_SHOWN} more" if len(alone) > _NAMES_SHOWN else "")
-            raise SourceError(f"{folder}: no partner in {other} for {shown}. Pairs are matched by name: 0001.png with 0001.png or 0001x2.png.")
+            shown = ", ".join(alone[:_NAMES_SHOWN]) + (
+                f" and {len(alone) - _NAMES_SHOWN} more" if len(alone) > _NAMES_SHOWN else ""
+            )
+            raise SourceError(
+                f"{folder}: no partner in {other} for {shown}. Pairs are matched by name: 0001.png with 0001.png or 0001x2.png."
+            )
     sources = []
     for stem, (name, size) in high_by_stem.items():
         low_name, low_size = low_by_stem[stem]
@@ -147,7 +155,9 @@ def _by_stem(folder: Path, files: Sequence[tuple[bytes, bytes, int]]) -> dict[by
     found: dict[bytes, tuple[bytes, int]] = {}
     for stem, name, size in files:
         if stem in found:
-            raise SourceError(f"{folder}: {_text(found[stem][0])} and {_text(name)} have the same stem, so their partner is not clear")
+            raise SourceError(
+                f"{folder}: {_text(found[stem][0])} and {_text(name)} have the same stem, so their partner is not clear"
+            )
         found[stem] = (name, size)
     return found
 

@@ -130,7 +130,9 @@ def convert(
     if (finished := _find_finished(target, made_by, listing)) is not None:
         return finished
     check_destination(target, overwrite=overwrite)
-    log(f"{target}: {len(listing.sources)} {'pairs' if listing.layout == 'pairs' else 'images'}, layout {listing.layout}")
+    log(
+        f"{target}: {len(listing.sources)} {'pairs' if listing.layout == 'pairs' else 'images'}, layout {listing.layout}"
+    )
     if listing.layout == "pairs":
         recipe = replace(recipe, scale=_find_scale(recipe, listing.sources))
         _check_sides(recipe)
@@ -153,7 +155,9 @@ def convert(
             skipped += part.skipped
             hashes.update(b"".join(h.to_bytes(8, "little") for h in part.file_hashes))
         if not writer.num_samples:
-            raise SourceError(f"{src or hr}: none of its {len(listing.sources)} images could be used; the first: {': '.join(skipped[0])}")
+            raise SourceError(
+                f"{src or hr}: none of its {len(listing.sources)} images could be used; the first: {': '.join(skipped[0])}"
+            )
         made_by["inputs"]["content"] = "blake2b:" + hashes.hexdigest()
         if skipped:
             rows = "".join(f"{name}\t{reason}\n" for name, reason in skipped)

@@ -146,7 +146,9 @@ class _Worker:
         except (EOFError, OSError):
             item = self._death()
         if not self.tasks:
-            raise item if isinstance(item, BaseException) else WorkerError(f"a worker sent {type(item).__name__} unasked")
+            raise (
+                item if isinstance(item, BaseException) else WorkerError(f"a worker sent {type(item).__name__} unasked")
+            )
         self.arrived[self.tasks[0][0]].append(item)
         if not isinstance(item, Part):
             self.tasks.popleft()

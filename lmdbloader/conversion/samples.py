@@ -15,7 +15,17 @@ import numpy.typing as npt
 from lmdbloader import __version__
 from lmdbloader.codecs import Payloads, check_codec, encode_image, encode_many, join, saves_enough
 from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.format import ARRAY_DTYPES, MAX_PAYLOAD_NBYTES, TILE_SIZE, Codec, Field, FieldType, Kind, array_type, make_field
+from lmdbloader.format import (
+    ARRAY_DTYPES,
+    MAX_PAYLOAD_NBYTES,
+    TILE_SIZE,
+    Codec,
+    Field,
+    FieldType,
+    Kind,
+    array_type,
+    make_field,
+)
 from lmdbloader.store import Chunk, Written, check_destination, encode_blocks, estimate_map_nbytes, open_writer
 
 _CHUNK_NBYTES = 8 * 2**20
@@ -70,7 +80,11 @@ def write(
     schema = _choose_codecs(schema, first, codec)
     nbytes = sum(int(p.stored_nbytes.sum()) for p in _encode(schema, first, 0).payloads.values())
     total = _length(samples) or 4 * len(first)
-    made_by = {"lmdbloader": __version__, "layout": "python", "options": {"codec": codec if isinstance(codec, str) else dict(codec)}}
+    made_by = {
+        "lmdbloader": __version__,
+        "layout": "python",
+        "options": {"codec": codec if isinstance(codec, str) else dict(codec)},
+    }
     map_nbytes = estimate_map_nbytes(nbytes / len(first) * max(total, len(first)), max(total, len(first)))
     with open_writer(out, schema, with_source=False, map_nbytes=map_nbytes) as writer:
         while first:
@@ -125,12 +139,17 @@ def _infer_fields(sample: Any, fields: Mapping[str, FieldType | None] | Sequence
         given = dict.fromkeys(fields)
     for name, kind in given.items():
         if kind is not None and not isinstance(kind, FieldType):
-            raise OptionError(f"fields[{name!r}] is {kind!r}: expected Image(), Array(), Int(), Float(), Text(), Bytes(), Json() or None")
+            raise OptionError(
+                f"fields[{name!r}] is {kind!r}: expected Image(), Array(), Int(), Float(), Text(), Bytes(), Json() or None"
+            )
     values = _values(sample, tuple(given) or None, 0)
     unknown = set(given) - set(values)
     if unknown:
         raise OptionError(f"fields names {', '.join(sorted(unknown))}, but the first sample has {', '.join(values)}")
-    return [make_field(name, kind.kind if (kind := given.get(name)) else guess_kind(value)) for name, value in values.items()]
+    return [
+        make_field(name, kind.kind if (kind := given.get(name)) else guess_kind(value))
+        for name, value in values.items()
+    ]
 
 
 def _values(sample: Any, names: tuple[str, ...] | None, number: int) -> dict[str, Any]:
@@ -140,11 +159,17 @@ def _values(sample: Any, names: tuple[str, ...] | None, number: int) -> dict[str
     if isinstance(sample, tuple) and hasattr(sample, "_fields"):
         return dict(zip(sample._fields, sample, strict=True))
     if not isinstance(sample, tuple | list):
-        raise OptionError(f"sample {number} is of type {type(sample).__name__}: expected a dict, a named tuple or a tuple")
+        raise OptionError(
+            f"sample {number} is of type {type(sample).__name__}: expected a dict, a named tuple or a tuple"
+        )
     if names is None:
-        raise OptionError(f"sample {number} is a plain tuple of {len(sample)} values: name them, for example fields=('image', 'label')")
+        raise OptionError(
+            f"sample {number} is a plain tuple of {len(sample)} values: name them, for example fields=('image', 'label')"
+        )
     if len(names) != len(sample):
-        raise OptionError(f"sample {number} has {len(sample)} values, but fields names {len(names)}: {', '.join(names)}")
+        raise OptionError(
+            f"sample {number} has {len(sample)} values, but fields names {len(names)}: {', '.join(names)}"
+        )
     return dict(zip(names, sample, strict=True))
 
 
@@ -191,7 +216,9 @@ def _choose_codecs(fields: Sequence[Field], samples: Sequence[Any], codec: str |
     asked = dict.fromkeys(payload_names, codec) if isinstance(codec, str) else dict(codec)
     for name, value in asked.items():
         if name not in payload_names:
-            raise OptionError(f"codec for {name!r}: expected one of the fields with a codec: {', '.join(payload_names)}")
+            raise OptionError(
+                f"codec for {name!r}: expected one of the fields with a codec: {', '.join(payload_names)}"
+            )
         check_codec(value)
     chosen = []
     for f in fields:
@@ -211,7 +238,9 @@ def _encode(fields: Sequence[Field], samples: Sequence[Any], first: int) -> Chun
     for i, sample in enumerate(samples):
         values = _values(sample, names, first + i)
         if values.keys() != columns.keys():
-            raise OptionError(f"sample {first + i} has the fields {', '.join(values)}; the first one had {', '.join(names)}")
+            raise OptionError(
+                f"sample {first + i} has the fields {', '.join(values)}; the first one had {', '.join(names)}"
+            )
         for name, value in values.items():
             columns[name].append(value)
     payloads: dict[str, Payloads] = {}
@@ -239,7 +268,10 @@ def _scalar(f: Field, value: Any, number: int) -> int | float | str:
         return int(value)
     if f.kind == "float" and (is_int or isinstance(value, float | np.floating)):
         return float(value)
-    raise OptionError(f"sample {number}, field {f.name!r}: {value!r:.80} where the first sample had {f.kind}" + (" of 64 bits" * is_int))
+    raise OptionError(
+        f"sample {number}, field {f.name!r}: {value!r:.80} where the first sample had {f.kind}"
+        + (" of 64 bits" * is_int)
+    )
 
 
 def _encode_payloads(f: Field, values: Sequence[Any], first: int) -> tuple[Payloads, dict[str, Any]]:
@@ -247,7 +279,9 @@ def _encode_payloads(f: Field, values: Sequence[Any], first: int) -> tuple[Paylo
     codec: Codec = f.codec or "raw"
     if f.kind == "image":
         images = [_pixels(f, value, first + i) for i, value in enumerate(values)]
-        return join([encode_image(image, codec, f.tile_size or TILE_SIZE) for image in images]), image_geometry(f.name, images)
+        return join([encode_image(image, codec, f.tile_size or TILE_SIZE) for image in images]), image_geometry(
+            f.name, images
+        )
     if f.kind == "array":
         arrays = [_array(f, value, first + i) for i, value in enumerate(values)]
         types = [array_type(a.dtype.name, a.shape) for a in arrays]
@@ -283,7 +317,9 @@ def _pixels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
         value = np.moveaxis(value.detach().cpu().numpy(), 0, 2)
     if not _is_pixels(value) or min(value.shape[:2]) < 1:
         found = f"{tuple(value.shape)} {value.dtype}" if hasattr(value, "shape") else type(value).__name__
-        raise OptionError(f"{where}: {found}; expected uint8 or uint16 pixels (H, W), (H, W, 1 or 3), or a tensor (1 or 3, H, W)")
+        raise OptionError(
+            f"{where}: {found}; expected uint8 or uint16 pixels (H, W), (H, W, 1 or 3), or a tensor (1 or 3, H, W)"
+        )
     image = value[:, :, None] if value.ndim == 2 else value
     return np.ascontiguousarray(image)
 
@@ -313,4 +349,6 @@ def refuse_inside(out: Path, source: Path) -> None:
     """Raise DestinationError where one of two folders lies in the other."""
     a, b = Path(os.path.realpath(out)), Path(os.path.realpath(source))
     if a == b or b in a.parents or a in b.parents:
-        raise DestinationError(f"{out}: lies inside {source} or the other way round. Choose a destination outside of the source.")
+        raise DestinationError(
+            f"{out}: lies inside {source} or the other way round. Choose a destination outside of the source."
+        )

@@ -152,7 +152,9 @@ def _decode(recipe: Recipe, source: Source, data: bytes, lr_data: bytes | None =
     if recipe.scale:
         hr = crop_to_multiple(image, recipe.scale)
         if min(hr.shape) < 1:
-            raise ImageError(source.name, f"{image.shape[1]}x{image.shape[0]} pixels are less than one at scale {recipe.scale}")
+            raise ImageError(
+                source.name, f"{image.shape[1]}x{image.shape[0]} pixels are less than one at scale {recipe.scale}"
+            )
         if recipe.bicubic == "pillow" and hr.dtype != np.uint8:
             raise ImageError(source.name, "16-bit pixels cannot be scaled by Pillow's bicubic; use --bicubic matlab")
         return {"lr": downscale(hr, recipe.scale, method=recipe.bicubic), "hr": hr}, recipe.scale
@@ -181,7 +183,9 @@ def _places(recipe: Recipe, source: Source, images: dict[str, Pixels]) -> list[t
     full = images["hr" if "hr" in images else "image"]
     tops, lefts = patch_positions(full.shape[0], full.shape[1], recipe.patch_size, recipe.stride)
     if not len(tops):
-        raise ImageError(source.name, f"{full.shape[1]}x{full.shape[0]} pixels are smaller than a patch of {recipe.patch_size}")
+        raise ImageError(
+            source.name, f"{full.shape[1]}x{full.shape[0]} pixels are smaller than a patch of {recipe.patch_size}"
+        )
     side = recipe.patch_size or 0
     cuts = range(0, len(tops), max(1, PART_NBYTES // max(1, side * side * full.shape[2] * full.itemsize)))
     return [(tops[c : c + cuts.step], lefts[c : c + cuts.step]) for c in cuts]

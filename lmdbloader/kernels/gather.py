@@ -30,7 +30,9 @@ def _load(data, at, nbytes):
 
 
 @numba.njit(nogil=True, cache=True)
-def read_window(data, at, nbytes, checksum, verify, height, width, channels, itemsize, tile, top, left, out, out_at, scratch):
+def read_window(
+    data, at, nbytes, checksum, verify, height, width, channels, itemsize, tile, top, left, out, out_at, scratch
+):
     """Copy a window of a tiled image into out as (C, h, w), reading and verifying only the tiles that it touches.
 
     Args:

@@ -37,7 +37,9 @@ class Spool:
         """Append a chunk's rows; a payload's offset counts from its block's first byte until `write` adds the block's."""
         for f in self.fields:
             if f.is_payload:
-                self._append(f"{f.name}.offset", _offsets_in_blocks(chunk.payloads[f.name].stored_nbytes, blocks, f.name))
+                self._append(
+                    f"{f.name}.offset", _offsets_in_blocks(chunk.payloads[f.name].stored_nbytes, blocks, f.name)
+                )
                 for part in ("stored_nbytes", "raw_nbytes", "checksum", "codec"):
                     self._append(f"{f.name}.{part}", getattr(chunk.payloads[f.name], part))
         for name, values in chunk.columns.items():
@@ -199,7 +201,9 @@ class Index:
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             found = {part: int(column[row]) for part, column in a.items()}
-            raise CorruptError(f"{where}: row {row}, field {f.name!r}: {found} does not fit data.mdb's {data_nbytes} bytes")
+            raise CorruptError(
+                f"{where}: row {row}, field {f.name!r}: {found} does not fit data.mdb's {data_nbytes} bytes"
+            )
 
     def text(self, name: str, row: int) -> str:
         """Return one value of a text or dictionary column."""

@@ -33,7 +33,9 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
     if not out.exists() or not any(out.iterdir()):
         return
     if not is_dataset(out):
-        raise DestinationError(f"{out}: is a folder with other things in it, which is never replaced. Choose another destination.")
+        raise DestinationError(
+            f"{out}: is a folder with other things in it, which is never replaced. Choose another destination."
+        )
     if not overwrite:
         raise DestinationError(
             f"{out}: a dataset is there already, made from other inputs or with other options. "
@@ -109,7 +111,9 @@ def explain_full_disk(path: Path) -> Iterator[None]:
 def disk_full(path: Path, error: Exception) -> DiskFullError:
     """Return the error to raise when writing below `path` found no room."""
     free = shutil.disk_usage(path if path.exists() else path.absolute().parent).free
-    return DiskFullError(f"{path}: disk full ({error}); {free / 2**20:.0f} MiB are free there. Free some room and convert again.")
+    return DiskFullError(
+        f"{path}: disk full ({error}); {free / 2**20:.0f} MiB are free there. Free some room and convert again."
+    )
 
 
 def is_full_disk(message: str) -> bool:
@@ -126,8 +130,12 @@ def _lock(partial: Path) -> int:
         except OSError as error:
             os.close(lock)
             if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
-                raise DestinationError(f"{partial}: cannot be locked ({error.strerror}); its file system has no flock") from error
-            raise DestinationError(f"{partial}: {_owner(partial)} is writing there. Wait for it, or stop it.") from error
+                raise DestinationError(
+                    f"{partial}: cannot be locked ({error.strerror}); its file system has no flock"
+                ) from error
+            raise DestinationError(
+                f"{partial}: {_owner(partial)} is writing there. Wait for it, or stop it."
+            ) from error
         # The folder may have been renamed or removed between the opening and the locking.
         if _is_same(lock, partial):
             return lock

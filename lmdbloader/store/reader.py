@@ -50,9 +50,13 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     if not folder.is_dir():
         partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
         if partial.is_dir():
-            raise FormatError(f"{folder}: its conversion is not finished ({partial} is there). Run the conversion again.")
+            raise FormatError(
+                f"{folder}: its conversion is not finished ({partial} is there). Run the conversion again."
+            )
         kind = "is a file, not a dataset folder" if folder.exists() else "there is no such folder"
-        raise (FormatError if folder.exists() else FileNotFoundError)(f"{folder}: {kind}; expected a dataset made by lmdbloader.")
+        raise (FormatError if folder.exists() else FileNotFoundError)(
+            f"{folder}: {kind}; expected a dataset made by lmdbloader."
+        )
     if folder.name.endswith(PARTIAL_SUFFIX):
         raise FormatError(f"{folder}: is an unfinished conversion. Run the conversion again.")
     try:
@@ -115,7 +119,9 @@ class Reader:
     def __setstate__(self, state: tuple[Path, str]) -> None:
         Reader.__init__(self, state[0])
         if self.manifest.manifest_digest != state[1]:
-            raise CorruptError(f"{self.path}: was replaced by another dataset since this reader was pickled. Open it again.")
+            raise CorruptError(
+                f"{self.path}: was replaced by another dataset since this reader was pickled. Open it again."
+            )
 
     def raw_nbytes(self, name: str, rows: I64) -> I64:
         """Return the decoded lengths (n,) of a payload field's values."""

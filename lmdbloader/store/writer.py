@@ -69,7 +69,9 @@ class Written:
 class Writer:
     """A dataset that is being written; use `open_writer`."""
 
-    def __init__(self, partial: Path, out: Path, fields: Sequence[Field], *, with_source: bool, map_nbytes: int) -> None:
+    def __init__(
+        self, partial: Path, out: Path, fields: Sequence[Field], *, with_source: bool, map_nbytes: int
+    ) -> None:
         self.fields = tuple(fields)
         self.with_source = with_source
         self.map_growths = 0
@@ -193,7 +195,9 @@ class Writer:
                     lengths.append(len(value))
                     checksums.append(parse_record_key(key)[1])
             if len(addresses) != len(self._spool.blocks()):
-                raise CorruptError(f"{self._partial}: {len(addresses)} records in data.mdb, expected {len(self._spool.blocks())}")
+                raise CorruptError(
+                    f"{self._partial}: {len(addresses)} records in data.mdb, expected {len(self._spool.blocks())}"
+                )
             if not addresses:
                 return np.empty(0, np.int64)
             first_value = bytes(next(value for key, value in transaction.cursor() if len(key) == RECORD_KEY_NBYTES))

@@ -92,14 +92,17 @@ def predict(model: Model, lr: Tensor) -> Tensor:
     """Upscale one image with a model: (C, h, w) uint8, uint16 or float in 0..1 to (C, h * scale, w * scale) uint8.
 
     A luma model makes luma alone: its result is (1, H, W), which `psnr` and `ssim` take as luma; `merge_luma` puts
-    colour back. The model is in evaluation mode meanwhile and returns to the mode that it was in.
+    colour back. Grey gives grey, from every model. The model is in evaluation mode meanwhile and returns to the mode that it was in.
     """
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
     try:
         inputs = model_inputs(model, unit_floats(lr.to(device))[None])
-        return to_bytes(model(inputs)[0]).cpu()
+        output = model(inputs)[0]
+        if len(lr) == 1:  # Grey stays grey.
+            output = output.mean(dim=0, keepdim=True)
+        return to_bytes(output).cpu()
     finally:
         model.train(was_training)
 

@@ -138,7 +138,7 @@ def train_epoch(
         The mean loss of the steps.
 
     Raises:
-        TrainingError: There was no batch, its images differ in size, or the loss is no longer a finite number.
+        TrainingError: There was no batch, or the loss is no longer a finite number.
     """
     model.train()
     timer = timer or StepTimer(next(model.parameters()).device)
@@ -146,8 +146,6 @@ def train_epoch(
     timer.start()
     for step, (lr, hr) in enumerate(batches):
         timer.lap("data")
-        if not (isinstance(lr, Tensor) and isinstance(hr, Tensor)):
-            raise TrainingError("the images of one batch differ in size: train on patches (convert with --patch-size).")
         if before_step is not None:
             before_step(step)
         losses.append(train_step(model, optimizer, lr, hr, timer=timer))

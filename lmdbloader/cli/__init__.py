@@ -1,0 +1,60 @@
+"""The `lmdbloader` command: parses, prints, and turns errors into one line and an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+from lmdbloader import __version__
+from lmdbloader.cli import convert, extract, info, preview, verify
+from lmdbloader.errors import LmdbloaderError, OptionError
+
+_COMMANDS = (convert, info, verify, preview, extract)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status: 0 done, 1 refused or found damage, 2 wrong usage, 130 interrupted."""
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+        return status
+    except OptionError as error:
+        print(f"lmdbloader: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader of a pipe has gone (`| head`): nothing is left to say, and nothing must be flushed at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (LmdbloaderError, OSError) as error:
+        print(f"lmdbloader: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("lmdbloader: interrupted; nothing half-written was left behind", file=sys.stderr)
+        return 130
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command."""
+    parser = argparse.ArgumentParser(
+        prog="lmdbloader",
+        description="Turn a folder of images into one memory-mapped LMDB dataset, look at it, and check it.",
+        epilog="`lmdbloader COMMAND --help` tells what a command does. Start with: lmdbloader convert PHOTOS train.lmdb",
+    )
+    parser.add_argument("--version", action="version", version=f"lmdbloader {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in _COMMANDS:
+        command.add_parser(commands)
+    return parser
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    """Leave as Ctrl-C does, so that everything half-written is removed."""
+    raise KeyboardInterrupt
