@@ -295,7 +295,7 @@ class LMDBDataset(Dataset[Any]):
             shape, dtype = same
             out = torch.empty((len(rows), *shape), dtype=dtype)
             flat = out.numpy().reshape(-1).view(np.uint8)
-            start = np.arange(len(rows), dtype=np.int64) * (flat.size // max(len(rows), 1))
+            start = np.arange(0, flat.size, flat.size // max(len(rows), 1) or 1, dtype=np.int64)
             self.reader.read_into(name, rows, flat, start)
             return out
         nbytes = self.reader.raw_nbytes(name, rows)

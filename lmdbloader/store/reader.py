@@ -18,7 +18,6 @@ from lmdbloader.format import (
     INDEX_FILE,
     MANIFEST_FILE,
     MAX_MANIFEST_NBYTES,
-    MAX_TILE_SIZE,
     PARTIAL_SUFFIX,
     Field,
     Manifest,
@@ -35,8 +34,6 @@ _REASONS = {
     4: "its tile table is damaged",
     5: "its codec is unknown",
 }
-# Room for one decompressed tile of three 16-bit channels.
-_SCRATCH_NBYTES = MAX_TILE_SIZE * MAX_TILE_SIZE * 6
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -108,6 +105,18 @@ class Reader:
         except KeyError as error:
             raise FormatError(f"{self.path / MANIFEST_FILE}: does not state {error}") from error
         self.data = np.frombuffer(self._map, np.uint8)
+        self._gathered = {f.name: self._gather_arguments(f) for f in self.manifest.fields if f.is_payload}
+
+    def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int]:
+        """Return what the gather kernel needs of a field: index columns, geometry, tile side, bytes of one tile."""
+        a = self.index.arrays
+        columns = tuple(a[f"{f.name}.{part}"] for part in ("offset", "stored_nbytes", "raw_nbytes", "checksum", "codec"))
+        if f.kind != "image":  # only images have tiles; the kernel does not look at their geometry
+            return columns, (columns[1], columns[1], columns[4], columns[4]), 1, 0
+        geometry = tuple(a[f"{f.name}.{part}"] for part in ("height", "width", "channels", "bits"))
+        tile = f.tile_size or 1
+        tiled = bool((columns[4] == CODEC_TILES).any())
+        return columns, geometry, tile, tile * tile * 3 * 2 * tiled
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -142,19 +151,10 @@ class Reader:
         """
         from lmdbloader.kernels.gather import gather
 
-        a, tile = self.index.arrays, self.fields[name].tile_size or 0
-        offset = a[f"{name}.offset"]
-        codec = a[f"{name}.codec"]
-        if tile:
-            geometry = (a[f"{name}.height"], a[f"{name}.width"], a[f"{name}.channels"], a[f"{name}.bits"])
-        else:  # never read: only images have tiles
-            geometry = (a[f"{name}.stored_nbytes"], a[f"{name}.stored_nbytes"], codec, codec)
-        scratch = np.empty(min(tile * tile * 6, _SCRATCH_NBYTES), np.uint8)
+        columns, geometry, tile, scratch_nbytes = self._gathered[name]
+        scratch = np.empty(scratch_nbytes, np.uint8)
         failed = np.empty(1, np.int64)
-        status = gather(
-            self.data, rows, offset, a[f"{name}.stored_nbytes"], a[f"{name}.raw_nbytes"], a[f"{name}.checksum"], codec,
-            verify, geometry, tile, out, start, scratch, failed,
-        )  # fmt: skip
+        status = gather(self.data, rows, *columns, verify, geometry, tile, out, start, scratch, failed)
         if status:
             raise self.damaged(name, int(rows[failed[0]]), status)
 
