@@ -32,6 +32,7 @@ PATCH_SIZE = 96
 READ_BATCH_SIZE = 128
 READ_PAIRS = 1024
 READ_ROUNDS = 3
+READ_SECONDS = 1.0
 TRAIN_BATCH_SIZE = 4
 LEARNING_RATE = 1e-3
 # Photographs in scikit-image that are sharp. Both halves of the stereo pair (motorcycle) are on the training side.
@@ -168,12 +169,11 @@ def write_png_pairs(pairs: Iterable[tuple[Tensor, Tensor]], folder: Path) -> Non
             Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / side / f"{number:06}.png")
 
 
-def measure_readers(loaders: dict[str, Iterable[Any]], *, seconds: float = 1.0) -> dict[str, float]:
+def measure_readers(loaders: dict[str, Iterable[Any]]) -> dict[str, float]:
     """Measure loaders by turns, so that whatever else the machine does falls on all of them.
 
     Args:
         loaders: Name -> loader of (lr, hr) uint8 batches.
-        seconds: For each loader and round; whole passes are measured, at least one.
 
     Returns:
         Name -> pairs made into float32 batches per second, the median of the rounds.
@@ -184,7 +184,7 @@ def measure_readers(loaders: dict[str, Iterable[Any]], *, seconds: float = 1.0) 
     for _ in range(READ_ROUNDS):
         for name, loader in loaders.items():
             began, num_pairs = time.perf_counter(), 0
-            while not num_pairs or time.perf_counter() - began < seconds:
+            while not num_pairs or time.perf_counter() - began < READ_SECONDS:
                 num_pairs += count_pairs(loader)
             rates[name].append(num_pairs / (time.perf_counter() - began))
     return {name: statistics.median(values) for name, values in rates.items()}
@@ -258,7 +258,7 @@ def draw_comparison(model: Model, dataset: Any, scores: Evaluation, path: Path) 
             f"SRCNN  {scores.model.psnrs[row]:.2f} dB",
             "original",
         )
-        top, left = hardest_crop(before, hr)
+        top, left = telling_crop(before, after)
         for column, (title, image) in enumerate(zip(titles, (before, after, hr), strict=True)):
             crop = image[:, top : top + CROP_SIZE, left : left + CROP_SIZE].permute(1, 2, 0).numpy()
             place = (gap + column * (side + gap), gap + row * (side + caption + gap))
@@ -268,10 +268,10 @@ def draw_comparison(model: Model, dataset: Any, scores: Evaluation, path: Path) 
     sheet.save(path)
 
 
-def hardest_crop(before: Tensor, hr: Tensor) -> tuple[int, int]:
-    """Return top and left of the crop in which bicubic is furthest from the original; what SRCNN did plays no part."""
-    error = np.abs(luma(before) - luma(hr))
-    sums = np.pad(error, ((1, 0), (1, 0))).cumsum(axis=0).cumsum(axis=1)
+def telling_crop(before: Tensor, after: Tensor) -> tuple[int, int]:
+    """Return top and left of the crop in which the two images differ most, for better or worse."""
+    difference = np.abs(luma(before) - luma(after))
+    sums = np.pad(difference, ((1, 0), (1, 0))).cumsum(axis=0).cumsum(axis=1)
     size = CROP_SIZE
     totals = sums[size:, size:] - sums[:-size, size:] - sums[size:, :-size] + sums[:-size, :-size]
     top, left = np.unravel_index(totals.argmax(), totals.shape)

@@ -1,0 +1,189 @@
+"""The demo: one short run from end to end on a user's folder, and the choices that it makes on the way."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lmdbloader.errors import SourceError
+from lmdbloader.superres import Evaluation, Scores, build_model
+
+SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "demo.py"
+
+
+def load_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("demo", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["demo"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+demo = load_script()
+
+
+@pytest.fixture
+def folder(photos: Path, tmp_path: Path) -> Path:
+    """Three photographs, one of them grey, and three images that the demo has no use for."""
+    folder = tmp_path / "my photos"
+    folder.mkdir()
+    for name in ("astronaut", "cat"):
+        shutil.copy(photos / f"{name}.png", folder / f"{name}.PNG")
+    with Image.open(photos / "rocket.png") as image:
+        image.convert("L").save(folder / "rocket.png")
+        image.convert("RGBA").save(folder / "alpha.png")
+        image.resize((50, 200)).save(folder / "narrow.png")
+    (folder / "broken.jpg").write_bytes(b"not an image")
+    (folder / "notes.txt").write_text("not an image either")
+    return folder
+
+
+def test_it_converts_reads_trains_and_compares(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "READ_ROUNDS", 1)
+    monkeypatch.setattr(demo, "READ_SECONDS", 0.0)
+    output = tmp_path / "out"
+    status = demo.main(["--images", str(folder), "--output", str(output), "--seconds", "0.5"])
+
+    captured = capsys.readouterr()
+    assert "2 to train on, 1 held out" in captured.out
+    rates = [float(rate.replace(",", "")) for rate in re.findall(r"([\d,]+) pairs/s", captured.out)]
+    assert len(rates) == 3
+    ratio = re.search(r"([\d.]+) x$", captured.out, re.MULTILINE)
+    assert ratio is not None
+    assert float(ratio[1]) == pytest.approx(rates[2] / max(rates[:2]), rel=0.1)
+    mean = re.search(r"mean +[\d.]+ +[\d.]+ +([+-][\d.]+)  dB", captured.out)
+    assert mean is not None
+    # So short a training may come out either way, but then the status says it.
+    if float(mean[1]) != 0:
+        assert status == (0 if float(mean[1]) > 0 else 1)
+    assert ("not better than bicubic" in captured.err) == (status == 1)
+    side = demo.CROP_SIZE * demo.ZOOM
+    with Image.open(output / "comparison.png") as image:
+        assert image.width > 3 * side
+        assert image.height > side
+    assert len(list((output / "png" / "hr").iterdir())) == len(list((output / "png" / "lr").iterdir())) > 0
+
+
+def test_a_second_run_takes_over_the_first_ones_folder_and_nobody_elses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo.prepare_output(tmp_path / "ours")
+    (tmp_path / "ours" / "train").mkdir()
+    demo.prepare_output(tmp_path / "ours")
+    (tmp_path / "mine" / "train").mkdir(parents=True)
+
+    assert demo.main(["--output", str(tmp_path / "mine"), "--seconds", "1"]) == 1
+    assert "not from an earlier demo" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["train"]
+
+
+def test_photographs_are_chosen_in_order_and_the_last_tenth_is_held_out(tmp_path: Path) -> None:
+    for number in range(60):
+        Image.new("RGB", (96, 96)).save(tmp_path / f"{number:02}.png")
+    (tmp_path / "out").mkdir()
+    Image.new("RGB", (96, 96)).save(tmp_path / "out" / "99.png")
+    training, held_out = demo.find_photographs(tmp_path, tmp_path / "out")
+
+    assert len(training) == demo.MAX_TRAINING_PHOTOGRAPHS
+    assert training == sorted(set(training))
+    assert (training[0].name, training[-1].name) == ("00.png", "53.png")
+    assert len(held_out) == demo.MAX_HELD_OUT_PHOTOGRAPHS
+    assert (held_out[0].name, held_out[-1].name) == ("54.png", "59.png")
+
+
+def test_what_cannot_be_used_is_left_out_and_too_little_is_named(folder: Path, tmp_path: Path) -> None:
+    training, held_out = demo.find_photographs(folder, tmp_path / "out")
+    assert [path.name for path in [*training, *held_out]] == ["astronaut.PNG", "cat.PNG", "rocket.png"]
+
+    for path in training:
+        path.unlink()
+    with pytest.raises(SourceError, match="1 of 4 images can be used; the demo needs two or more"):
+        demo.find_photographs(folder, tmp_path / "out")
+
+
+def test_scikit_images_photographs_are_there_and_never_on_both_sides(tmp_path: Path) -> None:
+    training, held_out = demo.find_photographs(None, tmp_path)
+
+    assert all(demo.is_usable(path) for path in [*training, *held_out])
+    names = [{re.split(r"[._]", path.name)[0] for path in side} for side in (training, held_out)]
+    assert not names[0] & names[1]
+
+
+def test_copies_keep_the_bytes_of_colour_and_make_grey_rgb(folder: Path, tmp_path: Path) -> None:
+    demo.copy_photographs([folder / "cat.PNG", folder / "rocket.png"], tmp_path / "copies")
+
+    assert (tmp_path / "copies" / "00_cat.PNG").read_bytes() == (folder / "cat.PNG").read_bytes()
+    with Image.open(tmp_path / "copies" / "01_rocket.png") as image, Image.open(folder / "rocket.png") as grey:
+        assert image.mode == "RGB"
+        np.testing.assert_array_equal(np.asarray(image), np.asarray(grey)[..., None].repeat(3, axis=2))
+
+
+def test_png_pairs_are_the_patches_themselves(tmp_path: Path) -> None:
+    pairs = [tuple(torch.randint(0, 256, (3, side, side), dtype=torch.uint8) for side in (4, 8)) for _ in range(3)]
+    demo.write_png_pairs(pairs, tmp_path / "png")
+    dataset = demo.PngPairs(tmp_path / "png", len(pairs))
+
+    assert len(dataset) == 3
+    for index, (expected_lr, expected_hr) in enumerate(pairs):
+        lr, hr = dataset[index]
+        assert torch.equal(lr, expected_lr)
+        assert torch.equal(hr, expected_hr)
+
+
+def test_the_crop_is_where_the_images_differ_most() -> None:
+    before = torch.zeros(1, 200, 300, dtype=torch.uint8)
+    after = before.clone()
+    after[0, 100 : 100 + demo.CROP_SIZE, 150 : 150 + demo.CROP_SIZE] = 9
+
+    assert demo.telling_crop(before, after) == (100, 150)
+
+
+def test_the_table_has_a_line_for_each_photograph_and_the_mean() -> None:
+    scores = Evaluation(model=Scores((31.0, 33.5), (0.9, 0.9)), bicubic=Scores((30.0, 34.0), (0.9, 0.9)))
+    rows = [line.split() for line in demo.score_table(["cat", "a rocket"], scores).splitlines()[1:]]
+
+    assert rows == [
+        ["cat", "30.00", "31.00", "+1.00", "dB"],
+        ["a", "rocket", "34.00", "33.50", "-0.50", "dB"],
+        ["mean", "32.00", "32.25", "+0.25", "dB"],
+    ]
+
+
+def test_the_demo_fails_when_srcnn_is_not_better(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "run", lambda *_: False)
+
+    assert demo.main(["--images", str(folder), "--output", str(tmp_path / "out")]) == 1
+    assert "SRCNN is not better than bicubic after 60 s" in capsys.readouterr().err
+
+
+def test_training_takes_the_time_that_it_was_given() -> None:
+    model = build_model("srcnn915", 2)
+    batch = (torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.zeros(1, 3, 16, 16, dtype=torch.uint8))
+    timer = demo.train(model, [batch], seconds=0.2)
+
+    assert timer.num_steps > 0
+    assert sum(timer.seconds.values()) >= 0.1
+
+
+@pytest.mark.parametrize("arguments", [["--seconds", "0"], ["--seconds", "nan"], ["--images", "absent"]])
+def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        demo.main(arguments)
+
+    assert exit_info.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
