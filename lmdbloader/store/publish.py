@@ -121,6 +121,16 @@ def is_full_disk(message: str) -> bool:
     return any(os.strerror(code) in message for code in _FULL)
 
 
+def has_no_room(file: Path, nbytes: int) -> bool:
+    """Return whether `nbytes` more behind a file do not fit, by reserving them: only for a file that will be removed."""
+    try:
+        with open(file, "ab") as handle:
+            os.posix_fallocate(handle.fileno(), handle.tell(), max(nbytes, 1))
+    except OSError as error:
+        return error.errno in _FULL
+    return False
+
+
 def _lock(partial: Path) -> int:
     while True:
         partial.mkdir(exist_ok=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +32,14 @@ from lmdbloader.format import (
     record_schema,
 )
 from lmdbloader.store.index import Spool, content_digest, digest_columns, map_file
-from lmdbloader.store.publish import disk_full, explain_full_disk, is_full_disk, partial_folder, put_in_place
+from lmdbloader.store.publish import (
+    disk_full,
+    explain_full_disk,
+    has_no_room,
+    is_full_disk,
+    partial_folder,
+    put_in_place,
+)
 from lmdbloader.store.records import Block, Chunk
 
 # A transaction this large makes the price of its fsync small beside that of its bytes.
@@ -80,13 +89,14 @@ class Writer:
         self._pending_nbytes = 0
         self._payload_nbytes = self._raw_nbytes = 0
         self._spool = Spool(partial / "columns", fields, with_source=with_source)
-        self._env = lmdb.open(
-            str(partial / DATA_FILE),
-            subdir=False,
-            map_size=max(_whole_pages(map_nbytes), _MIN_MAP_NBYTES),
-            lock=False,  # the folder's own lock keeps others out
-            readahead=False,
-        )
+        with self._explain_lmdb():
+            self._env = lmdb.open(
+                str(partial / DATA_FILE),
+                subdir=False,
+                map_size=max(_whole_pages(map_nbytes), _MIN_MAP_NBYTES),
+                lock=False,  # the folder's own lock keeps others out
+                readahead=False,
+            )
         schema = record_schema(fields, with_source=with_source).serialize()
         self._put(SCHEMA_KEY, schema)
 
@@ -169,7 +179,7 @@ class Writer:
         progress = json.dumps({"num_samples": self.num_samples}).encode()
         while True:
             try:
-                with self._env.begin(write=True) as transaction:
+                with self._explain_lmdb(), self._env.begin(write=True) as transaction:
                     for key, value in self._pending:
                         transaction.put(key, value)
                     transaction.put(PROGRESS_KEY, progress)
@@ -179,11 +189,21 @@ class Writer:
                 size = self._env.info()["map_size"]
                 self._env.set_mapsize(_whole_pages(max(size + size // 2, size + 2 * self._pending_nbytes)))
                 self.map_growths += 1
-            except lmdb.Error as error:
-                if is_full_disk(str(error)):
-                    raise disk_full(self._partial, error) from error
-                raise
         self._pending, self._pending_nbytes = [], 0
+
+    @contextmanager
+    def _explain_lmdb(self) -> Iterator[None]:
+        """Turn LMDB's ways of saying "no space left" into DiskFullError; a write cut short is an I/O error to it."""
+        try:
+            yield
+        except lmdb.MapFullError:
+            raise
+        except lmdb.Error as error:
+            short_write = os.strerror(errno.EIO) in str(error)
+            data = self._partial / DATA_FILE
+            if is_full_disk(str(error)) or (short_write and has_no_room(data, self._pending_nbytes)):
+                raise disk_full(self._partial, error) from error
+            raise
 
     def _harvest(self) -> npt.NDArray[np.int64]:
         """Return where each block's value starts in data.mdb."""
