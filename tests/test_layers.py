@@ -27,7 +27,9 @@ LAYERS = (
     "loading",
     "conversion",
     "superres",
+    "looking",
     "cli",
+    "__main__",
 )
 # Packages that only one layer may import.
 HOMES = {"lmdb": "store", "numba": "kernels", "llvmlite": "kernels"}
