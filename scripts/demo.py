@@ -304,10 +304,10 @@ def run(images: Path | None, output: Path, seconds: float) -> bool:
     )
     lmdbloader.convert(output / "val", output / "val.lmdb", layout="images", scale=SCALE, overwrite=True, progress=bar)
     patches, photographs = lmdbloader.LMDBDataset(output / "train.lmdb"), lmdbloader.LMDBDataset(output / "val.lmdb")
+    took = "from an earlier run" if report.was_finished else f"in {report.seconds:.1f} s"
     print(
         f"2. Conversion: {len(patches):,} pairs of {PATCH_SIZE} x {PATCH_SIZE} and {PATCH_SIZE // SCALE} x "
-        f"{PATCH_SIZE // SCALE} pixels in {report.seconds:.1f} s: {output / 'train.lmdb'}, "
-        f"{report.sizes['data_nbytes'] / 1e6:.0f} MB"
+        f"{PATCH_SIZE // SCALE} pixels, {took}: {output / 'train.lmdb'}, {report.sizes['data_nbytes'] / 1e6:.0f} MB"
     )
     compare_reading(patches, output / "png")
 

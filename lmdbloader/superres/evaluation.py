@@ -92,7 +92,7 @@ def predict(model: Model, lr: Tensor) -> Tensor:
     """Upscale one image with a model: (C, h, w) uint8, uint16 or float in 0..1 to (C, h * scale, w * scale) uint8.
 
     A luma model makes luma alone: its result is (1, H, W), which `psnr` and `ssim` take as luma; `merge_luma` puts
-    colour back. Grey gives grey, from every model. The model is in evaluation mode meanwhile and returns to the mode that it was in.
+    colour back. Grey gives grey, from every model. The model returns to the mode that it was in.
     """
     device = next(model.parameters()).device
     was_training = model.training

@@ -100,7 +100,7 @@ def train_step(
     device = next(model.parameters()).device
     timer = timer or StepTimer(device)
     on_cuda = device.type == "cuda"
-    # Autocast leaves these alone: they are not yet inside it, so luma and bicubic are made in float32.
+    # Outside autocast: luma and bicubic keep float32's precision.
     inputs = model_inputs(model, unit_floats(lr.to(device, non_blocking=True)))
     target = to_channels(unit_floats(hr.to(device, non_blocking=True)), model.channels)
     inputs = inputs.contiguous(memory_format=torch.channels_last)
