@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import operator
 import os
 from collections import namedtuple
@@ -18,7 +19,7 @@ from torch.utils.data import Dataset
 
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.format import Field
-from lmdbloader.store import Reader, check_rows
+from lmdbloader.store import SCALE_FACTORS, Reader, check_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,7 +120,9 @@ class LMDBDataset(Dataset[Any]):
         self.fields: dict[str, Field] = {name: self.reader.fields[name] for name in names}
         self._transform = transform
         self._rows: I64 | None = None
+        self._dtype: torch.dtype | None = None
         self._uniform: dict[str, tuple[tuple[int, ...], torch.dtype] | None] = {}
+        self._starts: dict[str, I64] = {}
 
     @property
     def path(self) -> str:
@@ -192,6 +195,21 @@ class LMDBDataset(Dataset[Any]):
             raise OptionError(f"{self.path}: field={field!r}; expected one of its image fields: {', '.join(images)}")
         row = int(self._numbers([index])[0])
         return torch.from_numpy(self.reader.read_crop(name, row, top=top, left=left, height=height, width=width))
+
+    def scaled(self, dtype: torch.dtype = torch.float32) -> Self:
+        """Return a view whose images are numbers from 0 to 1, converted while they are read.
+
+        Args:
+            dtype: torch.float32, float16 or bfloat16.
+
+        Raises:
+            OptionError: Another type is asked for.
+        """
+        if dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            raise OptionError(f"scaled({dtype}): expected torch.float32, torch.float16 or torch.bfloat16")
+        view = copy.copy(self)
+        view._dtype = dtype
+        return view
 
     def select(self, indices: Any) -> Self:
         """Return a view with the samples of a slice, a list of numbers, or a mask of one bool a sample.
@@ -291,13 +309,27 @@ class LMDBDataset(Dataset[Any]):
 
     def _read_images(self, name: str, rows: I64) -> Any:
         same = self._uniform_shape(name)
-        if same is not None:
-            shape, dtype = same
-            out = torch.empty((len(rows), *shape), dtype=dtype)
-            flat = out.numpy().reshape(-1).view(np.uint8)
-            start = np.arange(0, flat.size, flat.size // max(len(rows), 1) or 1, dtype=np.int64)
-            self.reader.read_into(name, rows, flat, start)
-            return out
+        if same is None:
+            return self._read_different_images(name, rows)
+        shape, dtype = same
+        if self._dtype is not None:
+            scaled = np.empty((len(rows), math.prod(shape)), np.float32)
+            self.reader.read_scaled_into(name, rows, scaled)
+            images = torch.from_numpy(scaled).view(len(rows), *shape)
+            return images if self._dtype == torch.float32 else images.to(self._dtype)
+        out = torch.empty((len(rows), *shape), dtype=dtype)
+        flat = out.numpy().reshape(-1).view(np.uint8)
+        self.reader.read_into(name, rows, flat, self._evenly_spaced(name, len(rows), flat.size))
+        return out
+
+    def _evenly_spaced(self, name: str, count: int, nbytes: int) -> I64:
+        """Return where each of `count` equal images starts in a buffer; the last answer is kept, as batches repeat."""
+        start = self._starts.get(name)
+        if start is None or len(start) != count:
+            start = self._starts[name] = np.arange(count, dtype=np.int64) * (nbytes // max(count, 1))
+        return start
+
+    def _read_different_images(self, name: str, rows: I64) -> Any:
         nbytes = self.reader.raw_nbytes(name, rows)
         # Each image on an 8-byte boundary, as 16-bit pixels need an even one.
         room = -(-nbytes // 8) * 8
@@ -307,7 +339,10 @@ class LMDBDataset(Dataset[Any]):
         images = []
         for row, at, length in zip(rows.tolist(), start.tolist(), nbytes.tolist(), strict=True):
             pixels = buffer[at : at + length].view(self.reader.image_dtype(name, row))
-            images.append(torch.from_numpy(pixels.reshape(self.reader.image_shape(name, row))))
+            if self._dtype is not None:
+                pixels = pixels.astype(np.float32) * SCALE_FACTORS[pixels.itemsize]
+            image = torch.from_numpy(pixels.reshape(self.reader.image_shape(name, row)))
+            images.append(image if self._dtype is None else image.to(self._dtype))
         return _stack_if_equal(images)
 
     def _uniform_shape(self, name: str) -> tuple[tuple[int, ...], torch.dtype] | None:

@@ -98,13 +98,41 @@ def read_window(
 
 
 @numba.njit(nogil=True, cache=True)
-def gather(data, rows, offset, stored, raw, checksum, codec, verify, geometry, tile, out, out_start, scratch, failed):
+def _decode(data, i, columns, verify, geometry, tile, out, start, scratch):
+    """Decode the payload of row i into out[start:]; see `gather`."""
+    offset, stored, raw, checksum, codec = columns
+    at, nbytes, want = np.int64(offset[i]), np.int64(stored[i]), np.int64(raw[i])
+    if at < 0 or at + nbytes > data.shape[0] or start < 0 or start + want > out.shape[0]:
+        return OUT_OF_BOUNDS
+    if codec[i] == CODEC_TILES:
+        height, width, channels, bits = geometry
+        h, w = np.int64(height[i]), np.int64(width[i])
+        return read_window(
+            data, at, nbytes, checksum[i], verify, h, w, np.int64(channels[i]), np.int64(bits[i]) // 8,
+            tile, (0, h), (0, w), out, start, scratch,
+        )  # fmt: skip
+    source = data.ctypes.data + np.uint64(at)
+    target = out.ctypes.data + np.uint64(start)
+    if verify and xxh64(source, np.uint64(nbytes), np.uint64(0)) != checksum[i]:
+        return BAD_CHECKSUM
+    if codec[i] == CODEC_RAW:
+        if nbytes != want:
+            return OUT_OF_BOUNDS
+        memcpy(target, source, np.uint64(nbytes))
+        return OK
+    if codec[i] == CODEC_LZ4:
+        return OK if lz4_decompress(source, target, np.int32(nbytes), np.int32(want)) == want else BAD_LZ4
+    return BAD_CODEC
+
+
+@numba.njit(nogil=True, cache=True)
+def gather(data, rows, columns, verify, geometry, tile, out, out_start, scratch, failed):
     """Decode one payload of every row of `rows` into its place in `out`.
 
     Args:
         data: (n,) uint8, the mapped file.
         rows: (b,) int64 row numbers of the index, checked by the caller.
-        offset, stored, raw, checksum, codec: Columns of the index.
+        columns: (offset, stored_nbytes, raw_nbytes, checksum, codec), columns of the index.
         verify: Whether to check XXH64 before anything is decompressed.
         geometry: (height, width, channels, bits), columns of the index; only read for tiled payloads.
         tile: Side of a tile in pixels.
@@ -115,36 +143,37 @@ def gather(data, rows, offset, stored, raw, checksum, codec, verify, geometry, t
     Returns:
         A status.
     """
-    base = data.ctypes.data
     for j in range(rows.shape[0]):
-        i = rows[j]
-        failed[0] = j
-        at, nbytes, want = np.int64(offset[i]), np.int64(stored[i]), np.int64(raw[i])
-        start = out_start[j]
-        if at < 0 or at + nbytes > data.shape[0] or start < 0 or start + want > out.shape[0]:
-            return OUT_OF_BOUNDS
-        if codec[i] == CODEC_TILES:
-            height, width, channels, bits = geometry
-            h, w = np.int64(height[i]), np.int64(width[i])
-            status = read_window(
-                data, at, nbytes, checksum[i], verify, h, w, np.int64(channels[i]), np.int64(bits[i]) // 8,
-                tile, (0, h), (0, w), out, start, scratch,
-            )  # fmt: skip
-            if status != OK:
-                return status
-            continue
-        source = base + np.uint64(at)
-        target = out.ctypes.data + np.uint64(start)
-        if verify and xxh64(source, np.uint64(nbytes), np.uint64(0)) != checksum[i]:
-            return BAD_CHECKSUM
-        if codec[i] == CODEC_RAW:
-            if nbytes != want:
-                return OUT_OF_BOUNDS
-            memcpy(target, source, np.uint64(nbytes))
-        elif codec[i] == CODEC_LZ4:
-            if lz4_decompress(source, target, np.int32(nbytes), np.int32(want)) != want:
-                return BAD_LZ4
-        else:
-            return BAD_CODEC
-    failed[0] = -1
+        status = _decode(data, rows[j], columns, verify, geometry, tile, out, out_start[j], scratch)
+        if status != OK:
+            failed[0] = j
+            return status
     return OK
+
+
+@numba.njit(nogil=True, cache=True)
+def gather_scaled(data, rows, columns, verify, geometry, tile, factor, pixels, out, scratch, failed):
+    """Decode images of one shape and write them times `factor` into `out`, (b, values of one image) float32.
+
+    Args:
+        pixels: (values of one image,) uint8 or uint16, room for one decoded image; it stays in the processor's cache.
+        factor: float32. The other arguments are those of `gather`.
+
+    Returns:
+        A status.
+    """
+    raw_pixels = pixels.view(np.uint8)
+    for j in range(rows.shape[0]):
+        status = _decode(data, rows[j], columns, verify, geometry, tile, raw_pixels, 0, scratch)
+        if status != OK:
+            failed[0] = j
+            return status
+        scale_to_float32(pixels, factor, out[j])
+    return OK
+
+
+@numba.njit(nogil=True, cache=True)
+def scale_to_float32(pixels, factor, out):
+    """Write pixels (n,) uint8 or uint16 times factor into out (n,) float32."""
+    for i in range(pixels.shape[0]):
+        out[i] = np.float32(pixels[i]) * factor

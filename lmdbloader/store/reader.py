@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,21 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     except FileNotFoundError:
         what = "an LMDB, but not of ours" if (folder / DATA_FILE).exists() else "no dataset"
         raise FormatError(
-            f"{folder}: has no {MANIFEST_FILE}, so it is {what} (a {FORMAT_NAME} dataset has {MANIFEST_FILE}, {INDEX_FILE} "
-            f"and {DATA_FILE}). Make one with `lmdbloader convert`."
+            f"{folder}: has no {MANIFEST_FILE}, so it is {what} (a {FORMAT_NAME} dataset has {MANIFEST_FILE}, "
+            f"{INDEX_FILE} and {DATA_FILE}). Make one with `lmdbloader convert`."
         ) from None
+
+
+# What makes uint8 (1 byte) and uint16 (2 bytes) pixels numbers from 0 to 1.
+SCALE_FACTORS = {1: np.float32(1 / 255), 2: np.float32(1 / 65535)}
+
+
+@cache
+def _kernels() -> Any:
+    """Return the kernels; numba is imported when the first payload is read."""
+    from lmdbloader.kernels import gather
+
+    return gather
 
 
 class Reader:
@@ -110,7 +123,8 @@ class Reader:
     def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int]:
         """Return what the gather kernel needs of a field: index columns, geometry, tile side, bytes of one tile."""
         a = self.index.arrays
-        columns = tuple(a[f"{f.name}.{part}"] for part in ("offset", "stored_nbytes", "raw_nbytes", "checksum", "codec"))
+        parts = ("offset", "stored_nbytes", "raw_nbytes", "checksum", "codec")
+        columns = tuple(a[f"{f.name}.{part}"] for part in parts)
         if f.kind != "image":  # only images have tiles; the kernel does not look at their geometry
             return columns, (columns[1], columns[1], columns[4], columns[4]), 1, 0
         geometry = tuple(a[f"{f.name}.{part}"] for part in ("height", "width", "channels", "bits"))
@@ -149,12 +163,33 @@ class Reader:
         Raises:
             CorruptError: A payload is damaged; names the sample and its source.
         """
-        from lmdbloader.kernels.gather import gather
-
         columns, geometry, tile, scratch_nbytes = self._gathered[name]
         scratch = np.empty(scratch_nbytes, np.uint8)
         failed = np.empty(1, np.int64)
-        status = gather(self.data, rows, *columns, verify, geometry, tile, out, start, scratch, failed)
+        status = _kernels().gather(self.data, rows, columns, verify, geometry, tile, out, start, scratch, failed)
+        if status:
+            raise self.damaged(name, int(rows[failed[0]]), status)
+
+    def read_scaled_into(self, name: str, rows: I64, out: npt.NDArray[np.float32], *, verify: bool = True) -> None:
+        """Decode images of one shape as numbers from 0 to 1.
+
+        Args:
+            name: An image field whose images all have one shape and type.
+            rows: (n,) int64 sample numbers, each in range(len(self)).
+            out: (n, C * H * W) float32.
+            verify: Whether to check the checksums.
+
+        Raises:
+            CorruptError: A payload is damaged; names the sample and its source.
+        """
+        columns, geometry, tile, scratch_nbytes = self._gathered[name]
+        scratch = np.empty(scratch_nbytes, np.uint8)
+        failed = np.empty(1, np.int64)
+        pixels = np.empty(out.shape[1], self.image_dtype(name, 0))
+        factor = SCALE_FACTORS[pixels.itemsize]
+        status = _kernels().gather_scaled(
+            self.data, rows, columns, verify, geometry, tile, factor, pixels, out, scratch, failed
+        )
         if status:
             raise self.damaged(name, int(rows[failed[0]]), status)
 
@@ -194,8 +229,6 @@ class Reader:
             OptionError: The window is not inside the image.
             CorruptError: A tile that it touches is damaged.
         """
-        from lmdbloader.kernels.gather import read_window
-
         channels, full_height, full_width = self.image_shape(name, row)
         if min(top, left) < 0 or min(height, width) < 1 or top + height > full_height or left + width > full_width:
             raise OptionError(
@@ -208,7 +241,7 @@ class Reader:
             return np.ascontiguousarray(whole[:, top : top + height, left : left + width])
         out = np.empty((channels, height, width), dtype)
         scratch = np.empty(tile * tile * 6, np.uint8)
-        status = read_window(
+        status = _kernels().read_window(
             self.data, int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]), a[f"{name}.checksum"][row],
             True, full_height, full_width, channels, dtype.itemsize, tile, (top, top + height), (left, left + width),
             out.reshape(-1).view(np.uint8), 0, scratch,
@@ -246,7 +279,10 @@ def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise TypeError(f"sample numbers of dtype {found.dtype} and shape {found.shape}: expected a list of ints")
     found = found.astype(np.int64, copy=False)
+    # As unsigned numbers negative ones are the largest, so one pass finds that there is nothing to do.
+    if int(found.view(np.uint64).max()) < length:
+        return found
     low, high = int(found.min()), int(found.max())
     if low < -length or high >= length:
         raise IndexError(f"sample {low if low < -length else high} of a dataset of {length} samples")
-    return np.where(found < 0, found + length, found) if low < 0 else found
+    return np.where(found < 0, found + length, found)
