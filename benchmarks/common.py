@@ -1,0 +1,241 @@
+"""What the benchmarks share: real photographs, the environment that figures were taken in, memory, and tables."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+U8 = npt.NDArray[np.uint8]
+
+# The colour photographs that the scikit-image package itself carries; nothing is downloaded.
+PHOTOGRAPHS = (
+    "astronaut.png",
+    "chelsea.png",
+    "coffee.png",
+    "hubble_deep_field.jpg",
+    "ihc.png",
+    "motorcycle_left.png",
+    "motorcycle_right.png",
+    "retina.jpg",
+    "rocket.jpg",
+)
+PACKAGES = ("numpy", "numba", "lmdb", "lz4", "pyarrow", "h5py", "simplejpeg")
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Aligned patches of real photographs.
+
+    Attributes:
+        lr: (n, 3, h, w) uint8.
+        hr: (n, 3, H, W) uint8, `scale` times larger.
+    """
+
+    lr: U8
+    hr: U8
+
+    def __len__(self) -> int:
+        return len(self.hr)
+
+
+def photographs() -> list[U8]:
+    """Return scikit-image's colour photographs, each (H, W, 3) uint8."""
+    import skimage.data
+    from PIL import Image
+
+    folder = Path(skimage.data.__file__).parent
+    return [np.asarray(Image.open(folder / name).convert("RGB")) for name in PHOTOGRAPHS]
+
+
+def cut_pairs(count: int, *, patch_size: int = 96, scale: int = 2, seed: int = 0) -> Pairs:
+    """Return `count` patches at random places of all photographs, some mirrored, with their LR patches."""
+    from lmdbloader.resize import crop_to_multiple, downscale
+
+    highs = [crop_to_multiple(photograph, scale) for photograph in photographs()]
+    lows = [downscale(high, scale) for high in highs]
+    rng = np.random.default_rng(seed)
+    small = patch_size // scale
+    lr = np.empty((count, 3, small, small), np.uint8)
+    hr = np.empty((count, 3, patch_size, patch_size), np.uint8)
+    for i in range(count):
+        which = i % len(highs)
+        height, width = lows[which].shape[:2]
+        top, left = int(rng.integers(height - small + 1)), int(rng.integers(width - small + 1))
+        down, across = rng.choice([-1, 1], 2)
+        for out, image, factor in ((lr, lows[which], 1), (hr, highs[which], scale)):
+            side = small * factor
+            patch = image[top * factor : top * factor + side, left * factor : left * factor + side]
+            out[i] = patch[::down, ::across].transpose(2, 0, 1)
+    return Pairs(lr, hr)
+
+
+def write_mosaics(folder: Path, count: int, *, width: int = 2040, height: int = 1356, seed: int = 0) -> None:
+    """Write `count` PNG photographs of DIV2K's usual size, laid out of pieces of real ones at their own resolution."""
+    from PIL import Image
+
+    sources = photographs()
+    rng = np.random.default_rng(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        canvas = np.empty((height, width, 3), np.uint8)
+        for top in range(0, height, 300):
+            for left in range(0, width, 400):
+                piece = sources[rng.integers(len(sources))][:: rng.choice([-1, 1]), :: rng.choice([-1, 1])]
+                h, w = min(300, height - top), min(400, width - left)
+                y, x = rng.integers(piece.shape[0] - h + 1), rng.integers(piece.shape[1] - w + 1)
+                canvas[top : top + h, left : left + w] = piece[y : y + h, x : x + w]
+        Image.fromarray(canvas).save(folder / f"{number:05d}.png")
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return what a reader needs to judge the figures: machine, load, versions, the disk below `folder`."""
+    import PIL
+    import torch
+
+    import lmdbloader
+
+    pil = "pillow-simd" if "post" in PIL.__version__ else "Pillow"
+    versions = [f"{name} {_version(name)}" for name in PACKAGES]
+    return {
+        "machine": f"{_cpu_model()}, {count_cores()} cores, {_memory_nbytes() / 2**30:.0f} GiB",
+        "load average": " ".join(f"{load:.2f}" for load in os.getloadavg()),
+        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "disk": f"{_file_system(folder)}, {shutil.disk_usage(folder).free / 2**30:.0f} GiB free",
+        "lmdbloader": lmdbloader.__version__,
+        "torch": f"{torch.__version__}, {torch.get_num_threads()} threads",
+        "packages": ", ".join([*versions, f"{pil} {PIL.__version__}"]),
+    }
+
+
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def rss_anon(pid: int | str = "self") -> int:
+    """Return the anonymous memory of a process in bytes, 0 once it is gone; mapped files do not count."""
+    with suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process started, and those that they started."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with suppress(OSError):
+            for child in (task / "children").read_text().split():
+                found += [int(child), *descendants(int(child))]
+    return found
+
+
+class PeakMemory:
+    """Watches the anonymous memory of this process and of those that it starts, while it is entered.
+
+    Attributes:
+        before: Bytes of this process when it was entered.
+        own: The most bytes that this process had.
+        children: The most bytes that its descendants had together.
+    """
+
+    def __init__(self, seconds: float = 0.01) -> None:
+        self.before = self.own = self.children = 0
+        self._seconds = seconds
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> PeakMemory:
+        self.before = self.own = rss_anon()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._done.wait(self._seconds):
+            self.own = max(self.own, rss_anon())
+            self.children = max(self.children, sum(map(rss_anon, descendants(os.getpid()))))
+
+
+def disk_nbytes(path: Path) -> int:
+    """Return the bytes that a file or a folder takes on the disk, in whole blocks as the disk hands them out."""
+    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    return sum(p.stat().st_blocks * 512 for p in files)
+
+
+def mib(nbytes: float) -> str:
+    """Return bytes as text.
+
+    >>> mib(3 * 2**20)
+    '3.0 MiB'
+    """
+    return f"{nbytes / _MIB:,.1f} MiB"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool) -> str:
+    """Return a table as text, the first column to the left and the others to the right."""
+    widths = [max(len(row[k]) for row in [header, *rows]) for k in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [c.rjust(w) if k else c.ljust(w) for k, (c, w) in enumerate(zip(cells, widths, strict=True))]
+        return "| " + " | ".join(padded) + " |" if markdown else "  ".join(padded).rstrip()
+
+    rule = "|" + "|".join("-" * (w + 1) + (":" if k else "-") for k, w in enumerate(widths)) + "|"
+    return "\n".join([line(header), *([rule] if markdown else []), *map(line, rows)])
+
+
+def environment_text(found: dict[str, str], command: Sequence[str], *, markdown: bool) -> str:
+    """Return the environment and the command line that took the figures, as text."""
+    program = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *command])
+    lines = {**found, "command": f"`{program}`" if markdown else program}
+    return "\n".join(f"- {key}: {value}" if markdown else f"{key}: {value}" for key, value in lines.items())
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"
+
+
+def _cpu_model() -> str:
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _memory_nbytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _file_system(folder: Path) -> str:
+    """Return the type of the file system that a folder lies on."""
+    best, kind = "", "unknown"
+    where = str(folder.resolve())
+    with suppress(OSError), open("/proc/mounts", encoding="utf-8") as file:
+        for line in file:
+            _, mount, found = line.split()[:3]
+            if (where + "/").startswith(mount.rstrip("/") + "/") and len(mount) >= len(best):
+                best, kind = mount, found
+    return kind
