@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import keyword
+import re
 import struct
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,7 +51,8 @@ KINDS = ("image", "array", "int", "float", "text", "bytes", "json")
 SOURCE_COLUMNS = ("source", "top", "left")
 
 ARRAY_DTYPES = frozenset(
-    "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128".split()
+    {"bool", "float16", "float32", "float64", "complex64", "complex128"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
 
 
@@ -129,10 +132,11 @@ def make_field(name: str, kind: Kind, codec: Codec = "raw") -> Field:
     Raises:
         OptionError: The name cannot be an attribute of a sample, or is one of ours.
     """
-    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_") or name in SOURCE_COLUMNS:
+    is_plain = isinstance(name, str) and name.isidentifier() and unicodedata.normalize("NFKC", name) == name
+    if not is_plain or keyword.iskeyword(name) or name.startswith("_") or name in SOURCE_COLUMNS or len(name) > 50:
         raise OptionError(
-            f"field name {name!r}: expected a Python identifier that is no keyword, does not start with '_' "
-            f"and is none of {', '.join(SOURCE_COLUMNS)}. Rename the field."
+            f"field name {name!r:.80}: expected a Python identifier (NFKC) of at most 50 characters that is no "
+            f"keyword, does not start with '_' and is none of {', '.join(SOURCE_COLUMNS)}. Rename the field."
         )
     if kind == "image":
         return Field(name, kind, codec, "CHW", TILE_SIZE)
@@ -229,6 +233,15 @@ def parse_record_key(key: bytes) -> tuple[int, int]:
     return first, checksum
 
 
+def progress_value(num_samples: int) -> bytes:
+    """Return the value that says how many samples data.mdb holds.
+
+    >>> progress_value(7)
+    b'{"num_samples": 7}'
+    """
+    return json.dumps({"num_samples": num_samples}).encode()
+
+
 def array_type(dtype: str, shape: Sequence[int]) -> str:
     """Return the text that describes an array.
 
@@ -295,7 +308,9 @@ class Manifest:
             "index_digest": self.index_digest,
         }
         body["manifest_digest"] = _digest_of(body)
-        return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogateescape")
+        text = json.dumps(body, indent=1, ensure_ascii=False) + "\n"
+        # What UTF-8 cannot hold (half a surrogate pair: a byte of a file name that is no text) stays as JSON's escape.
+        return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text).encode()
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
@@ -318,24 +333,31 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
         raise FormatError(f"{where}: does not describe an lmdbloader dataset")
     version = body.get("format_version")
-    if version != FORMAT_VERSION:
+    if type(version) is not int or version != FORMAT_VERSION:
         advice = "Upgrade lmdbloader." if isinstance(version, int) and version > FORMAT_VERSION else "Convert again."
-        raise FormatError(f"{where}: format version {version!r}; this release reads {FORMAT_VERSION}. {advice}")
+        raise FormatError(f"{where}: format version {version!r:.20}; this release reads {FORMAT_VERSION}. {advice}")
     found = body.pop("manifest_digest", None)
-    if found != (expected := _digest_of(body)):
+    try:
+        expected = _digest_of(body)
+    except RecursionError as error:
+        raise FormatError(f"{where}: is nested too deeply to be a manifest") from error
+    if found != expected:
         raise FormatError(
             f"{where}: its digest is {found!r}, expected {expected!r}: it was changed after it was written"
         )
     try:
+        fields = tuple(_parse_field(f) for f in _typed(body, "fields", list))
+        if not fields or len({f.name for f in fields}) != len(fields):
+            raise ValueError("fields without any, or with one name twice")
         return Manifest(
             num_samples=_natural(body["num_samples"]),
-            fields=tuple(_parse_field(f) for f in body["fields"]),
-            with_source=bool(body["with_source"]),
-            classes={str(k): tuple(map(str, v)) for k, v in body["classes"].items()},
-            sizes={str(k): _natural(v) for k, v in body["sizes"].items()},
-            made_by=dict(body["made_by"]),
-            content_digest=str(body["content_digest"]),
-            index_digest=str(body["index_digest"]),
+            fields=fields,
+            with_source=_typed(body, "with_source", bool),
+            classes={name: _names(names) for name, names in _typed(body, "classes", dict).items()},
+            sizes={name: _natural(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()},
+            made_by=_typed(body, "made_by", dict),
+            content_digest=_typed(body, "content_digest", str),
+            index_digest=_typed(body, "index_digest", str),
             manifest_digest=str(found),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -365,6 +387,18 @@ def _parse_field(values: Mapping[str, Any]) -> Field:
     if layout != "CHW" or not 8 <= tile_size <= MAX_TILE_SIZE:
         raise ValueError(f"field {name!r} with layout {layout!r} and tiles of {tile_size} pixels")
     return Field(name, kind, plain.codec, layout, tile_size)
+
+
+def _typed(body: Mapping[str, Any], key: str, kind: type) -> Any:
+    if type(body[key]) is not kind:
+        raise TypeError(f"{key} is {body[key]!r:.80}")
+    return body[key]
+
+
+def _names(values: object) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(name, str) for name in values):
+        raise TypeError(f"class names are {values!r:.80}")
+    return tuple(values)
 
 
 def _natural(value: object) -> int:
