@@ -14,9 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lmdbloader.errors import DestinationError, DiskFullError
-from lmdbloader.format import FORMAT_NAME, MANIFEST_FILE, PARTIAL_SUFFIX
+from lmdbloader.format import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
 
 OWNER_FILE = "owner.json"
+COLUMNS_FOLDER = "columns"
+# What an interrupted conversion may leave in OUT.partial; a folder with anything else in it is somebody's own.
+_OURS = frozenset({DATA_FILE, INDEX_FILE, MANIFEST_FILE, OWNER_FILE, COLUMNS_FOLDER, "skipped.tsv"})
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -48,7 +51,7 @@ def is_dataset(path: Path) -> bool:
     try:
         data = (path / MANIFEST_FILE).read_bytes()
         return json.loads(data).get("format") == FORMAT_NAME
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
 
@@ -56,8 +59,10 @@ def is_dataset(path: Path) -> bool:
 def partial_folder(out: Path) -> Iterator[Path]:
     """Yield the new, locked folder OUT.partial; it is removed unless `put_in_place` has moved it.
 
+    What a conversion that was killed left there is removed first.
+
     Raises:
-        DestinationError: Another process is writing to it, or its parent is missing.
+        DestinationError: Another process is writing to it, it holds other things, or it cannot be made.
     """
     partial = out.with_name(out.name + PARTIAL_SUFFIX)
     if not out.absolute().parent.is_dir():
@@ -65,17 +70,24 @@ def partial_folder(out: Path) -> Iterator[Path]:
     lock = _lock(partial)
     try:
         _empty(partial)
-        owner = {"pid": os.getpid(), "host": socket.gethostname()}
-        (partial / OWNER_FILE).write_text(json.dumps(owner))
-        yield partial
+        try:
+            owner = {"pid": os.getpid(), "host": socket.gethostname()}
+            (partial / OWNER_FILE).write_text(json.dumps(owner))
+            yield partial
+        finally:
+            if _is_same(lock, partial):
+                shutil.rmtree(partial, ignore_errors=True)
     finally:
-        if _is_same(lock, partial):
-            shutil.rmtree(partial, ignore_errors=True)
         os.close(lock)
 
 
 def put_in_place(partial: Path, out: Path) -> None:
-    """Rename a complete dataset to its name, replacing an older one in one step, durably."""
+    """Rename a complete dataset to its name, replacing an older one in one step, durably.
+
+    Raises:
+        DestinationError: `out` has become something else than a dataset of ours.
+    """
+    check_destination(out, overwrite=True)  # last look: callers asked before they began to write
     (partial / OWNER_FILE).unlink()
     for file in partial.iterdir():
         fsync(file)
@@ -122,7 +134,7 @@ def is_full_disk(message: str) -> bool:
 
 
 def has_no_room(file: Path, nbytes: int) -> bool:
-    """Return whether `nbytes` more behind a file do not fit, by reserving them: only for a file that will be removed."""
+    """Return whether `nbytes` more do not fit behind a file, by reserving them; only for a file that is given up."""
     try:
         with open(file, "ab") as handle:
             os.posix_fallocate(handle.fileno(), handle.tell(), max(nbytes, 1))
@@ -133,8 +145,18 @@ def has_no_room(file: Path, nbytes: int) -> bool:
 
 def _lock(partial: Path) -> int:
     while True:
-        partial.mkdir(exist_ok=True)
-        lock = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            partial.mkdir(exist_ok=True)
+            lock = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            if error.errno == errno.ENOENT and partial.absolute().parent.is_dir():
+                continue  # its owner finished between the two calls
+            if error.errno in _FULL:
+                raise
+            raise DestinationError(
+                f"{partial}: cannot be made ({error.strerror}); a dataset is written there until it is complete. "
+                "Make room at that name, or choose another destination."
+            ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -168,6 +190,16 @@ def _is_same(handle: int, path: Path) -> bool:
 
 
 def _empty(folder: Path) -> None:
+    """Remove what a killed conversion left.
+
+    Raises:
+        DestinationError: There is something else.
+    """
+    if others := sorted(entry.name for entry in folder.iterdir() if entry.name not in _OURS):
+        raise DestinationError(
+            f"{folder}: {others[0]!r} in it is not of our making, and a dataset is written there until it is complete. "
+            "Move it away."
+        )
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,11 +27,13 @@ from lmdbloader.format import (
     Field,
     Manifest,
     parse_record_key,
+    progress_value,
     record_key,
     record_schema,
 )
 from lmdbloader.store.index import Spool, content_digest, digest_columns, map_file
 from lmdbloader.store.publish import (
+    COLUMNS_FOLDER,
     disk_full,
     explain_full_disk,
     has_no_room,
@@ -88,7 +89,7 @@ class Writer:
         self._pending: list[tuple[bytes, Any]] = []
         self._pending_nbytes = 0
         self._payload_nbytes = self._raw_nbytes = 0
-        self._spool = Spool(partial / "columns", fields, with_source=with_source)
+        self._spool = Spool(partial / COLUMNS_FOLDER, fields, with_source=with_source)
         with self._explain_lmdb():
             self._env = lmdb.open(
                 str(partial / DATA_FILE),
@@ -176,7 +177,7 @@ class Writer:
         """Write everything pending in one transaction, growing the map and starting over where it is too small."""
         if not self._pending:
             return
-        progress = json.dumps({"num_samples": self.num_samples}).encode()
+        progress = progress_value(self.num_samples)
         while True:
             try:
                 with self._explain_lmdb(), self._env.begin(write=True) as transaction:
