@@ -38,7 +38,7 @@ def cut_many(image, tops, lefts, size, out):
 
 @numba.njit(nogil=True, cache=True)
 def cut_tiles(image, tile, out):
-    """Write the tiles of an image (H, W, C) one after the other into the flat `out`, each (C, h, w), clipped at the edges."""
+    """Write the tiles of an image (H, W, C) into the flat `out`, each (C, h, w), clipped at the edges."""
     height, width, channels = image.shape
     at = 0
     for top in range(0, height, tile):

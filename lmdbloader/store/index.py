@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lmdbloader.codecs import checksum
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format import CODEC_NAMES, INDEX_FILE, Field, Manifest, index_schema
+from lmdbloader.format import CODEC_LZ4, CODEC_TILES, INDEX_FILE, Field, Manifest, index_schema
 from lmdbloader.store.records import Block, Chunk
 
 _ROWS_AT_ONCE = 1 << 16
@@ -34,7 +34,7 @@ class Spool:
         folder.mkdir()
 
     def add(self, chunk: Chunk, blocks: Sequence[Block]) -> None:
-        """Append a chunk's rows; a payload's offset counts from its block's first byte until `write` adds the block's."""
+        """Append a chunk's rows; offsets count from their block's first byte until `write` adds the block's own."""
         for f in self.fields:
             if f.is_payload:
                 self._append(
@@ -46,13 +46,6 @@ class Spool:
             self._append(name, values)
         self._append("block.num_samples", np.array([b.num_samples for b in blocks], np.int64))
         self.num_samples += chunk.num_samples
-
-    def add_rows(self, columns: Mapping[str, Any]) -> None:
-        """Append the rows of one block as `records.decode_block` returns them."""
-        for name in self.schema.names:
-            self._append(name, columns[name])
-        self._append("block.num_samples", np.array([columns["num_samples"]], np.int64))
-        self.num_samples += columns["num_samples"]
 
     def blocks(self) -> npt.NDArray[np.int64]:
         """Return the number of samples of every block."""
@@ -176,8 +169,11 @@ class Index:
             if not reader.schema.equals(expected) or reader.num_record_batches != 1:
                 raise FormatError(f"{where}: its columns are {reader.schema.names}, expected {expected.names}")
             self.batch = reader.get_batch(0)
+            self.batch.validate(full=True)
         except (pa.ArrowException, OSError) as error:
             raise FormatError(f"{where}: does not read as an Arrow file ({error})") from error
+        if any(self.batch.column(name).null_count for name in expected.names):
+            raise FormatError(f"{where}: holds nulls, which no column of a dataset has")
         if self.batch.num_rows != manifest.num_samples:
             raise FormatError(f"{where}: {self.batch.num_rows} rows, the manifest says {manifest.num_samples} samples")
         self.arrays = {
@@ -192,8 +188,10 @@ class Index:
     def _check_bounds(self, f: Field, data_nbytes: int, where: Path) -> None:
         a = {part: self.arrays[f"{f.name}.{part}"] for part in ("offset", "stored_nbytes", "raw_nbytes", "codec")}
         wrong = (a["offset"] < 0) | (a["offset"] > data_nbytes - a["stored_nbytes"].astype(np.int64))
-        wrong |= a["codec"] >= len(CODEC_NAMES)
+        wrong |= a["codec"] > (CODEC_TILES if f.kind == "image" else CODEC_LZ4)
         if f.kind == "image":
+            bits, channels = self.arrays[f"{f.name}.bits"], self.arrays[f"{f.name}.channels"]
+            wrong |= ((bits != 8) & (bits != 16)) | ((channels != 1) & (channels != 3))
             size = np.ones(len(wrong), np.float64)  # exact up to 2**53, and no overflow wraps around
             for part in ("height", "width", "channels"):
                 size *= self.arrays[f"{f.name}.{part}"]

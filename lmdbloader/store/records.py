@@ -103,8 +103,12 @@ def _array(chunk: Chunk, column: pa.Field) -> pa.Array:
     return pc.run_end_encode(pa.array(values, column.type.value_type), run_end_type=column.type.run_end_type)
 
 
-def decode_block(value: Any, schema: pa.Schema, fields: Sequence[Field], expected: int, where: str) -> dict[str, Any]:
-    """Return a record batch's columns as the index has them, offsets counted from the value's first byte.
+def decode_block(
+    value: Any, schema: pa.Schema, fields: Sequence[Field], expected: int, where: str
+) -> tuple[int, dict[str, Any]]:
+    """Return a record batch's number of samples, and its columns as the index has them.
+
+    Offsets count from the value's first byte.
 
     The value's checksum is verified before anything is parsed.
 
@@ -124,7 +128,7 @@ def decode_block(value: Any, schema: pa.Schema, fields: Sequence[Field], expecte
     except (pa.ArrowException, OSError) as error:
         raise CorruptError(f"{where}: is no Arrow record batch of this dataset's schema ({error})") from error
     raw = np.frombuffer(value, np.uint8)
-    columns: dict[str, Any] = {"num_samples": batch.num_rows}
+    columns: dict[str, Any] = {}
     payload_names = {f.name for f in fields if f.is_payload}
     for column in schema:
         array = batch.column(column.name)
@@ -141,7 +145,7 @@ def decode_block(value: Any, schema: pa.Schema, fields: Sequence[Field], expecte
     for f in fields:
         if f.is_payload:
             columns[f"{f.name}.checksum"] = _payload_checksums(raw, f, columns)
-    return columns
+    return batch.num_rows, columns
 
 
 def _payload_checksums(raw: npt.NDArray[np.uint8], f: Field, columns: Mapping[str, Any]) -> npt.NDArray[np.uint64]:

@@ -15,7 +15,15 @@ from lmdb.verify import VerifyError
 from lmdb.verify import verify as check_pages
 
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format import DATA_FILE, RECORD_KEY_NBYTES, SCHEMA_KEY, parse_record_key, record_schema
+from lmdbloader.format import (
+    DATA_FILE,
+    PROGRESS_KEY,
+    RECORD_KEY_NBYTES,
+    SCHEMA_KEY,
+    parse_record_key,
+    progress_value,
+    record_schema,
+)
 from lmdbloader.store.index import content_digest, digest_columns
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.records import decode_block
@@ -132,15 +140,27 @@ def _compare_records(reader: Reader) -> list[str]:
     """Return what in data.mdb's records differs from the index."""
     path = Path(reader.path) / DATA_FILE
     schema = record_schema(reader.manifest.fields, with_source=reader.manifest.with_source)
-    env = lmdb.open(str(path), subdir=False, readonly=True, lock=False, readahead=True)
     try:
-        with env.begin(buffers=True) as transaction:
-            stored_schema = transaction.get(SCHEMA_KEY)
-            if stored_schema is None or bytes(stored_schema) != schema.serialize().to_pybytes():
-                return [f"{DATA_FILE}: its schema is not the one that the manifest describes"]
-            return list(_differences(reader, transaction, schema))
-    finally:
-        env.close()
+        with (
+            lmdb.open(str(path), subdir=False, readonly=True, lock=False, readahead=True) as env,
+            env.begin(buffers=True) as transaction,
+        ):
+            problems = []
+            if not _describes(transaction.get(SCHEMA_KEY, b""), schema):
+                problems.append(f"{DATA_FILE}: its schema is not the one that the manifest describes")
+            if bytes(transaction.get(PROGRESS_KEY, b"")) != progress_value(len(reader)):
+                problems.append(f"{DATA_FILE}: its progress entry does not state {len(reader)} samples")
+            return problems + list(_differences(reader, transaction, schema))
+    except lmdb.Error as error:
+        return [f"{DATA_FILE}: {error}"]
+
+
+def _describes(stored: Any, schema: pa.Schema) -> bool:
+    """Return whether a serialized schema is `schema`; releases of Arrow may write it differently."""
+    try:
+        return bool(pa.ipc.read_schema(pa.py_buffer(bytes(stored))).equals(schema))
+    except (pa.ArrowException, OSError):
+        return False
 
 
 def _differences(reader: Reader, transaction: lmdb.Transaction, schema: pa.Schema) -> Iterator[str]:
@@ -155,12 +175,11 @@ def _differences(reader: Reader, transaction: lmdb.Transaction, schema: pa.Schem
             yield f"{where}: expected the one from {row}; a record is missing"
             row = first
         try:
-            columns = decode_block(value, schema, reader.manifest.fields, expected, where)
+            count, columns = decode_block(value, schema, reader.manifest.fields, expected, where)
         except CorruptError as error:
             yield str(error)
             row = _next_row(transaction, key, reader)
             continue
-        count = columns.pop("num_samples")
         address = np.frombuffer(value, np.uint8).ctypes.data
         for name in schema_columns(reader):
             ours = reader.index.batch.column(name)[row : row + count]
