@@ -281,6 +281,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Then: lmdbloader convert OUT/DIV2K_train_HR train.lmdb --patch-size 96 --stride 96 --scale 2",
     )
     parser.add_argument(

@@ -23,8 +23,10 @@ from lmdbloader.superres.training import StepTimer, cosine_rate, train_epoch
 def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog="DATASET is made by, for example: lmdbloader convert PHOTOS DATASET --patch-size 96 --scale 2. "
+        epilog="DATASET is made by, for example:\n"
+        "  lmdbloader convert PHOTOS DATASET --patch-size 96 --stride 96 --scale 2\n"
         "VAL is best made without --patch-size: whole images, as the literature scores them.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("dataset", type=Path, metavar="DATASET", help="patches to train on, with the fields lr and hr")
     parser.add_argument("--val", type=Path, metavar="VAL", help="dataset to score after every epoch, beside bicubic")
