@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from tqdm import tqdm
 
-from lmdbloader import __version__
-from lmdbloader.codecs import check_codec, saves_enough
-from lmdbloader.conversion.pool import convert_in_order, make_tasks
-from lmdbloader.conversion.samples import refuse_inside
-from lmdbloader.conversion.tasks import Part, Recipe, pair_scale
-from lmdbloader.errors import FormatError, ImageError, OptionError, SourceError
-from lmdbloader.format import Codec, Field, make_field
-from lmdbloader.images import DecodePolicy, decode_image
-from lmdbloader.sources import Layout, Listing, Source, list_sources
-from lmdbloader.store import Written, check_destination, estimate_map_nbytes, is_dataset, open_writer, read_manifest
+from lmdbloader.codecs import check_codec
+from lmdbloader.conversion.identity import ContentHash, describe, find_finished
+from lmdbloader.conversion.places import named_folder, refuse_inside
+from lmdbloader.conversion.pool import WorkerPool, check_workers, choose_workers, make_tasks
+from lmdbloader.conversion.tasks import SCALES, Part, Recipe
+from lmdbloader.conversion.trial import Trial, find_scale, make_fields, try_out
+from lmdbloader.errors import OptionError, SourceError
+from lmdbloader.images import DecodePolicy
+from lmdbloader.sources import Layout, Listing, list_sources
+from lmdbloader.store import Written, check_destination, open_writer
 
 SKIPPED_FILE = "skipped.tsv"
-_TRIAL_SOURCES = 8
-_TRIAL_NBYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,8 @@ def convert(
 
     Args:
         src: The folder; None with `hr` and `lr`.
-        out: The dataset to make. An empty folder counts as absent.
+        out: The dataset to make. An empty folder counts as absent. One that was made from the same inputs with the same
+            options is left as it is.
         layout: "images", "pairs", "classes", or "auto" to look.
         hr: Folder of the high-resolution images of pairs.
         lr: Folder of their low-resolution images.
@@ -100,8 +99,9 @@ def convert(
         codec: "raw", "lz4", or "auto": lz4 where it saves 10 % of a sample of the inputs.
         on_error: "stop" at an image that cannot be used, or "skip" it and list it in skipped.tsv.
         min_pair_psnr: Given pairs whose downscaled HR image agrees with the LR image less than this (dB) are refused.
-        workers: Worker processes; by default as many as this process may use cores. The result does not depend on it.
-        overwrite: Replace the dataset that is at `out`, once the new one is complete.
+        workers: Worker processes; by default as many as this process may use cores, fewer for a few small inputs. The
+            result does not depend on it.
+        overwrite: Convert anew and replace the dataset that is at `out`, once the new one is complete.
         progress: Show a progress bar on a terminal.
         log: Called with lines of text for people.
 
@@ -116,67 +116,36 @@ def convert(
         DiskFullError: No room left. Nothing half-written stays behind, whatever the error.
     """
     began = time.monotonic()
-    target = Path(out)
+    target = named_folder(out)
     folders = [None if p is None else Path(p) for p in (src, hr, lr)]
     recipe = _make_recipe(patch_size, stride, scale, bicubic, DecodePolicy(alpha, max_pixels), on_error, min_pair_psnr)
     check_codec(codec)
-    num_workers = _count_workers(workers)
+    check_workers(workers)
     prefer_images = patch_size is not None or scale is not None
     listing = list_sources(folders[0], layout=layout, hr=folders[1], lr=folders[2], prefer_images=prefer_images)
     for folder in folders:
         if folder is not None:
             refuse_inside(target, folder)
-    made_by = _describe(recipe, listing, codec)
-    if (finished := _find_finished(target, made_by, listing)) is not None:
-        return finished
+    made_by = describe(recipe, listing, codec)
+    if not overwrite and (finished := find_finished(target, made_by, listing)) is not None:
+        codecs = {f.name: f.codec for f in finished.fields if f.codec}
+        report = Report(str(target), listing.layout, len(listing.sources), finished.num_samples, codecs, finished.sizes)
+        return replace(report, ignored=listing.ignored, was_finished=True)
     check_destination(target, overwrite=overwrite)
-    log(
-        f"{target}: {len(listing.sources)} {'pairs' if listing.layout == 'pairs' else 'images'}, layout {listing.layout}"
-    )
+    what = "pairs" if listing.layout == "pairs" else "images"
+    log(f"{target}: {len(listing.sources)} {what}, layout {listing.layout}")
     if listing.layout == "pairs":
-        recipe = replace(recipe, scale=_find_scale(recipe, listing.sources))
+        recipe = replace(recipe, scale=find_scale(recipe, listing.sources))
         _check_sides(recipe)
-    recipe = replace(recipe, fields=_fields(recipe, listing, codec))
-    trial = _try_out(recipe, listing.sources, num_workers, codec)
-    recipe = replace(recipe, fields=trial.fields)
-    log(
-        f"map size: {_mib(trial.map_nbytes)}, estimated from {trial.num_sources} of {len(listing.sources)} inputs; "
-        f"codec: {', '.join(f'{f.name} {f.codec}' for f in trial.fields if f.codec)}"
-    )
-    skipped: list[tuple[str, str]] = []
-    hashes = hashlib.blake2b(digest_size=16)
-    tasks = [listing.sources[s] for s in make_tasks(listing.sources)]
-    with open_writer(target, recipe.fields, with_source=True, map_nbytes=trial.map_nbytes) as writer:
-        total = sum(s.nbytes for s in listing.sources)
-        parts = convert_in_order(recipe, tasks, num_workers)
-        for part in _show(parts, len(listing.sources), total, progress):
-            if part.chunk is not None:
-                writer.add(part.chunk, part.blocks)
-            skipped += part.skipped
-            hashes.update(b"".join(h.to_bytes(8, "little") for h in part.file_hashes))
-        if not writer.num_samples:
-            raise SourceError(
-                f"{src or hr}: none of its {len(listing.sources)} images could be used; the first: {': '.join(skipped[0])}"
-            )
-        made_by["inputs"]["content"] = "blake2b:" + hashes.hexdigest()
-        if skipped:
-            rows = "".join(f"{name}\t{reason}\n" for name, reason in skipped)
-            writer.add_file(SKIPPED_FILE, ("name\treason\n" + rows).encode("utf-8", "backslashreplace"))
-        check_destination(target, overwrite=overwrite)  # somebody else may have made it meanwhile
-        classes = {"label": listing.classes} if listing.layout == "classes" else {}
-        written = writer.finish(classes=classes, made_by=made_by)
-    return _report(target, listing, recipe, written, trial.map_nbytes, tuple(skipped), time.monotonic() - began)
-
-
-def _report(
-    target: Path,
-    listing: Listing,
-    recipe: Recipe,
-    written: Written,
-    map_nbytes: int,
-    skipped: tuple[tuple[str, str], ...],
-    seconds: float,
-) -> Report:
+    recipe = replace(recipe, fields=make_fields(recipe, listing.layout, codec))
+    with WorkerPool(choose_workers(workers, listing.sources)) as pool:
+        trial = try_out(recipe, listing.sources, pool, codec)
+        recipe = replace(recipe, fields=trial.fields)
+        log(
+            f"map size: {trial.map_nbytes / 2**20:,.1f} MiB, estimated from {trial.num_sources} of "
+            f"{len(listing.sources)} inputs; codec: {', '.join(f'{f.name} {f.codec}' for f in trial.fields if f.codec)}"
+        )
+        written, skipped = _write(target, recipe, listing, trial, pool, made_by, overwrite, progress)
     return Report(
         path=str(target),
         layout=listing.layout,
@@ -184,12 +153,52 @@ def _report(
         num_samples=written.num_samples,
         codecs={f.name: f.codec for f in recipe.fields if f.codec},
         sizes=written.sizes,
-        map_nbytes=map_nbytes,
+        map_nbytes=trial.map_nbytes,
         map_growths=written.map_growths,
-        skipped=skipped,
+        skipped=tuple(skipped),
         ignored=listing.ignored,
-        seconds=seconds,
+        seconds=time.monotonic() - began,
     )
+
+
+def _write(
+    target: Path,
+    recipe: Recipe,
+    listing: Listing,
+    trial: Trial,
+    pool: WorkerPool,
+    made_by: dict[str, Any],
+    overwrite: bool,
+    progress: bool,
+) -> tuple[Written, list[tuple[str, str]]]:
+    """Convert every source into a dataset at `target`; return what was written and what was skipped."""
+    skipped: list[tuple[str, str]] = []
+    content = ContentHash()
+    tasks = [listing.sources[s] for s in make_tasks(listing.sources)]
+    with open_writer(target, recipe.fields, with_source=True, map_nbytes=trial.map_nbytes) as writer:
+        total_nbytes = sum(s.nbytes for s in listing.sources)
+        for part in _show(pool.convert(recipe, tasks), len(listing.sources), total_nbytes, progress):
+            if part.chunk is not None:
+                writer.add(part.chunk, part.blocks)
+            skipped += part.skipped
+            content.add(part.file_hashes)
+        if not writer.num_samples:
+            raise SourceError(
+                f"{target}: nothing to write: none of the {len(listing.sources)} inputs could be used; "
+                f"the first: {': '.join(skipped[0])}"
+            )
+        made_by["inputs"]["content"] = str(content)
+        if skipped:
+            writer.add_file(SKIPPED_FILE, _table([("name", "reason"), *skipped]))
+        check_destination(target, overwrite=overwrite)  # somebody else may have made it meanwhile
+        classes = {"label": listing.classes} if listing.layout == "classes" else {}
+        return writer.finish(classes=classes, made_by=made_by), skipped
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> bytes:
+    """Return tab-separated lines; what would break one is written as in Python."""
+    escapes = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
+    return "".join("\t".join(value.translate(escapes) for value in row) + "\n" for row in rows).encode()
 
 
 def _make_recipe(
@@ -203,11 +212,13 @@ def _make_recipe(
 ) -> Recipe:
     if patch_size is None and stride is not None:
         raise OptionError("--stride without --patch-size: whole images have no stride")
-    for name, value, least in (("patch size", patch_size, 1), ("stride", stride, 1), ("scale", scale, 2)):
-        if value is not None and value < least:
-            raise OptionError(f"{name} {value}: expected at least {least}")
-    if scale is not None and scale > 8:
-        raise OptionError(f"scale {scale}: expected 2 to 8")
+    for name, value in (("patch size", patch_size), ("stride", stride)):
+        if value is not None and value < 1:
+            raise OptionError(f"{name} {value}: expected at least 1")
+    if scale is not None and scale not in SCALES:
+        raise OptionError(f"scale {scale}: expected {SCALES.start} to {SCALES.stop - 1}")
+    if not math.isfinite(min_pair_psnr):
+        raise OptionError(f"min_pair_psnr {min_pair_psnr}: expected a number of dB; 0 accepts every pair")
     if bicubic not in ("matlab", "pillow"):
         raise OptionError(f"bicubic {bicubic!r}: expected matlab or pillow")
     if on_error not in ("stop", "skip"):
@@ -229,140 +240,9 @@ def _make_recipe(
 def _check_sides(recipe: Recipe) -> None:
     if recipe.scale and recipe.patch_size and (recipe.patch_size % recipe.scale or recipe.stride % recipe.scale):
         raise OptionError(
-            f"patch size {recipe.patch_size} and stride {recipe.stride}: expected multiples of the scale {recipe.scale}, "
-            "so that the low-resolution patch is exactly aligned"
+            f"patch size {recipe.patch_size} and stride {recipe.stride}: expected multiples of the scale "
+            f"{recipe.scale}, so that the low-resolution patch is exactly aligned"
         )
-
-
-def _count_workers(workers: int | None) -> int:
-    if workers is not None and workers < 1:
-        raise OptionError(f"workers {workers}: expected at least 1")
-    if workers is not None:
-        return workers
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _describe(recipe: Recipe, listing: Listing, codec: str) -> dict[str, Any]:
-    """Return how the dataset is made: nothing in it depends on the time, the machine or where the folders lie."""
-    names = hashlib.blake2b(digest_size=16)
-    for s in listing.sources:
-        names.update(f"{s.name}\0{os.path.basename(s.lr_path or b'')!r}\0{s.nbytes}\0".encode())
-    options = {key: value for key, value in asdict(recipe).items() if key != "fields"}
-    options["codec"] = codec
-    return {
-        "lmdbloader": __version__,
-        "layout": listing.layout,
-        "options": options,
-        "inputs": {"num_sources": len(listing.sources), "names_and_sizes": "blake2b:" + names.hexdigest()},
-    }
-
-
-def _find_finished(target: Path, made_by: Mapping[str, Any], listing: Listing) -> Report | None:
-    """Return the report of a dataset that was made from the same inputs with the same options."""
-    if not is_dataset(target):
-        return None
-    try:
-        manifest = read_manifest(target)
-    except FormatError:
-        return None
-    old = manifest.made_by
-    inputs = old.get("inputs", {})
-    same = {k: v for k, v in inputs.items() if k != "content"} == made_by["inputs"]
-    # The release may differ: a dataset made by an older one is still made.
-    same = same and all(old.get(key) == made_by[key] for key in ("layout", "options"))
-    if not same or (_changed_since(target, listing) and _content(listing.sources) != inputs.get("content")):
-        return None
-    return Report(
-        path=str(target),
-        layout=listing.layout,
-        num_sources=len(listing.sources),
-        num_samples=manifest.num_samples,
-        codecs={f.name: f.codec for f in manifest.fields if f.codec},
-        sizes=manifest.sizes,
-        ignored=listing.ignored,
-        was_finished=True,
-    )
-
-
-def _changed_since(target: Path, listing: Listing) -> bool:
-    """Return whether an input is newer than the dataset: then only its content can tell."""
-    made = (target / "manifest.json").stat().st_mtime_ns
-    paths = (p for s in listing.sources for p in (s.path, s.lr_path) if p is not None)
-    return any(max((info := os.stat(p)).st_mtime_ns, info.st_ctime_ns) >= made for p in paths)
-
-
-def _content(sources: Iterable[Source]) -> str:
-    from lmdbloader.conversion.tasks import hash_files
-
-    digest = hashlib.blake2b(digest_size=16)
-    for source in sources:
-        digest.update(hash_files(source).to_bytes(8, "little"))
-    return "blake2b:" + digest.hexdigest()
-
-
-def _find_scale(recipe: Recipe, sources: Sequence[Source]) -> int:
-    """Return the scale that the first readable pair has; every other one must have it too."""
-    error: ImageError | None = None
-    for source in sources:
-        try:
-            with open(source.path, "rb") as high, open(source.lr_path or b"", "rb") as low:
-                images = [decode_image(f.read(), recipe.policy, name=source.name) for f in (high, low)]
-            return pair_scale(images[0], images[1], recipe.scale, source.name)
-        except OSError as problem:
-            error = ImageError(source.name, f"cannot be read ({problem.strerror})")
-        except ImageError as problem:
-            error = problem
-        if recipe.on_error == "stop":
-            break
-    raise error or SourceError("there are no pairs")
-
-
-def _fields(recipe: Recipe, listing: Listing, codec: str) -> tuple[Field, ...]:
-    names = ("lr", "hr") if recipe.scale else ("image",)
-    # "auto" tries lz4 first and decides from what it saves.
-    fields = [make_field(name, "image", "raw" if codec == "raw" else "lz4") for name in names]
-    return (*fields, make_field("label", "int")) if listing.layout == "classes" else tuple(fields)
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    fields: tuple[Field, ...]
-    map_nbytes: int
-    num_sources: int = field(default=0)
-
-
-def _try_out(recipe: Recipe, sources: Sequence[Source], num_workers: int, codec: str) -> _Trial:
-    """Encode some inputs, evenly spread, to choose the codecs and to estimate the map size."""
-    step = max(1, len(sources) // _TRIAL_SOURCES)
-    chosen: list[Source] = []
-    for source in sources[step // 2 :: step]:
-        chosen.append(source)
-        if len(chosen) >= 2 and sum(s.nbytes for s in chosen) >= _TRIAL_NBYTES:
-            break
-    trial = replace(recipe, on_error="skip")
-    parts = list(convert_in_order(trial, [[s] for s in chosen], num_workers))
-    chunks = [p.chunk for p in parts if p.chunk is not None]
-    if not chunks:  # whatever is wrong with them, the conversion itself will say it
-        return _Trial(recipe.fields, estimate_map_nbytes(sum(s.nbytes for s in sources), len(sources)))
-    stored: float = 0
-    fields = []
-    for f in recipe.fields:
-        if f.codec is None:
-            fields.append(f)
-            continue
-        payloads = [chunk.payloads[f.name] for chunk in chunks]
-        keep = codec != "auto" or _saves(payloads)
-        stored += sum(int((p.stored_nbytes if keep else p.raw_nbytes).sum()) for p in payloads)
-        fields.append(replace(f, codec=cast(Codec, f.codec if keep else "raw")))
-    growth = sum(s.nbytes for s in sources) / max(sum(s.nbytes for s in chosen), 1)
-    num_samples = sum(chunk.num_samples for chunk in chunks) * growth
-    return _Trial(tuple(fields), estimate_map_nbytes(stored * growth, num_samples), len(chosen))
-
-
-def _saves(payloads: Sequence[Any]) -> bool:
-    from lmdbloader.codecs import join
-
-    return saves_enough(join(payloads))
 
 
 def _show(parts: Iterable[Part], num_sources: int, total_nbytes: int, progress: bool) -> Iterable[Part]:
@@ -376,7 +256,3 @@ def _show(parts: Iterable[Part], num_sources: int, total_nbytes: int, progress: 
             speed = done / 1e6 / max(time.monotonic() - began, 1e-9)
             bar.set_postfix_str(f"{speed:.0f} MB/s, {done / 1e6:.0f} of {total_nbytes / 1e6:.0f} MB")
             bar.update(part.num_sources)
-
-
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**20:,.1f} MiB"

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from types import TracebackType
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
+from lmdbloader.conversion.handover import complete_part, receive_object, send_object, send_part
 from lmdbloader.conversion.tasks import Part, Recipe, convert_sources
-from lmdbloader.errors import LmdbloaderError, WorkerError
+from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
 from lmdbloader.sources import Source
 
 # Sources of one task. It must not depend on the number of workers: records never span tasks.
 TASK_NBYTES = 2**20
 TASK_SOURCES = 512
+# Starting a worker costs about as much as converting this much.
+WORTH_A_WORKER_NBYTES = 16 * 2**20
 _TASKS_AHEAD = 2
 _PARTS_AHEAD = 3
 _START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool import serve; serve({handle})"
+# What a worker sends after the last part of a task; what the parent sends when it has taken a part, or before a task.
+_END, _TAKEN, _TASK = "end", "taken", "task"
 
 
 def make_tasks(sources: Sequence[Source]) -> list[slice]:
@@ -44,31 +45,63 @@ def make_tasks(sources: Sequence[Source]) -> list[slice]:
     return tasks
 
 
-def convert_in_order(recipe: Recipe, tasks: Sequence[Sequence[Source]], num_workers: int) -> Iterator[Part]:
-    """Yield the parts of all tasks in order, whichever worker made them.
+def check_workers(workers: int | None) -> None:
+    """Raise OptionError unless it is a number of workers, or None."""
+    if workers is not None and workers < 1:
+        raise OptionError(f"workers {workers}: expected at least 1")
 
-    Args:
-        recipe: For every source.
-        tasks: Sources task by task.
-        num_workers: Worker processes; with 1 the work is done in this process.
 
-    Raises:
-        ImageError: Of the first source that cannot be used, where the recipe says to stop.
-        WorkerError: A worker died; names what it was working on.
+def choose_workers(workers: int | None, sources: Sequence[Source]) -> int:
+    """Return how many workers to use: by default as many as there are cores, fewer where there is little to do."""
+    if workers is not None:
+        return workers
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, sum(s.nbytes for s in sources) // WORTH_A_WORKER_NBYTES))
+
+
+class WorkerPool:
+    """Processes that convert; use it in a `with` statement, at whose end none of them is left.
+
+    With one worker the work is done in this process. Processes are started when there is work for them.
     """
-    if num_workers <= 1 or len(tasks) <= 1:
-        for task in tasks:
-            yield from convert_sources(recipe, task)
-        return
-    workers = [_Worker(recipe) for _ in range(min(num_workers, len(tasks)))]
-    try:
-        yield from _collect(workers, tasks)
-    finally:
-        for worker in workers:
+
+    def __init__(self, num_workers: int) -> None:
+        self._num_workers = num_workers
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.close()
+        for worker in self._workers:
             worker.stop()
+        self._workers = []
+
+    def convert(self, recipe: Recipe, tasks: Sequence[Sequence[Source]]) -> Iterator[Part]:
+        """Yield the parts of all tasks in order, whichever worker made them; take all of them before another call.
+
+        Args:
+            recipe: For every source.
+            tasks: Sources task by task.
+
+        Raises:
+            ImageError: Of the first source that cannot be used, where the recipe says to stop.
+            WorkerError: A worker died; names what it was working on.
+        """
+        if self._num_workers <= 1 or len(tasks) <= 1:
+            for task in tasks:
+                yield from convert_sources(recipe, task)
+            return
+        while len(self._workers) < min(self._num_workers, len(tasks)):
+            self._workers.append(_Worker())
+        yield from _collect(self._workers, recipe, tasks)
 
 
-def _collect(workers: Sequence[_Worker], tasks: Sequence[Sequence[Source]]) -> Iterator[Part]:
+def _collect(workers: Sequence[_Worker], recipe: Recipe, tasks: Sequence[Sequence[Source]]) -> Iterator[Part]:
     waiting = deque(enumerate(tasks))
     owner: dict[int, _Worker] = {}
 
@@ -78,7 +111,7 @@ def _collect(workers: Sequence[_Worker], tasks: Sequence[Sequence[Source]]) -> I
                 if waiting and len(worker.tasks) < _TASKS_AHEAD:
                     number, sources = waiting.popleft()
                     owner[number] = worker
-                    worker.give(number, sources)
+                    worker.give(number, recipe, sources)
 
     for number in range(len(tasks)):
         while True:
@@ -97,17 +130,13 @@ def _collect(workers: Sequence[_Worker], tasks: Sequence[Sequence[Source]]) -> I
                 yield item
             else:
                 break
-        del owner[number]
-
-
-_END = "end"
+        del owner[number], worker.arrived[number]
 
 
 @dataclass(slots=True)
 class _Worker:
     """One process, what it was given, and what it has sent."""
 
-    recipe: Recipe
     process: subprocess.Popen[bytes] = field(init=False)
     connection: Connection = field(init=False)
     tasks: deque[tuple[int, Sequence[Source]]] = field(default_factory=deque)
@@ -115,23 +144,32 @@ class _Worker:
 
     def __post_init__(self) -> None:
         # A fresh interpreter: nothing of the caller's threads, locks or descriptors is inherited, and no caller needs
-        # an `if __name__ == "__main__"`.
+        # an `if __name__ == "__main__"`. In a session of its own, as Ctrl-C in a terminal is the parent's to handle;
+        # when the parent ends, however it does, the socket closes and so does the worker.
         ours, theirs = socket.socketpair()
         code = _START.format(path=[p for p in sys.path if isinstance(p, str)], handle=theirs.fileno())
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=_one_thread()
-        )
-        theirs.close()
-        self.connection = Connection(ours.detach())
-        self._send(self.recipe)
+        with theirs:
+            self.connection = Connection(ours.detach())
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=_one_thread(),
+                start_new_session=True,
+            )
 
-    def give(self, number: int, sources: Sequence[Source]) -> None:
+    def give(self, number: int, recipe: Recipe, sources: Sequence[Source]) -> None:
         self.tasks.append((number, sources))
         self.arrived[number] = deque()
-        self._send(list(sources))
+        self._send(_TASK)
+        try:
+            # The worker may itself wait for us to read, so a task must not wait for room in the socket.
+            send_object((recipe, list(sources)), self.connection)
+        except OSError as error:
+            raise self._death() from error
 
     def acknowledge(self) -> None:
-        self._send(None)
+        self._send(_TAKEN)
 
     def next_item(self, number: int) -> Any:
         """Return the next part of a task, its error or its end; None where that has not arrived."""
@@ -142,7 +180,7 @@ class _Worker:
         try:
             item = self.connection.recv()
             if isinstance(item, Part):
-                item = _attach(item, self.connection)
+                item = complete_part(item, self.connection)
         except (EOFError, OSError):
             item = self._death()
         if not self.tasks:
@@ -153,8 +191,12 @@ class _Worker:
         if not isinstance(item, Part):
             self.tasks.popleft()
 
-    def stop(self) -> None:
+    def close(self) -> None:
+        """Let the worker know that nothing more will come."""
         self.connection.close()
+
+    def stop(self) -> None:
+        """Wait a moment for the worker to end, then end it."""
         try:
             self.process.wait(timeout=0.2)
         except subprocess.TimeoutExpired:
@@ -183,34 +225,30 @@ def _one_thread() -> dict[str, str]:
 
 def serve(handle: int) -> None:
     """Convert what arrives through a socket until it closes; the main function of a worker process."""
-    # Ctrl-C reaches every process of a terminal; the parent decides, and closes the socket.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = Connection(handle)
+    tasks: deque[tuple[Recipe, list[Source]]] = deque()
+    unread = 0
     try:
-        recipe: Recipe = connection.recv()
-        tasks: deque[list[Source]] = deque()
-        unread = 0
         while True:
             while not tasks:
                 unread -= _take(connection, tasks)
-            for item in _results(recipe, tasks.popleft()):
+            for item in _results(*tasks.popleft()):
                 if not isinstance(item, Part):
                     connection.send(item)
                     continue
                 while unread >= _PARTS_AHEAD:
                     unread -= _take(connection, tasks)
-                _detach(item, connection)
+                send_part(item, connection)
                 unread += 1
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 
 
-def _take(connection: Connection, tasks: deque[list[Source]]) -> int:
+def _take(connection: Connection, tasks: deque[tuple[Recipe, list[Source]]]) -> int:
     """Take one message: a task, or that a part was read; return how many parts were."""
-    message = connection.recv()
-    if message is None:
+    if connection.recv() == _TAKEN:
         return 1
-    tasks.append(message)
+    tasks.append(receive_object(connection))
     return 0
 
 
@@ -220,62 +258,5 @@ def _results(recipe: Recipe, sources: list[Source]) -> Iterator[Any]:
         yield _END
     except LmdbloaderError as error:
         yield error
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        raise
-    except BaseException:
+    except Exception:
         yield WorkerError(f"converting {sources[0].name} to {sources[-1].name} failed:\n{traceback.format_exc()}")
-
-
-def _detach(part: Part, connection: Connection) -> None:
-    """Send a part: its values through memory that both processes map, the rest as a message."""
-    handle = _memory_file()
-    try:
-        for block in part.blocks:
-            _write_all(handle, block.value)
-        lengths = [block.value.size for block in part.blocks]
-        blocks = tuple(replace(b, value=n) for b, n in zip(part.blocks, lengths, strict=True))
-        chunk = part.chunk
-        if chunk is not None:
-            # The parent needs the rows of the index, not a second copy of the pixels.
-            nothing = np.empty(0, np.uint8)
-            chunk = replace(chunk, payloads={name: replace(p, data=nothing) for name, p in chunk.payloads.items()})
-        connection.send(replace(part, blocks=blocks, chunk=chunk))
-        with socket.socket(fileno=os.dup(connection.fileno())) as channel:
-            socket.send_fds(channel, [b"m"], [handle])
-    finally:
-        os.close(handle)
-
-
-def _attach(part: Part, connection: Connection) -> Part:
-    with socket.socket(fileno=os.dup(connection.fileno())) as channel:
-        _, handles, _, _ = socket.recv_fds(channel, 1, 1)
-    if len(handles) != 1:
-        raise EOFError
-    try:
-        nbytes = os.fstat(handles[0]).st_size
-        if not nbytes:
-            return part
-        populate = getattr(mmap, "MAP_POPULATE", 0)
-        memory = mmap.mmap(handles[0], nbytes, flags=mmap.MAP_SHARED | populate, prot=mmap.PROT_READ)
-    finally:
-        os.close(handles[0])
-    whole = pa.py_buffer(memory)
-    blocks, at = [], 0
-    for block in part.blocks:
-        length: Any = block.value
-        blocks.append(replace(block, value=whole.slice(at, length)))
-        at += length
-    return replace(part, blocks=tuple(blocks))
-
-
-def _memory_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("lmdbloader", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
-def _write_all(handle: int, data: Any) -> None:
-    view = memoryview(data).cast("B")
-    while view.nbytes:
-        view = view[os.write(handle, view) :]

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from lmdbloader import __version__
-from lmdbloader.codecs import Payloads, check_codec, encode_image, encode_many, join, saves_enough
-from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.format import (
-    ARRAY_DTYPES,
-    MAX_PAYLOAD_NBYTES,
-    TILE_SIZE,
-    Codec,
-    Field,
-    FieldType,
-    Kind,
-    array_type,
-    make_field,
-)
+from lmdbloader.codecs import Payloads, check_codec, saves_enough
+from lmdbloader.conversion.places import named_folder
+from lmdbloader.conversion.values import encode_payloads, guess_kind, scalar
+from lmdbloader.errors import OptionError
+from lmdbloader.format import Codec, Field, FieldType, make_field
 from lmdbloader.store import Chunk, Written, check_destination, encode_blocks, estimate_map_nbytes, open_writer
 
 _CHUNK_NBYTES = 8 * 2**20
 _CHUNK_SAMPLES = 4096
-_INT64 = range(-(2**63), 2**63)
+
+
+class Indexable(Protocol):
+    """What has a length and takes numbers as indices, as a torch Dataset does."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
 
 
 def write(
-    samples: Iterable[Any],
+    samples: Iterable[Any] | Indexable,
     path: str | os.PathLike[str],
     *,
     codec: str | Mapping[str, str] = "auto",
@@ -70,7 +65,7 @@ def write(
     >>> lmdbloader.LMDBDataset(path)[3].label
     3
     """
-    out = Path(path)
+    out = named_folder(path)
     check_destination(out, overwrite=overwrite)
     iterator = _iterate(samples)
     first = _take(iterator, 0)
@@ -97,13 +92,16 @@ def write(
         return writer.finish(classes={}, made_by=made_by)
 
 
-def _iterate(samples: Iterable[Any]) -> Iterator[Any]:
-    if hasattr(samples, "__getitem__") and hasattr(samples, "__len__") and not isinstance(samples, Mapping):
-        indexable = cast(Sequence[Any], samples)
-        return (indexable[i] for i in range(len(indexable)))
-    if not isinstance(samples, Iterable):
-        raise OptionError(f"samples of type {type(samples).__name__}: expected an iterable of dicts or tuples")
-    return iter(samples)
+def _iterate(samples: Iterable[Any] | Indexable) -> Iterator[Any]:
+    # A torch Dataset has no __iter__; an IterableDataset has all three methods, but only __iter__ works.
+    if isinstance(samples, Iterable):
+        return iter(samples)
+    if not (hasattr(samples, "__getitem__") and hasattr(samples, "__len__")):
+        raise OptionError(
+            f"samples of type {type(samples).__name__}: expected an iterable, or something with a length and numbers "
+            "as indices, of dicts or tuples"
+        )
+    return (samples[i] for i in range(len(samples)))
 
 
 def _length(samples: Any) -> int:
@@ -140,7 +138,8 @@ def _infer_fields(sample: Any, fields: Mapping[str, FieldType | None] | Sequence
     for name, kind in given.items():
         if kind is not None and not isinstance(kind, FieldType):
             raise OptionError(
-                f"fields[{name!r}] is {kind!r}: expected Image(), Array(), Int(), Float(), Text(), Bytes(), Json() or None"
+                f"fields[{name!r}] is {kind!r}: expected Image(), Array(), Int(), Float(), Text(), Bytes(), Json() "
+                "or None"
             )
     values = _values(sample, tuple(given) or None, 0)
     unknown = set(given) - set(values)
@@ -155,6 +154,9 @@ def _infer_fields(sample: Any, fields: Mapping[str, FieldType | None] | Sequence
 def _values(sample: Any, names: tuple[str, ...] | None, number: int) -> dict[str, Any]:
     """Return a sample's values by field name."""
     if isinstance(sample, Mapping):
+        for name in sample:
+            if not isinstance(name, str):
+                raise OptionError(f"sample {number} has a key {name!r} of type {type(name).__name__}: expected str")
         return dict(sample)
     if isinstance(sample, tuple) and hasattr(sample, "_fields"):
         return dict(zip(sample._fields, sample, strict=True))
@@ -164,7 +166,8 @@ def _values(sample: Any, names: tuple[str, ...] | None, number: int) -> dict[str
         )
     if names is None:
         raise OptionError(
-            f"sample {number} is a plain tuple of {len(sample)} values: name them, for example fields=('image', 'label')"
+            f"sample {number} is a plain tuple of {len(sample)} values: name them, "
+            "for example fields=('image', 'label')"
         )
     if len(names) != len(sample):
         raise OptionError(
@@ -173,46 +176,10 @@ def _values(sample: Any, names: tuple[str, ...] | None, number: int) -> dict[str
     return dict(zip(names, sample, strict=True))
 
 
-def guess_kind(value: Any) -> Kind:
-    """Return the kind of field that a value belongs to.
-
-    >>> guess_kind("a cat"), guess_kind(3), guess_kind([1, None])
-    ('text', 'int', 'json')
-    """
-    if _is_pil(value) or _is_pixels(value):
-        return "image"
-    if isinstance(value, np.ndarray) or _is_tensor(value):
-        return "array"
-    if isinstance(value, bool | np.bool_):
-        return "json"
-    if isinstance(value, int | np.integer):
-        return "int"
-    if isinstance(value, float | np.floating):
-        return "float"
-    if isinstance(value, str):
-        return "text"
-    return "bytes" if isinstance(value, bytes | bytearray | memoryview) else "json"
-
-
-def _is_pil(value: Any) -> bool:
-    return hasattr(value, "getbands") and hasattr(value, "mode")
-
-
-def _is_tensor(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "numpy")
-
-
-def _is_pixels(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
-        plain = value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (1, 3))
-        return plain and value.dtype in (np.uint8, np.uint16)
-    if _is_tensor(value):
-        return value.ndim == 3 and value.shape[0] in (1, 3) and str(value.dtype) in ("torch.uint8", "torch.uint16")
-    return False
-
-
 def _choose_codecs(fields: Sequence[Field], samples: Sequence[Any], codec: str | Mapping[str, str]) -> list[Field]:
     payload_names = [f.name for f in fields if f.is_payload]
+    if isinstance(codec, str):
+        check_codec(codec)
     asked = dict.fromkeys(payload_names, codec) if isinstance(codec, str) else dict(codec)
     for name, value in asked.items():
         if name not in payload_names:
@@ -226,7 +193,7 @@ def _choose_codecs(fields: Sequence[Field], samples: Sequence[Any], codec: str |
         if f.is_payload and wanted == "auto":
             trial = replace(f, codec="lz4")
             column = [_values(s, tuple(x.name for x in fields), i).get(f.name) for i, s in enumerate(samples)]
-            wanted = "lz4" if saves_enough(_encode_payloads(trial, column, 0)[0]) else "raw"
+            wanted = "lz4" if saves_enough(encode_payloads(trial, column, 0)[0]) else "raw"
         chosen.append(replace(f, codec=cast(Codec, wanted)) if f.is_payload else f)
     return chosen
 
@@ -247,108 +214,10 @@ def _encode(fields: Sequence[Field], samples: Sequence[Any], first: int) -> Chun
     plain: dict[str, Any] = {}
     for f in fields:
         if f.is_payload:
-            payloads[f.name], extra = _encode_payloads(f, columns[f.name], first)
+            payloads[f.name], extra = encode_payloads(f, columns[f.name], first)
             plain.update(extra)
         else:
-            plain[f.name] = [_scalar(f, value, first + i) for i, value in enumerate(columns[f.name])]
+            plain[f.name] = [scalar(f, value, first + i) for i, value in enumerate(columns[f.name])]
             if f.kind != "text":
                 plain[f.name] = np.array(plain[f.name], np.int64 if f.kind == "int" else np.float64)
     return Chunk(len(samples), payloads, plain)
-
-
-def _scalar(f: Field, value: Any, number: int) -> int | float | str:
-    if f.kind == "text" and isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise OptionError(f"sample {number}, field {f.name!r}: text that is not valid Unicode ({error})") from error
-        return value
-    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if f.kind == "int" and is_int and int(value) in _INT64:
-        return int(value)
-    if f.kind == "float" and (is_int or isinstance(value, float | np.floating)):
-        return float(value)
-    raise OptionError(
-        f"sample {number}, field {f.name!r}: {value!r:.80} where the first sample had {f.kind}"
-        + (" of 64 bits" * is_int)
-    )
-
-
-def _encode_payloads(f: Field, values: Sequence[Any], first: int) -> tuple[Payloads, dict[str, Any]]:
-    """Return one field's payloads and the columns that describe them."""
-    codec: Codec = f.codec or "raw"
-    if f.kind == "image":
-        images = [_pixels(f, value, first + i) for i, value in enumerate(values)]
-        return join([encode_image(image, codec, f.tile_size or TILE_SIZE) for image in images]), image_geometry(
-            f.name, images
-        )
-    if f.kind == "array":
-        arrays = [_array(f, value, first + i) for i, value in enumerate(values)]
-        types = [array_type(a.dtype.name, a.shape) for a in arrays]
-        return _encode_flat([a.tobytes() for a in arrays], codec), {f"{f.name}.type": types}
-    texts = [_bytes(f, value, first + i) for i, value in enumerate(values)]
-    return _encode_flat(texts, codec), {}
-
-
-def image_geometry(name: str, images: Sequence[npt.NDArray[Any]]) -> dict[str, Any]:
-    """Return the geometry columns of an image field for images (H, W, C)."""
-    shapes = np.array([i.shape for i in images], np.int64).reshape(-1, 3)
-    bits = np.array([8 * i.itemsize for i in images], np.int64)
-    return {
-        f"{name}.height": shapes[:, 0],
-        f"{name}.width": shapes[:, 1],
-        f"{name}.channels": shapes[:, 2],
-        f"{name}.bits": bits,
-    }
-
-
-def _encode_flat(values: Sequence[bytes], codec: Codec) -> Payloads:
-    return encode_many(np.frombuffer(b"".join(values), np.uint8), np.array([len(v) for v in values], np.int64), codec)
-
-
-def _pixels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
-    """Return an image value as (H, W, C)."""
-    where = f"sample {number}, field {f.name!r}"
-    if _is_pil(value):
-        if value.mode not in ("L", "RGB", "I;16"):
-            raise OptionError(f"{where}: a PIL image of mode {value.mode}; expected L, RGB or I;16. Convert it first.")
-        value = np.asarray(value)
-    elif _is_tensor(value) and _is_pixels(value):
-        value = np.moveaxis(value.detach().cpu().numpy(), 0, 2)
-    if not _is_pixels(value) or min(value.shape[:2]) < 1:
-        found = f"{tuple(value.shape)} {value.dtype}" if hasattr(value, "shape") else type(value).__name__
-        raise OptionError(
-            f"{where}: {found}; expected uint8 or uint16 pixels (H, W), (H, W, 1 or 3), or a tensor (1 or 3, H, W)"
-        )
-    image = value[:, :, None] if value.ndim == 2 else value
-    return np.ascontiguousarray(image)
-
-
-def _array(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
-    array = value.detach().cpu().numpy() if _is_tensor(value) else np.asarray(value)
-    if array.dtype.name not in ARRAY_DTYPES or array.nbytes > MAX_PAYLOAD_NBYTES:
-        raise OptionError(
-            f"sample {number}, field {f.name!r}: an array of {array.dtype} and {array.nbytes} bytes; "
-            f"expected one of {', '.join(sorted(ARRAY_DTYPES))} and less than 2 GiB"
-        )
-    return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
-
-
-def _bytes(f: Field, value: Any, number: int) -> bytes:
-    if f.kind == "bytes":
-        if isinstance(value, bytes | bytearray | memoryview):
-            return bytes(value)
-        raise OptionError(f"sample {number}, field {f.name!r}: {type(value).__name__} where the first sample had bytes")
-    try:
-        return json.dumps(value.item() if isinstance(value, np.bool_) else value, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
-        raise OptionError(f"sample {number}, field {f.name!r}: {value!r:.80} cannot be stored ({error})") from error
-
-
-def refuse_inside(out: Path, source: Path) -> None:
-    """Raise DestinationError where one of two folders lies in the other."""
-    a, b = Path(os.path.realpath(out)), Path(os.path.realpath(source))
-    if a == b or b in a.parents or a in b.parents:
-        raise DestinationError(
-            f"{out}: lies inside {source} or the other way round. Choose a destination outside of the source."
-        )

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.codecs import Payloads, checksum, encode_image, encode_many, join
-from lmdbloader.conversion.samples import image_geometry
+from lmdbloader.conversion.values import image_geometry
 from lmdbloader.errors import ImageError
 from lmdbloader.format import TILE_SIZE, TILED_ABOVE_NBYTES, Field
 from lmdbloader.images import DecodePolicy, decode_image
@@ -22,6 +22,7 @@ from lmdbloader.store import Block, Chunk, encode_blocks
 
 # A part of this size is handed on before the next image is decoded, so that memory stays bounded.
 PART_NBYTES = 16 * 2**20
+SCALES = range(2, 9)
 Pixels = npt.NDArray[Any]
 
 
@@ -83,7 +84,7 @@ def convert_sources(recipe: Recipe, sources: Sequence[Source]) -> Iterator[Part]
     done = nbytes = room = 0
     for source in sources:
         try:
-            files = _read_files(source, hashes)
+            files = read_files(source, hashes)
             images, scale = _decode(recipe, source, *files)
             places = _places(recipe, source, images)
         except ImageError as error:
@@ -107,7 +108,7 @@ def hash_files(source: Source) -> int:
     """Return the hash of a source's files that `Part.file_hashes` holds; 0 where one cannot be read."""
     hashes: list[int] = []
     with contextlib.suppress(ImageError):
-        _read_files(source, hashes)
+        read_files(source, hashes)
     return hashes[0]
 
 
@@ -118,47 +119,78 @@ class _Encoded:
     columns: dict[str, Any]
 
 
-def _read_files(source: Source, hashes: list[int]) -> list[bytes]:
+def read_files(source: Source, hashes: list[int] | None = None) -> list[bytes]:
+    """Return the content of a source's one or two files, and append their hash to `hashes`.
+
+    Raises:
+        ImageError: One of them cannot be read.
+    """
     files, digest = [], 0
     try:
         for path in (source.path, source.lr_path):
-            if path is not None:
+            if path is None:
+                continue
+            try:
                 with open(path, "rb") as file:
                     files.append(file.read())
-                digest = checksum(digest.to_bytes(8, "little") + checksum(files[-1]).to_bytes(8, "little"))
-    except OSError as error:
-        raise ImageError(source.name, f"cannot be read ({error.strerror})") from error
+            except OSError as error:
+                raise ImageError(source.name, f"{_which(source, path)}cannot be read ({error.strerror})") from error
+            digest = checksum(digest.to_bytes(8, "little") + checksum(files[-1]).to_bytes(8, "little"))
     finally:
-        hashes.append(digest)
+        if hashes is not None:
+            hashes.append(digest)
     return files
+
+
+def _which(source: Source, path: bytes) -> str:
+    """Return which file of a pair is meant, where its name alone does not tell."""
+    return f"its LR image {os.path.basename(path).decode('utf-8', 'backslashreplace')}: " * (path == source.lr_path)
+
+
+def decode_pair(recipe: Recipe, source: Source, hr_data: bytes, lr_data: bytes) -> tuple[Pixels, Pixels]:
+    """Return the HR and the LR image of a pair.
+
+    Raises:
+        ImageError: One of them cannot be used; the pair goes by the name of the HR image.
+    """
+    hr = decode_image(hr_data, recipe.policy, name=source.name)
+    try:
+        return hr, decode_image(lr_data, recipe.policy, name=source.name)
+    except ImageError as error:
+        raise ImageError(source.name, _which(source, source.lr_path or b"") + error.reason) from error
 
 
 def _decode(recipe: Recipe, source: Source, data: bytes, lr_data: bytes | None = None) -> tuple[dict[str, Pixels], int]:
     """Return whole images by field, and the scale of the first field to the last."""
-    image = decode_image(data, recipe.policy, name=source.name)
     if lr_data is not None:
-        lr_name = f"{source.name} (LR {os.fsdecode(source.lr_path or b'')!r})"
-        lr = decode_image(lr_data, recipe.policy, name=lr_name)
-        scale = pair_scale(image, lr, recipe.scale, source.name)
-        # The bicubic of the pair's maker is not known, so only a pair that is far off is refused.
-        found = psnr_between(downscale(image, scale), lr)
-        if found < recipe.min_pair_psnr:
-            raise ImageError(
-                source.name,
-                f"the HR image downscaled by {scale} and the LR image agree to {found:.1f} dB only, expected at least "
-                f"{recipe.min_pair_psnr:g}: another picture, or not aligned (--min-pair-psnr sets the bound)",
-            )
-        return {"lr": lr, "hr": image}, scale
-    if recipe.scale:
-        hr = crop_to_multiple(image, recipe.scale)
-        if min(hr.shape) < 1:
-            raise ImageError(
-                source.name, f"{image.shape[1]}x{image.shape[0]} pixels are less than one at scale {recipe.scale}"
-            )
-        if recipe.bicubic == "pillow" and hr.dtype != np.uint8:
-            raise ImageError(source.name, "16-bit pixels cannot be scaled by Pillow's bicubic; use --bicubic matlab")
-        return {"lr": downscale(hr, recipe.scale, method=recipe.bicubic), "hr": hr}, recipe.scale
-    return {"image": image}, 1
+        return _decode_checked_pair(recipe, source, data, lr_data)
+    image = decode_image(data, recipe.policy, name=source.name)
+    if recipe.scale is None:
+        return {"image": image}, 1
+    if min(image.shape[:2]) < recipe.scale:
+        raise ImageError(
+            source.name, f"{image.shape[1]}x{image.shape[0]} pixels are less than one pixel at scale {recipe.scale}"
+        )
+    if recipe.bicubic == "pillow" and image.dtype != np.uint8:
+        raise ImageError(source.name, "16-bit pixels cannot be scaled by Pillow's bicubic; use --bicubic matlab")
+    hr = crop_to_multiple(image, recipe.scale)
+    return {"lr": downscale(hr, recipe.scale, method=recipe.bicubic), "hr": hr}, recipe.scale
+
+
+def _decode_checked_pair(
+    recipe: Recipe, source: Source, hr_data: bytes, lr_data: bytes
+) -> tuple[dict[str, Pixels], int]:
+    hr, lr = decode_pair(recipe, source, hr_data, lr_data)
+    scale = pair_scale(hr, lr, recipe.scale, source.name)
+    # The bicubic of the pair's maker is not known, so only a pair that is far off is refused.
+    found = psnr_between(downscale(hr, scale), lr)
+    if found < recipe.min_pair_psnr:
+        raise ImageError(
+            source.name,
+            f"the HR image downscaled by {scale} and the LR image agree to {found:.1f} dB only, expected at least "
+            f"{recipe.min_pair_psnr:g}: another picture, or not aligned (--min-pair-psnr sets the bound)",
+        )
+    return {"lr": lr, "hr": hr}, scale
 
 
 def pair_scale(hr: Pixels, lr: Pixels, expected: int | None, name: str) -> int:
@@ -168,9 +200,11 @@ def pair_scale(hr: Pixels, lr: Pixels, expected: int | None, name: str) -> int:
         ImageError: Not the same whole number both ways, not the expected one, or other channels or bits.
     """
     sizes = f"HR is {hr.shape[1]}x{hr.shape[0]}, LR is {lr.shape[1]}x{lr.shape[0]}"
-    scale = hr.shape[0] // lr.shape[0]
-    if scale < 2 or hr.shape[0] != scale * lr.shape[0] or hr.shape[1] != scale * lr.shape[1]:
-        raise ImageError(name, f"{sizes}: expected the same whole multiple (2 or more) both ways")
+    scale = int(hr.shape[0] // lr.shape[0])
+    if scale not in SCALES or hr.shape[0] != scale * lr.shape[0] or hr.shape[1] != scale * lr.shape[1]:
+        raise ImageError(
+            name, f"{sizes}: expected the same whole multiple ({SCALES.start} to {SCALES.stop - 1}) both ways"
+        )
     if expected is not None and scale != expected:
         raise ImageError(name, f"{sizes}: that is scale {scale}, expected {expected}")
     if hr.shape[2] != lr.shape[2] or hr.dtype != lr.dtype:

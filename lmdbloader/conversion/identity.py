@@ -1,0 +1,94 @@
+"""What a dataset was made from and how: the description that its manifest keeps, and whether it still holds."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lmdbloader import __version__
+from lmdbloader.conversion.tasks import Recipe, hash_files
+from lmdbloader.errors import CorruptError, DestinationError, FormatError
+from lmdbloader.format import MANIFEST_FILE, Manifest
+from lmdbloader.sources import Listing, Source
+from lmdbloader.store import Reader, is_dataset, read_manifest
+
+
+class ContentHash:
+    """The digest of all input files, source by source."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def add(self, file_hashes: Iterable[int]) -> None:
+        """Append the hashes of the next sources' files."""
+        self._digest.update(b"".join(h.to_bytes(8, "little") for h in file_hashes))
+
+    def __str__(self) -> str:
+        return "blake2b:" + self._digest.hexdigest()
+
+
+def describe(recipe: Recipe, listing: Listing, codec: str) -> dict[str, Any]:
+    """Return how the dataset is made: nothing in it depends on the time, the machine or where the folders lie."""
+    names = hashlib.blake2b(digest_size=16)
+    for s in listing.sources:
+        names.update(f"{s.name}\0{os.path.basename(s.lr_path or b'')!r}\0{s.nbytes}\0".encode())
+    options = {key: value for key, value in asdict(recipe).items() if key != "fields"}
+    options["codec"] = codec
+    return {
+        "lmdbloader": __version__,
+        "layout": listing.layout,
+        "options": options,
+        "inputs": {"num_sources": len(listing.sources), "names_and_sizes": "blake2b:" + names.hexdigest()},
+    }
+
+
+def find_finished(target: Path, made_by: Mapping[str, Any], listing: Listing) -> Manifest | None:
+    """Return the manifest of a dataset that was made from the same inputs with the same options.
+
+    Args:
+        target: Where it would be.
+        made_by: What `describe` returned.
+        listing: The inputs; their content is read only where one of them is newer than the dataset.
+
+    Raises:
+        DestinationError: It is such a dataset, but damaged.
+    """
+    if not is_dataset(target):
+        return None
+    try:
+        manifest = read_manifest(target)
+    except FormatError:
+        return None
+    old = manifest.made_by
+    inputs = old.get("inputs", {})
+    same = {k: v for k, v in inputs.items() if k != "content"} == made_by["inputs"]
+    # The release may differ: a dataset made by an older one is still made.
+    same = same and all(old.get(key) == made_by[key] for key in ("layout", "options"))
+    if not same or (_changed_since(target, listing) and _content(listing.sources) != inputs.get("content")):
+        return None
+    try:
+        Reader(target)
+    except (CorruptError, FormatError) as error:
+        raise DestinationError(
+            f"{target}: was made from the same inputs with the same options, but is damaged. "
+            f"Make it anew with --overwrite. {error}"
+        ) from error
+    return manifest
+
+
+def _changed_since(target: Path, listing: Listing) -> bool:
+    """Return whether an input is newer than the dataset: then only its content can tell."""
+    made = (target / MANIFEST_FILE).stat().st_mtime_ns
+    paths = (p for s in listing.sources for p in (s.path, s.lr_path) if p is not None)
+    return any(max((info := os.stat(p)).st_mtime_ns, info.st_ctime_ns) >= made for p in paths)
+
+
+def _content(sources: Iterable[Source]) -> str:
+    content = ContentHash()
+    for source in sources:
+        content.add([hash_files(source)])
+    return str(content)

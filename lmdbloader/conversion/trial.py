@@ -1,0 +1,95 @@
+"""What is found out from a few of the inputs before anything is written: fields, scale, codecs and the map's size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lmdbloader.codecs import Payloads, join, saves_enough
+from lmdbloader.conversion.pool import WorkerPool
+from lmdbloader.conversion.tasks import Recipe, decode_pair, pair_scale, read_files
+from lmdbloader.errors import ImageError, SourceError
+from lmdbloader.format import Field, make_field
+from lmdbloader.sources import Layout, Source
+from lmdbloader.store import estimate_map_nbytes
+
+_TRIAL_SOURCES = 8
+_TRIAL_NBYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a few inputs promise of all.
+
+    Attributes:
+        fields: Of the dataset, their codecs settled.
+        map_nbytes: Estimated size of LMDB's map.
+        num_sources: Inputs that were tried.
+    """
+
+    fields: tuple[Field, ...]
+    map_nbytes: int
+    num_sources: int = 0
+
+
+def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int:
+    """Return the scale that the first readable pair has; every other one must have it too.
+
+    Raises:
+        ImageError: The first pair (or, where the recipe skips, each) cannot be used.
+    """
+    error: ImageError | None = None
+    for source in sources:
+        try:
+            hr, lr = decode_pair(recipe, source, *read_files(source))
+            return pair_scale(hr, lr, recipe.scale, source.name)
+        except ImageError as problem:
+            error = error or problem
+        if recipe.on_error == "stop":
+            break
+    raise error or SourceError("there are no pairs")
+
+
+def make_fields(recipe: Recipe, layout: Layout, codec: str) -> tuple[Field, ...]:
+    """Return the fields of the dataset; "auto" tries lz4 first and decides from what it saves."""
+    names = ("lr", "hr") if recipe.scale else ("image",)
+    fields = [make_field(name, "image", "raw" if codec == "raw" else "lz4") for name in names]
+    return (*fields, make_field("label", "int")) if layout == "classes" else tuple(fields)
+
+
+def try_out(recipe: Recipe, sources: Sequence[Source], pool: WorkerPool, codec: str) -> Trial:
+    """Encode some inputs, evenly spread, to choose the codecs and to estimate the map size."""
+    chosen = _choose(sources)
+    # Whatever is wrong with them, the conversion itself will say it.
+    parts = pool.convert(replace(recipe, on_error="skip"), [[s] for s in chosen])
+    # Only the sizes are kept: the pixels of several photographs are many.
+    tried = [(p.chunk.num_samples, {n: _sizes(x) for n, x in p.chunk.payloads.items()}) for p in parts if p.chunk]
+    if not tried:
+        return Trial(recipe.fields, estimate_map_nbytes(sum(s.nbytes for s in sources), len(sources)))
+    stored = 0
+    fields = []
+    for f in recipe.fields:
+        if not f.is_payload:
+            fields.append(f)
+            continue
+        payloads = join([payloads[f.name] for _, payloads in tried])
+        keep = codec != "auto" or saves_enough(payloads)
+        stored += int((payloads.stored_nbytes if keep else payloads.raw_nbytes).sum())
+        fields.append(f if keep else replace(f, codec="raw"))
+    growth = sum(s.nbytes for s in sources) / max(sum(s.nbytes for s in chosen), 1)
+    num_samples = sum(count for count, _ in tried)
+    return Trial(tuple(fields), estimate_map_nbytes(stored * growth, num_samples * growth), len(chosen))
+
+
+def _choose(sources: Sequence[Source]) -> list[Source]:
+    step = max(1, len(sources) // _TRIAL_SOURCES)
+    chosen: list[Source] = []
+    for source in sources[step // 2 :: step]:
+        chosen.append(source)
+        if len(chosen) >= 2 and sum(s.nbytes for s in chosen) >= _TRIAL_NBYTES:
+            break
+    return chosen
+
+
+def _sizes(payloads: Payloads) -> Payloads:
+    return replace(payloads, data=payloads.data[:0].copy())
