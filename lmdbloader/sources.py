@@ -89,6 +89,8 @@ def list_sources(
     if hr is not None and lr is not None:
         if layout not in ("auto", "pairs"):
             raise OptionError(f"layout {layout!r} with --hr and --lr: they make pairs")
+        if src is not None:
+            raise OptionError(f"{src} together with --hr and --lr: give either one folder or the two")
         return _list_pairs(hr, lr)
     if src is None:
         raise OptionError("nothing to convert: give a folder, or --hr and --lr")
@@ -96,7 +98,7 @@ def list_sources(
     if halves:
         return _list_pairs(*halves)
     if layout == "pairs":
-        raise SourceError(f"{src}: has no pair of folders whose names end in HR and LR. Name them with --hr and --lr.")
+        raise SourceError(f"{src}: has no pair of folders named like x_HR and x_LR. Name them with --hr and --lr.")
     files, ignored = _walk(src)
     if not files:
         suffixes = " ".join(sorted(IMAGE_SUFFIXES))
@@ -141,7 +143,8 @@ def _list_pairs(hr: Path, lr: Path) -> Listing:
                 f" and {len(alone) - _NAMES_SHOWN} more" if len(alone) > _NAMES_SHOWN else ""
             )
             raise SourceError(
-                f"{folder}: no partner in {other} for {shown}. Pairs are matched by name: 0001.png with 0001.png or 0001x2.png."
+                f"{folder}: no partner in {other} for {shown}. "
+                "Pairs are matched by name: 0001.png with 0001.png or 0001x2.png."
             )
     sources = []
     for stem, (name, size) in high_by_stem.items():
@@ -163,12 +166,15 @@ def _by_stem(folder: Path, files: Sequence[tuple[bytes, bytes, int]]) -> dict[by
 
 
 def _find_halves(src: Path) -> tuple[Path, Path] | None:
-    """Return the HR and LR folders below `src`, None unless there is exactly one of each."""
+    """Return the HR and LR folders below `src`, None unless there is one of each."""
     folders = [p for p in sorted(src.iterdir()) if p.is_dir() and not p.is_symlink()]
     high = [p for p in folders if re.search(r"(^|[_-])hr$", p.name, re.IGNORECASE)]
     low = [p for p in folders if re.search(r"(^|[_-])lr([_-]|$)", p.name, re.IGNORECASE)]
-    if len(high) != 1 or len(low) != 1:
+    if not high or not low:
         return None
+    if len(high) > 1 or len(low) > 1:
+        names = ", ".join(p.name for p in (*high, *low))
+        raise SourceError(f"{src}: holds {names}. Say which two make the pairs with --hr and --lr.")
     inner = [p for p in sorted(low[0].iterdir()) if p.is_dir() and re.fullmatch(r"[xX][2-9]", p.name)]
     if len(inner) > 1:
         raise SourceError(f"{low[0]}: holds {', '.join(p.name for p in inner)}. Say which one with --hr and --lr.")
@@ -190,7 +196,7 @@ def _walk(root: Path) -> tuple[list[tuple[bytes, int]], list[tuple[str, str]]]:
             ignored.append((_text(name), f"{error.strerror}"))
             continue
         if not regular:
-            ignored.append((_text(name), "not a regular file"))
+            ignored.append((_text(name), "a broken link" if entry.is_symlink() else "not a regular file"))
     return sorted(files), sorted(ignored)
 
 
@@ -205,7 +211,7 @@ def _entries(root: bytes, prefix: bytes) -> Iterator[tuple[bytes, os.DirEntry[by
         # A link to a folder could lead in a circle, or list the same image twice.
         if entry.is_dir(follow_symlinks=False):
             yield from _entries(root, name)
-        elif not (entry.is_symlink() and entry.is_dir()):
+        elif not (entry.is_symlink() and os.path.isdir(entry.path)):
             yield name, entry
 
 
