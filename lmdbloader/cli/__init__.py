@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -20,8 +21,15 @@ _COMMANDS = (convert, info, verify, preview, extract)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 done, 1 refused or found damage, 2 wrong usage, 130 interrupted."""
     parser = make_parser()
-    options = parser.parse_args(arguments)
+    options, rest = parser.parse_known_args(arguments)
+    # argparse takes a varying number of paths only up to the next option: `convert SRC --scale 2 OUT`.
+    if rest and (not hasattr(options, "paths") or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.paths += rest
     signal.signal(signal.SIGTERM, _stop)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path may hold what the terminal's encoding has not
     try:
         status: int = options.run(options)
         sys.stdout.flush()
@@ -46,7 +54,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lmdbloader",
         description="Turn a folder of images into one memory-mapped LMDB dataset, look at it, and check it.",
-        epilog="`lmdbloader COMMAND --help` tells what a command does. Start with: lmdbloader convert PHOTOS train.lmdb",
+        epilog="lmdbloader COMMAND --help tells what a command does. Start with: lmdbloader convert PHOTOS train.lmdb",
     )
     parser.add_argument("--version", action="version", version=f"lmdbloader {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

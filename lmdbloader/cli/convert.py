@@ -9,28 +9,41 @@ from typing import Any
 from lmdbloader.cli.text import mebibytes
 
 _DESCRIPTION = """\
-Convert a folder of images (or of pairs) into one dataset, OUT.
+Convert a folder of images, or of image pairs, into one dataset: the folder OUT.
 
-Layouts: "images" takes every image in SRC and below (field image; with --scale, lr and hr). "pairs" takes a folder of
-high-resolution and one of low-resolution images, matched by name (0001.png with 0001.png or 0001x2.png; fields lr, hr).
-"classes" takes one subfolder per class (fields image, label). "auto" takes pairs where SRC has a folder ending in HR and
-one in LR, classes where all images lie in two or more subfolders and neither patches nor a scale are asked for, images
-otherwise. Samples follow the byte order of the relative path; patches go from the top left, row by row.
+layouts of SRC, found by looking unless --layout says which:
+  images   every image in SRC and in the folders below it
+           (field image; fields lr and hr with --scale)
+  pairs    a folder of high-resolution and one of low-resolution images, matched
+           by name: 0001.png with 0001.png or 0001x2.png (fields lr and hr).
+           Found where SRC has one folder named like x_HR and one like x_LR.
+  classes  one folder for each class (fields image and label). Found where all
+           images lie in two or more folders and neither --patch-size nor
+           --scale is given.
+Samples follow the byte order of the relative paths. Patches start at the top
+left of an image and go row by row; what is left at its right and bottom edges
+is not used.
 """
 
 _EPILOG = """\
-What happens to images that are not plain 8-bit grey or RGB:
-  EXIF rotation is applied. Palette, CMYK and YCbCr become RGB, 1-bit becomes grey. 16 bits stay 16 bits (uint16).
-  Transparency is refused unless --alpha drop or white. Files of several frames are refused. So are images of more than
-  --max-pixels. A file that does not decode, or decodes only with warnings, stops the conversion, or is left out and listed
-  in OUT/skipped.tsv with --on-error skip. Links to folders are not followed; what is no regular file is named and left out.
+images that are not plain 8-bit grey or RGB:
+  EXIF rotation is applied. Palette, CMYK and YCbCr become RGB; 1 bit becomes
+  8-bit grey; 16 bits stay 16 bits (uint16). Transparency is refused unless
+  --alpha says what to do. Files of several frames are refused, and so are images
+  of more than --max-pixels. A file that does not decode is refused.
+  What is refused stops the conversion, or, with --on-error skip, is left out and
+  listed at the end and in OUT/skipped.tsv.
+  Links to folders are not followed. Broken links and whatever else is no regular
+  file are named and left out.
 
-An OUT made from the same inputs with the same options is left as it is (exit status 0). Whatever fails, nothing
-half-written stays behind. Exit status: 0 done, 1 refused, 2 wrong usage.
+An OUT that was made from the same inputs with the same options is left as it is.
+Whatever fails, nothing half-written stays behind.
+Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 examples:
-  lmdbloader convert photos/ train.lmdb --patch-size 96 --stride 48 --scale 2
-  lmdbloader convert train.lmdb --hr DIV2K_train_HR --lr DIV2K_train_LR_bicubic/X2 --patch-size 96
+  lmdbloader convert photos train.lmdb --patch-size 96 --stride 48 --scale 2
+  lmdbloader convert --hr DIV2K_train_HR --lr DIV2K_train_LR_bicubic/X2 \\
+      train.lmdb --patch-size 96
   lmdbloader convert imagenet/train train.lmdb --layout classes
 """
 
@@ -43,13 +56,13 @@ def add_parser(commands: Any) -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="lmdbloader convert [SRC] OUT [options]",
+        usage="lmdbloader convert SRC OUT [options]\n       lmdbloader convert --hr DIR --lr DIR OUT [options]",
     )
     parser.add_argument(
         "paths",
         nargs="+",
-        metavar="[SRC] OUT",
-        help="folder of images (not with --hr and --lr), and the dataset to make",
+        metavar="SRC OUT",
+        help="the folder of images, and the dataset to make from it",
     )
     what = parser.add_argument_group("what to take")
     what.add_argument(
@@ -58,61 +71,72 @@ def add_parser(commands: Any) -> None:
         choices=("auto", "images", "pairs", "classes"),
         help="how SRC is laid out (default: auto)",
     )
-    what.add_argument("--hr", metavar="DIR", help="folder of the high-resolution images of pairs")
+    what.add_argument("--hr", metavar="DIR", help="folder of the high-resolution images of pairs, instead of SRC")
     what.add_argument("--lr", metavar="DIR", help="folder of the low-resolution images of pairs")
     what.add_argument(
         "--min-pair-psnr",
         type=float,
         default=20.0,
         metavar="DB",
-        help="refuse given pairs that agree less, HR downscaled against LR (default: 20)",
+        help="refuse a given pair when its downscaled HR image and its LR image agree less than this, PSNR in dB "
+        "(default: 20)",
     )
     how = parser.add_argument_group("what to make of it")
     how.add_argument(
         "--patch-size",
         type=int,
         metavar="N",
-        help="cut patches of N x N (high-resolution) pixels; default: whole images",
+        help="cut patches of N x N pixels, of hr where there are pairs (default: store whole images)",
     )
     how.add_argument("--stride", type=int, metavar="M", help="distance between patches (default: the patch size)")
     how.add_argument(
         "--scale",
         type=int,
         metavar="S",
-        help="make lr by bicubic downscaling, 2, 3 or 4; hr is cropped to a multiple first",
+        help="make lr from hr, S times smaller (2 to 8), by bicubic downscaling; hr is first cropped at the right "
+        "and bottom to a multiple of S. Of given pairs: the factor that they must have",
     )
     how.add_argument(
         "--bicubic",
         default="matlab",
         choices=("matlab", "pillow"),
-        help="matlab: imresize as in the literature (default)",
+        help="which bicubic: MATLAB's imresize, as the literature uses it (default), or Pillow's",
     )
     how.add_argument(
         "--codec",
         default="auto",
-        help="raw, lz4, or auto: lz4 where it saves 10 %% of a sample of the inputs (default)",
+        metavar="{auto,raw,lz4}",
+        help="how pixels are stored (default: auto, which takes lz4 where it saves 10 %% of a few of the inputs)",
     )
     bad = parser.add_argument_group("unusual images")
     bad.add_argument(
         "--alpha",
         default="refuse",
         choices=("refuse", "drop", "white"),
-        help="what to do with transparency (default: refuse)",
+        help="transparent images: refuse them (default), drop the transparency, or lay them over white",
     )
     bad.add_argument(
         "--max-pixels", type=int, default=200_000_000, metavar="N", help="refuse larger images (default: 200 million)"
     )
     bad.add_argument(
-        "--on-error", default="stop", choices=("stop", "skip"), help="at an image that cannot be used (default: stop)"
+        "--on-error",
+        default="stop",
+        choices=("stop", "skip"),
+        help="what to do at an image that cannot be used (default: stop)",
     )
     run = parser.add_argument_group("running")
     run.add_argument(
         "--workers",
         type=int,
         metavar="N",
-        help="processes (default: the cores that this process may use); OUT does not depend on it",
+        help="worker processes (default: the cores that this process may use, fewer for small inputs); OUT does not "
+        "depend on it",
     )
-    run.add_argument("--overwrite", action="store_true", help="replace the dataset at OUT once the new one is complete")
+    run.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="convert anew, and replace the dataset at OUT once the new one is complete",
+    )
     run.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.set_defaults(run=_run, parser=parser)
 
@@ -160,7 +184,8 @@ def _run(options: argparse.Namespace) -> int:
 def _show(report: Any) -> None:
     if report.was_finished:
         print(
-            f"{report.path}: made already from the same inputs with the same options ({report.num_samples} samples); nothing to do"
+            f"{report.path}: made already from the same inputs with the same options "
+            f"({report.num_samples} samples); nothing to do"
         )
         return
     sizes = report.sizes
@@ -170,7 +195,8 @@ def _show(report: Any) -> None:
     print(f"{report.path}: {report.num_samples} samples in {report.seconds:.1f} s ({rate:.1f} inputs/s){grown}")
     print(f"  pixels   {mebibytes(sizes['raw_nbytes'])}, stored as {mebibytes(sizes['payload_nbytes'])} of payload")
     print(
-        f"  data.mdb {mebibytes(sizes['data_nbytes'])}, {ratio:.3f} x the payload; index.arrow {mebibytes(sizes['index_nbytes'])}"
+        f"  data.mdb {mebibytes(sizes['data_nbytes'])}, {ratio:.3f} x the payload; "
+        f"index.arrow {mebibytes(sizes['index_nbytes'])}"
     )
 
 

@@ -7,9 +7,11 @@ import sys
 from typing import Any
 
 _DESCRIPTION = """\
-Check a dataset completely: LMDB's page structure, every record's and every payload's checksum, the index against the
-records, and the content digest. Prints every damaged sample by number and source file.
-Exit status: 0 sound, 1 damaged (or no dataset).
+Check a dataset completely: LMDB's page structure, every record's and every
+payload's checksum, the index against the records, and the content digest.
+Prints every damaged sample by number and source file.
+
+Exit status: 0 sound, 1 damaged (or no dataset), 2 wrong usage.
 """
 
 
@@ -44,6 +46,7 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     samples = len({damage.sample for damage in found.damaged})
     print(
-        f"{options.dataset}: DAMAGED: {samples} of {found.num_samples} samples, {len(found.problems)} problems of the dataset as a whole"
+        f"{options.dataset}: DAMAGED: {samples} of {found.num_samples} samples, "
+        f"{len(found.problems)} problems of the dataset as a whole"
     )
     return 1
