@@ -50,7 +50,7 @@ def is_dataset(path: Path) -> bool:
     """Return whether a folder holds a finished dataset of ours, of any format version."""
     try:
         data = (path / MANIFEST_FILE).read_bytes()
-        return json.loads(data).get("format") == FORMAT_NAME
+        return bool(json.loads(data).get("format") == FORMAT_NAME)
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 

@@ -148,7 +148,8 @@ class Reader:
 
     def raw_nbytes(self, name: str, rows: I64) -> I64:
         """Return the decoded lengths (n,) of a payload field's values."""
-        return self.index.arrays[f"{name}.raw_nbytes"][rows].astype(np.int64)
+        nbytes: I64 = self.index.arrays[f"{name}.raw_nbytes"][rows].astype(np.int64)
+        return nbytes
 
     def read_into(self, name: str, rows: I64, out: npt.NDArray[np.uint8], start: I64, *, verify: bool = True) -> None:
         """Decode payloads into a buffer.

@@ -131,7 +131,7 @@ def _each(reader: Reader, name: str, rows: np.ndarray[Any, Any]) -> Iterator[Dam
 def _check_structure(path: Path) -> list[str]:
     """Return what is wrong with LMDB's pages; values are not looked at."""
     try:
-        return [f"{DATA_FILE}: {finding}" for finding in check_pages(str(path), subdir=False)]
+        return [f"{DATA_FILE}: {finding}" for finding in check_pages(str(path), subdir=False)]  # type: ignore[no-untyped-call]
     except VerifyError as error:
         return [f"{DATA_FILE}: {error}"]
 

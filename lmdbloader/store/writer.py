@@ -214,7 +214,7 @@ class Writer:
                 if len(key) == RECORD_KEY_NBYTES:
                     addresses.append(np.frombuffer(value, np.uint8).ctypes.data)
                     lengths.append(len(value))
-                    checksums.append(parse_record_key(key)[1])
+                    checksums.append(parse_record_key(bytes(key))[1])
             if len(addresses) != len(self._spool.blocks()):
                 raise CorruptError(
                     f"{self._partial}: {len(addresses)} records in data.mdb, expected {len(self._spool.blocks())}"
