@@ -23,11 +23,15 @@ LAYERS = (
     "resize",
     "store",
     "sources",
+    "buffers",
+    "batches",
+    "splits",
     "dataset",
     "loading",
     "conversion",
     "superres",
     "looking",
+    "extraction",
     "cli",
     "__main__",
 )
@@ -76,6 +80,13 @@ def violations(package: Path, layers: Sequence[str], homes: dict[str, str]) -> l
 
 def test_every_module_imports_only_from_the_layers_above_it() -> None:
     assert violations(PACKAGE, LAYERS, HOMES) == []
+
+
+def test_every_layer_is_there() -> None:
+    present = {path.stem for path in PACKAGE.glob("*.py")} | {
+        path.parent.name for path in PACKAGE.glob("*/__init__.py")
+    }
+    assert [layer for layer in LAYERS if layer not in present] == []
 
 
 @pytest.mark.parametrize(
