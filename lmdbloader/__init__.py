@@ -11,16 +11,20 @@ if TYPE_CHECKING:
     from lmdbloader.conversion import Report as Report
     from lmdbloader.conversion import convert as convert
     from lmdbloader.conversion import write as write
-    from lmdbloader.loading import dataloader as dataloader
     from lmdbloader.dataset import LMDBDataset as LMDBDataset
     from lmdbloader.format import Array as Array
+    from lmdbloader.format import Bytes as Bytes
+    from lmdbloader.format import Float as Float
     from lmdbloader.format import Image as Image
+    from lmdbloader.format import Int as Int
+    from lmdbloader.format import Json as Json
+    from lmdbloader.format import Text as Text
+    from lmdbloader.loading import dataloader as dataloader
     from lmdbloader.store import verify as verify
 
 # Names load their module when first used: `import lmdbloader` costs no torch, pyarrow or numba.
 _HOMES = {
-    "Array": "lmdbloader.format",
-    "Image": "lmdbloader.format",
+    **dict.fromkeys(("Array", "Bytes", "Float", "Image", "Int", "Json", "Text"), "lmdbloader.format"),
     "LMDBDataset": "lmdbloader.dataset",
     "Report": "lmdbloader.conversion",
     "convert": "lmdbloader.conversion",

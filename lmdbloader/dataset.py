@@ -7,18 +7,19 @@ import json
 import math
 import operator
 import os
-from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
+from lmdbloader.batches import Batch
+from lmdbloader.buffers import Buffers
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.format import Field
+from lmdbloader.splits import share_out
 from lmdbloader.store import SCALE_FACTORS, Reader, check_rows
 
 if TYPE_CHECKING:
@@ -30,64 +31,11 @@ I64 = npt.NDArray[np.int64]
 _HIDDEN_COLUMNS = (".offset", ".stored_nbytes", ".raw_nbytes", ".checksum", ".codec")
 
 
-@cache
-def sample_type(names: tuple[str, ...]) -> type[Any]:
-    """Return the named tuple with these fields; unlike a plain one it pickles without a module that holds it.
-
-    >>> sample_type(("lr", "hr"))(1, 2)
-    Sample(lr=1, hr=2)
-    """
-    base = namedtuple("Sample", names)  # type: ignore[misc]  # noqa: PYI024 - the names are known at run time only
-
-    def __reduce__(self: Any) -> tuple[Any, ...]:
-        # torch pickles uint16 tensors but does not load them again; their bits travel as int16.
-        is_uint16 = tuple(isinstance(v, torch.Tensor) and v.dtype == torch.uint16 for v in self)
-        values = tuple(v.view(torch.int16) if flag else v for v, flag in zip(self, is_uint16, strict=True))
-        return _make_sample, (names, values, is_uint16)
-
-    return type("Sample", (base,), {"__slots__": (), "__reduce__": __reduce__, "__doc__": "One sample of a dataset."})
-
-
-def _make_sample(names: tuple[str, ...], values: tuple[Any, ...], is_uint16: tuple[bool, ...]) -> Any:
-    return sample_type(names)(*[v.view(torch.uint16) if flag else v for v, flag in zip(values, is_uint16, strict=True)])
-
-
-class Batch(Sequence[Any]):
-    """Samples that were read together; each is a named tuple of views of the batch.
-
-    Attributes:
-        columns: For each field its values: one tensor (B, ...) where all have one shape, else a list of B values.
-    """
-
-    __slots__ = ("_length", "columns")
-
-    def __init__(self, columns: Mapping[str, Any], length: int) -> None:
-        self.columns = columns
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._length))]
-        if not -self._length <= index < self._length:
-            raise IndexError(f"sample {index} of a batch of {self._length}")
-        return sample_type(tuple(self.columns))(*[column[index] for column in self.columns.values()])
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(sample_type(tuple(self.columns)), *self.columns.values())
-
-
 class LMDBDataset(Dataset[Any]):
     """A dataset made by lmdbloader, read through a memory map.
 
-    `ds[i]` is a named tuple of the fields: images as uint8 or uint16 tensors (C, H, W), arrays as tensors, labels as int,
-    text as str, bytes as bytes. Slices and lists of numbers give views of the dataset. Subclass it and override
+    `ds[i]` is a named tuple of the fields: images as uint8 or uint16 tensors (C, H, W), arrays as tensors, labels as
+    int, text as str, bytes as bytes. Slices and lists of numbers give views of the dataset. Subclass it and override
     `transform` to change what a sample is. It pickles as its path, and reads from any number of threads and processes.
     """
 
@@ -121,8 +69,9 @@ class LMDBDataset(Dataset[Any]):
         self._transform = transform
         self._rows: I64 | None = None
         self._dtype: torch.dtype | None = None
-        self._uniform: dict[str, tuple[tuple[int, ...], torch.dtype] | None] = {}
+        self._uniform: dict[str, tuple[tuple[int, ...], np.dtype[Any]] | None] = {}
         self._starts: dict[str, I64] = {}
+        self._buffers = Buffers()
 
     @property
     def path(self) -> str:
@@ -231,9 +180,9 @@ class LMDBDataset(Dataset[Any]):
 
     def where(self, condition: pc.Expression) -> Self:
         """Return a view with the samples whose row of `table` fulfils an Arrow expression; no pixel is read."""
-        table = self.table
         import pyarrow as pa
 
+        table = self.table
         numbered = table.append_column("sample number", pa.array(np.arange(table.num_rows)))
         return self.select(numbered.filter(condition).column("sample number").to_numpy())
 
@@ -249,22 +198,8 @@ class LMDBDataset(Dataset[Any]):
         Raises:
             OptionError: The fractions do not add up, there are fewer groups than views, or no such column.
         """
-        shares = np.asarray(fractions, np.float64)
-        if shares.ndim != 1 or not len(shares) or (shares <= 0).any() or abs(shares.sum() - 1) > 1e-6:
-            raise OptionError(f"fractions={list(fractions)!r}: expected positive numbers that add up to 1")
-        group = self._groups(by)
-        names, counts = np.unique(group, return_counts=True)
-        if len(names) < len(shares):
-            what = "samples" if by is None else f"different values of {by!r}"
-            raise OptionError(
-                f"{self.path}: {len(names)} {what} cannot be split into {len(shares)}; give by=None or fewer parts"
-            )
-        order = np.random.default_rng(seed).permutation(len(names))
-        middles = np.cumsum(counts[order]) - counts[order] / 2
-        part_of_group = np.empty(len(names), np.int64)
-        part_of_group[order] = _parts(middles / counts.sum(), shares)
-        part = part_of_group[np.searchsorted(names, group)]
-        return tuple(self.select(part == k) for k in range(len(shares)))
+        parts = share_out(self._groups(by), fractions, seed)
+        return tuple(self.select(part) for part in parts)
 
     def _groups(self, by: str | None) -> npt.NDArray[Any]:
         batch = self.reader.index.batch
@@ -313,14 +248,14 @@ class LMDBDataset(Dataset[Any]):
             return self._read_different_images(name, rows)
         shape, dtype = same
         if self._dtype is not None:
-            scaled = np.empty((len(rows), math.prod(shape)), np.float32)
-            self.reader.read_scaled_into(name, rows, scaled)
-            images = torch.from_numpy(scaled).view(len(rows), *shape)
+            flat = self._buffers.take(4 * len(rows) * math.prod(shape))
+            scaled = flat.view(np.float32).reshape(len(rows), *shape)
+            self.reader.read_scaled_into(name, rows, scaled.reshape(len(rows), math.prod(shape)))
+            images = torch.from_numpy(scaled)
             return images if self._dtype == torch.float32 else images.to(self._dtype)
-        out = torch.empty((len(rows), *shape), dtype=dtype)
-        flat = out.numpy().reshape(-1).view(np.uint8)
+        flat = self._buffers.take(len(rows) * math.prod(shape) * dtype.itemsize)
         self.reader.read_into(name, rows, flat, self._evenly_spaced(name, len(rows), flat.size))
-        return out
+        return torch.from_numpy(flat.view(dtype).reshape(len(rows), *shape))
 
     def _evenly_spaced(self, name: str, count: int, nbytes: int) -> I64:
         """Return where each of `count` equal images starts in a buffer; the last answer is kept, as batches repeat."""
@@ -345,12 +280,12 @@ class LMDBDataset(Dataset[Any]):
             images.append(image if self._dtype is None else image.to(self._dtype))
         return _stack_if_equal(images)
 
-    def _uniform_shape(self, name: str) -> tuple[tuple[int, ...], torch.dtype] | None:
+    def _uniform_shape(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
         """Return the shape and dtype that every image of a field has, None where they differ."""
         if name not in self._uniform:
             columns = [self.reader.index.arrays[f"{name}.{part}"] for part in ("channels", "height", "width", "bits")]
             same = len(self.reader) > 0 and all(bool((column == column[0]).all()) for column in columns)
-            dtype = torch.uint16 if same and columns[3][0] == 16 else torch.uint8
+            dtype = np.dtype(np.uint16 if same and columns[3][0] == 16 else np.uint8)
             self._uniform[name] = (tuple(int(column[0]) for column in columns[:3]), dtype) if same else None
         return self._uniform[name]
 
@@ -359,11 +294,3 @@ def _stack_if_equal(values: list[torch.Tensor]) -> Any:
     if values and all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values):
         return torch.stack(values)
     return values
-
-
-def _parts(middles: npt.NDArray[np.float64], shares: npt.NDArray[np.float64]) -> I64:
-    """Return the part of each of the shuffled groups, given where the middle of each lies in 0..1; no part stays empty."""
-    cuts = np.searchsorted(middles, np.cumsum(shares)[:-1])
-    for k in range(len(cuts)):
-        cuts[k] = min(max(cuts[k], cuts[k - 1] + 1 if k else 1), len(middles) - (len(cuts) - k))
-    return np.searchsorted(cuts, np.arange(len(middles)), side="right")

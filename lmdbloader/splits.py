@@ -1,0 +1,53 @@
+"""How samples are shared out between the parts of a split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.errors import OptionError
+
+I64 = npt.NDArray[np.int64]
+
+
+def share_out(group: npt.NDArray[Any], fractions: Sequence[float], seed: int) -> list[I64]:
+    """Return the positions of each part, ascending, so that equal groups stay together and no part is empty.
+
+    Args:
+        group: (n,) of each sample, for example the number of its photograph.
+        fractions: Share of each part, adding up to 1; kept as nearly as whole groups allow.
+        seed: Of the order in which groups are dealt out.
+
+    Raises:
+        OptionError: The fractions do not add up, or there are fewer groups than parts.
+
+    >>> [part.tolist() for part in share_out(np.array([7, 7, 8, 8, 9, 9]), [2 / 3, 1 / 3], seed=0)]
+    [[0, 1, 4, 5], [2, 3]]
+    """
+    shares = np.asarray(fractions, np.float64)
+    if shares.ndim != 1 or not len(shares) or not (shares > 0).all() or abs(shares.sum() - 1) > 1e-6:
+        raise OptionError(f"fractions={list(fractions)!r}: expected positive numbers that add up to 1")
+    names, counts = np.unique(group, return_counts=True)
+    if len(names) < len(shares):
+        raise OptionError(
+            f"{len(group)} samples in {len(names)} groups (photographs, unless `by` says otherwise) cannot be split "
+            f"into {len(shares)} parts. Give by=None to split sample by sample, or fewer parts."
+        )
+    order = np.random.default_rng(seed).permutation(len(names))
+    middles = (np.cumsum(counts[order]) - counts[order] / 2) / counts.sum()
+    part_of_group = np.empty(len(names), np.int64)
+    part_of_group[order] = _deal(middles, shares)
+    part = part_of_group[np.searchsorted(names, group)]
+    return [np.flatnonzero(part == k) for k in range(len(shares))]
+
+
+def _deal(middles: npt.NDArray[np.float64], shares: npt.NDArray[np.float64]) -> I64:
+    """Return the part of each group, given where the middle of each lies in 0..1; no part stays empty."""
+    cuts = np.searchsorted(middles, np.cumsum(shares)[:-1])
+    for k in range(len(cuts)):
+        least, most = (cuts[k - 1] + 1 if k else 1), len(middles) - (len(cuts) - k)
+        cuts[k] = min(max(cuts[k], least), most)
+    return np.searchsorted(cuts, np.arange(len(middles)), side="right")
