@@ -107,6 +107,8 @@ def _decode(data, i, columns, verify, geometry, tile, out, start, scratch):
     if codec[i] == CODEC_TILES:
         height, width, channels, bits = geometry
         h, w = np.int64(height[i]), np.int64(width[i])
+        if np.float64(h) * w * channels[i] * (bits[i] // 8) != want:  # what follows writes exactly that much
+            return OUT_OF_BOUNDS
         return read_window(
             data, at, nbytes, checksum[i], verify, h, w, np.int64(channels[i]), np.int64(bits[i]) // 8,
             tile, (0, h), (0, w), out, start, scratch,
