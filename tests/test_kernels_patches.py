@@ -1,0 +1,83 @@
+"""Cutting patches and tiles, and compressing many payloads, against plain NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lz4.block
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmdbloader.format import CODEC_LZ4, CODEC_RAW
+from lmdbloader.kernels.patches import compress_many, cut, cut_many, cut_tiles
+
+images = st.tuples(
+    st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 2, 3]), st.sampled_from([np.uint8, np.uint16])
+)
+
+
+def picture(height: int, width: int, channels: int, dtype: Any) -> np.ndarray:
+    """Return an image (H, W, C) no two pixels of which are equal, as far as its dtype goes."""
+    return (np.arange(height * width * channels) * 31).astype(dtype).reshape(height, width, channels)
+
+
+@given(images, st.data())
+def test_cut_is_a_slice_with_its_channels_in_front(image: Any, data: st.DataObject) -> None:
+    pixels = picture(*image)
+    top, left = data.draw(st.integers(0, image[0] - 1)), data.draw(st.integers(0, image[1] - 1))
+    height, width = data.draw(st.integers(1, image[0] - top)), data.draw(st.integers(1, image[1] - left))
+    expected = pixels[top : top + height, left : left + width].transpose(2, 0, 1).ravel()
+    out = np.full(expected.size + 8, 99, pixels.dtype)
+    cut(pixels, top, left, height, width, out)
+    np.testing.assert_array_equal(out[:-8], expected)
+    assert (out[-8:] == 99).all()
+
+
+@given(images, st.data())
+def test_cut_many_cuts_each_of_its_patches(image: Any, data: st.DataObject) -> None:
+    pixels = picture(*image)
+    size = data.draw(st.integers(1, min(image[:2])))
+    places = data.draw(
+        st.lists(st.tuples(st.integers(0, image[0] - size), st.integers(0, image[1] - size)), min_size=1, max_size=5)
+    )
+    tops, lefts = np.array(places, np.int64).T
+    out = np.empty((len(places), image[2] * size * size), pixels.dtype)
+    cut_many(pixels, tops, lefts, size, out)
+    for patch, (top, left) in zip(out, places, strict=True):
+        window = pixels[top : top + size, left : left + size].transpose(2, 0, 1)
+        np.testing.assert_array_equal(patch.reshape(window.shape), window)
+
+
+@given(images, st.integers(1, 50))
+def test_tiles_follow_each_other_row_by_row(image: Any, tile: int) -> None:
+    pixels = picture(*image)
+    out = np.empty(pixels.size, pixels.dtype)
+    cut_tiles(pixels, tile, out)
+    tiles = [
+        pixels[y : y + tile, x : x + tile].transpose(2, 0, 1).ravel()
+        for y in range(0, image[0], tile)
+        for x in range(0, image[1], tile)
+    ]
+    np.testing.assert_array_equal(out, np.concatenate(tiles))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=12), st.integers(0, 99))
+def test_compression_stays_in_its_room_and_keeps_raw_what_does_not_shrink(values: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    parts = [rng.integers(0, top + 1, n, np.uint8) for n, top in values]
+    data = np.concatenate(parts)
+    nbytes = np.array([len(p) for p in parts], np.int64)
+    out = np.full(data.size + 64, 0xA5, np.uint8)
+    out_nbytes, codec = np.empty_like(nbytes), np.empty(len(parts), np.uint8)
+    total = compress_many(data, np.cumsum(nbytes) - nbytes, nbytes, out[: data.size], out_nbytes, codec)
+    assert total == out_nbytes.sum() <= data.size
+    assert (out[data.size :] == 0xA5).all()
+    for part, end, length, code in zip(parts, np.cumsum(out_nbytes), out_nbytes, codec, strict=True):
+        stored = out[end - length : end].tobytes()
+        if code == CODEC_LZ4:
+            assert length < len(part)
+            stored = lz4.block.decompress(stored, len(part))
+        else:
+            assert code == CODEC_RAW
+        assert stored == part.tobytes()
