@@ -1,9 +1,102 @@
-"""`lmdbloader extract`."""
+"""`lmdbloader extract`: a dataset back to files."""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from typing import Any
+
+from lmdbloader.cli.text import mebibytes
+
+_DESCRIPTION = """\
+Write a dataset's samples back to files: images as PNG with the same pixels (8
+or 16 bits, grey or RGB), arrays as .npy, bytes as they were stored. A file is
+called after its sample's source, with its patch's position where there are
+patches (0001_r00096_c00192.png), or after its sample's number where there are
+no sources. Where several fields become files each has a folder (hr/, lr/);
+class folders stay. samples.jsonl has one line a sample: its number, source,
+files, and all other values. Whatever fails, nothing half-written stays behind.
+"""
+
+_EPILOG = """\
+WHICH: 7, -1 (the last), 0:100, -20: and 0:1000:10 as in Python, or several of
+them with commas: 0:10,50,90:100
+
+examples:
+  lmdbloader extract train.lmdb files/
+  lmdbloader extract train.lmdb few/ --samples 0:100 --fields hr
+"""
 
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
+    parser = commands.add_parser(
+        "extract",
+        help="write its samples back to files",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
+    parser.add_argument("folder", metavar="DIR", help="the folder to make; an empty one counts as absent")
+    parser.add_argument("--format", default="png", choices=("png",), help="of images (default: png)")
+    parser.add_argument("--fields", metavar="NAMES", help="with commas between them (default: all)")
+    parser.add_argument("--samples", metavar="WHICH", help="such as 0:100, see below (default: all)")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace, as a whole, a DIR that an earlier extraction made"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    parser.set_defaults(run=_run)
+
+
+def parse_samples(text: str, length: int) -> list[int]:
+    """Return the sample numbers that --samples names, in ascending order, each once.
+
+    Raises:
+        OptionError: Not of the form that the help states, or beyond the end.
+
+    >>> parse_samples("0:3,-1,2", 10)
+    [0, 1, 2, 9]
+    """
+    from lmdbloader.errors import OptionError
+
+    chosen: set[int] = set()
+    for part in text.split(","):
+        try:
+            numbers = [int(piece) if piece.strip() else None for piece in part.split(":")]
+            if len(numbers) > 1:
+                chosen.update(range(length)[slice(*numbers)])
+                continue
+        except (ValueError, TypeError):  # no number, a step of 0, or more than three
+            numbers = [None]
+        number = numbers[0]
+        if number is None:
+            raise OptionError(f"--samples {text!r}: {part!r} is no sample number and no range such as 0:100")
+        if not -length <= number < length:
+            raise OptionError(f"--samples {text!r}: there is no sample {number}; the dataset has {length}")
+        chosen.add(number % length)
+    return sorted(chosen)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from lmdbloader.extraction import extract
+    from lmdbloader.store import read_manifest
+
+    length = read_manifest(options.dataset).num_samples
+    samples = None if options.samples is None else parse_samples(options.samples, length)
+    names = None if options.fields is None else [name.strip() for name in options.fields.split(",") if name.strip()]
+    total = length if samples is None else len(samples)
+    with tqdm(total=total, unit=" samples", disable=options.quiet or not sys.stderr.isatty()) as bar:
+        done = extract(
+            options.dataset,
+            options.folder,
+            fields=names,
+            samples=samples,
+            overwrite=options.overwrite,
+            progress=bar.update,
+        )
+    if not options.quiet:
+        print(f"{done.path}: {done.num_samples:,} samples in {done.num_files:,} files, {mebibytes(done.nbytes)}")
+    return 0

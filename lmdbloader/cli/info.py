@@ -1,9 +1,210 @@
-"""`lmdbloader info`."""
+"""`lmdbloader info`: what a dataset holds and how it was made, on one screen."""
 
 from __future__ import annotations
 
-from typing import Any
+import argparse
+import json
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lmdbloader.cli.text import mebibytes
+
+if TYPE_CHECKING:
+    from lmdbloader.looking import FieldSummary, Summary
+
+_DESCRIPTION = """\
+Show what a dataset holds: its fields with shapes and codecs, its sizes,
+classes and sources, and how it was made. Reads the manifest and the index, and
+no pixels. Sizes of images are width x height.
+"""
+_WIDTH = 80
+_CLASSES_SHOWN = 10
+_TYPES_SHOWN = 3
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_CHANNELS = {1: "grey", 3: "RGB"}
 
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
+    parser = commands.add_parser(
+        "info",
+        help="show what a dataset holds and how it was made",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from lmdbloader.looking import summarize
+
+    summary = summarize(options.dataset)
+    if options.json:
+        print(json.dumps(summary.to_json(), indent=2, allow_nan=False))
+    else:
+        print("\n".join(_screen(summary)))
+    return 0
+
+
+def _screen(summary: Summary) -> Iterator[str]:
+    yield from _wrap(f"{_plain(summary.path)}: {_headline(summary)}", "", "  ")
+    yield ""
+    yield "Fields"
+    yield from _table([(f.name, f.kind, _describe(f)) for f in summary.fields])
+    yield ""
+    yield "Size"
+    yield from _table(list(_sizes(summary)), right=(1, 2))
+    for field, classes in summary.classes.items():
+        yield ""
+        yield f"Classes ({field}): {len(classes):,}"
+        yield from _classes(classes)
+    yield ""
+    yield "How it was made"
+    yield from _table(list(_made_by(summary)))
+    yield ""
+    yield "Digests"
+    yield from _table([(name, _plain(digest)) for name, digest in summary.digests.items()])
+
+
+def _headline(summary: Summary) -> str:
+    text = _count(summary.num_samples, "sample")
+    if summary.num_sources is None or summary.samples_per_source is None:
+        return text
+    fewest, most = summary.samples_per_source
+    text += f" from {_count(summary.num_sources, 'source')}"
+    if most > 1:
+        text += f", {fewest:,} to {most:,} of each" if fewest != most else f", {most:,} of each"
+    return text
+
+
+def _describe(f: FieldSummary) -> str:
+    """Return what a field holds, in words."""
+    if f.height and f.width and f.channels and f.bits:
+        if f.height[0] == f.height[1] and f.width[0] == f.width[1]:
+            size = f"{f.width[0]} x {f.height[0]}"
+        else:
+            size = f"{_extent(f.width)} wide, {_extent(f.height)} high"
+        return f"{size}, {_mix(f.channels, _CHANNELS)}, {_mix(f.bits, {8: '8-bit', 16: '16-bit'})}"
+    if f.types is not None:
+        shown = ", ".join(map(_plain, list(f.types)[:_TYPES_SHOWN]))
+        return shown + (f" and {len(f.types) - _TYPES_SHOWN:,} more" if len(f.types) > _TYPES_SHOWN else "")
+    if f.length:
+        return f"{_extent(f.length)} {'characters' if f.kind == 'text' else 'bytes'}"
+    if f.kind in ("int", "float"):
+        text = f"{f.values[0]:,.6g} to {f.values[1]:,.6g}" if f.values else ""
+        return f"{text}, {f.num_not_finite:,} not finite".removeprefix(", ") if f.num_not_finite else text
+    return ""
+
+
+def _sizes(summary: Summary) -> Iterator[tuple[str, ...]]:
+    yield "", "decoded", "stored", "", ""
+    for f in summary.fields:
+        if f.raw_nbytes is not None and f.stored_nbytes is not None:
+            share = f"{f.stored_nbytes / f.raw_nbytes:.0%}" if f.raw_nbytes else ""
+            yield f.name, mebibytes(f.raw_nbytes), mebibytes(f.stored_nbytes), share, _shares(f.codecs or {})
+    sizes = summary.sizes
+    yield (
+        "all", mebibytes(sizes["raw_nbytes"]), mebibytes(sizes["payload_nbytes"]), "",
+        f"compressed {summary.compression_ratio:.2f} : 1",
+    )  # fmt: skip
+    yield "data.mdb", "", mebibytes(sizes["data_nbytes"]), "", f"{summary.waste_ratio:.3f} x what is stored"
+    each = sizes["index_nbytes"] / max(summary.num_samples, 1)
+    yield "index.arrow", "", mebibytes(sizes["index_nbytes"]), "", f"{each:,.0f} bytes a sample"
+
+
+def _shares(codecs: Mapping[str, int]) -> str:
+    total = sum(codecs.values())
+    return ", ".join(name if count == total else f"{name} {count / total:.0%}" for name, count in codecs.items())
+
+
+def _classes(classes: Iterable[tuple[str, int]]) -> Iterator[str]:
+    ranked = sorted(classes, key=lambda item: -item[1])
+    shown = [(_plain(name), f"{count:,}") for name, count in ranked[:_CLASSES_SHOWN]]
+    yield from _table(shown, right=(1,))
+    if len(ranked) > _CLASSES_SHOWN:
+        rest = [count for _, count in ranked[_CLASSES_SHOWN:]]
+        yield f"  and {len(rest):,} more with {rest[-1]:,} to {rest[0]:,} samples each"
+
+
+def _made_by(summary: Summary) -> Iterator[tuple[str, str]]:
+    made = summary.made_by
+    yield "release", f"lmdbloader {_value(made.get('lmdbloader', '?'))}, format version {summary.format_version}"
+    yield "layout", _value(made.get("layout", "?"))
+    options = made.get("options")
+    yield "options", ", ".join(_flatten(options)) if isinstance(options, Mapping) else _value(options)
+    inputs = made.get("inputs")
+    if isinstance(inputs, Mapping):
+        text = _value(inputs.get("num_sources"))
+        yield (
+            "inputs",
+            text + (f", {summary.num_skipped:,} of them skipped (skipped.tsv)" if summary.num_skipped else ""),
+        )
+        for key in ("names_and_sizes", "content"):
+            if key in inputs:
+                yield "", f"{key.replace('_', ' ')} {_value(inputs[key])}"
+
+
+def _flatten(options: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in options.items():
+        if key == "stride" and not options.get("patch_size"):
+            continue  # whole images have none
+        if isinstance(value, Mapping):
+            yield from _flatten(value)
+        elif value is not None:
+            yield f"{_plain(str(key))} {_value(value)}".replace(" ", _NO_BREAK)
+
+
+def _table(rows: Sequence[tuple[str, ...]], right: tuple[int, ...] = ()) -> Iterator[str]:
+    """Yield indented rows with aligned columns; the last column is wrapped."""
+    if not rows:
+        return
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [
+            cell.rjust(w) if i in right else cell.ljust(w)
+            for i, (cell, w) in enumerate(zip(row[:-1], widths, strict=True))
+        ]
+        start = "  " + "  ".join(cells) + "  "
+        yield from _wrap(row[-1], start, " " * min(len(start), _WIDTH // 2))
+
+
+def _wrap(text: str, first: str, other: str) -> list[str]:
+    lines = textwrap.wrap(
+        text, _WIDTH, initial_indent=first, subsequent_indent=other, break_long_words=False, break_on_hyphens=False
+    )
+    return [line.replace(_NO_BREAK, " ").rstrip() for line in lines] or [first.rstrip()]
+
+
+def _plain(text: str) -> str:
+    """Return text as a terminal may show it: what could move the cursor or change colours is escaped.
+
+    >>> _plain("a cat"), _plain("a\\x1b[2Jcat")
+    ('a cat', 'a\\\\x1b[2Jcat')
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def _value(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else _plain(str(value))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _extent(extent: tuple[int, int]) -> str:
+    return f"{extent[0]:,}" if extent[0] == extent[1] else f"{extent[0]:,} to {extent[1]:,}"
+
+
+def _mix(counts: Mapping[int, int], words: Mapping[int, str]) -> str:
+    """Return what occurs, with shares where there is more than one.
+
+    >>> _mix({8: 3, 16: 1}, {8: "8-bit", 16: "16-bit"})
+    '8-bit 75%, 16-bit 25%'
+    """
+    total = sum(counts.values())
+    parts = [(words.get(value, str(value)), count) for value, count in counts.items()]
+    return parts[0][0] if len(parts) == 1 else ", ".join(f"{word} {count / total:.0%}" for word, count in parts)

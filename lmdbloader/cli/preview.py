@@ -1,9 +1,46 @@
-"""`lmdbloader preview`."""
+"""`lmdbloader preview`: a contact sheet."""
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
+
+_DESCRIPTION = """\
+Draw a contact sheet of a dataset's images as a PNG file, with sample numbers,
+source names and labels under them. Pairs stand side by side at one size, the
+smaller one enlarged by repeating its pixels. Images with many pixels are
+reduced, those with few enlarged. 16-bit images are shown in 8 bits, the
+brightest pixel of the sheet in white.
+"""
 
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
+    parser = commands.add_parser(
+        "preview",
+        help="draw a contact sheet of its images",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="the PNG file to write; a file that is there is replaced"
+    )
+    parser.add_argument("--count", type=int, default=24, metavar="N", help="samples on the sheet (default: 24)")
+    parser.add_argument("--seed", type=int, metavar="S", help="choose samples at random (default: evenly spread)")
+    parser.add_argument("--columns", type=int, metavar="N", help="of the sheet (default: about 1,600 pixels wide)")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from lmdbloader.looking import contact_sheet, save_sheet, spread
+    from lmdbloader.store import Reader
+
+    reader = Reader(options.dataset)
+    sheet = contact_sheet(reader, spread(len(reader), options.count, options.seed), columns=options.columns)
+    save_sheet(sheet, options.output)
+    size = f"{sheet.image.width} x {sheet.image.height} pixels"
+    print(f"{options.output}: {len(sheet.rows):,} of {len(reader):,} samples, {size}")
+    if sheet.note:
+        print(f"  {sheet.note}")
+    return 0
