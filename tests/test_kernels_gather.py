@@ -1,0 +1,254 @@
+"""Gathering payloads into a batch: equal to NumPy, and inside its output whatever the stored bytes say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmdbloader import codecs
+from lmdbloader.codecs import Payloads, checksum, encode_image, encode_many
+from lmdbloader.format import CODEC_LZ4, CODEC_RAW, CODEC_TILES, Codec
+from lmdbloader.kernels.gather import (
+    BAD_CHECKSUM,
+    BAD_CODEC,
+    BAD_LZ4,
+    BAD_TILES,
+    OK,
+    OUT_OF_BOUNDS,
+    TILE_ENTRY_NBYTES,
+    gather,
+    hash_many,
+    read_window,
+)
+
+GUARD = 64
+MARK = 0xA5
+TILE = 16
+
+
+@dataclass(slots=True)
+class Stored:
+    """Payloads as the mapped file and the index have them; change anything before `read`."""
+
+    data: np.ndarray
+    offset: np.ndarray
+    stored: np.ndarray
+    raw: np.ndarray
+    checksum: np.ndarray
+    codec: np.ndarray
+    geometry: tuple[np.ndarray, ...]
+
+    def rehash(self) -> None:
+        """Give every payload the checksum of what now lies there, as an attacker would."""
+        for i, codec in enumerate(self.codec):
+            nbytes = int(self.stored[i])
+            if codec == CODEC_TILES:
+                nbytes = min(nbytes, TILE_ENTRY_NBYTES * self.num_tiles(i))
+            at = int(self.offset[i])
+            self.checksum[i] = checksum(self.data[at : at + nbytes])
+
+    def num_tiles(self, i: int) -> int:
+        return int(-(-int(self.geometry[0][i]) // TILE) * -(-int(self.geometry[1][i]) // TILE))
+
+    def read(self, rows: Any, *, verify: bool = True, room: int | None = None) -> tuple[int, int, list[bytes]]:
+        """Gather rows into a guarded buffer; return the status, the failed position and the decoded bytes."""
+        rows = np.array(rows, np.int64)
+        nbytes = self.raw[rows].astype(np.int64)
+        start = np.cumsum(nbytes + GUARD) - nbytes
+        size = int((nbytes + GUARD).sum()) + GUARD if room is None else room
+        guarded = np.full(size + 2 * GUARD, MARK, np.uint8)
+        out = guarded[GUARD : GUARD + size]
+        scratch = np.full(TILE * TILE * 6 + GUARD, MARK, np.uint8)
+        failed = np.full(1, -7, np.int64)
+        data = self.data.view()
+        data.flags.writeable = False  # as mapped
+        columns = (self.offset, self.stored, self.raw, self.checksum, self.codec)
+        status = gather(
+            data, rows, columns, verify, self.geometry, TILE, out, start, scratch[: TILE * TILE * 6], failed
+        )
+        outside = np.ones(len(guarded), bool)
+        for at, length in zip(start.tolist(), nbytes.tolist(), strict=True):
+            outside[GUARD + at : GUARD + at + length] = False
+        outside[:GUARD] = outside[GUARD + size :] = True
+        assert (guarded[outside] == MARK).all(), "gather wrote outside of a payload's place"
+        assert (scratch[TILE * TILE * 6 :] == MARK).all(), "gather wrote outside of its scratch"
+        values = [out[at : at + length].tobytes() for at, length in zip(start.tolist(), nbytes.tolist(), strict=True)]
+        return status, int(failed[0]), values
+
+
+def store(parts: list[tuple[Payloads, tuple[int, int, int, int]]], lead: int = 5) -> Stored:
+    """Lay payloads out at odd places of a file, with their geometry (height, width, channels, bits)."""
+    encoded = [p for p, _ in parts]
+    stored = np.concatenate([p.stored_nbytes for p in encoded])
+    gap = np.full(lead, 0x5A, np.uint8)
+    geometry = np.array([g for _, g in parts]).T
+    return Stored(
+        np.concatenate([piece for p in encoded for piece in (gap, p.data)]),
+        np.cumsum(stored + lead) - stored,
+        stored.astype(np.uint32),
+        np.concatenate([p.raw_nbytes for p in encoded]).astype(np.uint32),
+        np.concatenate([p.checksum for p in encoded]),
+        np.concatenate([p.codec for p in encoded]),
+        tuple(column.astype(t) for column, t in zip(geometry, (np.uint32, np.uint32, np.uint8, np.uint8), strict=True)),
+    )
+
+
+def encode_tiled(image: np.ndarray, codec: Codec) -> Payloads:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codecs, "TILED_ABOVE_NBYTES", 0)
+        return encode_image(image, codec, TILE)
+
+
+def picture(height: int, width: int, channels: int, dtype: Any = np.uint8, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    image = rng.integers(0, np.iinfo(dtype).max + 1, (height, width, channels)).astype(dtype)
+    image[: height // 2] //= 200
+    return image
+
+
+def three_kinds() -> tuple[Stored, list[bytes]]:
+    """Return a raw, an lz4 and a tiled lz4 payload, and what they decode to."""
+    flat = np.arange(3000, dtype=np.uint8) // 7
+    image = picture(50, 37, 3, np.uint16)
+    parts = [
+        (encode_many(flat, np.array([3000]), "raw"), (1, 1, 1, 8)),
+        (encode_many(flat, np.array([3000]), "lz4"), (1, 1, 1, 8)),
+        (encode_tiled(image, "lz4"), (50, 37, 3, 16)),
+    ]
+    stored = store(parts)
+    assert stored.codec.tolist() == [CODEC_RAW, CODEC_LZ4, CODEC_TILES]
+    return stored, [flat.tobytes(), flat.tobytes(), image.transpose(2, 0, 1).tobytes()]
+
+
+@settings(max_examples=40)
+@given(
+    images=st.lists(
+        st.tuples(
+            st.integers(1, 40),
+            st.integers(1, 40),
+            st.sampled_from([1, 3]),
+            st.sampled_from([np.uint8, np.uint16]),
+            st.booleans(),
+            st.sampled_from(["raw", "lz4"]),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    order=st.lists(st.integers(0, 4), max_size=8),
+    verify=st.booleans(),
+)
+def test_any_order_of_any_payloads_decodes_into_its_places(images: list[Any], order: list[int], verify: bool) -> None:
+    rows = [i % len(images) for i in order]
+    parts, expected = [], []
+    for height, width, channels, dtype, tiled, codec in images:
+        image = picture(height, width, channels, dtype)
+        encoded = encode_tiled(image, codec) if tiled else encode_image(image, codec, TILE)
+        parts.append((encoded, (height, width, channels, 8 * image.itemsize)))
+        expected.append(image.transpose(2, 0, 1).tobytes())
+    status, _, values = store(parts).read(rows, verify=verify)
+    assert status == OK
+    assert values == [expected[row] for row in rows]
+
+
+@settings(max_examples=40)
+@given(st.data(), st.sampled_from([1, 3]), st.sampled_from([np.uint8, np.uint16]), st.sampled_from(["raw", "lz4"]))
+def test_a_window_equals_the_slice(data: st.DataObject, channels: int, dtype: Any, codec: Codec) -> None:
+    height, width = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 60))
+    top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
+    bottom, right = data.draw(st.integers(top + 1, height)), data.draw(st.integers(left + 1, width))
+    image = picture(height, width, channels, dtype)
+    payload = encode_tiled(image, codec)
+    expected = image[top:bottom, left:right].transpose(2, 0, 1).tobytes()
+    out = np.full(len(expected) + 2 * GUARD, MARK, np.uint8)
+    scratch = np.empty(TILE * TILE * 6, np.uint8)
+    status = read_window(
+        payload.data, 0, payload.data.size, payload.checksum[0], True, height, width, channels, image.itemsize, TILE,
+        (top, bottom), (left, right), out, GUARD, scratch,
+    )  # fmt: skip
+    assert status == OK
+    assert out[GUARD:-GUARD].tobytes() == expected
+    assert (out[:GUARD] == MARK).all()
+    assert (out[-GUARD:] == MARK).all()
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_hostile_bytes_never_write_outside(row: int, verify: bool) -> None:
+    sound, _ = three_kinds()
+    rng = np.random.default_rng(row)
+    at, nbytes = int(sound.offset[row]), int(sound.stored[row])
+    statuses = set()
+    for _ in range(400):
+        hostile, _ = three_kinds()
+        table = TILE_ENTRY_NBYTES * hostile.num_tiles(row) if row == 2 else nbytes
+        place = at + rng.integers(0, rng.choice([nbytes, table, min(nbytes, 16)]), rng.integers(1, 9))
+        hostile.data[place] = rng.choice([rng.integers(0, 256, len(place)), np.full(len(place), 255)])
+        hostile.rehash()
+        status, failed, _ = hostile.read([row], verify=verify)
+        statuses.add(status)
+        assert status == OK or failed == 0
+    # Checksums were made to match, but for those of single tiles, which stand in the table.
+    tiled = {BAD_CHECKSUM, BAD_TILES} if verify else {OK, BAD_LZ4, BAD_TILES}
+    assert statuses == [{OK}, {OK, BAD_LZ4}, tiled][row]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hostile_index_columns_never_write_outside(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    extreme = np.array([0, 1, 7, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1])
+    for _ in range(300):
+        hostile, _ = three_kinds()
+        row = int(rng.integers(3))
+        columns = [hostile.stored, hostile.codec, *hostile.geometry]
+        for column in rng.permutation(len(columns))[: rng.integers(1, 4)]:
+            value = rng.choice(np.append(extreme, int(columns[column][row]) + rng.integers(-3, 4)))
+            columns[column][row] = np.int64(value).astype(columns[column].dtype)
+        hostile.offset[row] += rng.choice([0, 0, 1, -(2**40), 2**40])
+        hostile.read([row], verify=bool(rng.integers(2)))
+
+
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_each_damage_has_its_status(row: int) -> None:
+    def changed(**columns: Any) -> int:
+        stored, _ = three_kinds()
+        for name, value in columns.items():
+            getattr(stored, name)[row] = value
+        status, failed, _ = stored.read([0, 1, 2])
+        assert failed == row
+        return status
+
+    assert changed(checksum=1) == BAD_CHECKSUM
+    assert changed(offset=-1) == OUT_OF_BOUNDS
+    assert changed(offset=10**9) == OUT_OF_BOUNDS
+    assert changed(stored=2**32 - 1) == OUT_OF_BOUNDS
+    if row < 2:
+        assert changed(codec=3) == BAD_CODEC
+    if row == 0:
+        assert changed(raw=2999) == OUT_OF_BOUNDS
+    if row == 1:
+        assert changed(raw=2999) == BAD_LZ4
+    if row == 2:
+        assert changed(raw=9) == OUT_OF_BOUNDS
+        assert changed(stored=3) == BAD_TILES
+
+
+def test_an_output_that_is_too_short_is_refused() -> None:
+    stored, _ = three_kinds()
+    for row in range(3):
+        room = GUARD + int(stored.raw[row])
+        assert stored.read([row], room=room)[0] == OK
+        assert stored.read([row], room=room - 1)[0] == OUT_OF_BOUNDS
+
+
+@given(st.binary(max_size=300), st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), max_size=6))
+def test_hash_many_is_the_checksum_of_each_part(data: bytes, parts: list[tuple[int, int]]) -> None:
+    slices = [data[a : a + n] for a, n in parts]
+    start = np.array([min(a, len(data)) for a, _ in parts], np.int64)
+    out = np.empty(len(parts), np.uint64)
+    hash_many(np.frombuffer(data, np.uint8), start, np.array([len(s) for s in slices], np.int64), out)
+    assert out.tolist() == [checksum(s) for s in slices]
