@@ -20,16 +20,40 @@ def sample_type(names: tuple[str, ...]) -> type[Any]:
     base = namedtuple("Sample", names)  # type: ignore[misc]
 
     def __reduce__(self: Any) -> tuple[Any, ...]:
-        # torch pickles uint16 tensors but does not load them again; their bits travel as int16.
-        is_uint16 = tuple(isinstance(v, torch.Tensor) and v.dtype == torch.uint16 for v in self)
-        values = tuple(v.view(torch.int16) if flag else v for v, flag in zip(self, is_uint16, strict=True))
-        return _make_sample, (names, values, is_uint16)
+        return _make_sample, (names, tuple(map(_loadable, self)))
 
     return type("Sample", (base,), {"__slots__": (), "__reduce__": __reduce__, "__doc__": "One sample of a dataset."})
 
 
-def _make_sample(names: tuple[str, ...], values: tuple[Any, ...], is_uint16: tuple[bool, ...]) -> Any:
-    return sample_type(names)(*[v.view(torch.uint16) if flag else v for v, flag in zip(values, is_uint16, strict=True)])
+def _make_sample(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return sample_type(names)(*values)
+
+
+# torch pickles tensors of these types but does not load them again; their bits travel as signed integers.
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+class _Unsigned:
+    """Pickles in place of an unsigned tensor, and loads as that tensor."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _view, (self._tensor.view(_SIGNED[self._tensor.dtype]), self._tensor.dtype)
+
+
+def _view(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.view(dtype)
+
+
+def _loadable(value: Any) -> Any:
+    """Return a field's value, or a column of them, as something that pickles and loads as itself."""
+    if isinstance(value, torch.Tensor):
+        return _Unsigned(value) if value.dtype in _SIGNED else value
+    if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
+        return list(map(_loadable, value))
+    return value
 
 
 class Batch(Sequence[Any]):
@@ -44,6 +68,9 @@ class Batch(Sequence[Any]):
     def __init__(self, columns: Mapping[str, Any], length: int) -> None:
         self.columns = columns
         self._length = length
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Batch, ({name: _loadable(column) for name, column in self.columns.items()}, self._length)
 
     def __len__(self) -> int:
         return self._length

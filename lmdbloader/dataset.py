@@ -58,6 +58,8 @@ class LMDBDataset(Dataset[Any]):
             CorruptError: A file is cut short or damaged.
             OptionError: A field that it does not have.
         """
+        if isinstance(fields, str):
+            raise OptionError(f"fields={fields!r}: expected a list of names, such as [{fields!r}]")
         self.reader = Reader(path)
         names = tuple(self.reader.fields) if fields is None else tuple(fields)
         for name in names:
@@ -107,6 +109,8 @@ class LMDBDataset(Dataset[Any]):
             IndexError: Beyond either end.
             CorruptError: The stored bytes are damaged.
         """
+        if getattr(index, "ndim", 0):  # a tensor of one number passes for a number
+            return self.select(index)
         try:
             number = operator.index(index)
         except TypeError:
@@ -179,12 +183,23 @@ class LMDBDataset(Dataset[Any]):
         return view
 
     def where(self, condition: pc.Expression) -> Self:
-        """Return a view with the samples whose row of `table` fulfils an Arrow expression; no pixel is read."""
+        """Return a view with the samples whose row of `table` fulfils an Arrow expression; no pixel is read.
+
+        Raises:
+            OptionError: The expression does not fit the table, for example names a column that it does not have.
+        """
         import pyarrow as pa
 
         table = self.table
         numbered = table.append_column("sample number", pa.array(np.arange(table.num_rows)))
-        return self.select(numbered.filter(condition).column("sample number").to_numpy())
+        try:
+            found = numbered.filter(condition)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            reason = str(error).partition("\n")[0]
+            raise OptionError(
+                f"where({condition}): {reason}; the columns are {', '.join(table.column_names)}"
+            ) from error
+        return self.select(found.column("sample number").to_numpy())
 
     def split(self, fractions: Sequence[float], *, seed: int = 0, by: str | None = "source") -> tuple[Self, ...]:
         """Return views that share the samples out at random, each in the dataset's order.
