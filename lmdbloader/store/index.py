@@ -69,7 +69,7 @@ class Spool:
         # Identity: dictionaries lie in the order of first use, one batch holds every row.
         arrays = [self._array(column) for column in self.schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, self.schema) as writer:
+        with pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, self.schema) as writer:
             writer.write_batch(batch)
 
     def close(self) -> None:

@@ -131,7 +131,7 @@ def _each(reader: Reader, name: str, rows: np.ndarray[Any, Any]) -> Iterator[Dam
 def _check_structure(path: Path) -> list[str]:
     """Return what is wrong with LMDB's pages; values are not looked at."""
     try:
-        return [f"{DATA_FILE}: {finding}" for finding in check_pages(str(path), subdir=False)]  # type: ignore[no-untyped-call]
+        return [f"{DATA_FILE}: {finding}" for finding in check_pages(os.fsencode(path), subdir=False)]  # type: ignore[no-untyped-call]
     except VerifyError as error:
         return [f"{DATA_FILE}: {error}"]
 
@@ -142,7 +142,7 @@ def _compare_records(reader: Reader) -> list[str]:
     schema = record_schema(reader.manifest.fields, with_source=reader.manifest.with_source)
     try:
         with (
-            lmdb.open(str(path), subdir=False, readonly=True, lock=False, readahead=True) as env,
+            lmdb.open(os.fsencode(path), subdir=False, readonly=True, lock=False, readahead=True) as env,
             env.begin(buffers=True) as transaction,
         ):
             problems = []

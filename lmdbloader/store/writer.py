@@ -92,7 +92,7 @@ class Writer:
         self._spool = Spool(partial / COLUMNS_FOLDER, fields, with_source=with_source)
         with self._explain_lmdb():
             self._env = lmdb.open(
-                str(partial / DATA_FILE),
+                os.fsencode(partial / DATA_FILE),
                 subdir=False,
                 map_size=max(_whole_pages(map_nbytes), _MIN_MAP_NBYTES),
                 lock=False,  # the folder's own lock keeps others out
