@@ -277,6 +277,10 @@ def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
     found = np.asarray(rows)
     if found.size == 0:
         return np.empty(0, np.int64)
+    if found.ndim == 1 and found.dtype in (np.uint64, object):  # numbers that int64 may not hold
+        beyond = [row for row in found.tolist() if isinstance(row, int) and not -length <= row < length]
+        if beyond:
+            raise IndexError(f"sample {beyond[0]} of a dataset of {length} samples")
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise TypeError(f"sample numbers of dtype {found.dtype} and shape {found.shape}: expected a list of ints")
     found = found.astype(np.int64, copy=False)
