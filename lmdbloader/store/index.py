@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -73,12 +75,11 @@ class Spool:
             writer.write_batch(batch)
 
     def close(self) -> None:
-        """Close and remove the temporary files."""
+        """Close and remove the temporary files; a second call does nothing."""
         for file in self._files.values():
-            file.close()
-        for path in self._folder.iterdir():
-            path.unlink()
-        self._folder.rmdir()
+            with suppress(OSError):  # of a full disk; what `write` needed is flushed already
+                file.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _append(self, name: str, values: Any) -> None:
         if isinstance(values, pa.Array) and not _is_number(values.type):

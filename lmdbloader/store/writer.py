@@ -166,8 +166,9 @@ class Writer:
             (self._partial / name).write_bytes(data)
 
     def close(self) -> None:
-        """Let go of the LMDB environment."""
+        """Let go of the LMDB environment and the temporary files."""
         self._env.close()
+        self._spool.close()
 
     def _put(self, key: bytes, value: Any) -> None:
         self._pending.append((key, value))
