@@ -1,0 +1,241 @@
+"""Worker processes: the same bytes for any number of them, and what happens when one fails or the caller stops."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+import lmdbloader
+from lmdbloader.conversion import pool
+from lmdbloader.conversion.pool import WorkerPool, choose_workers, make_tasks
+from lmdbloader.conversion.tasks import Recipe, convert_sources
+from lmdbloader.errors import ImageError, OptionError, WorkerError
+from lmdbloader.format import make_field
+from lmdbloader.images import DecodePolicy
+from lmdbloader.sources import Source, list_sources
+
+FILES = ("data.mdb", "index.arrow", "manifest.json")
+RECIPE = Recipe((make_field("image", "image", "lz4"),), 8, 8, None, "matlab", DecodePolicy(), 20.0, "stop")
+
+
+def noise(height: int, width: int, seed: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3)).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eleven PNGs of about 0.3 MB, so three or four a task, and one file that is none."""
+    path = tmp_path_factory.mktemp("pool") / "src"
+    path.mkdir()
+    for i in range(11):
+        Image.fromarray(noise(310 + i, 320, i)).save(path / f"{i:02}.png", compress_level=0)
+    (path / "05b.png").write_bytes(b"no image")
+    return path
+
+
+@pytest.fixture
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every source a task of its own."""
+    monkeypatch.setattr(pool, "TASK_NBYTES", 1)
+
+
+def children() -> list[int]:
+    """Process numbers of the children of this process, those that have ended but were not waited for included."""
+    return [child.pid for child in psutil.Process().children(recursive=True)]
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    before = set(children())
+    yield
+    assert set(children()) <= before
+
+
+def test_tasks_hold_every_source_once_and_about_a_mebibyte() -> None:
+    sources = [Source(str(i), b"", size) for i, size in enumerate([2**19, 2**19, 1, 3 * 2**20, 0, *[1] * 600])]
+    tasks = make_tasks(sources)
+    assert [i for task in tasks for i in range(task.start, task.stop)] == list(range(len(sources)))
+    assert [task.stop - task.start for task in tasks] == [2, 2, 512, 89]
+    assert make_tasks([]) == []
+
+
+def test_by_default_few_inputs_get_few_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    for mebibytes, expected in ((1, 1), (40, 2), (1000, 8)):
+        assert choose_workers(None, [Source("a", b"", mebibytes * 2**20)]) == expected
+    assert choose_workers(3, []) == 3
+
+
+def test_any_number_of_workers_gives_the_same_three_files(folder: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"patch_size": 64, "stride": 48, "scale": 2, "on_error": "skip"}
+    assert len(make_tasks(list_sources(folder).sources)) >= 3
+    reports = [lmdbloader.convert(folder, tmp_path / str(n), workers=n, **options) for n in (1, 2, 3)]
+    for number in (2, 3):
+        for name in FILES:
+            assert (tmp_path / str(number) / name).read_bytes() == (tmp_path / "1" / name).read_bytes(), name
+    assert {report.num_samples for report in reports} == {reports[0].num_samples}
+    assert [[name for name, _ in report.skipped] for report in reports] == [["05b.png"]] * 3
+    # What two processes made is right, not only the same.
+    sample = lmdbloader.LMDBDataset(tmp_path / "2")[-1]
+    top, left = (310 + 10 - 64) // 48 * 48, (320 - 64) // 48 * 48
+    np.testing.assert_array_equal(
+        np.moveaxis(sample.hr.numpy(), 0, 2), noise(320, 320, 10)[top : top + 64, left : left + 64]
+    )
+    assert lmdbloader.verify(tmp_path / "3").is_sound
+
+
+def test_processes_are_really_used(folder: Path, tmp_path: Path, small_tasks: None) -> None:
+    sources = [s for s in list_sources(folder).sources if s.name != "05b.png"]
+    with WorkerPool(2) as workers:
+        parts = workers.convert(RECIPE, [[s] for s in sources])
+        first = next(parts)
+        assert len(children()) >= 2
+        rest = list(parts)
+        # The same processes do the next job, with another recipe.
+        before = children()
+        again = list(workers.convert(RECIPE, [[s] for s in sources[:4]]))
+        assert children() == before
+    expected = [part for s in sources for part in convert_sources(RECIPE, [s])]
+    found = [first, *rest]
+    assert [[b.value.to_pybytes() for b in p.blocks] for p in found] == [
+        [b.value.to_pybytes() for b in p.blocks] for p in expected
+    ]
+    assert [p.file_hashes for p in found] == [p.file_hashes for p in expected]
+    assert [[b.checksum for b in p.blocks] for p in again] == [[b.checksum for b in p.blocks] for p in expected[:4]]
+
+
+def test_the_first_bad_image_in_order_is_the_error_whoever_meets_it(
+    folder: Path, tmp_path: Path, small_tasks: None
+) -> None:
+    with pytest.raises(ImageError, match=r"^05b\.png: not an image") as caught:
+        lmdbloader.convert(folder, tmp_path / "out", patch_size=64, workers=2)
+    # The exception is still held, as a notebook holds the last one, and yet no worker is left.
+    assert children() == []
+    assert caught.value.name == "05b.png"
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_killed_worker_is_named_with_what_it_did(
+    folder: Path, tmp_path: Path, small_tasks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lmdbloader.store import Writer
+
+    real, killed = Writer.add, []
+
+    def add(self: Writer, *arguments: Any) -> None:
+        real(self, *arguments)
+        if not killed:
+            killed.append(children()[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    monkeypatch.setattr(Writer, "add", add)
+    with pytest.raises(WorkerError) as caught:
+        lmdbloader.convert(folder, tmp_path / "out", patch_size=64, workers=2, on_error="skip")
+    message = str(caught.value)
+    assert message.startswith(f"worker process {killed[0]} was killed by SIGKILL while converting ")
+    assert ".png" in message and "Use fewer --workers" in message
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_worker_that_cannot_start_is_an_error(
+    folder: Path, tmp_path: Path, small_tasks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "_START", "raise SystemExit({handle} * 0 + 7 + len({path!r}) * 0)")
+    with pytest.raises(WorkerError, match="ended with exit status 7"):
+        lmdbloader.convert(folder, tmp_path / "out", patch_size=64, workers=2)
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_fails_in_a_worker_outside_of_an_image_comes_with_its_traceback(folder: Path, small_tasks: None) -> None:
+    sources = list_sources(folder).sources[:3]
+    broken = replace(RECIPE, stride="eight")  # type: ignore[arg-type]
+    with (
+        WorkerPool(2) as workers,
+        pytest.raises(WorkerError, match=r"converting 00\.png to 00\.png failed:\nTraceback"),
+    ):
+        list(workers.convert(broken, [[s] for s in sources]))
+
+
+def test_tasks_and_results_larger_than_a_sockets_buffer_do_not_wait_for_each_other(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Paths of 3,000 bytes: each task is over 1 MB, each result has as many names.
+    path = os.path.join(os.fsencode(folder), b"./" * 1400, b"00.png")
+    names = [f"{'long/' * 400}{i}.png" for i in range(400)]
+    monkeypatch.setattr(
+        pool, "_START", f"import faulthandler; faulthandler.dump_traceback_later(100, exit=True); {pool._START}"
+    )
+    recipe = Recipe((make_field("image", "image", "raw"),), 300, 300, None, "matlab", DecodePolicy(), 20.0, "stop")
+    tasks = [
+        [Source(name, path, 1) for name in names[:4]] + [Source(n, b"nowhere" * 400, 1) for n in names]
+        for _ in range(6)
+    ]
+    with WorkerPool(2) as workers:
+        parts = list(workers.convert(replace(recipe, on_error="skip"), tasks))
+    assert sum(part.num_sources for part in parts) == 6 * 404
+    assert sum(part.chunk.num_samples for part in parts if part.chunk) == 6 * 4
+
+
+def test_a_conversion_that_is_not_read_to_its_end_leaves_no_worker(folder: Path) -> None:
+    sources = list_sources(folder).sources
+    with WorkerPool(2) as workers:
+        parts = workers.convert(RECIPE, [[s] for s in sources])
+        next(parts)
+        assert len(children()) == 2
+    assert children() == []
+
+
+def test_workers_end_when_the_caller_is_killed(folder: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from lmdbloader.conversion import pool; from lmdbloader.sources import list_sources\n"
+        "from tests.test_conversion_pool import RECIPE\n"
+        f"sources = list_sources(__import__('pathlib').Path({str(folder)!r})).sources\n"
+        "workers = pool.WorkerPool(2)\n"
+        "next(workers.convert(RECIPE, [[s] for s in sources]))\n"
+        "print('started', flush=True); time.sleep(300)\n"
+    )
+    root = Path(__file__).parent.parent
+    with subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout is not None and parent.stdout.readline() == "started\n"
+            workers = psutil.Process(parent.pid).children(recursive=True)
+            assert len(workers) == 2
+        finally:
+            parent.kill()
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert alive == []
+
+
+def test_convert_needs_no_main_guard_and_no_worker_option(folder: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import lmdbloader\n"
+        f"report = lmdbloader.convert({str(folder)!r}, 'out', patch_size=160, workers=2, on_error='skip')\n"
+        "print(report.num_samples)\n"
+    )
+    root = str(Path(__file__).parent.parent)
+    child = subprocess.run(
+        [sys.executable, script.name],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+    )
+    assert (child.returncode, child.stdout, child.stderr) == (0, f"{10 * 2 + 4}\n", "")
+
+
+def test_zero_workers() -> None:
+    with pytest.raises(OptionError, match="workers 0: expected at least 1"):
+        pool.check_workers(0)
+    pool.check_workers(None)
