@@ -125,7 +125,7 @@ def decode_block(
     buffer = pa.py_buffer(value)
     try:
         batch = pa.ipc.read_record_batch(buffer, schema)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, EOFError) as error:
         raise CorruptError(f"{where}: is no Arrow record batch of this dataset's schema ({error})") from error
     raw = np.frombuffer(value, np.uint8)
     columns: dict[str, Any] = {}

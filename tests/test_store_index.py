@@ -1,0 +1,171 @@
+"""index.arrow: says where every payload lies, and is refused when it is not what was written or cannot be true."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lmdbloader
+from lmdbloader.codecs import checksum
+from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError
+from lmdbloader.format import MANIFEST_FILE
+from lmdbloader.store import Reader, read_manifest
+from lmdbloader.store.index import content_digest, map_file
+
+
+def samples(count: int = 40) -> Iterator[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    for i in range(count):
+        yield {
+            "image": rng.integers(0, 256, (9 + i % 3, 12, 3), np.uint8),
+            "mask": np.full((i % 4, 2), i, np.float32),
+            "label": i - 7,
+            "score": i / 3,
+            "caption": "ünï" * (i % 3),
+        }
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    lmdbloader.write(samples(), tmp_path / "d", codec="lz4")
+    return tmp_path / "d"
+
+
+def replace_index(path: Path, batch: pa.RecordBatch) -> None:
+    """Write another index.arrow and give the manifest its digest, as an attacker or a bug would."""
+    with pa.OSFile(str(path / "index.arrow"), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    digest = f"xxh64:{checksum((path / 'index.arrow').read_bytes()):016x}"
+    manifest = dataclasses.replace(read_manifest(path), index_digest=digest)
+    (path / MANIFEST_FILE).write_bytes(manifest.to_json())
+
+
+def index_batch(path: Path) -> pa.RecordBatch:
+    """Return the index without mapping it, so that it can be written over."""
+    return pa.ipc.open_file((path / "index.arrow").read_bytes()).get_batch(0)
+
+
+def with_value(batch: pa.RecordBatch, name: str, row: int, value: Any) -> pa.RecordBatch:
+    values = batch.column(name).to_pylist()
+    values[row] = value
+    column = pa.array(values, batch.schema.field(name).type)
+    return batch.set_column(batch.schema.names.index(name), batch.schema.field(name), column)
+
+
+def test_every_payload_lies_where_the_index_says(path: Path) -> None:
+    batch, data = index_batch(path), (path / "data.mdb").read_bytes()
+    assert batch.num_rows == 40
+    for name in ("image", "mask"):
+        columns = [batch.column(f"{name}.{part}").to_pylist() for part in ("offset", "stored_nbytes", "checksum")]
+        for at, nbytes, expected in zip(*columns, strict=True):
+            assert checksum(data[at : at + nbytes]) == expected
+    expected_samples = list(samples())
+    for name in ("label", "score", "caption"):
+        assert batch.column(name).to_pylist() == [s[name] for s in expected_samples]
+    assert batch.column("mask.type").to_pylist() == [f"float32[{i % 4},2]" for i in range(40)]
+    assert batch.column("image.height").to_pylist() == [9 + i % 3 for i in range(40)]
+
+
+def test_columns_of_numbers_are_views_that_cannot_be_written(path: Path) -> None:
+    arrays = Reader(path).index.arrays
+    assert arrays["label"].tolist() == list(range(-7, 33))
+    with pytest.raises(ValueError, match="read-only"):
+        arrays["label"][0] = 1
+
+
+@pytest.mark.parametrize("change", ["cut", "extend", "flip"])
+def test_an_index_that_is_not_the_one_written_is_refused(path: Path, change: str) -> None:
+    sound = (path / "index.arrow").read_bytes()
+    places = np.unique(np.linspace(0, len(sound) - 1, 60).astype(int)).tolist()
+    for place in places:
+        damaged = bytearray(sound)
+        damaged[place] ^= 4
+        data = {"cut": sound[:place], "extend": sound + bytes(place + 1), "flip": bytes(damaged)}[change]
+        (path / "index.arrow").write_bytes(data)
+        with pytest.raises(CorruptError, match=r"index\.arrow: its digest is"):
+            Reader(path)
+    (path / "index.arrow").write_bytes(sound)
+    assert len(Reader(path)) == 40
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("image.offset", -1),
+        ("image.offset", 2**40),
+        ("image.offset", 2**63 - 1),
+        ("image.stored_nbytes", 2**32 - 1),
+        ("image.raw_nbytes", 5),
+        ("image.codec", 3),
+        ("image.height", 2**32 - 1),
+        ("image.width", 0),
+        ("image.channels", 2),
+        ("image.channels", 0),
+        ("image.bits", 32),
+        ("image.bits", 0),
+        ("mask.codec", 2),
+    ],
+)
+def test_an_index_that_cannot_be_true_is_refused_whatever_its_digest(path: Path, name: str, value: int) -> None:
+    replace_index(path, with_value(index_batch(path), name, 7, value))
+    with pytest.raises(CorruptError, match=rf"row 7, field '{name.partition('.')[0]}': .* does not fit"):
+        Reader(path)
+
+
+def test_other_columns_rows_or_nulls_are_refused(path: Path) -> None:
+    sound = index_batch(path)
+    null = with_value(sound, "label", 3, None)
+    for batch, expected in (
+        (sound.slice(1), "39 rows, the manifest says 40"),
+        (sound.select(sound.schema.names[:-1]), "its columns are"),
+        (sound.set_column(sound.schema.names.index("label"), "label", pa.array([0.0] * 40)), "its columns are"),
+        (null, "holds nulls"),
+    ):
+        replace_index(path, batch)
+        with pytest.raises(FormatError, match=expected):
+            Reader(path)
+
+
+def test_an_index_that_is_no_arrow_file_is_refused_whatever_its_digest(path: Path) -> None:
+    for data in (b"", b"ARROW1\0\0", b"x" * 1000, b"ARROW1\0\0" + b"\0" * 100 + b"ARROW1"):
+        (path / "index.arrow").write_bytes(data)
+        manifest = dataclasses.replace(read_manifest(path), index_digest=f"xxh64:{checksum(data):016x}")
+        (path / MANIFEST_FILE).write_bytes(manifest.to_json())
+        with pytest.raises(LmdbloaderError, match=r"index\.arrow"):
+            Reader(path)
+
+
+def test_the_content_digest_is_of_what_is_stored_not_of_where(tmp_path: Path) -> None:
+    def digest(name: str, items: list[dict[str, Any]], codec: str = "lz4") -> str:
+        return lmdbloader.write(items, tmp_path / name, codec=codec).content_digest
+
+    items = list(samples())
+    first = digest("a", items)
+    assert first.startswith("blake2b:")
+    assert digest("b", items) == first
+    assert digest("reversed", items[::-1]) != first
+    assert digest("fewer", items[:-1]) != first
+    for name, value in (("label", 99), ("score", 0.25), ("caption", "other"), ("image", items[5]["image"] ^ 1)):
+        changed = [*items[:4], {**items[4], name: value}, *items[5:]]
+        assert digest(f"changed-{name}", changed) != first
+    renamed = [{("subtitle" if k == "caption" else k): v for k, v in item.items()} for item in items]
+    assert digest("renamed", renamed) != first
+
+
+@given(st.lists(st.text(max_size=4), max_size=5), st.lists(st.text(max_size=4), max_size=5))
+def test_texts_that_differ_have_digests_that_differ(a: list[str], b: list[str]) -> None:
+    digests = [content_digest(iter([("caption", pa.array(texts, pa.large_string()))])) for texts in (a, b)]
+    assert (digests[0] == digests[1]) == (a == b)
+
+
+def test_an_empty_file_maps_to_nothing(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    assert len(map_file(tmp_path / "empty")) == 0
