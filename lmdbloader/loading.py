@@ -9,12 +9,12 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, default_collate
 
 from lmdbloader.batches import Batch, sample_type
 from lmdbloader.dataset import LMDBDataset
@@ -55,12 +55,12 @@ def _stacked(name: str, column: Any) -> Any:
     return torch.tensor(column, dtype=torch.float64) if isinstance(first, float) else column
 
 
-def dataloader(dataset: Dataset[Any], batch_size: int = 1, **options: Any) -> DataLoader[Any]:
+def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any) -> DataLoader[Any]:
     """Return a plain DataLoader, tuned where nothing was said.
 
     Args:
         dataset: An LMDBDataset, a view of one, or any map-style dataset over them.
-        batch_size: Samples in a batch.
+        batch_size: Samples in a batch; None gives them one by one.
         **options: `torch.utils.data.DataLoader`'s own. Where they are not given: `num_workers` is measured once for
             this dataset, batch size and machine and remembered in the user's cache folder; `pin_memory` is on only
             where there is an accelerator; `persistent_workers` is on with workers; `collate_fn` is `collate`.
@@ -69,17 +69,20 @@ def dataloader(dataset: Dataset[Any], batch_size: int = 1, **options: Any) -> Da
         The DataLoader; batches of an LMDBDataset are named tuples of stacked tensors.
     """
     settings = dict(options)
-    settings.setdefault("collate_fn", collate)
+    if batch_size is not None:
+        settings.setdefault("collate_fn", collate)
     settings.setdefault(
         "pin_memory", torch.accelerator.is_available() if hasattr(torch, "accelerator") else torch.cuda.is_available()
     )
     if settings.get("num_workers") is None:
-        settings["num_workers"] = tuned_num_workers(dataset, batch_size, settings["collate_fn"])
+        # A batch sampler of torch's own knows the size that DataLoader does not want to be told beside it.
+        size = getattr(settings.get("batch_sampler"), "batch_size", batch_size)
+        settings["num_workers"] = tuned_num_workers(dataset, size, settings.get("collate_fn"))
     settings.setdefault("persistent_workers", settings["num_workers"] > 0)
     return DataLoader(dataset, batch_size, **settings)
 
 
-def tuned_num_workers(dataset: Dataset[Any], batch_size: int, collate_fn: Any = collate) -> int:
+def tuned_num_workers(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any = collate) -> int:
     """Return the number of worker processes with which a dataset reads fastest here, measured or remembered.
 
     Measuring takes about a second for every number tried; 0 is kept unless processes bring 10 %.
@@ -91,7 +94,7 @@ def tuned_num_workers(dataset: Dataset[Any], batch_size: int, collate_fn: Any = 
     best, best_speed = 0, _speed(dataset, batch_size, collate_fn, 0)
     for num_workers in _candidates():
         speed = _speed(dataset, batch_size, collate_fn, num_workers)
-        if speed < best_speed * _WORTH_A_WORKER:
+        if speed <= best_speed * _WORTH_A_WORKER:
             break
         best, best_speed = num_workers, speed
     _write_cache({**remembered, key: best})
@@ -109,28 +112,32 @@ def _candidates() -> list[int]:
     return [n for n in (1, 2, 4, 8, 16, 32) if n <= cores]
 
 
-def _key(dataset: Dataset[Any], batch_size: int) -> str:
+def _key(dataset: Dataset[Any], batch_size: int | None) -> str:
     parts = [platform.node(), str(_candidates()), torch.__version__, str(batch_size), str(len(dataset))]  # type: ignore[arg-type]
-    current: Any = dataset
-    while current is not None:
-        parts.append(f"{type(current).__module__}.{type(current).__qualname__}")
-        if isinstance(current, LMDBDataset):
-            transform: Any = current._transform
-            parts += [
-                current.reader.manifest.content_digest,
-                *current.fields,
-                getattr(transform, "__qualname__", str(type(transform))),
-            ]
-        current = getattr(current, "dataset", None)
+    parts += _describe(dataset)
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
-def _speed(dataset: Dataset[Any], batch_size: int, collate_fn: Any, num_workers: int) -> float:
-    """Return samples per second over a short while, the start-up of worker processes not counted."""
+def _describe(dataset: Any) -> Iterator[str]:
+    """Yield what tells a dataset, and those that it stands on, from others."""
+    yield f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    if isinstance(dataset, LMDBDataset):
+        transform: Any = dataset._transform
+        yield dataset.reader.manifest.content_digest
+        yield f"{list(dataset.fields)} {dataset._dtype} {getattr(transform, '__qualname__', type(transform))}"
+    elif isinstance(dataset, ConcatDataset):
+        for part in dataset.datasets:
+            yield from _describe(part)
+    elif hasattr(dataset, "dataset"):
+        yield from _describe(dataset.dataset)
+
+
+def _speed(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any, num_workers: int) -> float:
+    """Return samples per second over a short while, the first batch not counted; 0 where there is only one."""
     # A generator of its own: measuring must not move the user's random state.
     generator = torch.Generator().manual_seed(0)
     length = len(dataset)  # type: ignore[arg-type]
-    count = min(length, batch_size * _TRIAL_BATCHES)
+    count = min(length, (batch_size or 1) * _TRIAL_BATCHES)
     order = torch.randperm(length, generator=generator)[:count].tolist()
     loader = DataLoader(
         dataset, batch_size, sampler=order, num_workers=num_workers, collate_fn=collate_fn, generator=generator
@@ -139,7 +146,7 @@ def _speed(dataset: Dataset[Any], batch_size: int, collate_fn: Any, num_workers:
     next(iterator, None)
     samples, began = 0, time.perf_counter()
     for _ in iterator:
-        samples += batch_size
+        samples += batch_size or 1
         if time.perf_counter() - began > _TRIAL_SECONDS:
             break
     return samples / (time.perf_counter() - began)

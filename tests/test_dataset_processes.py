@@ -1,0 +1,181 @@
+"""LMDBDataset in several processes and threads: DataLoader workers of every start method, forks, threads."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
+
+import lmdbloader
+from lmdbloader import LMDBDataset
+from lmdbloader.errors import CorruptError
+from lmdbloader.loading import collate
+
+COUNT = 30
+
+# From Python 3.12 on forking a process that has threads warns; torch's are idle here.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+class Brightness(LMDBDataset):
+    """A subclass as users write it."""
+
+    def transform(self, sample: Any) -> tuple[int, float]:
+        return sample.number, sample.image.float().mean().item()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of images large enough that a batch's memory is used again."""
+    folder = tmp_path_factory.mktemp("datasets") / "d"
+    lmdbloader.write(
+        ({"image": np.full((64, 64, 3), i, np.uint8), "number": i} for i in range(COUNT)), folder, codec="lz4"
+    )
+    return folder
+
+
+def check_epoch(loader: DataLoader[Any], expected: list[int]) -> None:
+    """Fail unless an epoch holds these samples, each with its own pixels."""
+    numbers: list[int] = []
+    for batch in loader:
+        assert batch.image.shape[1:] == (3, 64, 64)
+        assert batch.image.amin((1, 2, 3)).tolist() == batch.image.amax((1, 2, 3)).tolist() == batch.number.tolist()
+        numbers += batch.number.tolist()
+    assert numbers == expected
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_every_start_method_read_epoch_after_epoch(path: Path, method: str) -> None:
+    ds = LMDBDataset(path)
+    assert ds[3].number == 3  # used before the workers start
+
+    loader = DataLoader(
+        ds[::-1],
+        batch_size=8,
+        num_workers=2 if method == "fork" else 1,
+        multiprocessing_context=method,
+        persistent_workers=True,
+        collate_fn=collate,
+    )
+    for _ in range(2):
+        check_epoch(loader, list(reversed(range(COUNT))))
+    assert ds[4].number == 4
+
+
+def test_workers_read_what_stands_on_a_dataset(path: Path) -> None:
+    ds = LMDBDataset(path)
+    for stacked, expected in (
+        (Subset(ds, [5, 3]), [5, 3]),
+        (ConcatDataset([ds[:2], LMDBDataset(path)[10:12]]), [0, 1, 10, 11]),
+    ):
+        stacked_dataset: Dataset[Any] = stacked
+        check_epoch(DataLoader(stacked_dataset, batch_size=3, num_workers=1), expected)
+
+
+def test_workers_run_a_subclass(path: Path) -> None:
+    numbers, means = next(iter(DataLoader(Brightness(path), batch_size=COUNT, num_workers=1)))
+
+    assert numbers.tolist() == means.tolist() == list(range(COUNT))
+
+
+def test_a_workers_error_names_the_sample(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
+    lmdbloader.write([{"image": image} for image in images], tmp_path / "d", codec="raw")
+    data = bytearray((tmp_path / "d/data.mdb").read_bytes())
+    data[data.find(np.moveaxis(images[2], 2, 0).tobytes())] ^= 1
+    (tmp_path / "d/data.mdb").write_bytes(data)
+
+    with pytest.raises(CorruptError, match="sample 2: its checksum does not match"):
+        list(DataLoader(LMDBDataset(tmp_path / "d"), batch_size=4, num_workers=1))
+
+
+def exit_status_of_child(job: Any) -> int:
+    """Run `job` in a fork of this process; 0 where it returned a true value."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = 0 if job() else 2
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("used_before", [False, True])
+def test_a_dataset_works_on_both_sides_of_a_fork(path: Path, used_before: bool) -> None:
+    ds = LMDBDataset(path)
+    held = ds.__getitems__(range(20)) if used_before else None
+
+    def read() -> bool:
+        return all((ds.__getitems__([i, 0, i])[2].image == i).all() for i in range(COUNT))
+
+    assert exit_status_of_child(read) == 0
+    assert read()
+    assert held is None or [int(s.image[0, 0, 0]) for s in held] == list(range(20))
+
+
+def test_forked_children_open_datasets_of_their_own(path: Path) -> None:
+    ds = LMDBDataset(path)
+
+    assert exit_status_of_child(lambda: LMDBDataset(path)[7].number == ds[7].number == 7) == 0
+
+
+def read_in_a_spawned_process(ds: LMDBDataset, queue: Any) -> None:
+    queue.put((len(ds), int(ds[1].image.max()), ds[1].number))
+
+
+def test_a_view_travels_to_a_spawned_process(path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    child = context.Process(target=read_in_a_spawned_process, args=(LMDBDataset(path)[10:20], queue))
+    child.start()
+    assert queue.get(timeout=60) == (10, 11, 11)
+    child.join()
+    assert child.exitcode == 0
+
+
+def random_batches(seed: int, count: int) -> Iterator[list[int]]:
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        yield rng.integers(-COUNT, COUNT, rng.integers(1, 20)).tolist()
+
+
+def test_threads_that_read_at_random_agree(path: Path) -> None:
+    """Eight threads share one dataset and hold on to some of their batches, which no other thread may change."""
+    ds, scaled = LMDBDataset(path), LMDBDataset(path).scaled()
+    wrong: list[str] = []
+
+    def read(seed: int) -> None:
+        held: list[tuple[list[int], int, torch.Tensor]] = []
+        try:
+            for turn, numbers in enumerate(random_batches(seed, 9)):
+                source, factor = ((ds, 1), (scaled, 255))[turn % 2]
+                held.append(([i % COUNT for i in numbers], factor, source.__getitems__(numbers).columns["image"]))
+                del held[:-4]
+                time.sleep(0)
+                for expected, unit, pixels in held:
+                    first = (pixels[:, 0, 0, 0] * unit).round().tolist()
+                    if first != expected or np.ptp(pixels.numpy().reshape(len(expected), -1), 1).any():
+                        wrong.append(f"thread {seed}, turn {turn}: {first}, expected {expected}")
+                number = int(numbers[0])
+                if ds[number].number != number % COUNT:
+                    wrong.append(f"thread {seed}: sample {number}")
+        except BaseException as error:
+            wrong.append(repr(error))
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
