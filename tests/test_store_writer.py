@@ -1,0 +1,262 @@
+"""Writing: little waste, a map that grows, the same bytes twice, and nothing half-written when the disk is full."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import lmdbloader
+from lmdbloader.codecs import encode_many
+from lmdbloader.errors import DiskFullError
+from lmdbloader.format import make_field, parse_record_key
+from lmdbloader.resize import downscale
+from lmdbloader.store import Chunk, Written, encode_blocks, estimate_map_nbytes, open_writer
+
+ROOT = Path(__file__).resolve().parent.parent
+# The issue's bar: LMDB's page waste and all that is not payload take at most 8 %.
+MOST = 1.08
+SIZES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+@cache
+def photograph() -> np.ndarray:
+    """Return one real photograph, 1411 x 1411 RGB."""
+    import skimage.data
+
+    return np.ascontiguousarray(skimage.data.retina())
+
+
+def patches(size: int) -> Iterator[np.ndarray]:
+    """Yield the patches of the photograph, about 1.2 MB of them and at least four."""
+    image = photograph()
+    places = [(y, x) for y in range(300, 1411 - size, size) for x in range(200, 1411 - size, size)]
+    for y, x in places[: max(4, 1_200_000 // (3 * size * size))]:
+        yield image[y : y + size, x : x + size]
+
+
+def pair(patch: np.ndarray) -> dict[str, np.ndarray]:
+    return {"lr": downscale(np.ascontiguousarray(patch), 2), "hr": patch}
+
+
+MAKES: dict[str, tuple[str, Callable[[np.ndarray], dict[str, np.ndarray]]]] = {
+    "rgb raw": ("raw", lambda patch: {"hr": patch}),
+    "pairs raw": ("raw", pair),
+    "pairs lz4": ("lz4", pair),
+    "grey raw": ("raw", lambda patch: {"image": patch[:, :, 1]}),
+    "grey lz4": ("lz4", lambda patch: {"image": patch[:, :, 1]}),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("make", ["rgb raw", "pairs raw"])
+def test_the_file_is_at_most_8_percent_larger_than_its_payload(tmp_path: Path, size: int, make: str) -> None:
+    codec, sample = MAKES[make]
+    written = lmdbloader.write(map(sample, patches(size)), tmp_path / "d", codec=codec)
+    sizes = written.sizes
+    assert sizes["data_nbytes"] == (tmp_path / "d" / "data.mdb").stat().st_size
+    assert sizes["index_nbytes"] == (tmp_path / "d" / "index.arrow").stat().st_size
+    assert sizes["payload_nbytes"] <= sizes["data_nbytes"] <= MOST * sizes["payload_nbytes"]
+
+
+@pytest.mark.parametrize("size", [16, 64, 384])
+@pytest.mark.parametrize("make", ["pairs lz4", "grey raw", "grey lz4"])
+def test_grey_and_compressed_patches_waste_no_more(tmp_path: Path, size: int, make: str) -> None:
+    codec, sample = MAKES[make]
+    # As many grey ones as it takes for LMDB's few pages of its own not to count.
+    many = [p for p in patches(size) for _ in range(3)]
+    sizes = lmdbloader.write(map(sample, many), tmp_path / "d", codec=codec).sizes
+    assert sizes["data_nbytes"] <= MOST * sizes["payload_nbytes"]
+    if codec == "lz4":
+        assert sizes["payload_nbytes"] < 0.9 * sizes["raw_nbytes"]
+
+
+@pytest.mark.parametrize(("size", "scale"), [(16, 2), (48, None), (96, 2), (192, 2), (512, 2)])
+def test_a_converted_folder_wastes_no_more(tmp_path: Path, size: int, scale: int | None) -> None:
+    (tmp_path / "photos").mkdir()
+    for i in range(2):
+        pixels = photograph()[300 * i : 300 * i + 1030, 100:1130]
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{i}.png", compress_level=1)
+    report = lmdbloader.convert(
+        tmp_path / "photos", tmp_path / "d", patch_size=size, scale=scale, codec="raw", workers=1
+    )
+    assert report.num_samples == 2 * (1030 // size) ** 2
+    assert report.sizes["data_nbytes"] <= MOST * report.sizes["payload_nbytes"]
+
+
+def chunk_of(values: list[bytes]) -> Chunk:
+    data = np.frombuffer(b"".join(values), np.uint8)
+    return Chunk(len(values), {"blob": encode_many(data, np.array([len(v) for v in values], np.int64), "raw")}, {})
+
+
+def write_blobs(path: Path, chunks: list[list[bytes]], map_nbytes: int) -> Written:
+    fields = [make_field("blob", "bytes")]
+    with open_writer(path, fields, with_source=False, map_nbytes=map_nbytes) as writer:
+        for values in chunks:
+            chunk = chunk_of(values)
+            writer.add(chunk, encode_blocks(chunk, fields, with_source=False))
+        assert writer.num_samples == sum(map(len, chunks))
+        return writer.finish(classes={}, made_by={})
+
+
+def blobs(path: Path) -> list[bytes]:
+    return [sample.blob for sample in lmdbloader.LMDBDataset(path)]
+
+
+@pytest.mark.parametrize("transaction_nbytes", [1, 2**20, 2**30])
+def test_a_map_that_is_too_small_grows_without_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transaction_nbytes: int
+) -> None:
+    monkeypatch.setattr("lmdbloader.store.writer.TRANSACTION_NBYTES", transaction_nbytes)
+    rng = np.random.default_rng(0)
+    chunks = [[rng.bytes(int(n)) for n in rng.integers(1, 200_000, 10)] for _ in range(6)]
+    grown = write_blobs(tmp_path / "grown", chunks, map_nbytes=1)
+    assert grown.map_growths >= 1
+    assert blobs(tmp_path / "grown") == [value for chunk in chunks for value in chunk]
+    assert lmdbloader.verify(tmp_path / "grown").is_sound
+    roomy = write_blobs(tmp_path / "roomy", chunks, map_nbytes=2**26)
+    assert roomy.map_growths == 0
+    assert roomy.content_digest == grown.content_digest
+    assert grown.sizes["data_nbytes"] == roomy.sizes["data_nbytes"]
+
+
+@given(st.floats(0, 1e12), st.integers(0, 10**9))
+def test_the_estimated_map_has_room_and_is_whole_pages(payload_nbytes: float, num_samples: int) -> None:
+    estimate = estimate_map_nbytes(payload_nbytes, num_samples)
+    assert estimate % 4096 == 0
+    assert estimate >= MOST * payload_nbytes + 2**20
+
+
+def test_the_estimate_is_enough_for_what_it_was_made_from(tmp_path: Path) -> None:
+    assert lmdbloader.write(map(pair, patches(32)), tmp_path / "d", codec="lz4").map_growths == 0
+
+
+def mixed(count: int = 300) -> Iterator[dict[str, Any]]:
+    rng = np.random.default_rng(1)
+    for i in range(count):
+        yield {
+            "image": rng.integers(0, 9, (10 + i % 7, 20, 3), np.uint8),
+            "large": np.full((300, 310, 3), i % 256, np.uint8) if i % 100 == 0 else np.zeros((1, 1), np.uint8),
+            "depth": np.full((2, i % 5), i, np.float32),
+            "num_samples": i,
+            "text": "ü" * (i % 4),
+            "blob": bytes(i % 3),
+            "extra": {"i": [i, None]},
+        }
+
+
+def test_two_writes_give_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        lmdbloader.write(mixed(), tmp_path / name, codec="lz4")
+    for file in ("data.mdb", "index.arrow", "manifest.json"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_samples_come_back_as_they_went_in(tmp_path: Path) -> None:
+    lmdbloader.write(mixed(), tmp_path / "d", codec="lz4")
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
+    for sample, expected in zip(dataset, mixed(), strict=True):
+        np.testing.assert_array_equal(sample.image.numpy(), expected["image"].transpose(2, 0, 1))
+        large = expected["large"] if expected["large"].ndim == 3 else expected["large"][:, :, None]
+        np.testing.assert_array_equal(sample.large.numpy(), large.transpose(2, 0, 1))
+        np.testing.assert_array_equal(sample.depth.numpy(), expected["depth"])
+        assert sample[3:] == (expected["num_samples"], expected["text"], expected["blob"], expected["extra"])
+    assert lmdbloader.verify(tmp_path / "d").is_sound
+
+
+def test_plain_lmdb_and_arrow_open_what_was_written(tmp_path: Path) -> None:
+    lmdbloader.write(mixed(), tmp_path / "d", codec="raw")
+    with lmdb.open(str(tmp_path / "d"), readonly=True, lock=False) as env, env.begin() as transaction:
+        entries = dict(transaction.cursor())
+    schema = pa.ipc.read_schema(pa.py_buffer(entries.pop(b"schema")))
+    assert entries.pop(b"progress") == b'{"num_samples": 300}'
+    batches = [pa.ipc.read_record_batch(entries[key], schema) for key in sorted(entries)]
+    firsts = [parse_record_key(key)[0] for key in sorted(entries)]
+    assert firsts == np.cumsum([0, *(b.num_rows for b in batches)])[:-1].tolist()
+    assert pa.Table.from_batches(batches)["num_samples"].to_pylist() == list(range(300))
+
+
+def test_no_samples_make_an_empty_dataset(tmp_path: Path) -> None:
+    assert write_blobs(tmp_path / "d", [], map_nbytes=2**20).num_samples == 0
+    assert len(lmdbloader.LMDBDataset(tmp_path / "d")) == 0
+    assert lmdbloader.verify(tmp_path / "d").is_sound
+
+
+def test_a_file_put_beside_is_published_too(tmp_path: Path) -> None:
+    with open_writer(tmp_path / "d", [make_field("n", "int")], with_source=False, map_nbytes=2**20) as writer:
+        writer.add_file("skipped.tsv", b"name\treason\n")
+        writer.finish(classes={}, made_by={})
+    assert (tmp_path / "d" / "skipped.tsv").read_bytes() == b"name\treason\n"
+
+
+# Writes samples whose index is larger than their data, so that every file of a dataset meets the limit at some size.
+LIMITED = """
+import os, resource, sys
+from pathlib import Path
+import numpy as np
+import lmdbloader
+from lmdbloader.errors import DiskFullError
+folder, limits = Path(sys.argv[1]), sys.argv[2:]
+samples = [{"blob": bytes([i % 256])} for i in range(9000)] if "tiny" in limits else [
+    {"image": np.random.default_rng(i).integers(0, 256, (64, 64, 3), np.uint8)} for i in range(40)]
+lmdbloader.write(samples, folder / "warm-up")
+for limit in limits[1:]:
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), hard))
+    try:
+        lmdbloader.write(samples, folder / "d", codec="raw")
+        print("written", flush=True)
+        os.rename(folder / "d", folder / ("written" + limit))
+    except DiskFullError as error:
+        assert str(folder / "d") in str(error) and "disk full" in str(error), error
+        print("full", flush=True)
+    assert not [name for name in os.listdir(folder) if name.startswith("d")], os.listdir(folder)
+"""
+
+
+def run_limited(folder: Path, kind: str, limits: list[int]) -> list[str]:
+    child = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(folder), kind, *map(str, limits)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert child.returncode == 0, child.stderr
+    return child.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("kind", "limits", "enough"),
+    [("large", [0, 100, 5_000, 9_000, 100_000, 300_000, 490_000], 2**20), ("tiny", [50_000, 130_000, 200_000], 2**20)],
+)
+def test_a_file_size_limit_is_a_full_disk_and_leaves_nothing(
+    tmp_path: Path, kind: str, limits: list[int], enough: int
+) -> None:
+    assert run_limited(tmp_path, kind, [*limits, enough]) == ["full"] * len(limits) + ["written"]
+
+
+def test_a_full_file_system_is_a_full_disk_and_leaves_nothing(tmp_path: Path) -> None:
+    def mount(nbytes: int) -> bool:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={nbytes}", "tmpfs", str(tmp_path)]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+    rng = np.random.default_rng(0)
+    samples = [{"image": rng.integers(0, 256, (64, 64, 3), np.uint8)} for _ in range(40)]
+    for nbytes in (4096, 16384, 40_960, 204_800, 409_600, 520_192):
+        if not mount(nbytes):
+            pytest.skip("mounting a small file system needs rights that this user does not have")
+        try:
+            with pytest.raises(DiskFullError, match=rf"{tmp_path}/d.*: disk full"):
+                lmdbloader.write(samples, tmp_path / "d", codec="raw")
+            assert os.listdir(tmp_path) == []
+        finally:
+            subprocess.run(["umount", str(tmp_path)], check=True)
