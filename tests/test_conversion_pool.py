@@ -174,7 +174,7 @@ def test_tasks_and_results_larger_than_a_sockets_buffer_do_not_wait_for_each_oth
     path = os.path.join(os.fsencode(folder), b"./" * 1400, b"00.png")
     names = [f"{'long/' * 400}{i}.png" for i in range(400)]
     monkeypatch.setattr(
-        pool, "_START", f"import faulthandler; faulthandler.dump_traceback_later(100, exit=True); {pool._START}"
+        pool, "_START", f"import faulthandler; faulthandler.dump_traceback_later(60, exit=True); {pool._START}"
     )
     recipe = Recipe((make_field("image", "image", "raw"),), 300, 300, None, "matlab", DecodePolicy(), 20.0, "stop")
     tasks = [

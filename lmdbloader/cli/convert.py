@@ -29,15 +29,15 @@ _EPILOG = """\
 images that are not plain 8-bit grey or RGB:
   EXIF rotation is applied. Palette, CMYK and YCbCr become RGB; 1 bit becomes
   8-bit grey; 16 bits stay 16 bits (uint16). Transparency is refused unless
-  --alpha says what to do. Files of several frames are refused, and so are images
-  of more than --max-pixels. A file that does not decode is refused.
-  What is refused stops the conversion, or, with --on-error skip, is left out and
-  listed at the end and in OUT/skipped.tsv.
-  Links to folders are not followed. Broken links and whatever else is no regular
-  file are named and left out.
+  --alpha says what to do. Files of several frames are refused, and so are
+  images of more than --max-pixels, and files that do not decode.
+  What is refused stops the conversion or, with --on-error skip, is left out
+  and listed at the end and in OUT/skipped.tsv.
+  Links to folders are not followed. Broken links and whatever else is no
+  regular file are named and left out.
 
-An OUT that was made from the same inputs with the same options is left as it is.
-Whatever fails, nothing half-written stays behind.
+An OUT that was made from the same inputs with the same options is left as it
+is. Whatever fails, nothing half-written stays behind.
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 examples:

@@ -1,0 +1,335 @@
+"""`lmdbloader convert` as a person meets it: what it prints, its exit status, and how it is interrupted."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+import lmdbloader
+from lmdbloader.cli import main
+
+ROOT = Path(__file__).resolve().parent.parent
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def keep_signals() -> Iterator[None]:
+    """The command sets a handler; here it must not outlive its call."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def save(path: Path, height: int = 16, width: int = 24, seed: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(path, compress_level=1)
+
+
+@pytest.fixture
+def src(tmp_path: Path) -> Path:
+    for i in range(3):
+        save(tmp_path / "src" / f"{i}.png", seed=i)
+    return tmp_path / "src"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.lmdb"
+
+
+def left(out: Path) -> list[str]:
+    return sorted(p.name for p in out.parent.iterdir() if p.name.startswith(out.name))
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def test_it_says_what_it_made(src: Path, out: Path, capsys: Capture) -> None:
+    assert main(["convert", str(src), str(out), "--patch-size", "8", "--scale", "2", "--workers", "1"]) == 0
+    text = capsys.readouterr()
+    assert text.err == ""
+    lines = text.out.splitlines()
+    assert lines[0] == f"{out}: 3 images, layout images"
+    assert lines[1].startswith("map size: 1.0 MiB, estimated from 3 of 3 inputs; codec: lr raw, hr raw")
+    assert lines[2].startswith(f"{out}: 18 samples in ")
+    assert lines[3].split() == ["pixels", "4.2", "KiB,", "stored", "as", "4.2", "KiB", "of", "payload"]
+    assert lines[4].lstrip().startswith("data.mdb ") and " x the payload; index.arrow " in lines[4]
+    assert len(lmdbloader.LMDBDataset(out)) == 18
+
+
+def test_options_reach_the_conversion(src: Path, out: Path) -> None:
+    words = "--patch-size 8 --stride 4 --scale 4 --bicubic pillow --codec lz4 --layout images --alpha white"
+    words += " --max-pixels 999 --on-error skip --min-pair-psnr 12.5 --workers 1 --quiet"
+    assert main(["convert", str(src), str(out), *words.split()]) == 0
+    options = lmdbloader.LMDBDataset(out).reader.manifest.made_by["options"]
+    assert options == {
+        "patch_size": 8,
+        "stride": 4,
+        "scale": 4,
+        "bicubic": "pillow",
+        "policy": {"alpha": "white", "max_pixels": 999},
+        "codec": "lz4",
+        "on_error": "skip",
+        "min_pair_psnr": 12.5,
+    }
+
+
+def test_paths_may_stand_on_both_sides_of_an_option(src: Path, out: Path) -> None:
+    assert main(["convert", str(src), "--patch-size", "8", str(out), "--quiet"]) == 0
+    assert len(lmdbloader.LMDBDataset(out)) == 18
+
+
+def test_pairs_take_no_source(src: Path, out: Path, tmp_path: Path) -> None:
+    from lmdbloader.resize import downscale
+
+    (tmp_path / "low").mkdir()
+    for path in src.iterdir():
+        Image.fromarray(downscale(np.asarray(Image.open(path)), 2)).save(tmp_path / "low" / f"{path.stem}x2.png")
+    assert main(["convert", "--hr", str(src), "--lr", str(tmp_path / "low"), str(out), "--quiet"]) == 0
+    assert list(lmdbloader.LMDBDataset(out).fields) == ["lr", "hr"]
+
+
+def test_quiet_prints_nothing(src: Path, out: Path, capsys: Capture) -> None:
+    assert main(["convert", str(src), str(out), "--quiet", "--workers", "2"]) == 0
+    assert main(["convert", str(src), str(out), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_same_again_says_so(src: Path, out: Path, capsys: Capture) -> None:
+    assert main(["convert", str(src), str(out)]) == 0
+    capsys.readouterr()
+    assert main(["convert", str(src), str(out)]) == 0
+    expected = f"{out}: made already from the same inputs with the same options (3 samples); nothing to do\n"
+    assert capsys.readouterr() == (expected, "")
+    assert main(["convert", str(src), str(out), "--patch-size", "8"]) == 1
+    assert "--overwrite" in capsys.readouterr().err
+    assert main(["convert", str(src), str(out), "--patch-size", "8", "--overwrite"]) == 0
+    assert len(lmdbloader.LMDBDataset(out)) == 18
+
+
+def test_skipped_and_left_out_files_are_named_at_the_end(src: Path, out: Path, capsys: Capture) -> None:
+    (src / "bad.png").write_bytes(b"")
+    (src / "broken.png").symlink_to("nowhere")
+    assert main(["convert", str(src), str(out), "--on-error", "skip"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "left out: broken.png: a broken link",
+        "skipped: bad.png: the file is empty",
+        f"1 of 4 skipped; the list is in {out}/skipped.tsv",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["SRC", "OUT", "--stride", "4"], 2, "--stride without --patch-size"),
+        (["SRC", "OUT", "--codec", "zip"], 2, "codec 'zip': expected one of auto, raw, lz4"),
+        (["SRC", "OUT", "--patch-size", "9", "--scale", "2"], 2, "expected multiples of the scale 2"),
+        (["SRC", "OUT", "--hr", "SRC", "--lr", "SRC"], 2, "together with --hr and --lr"),
+        (["OUT", "--hr", "SRC"], 2, "--hr and --lr go together"),
+        (["SRC", "OUT", "--patch-size", "17"], 1, "0.png: 24x16 pixels are smaller than a patch of 17"),
+        (["SRC", "SRC/out"], 1, "lies inside"),
+        (["SRC/nowhere", "OUT"], 1, "there is no such folder"),
+        (["SRC", "OUT/deeper"], 1, "does not exist. Create it first"),
+    ],
+)
+def test_errors_are_one_line_and_a_status(
+    src: Path, out: Path, capsys: Capture, words: list[str], status: int, message: str
+) -> None:
+    paths = [word.replace("SRC", str(src)).replace("OUT", str(out)) for word in words]
+    assert main(["convert", *paths, "--workers", "1"]) == status
+    text = capsys.readouterr().err
+    assert text.startswith("lmdbloader: ") and text.count("\n") == 1
+    assert message in text
+    assert left(out) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["SRC"], "expected SRC and OUT, or --hr, --lr and OUT"),
+        (["SRC", "OUT", "more"], "expected SRC and OUT"),
+        (["SRC", "--scale", "2", "OUT", "more"], "expected SRC and OUT"),
+        (["SRC", "OUT", "--patchsize", "2"], "unrecognized arguments: --patchsize"),
+        (["SRC", "OUT", "--layout", "heap"], "invalid choice: 'heap'"),
+        (["SRC", "OUT", "--scale", "two"], "invalid int value: 'two'"),
+    ],
+)
+def test_wrong_usage(src: Path, capsys: Capture, words: list[str], message: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["convert", *words])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_path_that_the_terminal_cannot_show(src: Path, tmp_path: Path) -> None:
+    target = os.fsencode(tmp_path) + b"/\xff.lmdb"
+    command = [sys.executable, "-m", "lmdbloader", "convert", str(src), target]
+    child = subprocess.run(
+        command, env={**environment(), "PYTHONIOENCODING": "ascii"}, cwd=tmp_path, capture_output=True
+    )
+    assert (child.returncode, child.stderr) == (0, b"")
+    assert b"\\udcff.lmdb: 3 samples" in child.stdout
+
+
+@pytest.mark.parametrize("launcher", [["-m", "lmdbloader", "convert"], [str(ROOT / "scripts" / "convert.py")]])
+def test_launchers(src: Path, out: Path, tmp_path: Path, launcher: list[str]) -> None:
+    child = subprocess.run(
+        [sys.executable, *launcher, str(src), str(out), "--patch-size", "8"],
+        env=environment() if launcher[0] == "-m" else None,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (child.returncode, child.stderr) == (0, "")
+    assert f"{out}: 18 samples in " in child.stdout
+
+
+def test_a_terminal_gets_a_bar_with_speed_and_time_left(src: Path, out: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+    command = [sys.executable, "-m", "lmdbloader", "convert", str(src), str(out), "--workers", "1"]
+    with os.fdopen(ours, "rb") as terminal:
+        child = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, stderr=theirs)
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := terminal.read1():
+                shown += part
+        except OSError:  # how a terminal ends
+            pass
+    assert child.returncode == 0
+    assert b"3/3 [" in shown and b" images/s" in shown and b" MB/s" in shown
+
+
+def endless(folder: Path) -> Path:
+    """A folder that takes minutes to convert."""
+    save(folder / "one.png", 500, 700)
+    for i in range(4000):
+        (folder / f"{i}.png").symlink_to("one.png")
+    return folder
+
+
+def interrupt(out: Path, send: Callable[[subprocess.Popen[str]], None], *words: str) -> tuple[int, str]:
+    """Start a conversion with two workers, stop it once it writes; return its status and what it said."""
+    folder = endless(out.parent / "endless")
+    command = [
+        sys.executable,
+        "-m",
+        "lmdbloader",
+        "convert",
+        str(folder),
+        str(out),
+        "--patch-size",
+        "96",
+        "--scale",
+        "2",
+    ]
+    with subprocess.Popen(
+        [*command, "--workers", "2", *words],
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as child:
+        partial = out.with_name(out.name + ".partial") / "data.mdb"
+        until = time.monotonic() + 60
+        while not partial.exists() and child.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        workers = psutil.Process(child.pid).children(recursive=True)
+        assert len(workers) == 2 and partial.exists()
+        send(child)
+        _, error = child.communicate(timeout=60)
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert alive == []
+    return child.returncode, error
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda child: child.send_signal(signal.SIGTERM),
+        lambda child: os.killpg(child.pid, signal.SIGINT),  # what Ctrl-C in a terminal sends
+    ],
+    ids=["SIGTERM", "Ctrl-C"],
+)
+def test_an_interrupted_conversion_leaves_nothing(out: Path, send: Callable[[subprocess.Popen[str]], None]) -> None:
+    assert interrupt(out, send) == (130, "lmdbloader: interrupted; nothing half-written was left behind\n")
+    assert left(out) == []
+
+
+def test_a_killed_conversion_does_not_block_the_next_one(src: Path, out: Path) -> None:
+    status, _ = interrupt(out, lambda child: child.kill())
+    assert status == -signal.SIGKILL
+    assert left(out) == ["out.lmdb.partial"]
+    assert main(["convert", str(src), str(out), "--quiet"]) == 0
+    assert left(out) == ["out.lmdb"]
+
+
+def test_a_full_disk_leaves_nothing(out: Path, tmp_path: Path) -> None:
+    for i in range(4):
+        save(tmp_path / "src" / f"{i}.png", 700, 1000, seed=i)
+
+    def limit_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**22, 2**22))
+
+    child = subprocess.run(
+        [sys.executable, "-m", "lmdbloader", "convert", str(tmp_path / "src"), str(out), "--workers", "1", "--quiet"],
+        env=environment(),
+        preexec_fn=limit_files,
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == 1
+    assert child.stderr.count("\n") == 1
+    assert "disk full (" in child.stderr and "Free some room and convert again" in child.stderr
+    assert left(out) == []
+
+
+def test_the_help_fits_a_narrow_terminal_and_shows_the_defaults(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as caught:
+        main(["convert", "--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    words = " ".join(text.split())
+    for policy in (
+        "EXIF rotation is applied",
+        "Transparency is refused",
+        "16 bits stay 16 bits",
+        "several frames are refused",
+    ):
+        assert policy in words
+    for option in (
+        "--patch-size",
+        "--stride",
+        "--scale",
+        "--hr",
+        "--lr",
+        "--layout",
+        "--codec",
+        "--alpha",
+        "--on-error",
+    ):
+        assert f" {option} " in text
+    assert "0001x2.png" in words and "skipped.tsv" in words and "Exit status: 0 done" in words
