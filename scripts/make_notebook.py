@@ -1,0 +1,86 @@
+"""Runs notebooks/quickstart.ipynb anew and stores it with its outputs and pictures."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOK = ROOT / "notebooks" / "quickstart.ipynb"
+# A stored notebook is read in a browser and kept by git.
+MAX_NBYTES = 1_500_000
+
+
+def run_notebook(notebook: nbformat.NotebookNode, folder: Path, *, timeout: float = 300) -> None:
+    """Run every cell in a fresh kernel that imports this checkout; outputs are put into the notebook.
+
+    Args:
+        notebook: Changed in place.
+        folder: The kernel starts there.
+        timeout: Seconds for one cell.
+
+    Raises:
+        CellExecutionError: A cell failed.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+    client = NotebookClient(
+        notebook, timeout=timeout, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    )
+    client.execute(env=environment)
+
+
+def clean(notebook: nbformat.NotebookNode) -> None:
+    """Remove what differs from run to run or from machine to machine: times, versions, unused forms of pictures."""
+    notebook.metadata = nbformat.from_dict(
+        {
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+        }
+    )
+    for cell in notebook.cells:
+        cell.metadata = nbformat.from_dict({})
+        # A stream comes in pieces whose borders depend on timing.
+        joined: list[nbformat.NotebookNode] = []
+        for output in cell.get("outputs", []):
+            if output.output_type == "stream" and joined and joined[-1].get("name") == output.name:
+                joined[-1].text += output.text
+                continue
+            data = output.get("data", {})
+            if "image/png" in data:  # beside the PNG, Pillow offers a JPEG and a text with an address in memory
+                output["data"] = nbformat.from_dict({"image/png": data["image/png"]})
+            joined.append(output)
+        if "outputs" in cell:
+            cell.outputs = joined
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.parse_args(argv)
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run_notebook(notebook, Path(folder))
+        except CellExecutionError as error:
+            print(f"make_notebook: {NOTEBOOK} was left as it is; a cell failed:\n{error}", file=sys.stderr)
+            return 1
+    clean(notebook)
+    text = nbformat.writes(notebook)
+    if len(text) > MAX_NBYTES:
+        print(f"make_notebook: {len(text):,} bytes, expected at most {MAX_NBYTES:,}: smaller pictures", file=sys.stderr)
+        return 1
+    NOTEBOOK.write_text(text + "\n", "utf-8")
+    print(f"{NOTEBOOK.relative_to(ROOT)}: {len(text):,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
