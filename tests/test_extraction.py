@@ -306,6 +306,15 @@ def test_a_destination_is_replaced_only_where_it_is_an_extraction(small: Path, t
     assert sorted(p.name for p in tmp_path.iterdir()) == ["db", "file", "files", "link", "other"]
 
 
+def test_the_current_folder_is_not_replaced(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(DestinationError, match="the folder that you are in"):
+        extract(small, ".")
+    extract(small, "files")
+    assert images_in(tmp_path / "here" / "files") == [f"{i:06d}.png" for i in range(3)]
+
+
 def test_a_folder_that_another_extraction_fills_is_left_alone(small: Path, tmp_path: Path) -> None:
     (tmp_path / "files.partial").mkdir()
     (tmp_path / "files.partial" / "theirs").touch()

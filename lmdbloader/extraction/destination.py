@@ -30,7 +30,13 @@ def check_destination(target: Path, dataset: Path, *, overwrite: bool) -> None:
         raise DestinationError(f"{target}: lies inside {dataset} or the other way round. Choose another destination.")
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise DestinationError(f"{target}: exists and is not a folder. Choose another destination.")
-    if not target.exists() or not any(target.iterdir()):
+    if not target.exists():
+        return
+    if os.path.samefile(target, os.curdir):
+        raise DestinationError(
+            f"{target}: is the folder that you are in, and a complete one is put in its place. Name another one."
+        )
+    if not any(target.iterdir()):
         return
     if not is_extracted(target):
         raise DestinationError(

@@ -55,18 +55,19 @@ def unique_stems(sources: Sequence[str]) -> list[str]:
     >>> unique_stems(["a.jpg", "a.png", "b.tif", "a.jpg"])
     ['a.jpg', 'a', 'b', 'a~2']
     """
-    stems: list[str | None] = [None] * len(sources)
+    wanted = [safe_stem(source) for source in sources]
+    stems = [""] * len(sources)
     taken: set[str] = set()
-    for i, source in enumerate(sources):
-        stem = safe_stem(source)
+    next_number: dict[str, int] = {}
+    for i, (source, stem) in enumerate(zip(sources, wanted, strict=True)):
         if source == f"{stem}.png" and stem not in taken:
             stems[i] = stem
             taken.add(stem)
-    for i, source in enumerate(sources):
-        if stems[i] is None:
-            stems[i] = _free(safe_stem(source), safe_stem(source, keep_suffix=True), taken)
-            taken.add(stems[i] or "")
-    return [stem or "" for stem in stems]
+    for i, (source, stem) in enumerate(zip(sources, wanted, strict=True)):
+        if not stems[i]:
+            stems[i] = stem if stem not in taken else _free(source, stem, taken, next_number)
+            taken.add(stems[i])
+    return stems
 
 
 def with_position(stem: str, top: int, left: int) -> str:
@@ -78,13 +79,16 @@ def with_position(stem: str, top: int, left: int) -> str:
     return f"{stem}_r{top:05d}_c{left:05d}"
 
 
-def _free(stem: str, with_suffix: str, taken: set[str]) -> str:
-    for candidate in (stem, with_suffix):
-        if candidate not in taken:
-            return candidate
-    number = 2
+def _free(source: str, stem: str, taken: set[str], next_number: dict[str, int]) -> str:
+    """Return a stem for a source whose own is taken."""
+    with_suffix = safe_stem(source, keep_suffix=True)
+    if with_suffix not in taken:
+        return with_suffix
+    # Remembered, so that many equal names do not each count from the start.
+    number = next_number.get(stem, 2)
     while f"{stem}~{number}" in taken:
         number += 1
+    next_number[stem] = number + 1
     return f"{stem}~{number}"
 
 
