@@ -16,7 +16,6 @@ from common import Pairs
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 import lmdbloader
-from lmdbloader.loading import collate
 
 # Where uint8 pixels become float32: sample by sample in the dataset, in the collate function (so in a worker), or in
 # the consumer, which converts the collated batch.
@@ -195,8 +194,8 @@ class Store:
 
     @property
     def conversions(self) -> tuple[Conversion, ...]:
-        """Where this store's users convert to float32; a batch that is read whole is converted whole."""
-        return CONVERSIONS if self.dataset else ("collate", "consumer")
+        """Where this store's users convert to float32; LMDBDataset.scaled() does it while it reads."""
+        return CONVERSIONS if self.dataset else ("sample", "consumer")
 
 
 HAND_WRITTEN, OURS_LZ4 = "LMDB by hand", "LMDBDataset lz4"
@@ -230,14 +229,11 @@ def _collate_floats(samples: Any) -> Tensors:
     return floats(torch.utils.data.default_collate(samples))
 
 
-def _collate_ours_floats(samples: Any) -> Tensors:
-    return floats(collate(samples))
-
-
 def open_dataset(store: Store, folder: Path, conversion: Conversion = "consumer") -> Dataset[Any]:
     """Return the dataset of what a store wrote."""
     if store.dataset is None:
-        return lmdbloader.LMDBDataset(folder)
+        ds = lmdbloader.LMDBDataset(folder)
+        return ds.scaled() if conversion == "sample" else ds
     return store.dataset(folder, floats if conversion == "sample" else _keep)
 
 
@@ -249,10 +245,7 @@ def open_loader(
     order = EndlessOrder(len(dataset), seed)  # type: ignore[arg-type]
     persistent = workers > 0
     if store.dataset is None:
-        function = _collate_ours_floats if conversion == "collate" else collate
-        return lmdbloader.dataloader(
-            dataset, batch_size, sampler=order, num_workers=workers, collate_fn=function, persistent_workers=persistent
-        )
+        return lmdbloader.dataloader(dataset, batch_size, sampler=order, num_workers=workers)
     function = _collate_floats if conversion == "collate" else None
     return DataLoader(
         dataset, batch_size, sampler=order, num_workers=workers, collate_fn=function, persistent_workers=persistent

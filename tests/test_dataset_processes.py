@@ -158,7 +158,7 @@ def test_threads_that_read_at_random_agree(path: Path) -> None:
     def read(seed: int) -> None:
         held: list[tuple[list[int], int, torch.Tensor]] = []
         try:
-            for turn, numbers in enumerate(random_batches(seed, 9)):
+            for turn, numbers in enumerate(random_batches(seed, 40)):
                 source, factor = ((ds, 1), (scaled, 255))[turn % 2]
                 held.append(([i % COUNT for i in numbers], factor, source.__getitems__(numbers).columns["image"]))
                 del held[:-4]

@@ -1,0 +1,168 @@
+"""Each benchmark runs, in seconds, and prints and writes what it promises; the stores hand out the same pairs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
+STORES = ["PNG files", "HDF5", "HDF5 lzf", "LMDB by hand", "LMDBDataset raw", "LMDBDataset lz4"]
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Import modules of the benchmarks, which lie in a folder of scripts, and forget their short names afterwards."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield importlib.import_module
+    for path in FOLDER.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def run(name: str, folder: Path, *options: str) -> tuple[str, dict[str, Any]]:
+    """Run a benchmark in quick mode and return what it printed, and its figures."""
+    command = [sys.executable, str(FOLDER / name), "--quick", "--folder", str(folder), "--json", str(folder / "json")]
+    path = os.pathsep.join(filter(None, [str(FOLDER.parent), os.environ.get("PYTHONPATH")]))
+    child = subprocess.run(
+        [*command, *options], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300
+    )
+    assert child.returncode == 0, child.stderr
+    for what in ("machine", "load average", "disk", "torch", "packages", "command"):
+        assert f"{what}: " in child.stdout
+    return child.stdout, json.loads((folder / "json").read_text())
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """Return the cells of the Markdown tables in a text, without their rules."""
+    found: list[list[list[str]]] = [[]]
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            found.append([])
+        elif not line.startswith("|-"):
+            found[-1].append([cell.strip() for cell in line.strip("|").split("|")])
+    return [rows for rows in found if rows]
+
+
+def test_reading_is_compared_with_the_hand_written_lmdb(tmp_path: Path) -> None:
+    text, found = run("read.py", tmp_path, "--markdown")
+    speed, size = tables(text)
+
+    settings = [(row[0], row[1], row[2]) for row in speed[1:]]
+    assert settings == [(name, w, b) for w in "01" for b in ("8", "16") for name in ("LMDB by hand", "LMDBDataset lz4")]
+    assert {row[4] for row in speed[1:] if row[0] == "LMDB by hand"} == {"1.00"}
+    assert [row[0] for row in size[1:]] == ["LMDB by hand", "LMDBDataset lz4"]
+    assert "x the pairs/s of the hand-written LMDB at the same batch size" in text
+    assert "At batch size 8 it reads" in text
+    for figure in found["figures"]:
+        assert figure["pairs_per_s"] > 0
+        assert 0 < figure["p50_ms"] <= figure["p99_ms"]
+    assert {f["setting"]["conversion"] for f in found["figures"]} == {"sample", "collate", "consumer"}
+    assert set(found["disk_nbytes"]) == set(found["memory_nbytes"]) == {"LMDB by hand", "LMDBDataset lz4"}
+
+
+def test_converting_is_compared_with_decoding_and_writing(tmp_path: Path) -> None:
+    text, found = run("convert.py", tmp_path, "--markdown")
+    ((header, *rows),) = tables(text)
+
+    jobs = ["lmdbloader.convert", "decode only: Pillow", "decode only: lmdbloader", "write only"]
+    assert [row[0] for row in rows] == [f["job"] for f in found["figures"]] == jobs
+    assert header[1] == "images/s"
+    assert rows[0][3] == "100%"
+    assert all(figure["images_per_s"] > 0 for figure in found["figures"])
+    assert found["sizes"]["data_nbytes"] > 0
+    assert [p.name for p in tmp_path.iterdir()] == ["json"]  # what it made is gone
+
+
+def test_memory_opening_and_page_waste_are_measured(tmp_path: Path) -> None:
+    text, found = run("memory.py", tmp_path, "--markdown")
+    growth, waste = tables(text)
+
+    assert [row[0] for row in growth[1:]] == ["read, 0 workers", "convert, 1 processes"] == list(found["growth"])
+    for small, large in found["growth"].values():
+        assert large["count"] == 10 * small["count"]
+        assert min(small["own"], large["own"]) > 50 * 2**20  # Python and torch alone take that
+    assert [row[0] for row in waste[1:]] == ["16x16", "96x96", "192x192"]
+    assert all(f["data_nbytes"] > f["payload_nbytes"] > 0 for f in found["waste"])
+    assert "Opening a dataset of 1,000 samples takes" in text
+    assert found["opening"]["median"] > 0
+    assert [p.name for p in tmp_path.iterdir()] == ["json"]
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_every_store_hands_out_the_pairs_that_were_written(
+    module: Callable[[str], Any], tmp_path: Path, name: str
+) -> None:
+    common, stores = module("common"), module("stores")
+    pairs = common.cut_pairs(12)
+    store = next(s for s in stores.STORES if s.name == name)
+    store.write(pairs, tmp_path / "store")
+    try:
+        dataset = stores.open_dataset(store, tmp_path / "store")
+        assert len(dataset) == 12
+        for i in (0, 7, 11):
+            lr, hr = dataset[i]
+            np.testing.assert_array_equal(lr, pairs.lr[i])
+            np.testing.assert_array_equal(hr, pairs.hr[i])
+        for conversion in store.conversions:
+            loader = stores.open_loader(store, tmp_path / "store", conversion, batch_size=4, workers=0, seed=3)
+            batch = next(iter(loader))
+            lr, hr = stores.floats(batch) if conversion == "consumer" else batch
+            order = [i for i, _ in zip(stores.EndlessOrder(12, 3), range(4), strict=False)]
+            assert (lr.dtype, hr.dtype) == (torch.float32, torch.float32)
+            torch.testing.assert_close(lr, torch.from_numpy(pairs.lr[order]).float() / 255)
+            torch.testing.assert_close(hr, torch.from_numpy(pairs.hr[order]).float() / 255)
+    finally:
+        store.close(tmp_path / "store")
+
+
+def test_a_store_with_other_pixels_is_not_compared(module: Callable[[str], Any], tmp_path: Path) -> None:
+    common, stores, read = module("common"), module("stores"), module("read")
+    pairs = common.cut_pairs(3)
+    store = stores.Store("other", stores.write_hdf5, stores.Hdf5Pairs)
+    store.write(common.Pairs(pairs.lr, 255 - pairs.hr), tmp_path / "other")
+
+    with pytest.raises(SystemExit, match="other: pair 0 is not the one that was written"):
+        read.check_stores([store], tmp_path, pairs)
+
+
+def test_pairs_are_aligned_pieces_of_photographs(module: Callable[[str], Any]) -> None:
+    pairs = module("common").cut_pairs(9)
+
+    assert (pairs.lr.shape, pairs.hr.shape) == ((9, 3, 48, 48), (9, 3, 96, 96))
+    means = pairs.hr.reshape(9, 3, 48, 2, 48, 2).mean((3, 5))
+    error = np.abs(means - pairs.lr).mean((1, 2, 3))
+    assert (error < 6).all()  # a piece of another place differs by tens
+    assert np.abs(means - pairs.lr[::-1]).mean() > 20
+
+
+def test_the_ratios_are_of_the_best_settings(module: Callable[[str], Any]) -> None:
+    read = module("read")
+
+    def figure(store: str, batch_size: int, conversion: str, speed: float) -> Any:
+        return read.Figure(read.Setting(store, batch_size, 0, conversion, 1), (speed,), speed, 1.0, 2.0)
+
+    figures = [
+        figure("LMDB by hand", 8, "sample", 50.0),
+        figure("LMDB by hand", 8, "consumer", 100.0),
+        figure("LMDB by hand", 128, "sample", 200.0),
+        figure("LMDBDataset lz4", 8, "consumer", 300.0),
+        figure("LMDBDataset lz4", 128, "consumer", 500.0),
+    ]
+    rows = {(row[0], row[2]): row for row in read.speed_rows(figures)}
+
+    assert rows["LMDB by hand", "8"][3:6] == ["100", "1.00", "0.50"]
+    assert rows["LMDBDataset lz4", "8"][3:6] == ["300", "3.00", "1.50"]
+    assert rows["LMDBDataset lz4", "128"][3:6] == ["500", "2.50", "2.50"]
+    text = " ".join(read.verdict(figures))
+    assert "reads 2.50 x" in text
+    assert "(the least, at 128), and 1.50 to 2.50 x those of its best batch size" in text
+    assert "At batch size 8 it reads 60% of its pairs/s at 128." in text
