@@ -60,7 +60,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     try:
         with open(folder / MANIFEST_FILE, "rb") as file:
             return parse_manifest(file.read(MAX_MANIFEST_NBYTES + 1), str(folder))
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         what = "an LMDB, but not of ours" if (folder / DATA_FILE).exists() else "no dataset"
         raise FormatError(
             f"{folder}: has no {MANIFEST_FILE}, so it is {what} (a {FORMAT_NAME} dataset has {MANIFEST_FILE}, "
@@ -113,7 +113,7 @@ class Reader:
                     "Copy it again, or convert again."
                 )
             self.index = Index(self.path, self.manifest, expected)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, IsADirectoryError) as error:
             raise CorruptError(f"{error.filename}: is missing. Copy the dataset again, or convert again.") from error
         except KeyError as error:
             raise FormatError(f"{self.path / MANIFEST_FILE}: does not state {error}") from error

@@ -1,0 +1,331 @@
+"""Reading: what was written comes back, whole or in part; whatever is wrong is one of our errors, never a crash."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pickle
+import runpy
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lmdbloader
+from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
+from lmdbloader.format import CODEC_TILES, FORMAT_VERSION, MANIFEST_FILE, _digest_of
+from lmdbloader.store import Reader, check_rows, read_manifest
+
+GOLDEN = Path(__file__).resolve().parent / "data" / "format1"
+HEIGHT, WIDTH, TILE = 330, 300, 64
+
+
+def picture(height: int, width: int, channels: int = 3, dtype: Any = np.uint8) -> np.ndarray:
+    rng = np.random.default_rng(height * width)
+    image = rng.integers(0, np.iinfo(dtype).max + 1, (height, width, channels)).astype(dtype)
+    image[: height // 2] //= 200  # the upper half compresses, the lower does not
+    return image
+
+
+IMAGES = [picture(HEIGHT, WIDTH), picture(40, 50), picture(270, 500, 1, np.uint16), picture(30, 20, 1, np.uint16)]
+
+
+def samples() -> Iterator[dict[str, Any]]:
+    for i, image in enumerate(IMAGES):
+        yield {"raw": image, "lz4": image, "mask": np.full((2, i), i, np.int16), "label": i}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("reader") / "d"
+    lmdbloader.write(samples(), path, codec={"raw": "raw", "lz4": "lz4", "mask": "raw"})
+    return path
+
+
+@pytest.fixture
+def path(written: Path, tmp_path: Path) -> Path:
+    """Return a copy of the dataset to damage."""
+    return Path(shutil.copytree(written, tmp_path / "d"))
+
+
+def write_manifest(path: Path, **changes: Any) -> None:
+    (path / MANIFEST_FILE).write_bytes(dataclasses.replace(read_manifest(path), **changes).to_json())
+
+
+@pytest.mark.parametrize("name", ["raw", "lz4"])
+def test_images_and_arrays_come_back(written: Path, name: str) -> None:
+    reader = Reader(written)
+    assert len(reader) == 4
+    for row, image in enumerate(IMAGES):
+        back = reader.read_image(name, row)
+        assert back.dtype == image.dtype
+        np.testing.assert_array_equal(back, image.transpose(2, 0, 1))
+        assert (reader.index.arrays[f"{name}.codec"][row] == CODEC_TILES) == (image.nbytes > 2**18)
+        mask = reader.read_array("mask", row)
+        assert (mask.dtype, mask.shape) == (np.int16, (2, row))
+        assert (mask == row).all()
+
+
+@settings(max_examples=100)
+@given(st.sampled_from(["raw", "lz4"]), st.integers(0, 3), st.data())
+def test_a_crop_is_the_slice(written: Path, name: str, row: int, data: st.DataObject) -> None:
+    height, width, _ = IMAGES[row].shape
+    top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
+    size = data.draw(st.integers(1, height - top)), data.draw(st.integers(1, width - left))
+    crop = Reader(written).read_crop(name, row, top=top, left=left, height=size[0], width=size[1])
+    expected = IMAGES[row][top : top + size[0], left : left + size[1]].transpose(2, 0, 1)
+    assert crop.dtype == expected.dtype
+    np.testing.assert_array_equal(crop, expected)
+
+
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize(
+    "window",
+    [(-1, 0, 5, 5), (0, -1, 5, 5), (0, 0, 0, 5), (0, 0, 5, -1), (0, 0, 331, 5), (39, 0, 300, 5), (0, 299, 5, 2)],
+)
+def test_a_crop_outside_of_the_image_is_refused(written: Path, row: int, window: tuple[int, ...]) -> None:
+    top, left, height, width = window
+    with pytest.raises(OptionError, match=r"field 'raw' of sample \d: a crop of .* is not inside the image of"):
+        Reader(written).read_crop("raw", row, top=top, left=left, height=height, width=width)
+
+
+def tile_places(reader: Reader, name: str) -> tuple[int, np.ndarray, np.ndarray]:
+    """Return where the first image's tile table starts, and where each of its tiles starts and ends in data.mdb."""
+    at = int(reader.index.arrays[f"{name}.offset"][0])
+    count = -(-HEIGHT // TILE) * -(-WIDTH // TILE)
+    ends = np.frombuffer(reader.data[at + 8 * count : at + 12 * count].tobytes(), "<u4").astype(int)
+    body = at + 12 * count
+    return at, body + np.append(0, ends[:-1]), body + ends
+
+
+def flip(path: Path, at: int) -> None:
+    with open(path / "data.mdb", "r+b") as file:
+        file.seek(at)
+        (old,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([old ^ 0x10]))
+
+
+@pytest.mark.parametrize("name", ["raw", "lz4"])
+def test_a_crop_reads_and_verifies_only_the_tiles_that_it_touches(path: Path, name: str) -> None:
+    across = -(-WIDTH // TILE)
+    _, starts, ends = tile_places(Reader(path), name)
+    row, column = 2, 3
+    inside = {"top": row * TILE, "left": column * TILE, "height": TILE, "width": TILE}
+    touched = row * across + column
+    expected = IMAGES[0][row * TILE : (row + 1) * TILE, column * TILE : (column + 1) * TILE].transpose(2, 0, 1)
+    for number in range(len(starts)):
+        if number != touched:
+            flip(path, int(starts[number]))
+            flip(path, int(ends[number]) - 1)
+    np.testing.assert_array_equal(Reader(path).read_crop(name, 0, **inside), expected)
+    # One pixel further to any side, and a damaged tile is part of the window.
+    for change in ({"top": row * TILE - 1}, {"left": column * TILE - 1}, {"height": TILE + 1}, {"width": TILE + 1}):
+        with pytest.raises(CorruptError, match=rf"field '{name}' of sample 0: its checksum does not match"):
+            Reader(path).read_crop(name, 0, **{**inside, **change})
+    flip(path, (int(starts[touched]) + int(ends[touched])) // 2)
+    with pytest.raises(CorruptError, match=rf"field '{name}' of sample 0: its checksum .*restore .* or convert again"):
+        Reader(path).read_crop(name, 0, **inside)
+
+
+@pytest.mark.parametrize("name", ["raw", "lz4"])
+def test_every_byte_of_the_tile_table_is_covered(path: Path, name: str) -> None:
+    at, starts, _ = tile_places(Reader(path), name)
+    for place in range(at, int(starts[0]), 17):
+        flip(path, place)
+        with pytest.raises(CorruptError, match="of sample 0"):
+            Reader(path).read_crop(name, 0, top=0, left=0, height=1, width=1)
+        flip(path, place)
+    assert Reader(path).read_crop(name, 0, top=0, left=0, height=1, width=1).shape == (3, 1, 1)
+
+
+def test_nothing_there_is_file_not_found(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no such folder; expected a dataset made by lmdbloader"):
+        Reader(tmp_path / "nowhere")
+
+
+def test_what_is_no_finished_dataset_is_a_format_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "going.partial").mkdir()
+    lmdb.open(str(tmp_path / "foreign")).close()
+    for name, expected in (
+        ("file", "is a file, not a dataset folder"),
+        ("empty", "has no manifest.json, so it is no dataset"),
+        ("foreign", "has no manifest.json, so it is an LMDB, but not of ours"),
+        ("going", r"its conversion is not finished .*going\.partial is there"),
+        ("going.partial", "is an unfinished conversion"),
+    ):
+        with pytest.raises(FormatError, match=expected):
+            Reader(tmp_path / name)
+
+
+@pytest.mark.parametrize("file", ["data.mdb", "index.arrow", "manifest.json"])
+def test_a_missing_file_or_a_folder_in_its_place_is_named(path: Path, file: str) -> None:
+    (path / file).unlink()
+    with pytest.raises(LmdbloaderError, match=file):
+        Reader(path)
+    (path / file).mkdir()
+    with pytest.raises(LmdbloaderError, match=file):
+        Reader(path)
+
+
+@pytest.mark.parametrize("file", ["data.mdb", "index.arrow", "manifest.json"])
+def test_a_file_cut_short_anywhere_or_extended_is_refused(path: Path, file: str) -> None:
+    sound = (path / file).read_bytes()
+    # The last byte of the manifest ends its line.
+    for length in [0, *np.unique(np.geomspace(1, len(sound) - 2, 40).astype(int)).tolist()]:
+        (path / file).write_bytes(sound[:length])
+        with pytest.raises(LmdbloaderError, match=file):
+            Reader(path)
+    for extra in (b"x", bytes(4096)):
+        (path / file).write_bytes(sound + extra)
+        with pytest.raises(LmdbloaderError, match=file):
+            Reader(path)
+
+
+@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 0])
+def test_another_format_version_says_what_to_do(path: Path, version: int) -> None:
+    body = json.loads((path / MANIFEST_FILE).read_bytes())
+    body["format_version"] = version
+    del body["manifest_digest"]
+    (path / MANIFEST_FILE).write_text(json.dumps({**body, "manifest_digest": _digest_of(body)}))
+    advice = "Upgrade lmdbloader" if version > FORMAT_VERSION else "Convert again"
+    with pytest.raises(FormatError, match=rf"format version {version}; this release reads {FORMAT_VERSION}. {advice}"):
+        Reader(path)
+
+
+def test_a_manifest_that_does_not_fit_the_files_is_refused(path: Path) -> None:
+    manifest = read_manifest(path)
+    fewer = {k: v for k, v in manifest.sizes.items() if k != "data_nbytes"}
+    for changes, expected in (
+        ({"num_samples": 5}, "4 rows, the manifest says 5 samples"),
+        ({"sizes": {**manifest.sizes, "data_nbytes": 1}}, "bytes, expected 1"),
+        ({"sizes": fewer}, "does not state 'data_nbytes'"),
+        ({"fields": manifest.fields[:-1]}, "its columns are"),
+        ({"with_source": True}, "its columns are"),
+        ({"index_digest": "xxh64:0"}, "expected xxh64:0"),
+    ):
+        write_manifest(path, **changes)
+        with pytest.raises(LmdbloaderError, match=expected):
+            Reader(path)
+        (path / MANIFEST_FILE).write_bytes(manifest.to_json())
+    assert len(Reader(path)) == 4
+
+
+def test_damage_is_named_with_dataset_field_sample_and_source(tmp_path: Path) -> None:
+    path = Path(shutil.copytree(GOLDEN / "patches.lmdb", tmp_path / "d"))
+    flip(path, int(Reader(path).index.arrays["image.offset"][12]))
+    with pytest.raises(CorruptError, match=rf"^{path}: field 'image' of sample 12 \(from dog/ü\.png\): its checksum"):
+        Reader(path).read_image("image", 12)
+
+
+def test_an_unverified_read_takes_what_is_there(path: Path) -> None:
+    flip(path, int(Reader(path).index.arrays["raw.offset"][1]))
+    reader, out = Reader(path), np.empty(6000, np.uint8)
+    rows, start = np.array([1]), np.zeros(1, np.int64)
+    reader.read_into("raw", rows, out, start, verify=False)
+    assert (out != IMAGES[1].transpose(2, 0, 1).ravel()).sum() == 1
+    with pytest.raises(CorruptError):
+        reader.read_into("raw", rows, out, start)
+
+
+def test_a_reader_pickles_as_its_path_and_notices_a_replaced_dataset(path: Path) -> None:
+    pickled = pickle.dumps(Reader(path))
+    assert len(pickled) < 2000
+    back = pickle.loads(pickled)
+    np.testing.assert_array_equal(back.read_image("lz4", 1), IMAGES[1].transpose(2, 0, 1))
+    lmdbloader.write([{"n": 1}], path, overwrite=True)
+    with pytest.raises(CorruptError, match="was replaced by another dataset"):
+        pickle.loads(pickled)
+    np.testing.assert_array_equal(back.read_image("lz4", 1), IMAGES[1].transpose(2, 0, 1))
+
+
+def test_a_relative_path_survives_a_change_of_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    reader = Reader(path.name)
+    monkeypatch.chdir("/")
+    assert len(pickle.loads(pickle.dumps(reader))) == 4
+
+
+def test_many_readers_and_threads_share_a_dataset(written: Path) -> None:
+    readers = [Reader(written) for _ in range(3)]
+    wrong: list[int] = []
+
+    def read(number: int) -> None:
+        for i in range(30):
+            row = (i + number) % 4
+            if not np.array_equal(readers[i % 3].read_image("lz4", row), IMAGES[row].transpose(2, 0, 1)):
+                wrong.append(row)
+
+    threads = [threading.Thread(target=read, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_reader_works_after_a_fork(written: Path) -> None:
+    reader = Reader(written)
+    if (pid := os.fork()) == 0:
+        os._exit(0 if np.array_equal(reader.read_image("lz4", 0), IMAGES[0].transpose(2, 0, 1)) else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+@given(st.lists(st.integers(-12, 12), max_size=6))
+def test_sample_numbers_count_from_the_end_when_negative(rows: list[int]) -> None:
+    if all(-9 <= row < 9 for row in rows):
+        assert check_rows(rows, 9).tolist() == [range(9)[row] for row in rows]
+        return
+    with pytest.raises(IndexError, match="of a dataset of 9 samples"):
+        check_rows(rows, 9)
+
+
+@pytest.mark.parametrize("rows", [[0.5], [[1]], ["1"], [None], [True]])
+def test_other_than_numbers_are_refused(rows: Any) -> None:
+    with pytest.raises(TypeError, match="expected a list of ints"):
+        check_rows(rows, 9)
+
+
+def test_every_later_release_reads_the_golden_datasets() -> None:
+    make = runpy.run_path(str(GOLDEN / "make.py"))
+    dataset = lmdbloader.LMDBDataset(GOLDEN / "samples.lmdb")
+    codecs = dataset.reader.index.arrays["image.codec"]
+    assert codecs.tolist() == [1, 1, 0, 2]  # lz4, raw where it does not shrink, tiles
+    for sample, expected in zip(dataset, make["samples"](), strict=True):
+        for name in ("raw", "image"):
+            np.testing.assert_array_equal(sample._asdict()[name].numpy(), expected[name].transpose(2, 0, 1))
+        np.testing.assert_array_equal(sample.mask.numpy(), expected["mask"])
+        assert sample[3:] == tuple(expected.values())[3:]
+    patches = lmdbloader.LMDBDataset(GOLDEN / "patches.lmdb")
+    assert patches.reader.manifest.classes == {"label": ("cat", "dog")}
+    rows = zip(patches, patches.table.to_pylist(), strict=True)
+    for sample, row in rows:
+        size = {"cat/a.png": 20, "dog/ü.png": 33}[row["source"]]
+        whole = make["pixels"](size, size + 5, 3)
+        patch = whole[row["top"] : row["top"] + 10, row["left"] : row["left"] + 10]
+        np.testing.assert_array_equal(sample.image.numpy(), patch.transpose(2, 0, 1))
+        assert sample.label == (row["source"][:3] == "dog")
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("samples", "blake2b:d9570b61abe737f3a538ec4716a1fa54"),
+        ("patches", "blake2b:e5e42d231998cd1e3745213b54bccf28"),
+    ],
+)
+def test_the_golden_datasets_are_sound_and_their_digest_stands(name: str, digest: str) -> None:
+    path = GOLDEN / f"{name}.lmdb"
+    assert read_manifest(path).content_digest == digest
+    found = lmdbloader.verify(path)
+    assert (found.problems, found.damaged) == ((), ())
