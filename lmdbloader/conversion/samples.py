@@ -141,7 +141,9 @@ def _infer_fields(sample: Any, fields: Mapping[str, FieldType | None] | Sequence
                 f"fields[{name!r}] is {kind!r}: expected Image(), Array(), Int(), Float(), Text(), Bytes(), Json() "
                 "or None"
             )
-    values = _values(sample, tuple(given) or None, 0)
+    values = _values(sample, None if fields is None else tuple(given), 0)
+    if not values:
+        raise OptionError("sample 0 has no fields: there is nothing to write")
     unknown = set(given) - set(values)
     if unknown:
         raise OptionError(f"fields names {', '.join(sorted(unknown))}, but the first sample has {', '.join(values)}")
