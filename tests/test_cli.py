@@ -1,0 +1,142 @@
+"""The `lmdbloader` command itself: its parser, its exit statuses, and that starting it costs little."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import lmdbloader
+from lmdbloader import cli
+from lmdbloader.errors import CorruptError, ImageError, OptionError
+
+ROOT = Path(__file__).resolve().parent.parent
+Capture = pytest.CaptureFixture[str]
+COMMANDS = ("convert", "info", "verify", "preview", "extract")
+
+
+@pytest.fixture(autouse=True)
+def keep_signals() -> Iterator[None]:
+    """The command sets a handler; here it must not outlive its call."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_the_version(capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"lmdbloader {lmdbloader.__version__}\n"
+
+
+def test_the_help_lists_every_command(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert [
+        line.split()[0] for line in text.splitlines() if line.startswith("    ") and line.split()[0] in COMMANDS
+    ] == [*COMMANDS]
+    assert "lmdbloader convert PHOTOS train.lmdb" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_fits_80_columns(
+    command: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as caught:
+        cli.main([command, "--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: lmdbloader {command}")
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["konvert"], "invalid choice: 'konvert'"),
+        (["verify"], "the following arguments are required: DB"),
+        (["verify", "a", "b"], "unrecognized arguments: b"),
+        (["verify", "a", "--quick"], "unrecognized arguments: --quick"),
+    ],
+)
+def test_wrong_usage_is_status_two(words: list[str], message: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(words)
+    assert caught.value.code == 2
+    text = capsys.readouterr().err
+    assert text.startswith("usage: lmdbloader") and message in text
+
+
+def raising(error: BaseException) -> Callable[[argparse.Namespace], int]:
+    def run(options: argparse.Namespace) -> int:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (OptionError("bad option"), 2, "lmdbloader: bad option\n"),
+        (ImageError("a.png", "is empty"), 1, "lmdbloader: a.png: is empty\n"),
+        (CorruptError("cut"), 1, "lmdbloader: cut\n"),
+        (PermissionError(13, "Permission denied", "/x"), 1, "lmdbloader: [Errno 13] Permission denied: '/x'\n"),
+        (KeyboardInterrupt(), 130, "lmdbloader: interrupted; nothing half-written was left behind\n"),
+    ],
+)
+def test_errors_become_one_line_and_a_status(
+    error: BaseException, status: int, line: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmdbloader.cli.verify._run", raising(error))
+    assert cli.main(["verify", "x"]) == status
+    assert capsys.readouterr() == ("", line)
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmdbloader.cli.verify._run", raising(ZeroDivisionError("a bug")))
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["verify", "x"])
+
+
+def python(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def test_a_reader_that_has_gone_is_no_error(photos: Path, tmp_path: Path) -> None:
+    lmdbloader.convert(photos, tmp_path / "made", workers=1)
+    command = f"'{sys.executable}' -m lmdbloader verify '{tmp_path / 'made'}' | true; echo ${{PIPESTATUS[0]}} >&2"
+    # `true` may end before or after the line is written; in neither case may there be a traceback.
+    child = subprocess.run(
+        ["bash", "-c", command],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert child.stderr in ("0\n", "1\n")
+
+
+@pytest.mark.parametrize("module", ["lmdbloader", "lmdbloader.cli"])
+def test_it_runs_as_a_module(module: str) -> None:
+    child = python("-m", module, "--version")
+    assert (child.returncode, child.stdout, child.stderr) == (0, f"lmdbloader {lmdbloader.__version__}\n", "")
+
+
+def test_help_needs_none_of_the_heavy_libraries() -> None:
+    code = (
+        "import sys\nfrom lmdbloader.cli import make_parser\nmake_parser().format_help()\n"
+        "print([name for name in ('torch', 'numba', 'pyarrow', 'lmdb', 'PIL') if name in sys.modules])"
+    )
+    assert python("-c", code).stdout == "[]\n"

@@ -1,0 +1,82 @@
+"""`lmdbloader verify`: silent satisfaction, or every damaged sample by number and file."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lmdbloader
+from lmdbloader.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def dataset(photos: Path, tmp_path: Path) -> Path:
+    lmdbloader.convert(photos, tmp_path / "made.lmdb", patch_size=96, scale=2, workers=1)
+    return tmp_path / "made.lmdb"
+
+
+def flip(dataset: Path, field: str, sample: int) -> str:
+    """Flip one bit in a stored payload; return the file that it came from."""
+    reader = lmdbloader.LMDBDataset(dataset).reader
+    at = int(reader.index.arrays[f"{field}.offset"][sample]) + 5
+    with open(dataset / "data.mdb", "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte[0] ^ 16]))
+    return str(reader.source(sample))
+
+
+def test_a_sound_dataset(dataset: Path, capsys: Capture) -> None:
+    assert main(["verify", str(dataset)]) == 0
+    assert capsys.readouterr() == (f"{dataset}: sound, 48 samples\n", "")
+    assert main(["verify", str(dataset), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_damaged_samples_are_named_with_their_files(dataset: Path, capsys: Capture) -> None:
+    files = [flip(dataset, "lr", 3), flip(dataset, "hr", 41), flip(dataset, "lr", 41)]
+    assert len(set(files)) == 2
+    assert main(["verify", str(dataset), "--quiet"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith(f"{dataset}: DAMAGED: 2 of 48 samples, ")
+    for sample, field, source in ((3, "lr", files[0]), (41, "hr", files[1]), (41, "lr", files[2])):
+        (line,) = [line for line in lines if line.startswith(f"sample {sample}, field {field}, from {source}: ")]
+        assert "its checksum does not match" in line
+    assert sum(line.startswith("sample ") for line in lines) == 3
+
+
+def test_damage_outside_of_the_pixels_is_found(dataset: Path, capsys: Capture) -> None:
+    index = np.fromfile(dataset / "index.arrow", np.uint8)
+    index[len(index) // 2] ^= 1
+    index.tofile(dataset / "index.arrow")
+    assert main(["verify", str(dataset)]) == 1
+    assert "index.arrow: its digest is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", ["missing", "empty", "file", "cut"])
+def test_what_is_no_dataset(dataset: Path, tmp_path: Path, capsys: Capture, what: str) -> None:
+    path = tmp_path / "other"
+    messages = {
+        "missing": "there is no such folder",
+        "empty": "has no manifest.json",
+        "file": "is a file, not a dataset folder",
+        "cut": "it is cut short",
+    }
+    if what == "empty":
+        path.mkdir()
+    elif what == "file":
+        path.touch()
+    elif what == "cut":
+        shutil.copytree(dataset, path)
+        data = (path / "data.mdb").read_bytes()
+        (path / "data.mdb").write_bytes(data[: len(data) // 2])
+    assert main(["verify", str(path)]) == 1
+    text = capsys.readouterr()
+    assert text.out == "" and text.err.startswith("lmdbloader: ") and text.err.count("\n") == 1
+    assert messages[what] in text.err

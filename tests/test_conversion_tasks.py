@@ -1,0 +1,143 @@
+"""What one conversion does with one source: parts of bounded size, patch positions, scales of pairs, file hashes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmdbloader.codecs import checksum
+from lmdbloader.conversion.tasks import (
+    PART_NBYTES,
+    SCALES,
+    Recipe,
+    convert_sources,
+    hash_files,
+    pair_scale,
+    patch_positions,
+)
+from lmdbloader.errors import ImageError
+from lmdbloader.format import make_field
+from lmdbloader.images import DecodePolicy
+from lmdbloader.sources import Source
+
+RECIPE = Recipe((make_field("image", "image", "raw"),), None, 1, None, "matlab", DecodePolicy(), 20.0, "stop")
+
+
+def save(path: Path, height: int, width: int, value: int = 0) -> Source:
+    """A grey PGM of one value."""
+    path.write_bytes(b"P5 %d %d 255\n" % (width, height) + bytes([value]) * (height * width))
+    return Source(path.name, bytes(path), path.stat().st_size)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 20), st.integers(1, 20))
+def test_patch_positions_are_all_that_fit_in_order(height: int, width: int, size: int, stride: int) -> None:
+    tops, lefts = patch_positions(height, width, size, stride)
+    expected = [
+        (top, left)
+        for top in range(0, height, stride)
+        for left in range(0, width, stride)
+        if top + size <= height and left + size <= width
+    ]
+    assert list(zip(tops.tolist(), lefts.tolist(), strict=True)) == expected
+
+
+def test_a_whole_image_is_one_patch() -> None:
+    assert [p.tolist() for p in patch_positions(5, 7, None, 1)] == [[0], [0]]
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 100), st.integers(1, 100))
+def test_the_scale_of_a_pair_is_the_same_whole_number_both_ways(h: int, w: int, high: int, wide: int) -> None:
+    lr, hr = np.zeros((h, w, 1), np.uint8), np.zeros((high, wide, 1), np.uint8)
+    found = [s for s in SCALES if (high, wide) == (s * h, s * w)]
+    if found:
+        assert pair_scale(hr, lr, None, "a") == found[0]
+        with pytest.raises(ImageError, match=f"that is scale {found[0]}, expected 9"):
+            pair_scale(hr, lr, 9, "a")
+    else:
+        with pytest.raises(
+            ImageError, match=f"a: HR is {wide}x{high}, LR is {w}x{h}: expected the same whole multiple"
+        ):
+            pair_scale(hr, lr, None, "a")
+
+
+def test_pairs_of_other_channels_or_bits() -> None:
+    hr = np.zeros((4, 4, 3), np.uint8)
+    with pytest.raises(ImageError, match="HR has 3 channels of uint8, LR 1 of uint8"):
+        pair_scale(hr, np.zeros((2, 2, 1), np.uint8), None, "a")
+    with pytest.raises(ImageError, match="HR has 3 channels of uint8, LR 3 of uint16"):
+        pair_scale(hr, np.zeros((2, 2, 3), np.uint16), None, "a")
+
+
+def test_parts_stay_small_and_together_hold_everything(tmp_path: Path) -> None:
+    # Overlapping patches: 4 MB of pixels become 81 MB, those of the second image 2 MB.
+    sources = [save(tmp_path / "0.pgm", 2000, 2000), save(tmp_path / "1.pgm", 250, 2000)]
+    recipe = replace(RECIPE, patch_size=250, stride=50)
+    sizes, samples, hashes, done = [], 0, [], 0
+    for part in convert_sources(recipe, sources):
+        assert part.chunk is not None
+        sizes.append(int(part.chunk.payloads["image"].stored_nbytes.sum()))
+        samples += part.chunk.num_samples
+        hashes += part.file_hashes
+        done += part.num_sources
+        assert sum(block.num_samples for block in part.blocks) == part.chunk.num_samples
+    assert samples == 36 * 36 + 36 and done == 2
+    assert hashes == [hash_files(s) for s in sources]
+    assert len(sizes) == 3 and max(sizes) <= 2 * PART_NBYTES
+
+
+def test_parts_of_whole_images_stay_small_too(tmp_path: Path) -> None:
+    sources = [save(tmp_path / f"{i}.pgm", 2500, 2000, i) for i in range(9)]
+    parts = list(convert_sources(RECIPE, sources))
+    assert [part.num_sources for part in parts] == [4, 4, 1]
+    assert sum(part.nbytes for part in parts) == sum(s.nbytes for s in sources)
+
+
+def test_a_part_that_skips_everything_has_no_samples(tmp_path: Path) -> None:
+    source = Source("a.png", bytes(tmp_path / "a.png"), 0)
+    (part,) = convert_sources(replace(RECIPE, on_error="skip"), [source])
+    assert part.chunk is None and part.blocks == ()
+    assert part.skipped == (("a.png", "cannot be read (No such file or directory)"),)
+    with pytest.raises(ImageError, match=r"^a\.png: cannot be read"):
+        list(convert_sources(RECIPE, [source]))
+
+
+def test_file_hashes_tell_every_file_and_both_halves_apart(tmp_path: Path) -> None:
+    a, b = (save(tmp_path / f"{v}.pgm", 2, 2, v) for v in (1, 2))
+    pairs = [replace(a, lr_path=b.path), replace(b, lr_path=a.path), replace(a, lr_path=a.path)]
+    assert len({hash_files(s) for s in (a, b, *pairs)}) == 5
+    content = Path(tmp_path / "1.pgm").read_bytes()
+    assert hash_files(a) == checksum(bytes(8) + checksum(content).to_bytes(8, "little"))
+    assert hash_files(Source("gone", bytes(tmp_path / "gone"), 0)) == 0
+
+
+def test_the_unreadable_half_of_a_pair_is_named(tmp_path: Path) -> None:
+    a = save(tmp_path / "1.pgm", 4, 4)
+    pair = replace(a, lr_path=bytes(tmp_path / "1x2.pgm"))
+    with pytest.raises(ImageError, match=r"^1\.pgm: its LR image 1x2\.pgm: cannot be read"):
+        list(convert_sources(RECIPE, [pair]))
+
+
+def test_encoding_is_the_same_whatever_the_memory_order(tmp_path: Path) -> None:
+    # A cropped image is a view with gaps between its rows; its tiles and patches must not contain them.
+    rng = np.random.default_rng(0)
+    pixels: Any = rng.integers(0, 256, (301, 605, 3)).astype(np.uint8)
+    (tmp_path / "a.ppm").write_bytes(b"P6 605 301 255\n" + pixels.tobytes())
+    (tmp_path / "b.ppm").write_bytes(b"P6 603 300 255\n" + np.ascontiguousarray(pixels[:300, :603]).tobytes())
+    recipe = replace(RECIPE, fields=(make_field("lr", "image", "lz4"), make_field("hr", "image", "lz4")), scale=3)
+    for size in (None, 300):
+        whole, cropped = (
+            next(
+                convert_sources(replace(recipe, patch_size=size, stride=300), [Source(n, bytes(tmp_path / n), 1)])
+            ).chunk
+            for n in ("a.ppm", "b.ppm")
+        )
+        assert whole is not None and cropped is not None
+        for name in ("lr", "hr"):
+            np.testing.assert_array_equal(whole.payloads[name].data, cropped.payloads[name].data)
+            np.testing.assert_array_equal(whole.payloads[name].checksum, cropped.payloads[name].checksum)
