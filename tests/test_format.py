@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import keyword
+import re
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lmdbloader
+from lmdbloader.codecs import checksum
 from lmdbloader.errors import FormatError, LmdbloaderError, OptionError
 from lmdbloader.format import (
     ARRAY_DTYPES,
@@ -311,3 +316,57 @@ def test_the_columns_on_disk_are_those_of_format_version_1() -> None:
     ]  # fmt: skip
     assert record.field("lr").type == pa.binary()
     assert record.field("lr.height").type == pa.run_end_encoded(pa.int32(), pa.uint32())
+
+
+def test_the_documents_own_lines_read_every_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = Path(__file__).resolve().parent.parent / "docs" / "format.md"
+    blocks = re.findall(r"^```python\n(.*?)^```$", document.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    assert sum(len(block.strip().splitlines()) for block in blocks) < 35
+    rng = np.random.default_rng(0)
+    images = [
+        rng.integers(0, 40, shape).astype(dtype)
+        for shape in ((20, 30, 3), (9, 9, 1), (300, 310, 3), (200, 200, 3))
+        for dtype in (np.uint8, np.uint16)
+    ]
+    lr = [image[::2, ::2] for image in images]
+    monkeypatch.chdir(tmp_path)
+    for codec in ("raw", "lz4"):
+        # The same ones several times over: more than one record, whose first sample has to be found.
+        samples = [{"lr": small, "hr": large} for small, large in zip(lr, images, strict=True)] * 2
+        lmdbloader.write(samples, "train.lmdb", codec=codec, overwrite=True)
+        scope: dict[str, Any] = {}
+        for block in blocks:
+            exec(compile(block, str(document), "exec"), scope)
+        modules = {name.partition(".")[0] for name in re.findall(r"import (.*)", blocks[0])[0].split(", ")}
+        assert {name.split()[0] for name in modules} == {"struct", "lmdb", "lz4", "numpy", "pyarrow"}
+        np.testing.assert_array_equal(scope["image"], images[0].transpose(2, 0, 1))
+        for number, sample in enumerate(samples):
+            for field in ("lr", "hr"):
+                image = scope["read_image"]("train.lmdb", number, field)
+                assert image.dtype == sample[field].dtype
+                np.testing.assert_array_equal(image, sample[field].transpose(2, 0, 1))
+
+
+def test_the_digests_are_what_the_document_says(tmp_path: Path) -> None:
+    samples = [{"image": np.full((4, 4), i, np.uint8), "caption": "ü" * i, "n": i} for i in range(5)]
+    lmdbloader.write(samples, tmp_path / "d")
+    manifest = json.loads((tmp_path / "d" / "manifest.json").read_bytes())
+    claimed = manifest.pop("manifest_digest")
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    assert claimed == "blake2b:" + hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()
+    data = (tmp_path / "d" / "index.arrow").read_bytes()
+    assert manifest["index_digest"] == f"xxh64:{checksum(data):016x}"
+    batch = pa.ipc.open_file(data).get_batch(0)
+    digest = hashlib.blake2b(digest_size=16)
+    for name in batch.schema.names:
+        if name.endswith(".offset"):
+            continue
+        digest.update(name.encode() + b"\0")
+        for value in batch[name].to_pylist():
+            if isinstance(value, str):
+                digest.update(struct.pack("<Q", len(value.encode())) + value.encode())
+            else:
+                dtype = np.dtype(batch[name].type.to_pandas_dtype()).newbyteorder("<")
+                digest.update(np.array(value, dtype).tobytes())
+    assert manifest["content_digest"] == "blake2b:" + digest.hexdigest()
