@@ -44,7 +44,7 @@ bench: setup  ## Measure reading against the other ways of storing patches
 	@$(ENV) benchmarks/read.py $(ARGS)
 
 notebook: setup  ## Run the notebook anew and store it with its pictures
-	@.venv/bin/jupyter execute --inplace notebooks/quickstart.ipynb
+	@$(ENV) scripts/make_notebook.py
 
 clean:  ## Remove all that make has made, .venv too
 	rm -rf .venv .venv-cache *.egg-info build dist demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache

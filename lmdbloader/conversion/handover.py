@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import mmap
 import os
-import pickle
 import socket
 import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,13 @@ from lmdbloader.conversion.tasks import Part
 
 def send_object(item: object, connection: Connection) -> None:
     """Send an object of any size by a message of a few bytes: sending never waits for the other side to read."""
-    _send_memory([pickle.dumps(item)], connection)
+    # As Connection.send pickles: between a process and the workers that it started, never for a file.
+    _send_memory([ForkingPickler.dumps(item)], connection)
 
 
 def receive_object(connection: Connection) -> Any:
     """Return what `send_object` sent."""
-    memory = _receive_memory(connection)
-    return pickle.loads(memory)
+    return ForkingPickler.loads(_receive_memory(connection))
 
 
 def send_part(part: Part, connection: Connection) -> None:
