@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from lmdbloader.codecs import checksum
 from lmdbloader.conversion.tasks import (
     PART_NBYTES,
-    SCALES,
     Recipe,
     convert_sources,
     hash_files,
-    pair_scale,
     patch_positions,
 )
 from lmdbloader.errors import ImageError
@@ -49,29 +47,6 @@ def test_patch_positions_are_all_that_fit_in_order(height: int, width: int, size
 
 def test_a_whole_image_is_one_patch() -> None:
     assert [p.tolist() for p in patch_positions(5, 7, None, 1)] == [[0], [0]]
-
-
-@given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 100), st.integers(1, 100))
-def test_the_scale_of_a_pair_is_the_same_whole_number_both_ways(h: int, w: int, high: int, wide: int) -> None:
-    lr, hr = np.zeros((h, w, 1), np.uint8), np.zeros((high, wide, 1), np.uint8)
-    found = [s for s in SCALES if (high, wide) == (s * h, s * w)]
-    if found:
-        assert pair_scale(hr, lr, None, "a") == found[0]
-        with pytest.raises(ImageError, match=f"that is scale {found[0]}, expected 9"):
-            pair_scale(hr, lr, 9, "a")
-    else:
-        with pytest.raises(
-            ImageError, match=f"a: HR is {wide}x{high}, LR is {w}x{h}: expected the same whole multiple"
-        ):
-            pair_scale(hr, lr, None, "a")
-
-
-def test_pairs_of_other_channels_or_bits() -> None:
-    hr = np.zeros((4, 4, 3), np.uint8)
-    with pytest.raises(ImageError, match="HR has 3 channels of uint8, LR 1 of uint8"):
-        pair_scale(hr, np.zeros((2, 2, 1), np.uint8), None, "a")
-    with pytest.raises(ImageError, match="HR has 3 channels of uint8, LR 3 of uint16"):
-        pair_scale(hr, np.zeros((2, 2, 3), np.uint16), None, "a")
 
 
 def test_parts_stay_small_and_together_hold_everything(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def add_parser(commands: Any) -> None:
         default=20.0,
         metavar="DB",
         help="refuse a given pair when its downscaled HR image and its LR image agree less than this, PSNR in dB "
-        "(default: 20)",
+        "(default: 20), or agree better when one is moved; 0 accepts every pair",
     )
     how = parser.add_argument_group("what to make of it")
     how.add_argument(

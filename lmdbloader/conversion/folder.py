@@ -15,9 +15,10 @@ from tqdm import tqdm
 
 from lmdbloader.codecs import check_codec
 from lmdbloader.conversion.identity import ContentHash, describe, find_finished
+from lmdbloader.conversion.pairs import SCALES
 from lmdbloader.conversion.places import named_folder, refuse_inside
 from lmdbloader.conversion.pool import WorkerPool, check_workers, choose_workers, make_tasks
-from lmdbloader.conversion.tasks import SCALES, Part, Recipe
+from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import Trial, find_scale, make_fields, try_out
 from lmdbloader.errors import OptionError, SourceError
 from lmdbloader.images import DecodePolicy
@@ -98,7 +99,8 @@ def convert(
         max_pixels: Larger images are refused before they are decoded.
         codec: "raw", "lz4", or "auto": lz4 where it saves 10 % of a sample of the inputs.
         on_error: "stop" at an image that cannot be used, or "skip" it and list it in skipped.tsv.
-        min_pair_psnr: Given pairs whose downscaled HR image agrees with the LR image less than this (dB) are refused.
+        min_pair_psnr: Given pairs whose downscaled HR image agrees with the LR image less than this (dB) are refused,
+            as are those that would agree better moved by a pixel; 0 accepts every pair.
         workers: Worker processes; by default as many as this process may use cores, fewer for a few small inputs. The
             result does not depend on it.
         overwrite: Convert anew and replace the dataset that is at `out`, once the new one is complete.

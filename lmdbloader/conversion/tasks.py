@@ -12,17 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.codecs import Payloads, checksum, encode_image, encode_many, join
+from lmdbloader.conversion.pairs import check_alignment, pair_scale
 from lmdbloader.conversion.values import image_geometry
 from lmdbloader.errors import ImageError
 from lmdbloader.format import TILE_SIZE, TILED_ABOVE_NBYTES, Field
 from lmdbloader.images import DecodePolicy, decode_image
-from lmdbloader.resize import crop_to_multiple, downscale, psnr_between
+from lmdbloader.resize import crop_to_multiple, downscale
 from lmdbloader.sources import Source
 from lmdbloader.store import Block, Chunk, encode_blocks
 
 # A part of this size is handed on before the next image is decoded, so that memory stays bounded.
 PART_NBYTES = 16 * 2**20
-SCALES = range(2, 9)
 Pixels = npt.NDArray[Any]
 
 
@@ -37,7 +37,7 @@ class Recipe:
         scale: Between the halves of pairs; None without pairs.
         bicubic: Which bicubic makes the low-resolution half.
         policy: For files that are not plain grey or RGB.
-        min_pair_psnr: Of given pairs, dB.
+        min_pair_psnr: Of given pairs, dB; 0 or less accepts every pair.
         on_error: Whether a source that cannot be used stops the conversion.
     """
 
@@ -182,34 +182,8 @@ def _decode_checked_pair(
 ) -> tuple[dict[str, Pixels], int]:
     hr, lr = decode_pair(recipe, source, hr_data, lr_data)
     scale = pair_scale(hr, lr, recipe.scale, source.name)
-    # The bicubic of the pair's maker is not known, so only a pair that is far off is refused.
-    found = psnr_between(downscale(hr, scale), lr)
-    if found < recipe.min_pair_psnr:
-        raise ImageError(
-            source.name,
-            f"the HR image downscaled by {scale} and the LR image agree to {found:.1f} dB only, expected at least "
-            f"{recipe.min_pair_psnr:g}: another picture, or not aligned (--min-pair-psnr sets the bound)",
-        )
+    check_alignment(hr, lr, scale, recipe.min_pair_psnr, source.name)
     return {"lr": lr, "hr": hr}, scale
-
-
-def pair_scale(hr: Pixels, lr: Pixels, expected: int | None, name: str) -> int:
-    """Return how many times larger the HR image of a pair is.
-
-    Raises:
-        ImageError: Not the same whole number both ways, not the expected one, or other channels or bits.
-    """
-    sizes = f"HR is {hr.shape[1]}x{hr.shape[0]}, LR is {lr.shape[1]}x{lr.shape[0]}"
-    scale = int(hr.shape[0] // lr.shape[0])
-    if scale not in SCALES or hr.shape[0] != scale * lr.shape[0] or hr.shape[1] != scale * lr.shape[1]:
-        raise ImageError(
-            name, f"{sizes}: expected the same whole multiple ({SCALES.start} to {SCALES.stop - 1}) both ways"
-        )
-    if expected is not None and scale != expected:
-        raise ImageError(name, f"{sizes}: that is scale {scale}, expected {expected}")
-    if hr.shape[2] != lr.shape[2] or hr.dtype != lr.dtype:
-        raise ImageError(name, f"HR has {hr.shape[2]} channels of {hr.dtype}, LR {lr.shape[2]} of {lr.dtype}")
-    return scale
 
 
 def _places(recipe: Recipe, source: Source, images: dict[str, Pixels]) -> list[tuple[Any, Any]]:

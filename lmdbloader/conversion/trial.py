@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lmdbloader.codecs import Payloads, join, saves_enough
+from lmdbloader.conversion.pairs import pair_scale
 from lmdbloader.conversion.pool import WorkerPool
-from lmdbloader.conversion.tasks import Recipe, decode_pair, pair_scale, read_files
+from lmdbloader.conversion.tasks import Recipe, decode_pair, read_files
 from lmdbloader.errors import ImageError, SourceError
 from lmdbloader.format import Field, make_field
 from lmdbloader.sources import Layout, Source
