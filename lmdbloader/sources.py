@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -185,34 +185,42 @@ def _walk(root: Path) -> tuple[list[tuple[bytes, int]], list[tuple[str, str]]]:
     """Return (relative path, size) of the image files below a folder in byte order, and what is no regular file."""
     files: list[tuple[bytes, int]] = []
     ignored: list[tuple[str, str]] = []
-    for name, entry in _entries(os.fsencode(root), b""):
-        if os.path.splitext(name)[1].lower() not in _SUFFIXES:
-            continue
+    folders = [b""]
+    while folders:
+        folder = folders.pop()
+        path = os.path.join(os.fsencode(root), folder)
         try:
-            regular = entry.is_file()
-            if regular:
-                files.append((name, entry.stat().st_size))
+            # One entry at a time: each holds a kilobyte once it was asked for its size.
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    name = os.path.join(folder, entry.name)
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(name)
+                    elif os.path.splitext(name)[1].lower() in _SUFFIXES:
+                        found = _size(entry)
+                        if isinstance(found, int):
+                            files.append((name, found))
+                        elif found:
+                            ignored.append((_text(name), found))
         except OSError as error:
-            ignored.append((_text(name), f"{error.strerror}"))
-            continue
-        if not regular:
-            ignored.append((_text(name), "a broken link" if entry.is_symlink() else "not a regular file"))
-    return sorted(files), sorted(ignored)
+            raise SourceError(f"{_text(path)}: cannot be listed ({error.strerror})") from error
+    files.sort()
+    return files, sorted(ignored)
 
 
-def _entries(root: bytes, prefix: bytes) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
+def _size(entry: os.DirEntry[bytes]) -> int | str:
+    """Return a file's size, or why it is left out; "" for a link to a folder.
+
+    Such a link could lead in a circle, or list the same image twice.
+    """
     try:
-        with os.scandir(os.path.join(root, prefix) if prefix else root) as entries:
-            found = list(entries)
+        if entry.is_file():
+            return entry.stat().st_size
+        if entry.is_symlink():
+            return "" if entry.is_dir() else "a broken link"
+        return "not a regular file"
     except OSError as error:
-        raise SourceError(f"{_text(os.path.join(root, prefix))}: cannot be listed ({error.strerror})") from error
-    for entry in found:
-        name = os.path.join(prefix, entry.name)
-        # A link to a folder could lead in a circle, or list the same image twice.
-        if entry.is_dir(follow_symlinks=False):
-            yield from _entries(root, name)
-        elif not (entry.is_symlink() and os.path.isdir(entry.path)):
-            yield name, entry
+        return str(error.strerror)
 
 
 def _text(name: bytes) -> str:
