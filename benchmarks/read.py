@@ -187,7 +187,8 @@ def speed_rows(figures: Sequence[Figure]) -> list[list[str]]:
             store, str(workers), str(batch_size), f"{figure.pairs_per_s:,.0f}",
             f"{figure.pairs_per_s / same.pairs_per_s:.2f}" if same else "-",
             f"{figure.pairs_per_s / max(ever):.2f}" if ever else "-",
-            f"{figure.p50_ms:.2f}", f"{figure.p99_ms:.2f}", f"{figure.cpu_us:.1f}" if not workers else "-", figure.setting.conversion, str(figure.setting.threads),
+            f"{figure.p50_ms:.2f}", f"{figure.p99_ms:.2f}", "-" if workers else f"{figure.cpu_us:.1f}",
+            figure.setting.conversion, str(figure.setting.threads),
         ])  # fmt: skip
     return rows
 
@@ -226,9 +227,8 @@ def verdict(figures: Sequence[Figure]) -> list[str]:
         )
         cpu = {key: f.cpu_us for key, f in best_of(figures).items()}
         ratios = {b: cpu[HAND_WRITTEN, b, 0] / cpu[OURS_LZ4, b, 0] for b in ratios}
-        lines.append(
-            f"The hand-written LMDB takes {min(ratios.values()):.2f} to {max(ratios.values()):.2f} x its CPU time a pair."
-        )
+        least, most = min(ratios.values()), max(ratios.values())
+        lines.append(f"The hand-written LMDB takes {least:.2f} to {most:.2f} x its CPU time a pair.")
     if len(ours) > 1:
         small, large = min(ours), max(ours)
         cpu_small, cpu_large = (best_of(figures)[OURS_LZ4, b, 0].cpu_us for b in (small, large))
