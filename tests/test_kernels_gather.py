@@ -252,3 +252,27 @@ def test_hash_many_is_the_checksum_of_each_part(data: bytes, parts: list[tuple[i
     out = np.empty(len(parts), np.uint64)
     hash_many(np.frombuffer(data, np.uint8), start, np.array([len(s) for s in slices], np.int64), out)
     assert out.tolist() == [checksum(s) for s in slices]
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 1), (500, 0), (2**31, 2**31 + 9), (2**32 - 1 - 500, 0)])
+def test_a_tile_that_the_table_puts_outside_of_its_payload_is_refused(start: int, end: int) -> None:
+    payload = encode_tiled(np.zeros((TILE, 2 * TILE, 3), np.uint8), "lz4")
+    data = np.append(payload.data, np.zeros(1000, np.uint8))  # what lies behind it in the file
+    ends = data[16:24].view("<u4")
+    ends += np.array([start, end], np.uint32)  # wraps around, as an attacker may have it
+    status = read_window(
+        data, 0, payload.data.size, payload.checksum[0], False, TILE, 2 * TILE, 3, 1, TILE,
+        (0, TILE), (TILE, 2 * TILE), np.empty(TILE * TILE * 3, np.uint8), 0, np.empty(TILE * TILE * 3, np.uint8),
+    )  # fmt: skip
+    assert status == BAD_TILES
+
+
+def test_a_tile_that_does_not_fit_the_scratch_is_refused() -> None:
+    payload = encode_tiled(np.zeros((TILE, TILE, 3), np.uint8), "lz4")
+    out = np.empty(TILE * TILE * 3, np.uint8)
+    for room, expected in ((out.size, OK), (out.size - 1, BAD_TILES), (0, BAD_TILES)):
+        status = read_window(
+            payload.data, 0, payload.data.size, payload.checksum[0], True, TILE, TILE, 3, 1, TILE,
+            (0, TILE), (0, TILE), out, 0, np.empty(room, np.uint8),
+        )  # fmt: skip
+        assert status == expected
