@@ -1,16 +1,14 @@
-"""What a dataset looks like on disk: manifest, field types and the columns of the index, without touching a file."""
+"""What a dataset looks like on disk: field types, keys, columns of records and index, without touching a file."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import keyword
-import re
 import struct
 import unicodedata
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from lmdbloader.errors import FormatError, OptionError
 
@@ -33,7 +31,6 @@ TILE_SIZE = 64
 MAX_TILE_SIZE = 512
 # An Arrow binary column addresses 2 GiB; one payload must fit.
 MAX_PAYLOAD_NBYTES = 2**31 - 2**20
-MAX_MANIFEST_NBYTES = 64 * 1024 * 1024
 
 SCHEMA_KEY = b"schema"
 PROGRESS_KEY = b"progress"
@@ -266,142 +263,3 @@ def parse_array_type(text: str) -> tuple[str, tuple[int, ...]]:
     if dtype not in ARRAY_DTYPES or not bracket or not rest.endswith("]") or not plain or len(sizes) > 32:
         raise FormatError(f"array type {text[:80]!r}: expected something like 'float32[3,4]'")
     return dtype, tuple(map(int, sizes))
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """The description of a finished dataset, manifest.json.
-
-    Attributes:
-        num_samples: Number of samples.
-        fields: Fields in the order of a sample.
-        with_source: Whether the index tells where each sample came from.
-        classes: For each label field of a class-folder dataset, the class names by label.
-        sizes: Bytes: data_nbytes, index_nbytes, payload_nbytes (stored), raw_nbytes (decoded).
-        made_by: How the dataset was made: release, options, digests of the inputs.
-        content_digest: BLAKE2b over the samples in order (see docs/format.md).
-        index_digest: XXH64 of index.arrow.
-    """
-
-    num_samples: int
-    fields: tuple[Field, ...]
-    with_source: bool
-    classes: Mapping[str, tuple[str, ...]]
-    sizes: Mapping[str, int]
-    made_by: Mapping[str, Any]
-    content_digest: str
-    index_digest: str
-    manifest_digest: str = field(default="", compare=False)
-
-    def to_json(self) -> bytes:
-        """Return the file's bytes; the digest of everything else stands last."""
-        body: dict[str, Any] = {
-            "format": FORMAT_NAME,
-            "format_version": FORMAT_VERSION,
-            "num_samples": self.num_samples,
-            "fields": [_field_json(f) for f in self.fields],
-            "with_source": self.with_source,
-            "classes": {name: list(names) for name, names in self.classes.items()},
-            "sizes": dict(self.sizes),
-            "made_by": dict(self.made_by),
-            "content_digest": self.content_digest,
-            "index_digest": self.index_digest,
-        }
-        body["manifest_digest"] = _digest_of(body)
-        text = json.dumps(body, indent=1, ensure_ascii=False) + "\n"
-        # What UTF-8 cannot hold (half a surrogate pair: a byte of a file name that is no text) stays as JSON's escape.
-        return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text).encode()
-
-
-def parse_manifest(data: bytes, path: str) -> Manifest:
-    """Return the manifest in `data`, checked against its own digest.
-
-    Args:
-        data: The bytes of manifest.json.
-        path: Of the dataset, for messages.
-
-    Raises:
-        FormatError: Not JSON, not ours, from another format version, or changed since it was written.
-    """
-    where = f"{path}/{MANIFEST_FILE}"
-    if len(data) > MAX_MANIFEST_NBYTES:
-        raise FormatError(f"{where}: {len(data)} bytes, expected at most {MAX_MANIFEST_NBYTES}")
-    try:
-        body = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{where}: is not JSON text ({error}). Restore it from a copy, or convert again.") from error
-    if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
-        raise FormatError(f"{where}: does not describe an lmdbloader dataset")
-    version = body.get("format_version")
-    if type(version) is not int or version != FORMAT_VERSION:
-        advice = "Upgrade lmdbloader." if isinstance(version, int) and version > FORMAT_VERSION else "Convert again."
-        raise FormatError(f"{where}: format version {version!r:.20}; this release reads {FORMAT_VERSION}. {advice}")
-    found = body.pop("manifest_digest", None)
-    try:
-        expected = _digest_of(body)
-    except RecursionError as error:
-        raise FormatError(f"{where}: is nested too deeply to be a manifest") from error
-    if found != expected:
-        raise FormatError(
-            f"{where}: its digest is {found!r}, expected {expected!r}: it was changed after it was written"
-        )
-    try:
-        fields = tuple(_parse_field(f) for f in _typed(body, "fields", list))
-        if not fields or len({f.name for f in fields}) != len(fields):
-            raise ValueError("fields without any, or with one name twice")
-        return Manifest(
-            num_samples=_natural(body["num_samples"]),
-            fields=fields,
-            with_source=_typed(body, "with_source", bool),
-            classes={name: _names(names) for name, names in _typed(body, "classes", dict).items()},
-            sizes={name: _natural(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()},
-            made_by=_typed(body, "made_by", dict),
-            content_digest=_typed(body, "content_digest", str),
-            index_digest=_typed(body, "index_digest", str),
-            manifest_digest=str(found),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError(f"{where}: {error!r} while reading it; expected the keys of format version 1") from error
-
-
-def _digest_of(body: Mapping[str, Any]) -> str:
-    text = json.dumps(body, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return "blake2b:" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _field_json(f: Field) -> dict[str, Any]:
-    values = {"name": f.name, "kind": f.kind, "codec": f.codec, "layout": f.layout, "tile_size": f.tile_size}
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def _parse_field(values: Mapping[str, Any]) -> Field:
-    name, kind = values["name"], values["kind"]
-    if kind not in KINDS:
-        raise ValueError(f"field {name!r} of unknown kind {kind!r}")
-    plain = make_field(name, kind, values.get("codec", "raw"))
-    if plain.codec not in (None, "raw", "lz4"):
-        raise ValueError(f"field {name!r} of unknown codec {plain.codec!r}")
-    if plain.kind != "image":
-        return plain
-    layout, tile_size = values["layout"], _natural(values["tile_size"])
-    if layout != "CHW" or not 8 <= tile_size <= MAX_TILE_SIZE:
-        raise ValueError(f"field {name!r} with layout {layout!r} and tiles of {tile_size} pixels")
-    return Field(name, kind, plain.codec, layout, tile_size)
-
-
-def _typed(body: Mapping[str, Any], key: str, kind: type) -> Any:
-    if type(body[key]) is not kind:
-        raise TypeError(f"{key} is {body[key]!r:.80}")
-    return body[key]
-
-
-def _names(values: object) -> tuple[str, ...]:
-    if not isinstance(values, list) or not all(isinstance(name, str) for name in values):
-        raise TypeError(f"class names are {values!r:.80}")
-    return tuple(values)
-
-
-def _natural(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0 or value >= 2**62:
-        raise ValueError(f"{value!r} where a count was expected")
-    return value

@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "lmdbloader"
 LAYERS = (
     "errors",
     "format",
+    "manifest",
     "kernels",
     "codecs",
     "imagefiles",

@@ -12,7 +12,10 @@ from typing import Any
 from lmdbloader import __version__
 from lmdbloader.conversion.tasks import Recipe, hash_files
 from lmdbloader.errors import CorruptError, DestinationError, FormatError
-from lmdbloader.format import MANIFEST_FILE, Manifest
+from lmdbloader.format import (
+    MANIFEST_FILE,
+)
+from lmdbloader.manifest import Manifest
 from lmdbloader.sources import Listing, Source
 from lmdbloader.store import Reader, is_dataset, read_manifest
 

@@ -17,7 +17,14 @@ import pyarrow as pa
 
 from lmdbloader.codecs import checksum
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format import CODEC_LZ4, CODEC_TILES, INDEX_FILE, Field, Manifest, index_schema
+from lmdbloader.format import (
+    CODEC_LZ4,
+    CODEC_TILES,
+    INDEX_FILE,
+    Field,
+    index_schema,
+)
+from lmdbloader.manifest import Manifest
 from lmdbloader.store.records import Block, Chunk
 
 _ROWS_AT_ONCE = 1 << 16

@@ -18,13 +18,11 @@ from lmdbloader.format import (
     FORMAT_NAME,
     INDEX_FILE,
     MANIFEST_FILE,
-    MAX_MANIFEST_NBYTES,
     PARTIAL_SUFFIX,
     Field,
-    Manifest,
     parse_array_type,
-    parse_manifest,
 )
+from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.store.index import Index, map_file
 
 I64 = npt.NDArray[np.int64]

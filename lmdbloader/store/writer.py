@@ -25,12 +25,12 @@ from lmdbloader.format import (
     RECORD_KEY_NBYTES,
     SCHEMA_KEY,
     Field,
-    Manifest,
     parse_record_key,
     progress_value,
     record_key,
     record_schema,
 )
+from lmdbloader.manifest import Manifest
 from lmdbloader.store.index import Spool, content_digest, digest_columns, map_file
 from lmdbloader.store.publish import (
     COLUMNS_FOLDER,

@@ -1,0 +1,186 @@
+"""The manifest: what is written reads back, anything else is refused in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmdbloader.errors import FormatError, LmdbloaderError
+from lmdbloader.format import (
+    KINDS,
+    make_field,
+)
+from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, _digest_of, parse_manifest
+
+MANIFEST = Manifest(
+    num_samples=3,
+    fields=(make_field("lr", "image", "lz4"), make_field("hr", "image"), make_field("label", "int")),
+    with_source=True,
+    classes={"label": ("cat", "dog", "Füchse")},
+    sizes={"data_nbytes": 4096, "index_nbytes": 10, "payload_nbytes": 5, "raw_nbytes": 6},
+    made_by={"lmdbloader": "0.1.0", "options": {"scale": 2}, "inputs": None},
+    content_digest="blake2b:00",
+    index_digest="xxh64:00",
+)
+
+
+def signed(body: dict[str, Any]) -> bytes:
+    """Return a manifest's bytes with the digest that its other keys have."""
+    body = {key: value for key, value in body.items() if key != "manifest_digest"}
+    return json.dumps({**body, "manifest_digest": _digest_of(body)}).encode()
+
+
+def body() -> dict[str, Any]:
+    """Return the keys of a sound manifest."""
+    return dict(json.loads(MANIFEST.to_json()))
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+texts = st.text(st.characters(exclude_categories=()), max_size=8)
+
+
+@given(
+    num_samples=st.integers(0, 2**62 - 1),
+    names=st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=5, unique=True),
+    kinds=st.lists(st.sampled_from(KINDS), min_size=5, max_size=5),
+    with_source=st.booleans(),
+    classes=st.dictionaries(texts, st.lists(texts, max_size=3).map(tuple), max_size=3),
+    made_by=st.dictionaries(texts, texts | st.integers() | st.none() | st.lists(texts), max_size=3),
+)
+def test_a_manifest_reads_back_as_it_was_written(
+    num_samples: int, names: list[str], kinds: list[Any], with_source: bool, classes: Any, made_by: Any
+) -> None:
+    # Half a surrogate pair is what a byte of a file name becomes that is no text: it has to survive too.
+    manifest = Manifest(
+        num_samples,
+        tuple(make_field(name, kind, "lz4") for name, kind in zip(names, kinds, strict=False)),
+        with_source,
+        classes,
+        {"data_nbytes": num_samples},
+        made_by,
+        "blake2b:1",
+        "xxh64:2",
+    )
+    data = manifest.to_json()
+    back = parse_manifest(data, "d")
+    assert back == manifest
+    assert back.to_json() == data
+    assert back.manifest_digest == json.loads(data)["manifest_digest"]
+
+
+def test_a_manifest_is_readable_text() -> None:
+    assert "Füchse" in MANIFEST.to_json().decode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", "is not JSON"),
+        (b"\xff{}", "is not JSON"),
+        (MANIFEST.to_json()[:-3], "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (
+            b'{"format": "lmdbloader", "format_version": 1, "x": ' + b"[" * 900 + b"]" * 900 + b"}",
+            "digest|not JSON|deep",
+        ),
+        (b"[]", "does not describe an lmdbloader dataset"),
+        (b"null", "does not describe an lmdbloader dataset"),
+        (b"{}", "does not describe an lmdbloader dataset"),
+        (b'{"format": "webdataset"}', "does not describe an lmdbloader dataset"),
+        (signed({**body(), "format_version": 2}), "format version 2; this release reads 1. Upgrade lmdbloader"),
+        (signed({**body(), "format_version": 0}), "format version 0; this release reads 1. Convert again"),
+        (signed({**body(), "format_version": "1"}), "format version '1'"),
+        (signed({**body(), "format_version": True}), "format version True"),
+        (signed({**body(), "format_version": 1.0}), "format version 1.0"),
+        (MANIFEST.to_json().replace(b'"scale": 2', b'"scale": 3'), "was changed after it was written"),
+        (json.dumps({k: v for k, v in body().items() if k != "manifest_digest"}).encode(), "its digest is None"),
+        (b" " * (MAX_MANIFEST_NBYTES + 1), "expected at most"),
+    ],
+)
+def test_what_is_no_manifest_is_refused_in_words(data: bytes, expected: str) -> None:
+    with pytest.raises(FormatError, match=expected) as caught:
+        parse_manifest(data, "photos.lmdb")
+    assert str(caught.value).startswith("photos.lmdb/manifest.json: ")
+
+
+def _without(key: str) -> Callable[[dict[str, Any]], None]:
+    return lambda b: b.pop(key)
+
+
+def _with(**values: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda b: b.update(values)
+
+
+def _field(**values: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda b: b["fields"][0].update(values)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(_without(key) for key in body() if key not in ("format", "format_version", "manifest_digest")),
+        *(_with(num_samples=value) for value in (-1, 2**62, 1.0, "3", None, True, [3])),
+        *(_with(fields=value) for value in (None, {}, [], "lr", [None], [[]], [{}], [{"name": "a"}], 3)),
+        _with(fields=[{"name": "a", "kind": "int"}] * 2),
+        *(_with(with_source=value) for value in (None, 1, "no")),
+        *(_with(classes=value) for value in (None, [], {"label": "cat"}, {"label": [1]}, {"label": None})),
+        *(_with(sizes=value) for value in (None, [], {"data_nbytes": "4"}, {"data_nbytes": -1})),
+        *(_with(**{key: value}) for key in ("made_by", "content_digest", "index_digest") for value in (None, [], 3)),
+        *(_field(name=value) for value in ("", "a b", "class", "_a", "source", None, 3, [], "a" * 51)),
+        *(_field(kind=value) for value in ("video", None, [], 3)),
+        *(_field(codec=value) for value in ("tiles", "zstd", 3, [], {})),
+        *(_field(layout=value) for value in ("HWC", None, 3)),
+        *(_field(tile_size=value) for value in (0, 7, 513, -64, "64", None, True, 64.0)),
+    ],
+)
+def test_a_manifest_with_a_right_digest_and_wrong_content_is_refused(change: Callable[[dict[str, Any]], None]) -> None:
+    changed = body()
+    change(changed)
+    with pytest.raises(FormatError, match=r"^d/manifest\.json: .*expected the keys of format version 1"):
+        parse_manifest(signed(changed), "d")
+
+
+@given(st.data())
+def test_whatever_a_manifest_says_only_our_errors_come_out(data: st.DataObject) -> None:
+    changed = body()
+    at: Any = changed
+    for _ in range(data.draw(st.integers(1, 3))):
+        keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(at[key], dict | list) or not at[key] or data.draw(st.booleans()):
+            at[key] = data.draw(anything)
+            break
+        at = at[key]
+    try:
+        manifest = parse_manifest(signed(changed), "d")
+    except LmdbloaderError:
+        return
+    assert parse_manifest(manifest.to_json(), "d") == manifest
+
+
+@given(st.integers(0), st.integers(1, 255), st.booleans())
+def test_no_changed_or_missing_byte_of_a_manifest_goes_unnoticed(position: int, change: int, cut: bool) -> None:
+    sound = MANIFEST.to_json()
+    at = position % (len(sound) - 1)  # the last byte ends the line
+    damaged = bytearray(sound)
+    damaged[at] ^= change
+    try:
+        manifest = parse_manifest(sound[:at] if cut else bytes(damaged), "d")
+    except FormatError:
+        return
+    assert manifest == MANIFEST  # white space between the keys says nothing
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_manifest_are_a_format_error(data: bytes) -> None:
+    with pytest.raises(FormatError):
+        parse_manifest(data, "d")
