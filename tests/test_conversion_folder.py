@@ -561,8 +561,10 @@ def test_another_option_or_another_file_is_refused_until_overwrite(src: Path, ou
     save(src / "a.png", noise(8, 8))
     convert(src, out)
     before = fingerprint(out)
+    lines: list[str] = []
     with pytest.raises(DestinationError, match=r"made from other inputs or with other options.*--overwrite"):
-        convert(src, out, patch_size=4)
+        convert(src, out, patch_size=4, log=lines.append)
+    assert lines == []  # refused before any work
     for target, options in ((src / "b.png", {}), (src / "a.png", {"codec": "raw"})):
         save(target, noise(8, 8))
         with pytest.raises(DestinationError, match="other inputs or with other options"):

@@ -347,10 +347,20 @@ def test_a_later_sample_that_does_not_fit_is_named(out: Path, first: Any, later:
     refused(out, iter(samples), rf"^sample 2, field 'x': .*{message}", codec=codec)
 
 
-def test_it_is_named_far_into_the_samples_too(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"image": 5, "n": 0}, "^sample 37, field 'image': int; expected uint8"),
+        ({"image": PIXELS, "n": "x"}, "^sample 37, field 'n': 'x' where the first sample had int"),
+        ({"image": PIXELS}, "^sample 37 has the fields image; the first one had image, n"),
+        (None, "^sample 37 is of type NoneType"),
+    ],
+)
+def test_it_is_named_far_into_the_samples_too(
+    out: Path, monkeypatch: pytest.MonkeyPatch, bad: Any, message: str
+) -> None:
     monkeypatch.setattr("lmdbloader.conversion.samples._CHUNK_SAMPLES", 10)
-    samples = [{"image": PIXELS}] * 37 + [{"image": 5}]
-    refused(out, samples, r"^sample 37, field 'image': int; expected uint8")
+    refused(out, [{"image": PIXELS, "n": 0}] * 37 + [bad], message)
 
 
 @pytest.mark.parametrize("mode", ["1", "P", "RGBA", "LA", "CMYK", "YCbCr", "I", "F", "HSV", "LAB"])
