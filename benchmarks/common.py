@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import sys
 import threading
@@ -205,7 +206,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: boo
 
 def environment_text(found: dict[str, str], command: Sequence[str], *, markdown: bool) -> str:
     """Return the environment and the command line that took the figures, as text."""
-    program = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *command])
+    program = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *command])
     lines = {**found, "command": f"`{program}`" if markdown else program}
     return "\n".join(f"- {key}: {value}" if markdown else f"{key}: {value}" for key, value in lines.items())
 
