@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import threading
 import time
@@ -128,20 +127,6 @@ def test_forked_children_open_datasets_of_their_own(path: Path) -> None:
     ds = LMDBDataset(path)
 
     assert exit_status_of_child(lambda: LMDBDataset(path)[7].number == ds[7].number == 7) == 0
-
-
-def read_in_a_spawned_process(ds: LMDBDataset, queue: Any) -> None:
-    queue.put((len(ds), int(ds[1].image.max()), ds[1].number))
-
-
-def test_a_view_travels_to_a_spawned_process(path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    child = context.Process(target=read_in_a_spawned_process, args=(LMDBDataset(path)[10:20], queue))
-    child.start()
-    assert queue.get(timeout=60) == (10, 11, 11)
-    child.join()
-    assert child.exitcode == 0
 
 
 def random_batches(seed: int, count: int) -> Iterator[list[int]]:
