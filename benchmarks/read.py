@@ -337,10 +337,10 @@ def main() -> None:
                 file=sys.stderr,
                 flush=True,
             )
+        measure = read_and_watch if options.quick else measure_memory
         memory_workers = [0] if options.quick else sorted({options.workers[0], options.workers[-1]})
         memory = {
-            store.name: {w: measure_memory(store, folder, w, options.seconds) for w in memory_workers}
-            for store in stores
+            store.name: {w: measure(store, folder, w, options.seconds) for w in memory_workers} for store in stores
         }
     print(environment_text(found, sys.argv[1:], markdown=options.markdown))
     print(f"\n{len(pairs)} pairs, {options.repeats} turns of {options.seconds} s, medians\n")
