@@ -18,8 +18,9 @@ U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
 
 CODECS = ("auto", "raw", "lz4")
-# `auto` keeps lz4 only where it saves at least this share: below, decompressing costs more than reading the rest.
-AUTO_MIN_SAVING = 0.10
+# lz4 must save at least this share, of a payload to be used for it, and of a sample of the inputs for `auto` to choose
+# it: below, decompressing costs more than reading the rest.
+LEAST_SAVING = 0.10
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def encode_many(data: U8, nbytes: I64, codec: Codec) -> Payloads:
     Args:
         data: (sum of nbytes,) uint8; used as it is by the raw codec.
         nbytes: (n,) int64 length of each.
-        codec: With "lz4", a payload that does not shrink is kept raw.
+        codec: With "lz4", a payload that does not shrink by 10 % is kept raw.
     """
     from lmdbloader.kernels.gather import hash_many
     from lmdbloader.kernels.patches import compress_many
@@ -78,7 +79,7 @@ def encode_many(data: U8, nbytes: I64, codec: Codec) -> Payloads:
     if codec == "lz4":
         packed = np.empty(data.size, np.uint8)
         stored_nbytes = np.empty_like(nbytes)
-        stored = packed[: compress_many(data, start, nbytes, packed, stored_nbytes, codes)]
+        stored = packed[: compress_many(data, start, nbytes, LEAST_SAVING, packed, stored_nbytes, codes)]
         start = np.cumsum(stored_nbytes) - stored_nbytes
     sums = np.empty(len(nbytes), np.uint64)
     hash_many(stored, start, stored_nbytes, sums)
@@ -145,7 +146,7 @@ def join(parts: Sequence[Payloads]) -> Payloads:
 def saves_enough(payloads: Payloads) -> bool:
     """Return whether lz4-encoded payloads are small enough for `auto` to choose lz4."""
     raw = int(payloads.raw_nbytes.sum())
-    return raw > 0 and int(payloads.stored_nbytes.sum()) <= (1 - AUTO_MIN_SAVING) * raw
+    return raw > 0 and int(payloads.stored_nbytes.sum()) <= (1 - LEAST_SAVING) * raw
 
 
 def check_codec(name: str) -> None:

@@ -62,22 +62,30 @@ def test_tiles_follow_each_other_row_by_row(image: Any, tile: int) -> None:
     np.testing.assert_array_equal(out, np.concatenate(tiles))
 
 
-@given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=12), st.integers(0, 99))
-def test_compression_stays_in_its_room_and_keeps_raw_what_does_not_shrink(values: Any, seed: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=12),
+    st.floats(0, 0.9),
+    st.integers(0, 99),
+)
+def test_compression_stays_in_its_room_and_keeps_raw_what_shrinks_too_little(
+    values: Any, least_saving: float, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     parts = [rng.integers(0, top + 1, n, np.uint8) for n, top in values]
     data = np.concatenate(parts)
     nbytes = np.array([len(p) for p in parts], np.int64)
     out = np.full(data.size + 64, 0xA5, np.uint8)
     out_nbytes, codec = np.empty_like(nbytes), np.empty(len(parts), np.uint8)
-    total = compress_many(data, np.cumsum(nbytes) - nbytes, nbytes, out[: data.size], out_nbytes, codec)
+    total = compress_many(data, np.cumsum(nbytes) - nbytes, nbytes, least_saving, out[: data.size], out_nbytes, codec)
     assert total == out_nbytes.sum() <= data.size
     assert (out[data.size :] == 0xA5).all()
     for part, end, length, code in zip(parts, np.cumsum(out_nbytes), out_nbytes, codec, strict=True):
         stored = out[end - length : end].tobytes()
         if code == CODEC_LZ4:
-            assert length < len(part)
+            assert length <= (1 - least_saving) * len(part)
             stored = lz4.block.decompress(stored, len(part))
         else:
             assert code == CODEC_RAW
+            best = len(lz4.block.compress(part.tobytes(), store_size=False))
+            assert best + 16 > int((1 - least_saving) * len(part))  # lz4 gives up a few bytes before its room ends
         assert stored == part.tobytes()

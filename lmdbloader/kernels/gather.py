@@ -164,9 +164,19 @@ def gather_scaled(data, rows, columns, verify, geometry, tile, factor, pixels, o
     Returns:
         A status.
     """
+    offset, stored, raw, checksum, codec = columns
     raw_pixels = pixels.view(np.uint8)
     for j in range(rows.shape[0]):
-        status = _decode(data, rows[j], columns, verify, geometry, tile, raw_pixels, 0, scratch)
+        i = rows[j]
+        at, nbytes = np.int64(offset[i]), np.int64(stored[i])
+        if codec[i] == CODEC_RAW and nbytes == raw[i] == pixels.shape[0] and 0 <= at <= data.shape[0] - nbytes:
+            # 8-bit pixels that are stored as they are need no copy on their way.
+            if verify and xxh64(data.ctypes.data + np.uint64(at), np.uint64(nbytes), np.uint64(0)) != checksum[i]:
+                failed[0] = j
+                return BAD_CHECKSUM
+            scale_to_float32(data[at : at + nbytes], factor, out[j])
+            continue
+        status = _decode(data, i, columns, verify, geometry, tile, raw_pixels, 0, scratch)
         if status != OK:
             failed[0] = j
             return status

@@ -50,11 +50,12 @@ def cut_tiles(image, tile, out):
 
 
 @numba.njit(nogil=True, cache=True)
-def compress_many(data, start, nbytes, out, out_nbytes, codec):
-    """Compress payloads one after the other into `out`, keeping raw those that lz4 does not make smaller.
+def compress_many(data, start, nbytes, least_saving, out, out_nbytes, codec):
+    """Compress payloads one after the other into `out`, keeping raw those that lz4 does not make much smaller.
 
     Args:
         data: uint8; start, nbytes: (n,) int64, where each payload lies in it.
+        least_saving: Share of its bytes that lz4 must save of a payload.
         out: uint8, at least as long as all payloads together.
         out_nbytes: (n,) int64, set to the stored length of each.
         codec: (n,) uint8, set to CODEC_LZ4 or CODEC_RAW.
@@ -66,7 +67,8 @@ def compress_many(data, start, nbytes, out, out_nbytes, codec):
     for i in range(start.shape[0]):
         source = data.ctypes.data + np.uint64(start[i])
         target = out.ctypes.data + np.uint64(at)
-        written = lz4_compress(source, target, np.int32(nbytes[i]), np.int32(nbytes[i] - 1)) if nbytes[i] > 1 else 0
+        room = np.int32(nbytes[i] * (1 - least_saving))
+        written = lz4_compress(source, target, np.int32(nbytes[i]), room) if room > 0 else 0
         if written > 0:
             codec[i] = CODEC_LZ4
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,7 +53,7 @@ _PAGE_NBYTES = 4096
 def estimate_map_nbytes(payload_nbytes: float, num_samples: float) -> int:
     """Return a map size for a dataset of about that many payload bytes and samples, with a quarter to spare."""
     needed = payload_nbytes * 1.08 + num_samples * 64
-    return _whole_pages(int(needed * 1.25) + _MIN_MAP_NBYTES)
+    return _whole_pages(math.ceil(needed * 1.25) + _MIN_MAP_NBYTES)
 
 
 def _whole_pages(nbytes: int) -> int:
