@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+import stat
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, get_args, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from lmdbloader.errors import OptionError, SourceError
 from lmdbloader.images import IMAGE_SUFFIXES
@@ -38,6 +43,88 @@ class Source:
     label: int | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Names:
+    """Relative paths below a folder, one behind the other: as a list of bytes they would take three times as much.
+
+    Attributes:
+        folder: Where they start.
+        text: All of them.
+        bounds: (n + 1,) int64: name i is text[bounds[i] : bounds[i + 1]].
+    """
+
+    folder: bytes
+    text: bytes
+    bounds: npt.NDArray[np.int64]
+
+    @classmethod
+    def join(cls, folder: bytes, names: Iterable[bytes]) -> Names:
+        """Return names, which are taken one at a time.
+
+        >>> names = Names.join(b"photos", iter([b"a.png", b"b/c.png"]))
+        >>> names[1], names.path(1), len(names)
+        (b'b/c.png', b'photos/b/c.png', 2)
+        """
+        text, bounds = bytearray(), array("q", [0])
+        for name in names:
+            text += name
+            bounds.append(len(text))
+        return cls(folder, bytes(text), np.array(bounds, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, number: int) -> bytes:
+        return self.text[self.bounds.item(number) : self.bounds.item(number + 1)]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self.__getitem__, range(len(self)))
+
+    def path(self, number: int) -> bytes:
+        """Return a name with the folder before it."""
+        return os.path.join(self.folder, self[number])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sources(Sequence[Source]):
+    """Sources in about fifty bytes each: a `Source` is made when it is asked for, and a slice is a list of them.
+
+    Attributes:
+        names: Of the images; of pairs, of the high-resolution ones.
+        nbytes: (n,) int64, the size of each source's files together.
+        lr_names: Of the low-resolution images of pairs.
+        labels: (n,) int64, of their classes.
+    """
+
+    names: Names
+    nbytes: npt.NDArray[np.int64]
+    lr_names: Names | None = None
+    labels: npt.NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.nbytes)
+
+    @overload
+    def __getitem__(self, which: int) -> Source: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[Source]: ...
+    def __getitem__(self, which: int | slice) -> Source | list[Source]:
+        numbers = range(len(self))[which]
+        return self._make(numbers) if isinstance(numbers, int) else [self._make(number) for number in numbers]
+
+    def __iter__(self) -> Iterator[Source]:
+        return map(self._make, range(len(self)))
+
+    def _make(self, number: int) -> Source:
+        return Source(
+            name=_text(self.names[number]),
+            path=self.names.path(number),
+            nbytes=self.nbytes.item(number),
+            lr_path=None if self.lr_names is None else self.lr_names.path(number),
+            label=None if self.labels is None else self.labels.item(number),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """What a folder holds.
@@ -50,7 +137,7 @@ class Listing:
     """
 
     layout: Layout
-    sources: tuple[Source, ...]
+    sources: Sources
     classes: tuple[str, ...] = ()
     ignored: tuple[tuple[str, str], ...] = ()
 
@@ -99,70 +186,86 @@ def list_sources(
         return _list_pairs(*halves)
     if layout == "pairs":
         raise SourceError(f"{src}: has no pair of folders named like x_HR and x_LR. Name them with --hr and --lr.")
-    files, ignored = _walk(src)
-    if not files:
+    names, nbytes, ignored = _walk(src)
+    if not len(names):
         suffixes = " ".join(sorted(IMAGE_SUFFIXES))
         raise SourceError(f"{src}: no images in it (looked for {suffixes} in it and the folders below)")
-    found = Listing(
-        "images", tuple(Source(_text(name), os.path.join(os.fsencode(src), name), size) for name, size in files)
-    )
-    found = replace(found, ignored=tuple(ignored))
-    tops = [name.split(b"/", 1)[0] if b"/" in name else None for name, _ in files]
-    by_class = None not in tops and len(set(tops)) > 1
-    if layout == "classes" and None in tops:
-        loose = found.sources[tops.index(None)].name
-        raise SourceError(f"{src}: {loose} lies in no class folder. Move it into one, or use --layout images.")
-    if layout == "classes" or (layout == "auto" and by_class and not prefer_images):
-        return _label(src, found, tops)
-    return found
+    found = Listing("images", Sources(names, nbytes), ignored=ignored)
+    if layout == "images" or (layout == "auto" and prefer_images):
+        return found
+    loose = next((name for name in names if b"/" not in name), None)
+    if loose is not None and layout == "auto":
+        return found
+    if loose is not None:
+        raise SourceError(f"{src}: {_text(loose)} lies in no class folder. Move it into one, or use --layout images.")
+    classes = sorted({_class_of(name) for name in names})
+    return found if layout == "auto" and len(classes) == 1 else _label(src, found, classes)
 
 
-def _label(src: Path, found: Listing, tops: Sequence[bytes | None]) -> Listing:
-    names = sorted({top for top in tops if top is not None})
-    labels = {name: i for i, name in enumerate(names)}
-    sources = tuple(replace(s, label=labels[top or b""]) for s, top in zip(found.sources, tops, strict=True))
+def _class_of(name: bytes) -> bytes:
+    return name.partition(b"/")[0]
+
+
+def _label(src: Path, found: Listing, classes: Sequence[bytes]) -> Listing:
+    numbers = {name: i for i, name in enumerate(classes)}
+    names = found.sources.names
+    labels = np.fromiter((numbers[_class_of(name)] for name in names), np.int64, len(names))
     with os.scandir(os.fsencode(src)) as entries:
         folders = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
-    empty = [(_text(name) + "/", "a class folder without images") for name in folders if name not in labels]
-    return Listing("classes", sources, tuple(map(_text, names)), (*found.ignored, *empty))
+    empty = [(_text(name) + "/", "a class folder without images") for name in folders if name not in numbers]
+    sources = replace(found.sources, labels=labels)
+    return Listing("classes", sources, tuple(map(_text, classes)), (*found.ignored, *empty))
 
 
 def _list_pairs(hr: Path, lr: Path) -> Listing:
-    (high, ignored_high), (low, ignored_low) = _walk(hr), _walk(lr)
-    for folder, files in ((hr, high), (lr, low)):
-        if not files:
+    (high, high_nbytes, ignored_high), (low, low_nbytes, ignored_low) = _walk(hr), _walk(lr)
+    for folder, names in ((hr, high), (lr, low)):
+        if not len(names):
             raise SourceError(f"{folder}: no images in it")
-    high_by_stem = _by_stem(hr, [(os.path.splitext(name)[0], name, size) for name, size in high])
-    stems = ((os.path.splitext(name)[0], name, size) for name, size in low)
-    plain = [(s if s in high_by_stem else _SCALE_SUFFIX.sub(b"", s), name, size) for s, name, size in stems]
-    low_by_stem = _by_stem(lr, plain)
-    for folder, mine, other, theirs in ((hr, high_by_stem, lr, low_by_stem), (lr, low_by_stem, hr, high_by_stem)):
-        alone = [_text(name) for stem, (name, _) in mine.items() if stem not in theirs]
-        if alone:
-            shown = ", ".join(alone[:_NAMES_SHOWN]) + (
-                f" and {len(alone) - _NAMES_SHOWN} more" if len(alone) > _NAMES_SHOWN else ""
-            )
-            raise SourceError(
-                f"{folder}: no partner in {other} for {shown}. "
-                "Pairs are matched by name: 0001.png with 0001.png or 0001x2.png."
-            )
-    sources = []
-    for stem, (name, size) in high_by_stem.items():
-        low_name, low_size = low_by_stem[stem]
-        path, lr_path = os.path.join(os.fsencode(hr), name), os.path.join(os.fsencode(lr), low_name)
-        sources.append(Source(_text(name), path, size + low_size, lr_path))
-    return Listing("pairs", tuple(sources), ignored=(*ignored_high, *ignored_low))
+    partners = _match(hr, high, lr, low)
+    low = Names.join(low.folder, map(low.__getitem__, partners))
+    return Listing("pairs", Sources(high, high_nbytes + low_nbytes[partners], low), ignored=ignored_high + ignored_low)
 
 
-def _by_stem(folder: Path, files: Sequence[tuple[bytes, bytes, int]]) -> dict[bytes, tuple[bytes, int]]:
-    found: dict[bytes, tuple[bytes, int]] = {}
-    for stem, name, size in files:
-        if stem in found:
-            raise SourceError(
-                f"{folder}: {_text(found[stem][0])} and {_text(name)} have the same stem, so their partner is not clear"
-            )
-        found[stem] = (name, size)
-    return found
+def _match(hr: Path, high: Names, lr: Path, low: Names) -> npt.NDArray[np.int64]:
+    """Return which LR image is the partner of each HR image."""
+    by_stem: dict[bytes, int] = {}
+    for i, name in enumerate(high):
+        first = high[by_stem.setdefault(os.path.splitext(name)[0], i)]
+        if first != name:
+            raise _same_stem(hr, first, name)
+    partners = np.full(len(high), -1, np.int64)
+    alone: dict[bytes, bytes] = {}
+    for i, name in enumerate(low):
+        stem = os.path.splitext(name)[0]
+        if stem not in by_stem:
+            stem = _SCALE_SUFFIX.sub(b"", stem)
+        number = by_stem.get(stem)
+        if number is None:
+            first = alone.setdefault(stem, name)
+        else:
+            partners[number] = i if partners[number] < 0 else partners[number]
+            first = low[partners.item(number)]
+        if first != name:
+            raise _same_stem(lr, first, name)
+    _refuse_alone(hr, [high[i] for i in np.flatnonzero(partners < 0).tolist()], lr)
+    _refuse_alone(lr, list(alone.values()), hr)
+    return partners
+
+
+def _same_stem(folder: Path, one: bytes, other: bytes) -> SourceError:
+    return SourceError(f"{folder}: {_text(one)} and {_text(other)} have the same stem, so their partner is not clear")
+
+
+def _refuse_alone(folder: Path, names: Sequence[bytes], other: Path) -> None:
+    if not names:
+        return
+    shown = ", ".join(map(_text, names[:_NAMES_SHOWN]))
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    raise SourceError(
+        f"{folder}: no partner in {other} for {shown}{more}. "
+        "Pairs are matched by name: 0001.png with 0001.png or 0001x2.png."
+    )
 
 
 def _find_halves(src: Path) -> tuple[Path, Path] | None:
@@ -181,46 +284,62 @@ def _find_halves(src: Path) -> tuple[Path, Path] | None:
     return high[0], inner[0] if inner else low[0]
 
 
-def _walk(root: Path) -> tuple[list[tuple[bytes, int]], list[tuple[str, str]]]:
-    """Return (relative path, size) of the image files below a folder in byte order, and what is no regular file."""
-    files: list[tuple[bytes, int]] = []
+def _walk(root: Path) -> tuple[Names, npt.NDArray[np.int64], tuple[tuple[str, str], ...]]:
+    """Return the image files below a folder in byte order, their sizes, and what is no regular file."""
+    top = os.fsencode(root)
+    nbytes = array("q")
     ignored: list[tuple[str, str]] = []
-    folders = [b""]
-    while folders:
-        folder = folders.pop()
-        path = os.path.join(os.fsencode(root), folder)
-        try:
-            # One entry at a time: each holds a kilobyte once it was asked for its size.
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    name = os.path.join(folder, entry.name)
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(name)
-                    elif os.path.splitext(name)[1].lower() in _SUFFIXES:
-                        found = _size(entry)
-                        if isinstance(found, int):
-                            files.append((name, found))
-                        elif found:
-                            ignored.append((_text(name), found))
-        except OSError as error:
-            raise SourceError(f"{_text(path)}: cannot be listed ({error.strerror})") from error
-    files.sort()
-    return files, sorted(ignored)
+
+    def files() -> Iterator[bytes]:
+        # A folder with "/" behind it has the place of everything in it, so no more than what is in the folders on the
+        # way is held and sorted at once.
+        waiting = [b""]
+        while waiting:
+            name = waiting.pop()
+            if not name or name.endswith(b"/"):
+                waiting += sorted(_list_folder(top, name), reverse=True)
+                continue
+            found = _size(os.path.join(top, name))
+            if isinstance(found, int):
+                nbytes.append(found)
+                yield name
+            elif found:
+                ignored.append((_text(name), found))
+
+    names = Names.join(top, files())
+    return names, np.array(nbytes, np.int64), tuple(sorted(ignored))
 
 
-def _size(entry: os.DirEntry[bytes]) -> int | str:
+def _list_folder(top: bytes, folder: bytes) -> Iterator[bytes]:
+    """Yield the relative paths of what may be images in a folder, and those of its folders with "/" behind them."""
+    path = os.path.join(top, folder[:-1])
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    yield folder + entry.name + b"/"
+                elif os.path.splitext(entry.name)[1].lower() in _SUFFIXES:
+                    yield folder + entry.name
+    except OSError as error:
+        raise SourceError(f"{_text(path)}: cannot be listed ({error.strerror})") from error
+
+
+def _size(path: bytes) -> int | str:
     """Return a file's size, or why it is left out; "" for a link to a folder.
 
     Such a link could lead in a circle, or list the same image twice.
     """
     try:
-        if entry.is_file():
-            return entry.stat().st_size
-        if entry.is_symlink():
-            return "" if entry.is_dir() else "a broken link"
-        return "not a regular file"
+        found = os.stat(path)
+    except FileNotFoundError as error:
+        return "a broken link" if os.path.islink(path) else str(error.strerror)
     except OSError as error:
         return str(error.strerror)
+    if stat.S_ISREG(found.st_mode):
+        return found.st_size
+    if os.path.islink(path):
+        return "" if stat.S_ISDIR(found.st_mode) else "a broken link"
+    return "not a regular file"
 
 
 def _text(name: bytes) -> str:

@@ -23,7 +23,7 @@ from lmdbloader.conversion.tasks import Recipe, convert_sources
 from lmdbloader.errors import ImageError, OptionError, WorkerError
 from lmdbloader.format import make_field
 from lmdbloader.images import DecodePolicy
-from lmdbloader.sources import Source, list_sources
+from lmdbloader.sources import Names, Source, Sources, list_sources
 
 FILES = ("data.mdb", "index.arrow", "manifest.json")
 RECIPE = Recipe((make_field("image", "image", "lz4"),), 8, 8, None, "matlab", DecodePolicy(), 20.0, "stop")
@@ -31,6 +31,10 @@ RECIPE = Recipe((make_field("image", "image", "lz4"),), 8, 8, None, "matlab", De
 
 def noise(height: int, width: int, seed: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3)).astype(np.uint8)
+
+
+def sources_of(*sizes: int) -> Sources:
+    return Sources(Names.join(b"", (b"%d" % i for i in range(len(sizes)))), np.array(sizes, np.int64))
 
 
 @pytest.fixture(scope="module")
@@ -63,18 +67,19 @@ def no_process_is_left() -> Iterator[None]:
 
 
 def test_tasks_hold_every_source_once_and_about_a_mebibyte() -> None:
-    sources = [Source(str(i), b"", size) for i, size in enumerate([2**19, 2**19, 1, 3 * 2**20, 0, *[1] * 600])]
+    sources = sources_of(2**19, 2**19, 1, 3 * 2**20, 0, *[1] * 600)
     tasks = make_tasks(sources)
-    assert [i for task in tasks for i in range(task.start, task.stop)] == list(range(len(sources)))
-    assert [task.stop - task.start for task in tasks] == [2, 2, 512, 89]
-    assert make_tasks([]) == []
+    assert [source for task in tasks for source in task] == list(sources)
+    assert [len(task) for task in tasks] == [2, 2, 512, 89]
+    assert tasks[-1] == tasks[3:][0] == sources[-89:]
+    assert len(make_tasks(sources_of())) == 0
 
 
 def test_by_default_few_inputs_get_few_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     for mebibytes, expected in ((1, 1), (40, 2), (1000, 8)):
-        assert choose_workers(None, [Source("a", b"", mebibytes * 2**20)]) == expected
-    assert choose_workers(3, []) == 3
+        assert choose_workers(None, mebibytes * 2**20) == expected
+    assert choose_workers(3, 0) == 3
 
 
 def test_any_number_of_workers_gives_the_same_three_files(folder: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,48 @@ def test_sizes_and_paths_belong_to_their_names(tmp_path: Path) -> None:
         "a.png": (os.fsencode(tmp_path / "a.png"), 2),
         "b.png": (os.fsencode(tmp_path / "b.png"), 1),
     }
+
+
+@given(st.sets(st.text("-./0a", min_size=1, max_size=6), max_size=8))
+def test_folders_are_listed_in_the_byte_order_of_whole_paths(
+    tmp_path_factory: pytest.TempPathFactory, stems: set[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("deep")
+    files = {os.path.normpath(f"./{stem}x.png".replace("..", "a")) for stem in stems} or {"x.png"}
+    touch(folder, *files)
+    assert names(folder, layout="images") == sorted(files)
+
+
+def test_sources_are_a_sequence(tmp_path: Path) -> None:
+    listing = list_sources(touch(tmp_path, "a/1.png", "a/2.png", "b/3.png", "c/4.png"))
+    sources, every = listing.sources, list(listing.sources)
+    assert [s.label for s in every] == [0, 0, 1, 2]
+    assert len(sources) == len(every) == 4
+    assert [sources[i] for i in range(-4, 4)] == every * 2
+    assert (sources[1:3], sources[::-2], sources[9:]) == (every[1:3], every[::-2], [])
+    assert every[2] in sources
+    for number in (4, -5):
+        with pytest.raises(IndexError):
+            sources[number]
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_listing_takes_little_more_than_its_names(tmp_path: Path, pairs: bool) -> None:
+    folders = [tmp_path / name for name in ("hr", "lr")[: 1 + pairs]]
+    for folder in folders:
+        folder.mkdir()
+        for i in range(1000):
+            (folder / f"a name of forty bytes all in all {i:04}.png").touch()
+    list_sources(tmp_path)
+    tracemalloc.start()
+    try:
+        listing = list_sources(tmp_path)
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(listing.sources) == 1000
+    assert held / 1000 < 75 * len(folders)
+    assert most / 1000 < 250 * len(folders)
 
 
 def test_suffixes_count_whatever_their_case_and_other_files_do_not(tmp_path: Path) -> None:

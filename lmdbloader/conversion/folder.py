@@ -140,7 +140,7 @@ def convert(
         recipe = replace(recipe, scale=find_scale(recipe, listing.sources))
         _check_sides(recipe)
     recipe = replace(recipe, fields=make_fields(recipe, listing.layout, codec))
-    with WorkerPool(choose_workers(workers, listing.sources)) as pool:
+    with WorkerPool(choose_workers(workers, int(listing.sources.nbytes.sum()))) as pool:
         trial = try_out(recipe, listing.sources, pool, codec)
         recipe = replace(recipe, fields=trial.fields)
         log(
@@ -176,9 +176,9 @@ def _write(
     """Convert every source into a dataset at `target`; return what was written and what was skipped."""
     skipped: list[tuple[str, str]] = []
     content = ContentHash()
-    tasks = [listing.sources[s] for s in make_tasks(listing.sources)]
+    tasks = make_tasks(listing.sources)
     with open_writer(target, recipe.fields, with_source=True, map_nbytes=trial.map_nbytes) as writer:
-        total_nbytes = sum(s.nbytes for s in listing.sources)
+        total_nbytes = int(listing.sources.nbytes.sum())
         for part in _show(pool.convert(recipe, tasks), len(listing.sources), total_nbytes, progress):
             if part.chunk is not None:
                 writer.add(part.chunk, part.blocks)

@@ -8,17 +8,21 @@ import socket
 import subprocess
 import sys
 import traceback
+from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from lmdbloader.conversion.handover import complete_part, receive_object, send_object, send_part
 from lmdbloader.conversion.tasks import Part, Recipe, convert_sources
 from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
-from lmdbloader.sources import Source
+from lmdbloader.sources import Source, Sources
 
 # Sources of one task. It must not depend on the number of workers: records never span tasks.
 TASK_NBYTES = 2**20
@@ -32,17 +36,43 @@ _START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool im
 _END, _TAKEN, _TASK = "end", "taken", "task"
 
 
-def make_tasks(sources: Sequence[Source]) -> list[slice]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Tasks(Sequence[list[Source]]):
+    """Consecutive sources task by task; each list is made when it is asked for.
+
+    Attributes:
+        sources: All of them.
+        bounds: (n + 1,) int64: task i has the sources bounds[i] : bounds[i + 1].
+    """
+
+    sources: Sources
+    bounds: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @overload
+    def __getitem__(self, which: int) -> list[Source]: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[list[Source]]: ...
+    def __getitem__(self, which: int | slice) -> list[Source] | list[list[Source]]:
+        numbers = range(len(self))[which]
+        return self._make(numbers) if isinstance(numbers, int) else [self._make(number) for number in numbers]
+
+    def _make(self, number: int) -> list[Source]:
+        return self.sources[self.bounds.item(number) : self.bounds.item(number + 1)]
+
+
+def make_tasks(sources: Sources) -> Tasks:
     """Return the sources of each task: consecutive ones, of about 1 MiB together."""
-    tasks, first, nbytes = [], 0, 0
-    for i, source in enumerate(sources):
-        nbytes += source.nbytes
-        if nbytes >= TASK_NBYTES or i + 1 - first >= TASK_SOURCES:
-            tasks.append(slice(first, i + 1))
-            first, nbytes = i + 1, 0
-    if first < len(sources):
-        tasks.append(slice(first, len(sources)))
-    return tasks
+    ends = np.cumsum(sources.nbytes)
+    bounds = array("q", [0])
+    while bounds[-1] < len(sources):
+        first = bounds[-1]
+        used = ends.item(first - 1) if first else 0
+        filled = int(np.searchsorted(ends, used + TASK_NBYTES)) + 1
+        bounds.append(min(filled, first + TASK_SOURCES, len(sources)))
+    return Tasks(sources, np.array(bounds, np.int64))
 
 
 def check_workers(workers: int | None) -> None:
@@ -51,12 +81,12 @@ def check_workers(workers: int | None) -> None:
         raise OptionError(f"workers {workers}: expected at least 1")
 
 
-def choose_workers(workers: int | None, sources: Sequence[Source]) -> int:
-    """Return how many workers to use: by default as many as there are cores, fewer where there is little to do."""
+def choose_workers(workers: int | None, nbytes: int) -> int:
+    """Return how many workers to use for that much input: by default one a core, fewer for little."""
     if workers is not None:
         return workers
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, sum(s.nbytes for s in sources) // WORTH_A_WORKER_NBYTES))
+    return max(1, min(cores, nbytes // WORTH_A_WORKER_NBYTES))
 
 
 class WorkerPool:
@@ -102,16 +132,15 @@ class WorkerPool:
 
 
 def _collect(workers: Sequence[_Worker], recipe: Recipe, tasks: Sequence[Sequence[Source]]) -> Iterator[Part]:
-    waiting = deque(enumerate(tasks))
+    waiting = iter(range(len(tasks)))
     owner: dict[int, _Worker] = {}
 
     def feed() -> None:
         for _ in range(_TASKS_AHEAD):
             for worker in workers:
-                if waiting and len(worker.tasks) < _TASKS_AHEAD:
-                    number, sources = waiting.popleft()
+                if len(worker.tasks) < _TASKS_AHEAD and (number := next(waiting, None)) is not None:
                     owner[number] = worker
-                    worker.give(number, recipe, sources)
+                    worker.give(number, recipe, tasks[number])
 
     for number in range(len(tasks)):
         while True:

@@ -11,7 +11,7 @@ from lmdbloader.conversion.pool import WorkerPool
 from lmdbloader.conversion.tasks import Recipe, decode_pair, read_files
 from lmdbloader.errors import ImageError, SourceError
 from lmdbloader.format import Field, make_field
-from lmdbloader.sources import Layout, Source
+from lmdbloader.sources import Layout, Source, Sources
 from lmdbloader.store import estimate_map_nbytes
 
 _TRIAL_SOURCES = 8
@@ -58,7 +58,7 @@ def make_fields(recipe: Recipe, layout: Layout, codec: str) -> tuple[Field, ...]
     return (*fields, make_field("label", "int")) if layout == "classes" else tuple(fields)
 
 
-def try_out(recipe: Recipe, sources: Sequence[Source], pool: WorkerPool, codec: str) -> Trial:
+def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> Trial:
     """Encode some inputs, evenly spread, to choose the codecs and to estimate the map size."""
     chosen = _choose(sources)
     # Whatever is wrong with them, the conversion itself will say it.
@@ -66,7 +66,7 @@ def try_out(recipe: Recipe, sources: Sequence[Source], pool: WorkerPool, codec: 
     # Only the sizes are kept: the pixels of several photographs are many.
     tried = [(p.chunk.num_samples, {n: _sizes(x) for n, x in p.chunk.payloads.items()}) for p in parts if p.chunk]
     if not tried:
-        return Trial(recipe.fields, estimate_map_nbytes(sum(s.nbytes for s in sources), len(sources)))
+        return Trial(recipe.fields, estimate_map_nbytes(int(sources.nbytes.sum()), len(sources)))
     stored = 0
     fields = []
     for f in recipe.fields:
@@ -77,7 +77,7 @@ def try_out(recipe: Recipe, sources: Sequence[Source], pool: WorkerPool, codec: 
         keep = codec != "auto" or saves_enough(payloads)
         stored += int((payloads.stored_nbytes if keep else payloads.raw_nbytes).sum())
         fields.append(f if keep else replace(f, codec="raw"))
-    growth = sum(s.nbytes for s in sources) / max(sum(s.nbytes for s in chosen), 1)
+    growth = int(sources.nbytes.sum()) / max(sum(s.nbytes for s in chosen), 1)
     num_samples = sum(count for count, _ in tried)
     return Trial(tuple(fields), estimate_map_nbytes(stored * growth, num_samples * growth), len(chosen))
 
