@@ -268,7 +268,7 @@ def test_hostile_source_names_stay_inside_and_lose_no_sample(tmp_path: Path) -> 
 
 
 def test_two_samples_of_one_place_are_refused_rather_than_lost(tmp_path: Path) -> None:
-    write_with_sources(["a.png", "b.png", "a.png"], tmp_path / "db")
+    write_with_sources(["b.png", "a.png", "a.png"], tmp_path / "db")
     with pytest.raises(DestinationError, match=r"two samples would go to this file.*sample 2 \(from a\.png\)"):
         extract(tmp_path / "db", tmp_path / "files", workers=1)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["db"]

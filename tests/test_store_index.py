@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from hypothesis import strategies as st
 
 import lmdbloader
 from lmdbloader.codecs import checksum
-from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError
-from lmdbloader.format import MANIFEST_FILE
-from lmdbloader.store import Reader, read_manifest
-from lmdbloader.store.index import content_digest, map_file
+from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
+from lmdbloader.format import MANIFEST_FILE, make_field
+from lmdbloader.store import Chunk, Reader, read_manifest
+from lmdbloader.store.index import Spool, content_digest, map_file
 
 
 def samples(count: int = 40) -> Iterator[dict[str, Any]]:
@@ -164,6 +165,53 @@ def test_the_content_digest_is_of_what_is_stored_not_of_where(tmp_path: Path) ->
 def test_texts_that_differ_have_digests_that_differ(a: list[str], b: list[str]) -> None:
     digests = [content_digest(iter([("caption", pa.array(texts, pa.large_string()))])) for texts in (a, b)]
     assert (digests[0] == digests[1]) == (a == b)
+
+
+def add_sources(spool: Spool, names: Sequence[str]) -> None:
+    numbers = np.arange(len(names))
+    spool.add(Chunk(len(names), {}, {"source": list(names), "top": numbers, "left": numbers, "label": numbers}), [])
+
+
+@given(st.lists(st.lists(st.sampled_from(["a", "b", "ü/c", ""]), max_size=5), max_size=5))
+def test_sources_are_numbered_as_they_come(tmp_path_factory: pytest.TempPathFactory, parts: list[list[str]]) -> None:
+    folder = tmp_path_factory.mktemp("spool")
+    spool = Spool(folder / "columns", [make_field("label", "int")], with_source=True)
+    for part in parts:
+        add_sources(spool, part)
+    spool.write(folder / "index", np.empty(0, np.int64))
+    spool.close()
+    with pa.OSFile(str(folder / "index")) as file:
+        column = pa.ipc.open_file(file).get_batch(0).column("source")
+    column.validate(full=True)
+    rows = [name for part in parts for name in part]
+    new = [i == 0 or name != rows[i - 1] for i, name in enumerate(rows)]
+    assert column.to_pylist() == rows
+    assert column.dictionary.to_pylist() == [name for name, is_new in zip(rows, new, strict=True) if is_new]
+    assert column.indices.to_pylist() == [sum(new[: i + 1]) - 1 for i in range(len(rows))]
+
+
+def test_names_of_sources_are_not_held_in_memory(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "columns", [make_field("label", "int")], with_source=True)
+    add_sources(spool, ["first"])
+    tracemalloc.start()
+    try:
+        for first in range(0, 5000, 500):
+            add_sources(spool, [f"a/{i:040}.png" for i in range(first, first + 500)])
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        spool.close()
+    assert spool.num_samples == 5001
+    assert held < 50_000
+
+
+def test_more_names_than_an_index_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmdbloader.store.index._MAX_NAMES_NBYTES", 6)
+    spool = Spool(tmp_path / "columns", [make_field("label", "int")], with_source=True)
+    add_sources(spool, ["abc", "abc", "def"])
+    with pytest.raises(OptionError, match=r"names of the first 3 sources take more than the 6 bytes"):
+        add_sources(spool, ["g"])
+    spool.close()
 
 
 def test_an_empty_file_maps_to_nothing(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lmdbloader.codecs import checksum
-from lmdbloader.errors import CorruptError, FormatError
+from lmdbloader.errors import CorruptError, FormatError, OptionError
 from lmdbloader.format import (
     CODEC_LZ4,
     CODEC_TILES,
@@ -28,6 +28,11 @@ from lmdbloader.manifest import Manifest
 from lmdbloader.store.records import Block, Chunk
 
 _ROWS_AT_ONCE = 1 << 16
+# Texts are Python objects while they are hashed.
+_TEXTS_AT_ONCE = 1 << 12
+# Arrow addresses the dictionary of an index with 32 bits.
+_MAX_NAMES_NBYTES = 2**31 - 1
+_SOURCE_NAMES = "source.names"
 
 
 class Spool:
@@ -39,7 +44,9 @@ class Spool:
         self.num_samples = 0
         self._folder = folder
         self._files: dict[str, IO[bytes]] = {}
-        self._names: dict[str, dict[str, int]] = {}
+        self._types: dict[str, dict[str, int]] = {}
+        self._source: str | None = None
+        self._num_sources = self._names_nbytes = 0
         folder.mkdir()
 
     def add(self, chunk: Chunk, blocks: Sequence[Block]) -> None:
@@ -92,16 +99,41 @@ class Spool:
         if isinstance(values, pa.Array) and not _is_number(values.type):
             values = values.to_pylist()
         kind = np.dtype(np.int64) if name not in self.schema.names else None
-        if name in self.schema.names and pa.types.is_dictionary(self.schema.field(name).type):
-            known = self._names.setdefault(name, {})
+        if name == "source":
+            self._write(name, self._number_sources(values))
+        elif name in self.schema.names and pa.types.is_dictionary(self.schema.field(name).type):
+            known = self._types.setdefault(name, {})
             self._write(name, np.array([known.setdefault(v, len(known)) for v in values], np.int32))
         elif name in self.schema.names and pa.types.is_large_string(self.schema.field(name).type):
-            texts = [v.encode() for v in values]
-            self._write(f"{name}.text", b"".join(texts))
-            self._write(name, np.array([len(t) for t in texts], np.int64))
+            self._write_texts(name, values)
         else:
             kind = kind or np.dtype(self.schema.field(name).type.to_pandas_dtype())
             self._write(name, np.ascontiguousarray(np.asarray(values).astype(kind)))
+
+    def _number_sources(self, names: Sequence[str]) -> npt.NDArray[np.int32]:
+        """Return each sample's source by number: samples of one follow each other, so only the last is remembered."""
+        new: list[str] = []
+        numbers = np.empty(len(names), np.int32)
+        for i, name in enumerate(names):
+            if name != self._source:
+                self._source = name
+                new.append(name)
+            numbers[i] = self._num_sources + len(new) - 1
+        self._num_sources += len(new)
+        self._names_nbytes += self._write_texts(_SOURCE_NAMES, new)
+        if self._names_nbytes > _MAX_NAMES_NBYTES:
+            raise OptionError(
+                f"the names of the first {self._num_sources} sources take more than the {_MAX_NAMES_NBYTES} bytes that "
+                "one dataset can hold. Shorten them, or make several datasets."
+            )
+        return numbers
+
+    def _write_texts(self, name: str, values: Sequence[str]) -> int:
+        """Append texts and their lengths; return how many bytes of text these are."""
+        texts = [v.encode() for v in values]
+        self._write(f"{name}.text", text := b"".join(texts))
+        self._write(name, np.array([len(t) for t in texts], np.int64))
+        return len(text)
 
     def _write(self, name: str, data: Any) -> None:
         if name not in self._files:
@@ -117,14 +149,19 @@ class Spool:
     def _array(self, column: pa.Field) -> pa.Array:
         if pa.types.is_dictionary(column.type):
             codes = pa.array(self._map(column.name, np.dtype(np.int32)))
-            names = pa.array(list(self._names.get(column.name, {})), pa.string())
+            if column.name == "source":
+                return pa.DictionaryArray.from_arrays(codes, self._texts(_SOURCE_NAMES, pa.string()))
+            names = pa.array(list(self._types.get(column.name, {})), pa.string())
             return pa.DictionaryArray.from_arrays(codes, names)
         if pa.types.is_large_string(column.type):
-            lengths = self._map(column.name, np.dtype(np.int64))
-            text = self._map(f"{column.name}.text", np.dtype(np.uint8))
-            ends = pa.py_buffer(np.append(0, np.cumsum(lengths)))
-            return pa.Array.from_buffers(column.type, len(lengths), [None, ends, pa.py_buffer(text)])
+            return self._texts(column.name, column.type)
         return pa.Array.from_buffers(column.type, self.num_samples, [None, pa.py_buffer(self.column(column.name))])
+
+    def _texts(self, name: str, kind: pa.DataType) -> pa.Array:
+        lengths = self._map(name, np.dtype(np.int64))
+        text = self._map(f"{name}.text", np.dtype(np.uint8))
+        ends = np.append(0, np.cumsum(lengths)).astype(np.int64 if pa.types.is_large_string(kind) else np.int32)
+        return pa.Array.from_buffers(kind, len(lengths), [None, pa.py_buffer(ends), pa.py_buffer(text)])
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -233,8 +270,9 @@ def content_digest(columns: Iterator[tuple[str, Any]]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name, values in columns:
         digest.update(name.encode() + b"\0")
-        for at in range(0, len(values), _ROWS_AT_ONCE):
-            part = values[at : at + _ROWS_AT_ONCE]
+        step = _ROWS_AT_ONCE if isinstance(values, np.ndarray) else _TEXTS_AT_ONCE
+        for at in range(0, len(values), step):
+            part = values[at : at + step]
             if isinstance(part, np.ndarray):
                 digest.update(np.ascontiguousarray(part).data)
                 continue
