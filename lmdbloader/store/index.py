@@ -14,6 +14,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lmdbloader.codecs import checksum
 from lmdbloader.errors import CorruptError, FormatError, OptionError
@@ -276,10 +277,22 @@ def content_digest(columns: Iterator[tuple[str, Any]]) -> str:
             if isinstance(part, np.ndarray):
                 digest.update(np.ascontiguousarray(part).data)
                 continue
-            for text in part.to_pylist():
-                data = text.encode()
-                digest.update(len(data).to_bytes(8, "little") + data)
+            digest.update(b"".join(_framed_texts(part)))
     return "blake2b:" + digest.hexdigest()
+
+
+def _framed_texts(values: Any) -> Iterator[bytes]:
+    """Yield every text with its length in front; one that a dictionary holds is encoded once, not once a row."""
+    is_dictionary = pa.types.is_dictionary(values.type)
+    numbers = pc.unique(values.indices) if is_dictionary else None
+    texts = values.dictionary.take(numbers) if is_dictionary else values
+    data = [text.encode() for text in texts.to_pylist()]
+    framed = [len(text).to_bytes(8, "little") + text for text in data]
+    if numbers is None:
+        yield from framed
+        return
+    by_number = dict(zip(numbers.to_pylist(), framed, strict=True))
+    yield from map(by_number.__getitem__, values.indices.to_pylist())
 
 
 def digest_columns(batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:

@@ -45,7 +45,7 @@ from lmdbloader.store.publish import (
 from lmdbloader.store.records import Block, Chunk
 
 # A transaction this large makes the price of its fsync small beside that of its bytes.
-TRANSACTION_NBYTES = 32 * 2**20
+TRANSACTION_NBYTES = 16 * 2**20
 _MIN_MAP_NBYTES = 2**20
 _PAGE_NBYTES = 4096
 
