@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 # Fresh memory costs a page fault for every 4 KiB, about as much as filling it; smaller buffers are not worth keeping.
 _SMALLEST_NBYTES = 64 * 1024
-_KEPT = 4
+_KEPT_SIZES = 8
+_KEPT_EACH = 3
 
 
 def _count_references(buffers: list[npt.NDArray[np.uint8]], number: int) -> int:
@@ -34,7 +35,8 @@ class Buffers(threading.local):
     """
 
     def __init__(self) -> None:
-        self._kept: list[npt.NDArray[np.uint8]] = []
+        # Batches repeat: buffers of the very size that is asked for, by size.
+        self._kept: dict[int, list[npt.NDArray[np.uint8]]] = {}
 
     def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
         return Buffers, ()
@@ -43,12 +45,16 @@ class Buffers(threading.local):
         """Return a buffer (nbytes,) uint8 with anything in it."""
         if nbytes < _SMALLEST_NBYTES:
             return np.empty(nbytes, np.uint8)
-        for number in range(len(self._kept)):
-            # Not much larger either: a small batch held for long must not hold the memory of a large one.
-            if _count_references(self._kept, number) == _FREE and nbytes <= self._kept[number].size <= 2 * nbytes:
-                return self._kept[number][:nbytes]
+        same = self._kept.get(nbytes)
+        if same is None:
+            if len(self._kept) >= _KEPT_SIZES:
+                del self._kept[next(iter(self._kept))]
+            same = self._kept[nbytes] = []
+        for number in range(len(same)):
+            if _count_references(same, number) == _FREE:
+                return same[number][:]
         fresh = np.empty(nbytes, np.uint8)
-        self._kept.append(fresh)
-        if len(self._kept) > _KEPT:
-            del self._kept[0]
+        same.append(fresh)
+        if len(same) > _KEPT_EACH:
+            del same[0]
         return fresh[:]

@@ -117,6 +117,11 @@ class Reader:
             raise FormatError(f"{self.path / MANIFEST_FILE}: does not state {error}") from error
         self.data = np.frombuffer(self._map, np.uint8)
         self._gathered = {f.name: self._gather_arguments(f) for f in self.manifest.fields if f.is_payload}
+        # Of the first image; only fields whose images are all alike are asked for it.
+        self._pixel_types = {f.name: self.image_dtype(f.name, 0) for f in self._nonempty_image_fields()}
+
+    def _nonempty_image_fields(self) -> list[Field]:
+        return [f for f in self.manifest.fields if f.kind == "image" and len(self)]
 
     def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int]:
         """Return what the gather kernel needs of a field: index columns, geometry, tile side, bytes of one tile."""
@@ -184,7 +189,7 @@ class Reader:
         columns, geometry, tile, scratch_nbytes = self._gathered[name]
         scratch = np.empty(scratch_nbytes, np.uint8)
         failed = np.empty(1, np.int64)
-        pixels = np.empty(out.shape[1], self.image_dtype(name, 0))
+        pixels = np.empty(out.shape[1], self._pixel_types[name])
         factor = SCALE_FACTORS[pixels.itemsize]
         status = _kernels().gather_scaled(
             self.data, rows, columns, verify, geometry, tile, factor, pixels, out, scratch, failed
@@ -283,7 +288,7 @@ def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
         raise TypeError(f"sample numbers of dtype {found.dtype} and shape {found.shape}: expected a list of ints")
     found = found.astype(np.int64, copy=False)
     # As unsigned numbers negative ones are the largest, so one pass finds that there is nothing to do.
-    if int(found.view(np.uint64).max()) < length:
+    if np.maximum.reduce(found.view(np.uint64)) < length:
         return found
     low, high = int(found.min()), int(found.max())
     if low < -length or high >= length:
