@@ -56,6 +56,14 @@ def _is_pixels(value: Any) -> bool:
 
 
 def scalar(f: Field, value: Any, number: int) -> int | float | str:
+    """Return a value of an int, float or text field as Python's own type.
+
+    Args:
+        number: Of the sample, for messages.
+
+    Raises:
+        OptionError: It is of another kind than the first sample's, or does not fit.
+    """
     if f.kind == "text" and isinstance(value, str):
         try:
             value.encode()
