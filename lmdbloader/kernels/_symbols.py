@@ -18,7 +18,7 @@ def _bind(library: str, symbol: str, signature: types.Type) -> types.ExternalFun
     return types.ExternalFunction(name, signature)
 
 
-_pointer, _int, _size, _u64 = types.uintp, types.int32, types.uintp, types.uint64
+_pointer, _int, _size, _u64, _i64 = types.uintp, types.int32, types.uintp, types.uint64, types.int64
 
 # (source, destination, source nbytes, destination capacity) -> nbytes written, negative where the source is malformed
 lz4_decompress = _bind(_block.__file__, "LZ4_decompress_safe", _int(_pointer, _pointer, _int, _int))
@@ -28,3 +28,9 @@ lz4_compress = _bind(_block.__file__, "LZ4_compress_default", _int(_pointer, _po
 xxh64 = _bind(_frame.__file__, "XXH64", _u64(_pointer, _size, _u64))
 # (destination, source, nbytes) -> destination
 memcpy = _bind(None, "memcpy", _pointer(_pointer, _pointer, _size))
+# (fd, destination, nbytes, offset in the file) -> nbytes read, 0 at the end of the file, -1 for an error
+pread = _bind(None, "pread", _i64(_int, _pointer, _size, _i64))
+# (address of a page, nbytes, advice) -> 0, or -1 for an error
+madvise = _bind(None, "madvise", _int(_pointer, _size, _int))
+# (address of a page, nbytes, destination of a byte for every page) -> 0, or -1 for an error
+mincore = _bind(None, "mincore", _int(_pointer, _size, _pointer))
