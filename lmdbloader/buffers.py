@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 # Fresh memory costs a page fault for every 4 KiB, about as much as filling it; smaller buffers are not worth keeping.
 _SMALLEST_NBYTES = 64 * 1024
@@ -58,3 +59,14 @@ class Buffers(threading.local):
         if len(same) > _KEPT_EACH:
             del same[0]
         return fresh[:]
+
+    def take_tensor(self, nbytes: int) -> torch.Tensor:
+        """Return a buffer as a tensor (nbytes,) uint8."""
+        return torch.from_numpy(self.take(nbytes))
+
+
+def shared_tensor(nbytes: int) -> torch.Tensor:
+    """Return memory (nbytes,) uint8 that another process gets to see without a copy when it is sent there."""
+    # As torch's own collate function does in its workers.
+    storage = torch.UntypedStorage._new_shared(max(nbytes, 1))  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=torch.uint8).set_(storage)[:nbytes]

@@ -92,7 +92,7 @@ def encode_image(image: npt.NDArray[Any], codec: Codec, tile_size: int) -> Paylo
     Raises:
         OptionError: Its pixels exceed what one payload may hold.
     """
-    from lmdbloader.kernels.gather import TILE_ENTRY_NBYTES
+    from lmdbloader.kernels.decode import TILE_ENTRY_NBYTES
     from lmdbloader.kernels.patches import cut, cut_tiles
 
     if image.nbytes > MAX_PAYLOAD_NBYTES * 0.99:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import copy
-import json
-import math
 import operator
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from lmdbloader.batches import Batch
-from lmdbloader.buffers import Buffers
-from lmdbloader.errors import FormatError, OptionError
+from lmdbloader.buffers import Buffers, shared_tensor
+from lmdbloader.columns import read_different_images, read_values
+from lmdbloader.errors import OptionError
 from lmdbloader.format import Field
+from lmdbloader.pipeline import Pipeline, check_seed
 from lmdbloader.splits import share_out
-from lmdbloader.store import SCALE_FACTORS, Reader, check_rows
+from lmdbloader.store import Reader, check_rows
+from lmdbloader.transforms import ToDtype, Transform
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,9 +73,20 @@ class LMDBDataset(Dataset[Any]):
         self._transform = transform
         self._rows: I64 | None = None
         self._dtype: torch.dtype | None = None
-        self._uniform: dict[str, tuple[tuple[int, ...], np.dtype[Any]] | None] = {}
-        self._starts: dict[str, I64] = {}
+        self._transforms: tuple[Transform, ...] = ()
+        self._seed = 0
+        # In shared memory, so that worker processes see it change.
+        self._epoch = torch.zeros(1, dtype=torch.int64)
+        self._forget_pipeline()
         self._buffers = Buffers()
+
+    def _forget_pipeline(self) -> None:
+        self._pipeline: Pipeline | None = None
+        self._opened = False
+        self._scratch = _Scratch()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pipeline": None, "_opened": False}
 
     @property
     def path(self) -> str:
@@ -99,6 +112,11 @@ class LMDBDataset(Dataset[Any]):
         """Return what `ds[i]` gives for a sample; override it in a subclass."""
         return sample if self._transform is None else self._transform(sample)
 
+    @property
+    def has_own_transform(self) -> bool:
+        """Whether samples go through a Python function one by one."""
+        return self._transform is not None or type(self).transform is not LMDBDataset.transform
+
     def __len__(self) -> int:
         return len(self.reader) if self._rows is None else len(self._rows)
 
@@ -115,13 +133,12 @@ class LMDBDataset(Dataset[Any]):
             number = operator.index(index)
         except TypeError:
             return self.select(index)
-        rows = self._numbers([number])
-        return self.transform(self._read(rows)[0])
+        return self.transform(self._read_numbers([number])[0])
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return many samples read in one call: a `Batch` of views, or a list where there is a transform."""
-        batch = self._read(self._numbers(indices))
-        if self._transform is None and type(self).transform is LMDBDataset.transform:
+        batch = self._read_numbers(indices)
+        if not self.has_own_transform:
             return batch
         return [self.transform(sample) for sample in batch]
 
@@ -162,7 +179,33 @@ class LMDBDataset(Dataset[Any]):
             raise OptionError(f"scaled({dtype}): expected torch.float32, torch.float16 or torch.bfloat16")
         view = copy.copy(self)
         view._dtype = dtype
+        view._forget_pipeline()
         return view
+
+    def transformed(self, transforms: Sequence[Transform], *, seed: int = 0) -> Self:
+        """Return a view whose images are transformed while they are read, by compiled code.
+
+        Every random choice depends only on the seed, the epoch (see `set_epoch`) and the sample's number in this view,
+        so it is the same in any number of worker processes.
+
+        Args:
+            transforms: Of lmdbloader.transforms.
+            seed: From 0 to 2**64 - 1.
+
+        Raises:
+            OptionError: A transform does not suit the images.
+        """
+        view = copy.copy(self)
+        view._transforms = (*self._transforms, *transforms)
+        view._seed = check_seed(seed)
+        view._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        view._forget_pipeline()
+        view._open_pipeline()
+        return view
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the random choices of `transformed` those of an epoch, also in worker processes that run already."""
+        self._epoch[0] = epoch
 
     def select(self, indices: Any) -> Self:
         """Return a view with the samples of a slice, a list of numbers, or a mask of one bool a sample.
@@ -180,6 +223,8 @@ class LMDBDataset(Dataset[Any]):
             chosen = everything[array] if array.dtype == np.bool_ else check_rows(array, len(self))
         view = copy.copy(self)
         view._rows = chosen if self._rows is None else self._rows[chosen]
+        if self._transforms:
+            view._forget_pipeline()
         return view
 
     def where(self, condition: pc.Expression) -> Self:
@@ -228,84 +273,66 @@ class LMDBDataset(Dataset[Any]):
         return codes if self._rows is None else codes[self._rows]
 
     def _numbers(self, indices: Sequence[int]) -> I64:
-        rows = check_rows(indices, len(self))
-        return rows if self._rows is None else self._rows[rows]
+        return self.rows_of(check_rows(indices, len(self)))
 
-    def _read(self, rows: I64) -> Batch:
-        return Batch({name: self._read_column(f, rows) for name, f in self.fields.items()}, len(rows))
+    def rows_of(self, samples: I64) -> I64:
+        """Return the rows of the stored index (n,) of this view's samples (n,)."""
+        return samples if self._rows is None else self._rows[samples]
 
-    def _read_column(self, f: Field, rows: I64) -> Any:
-        reader = self.reader
-        if f.kind == "image":
-            return self._read_images(f.name, rows)
-        if f.kind == "array":
-            return _stack_if_equal([torch.from_numpy(reader.read_array(f.name, row)) for row in rows.tolist()])
-        if f.kind in ("bytes", "json"):
-            values = [reader.read_bytes(f.name, row).tobytes() for row in rows.tolist()]
-            return (
-                values
-                if f.kind == "bytes"
-                else [self._parse_json(f.name, v, row) for v, row in zip(values, rows, strict=True)]
-            )
-        if f.kind == "text":
-            return [reader.index.text(f.name, row) for row in rows.tolist()]
-        return reader.index.arrays[f.name][rows].tolist()
+    def _read_numbers(self, indices: Sequence[int]) -> Batch:
+        samples = check_rows(indices, len(self))
+        return self._read(self.rows_of(samples), samples)
 
-    def _parse_json(self, name: str, value: bytes, row: int) -> Any:
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise FormatError(f"{self.reader.where(name, int(row))}: does not read as JSON ({error})") from error
+    def _read(self, rows: I64, samples: I64) -> Batch:
+        pipeline = self._open_pipeline()
+        images = {} if pipeline is None else self._read_images(pipeline, rows, samples)
+        columns: dict[str, Any] = {}
+        for name, f in self.fields.items():
+            if name in images:
+                columns[name] = images[name]
+            elif f.kind == "image":
+                columns[name] = read_different_images(self.reader, name, rows, self._dtype)
+            else:
+                columns[name] = read_values(self.reader, f, rows)
+        return Batch(columns, len(rows))
 
-    def _read_images(self, name: str, rows: I64) -> Any:
-        same = self._uniform_shape(name)
-        if same is None:
-            return self._read_different_images(name, rows)
-        shape, dtype = same
-        if self._dtype is not None:
-            flat = self._buffers.take(4 * len(rows) * math.prod(shape))
-            scaled = flat.view(np.float32).reshape(len(rows), *shape)
-            self.reader.read_scaled_into(name, rows, scaled.reshape(len(rows), math.prod(shape)))
-            images = torch.from_numpy(scaled)
-            return images if self._dtype == torch.float32 else images.to(self._dtype)
-        flat = self._buffers.take(len(rows) * math.prod(shape) * dtype.itemsize)
-        self.reader.read_into(name, rows, flat, self._evenly_spaced(name, len(rows), flat.size))
-        return torch.from_numpy(flat.view(dtype).reshape(len(rows), *shape))
+    @property
+    def all_transforms(self) -> tuple[Transform, ...]:
+        """What is done to images while they are read: `transformed`, then `scaled`."""
+        return self._transforms if self._dtype is None else (*self._transforms, ToDtype(self._dtype, True))
 
-    def _evenly_spaced(self, name: str, count: int, nbytes: int) -> I64:
-        """Return where each of `count` equal images starts in a buffer; the last answer is kept, as batches repeat."""
-        start = self._starts.get(name)
-        if start is None or len(start) != count:
-            start = self._starts[name] = np.arange(count, dtype=np.int64) * (nbytes // max(count, 1))
-        return start
+    def _open_pipeline(self) -> Pipeline | None:
+        """Return what reads images in one call; None where all of them differ in shape."""
+        if self._pipeline is None and not self._opened:
+            names = [name for name, f in self.fields.items() if f.kind == "image"]
+            if not self._transforms:
+                names = [name for name in names if self._is_uniform(name)]
+            if names:
+                rows = self._rows if self._transforms else None
+                self._pipeline = Pipeline(self.reader, names, self.all_transforms, rows=rows, seed=self._seed)
+            self._opened = True
+        return self._pipeline
 
-    def _read_different_images(self, name: str, rows: I64) -> Any:
-        nbytes = self.reader.raw_nbytes(name, rows)
-        # Each image on an 8-byte boundary, as 16-bit pixels need an even one.
-        room = -(-nbytes // 8) * 8
-        start = np.cumsum(room) - room
-        buffer = np.empty(int(room.sum()), np.uint8)
-        self.reader.read_into(name, rows, buffer, start)
-        images = []
-        for row, at, length in zip(rows.tolist(), start.tolist(), nbytes.tolist(), strict=True):
-            pixels = buffer[at : at + length].view(self.reader.image_dtype(name, row))
-            if self._dtype is not None:
-                pixels = pixels.astype(np.float32) * SCALE_FACTORS[pixels.itemsize]
-            image = torch.from_numpy(pixels.reshape(self.reader.image_shape(name, row)))
-            images.append(image if self._dtype is None else image.to(self._dtype))
-        return _stack_if_equal(images)
+    def _is_uniform(self, name: str) -> bool:
+        columns = [self.reader.index.arrays[f"{name}.{part}"] for part in ("channels", "height", "width", "bits")]
+        return len(self.reader) > 0 and all(bool((column == column[0]).all()) for column in columns)
 
-    def _uniform_shape(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-        """Return the shape and dtype that every image of a field has, None where they differ."""
-        if name not in self._uniform:
-            columns = [self.reader.index.arrays[f"{name}.{part}"] for part in ("channels", "height", "width", "bits")]
-            same = len(self.reader) > 0 and all(bool((column == column[0]).all()) for column in columns)
-            dtype = np.dtype(np.uint16 if same and columns[3][0] == 16 else np.uint8)
-            self._uniform[name] = (tuple(int(column[0]) for column in columns[:3]), dtype) if same else None
-        return self._uniform[name]
+    def _read_images(self, pipeline: Pipeline, rows: I64, samples: I64) -> dict[str, torch.Tensor]:
+        if self._scratch.of is not pipeline:
+            self._scratch.of, self._scratch.memory = pipeline, pipeline.scratch()
+        # In a worker process the memory is shared, so that the batch needs no copy on its way to the training loop.
+        take = self._buffers.take_tensor if get_worker_info() is None else shared_tensor
+        flat = [take(len(rows) * output.nbytes) for output in pipeline.outputs]
+        at = np.array([[memory.data_ptr() for memory in flat]], np.int64)
+        pipeline.read(rows, samples, int(self._epoch[0]), at, max(len(rows), 1), self._scratch.memory)
+        return {o.name: o.tensor(memory) for o, memory in zip(pipeline.outputs, flat, strict=True)}
 
 
-def _stack_if_equal(values: list[torch.Tensor]) -> Any:
-    if values and all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values):
-        return torch.stack(values)
-    return values
+class _Scratch(threading.local):
+    """Each thread's working memory, and the pipeline that it is for."""
+
+    of: Pipeline | None = None
+    memory: Any = None
+
+    def __reduce__(self) -> tuple[type[_Scratch], tuple[()]]:
+        return _Scratch, ()

@@ -37,10 +37,15 @@ def collate(samples: Sequence[Any]) -> Any:
     """
     if not isinstance(samples, Batch):
         return default_collate(list(samples))
-    return sample_type(tuple(samples.columns))(*[_stacked(name, column) for name, column in samples.columns.items()])
+    return sample_type(tuple(samples.columns))(*[stacked(name, column) for name, column in samples.columns.items()])
 
 
-def _stacked(name: str, column: Any) -> Any:
+def stacked(name: str, column: Any) -> Any:
+    """Return a batch's column of one field as a tensor (B, ...), or as a list where its values are no numbers.
+
+    Raises:
+        OptionError: Images or arrays differ in shape.
+    """
     if isinstance(column, torch.Tensor) or not column:
         return column
     first = column[0]
@@ -124,7 +129,7 @@ def _describe(dataset: Any) -> Iterator[str]:
     if isinstance(dataset, LMDBDataset):
         transform: Any = dataset._transform
         yield dataset.reader.manifest.content_digest
-        yield f"{list(dataset.fields)} {dataset._dtype} {getattr(transform, '__qualname__', type(transform))}"
+        yield f"{list(dataset.fields)} {dataset.all_transforms} {getattr(transform, '__qualname__', type(transform))}"
     elif isinstance(dataset, ConcatDataset):
         for part in dataset.datasets:
             yield from _describe(part)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lmdbloader import codecs
 from lmdbloader.codecs import Payloads, checksum, encode_image, encode_many
 from lmdbloader.format import CODEC_LZ4, CODEC_RAW, CODEC_TILES, Codec
-from lmdbloader.kernels.gather import (
+from lmdbloader.kernels.decode import (
     BAD_CHECKSUM,
     BAD_CODEC,
     BAD_LZ4,
@@ -21,14 +21,17 @@ from lmdbloader.kernels.gather import (
     OK,
     OUT_OF_BOUNDS,
     TILE_ENTRY_NBYTES,
-    gather,
-    hash_many,
-    read_window,
 )
+from lmdbloader.kernels.gather import gather, hash_many, read_window
 
 GUARD = 64
 MARK = 0xA5
 TILE = 16
+
+
+def mapped(data: np.ndarray) -> tuple[int, int, int]:
+    """Return an array as the file that a kernel reads through a map."""
+    return data.ctypes.data, data.size, -1
 
 
 @dataclass(slots=True)
@@ -69,8 +72,9 @@ class Stored:
         data.flags.writeable = False  # as mapped
         columns = (self.offset, self.stored, self.raw, self.checksum, self.codec)
         status = gather(
-            data, rows, columns, verify, self.geometry, TILE, out, start, scratch[: TILE * TILE * 6], failed
-        )
+            mapped(data), rows, columns, verify, self.geometry, TILE, out, start, np.empty(0, np.uint8),
+            scratch[: TILE * TILE * 6], failed,
+        )  # fmt: skip
         outside = np.ones(len(guarded), bool)
         for at, length in zip(start.tolist(), nbytes.tolist(), strict=True):
             outside[GUARD + at : GUARD + at + length] = False
@@ -167,8 +171,9 @@ def test_a_window_equals_the_slice(data: st.DataObject, channels: int, dtype: An
     out = np.full(len(expected) + 2 * GUARD, MARK, np.uint8)
     scratch = np.empty(TILE * TILE * 6, np.uint8)
     status = read_window(
-        payload.data, 0, payload.data.size, payload.checksum[0], True, height, width, channels, image.itemsize, TILE,
-        (top, bottom), (left, right), out, GUARD, scratch,
+        mapped(payload.data), 0, payload.data.size, payload.checksum[0], True,
+        (height, width, channels, image.itemsize), TILE, (top, bottom, left, right), out[GUARD:-GUARD],
+        np.empty(0, np.uint8), scratch,
     )  # fmt: skip
     assert status == OK
     assert out[GUARD:-GUARD].tobytes() == expected
@@ -261,8 +266,9 @@ def test_a_tile_that_the_table_puts_outside_of_its_payload_is_refused(start: int
     ends = data[16:24].view("<u4")
     ends += np.array([start, end], np.uint32)  # wraps around, as an attacker may have it
     status = read_window(
-        data, 0, payload.data.size, payload.checksum[0], False, TILE, 2 * TILE, 3, 1, TILE,
-        (0, TILE), (TILE, 2 * TILE), np.empty(TILE * TILE * 3, np.uint8), 0, np.empty(TILE * TILE * 3, np.uint8),
+        mapped(data), 0, payload.data.size, payload.checksum[0], False, (TILE, 2 * TILE, 3, 1), TILE,
+        (0, TILE, TILE, 2 * TILE), np.empty(TILE * TILE * 3, np.uint8), np.empty(0, np.uint8),
+        np.empty(TILE * TILE * 3, np.uint8),
     )  # fmt: skip
     assert status == BAD_TILES
 
@@ -270,9 +276,9 @@ def test_a_tile_that_the_table_puts_outside_of_its_payload_is_refused(start: int
 def test_a_tile_that_does_not_fit_the_scratch_is_refused() -> None:
     payload = encode_tiled(np.zeros((TILE, TILE, 3), np.uint8), "lz4")
     out = np.empty(TILE * TILE * 3, np.uint8)
-    for room, expected in ((out.size, OK), (out.size - 1, BAD_TILES), (0, BAD_TILES)):
+    for room, expected in ((out.size, OK), (out.size - 1, OUT_OF_BOUNDS), (0, OUT_OF_BOUNDS)):
         status = read_window(
-            payload.data, 0, payload.data.size, payload.checksum[0], True, TILE, TILE, 3, 1, TILE,
-            (0, TILE), (0, TILE), out, 0, np.empty(room, np.uint8),
+            mapped(payload.data), 0, payload.data.size, payload.checksum[0], True, (TILE, TILE, 3, 1), TILE,
+            (0, TILE, 0, TILE), out, np.empty(0, np.uint8), np.empty(room, np.uint8),
         )  # fmt: skip
         assert status == expected

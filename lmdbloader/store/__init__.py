@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from lmdbloader.store.publish import check_destination, is_dataset
-from lmdbloader.store.reader import SCALE_FACTORS, Reader, check_rows, read_manifest
+from lmdbloader.store.readahead import Readahead, Ticket
+from lmdbloader.store.reader import Reader, check_rows, read_manifest
 from lmdbloader.store.records import Block, Chunk, encode_blocks
 from lmdbloader.store.verify import Damage, Verification, verify
 from lmdbloader.store.writer import Writer, Written, estimate_map_nbytes, open_writer
 
 __all__ = [
-    "SCALE_FACTORS",
     "Block",
     "Chunk",
     "Damage",
+    "Readahead",
     "Reader",
+    "Ticket",
     "Verification",
     "Writer",
     "Written",

@@ -256,10 +256,21 @@ class Index:
 
 def map_file(path: Path) -> mmap.mmap | bytes:
     """Return a read-only map of a file; empty bytes for an empty one, which cannot be mapped."""
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return b""
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    content, descriptor = map_open_file(path)
+    os.close(descriptor)
+    return content
+
+
+def map_open_file(path: Path) -> tuple[mmap.mmap | bytes, int]:
+    """Return a read-only map of a file, as `map_file` does, and a descriptor of it that the caller closes."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_size == 0:
+            return b"", descriptor
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def content_digest(columns: Iterator[tuple[str, Any]]) -> str:

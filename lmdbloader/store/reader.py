@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -23,7 +24,7 @@ from lmdbloader.format import (
     parse_array_type,
 )
 from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
-from lmdbloader.store.index import Index, map_file
+from lmdbloader.store.index import Index, map_open_file
 
 I64 = npt.NDArray[np.int64]
 _REASONS = {
@@ -66,10 +67,6 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         ) from None
 
 
-# What makes uint8 (1 byte) and uint16 (2 bytes) pixels numbers from 0 to 1.
-SCALE_FACTORS = {1: np.float32(1 / 255), 2: np.float32(1 / 65535)}
-
-
 @cache
 def _kernels() -> Any:
     """Return the kernels; numba is imported when the first payload is read."""
@@ -103,7 +100,8 @@ class Reader:
         self.fields = {f.name: f for f in self.manifest.fields}
         data_path = self.path / DATA_FILE
         try:
-            self._map = map_file(data_path)
+            self._map, self._descriptor = map_open_file(data_path)
+            weakref.finalize(self, os.close, self._descriptor)
             expected = self.manifest.sizes["data_nbytes"]
             if len(self._map) != expected:
                 raise CorruptError(
@@ -117,11 +115,23 @@ class Reader:
             raise FormatError(f"{self.path / MANIFEST_FILE}: does not state {error}") from error
         self.data = np.frombuffer(self._map, np.uint8)
         self._gathered = {f.name: self._gather_arguments(f) for f in self.manifest.fields if f.is_payload}
-        # Of the first image; only fields whose images are all alike are asked for it.
-        self._pixel_types = {f.name: self.image_dtype(f.name, 0) for f in self._nonempty_image_fields()}
 
-    def _nonempty_image_fields(self) -> list[Field]:
-        return [f for f in self.manifest.fields if f.kind == "image" and len(self)]
+    @property
+    def descriptor(self) -> int:
+        """A descriptor of the very file that is mapped, whatever lies under its name now; closed with the reader."""
+        return self._descriptor
+
+    def extents(self, fields: Sequence[str], rows: I64) -> tuple[I64, I64]:
+        """Return where samples lie: the offset of the first payload (n,) and the bytes of all of them (n,)."""
+        columns = [self._gathered[name][0] for name in fields if name in self._gathered]
+        if not columns:
+            return rows.copy(), np.ones(len(rows), np.int64)
+        nbytes = sum((c[1][rows].astype(np.int64) for c in columns), np.zeros(len(rows), np.int64))
+        return columns[0][0][rows], nbytes
+
+    def file(self, descriptor: int = -1) -> tuple[int, int, int]:
+        """Return what kernels read from: the map's address and bytes, and a descriptor of the file to use instead."""
+        return self.data.ctypes.data, len(self.data), descriptor
 
     def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int]:
         """Return what the gather kernel needs of a field: index columns, geometry, tile side, bytes of one tile."""
@@ -154,7 +164,16 @@ class Reader:
         nbytes: I64 = self.index.arrays[f"{name}.raw_nbytes"][rows].astype(np.int64)
         return nbytes
 
-    def read_into(self, name: str, rows: I64, out: npt.NDArray[np.uint8], start: I64, *, verify: bool = True) -> None:
+    def read_into(
+        self,
+        name: str,
+        rows: I64,
+        out: npt.NDArray[np.uint8],
+        start: I64,
+        *,
+        verify: bool = True,
+        descriptor: int = -1,
+    ) -> None:
         """Decode payloads into a buffer.
 
         Args:
@@ -163,45 +182,26 @@ class Reader:
             out: (m,) uint8.
             start: (n,) int64, where in `out` each payload's raw bytes begin.
             verify: Whether to check the checksums.
+            descriptor: Of the open data file, to read from instead of the map.
 
         Raises:
             CorruptError: A payload is damaged; names the sample and its source.
         """
         columns, geometry, tile, scratch_nbytes = self._gathered[name]
         scratch = np.empty(scratch_nbytes, np.uint8)
+        room = np.empty(int(columns[1][rows].max()) if descriptor >= 0 and len(rows) else 0, np.uint8)
         failed = np.empty(1, np.int64)
-        status = _kernels().gather(self.data, rows, columns, verify, geometry, tile, out, start, scratch, failed)
-        if status:
-            raise self.damaged(name, int(rows[failed[0]]), status)
-
-    def read_scaled_into(self, name: str, rows: I64, out: npt.NDArray[np.float32], *, verify: bool = True) -> None:
-        """Decode images of one shape as numbers from 0 to 1.
-
-        Args:
-            name: An image field whose images all have one shape and type.
-            rows: (n,) int64 sample numbers, each in range(len(self)).
-            out: (n, C * H * W) float32.
-            verify: Whether to check the checksums.
-
-        Raises:
-            CorruptError: A payload is damaged; names the sample and its source.
-        """
-        columns, geometry, tile, scratch_nbytes = self._gathered[name]
-        scratch = np.empty(scratch_nbytes, np.uint8)
-        failed = np.empty(1, np.int64)
-        pixels = np.empty(out.shape[1], self._pixel_types[name])
-        factor = SCALE_FACTORS[pixels.itemsize]
-        status = _kernels().gather_scaled(
-            self.data, rows, columns, verify, geometry, tile, factor, pixels, out, scratch, failed
+        status = _kernels().gather(
+            self.file(descriptor), rows, columns, verify, geometry, tile, out, start, room, scratch, failed
         )
         if status:
             raise self.damaged(name, int(rows[failed[0]]), status)
 
-    def read_bytes(self, name: str, row: int) -> npt.NDArray[np.uint8]:
-        """Return one payload's raw bytes (n,)."""
+    def read_bytes(self, name: str, row: int, descriptor: int = -1) -> npt.NDArray[np.uint8]:
+        """Return one payload's raw bytes (n,), read by a descriptor of the data file where there is one."""
         rows = np.array([row], np.int64)
         out = np.empty(int(self.raw_nbytes(name, rows)[0]), np.uint8)
-        self.read_into(name, rows, out, np.zeros(1, np.int64))
+        self.read_into(name, rows, out, np.zeros(1, np.int64), descriptor=descriptor)
         return out
 
     def image_shape(self, name: str, row: int) -> tuple[int, int, int]:
@@ -217,10 +217,10 @@ class Reader:
         """Return one image, (C, H, W) uint8 or uint16."""
         return self.read_bytes(name, row).view(self.image_dtype(name, row)).reshape(self.image_shape(name, row))
 
-    def read_array(self, name: str, row: int) -> npt.NDArray[Any]:
-        """Return one n-dimensional array in its own dtype and shape."""
+    def read_array(self, name: str, row: int, descriptor: int = -1) -> npt.NDArray[Any]:
+        """Return one n-dimensional array in its own dtype and shape, read as by `read_bytes`."""
         dtype, shape = parse_array_type(self.index.text(f"{name}.type", row))
-        data = self.read_bytes(name, row)
+        data = self.read_bytes(name, row, descriptor)
         kind = np.dtype(dtype).newbyteorder("<")
         if data.size != kind.itemsize * int(np.prod(shape, dtype=np.float64)):
             raise self.damaged(name, row, 1)
@@ -246,9 +246,9 @@ class Reader:
         out = np.empty((channels, height, width), dtype)
         scratch = np.empty(tile * tile * 6, np.uint8)
         status = _kernels().read_window(
-            self.data, int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]), a[f"{name}.checksum"][row],
-            True, full_height, full_width, channels, dtype.itemsize, tile, (top, top + height), (left, left + width),
-            out.reshape(-1).view(np.uint8), 0, scratch,
+            self.file(), int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]),
+            a[f"{name}.checksum"][row], True, (full_height, full_width, channels, dtype.itemsize), tile,
+            (top, top + height, left, left + width), out.reshape(-1).view(np.uint8), np.empty(0, np.uint8), scratch,
         )  # fmt: skip
         if status:
             raise self.damaged(name, row, status)

@@ -149,7 +149,8 @@ def decode_block(
 
 
 def _payload_checksums(raw: npt.NDArray[np.uint8], f: Field, columns: Mapping[str, Any]) -> npt.NDArray[np.uint64]:
-    from lmdbloader.kernels.gather import TILE_ENTRY_NBYTES, hash_many
+    from lmdbloader.kernels.decode import TILE_ENTRY_NBYTES
+    from lmdbloader.kernels.gather import hash_many
 
     hashed = columns[f"{f.name}.stored_nbytes"]
     tiled = np.asarray(columns[f"{f.name}.codec"]) == CODEC_TILES

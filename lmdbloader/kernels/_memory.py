@@ -1,0 +1,144 @@
+"""Raw memory in kernels: arrays over addresses, loads ahead of need, and blocks of bytes transposed in registers."""
+
+from __future__ import annotations
+
+import platform
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_BLOCK = 16
+
+
+@intrinsic
+def _pointer(typing_context, address):
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(address), generate
+
+
+@njit(inline="always")
+def u8_at(address, count):
+    """Return `count` bytes at an address as a uint8 array."""
+    return carray(_pointer(np.uint64(address)), (count,), np.uint8)
+
+
+@njit(inline="always")
+def u16_at(address, count):
+    """Return `count` values at an address as a uint16 array."""
+    return carray(_pointer(np.uint64(address)), (count,), np.uint16)
+
+
+@njit(inline="always")
+def u32_at(address, count):
+    """Return `count` values at an address as a uint32 array."""
+    return carray(_pointer(np.uint64(address)), (count,), np.uint32)
+
+
+@njit(inline="always")
+def u64_at(address, count):
+    """Return `count` values at an address as a uint64 array."""
+    return carray(_pointer(np.uint64(address)), (count,), np.uint64)
+
+
+@njit(inline="always")
+def i64_at(address, count):
+    """Return `count` values at an address as an int64 array."""
+    return carray(_pointer(np.uint64(address)), (count,), np.int64)
+
+
+@njit(inline="always")
+def f32_at(address, count):
+    """Return `count` values at an address as a float32 array."""
+    return carray(_pointer(np.uint64(address)), (count,), np.float32)
+
+
+@njit(inline="always")
+def array_at(address, count, like):
+    """Return `count` values at an address as an array of another's type."""
+    return carray(_pointer(np.uint64(address)), (count,), like.dtype)
+
+
+@intrinsic
+def prefetch(typing_context, address):
+    """Ask for the cache line at an address; any address is allowed."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = builder.inttoptr(arguments[0], _I8.as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        # read, keep in the second-level cache, data
+        builder.call(function, [pointer, _I32(0), _I32(2), _I32(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.uint64), generate
+
+
+@intrinsic
+def bits_of(typing_context, value):
+    """Return the bits of a float32 as a uint32."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], _I32)
+
+    return types.uint32(types.float32), generate
+
+
+def _converts_to_half() -> bool:
+    features = llvm.get_host_cpu_features()
+    return bool(features.get("f16c")) or "fullfp16" in features or platform.machine() in ("aarch64", "arm64")
+
+
+# Without an instruction for it, float16 would need a library function that compiled kernels do not find.
+HAS_HALF = _converts_to_half()
+
+
+@intrinsic
+def half_bits_of(typing_context, value):
+    """Return the bits of a float32 rounded to float16 as a uint16; only where HAS_HALF."""
+
+    def generate(context, builder, signature, arguments):
+        if not HAS_HALF:
+            return ir.Constant(ir.IntType(16), 0)
+        return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
+
+    return types.uint16(types.float32), generate
+
+
+@intrinsic
+def transpose_block(typing_context, source, source_step, target, target_step):
+    """Transpose 16 x 16 bytes: row i of the target is column i of the source.
+
+    Args:
+        source, target: uint64 addresses of the first rows.
+        source_step, target_step: int64 bytes from one row to the next; may be negative.
+    """
+
+    def generate(context, builder, signature, arguments):
+        source, source_step, target, target_step = arguments
+        row = ir.VectorType(_I8, _BLOCK)
+
+        def pointer(base, step, number):
+            address = builder.add(base, builder.mul(step, _I64(number)))
+            return builder.inttoptr(address, row.as_pointer())
+
+        def shuffle(a, b, lanes):
+            return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, _BLOCK), [_I32(i) for i in lanes]))
+
+        rows = [builder.load(pointer(source, source_step, i), align=1) for i in range(_BLOCK)]
+        # Interleaving rows i and i + 8 four times moves every byte to the transposed place (a perfect shuffle each).
+        low = [k // 2 + (k % 2) * _BLOCK for k in range(_BLOCK)]
+        high = [lane + _BLOCK // 2 for lane in low]
+        for _ in range(4):
+            rows = [shuffle(rows[i], rows[i + _BLOCK // 2], lanes) for i in range(_BLOCK // 2) for lanes in (low, high)]
+        for i in range(_BLOCK):
+            builder.store(rows[i], pointer(target, target_step, i), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.int64, types.uint64, types.int64), generate

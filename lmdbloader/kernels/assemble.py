@@ -1,0 +1,296 @@
+"""From the data file to finished batches in one call: check, decode, transform and place the images of many samples."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmdbloader.format import CODEC_RAW
+from lmdbloader.kernels._compile import kernel
+from lmdbloader.kernels._memory import array_at, i64_at, prefetch, u8_at, u16_at, u32_at, u64_at
+from lmdbloader.kernels.antialias import resize_window
+from lmdbloader.kernels.color import jitter
+from lmdbloader.kernels.decode import (
+    BAD_CHECKSUM,
+    OK,
+    OUT_OF_BOUNDS,
+    decode_block,
+    decode_tiles,
+    fetch,
+    is_intact,
+    is_tiled,
+)
+from lmdbloader.kernels.opcodes import (
+    ACROSS,
+    BOTTOM,
+    CARRY,
+    CLOSING,
+    COLUMN,
+    CUBIC,
+    DOWN,
+    HEIGHT,
+    LEFT,
+    NEW_HEIGHT,
+    NEW_WIDTH,
+    RIGHT,
+    ROW,
+    THEN_JITTER,
+    THEN_RESIZE,
+    TOP,
+    TRANSPOSED,
+    WIDTH,
+    WRONG_SHAPE,
+)
+from lmdbloader.kernels.place import erase, finish, place
+from lmdbloader.kernels.program import draw, is_filled
+
+# Columns of a field's addresses: of the index's columns.
+OFFSET, STORED, RAW, CHECKSUM, CODEC, IMAGE_HEIGHT, IMAGE_WIDTH, CHANNELS, BITS = range(9)
+# Columns of a field's description: its tiles' side, what comes out of it and how large that is, and its tables.
+TILE, KIND, OUT_ITEMSIZE, CHANNELS_LAST, OUT_CHANNELS, OUT_HEIGHT, OUT_WIDTH, IN_BITS, TABLE, TABLE_STEP = range(10)
+NUM_DESCRIBED = 10
+# Columns of the scratch addresses: stored bytes, one tile, decoded pixels, two images on the way, and the bytes of each
+# of these two.
+ROOM_STORED, ROOM_TILE, ROOM_PIXELS, ROOM_FIRST, ROOM_SECOND, ROOM_NBYTES = range(6)
+
+_LINE = 64
+# Payloads up to this size are asked for while the one before them is worked on; larger ones would push it out.
+_AHEAD_NBYTES = 64 * 1024
+
+
+@kernel
+def _window(g, transposed_top, transposed_bottom, transposed_left, transposed_right):
+    """Return (top, bottom, left, right) in the image of a rectangle of the result."""
+    if g[TRANSPOSED]:
+        rows_from, rows_to, columns_from, columns_to = (
+            transposed_left, transposed_right, transposed_top, transposed_bottom,
+        )  # fmt: skip
+    else:
+        rows_from, rows_to, columns_from, columns_to = (
+            transposed_top, transposed_bottom, transposed_left, transposed_right,
+        )  # fmt: skip
+    a, b = g[ROW] + g[DOWN] * rows_from, g[ROW] + g[DOWN] * (rows_to - 1)
+    c, d = g[COLUMN] + g[ACROSS] * columns_from, g[COLUMN] + g[ACROSS] * (columns_to - 1)
+    return min(a, b), max(a, b) + 1, min(c, d), max(c, d) + 1
+
+
+@kernel
+def _run_stages(source, row, plane, channels, geometry, color, rooms, scratch, described, affine, out):
+    """Carry an image through its stages and write it into the batch."""
+    bounds, weights, line = scratch
+    last = geometry.shape[0] - 1
+    room = np.int64(ROOM_FIRST)
+    other = np.int64(ROOM_SECOND)
+    limit = rooms[ROOM_NBYTES] // source.itemsize
+    for s in range(last):
+        g = geometry[s]
+        if g[CLOSING] == CARRY:
+            continue
+        h, w = g[HEIGHT], g[WIDTH]
+        if g[CLOSING] == THEN_RESIZE:
+            new_h, new_w = g[NEW_HEIGHT], g[NEW_WIDTH]
+        else:
+            new_h, new_w = h, w
+        if max(h * w, new_h * new_w) * channels > limit:
+            return WRONG_SHAPE
+        if g[CLOSING] == THEN_RESIZE and not is_filled(g):
+            top, bottom, left, right = _window(g, 0, h, 0, w)
+            target = array_at(rooms[room], limit, source)
+            resize_window(
+                source, top * row + left, row, plane, channels, bottom - top, right - left,
+                target, 0, new_h, new_w, g[CUBIC] != 0, bounds, weights, line,
+            )  # fmt: skip
+        else:
+            target = array_at(rooms[room], limit, source)
+            place(source, row, plane, channels, g, target)
+            if g[CLOSING] == THEN_RESIZE:
+                room, other = other, room
+                resized = array_at(rooms[room], limit, source)
+                resize_window(
+                    target, 0, w, h * w, channels, h, w,
+                    resized, 0, new_h, new_w, g[CUBIC] != 0, bounds, weights, line,
+                )  # fmt: skip
+                target = resized
+            elif g[CLOSING] == THEN_JITTER:
+                jitter(
+                    target, 0, channels, h * w, (1 << described[IN_BITS]) - 1,
+                    color[s, 0], color[s, 1], color[s, 2], np.int64(color[s, 3]),
+                )  # fmt: skip
+        source, row, plane = target, new_w, new_h * new_w
+        room, other = other, room
+    g = geometry[last]
+    if g[HEIGHT] != described[OUT_HEIGHT] or g[WIDTH] != described[OUT_WIDTH]:
+        return WRONG_SHAPE
+    finish(
+        source, row, plane, channels, g, out, described[OUT_ITEMSIZE], described[CHANNELS_LAST] != 0, described[KIND],
+        affine, np.uint64(described[TABLE]), described[TABLE_STEP], array_at(rooms[room], limit, source),
+    )  # fmt: skip
+    return OK
+
+
+@kernel
+def _read_image(file, i, columns, verify, described, affine, geometry, color, rooms, scratch, out):
+    """Read image i of one field into its place in the batch; see `assemble`."""
+    at = i64_at(columns[OFFSET], i + 1)[i]
+    nbytes = np.int64(u32_at(columns[STORED], i + 1)[i])
+    raw = np.int64(u32_at(columns[RAW], i + 1)[i])
+    checksum = u64_at(columns[CHECKSUM], i + 1)[i]
+    codec = u8_at(columns[CODEC], i + 1)[i]
+    height = np.int64(u32_at(columns[IMAGE_HEIGHT], i + 1)[i])
+    width = np.int64(u32_at(columns[IMAGE_WIDTH], i + 1)[i])
+    channels = np.int64(u8_at(columns[CHANNELS], i + 1)[i])
+    bits = np.int64(u8_at(columns[BITS], i + 1)[i])
+    itemsize = bits // 8
+    if channels != described[OUT_CHANNELS] or bits != described[IN_BITS] or height * width * channels * itemsize != raw:
+        return WRONG_SHAPE
+    row, plane = width, height * width
+    if is_tiled(codec):
+        first = np.int64(0)
+        while geometry[first, CLOSING] == CARRY and first < geometry.shape[0] - 1:
+            first += 1
+        g = geometry[first]
+        top, bottom, left, right = _window(g, g[TOP], g[BOTTOM], g[LEFT], g[RIGHT])
+        if bottom <= top or right <= left:  # all of it is fill
+            top, bottom, left, right = np.int64(0), np.int64(1), np.int64(0), np.int64(1)
+        if top < 0 or left < 0 or bottom > height or right > width:
+            return WRONG_SHAPE
+        status = decode_tiles(
+            file, at, nbytes, checksum, verify, (height, width, channels, itemsize), described[TILE],
+            (top, bottom, left, right), rooms[ROOM_PIXELS], rooms[ROOM_STORED], rooms[ROOM_TILE],
+        )  # fmt: skip
+        if status:
+            return status
+        address = np.uint64(rooms[ROOM_PIXELS])
+        g[ROW] -= top
+        g[COLUMN] -= left
+        row, plane = right - left, (bottom - top) * (right - left)
+    elif codec == CODEC_RAW:  # read where it lies
+        address = fetch(file, at, nbytes, rooms[ROOM_STORED])
+        if address == 0 or nbytes != raw:
+            return OUT_OF_BOUNDS
+        if verify and not is_intact(address, nbytes, checksum):
+            return BAD_CHECKSUM
+    else:
+        status = decode_block(
+            file, at, nbytes, raw, checksum, codec, verify, rooms[ROOM_PIXELS], rooms[ROOM_STORED]
+        )  # fmt: skip
+        if status:
+            return status
+        address = np.uint64(rooms[ROOM_PIXELS])
+    if itemsize == 1:
+        return _run_stages(
+            u8_at(address, plane * channels), row, plane, channels, geometry, color, rooms, scratch, described,
+            affine, out,
+        )  # fmt: skip
+    return _run_stages(
+        u16_at(address, plane * channels), row, plane, channels, geometry, color, rooms, scratch, described,
+        affine, out,
+    )  # fmt: skip
+
+
+@kernel
+def _ask_for(file, i, columns):
+    """Start loading a payload into the cache."""
+    nbytes = np.int64(u32_at(columns[STORED], i + 1)[i])
+    if nbytes <= _AHEAD_NBYTES:
+        start = np.uint64(file[0]) + np.uint64(i64_at(columns[OFFSET], i + 1)[i])
+        for k in range(0, nbytes, _LINE):
+            prefetch(start + np.uint64(k))
+
+
+@kernel
+def assemble(
+    file, verify, columns, described, affine, erased, program, seed, epoch, rows, samples, out, batch_size,
+    rooms, scratch, drawn, failed,
+):  # fmt: skip
+    """Read the images of many samples into batches.
+
+    Args:
+        file: (address of the map, its bytes, file descriptor); a descriptor of -1 means reading through the map.
+        verify: Whether to check XXH64 before anything is decompressed.
+        columns: (fields, 9) int64 addresses of the index's columns, see OFFSET ... BITS.
+        described: (fields, NUM_DESCRIBED) int64, see TILE ... TABLE_STEP.
+        affine: (fields, 3, 2) float32: factor and term of each channel where the values become float32.
+        erased: (fields, erasings, 3) uint32, the bits that fill each erased rectangle.
+        program: (whole, real), the transforms as `draw` wants them.
+        seed, epoch: uint64.
+        rows: (n,) int64 rows of the index, each inside it.
+        samples: (n,) int64, what the random choices of each depend on.
+        out: (batches, fields) int64 addresses, each with room for batch_size images (the last batch may be shorter).
+        batch_size: Samples of a batch.
+        rooms: (6,) int64, see ROOM_STORED ... ROOM_NBYTES.
+        scratch: (bounds, weights, line), what resizing wants.
+        drawn: (geometry, color, rectangles, most), room for what `draw` fills.
+        failed: (2,) int64, set to the position in `rows` and the field of the first failure.
+
+    Returns:
+        A status.
+    """
+    geometry, color, rectangles, most = drawn
+    whole, real = program
+    num_fields = columns.shape[0]
+    for j in range(rows.shape[0]):
+        failed[0] = j
+        failed[1] = 0
+        if j + 1 < rows.shape[0] and file[2] < 0:
+            for f in range(num_fields):
+                _ask_for(file, rows[j + 1], columns[f])
+        i = rows[j]
+        for f in range(num_fields):
+            geometry[f, 0, HEIGHT] = u32_at(columns[f, IMAGE_HEIGHT], i + 1)[i]
+            geometry[f, 0, WIDTH] = u32_at(columns[f, IMAGE_WIDTH], i + 1)[i]
+        status = draw(whole, real, seed, epoch, np.uint64(samples[j]), geometry, color, rectangles, most)
+        if status:
+            return status
+        for f in range(num_fields):
+            failed[1] = f
+            d = described[f]
+            count = d[OUT_CHANNELS] * d[OUT_HEIGHT] * d[OUT_WIDTH]
+            place_at = np.uint64(out[j // batch_size, f] + (j % batch_size) * count * d[OUT_ITEMSIZE])
+            status = _read_image(
+                file, i, columns[f], verify, d, affine[f], geometry[f], color[f], rooms, scratch, place_at
+            )
+            if status:
+                return status
+            for k in range(erased.shape[1]):
+                if rectangles[f, k, 2] > 0:
+                    erase(
+                        place_at, d[OUT_ITEMSIZE], d[CHANNELS_LAST] != 0, d[OUT_CHANNELS], d[OUT_HEIGHT],
+                        d[OUT_WIDTH], rectangles[f, k], erased[f, k],
+                    )  # fmt: skip
+    return OK
+
+
+@kernel
+def measure(columns, program, rows, drawn, shapes, failed):
+    """Find out what a program makes of every sample, without reading any.
+
+    Args:
+        columns, program, rows, drawn: As in `assemble`; most is set to what the rooms must hold.
+        shapes: (fields, 4) int64, set to the least and most height, the least and most width of the results.
+        failed: (2,) int64, set to the position in `rows` that a status is about.
+
+    Returns:
+        A status.
+    """
+    geometry, color, rectangles, most = drawn
+    whole, real = program
+    last = geometry.shape[1] - 1
+    for j in range(rows.shape[0]):
+        i = rows[j]
+        for f in range(columns.shape[0]):
+            geometry[f, 0, HEIGHT] = u32_at(columns[f, IMAGE_HEIGHT], i + 1)[i]
+            geometry[f, 0, WIDTH] = u32_at(columns[f, IMAGE_WIDTH], i + 1)[i]
+            most[0] = max(most[0], geometry[f, 0, HEIGHT] * geometry[f, 0, WIDTH])
+            most[1] = max(most[1], geometry[f, 0, HEIGHT])
+            most[2] = max(most[2], geometry[f, 0, WIDTH])
+        status = draw(whole, real, np.uint64(0), np.uint64(0), np.uint64(j), geometry, color, rectangles, most)
+        if status:
+            failed[0] = j
+            return status
+        for f in range(columns.shape[0]):
+            g = geometry[f, last]
+            shapes[f, 0] = g[HEIGHT] if j == 0 else min(shapes[f, 0], g[HEIGHT])
+            shapes[f, 1] = g[HEIGHT] if j == 0 else max(shapes[f, 1], g[HEIGHT])
+            shapes[f, 2] = g[WIDTH] if j == 0 else min(shapes[f, 2], g[WIDTH])
+            shapes[f, 3] = g[WIDTH] if j == 0 else max(shapes[f, 3], g[WIDTH])
+    return OK

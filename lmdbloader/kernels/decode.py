@@ -1,0 +1,158 @@
+"""One payload of the data file: fetched, checked and decoded into pixels or bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmdbloader.format import CODEC_LZ4, CODEC_RAW, CODEC_TILES
+from lmdbloader.kernels._compile import kernel
+from lmdbloader.kernels._memory import u8_at
+from lmdbloader.kernels._symbols import lz4_decompress, memcpy, pread, xxh64
+
+OK, OUT_OF_BOUNDS, BAD_CHECKSUM, BAD_LZ4, BAD_TILES, BAD_CODEC = 0, 1, 2, 3, 4, 5
+TILE_ENTRY_NBYTES = 12
+
+
+@kernel
+def fetch(file, at, nbytes, room):
+    """Return the address of stored bytes, 0 where the file does not have them.
+
+    Args:
+        file: (address of the map, its bytes, file descriptor); a descriptor of -1 means reading through the map.
+        at, nbytes: Which bytes.
+        room: Address of as many bytes, into which they are read where there is a descriptor.
+    """
+    base, size, descriptor = file
+    if at < 0 or nbytes < 0 or at > size - nbytes:
+        return np.uint64(0)
+    if descriptor < 0:
+        return np.uint64(base) + np.uint64(at)
+    done = np.int64(0)
+    while done < nbytes:
+        count = pread(np.int32(descriptor), np.uint64(room + done), np.uint64(nbytes - done), np.int64(at + done))
+        if count <= 0:
+            return np.uint64(0)
+        done += count
+    return np.uint64(room)
+
+
+@kernel
+def is_intact(address, nbytes, checksum):
+    """Return whether XXH64 of the bytes at an address is the checksum."""
+    return xxh64(np.uint64(address), np.uint64(nbytes), np.uint64(0)) == checksum
+
+
+@kernel
+def _load(data, at, nbytes):
+    """Return the little-endian unsigned integer of nbytes at data[at], which need not be aligned."""
+    value = np.uint64(0)
+    for k in range(nbytes):
+        value |= np.uint64(data[at + k]) << np.uint64(8 * k)
+    return value
+
+
+@kernel
+def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, room, scratch):
+    """Write a window of a tiled image as (C, h, w), reading and checking only the tiles that it touches.
+
+    Args:
+        file: As `fetch` wants it.
+        at, nbytes, checksum: The payload: where it starts, how long it is, XXH64 of its tile table.
+        verify: Whether to check the table's and the tiles' checksums.
+        image: (height, width, channels, bytes of a value) of the stored image; the window lies inside it.
+        tile: Side of a tile in pixels.
+        window: (top, bottom, left, right).
+        out: Address of the window's first byte; the caller has room for it.
+        room: Address of `tiles_room` bytes, only used where the file is read by its descriptor.
+        scratch: Address of one tile's bytes.
+
+    Returns:
+        A status.
+    """
+    height, width, channels, itemsize = image
+    top, bottom, left, right = window
+    tiles_down = (height + tile - 1) // tile
+    tiles_across = (width + tile - 1) // tile
+    num_tiles = tiles_down * tiles_across
+    table_nbytes = num_tiles * TILE_ENTRY_NBYTES
+    if at < 0 or at > file[1] - nbytes:
+        return OUT_OF_BOUNDS
+    if table_nbytes > nbytes:
+        return BAD_TILES
+    address = fetch(file, at, table_nbytes, room)
+    if address == 0:
+        return OUT_OF_BOUNDS
+    if verify and not is_intact(address, table_nbytes, checksum):
+        return BAD_CHECKSUM
+    table = u8_at(address, table_nbytes)
+    body_at = at + table_nbytes
+    body_nbytes = nbytes - table_nbytes
+    out_row = (right - left) * itemsize
+    out_plane = (bottom - top) * out_row
+    for tile_row in range(top // tile, (bottom + tile - 1) // tile):
+        y0 = tile_row * tile
+        y1 = min(y0 + tile, height)
+        for tile_column in range(left // tile, (right + tile - 1) // tile):
+            x0 = tile_column * tile
+            x1 = min(x0 + tile, width)
+            number = tile_row * tiles_across + tile_column
+            ends_at = 8 * num_tiles + 4 * number
+            start = np.int64(_load(table, ends_at - 4, 4)) if number else np.int64(0)
+            end = np.int64(_load(table, ends_at, 4))
+            raw = (y1 - y0) * (x1 - x0) * channels * itemsize
+            if start > end or end > body_nbytes or end - start > raw:
+                return BAD_TILES
+            source = fetch(file, body_at + start, end - start, room + table_nbytes)
+            if source == 0:
+                return OUT_OF_BOUNDS
+            if verify and not is_intact(source, end - start, _load(table, 8 * number, 8)):
+                return BAD_CHECKSUM
+            if end - start < raw:  # a tile as long as its pixels is stored raw
+                if lz4_decompress(source, np.uint64(scratch), np.int32(end - start), np.int32(raw)) != raw:
+                    return BAD_LZ4
+                source = np.uint64(scratch)
+            tile_line = (x1 - x0) * itemsize
+            first, last = max(y0, top), min(y1, bottom)
+            from_x, to_x = max(x0, left), min(x1, right)
+            line = np.uint64((to_x - from_x) * itemsize)
+            for c in range(channels):
+                origin = out + c * out_plane + (from_x - left) * itemsize
+                for y in range(first, last):
+                    inside = (c * (y1 - y0) + y - y0) * tile_line + (from_x - x0) * itemsize
+                    memcpy(np.uint64(origin + (y - top) * out_row), source + np.uint64(inside), line)
+    return OK
+
+
+@kernel
+def decode_block(file, at, nbytes, raw, checksum, codec, verify, out, room):
+    """Write the raw bytes of a payload that is not tiled.
+
+    Args:
+        file, at, nbytes, checksum, verify: As in `decode_tiles`; the checksum is the whole payload's.
+        raw: Bytes when decoded; the caller has room for them at `out`, an address.
+        codec: CODEC_RAW or CODEC_LZ4.
+        room: Address of nbytes, only used where the file is read by its descriptor.
+
+    Returns:
+        A status.
+    """
+    source = fetch(file, at, nbytes, room)
+    if source == 0:
+        return OUT_OF_BOUNDS
+    if verify and not is_intact(source, nbytes, checksum):
+        return BAD_CHECKSUM
+    if codec == CODEC_RAW:
+        if nbytes != raw:
+            return OUT_OF_BOUNDS
+        memcpy(np.uint64(out), source, np.uint64(nbytes))
+        return OK
+    if codec == CODEC_LZ4:
+        got = lz4_decompress(source, np.uint64(out), np.int32(nbytes), np.int32(raw))
+        return OK if got == raw else BAD_LZ4
+    return BAD_CODEC
+
+
+@kernel
+def is_tiled(codec):
+    """Return whether a payload has a tile table."""
+    return codec == CODEC_TILES

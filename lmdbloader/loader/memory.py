@@ -1,0 +1,75 @@
+"""The memory of batches: given out again as soon as nobody refers to it, and not before."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+# Vector instructions write whole cache lines.
+_ALIGNMENT = 64
+
+
+def _count_references(arrays: list[npt.NDArray[Any]], number: int) -> int:
+    return sys.getrefcount(arrays[number])
+
+
+# What the list and the looking itself count for; it differs between versions of Python.
+_FREE = _count_references([np.empty(0, np.uint8)], 0)
+
+
+class BatchMemory:
+    """Arrays of one shape for the batches of one field, safe from several threads.
+
+    A tensor that is given out refers to its array, as does every view of it; so an array that only this object refers
+    to belongs to no batch any more.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, keep: int, pinned: bool) -> None:
+        """Start with nothing.
+
+        Args:
+            shape, dtype: Of every array.
+            keep: How many arrays to keep for later at most.
+            pinned: Whether an accelerator copies from them, which it does faster from pinned memory.
+        """
+        self._shape, self._dtype, self._keep, self._pinned = shape, dtype, keep, pinned
+        self._lock = threading.Lock()
+        self._arrays: list[npt.NDArray[Any]] = []
+        self._addresses: list[int] = []
+        self._next = 0
+
+    def take(self) -> tuple[torch.Tensor, int]:
+        """Return a tensor with anything in it, and its address."""
+        arrays = self._arrays
+        with self._lock:
+            count = len(arrays)
+            number = self._next
+            for _ in range(count):
+                if number >= count:
+                    number = 0
+                if _count_references(arrays, number) == _FREE:
+                    self._next = number + 1
+                    return torch.from_numpy(arrays[number]), self._addresses[number]
+                number += 1
+            fresh = self._allocate()
+            address: int = fresh.__array_interface__["data"][0]
+            if count >= self._keep:  # the oldest is somebody's, perhaps for long
+                del arrays[0], self._addresses[0]
+            arrays.append(fresh)
+            self._addresses.append(address)
+            return torch.from_numpy(fresh), address
+
+    def _allocate(self) -> npt.NDArray[Any]:
+        nbytes = int(np.prod(self._shape)) * self._dtype.itemsize
+        if self._pinned:
+            flat = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
+        else:
+            room = np.empty(nbytes + _ALIGNMENT, np.uint8)
+            start = -room.__array_interface__["data"][0] % _ALIGNMENT
+            flat = room[start : start + nbytes]
+        return flat.view(self._dtype).reshape(self._shape)

@@ -1,0 +1,289 @@
+"""Reads the images of many samples into batches in one call: from the map, or the file, through the transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lmdbloader.errors import OptionError
+from lmdbloader.format import CODEC_RAW, CODEC_TILES
+from lmdbloader.kernels import opcodes
+from lmdbloader.programs import ImageField, Program, Values, compile_program
+from lmdbloader.store import Reader
+from lmdbloader.transforms import Transform
+
+I64 = npt.NDArray[np.int64]
+_PARTS = ("offset", "stored_nbytes", "raw_nbytes", "checksum", "codec", "height", "width", "channels", "bits")
+_DTYPES = {8: torch.uint8, 16: torch.uint16}
+_ALIGNMENT = 64
+
+
+@cache
+def _kernels() -> Any:
+    """Return the kernels; numba is imported when the first payload is read."""
+    from lmdbloader.kernels import assemble
+
+    return assemble
+
+
+def check_seed(seed: int) -> int:
+    """Return a seed.
+
+    Raises:
+        OptionError: It does not fit 64 bits.
+    """
+    if not 0 <= seed < 2**64:
+        raise OptionError(f"seed={seed}: expected a whole number from 0 to 2**64 - 1")
+    return int(seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a batch holds of one image field.
+
+    Attributes:
+        name: Of the field.
+        shape: (C, H, W) of every image.
+        values: Their type, and how it comes about.
+        channels_last: Whether they lie as (H, W, C) in memory.
+    """
+
+    name: str
+    shape: tuple[int, int, int]
+    values: Values
+    channels_last: bool
+
+    @property
+    def stored_shape(self) -> tuple[int, int, int]:
+        """The shape in memory."""
+        c, h, w = self.shape
+        return (h, w, c) if self.channels_last else (c, h, w)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one image."""
+        c, h, w = self.shape
+        return c * h * w * self.values.carrier.itemsize
+
+    def tensor(self, memory: torch.Tensor) -> torch.Tensor:
+        """Return memory (n * nbytes,) uint8 as the images (n, C, H, W) that it holds."""
+        return self.arranged(memory.view(self.values.dtype).view(-1, *self.stored_shape))
+
+    def finished(self, images: torch.Tensor) -> torch.Tensor:
+        """Return memory (n, *stored_shape) of the carrier type as the images (n, C, H, W) that it holds."""
+        if self.values.dtype in (torch.float16, torch.bfloat16):
+            images = images.view(self.values.dtype)
+        return self.arranged(images)
+
+    def arranged(self, images: torch.Tensor) -> torch.Tensor:
+        """Return images (n, *stored_shape) as (n, C, H, W)."""
+        return images.permute(0, 3, 1, 2) if self.channels_last else images
+
+
+class Scratch:
+    """The memory that one thread works in; what it never needs costs address space only."""
+
+    def __init__(self, rooms_nbytes: Sequence[int], resize: tuple[int, int, int], drawn: tuple[Any, ...]) -> None:
+        sizes = [-(-nbytes // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT for nbytes in rooms_nbytes]
+        self._memory = np.empty(sum(sizes) + _ALIGNMENT, np.uint8)
+        start = -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+        self.rooms = np.append(start + np.cumsum([0, *sizes[:-1]]), rooms_nbytes[-1]).astype(np.int64)
+        bounds, weights, line = resize
+        self.resize = (np.empty(bounds, np.int32), np.empty(weights, np.float32), np.empty(line, np.float32))
+        self.drawn = drawn
+        self.failed = np.zeros(2, np.int64)
+
+
+class Pipeline:
+    """Turns rows of a reader's index into batches of its image fields.
+
+    Safe from several threads, each with a Scratch of its own.
+
+    Attributes:
+        outputs: What a batch holds, for each field.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        fields: Sequence[str],
+        transforms: Sequence[Transform] = (),
+        *,
+        rows: I64 | None = None,
+        seed: int = 0,
+        channels_last: bool = False,
+        verify: bool = True,
+        descriptor: int = -1,
+    ) -> None:
+        """Check that transforms suit every image, and prepare them.
+
+        Args:
+            reader: Of the dataset.
+            fields: Names of image fields.
+            transforms: What to do to them.
+            rows: (n,) the rows of the index that will be asked for; all of them by default.
+            seed: Of the random choices, from 0 to 2**64 - 1.
+            channels_last: Whether images lie as (H, W, C) in memory.
+            verify: Whether to check the checksums.
+            descriptor: Of the open data file, to read from instead of the map.
+
+        Raises:
+            OptionError: A transform does not suit a field, or images would come out in different shapes.
+        """
+        self.reader = reader
+        self.fields = tuple(fields)
+        self._rows = np.arange(len(reader), dtype=np.int64) if rows is None else rows
+        arrays = reader.index.arrays
+        self._columns = [[arrays[f"{name}.{part}"] for part in _PARTS] for name in fields]
+        self.addresses = np.array([[c.ctypes.data for c in columns] for columns in self._columns], np.int64)
+        self.addresses = self.addresses.reshape(-1, len(_PARTS))
+        self.program: Program = compile_program(transforms, [self._image_field(f) for f in range(len(self.fields))])
+        self._operations = (self.program.whole, self.program.real)
+        self._seed, self._verify = np.uint64(check_seed(seed)), verify
+        self._file = reader.file(descriptor)
+        self._most = np.zeros(3, np.int64)
+        self.outputs = self._measure(channels_last)
+        self._describe()
+
+    def _image_field(self, f: int) -> ImageField:
+        found = []
+        for part in ("channels", "bits"):
+            column = self._columns[f][_PARTS.index(part)][self._rows]
+            if len(column) and (column != column[0]).any():
+                raise OptionError(
+                    f"{self.reader.path}: field {self.fields[f]!r} holds images of {column.min()} and of "
+                    f"{column.max()} {part}, which do not fit in one batch. Select those of one kind first."
+                )
+            found.append(int(column[0]) if len(column) else {"channels": 3, "bits": 8}[part])
+        return ImageField(self.fields[f], found[0], _DTYPES[found[1]])
+
+    def _drawn(self, most: I64) -> tuple[Any, ...]:
+        shape = (len(self.fields), self.program.num_stages)
+        num_erasings = self.program.values[0].erased.shape[0] if self.fields else 0
+        return (
+            np.zeros((*shape, opcodes.NUM_GEOMETRY), np.int64),
+            np.zeros((*shape, opcodes.NUM_COLOR), np.float64),
+            np.zeros((len(self.fields), num_erasings, 4), np.int64),
+            most,
+        )
+
+    def _measure(self, channels_last: bool) -> tuple[Output, ...]:
+        rows = self._rows
+        if not len(rows) or not self.fields:
+            return tuple(
+                Output(name, (3, 0, 0), v, channels_last)
+                for name, v in zip(self.fields, self.program.values, strict=True)
+            )
+        sizes = [column[rows] for columns in self._columns for column in columns[5:7]]
+        if all(bool((size == size[0]).all()) for size in sizes):
+            rows = rows[:1]
+        shapes, failed = np.zeros((len(self.fields), 4), np.int64), np.zeros(2, np.int64)
+        status = _kernels().measure(self.addresses, self._operations, rows, self._drawn(self._most), shapes, failed)
+        if status:
+            raise self._error(status, int(rows[failed[0]]), 0)
+        outputs = []
+        for f, (low_height, height, low_width, width) in enumerate(shapes.tolist()):
+            if (low_height, low_width) != (height, width):
+                raise OptionError(
+                    f"{self.reader.path}: the images of field {self.fields[f]!r} would come out in different shapes, "
+                    f"{low_height} to {height} rows and {low_width} to {width} columns. Add a crop "
+                    "(RandomCrop, CenterCrop, RandomResizedCrop) or a Resize to (height, width), or convert with "
+                    "--patch-size."
+                )
+            channels = int(self._columns[f][7][rows[0]])
+            outputs.append(Output(self.fields[f], (channels, height, width), self.program.values[f], channels_last))
+        return tuple(outputs)
+
+    def _describe(self) -> None:
+        described, affine, self._tables = [], [], []
+        for f, output in enumerate(self.outputs):
+            values = output.values
+            table_at, table_step = 0, 0
+            if values.table is not None:
+                self._tables.append(values.table)
+                table_at, table_step = values.table.ctypes.data, values.table.strides[0]
+            bits = {torch.uint8: 8, torch.uint16: 16}[self._image_field(f).dtype]
+            described.append([
+                self.reader.fields[output.name].tile_size or 1, values.kind, values.carrier.itemsize,
+                output.channels_last, *output.shape, bits, table_at, table_step,
+            ])  # fmt: skip
+            affine.append(values.affine)
+        self._described = np.array(described, np.int64).reshape(len(self.outputs), -1)
+        self._affine = np.array(affine, np.float32).reshape(len(self.outputs), 3, 2)
+        erased = [output.values.erased for output in self.outputs]
+        self._erased = np.array(erased, np.uint32).reshape(len(erased), -1, 3)
+
+    def scratch(self) -> Scratch:
+        """Return the memory that one thread needs."""
+        stored = pixels = tile = 0
+        for f, columns in enumerate(self._columns):
+            nbytes, raw, codec = (columns[k] for k in (1, 2, 4))
+            if len(codec) == 0:
+                continue
+            encoded = raw[codec != CODEC_RAW]
+            pixels = max(pixels, int(encoded.max()) if len(encoded) else 0)
+            stored = max(stored, int(nbytes.max()) if self._file[2] >= 0 else 0)
+            if (codec == CODEC_TILES).any():
+                tile = max(tile, int(self._described[f, 0]) ** 2 * 6)
+        image = int(self._most[0]) * 3 * 2
+        bounds = weights = line = 1
+        if (self.program.whole[:, opcodes.OP_CODE] == opcodes.RESIZE).any() or (
+            self.program.whole[:, opcodes.OP_CODE] == opcodes.RANDOM_RESIZED_CROP
+        ).any():
+            from lmdbloader.kernels.antialias import resize_scratch
+
+            side = int(self._most[1]), int(self._most[2])
+            bounds, weights, line = resize_scratch(max(side), max(side), max(side), max(side), 3, True)
+        return Scratch([stored, tile, pixels, image, image], (bounds, weights, line), self._drawn(self._most.copy()))
+
+    def read(self, rows: I64, samples: I64, epoch: int, out: I64, batch_size: int, scratch: Scratch) -> None:
+        """Fill batches.
+
+        Args:
+            rows: (n,) rows of the index, of those that were announced.
+            samples: (n,) what the random choices of each depend on, beside seed and epoch.
+            epoch: From 0 on.
+            out: (batches, fields) addresses, each with room for batch_size images (the last batch may be shorter).
+            batch_size: Samples of a batch.
+            scratch: Not used by another thread meanwhile.
+
+        Raises:
+            CorruptError: A payload is damaged; names the sample and its source.
+        """
+        status = _kernels().assemble(
+            self._file, self._verify, self.addresses, self._described, self._affine, self._erased, self._operations,
+            self._seed, np.uint64(epoch), rows, samples, out, batch_size, scratch.rooms, scratch.resize, scratch.drawn,
+            scratch.failed,
+        )  # fmt: skip
+        if status:
+            raise self._error(status, int(rows[scratch.failed[0]]), int(scratch.failed[1]))
+
+    def _error(self, status: int, row: int, f: int) -> Exception:
+        if status < opcodes.CROP_TOO_LARGE:
+            return self.reader.damaged(self.fields[f], row, status)
+        sizes = ", ".join(
+            f"{name} {'x'.join(map(str, self.reader.image_shape(name, row)[1:]))}" for name in self.fields
+        )
+        where = f"{self.reader.where(self.fields[0], row)} ({sizes})"
+        return OptionError(f"{where}: {_UNSUITED[status]}")
+
+
+_UNSUITED = {
+    opcodes.CROP_TOO_LARGE: "a crop is larger than the image. Use a smaller one, a padding, or Resize first.",
+    opcodes.NOT_SQUARE: "RandomDihedral turns square images only. Crop to a square first.",
+    opcodes.NOT_ALIGNED: (
+        "the images of one sample are cut in step, and one is not a whole multiple of the other. Limit each transform "
+        "to some of them with fields=."
+    ),
+    opcodes.NOT_DIVISIBLE: (
+        "a size or padding is no multiple of the scale between the images of one sample. Choose one that is, or limit "
+        "the transform to some of them with fields=."
+    ),
+    opcodes.WRONG_SHAPE: "its shape is not the one that was announced. Was the dataset replaced? Open it again.",
+}
