@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import mmap
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -265,7 +267,10 @@ def map_open_file(path: Path) -> tuple[mmap.mmap | bytes, int]:
     """Return a read-only map of a file, as `map_file` does, and a descriptor of it that the caller closes."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if os.fstat(descriptor).st_size == 0:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if found.st_size == 0:
             return b"", descriptor
         return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), descriptor
     except BaseException:
