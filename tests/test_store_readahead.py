@@ -1,0 +1,341 @@
+"""Reading ahead: it brings in what is asked for, never hangs who waits, and its thread outlives nobody."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lmdbloader
+from lmdbloader.errors import OptionError
+from lmdbloader.format import CODEC_TILES
+from lmdbloader.store import Readahead, Reader
+from lmdbloader.store import readahead as module
+from lmdbloader.store.readahead import coalesce
+
+NUM_SAMPLES, NUM_LARGE = 600, 2
+SMALL = np.arange(NUM_SAMPLES)
+LARGE = NUM_SAMPLES + np.arange(NUM_LARGE)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 600 pairs of 25 KB, and two with an image of 1.5 MB in tiles."""
+    rng = np.random.default_rng(0)
+
+    def samples() -> Iterator[dict[str, Any]]:
+        for i in range(NUM_SAMPLES + NUM_LARGE):
+            side = 80 if i < NUM_SAMPLES else 700
+            image = rng.integers(0, 256, (side, side, 3), np.uint8)
+            yield {"image": image, "mask": rng.integers(0, 256, (75, 75), np.uint8), "label": i}
+
+    path = tmp_path_factory.mktemp("readahead") / "d"
+    lmdbloader.write(samples(), path)
+    return path
+
+
+@pytest.fixture
+def reader(written: Path) -> Reader:
+    return Reader(written)
+
+
+@pytest.fixture
+def cold(written: Path) -> Reader:
+    """A reader of which nothing is in memory but what opening it needs."""
+    if not hasattr(os, "posix_fadvise"):
+        pytest.skip("this platform has no posix_fadvise, so nothing can be dropped from memory")
+    gc.collect()  # pages that somebody maps stay
+    with open(written / "data.mdb", "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    reader = Reader(written)
+    if resident_part(reader, "image", SMALL) > 0.1:
+        pytest.skip("dropping a file from memory does nothing on this file system")
+    return reader
+
+
+def resident_part(reader: Reader, field: str, rows: np.ndarray) -> float:
+    """Return how much of the payloads is in memory, from 0 to 1, one page in each counted."""
+    from lmdbloader.kernels.paging import any_absent
+
+    starts = reader.index.arrays[f"{field}.offset"][rows] + 5000
+    found, base = np.zeros(1, np.uint8), reader.data.ctypes.data
+    there = [not any_absent(base, starts[i : i + 1], mmap.PAGESIZE, found) for i in range(len(rows))]
+    return float(np.mean(there))
+
+
+def num_threads() -> int:
+    return sum(thread.name == "lmdbloader-readahead" for thread in threading.enumerate())
+
+
+def until(condition: Any, seconds: float = 20) -> bool:
+    give_up = time.monotonic() + seconds
+    while not condition() and time.monotonic() < give_up:
+        time.sleep(0.01)
+    return bool(condition())
+
+
+@pytest.fixture
+def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Keep the thread from finishing anything until the event is set; it says in `begun` that it is there."""
+    go = threading.Event()
+    monkeypatch.setattr(module, "_serve", lambda *_: go.wait(60))
+    yield go
+    go.set()
+
+
+ranges = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 60)), max_size=12)
+
+
+@given(ranges, st.integers(0, 20), st.sampled_from([1, 4, 16]))
+def test_coalesced_ranges_cover_what_bytes_one_by_one_say(
+    found: list[tuple[int, int]], gap_nbytes: int, page_nbytes: int
+) -> None:
+    touched = np.zeros(500, bool)
+    for start, nbytes in found:
+        touched[start // page_nbytes * page_nbytes : -(-(start + nbytes) // page_nbytes) * page_nbytes] = True
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], touched, [False]))))
+    expected: list[list[int]] = []
+    for start, stop in edges.reshape(-1, 2).tolist():
+        if expected and start - expected[-1][1] <= gap_nbytes:
+            expected[-1][1] = stop
+        else:
+            expected.append([start, stop])
+    starts = np.array([start for start, _ in found], np.int64)
+    stops = starts + np.array([nbytes for _, nbytes in found], np.int64)
+    got = coalesce(starts, stops, gap_nbytes=gap_nbytes, page_nbytes=page_nbytes)
+    assert np.stack(got, 1).tolist() == expected
+
+
+def test_load_brings_in_what_the_ticket_is_for(cold: Reader) -> None:
+    readahead = Readahead(cold, ["image", "mask"])
+    readahead.advise(random=True)
+    rows = np.random.default_rng(1).permutation(NUM_SAMPLES // 2)
+    assert not readahead.is_resident(rows)
+    ticket = readahead.load(rows)
+    assert ticket.wait(60) and ticket.done
+    assert readahead.is_resident(rows)
+    assert resident_part(cold, "image", rows) == resident_part(cold, "mask", rows[:, None].ravel()) == 1
+    assert resident_part(cold, "image", SMALL[NUM_SAMPLES // 2 + 40 :]) == 0
+    readahead.close()
+
+
+def test_load_of_one_field_leaves_the_others_alone(cold: Reader) -> None:
+    readahead = Readahead(cold, ["image"])
+    readahead.advise(random=True)
+    row = np.array([NUM_SAMPLES // 2])
+    assert readahead.load(row).wait(60)
+    assert readahead.is_resident(row)
+    assert not Readahead(cold, ["mask"]).is_resident(row)
+    readahead.close()
+
+
+def test_will_need_brings_samples_in_but_no_large_tiled_image(cold: Reader) -> None:
+    assert (cold.index.arrays["image.codec"][LARGE] == CODEC_TILES).all()
+    readahead = Readahead(cold, ["image", "mask"])
+    readahead.advise(random=True)
+    rows = np.concatenate((LARGE, np.arange(0, NUM_SAMPLES, 7)[::-1]))
+    readahead.will_need(rows)
+    assert until(lambda: resident_part(cold, "image", rows[NUM_LARGE:]) == 1)
+    assert readahead.load(SMALL[:1]).wait(60)  # the one before is over
+    assert until(lambda: resident_part(cold, "mask", rows) == 1)
+    large = cold.index.arrays["image.offset"][LARGE] + 700_000
+    assert all(cold_at(cold, at) for at in large)
+    assert readahead.load(LARGE).wait(60)
+    assert not any(cold_at(cold, at) for at in large)
+    readahead.close()
+
+
+def cold_at(reader: Reader, at: int) -> bool:
+    from lmdbloader.kernels.paging import any_absent
+
+    return bool(any_absent(reader.data.ctypes.data, np.array([at]), mmap.PAGESIZE, np.zeros(1, np.uint8)))
+
+
+def test_where_the_system_hides_residency_reading_without_waiting_tells(
+    cold: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_tells_residency", lambda _: False)
+    readahead = Readahead(cold, ["image", "mask"])
+    assert not readahead.is_resident(SMALL)
+    assert readahead.load(SMALL).wait(60)
+    if not hasattr(os, "RWF_NOWAIT"):
+        pytest.skip("this platform cannot read without waiting")
+    assert until(lambda: readahead.is_resident(SMALL))
+    readahead.close()
+
+
+def test_samples_read_the_same_whatever_was_advised(reader: Reader) -> None:
+    readahead = Readahead(reader, ["image"])
+    before = reader.read_image("image", 3)
+    readahead.advise(random=True)
+    readahead.will_need(SMALL)
+    readahead.load(SMALL).wait(60)
+    readahead.advise(random=False)
+    np.testing.assert_array_equal(reader.read_image("image", 3), before)
+    readahead.close()
+
+
+def test_nothing_to_read_is_done_without_a_thread(reader: Reader) -> None:
+    readahead = Readahead(reader, ["image"])
+    nothing = SMALL[:0]
+    readahead.will_need(nothing)
+    assert readahead.load(nothing).wait(0)
+    assert readahead.is_resident(nothing)
+    assert Readahead(reader, []).load(SMALL).done
+    assert num_threads() == 0
+
+
+@pytest.mark.parametrize("name", ["label", "nothing"])
+def test_a_field_without_payloads_is_refused(reader: Reader, name: str) -> None:
+    with pytest.raises(OptionError, match=rf"no field '{name}' with payloads; it has image, mask"):
+        Readahead(reader, ["image", name])
+
+
+def test_there_is_one_thread_and_close_ends_it(reader: Reader) -> None:
+    readahead = Readahead(reader, ["image"])
+    assert num_threads() == 0
+    start = threading.Barrier(8)
+
+    def ask() -> None:
+        start.wait()
+        readahead.will_need(SMALL[:5])
+        assert readahead.load(SMALL[:5]).wait(60)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert num_threads() == 1
+    readahead.close()
+    assert num_threads() == 0
+    readahead.close()
+    readahead.will_need(SMALL)
+    assert readahead.load(SMALL).wait(0)
+    assert num_threads() == 0
+
+
+def test_the_thread_ends_with_its_owner_and_keeps_nothing_alive(written: Path) -> None:
+    reader = Reader(written)
+    readahead = Readahead(reader, ["image"])
+    assert readahead.load(SMALL).wait(60)
+    readers = sum(isinstance(found, Reader) for found in gc.get_objects())
+    del readahead, reader
+    assert until(lambda: num_threads() == 0)
+    assert sum(isinstance(found, Reader) for found in gc.get_objects()) == readers - 1
+
+
+def test_closing_ends_every_wait(reader: Reader, blocked: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_JOIN_SECONDS", 0.05)  # as with storage that does not answer
+    readahead = Readahead(reader, ["image"])
+    under_way, waiting = readahead.load(SMALL), readahead.load(SMALL)
+    assert not under_way.wait(0.05) and not waiting.done
+    done: list[bool] = []
+    threads = [threading.Thread(target=lambda t=t: done.append(t.wait(60))) for t in (under_way, waiting)]
+    for thread in threads:
+        thread.start()
+    readahead.close()
+    for thread in threads:
+        thread.join(20)
+    assert done == [True, True]
+
+
+def test_what_ends_the_thread_reaches_who_waits_and_who_asks_next(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+
+    def fail(*_: object) -> None:
+        go.wait(60)
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(module, "_serve", fail)
+    readahead = Readahead(reader, ["image"])
+    tickets = [readahead.load(SMALL), readahead.load(SMALL)]
+    go.set()
+    for ticket in tickets:
+        with pytest.raises(ZeroDivisionError, match="planted"):
+            ticket.wait(20)
+    assert until(lambda: num_threads() == 0)
+    with pytest.raises(ZeroDivisionError, match="planted"):
+        readahead.will_need(SMALL)
+
+
+def test_a_file_that_cannot_be_read_ends_the_ticket(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    readahead = Readahead(reader, ["image"])
+    readahead._path = readahead._path.with_name("gone")
+    assert readahead.load(SMALL).wait(20)
+    readahead.will_need(SMALL)
+    readahead.close()
+
+
+def test_a_thread_that_does_not_start_leaves_nobody_waiting(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    readahead = Readahead(reader, ["image"])
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="can't start"):
+            readahead.load(SMALL)
+
+
+def run(program: str, path: Path) -> str:
+    """Return what a program printed, in a process of its own that must end by itself."""
+    start = (
+        "import os, sys, warnings, numpy as np\n"
+        "from lmdbloader.store import Reader, Readahead\n"
+        "from lmdbloader.store import readahead as module\n"
+        "reader = Reader(sys.argv[1]); rows = np.arange(600)\n"
+        "readahead = Readahead(reader, ['image'])\n"
+    )
+    command = [sys.executable, "-c", start + program, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("last", ["", "import time; module._serve = lambda *_: time.sleep(100); readahead.load(rows)"])
+def test_the_interpreter_exits_with_the_thread_at_work(written: Path, last: str) -> None:
+    assert run(f"for _ in range(50): readahead.load(rows)\nprint('end')\n{last}", written) == "end\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform does not fork")
+def test_a_forked_child_starts_its_own_thread_and_does_not_wait_for_the_parents(written: Path) -> None:
+    program = """
+import threading
+go = threading.Event()
+serve, module._serve = module._serve, lambda *_: go.wait(60)
+ticket = readahead.load(rows)
+assert not ticket.wait(0.05)
+warnings.simplefilter("ignore")  # of forking with threads
+child = os.fork()
+if child == 0:
+    module._serve = serve
+    assert ticket.wait(60)
+    assert readahead.load(rows).wait(60)
+    assert threading.active_count() == 2, threading.enumerate()
+    readahead.close()
+    assert threading.active_count() == 1
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert not ticket.done
+go.set()
+assert ticket.wait(60)
+print("end")
+"""
+    assert run(program, written) == "end\n"
