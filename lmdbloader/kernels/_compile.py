@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import logging
 import os
+import re
 import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -19,6 +22,8 @@ from numba.core.runtime import rtsys
 # The newest Numba of which it is known that a kept kernel runs without what `_KernelCache` leaves out.
 _NEWEST_KNOWN = (0, 68)
 _LONGEST_WAIT_SECONDS = 2.0
+_PACKAGE = Path(__file__).parent.parent
+_IMPORT = re.compile(rf"^\s*(?:from|import)\s+({_PACKAGE.name}[\w.]*)(?:\s+import\s+(\([^)]*\)|.*))?", re.MULTILINE)
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -36,7 +41,29 @@ def kernel(function: Callable[..., Any]) -> Any:
     inner = getattr(dispatcher, "_cache", None)
     if inner is not None:
         dispatcher._cache = _KernelCache(inner)
+        # Numba looks at a kernel's own file only; what it calls and the constants that it names may lie in others.
+        with contextlib.suppress(AttributeError):
+            inner._cache_file._source_stamp = (inner._cache_file._source_stamp, _sources_digest(function.__module__))
     return dispatcher
+
+
+@cache
+def _sources_digest(module: str) -> str:
+    """Return a digest of the sources of a module and of all that it imports from this package."""
+    sources: dict[str, bytes] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = _PACKAGE.parent.joinpath(*name.split(".")).with_suffix(".py")
+        if name in sources or not path.is_file():  # a name in a module, or a package: those define nothing
+            continue
+        sources[name] = path.read_bytes()
+        for imported, names in _IMPORT.findall(sources[name].decode("utf-8", "replace")):
+            waiting += [imported, *(f"{imported}.{word}" for word in re.findall(r"\w+", names))]
+    digest = hashlib.sha256()
+    for name, source in sorted(sources.items()):
+        digest.update(f"{name} {len(source)}\n".encode() + source)
+    return digest.hexdigest()
 
 
 class _KernelCache:
