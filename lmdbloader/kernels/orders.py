@@ -1,0 +1,30 @@
+"""Shuffling by random numbers that depend on nothing but seed, epoch and position."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmdbloader.kernels._compile import kernel
+from lmdbloader.kernels.philox import ORDER_STREAM, below, philox
+
+
+@kernel
+def shuffle(values, seed, epoch, purpose, number):
+    """Put values into a uniformly random order (Fisher and Yates, from the end).
+
+    Args:
+        values: (n,) int64, changed.
+        seed, epoch: uint64.
+        purpose, number: uint64; every shuffle of an epoch needs a pair of its own.
+    """
+    for i in range(values.shape[0] - 1, 0, -1):
+        word = philox(seed, ORDER_STREAM, np.uint64(i), epoch, purpose, number)[0]
+        j = below(word, i + 1)
+        values[i], values[j] = values[j], values[i]
+
+
+@kernel
+def shuffle_parts(values, bounds, seed, epoch, purpose):
+    """Shuffle values[bounds[k] : bounds[k + 1]] for every k, each by itself."""
+    for k in range(bounds.shape[0] - 1):
+        shuffle(values[bounds[k] : bounds[k + 1]], seed, epoch, purpose, np.uint64(k))

@@ -1,0 +1,182 @@
+"""Seeded orders of an epoch, and which part of them each rank reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.errors import OptionError
+
+I64 = npt.NDArray[np.int64]
+# What a shuffle is for: two of one epoch must not draw the same numbers.
+_SAMPLES, _BLOCKS, _WINDOWS = np.uint64(0), np.uint64(1), np.uint64(2)
+
+
+@dataclass(frozen=True, slots=True)
+class QuasiRandom:
+    """Shuffles blocks of neighbouring samples, and the samples of the blocks that follow each other in one window.
+
+    The disk then sees long sequential reads, and memory has to hold two windows instead of the dataset.
+
+    Attributes:
+        block_nbytes: Bytes that are read in one go, at least.
+        window_nbytes: Bytes among which samples are shuffled, at least.
+    """
+
+    block_nbytes: int = 4 * 2**20
+    window_nbytes: int = 128 * 2**20
+
+    def __post_init__(self) -> None:
+        if self.block_nbytes < 1 or self.window_nbytes < self.block_nbytes:
+            raise OptionError(f"{self}: expected a block of at least one byte, and a window that is not smaller")
+
+
+Order = Literal["random", "quasi_random", "sequential"] | QuasiRandom
+
+
+@dataclass(frozen=True, slots=True)
+class EpochOrder:
+    """The order of an epoch, the same for all ranks.
+
+    Attributes:
+        samples: (n,) the dataset's sample numbers as they are read.
+        windows: (k + 1,) positions where a part begins that is read from storage as a whole, with 0 and n at the ends;
+            None where samples are read one by one.
+    """
+
+    samples: I64
+    windows: I64 | None
+
+
+def check_order(order: Order) -> Order:
+    """Return an order.
+
+    Raises:
+        OptionError: There is no such order.
+    """
+    if order in ("random", "quasi_random", "sequential") or isinstance(order, QuasiRandom):
+        return order
+    raise OptionError(f"order={order!r}: expected 'random', 'quasi_random', 'sequential' or QuasiRandom(...)")
+
+
+def epoch_order(order: Order, *, seed: int, epoch: int, offset: I64, nbytes: I64) -> EpochOrder:
+    """Return the order of an epoch; it depends on nothing but the arguments.
+
+    Args:
+        order: Which kind.
+        seed, epoch: From 0 to 2**64 - 1.
+        offset: (n,) where each sample lies in the file.
+        nbytes: (n,) how many bytes of the file it takes.
+    """
+    if order == "sequential":
+        samples = np.arange(len(offset), dtype=np.int64)
+        return EpochOrder(samples, _parts(nbytes, QuasiRandom().block_nbytes))
+    from lmdbloader.kernels.orders import shuffle, shuffle_parts
+
+    key = np.uint64(seed), np.uint64(epoch)
+    if order == "random":
+        samples = np.arange(len(offset), dtype=np.int64)
+        shuffle(samples, *key, _SAMPLES, np.uint64(0))
+        return EpochOrder(samples, None)
+    sizes = order if isinstance(order, QuasiRandom) else QuasiRandom()
+    stored = np.argsort(offset, kind="stable")
+    blocks = _parts(nbytes[stored], sizes.block_nbytes)
+    numbers = np.arange(len(blocks) - 1, dtype=np.int64)
+    shuffle(numbers, *key, _BLOCKS, np.uint64(0))
+    lengths = (blocks[1:] - blocks[:-1])[numbers]
+    ends = np.cumsum(lengths)
+    samples = stored[np.arange(len(stored)) + np.repeat(blocks[:-1][numbers] - (ends - lengths), lengths)]
+    # A window is a number of whole blocks.
+    block_nbytes = np.add.reduceat(nbytes[samples], ends - lengths) if len(ends) else ends
+    windows = np.append(0, ends)[_parts(block_nbytes, sizes.window_nbytes)]
+    shuffle_parts(samples, windows, *key, _WINDOWS)
+    return EpochOrder(samples, windows)
+
+
+def _parts(nbytes: I64, part_nbytes: int) -> I64:
+    """Return where parts of so many bytes begin, with 0 and n at the ends: each ends once it has reached them."""
+    if len(nbytes) == 0:
+        return np.zeros(1, np.int64)
+    number = (np.cumsum(nbytes) - nbytes) // part_nbytes
+    return np.concatenate([[0], np.flatnonzero(number[1:] != number[:-1]) + 1, [len(nbytes)]]).astype(np.int64)
+
+
+def num_batches(length: int, batch_size: int, *, rank: int, world_size: int, drop_last: bool) -> int:
+    """Return how many batches a rank reads in an epoch.
+
+    >>> num_batches(10, 2, rank=0, world_size=2, drop_last=False), num_batches(9, 2, rank=1, world_size=2, drop_last=False)
+    (3, 2)
+    """
+    whole, rest = divmod(length, batch_size * world_size)
+    return whole + (not drop_last and rest > rank)
+
+
+def batch_bounds(
+    length: int, batch_size: int, *, rank: int, world_size: int, drop_last: bool
+) -> tuple[I64, I64]:
+    """Return which positions of the epoch's order a rank reads: where each of its batches begins and ends, (n,) each.
+
+    Step s takes the next world_size * batch_size positions, rank r the r-th batch_size of them. The last, short step is
+    spread over the ranks in their order, so that sizes differ by at most one; a rank for which nothing is left has one
+    batch less.
+
+    >>> [bounds.tolist() for bounds in batch_bounds(11, 3, rank=1, world_size=2, drop_last=False)]
+    [[3, 9], [6, 11]]
+    """
+    whole, rest = divmod(length, batch_size * world_size)
+    starts = np.arange(whole, dtype=np.int64) * (batch_size * world_size) + rank * batch_size
+    stops = starts + batch_size
+    if not drop_last and rest > rank:
+        each, more = divmod(rest, world_size)
+        start = length - rest + rank * each + min(rank, more)
+        starts, stops = np.append(starts, start), np.append(stops, start + each + (rank < more))
+    return starts, stops
+
+
+@dataclass(frozen=True, slots=True)
+class Mixing:
+    """How well an order mixes samples that are stored side by side.
+
+    Attributes:
+        correlation: Of a sample's position in the epoch with its rank in storage: 1 for the order of storage, about 0
+            for a random one.
+        neighbour_distance: Median distance in the epoch of two samples stored side by side, as a share of what a
+            uniform permutation has (0.29 of the epoch).
+    """
+
+    correlation: float
+    neighbour_distance: float
+
+
+def mixing(samples: I64, offset: I64) -> Mixing:
+    """Return how well an order (n,) mixes samples whose places in the file are `offset` (n,), for n of at least 3."""
+    count = len(samples)
+    position = np.empty(count)
+    position[samples] = np.arange(count)
+    in_storage = position[np.argsort(offset, kind="stable")]
+    correlation = float(np.corrcoef(in_storage, np.arange(count))[0, 1])
+    # Of two uniform positions in [0, 1): the median of their distance is 1 - 1 / sqrt(2).
+    distance = float(np.median(np.abs(np.diff(in_storage))) / count / (1 - 0.5**0.5))
+    return Mixing(correlation, distance)
+
+
+def storage_reads(order: EpochOrder, offset: I64, nbytes: I64, *, gap_nbytes: int = 128 * 1024) -> tuple[int, float]:
+    """Return how many reads of storage an epoch needs and their mean length in bytes; near neighbours are read at once.
+
+    Args:
+        order: Of the epoch; within each of its windows samples may be read in the order of storage.
+        offset, nbytes: (n,) where each sample lies, and how long it is.
+        gap_nbytes: Reads with no more than this between them become one.
+    """
+    bounds = np.arange(len(offset) + 1) if order.windows is None else order.windows
+    window = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    order_in_windows = order.samples[np.lexsort((offset[order.samples], window))]
+    start, end = offset[order_in_windows], offset[order_in_windows] + nbytes[order_in_windows]
+    new = np.ones(len(start), np.bool_)
+    new[1:] = (window[1:] != window[:-1]) | (start[1:] - end[:-1] > gap_nbytes)
+    first = np.flatnonzero(new)
+    last_end = np.maximum.reduceat(end, first) if len(first) else end
+    return len(first), float((last_end - start[first]).mean()) if len(first) else 0.0
