@@ -107,16 +107,14 @@ def _parts(nbytes: I64, part_nbytes: int) -> I64:
 def num_batches(length: int, batch_size: int, *, rank: int, world_size: int, drop_last: bool) -> int:
     """Return how many batches a rank reads in an epoch.
 
-    >>> num_batches(10, 2, rank=0, world_size=2, drop_last=False), num_batches(9, 2, rank=1, world_size=2, drop_last=False)
-    (3, 2)
+    >>> [num_batches(9, 2, rank=rank, world_size=2, drop_last=False) for rank in (0, 1)]
+    [3, 2]
     """
     whole, rest = divmod(length, batch_size * world_size)
     return whole + (not drop_last and rest > rank)
 
 
-def batch_bounds(
-    length: int, batch_size: int, *, rank: int, world_size: int, drop_last: bool
-) -> tuple[I64, I64]:
+def batch_bounds(length: int, batch_size: int, *, rank: int, world_size: int, drop_last: bool) -> tuple[I64, I64]:
     """Return which positions of the epoch's order a rank reads: where each of its batches begins and ends, (n,) each.
 
     Step s takes the next world_size * batch_size positions, rank r the r-th batch_size of them. The last, short step is

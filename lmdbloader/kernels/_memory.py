@@ -65,6 +65,16 @@ def array_at(address, count, like):
     return carray(_pointer(np.uint64(address)), (count,), like.dtype)
 
 
+@njit(inline="always")
+def part(array, at, count):
+    """Return array[at : at + count] as its own array, without a copy.
+
+    A loop over it from 0 on becomes vector instructions; one over array[at + i] does not, as at + i might be negative
+    and then counts from the end.
+    """
+    return array_at(array.ctypes.data + np.uint64(at * array.itemsize), count, array)
+
+
 @intrinsic
 def prefetch(typing_context, address):
     """Ask for the cache line at an address; any address is allowed."""

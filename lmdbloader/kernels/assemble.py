@@ -97,7 +97,7 @@ def _run_stages(source, row, plane, channels, geometry, color, rooms, scratch, d
             target = array_at(rooms[room], limit, source)
             resize_window(
                 source, top * row + left, row, plane, channels, bottom - top, right - left,
-                target, 0, new_h, new_w, g[CUBIC] != 0, bounds, weights, line,
+                target, new_h, new_w, g[CUBIC] != 0, bounds, weights, line,
             )  # fmt: skip
         else:
             target = array_at(rooms[room], limit, source)
@@ -107,14 +107,11 @@ def _run_stages(source, row, plane, channels, geometry, color, rooms, scratch, d
                 resized = array_at(rooms[room], limit, source)
                 resize_window(
                     target, 0, w, h * w, channels, h, w,
-                    resized, 0, new_h, new_w, g[CUBIC] != 0, bounds, weights, line,
+                    resized, new_h, new_w, g[CUBIC] != 0, bounds, weights, line,
                 )  # fmt: skip
                 target = resized
             elif g[CLOSING] == THEN_JITTER:
-                jitter(
-                    target, 0, channels, h * w, (1 << described[IN_BITS]) - 1,
-                    color[s, 0], color[s, 1], color[s, 2], np.int64(color[s, 3]),
-                )  # fmt: skip
+                jitter(target, channels, h * w, color[s, 0], color[s, 1], color[s, 2], np.int64(color[s, 3]))
         source, row, plane = target, new_w, new_h * new_w
         room, other = other, room
     g = geometry[last]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from lmdbloader.format import CODEC_LZ4, CODEC_RAW
+from lmdbloader.kernels._compile import kernel
 from lmdbloader.kernels._symbols import lz4_compress, memcpy
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def cut(image, top, left, height, width, out):
     """Write the window of an image (H, W, C) at (top, left) into the flat `out` as (C, height, width)."""
     channels = image.shape[2]
@@ -29,14 +29,14 @@ def cut(image, top, left, height, width, out):
                     out[c * plane + y * width + x] = image[top + y, left + x, c]
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def cut_many(image, tops, lefts, size, out):
     """Write the square patches of an image (H, W, C) into out (n, C * size * size); the caller checks bounds."""
     for i in range(tops.shape[0]):
         cut(image, tops[i], lefts[i], size, size, out[i])
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def cut_tiles(image, tile, out):
     """Write the tiles of an image (H, W, C) into the flat `out`, each (C, h, w), clipped at the edges."""
     height, width, channels = image.shape
@@ -49,7 +49,7 @@ def cut_tiles(image, tile, out):
             at += h * w * channels
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def compress_many(data, start, nbytes, least_saving, out, out_nbytes, codec):
     """Compress payloads one after the other into `out`, keeping raw those that lz4 does not make much smaller.
 

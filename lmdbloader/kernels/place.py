@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lmdbloader.kernels._compile import kernel
-from lmdbloader.kernels._memory import array_at, bits_of, f32_at, half_bits_of, transpose_block, u8_at, u16_at
+from lmdbloader.kernels._memory import array_at, bits_of, f32_at, half_bits_of, part, transpose_block, u8_at, u16_at
 from lmdbloader.kernels.opcodes import (
     ACROSS,
     BFLOAT,
@@ -29,12 +29,6 @@ from lmdbloader.kernels.opcodes import (
 from lmdbloader.kernels.program import is_filled
 
 _BLOCK = 16
-
-
-@kernel
-def part(array, at, count):
-    """Return array[at : at + count]: with indices that begin at 0 a loop over it becomes vector instructions."""
-    return array_at(array.ctypes.data + np.uint64(at * array.itemsize), count, array)
 
 
 @kernel
@@ -73,6 +67,12 @@ def _transpose(source, at, down, across, out, out_at, out_row, height, width):
     for y in range(height):
         for x in range(width):
             out[out_at + y * out_row + x] = source[at + down * x + across * y]
+
+
+@kernel
+def transpose_plane(source, row, out, out_row, height, width):
+    """Write out[y * out_row + x] = source[x * row + y] for height x width values."""
+    _transpose(source, 0, row, np.int64(1), out, 0, out_row, height, width)
 
 
 @kernel

@@ -3,6 +3,8 @@
 import numba
 import numpy as np
 
+from lmdbloader.kernels._compile import kernel
+
 
 @numba.njit(inline="always")
 def _paeth(left, above, corner):
@@ -17,7 +19,7 @@ def _paeth(left, above, corner):
     return corner
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _paeth_rgb(row, above, out):
     """Undo the Paeth filter of one row of 8-bit RGB pixels; three chains side by side, kept in registers."""
     a0 = a1 = a2 = c0 = c1 = c2 = np.int32(0)
@@ -36,7 +38,7 @@ def _paeth_rgb(row, above, out):
         c2 = b2
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _unfilter_row(kind, row, above, out, step):
     """Undo one row's filter; `step` is the distance in bytes to the pixel on the left."""
     n = row.size
@@ -64,7 +66,7 @@ def _unfilter_row(kind, row, above, out, step):
             out[i] = row[i] + _paeth(np.int32(out[i - step]), np.int32(above[i]), np.int32(above[i - step]))
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def unfilter(raw, zeros, out, step):
     """Undo the filters of an image's rows.
 

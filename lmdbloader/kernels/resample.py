@@ -1,10 +1,11 @@
 """Downscaling by an integer in exact integer arithmetic, and the squared error between two images."""
 
-import numba
 import numpy as np
 
+from lmdbloader.kernels._compile import kernel
 
-@numba.njit(nogil=True, cache=True)
+
+@kernel
 def _add_four(acc, a, b, c, d, weight_a, weight_b, weight_c, weight_d):
     """Add four weighted rows to acc; each pass over acc is long and contiguous, so it is vectorised."""
     kind = acc.dtype.type
@@ -12,7 +13,7 @@ def _add_four(acc, a, b, c, d, weight_a, weight_b, weight_c, weight_d):
         acc[i] += weight_a * kind(a[i]) + weight_b * kind(b[i]) + weight_c * kind(c[i]) + weight_d * kind(d[i])
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def _divide_into(acc, divisor, shift, top, out):
     """Write acc / divisor, clipped to [0, top], into out; acc already holds the half divisor that rounds it.
 
@@ -29,7 +30,7 @@ def _divide_into(acc, divisor, shift, top, out):
             out[i] = min(kind((np.float64(max(acc[i], kind(0))) + 0.25) * inverse), top)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def downscale(src, row_at, weights, sample_at, offset_at, divisor, shift, top, acc, row, phases, out):
     """Filter and decimate rows, then columns, rounding half up and clipping after each.
 
@@ -83,7 +84,7 @@ def downscale(src, row_at, weights, sample_at, offset_at, divisor, shift, top, a
         _divide_into(acc[:width], divisor, shift, top, out[y])
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel
 def squared_error(a, b):
     """Return the sum of squared differences of two one-dimensional uint8 or uint16 arrays of one size, as int64."""
     total = np.int64(0)
