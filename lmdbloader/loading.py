@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, default_collate
 
 from lmdbloader.batches import Batch, sample_type
+from lmdbloader.cores import count_cores
 from lmdbloader.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 
@@ -113,7 +114,7 @@ def cache_file() -> Path:
 
 
 def _candidates() -> list[int]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = count_cores()
     return [n for n in (1, 2, 4, 8, 16, 32) if n <= cores]
 
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from lmdbloader.conversion.handover import complete_part, receive_object, send_object, send_part
 from lmdbloader.conversion.tasks import Part, Recipe, convert_sources
+from lmdbloader.cores import count_cores
 from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
 from lmdbloader.sources import Source, Sources
 
@@ -89,8 +90,7 @@ def choose_workers(workers: int | None, nbytes: int) -> int:
     """Return how many workers to use for that much input: by default one a core, fewer for little."""
     if workers is not None:
         return workers
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, nbytes // WORTH_A_WORKER_NBYTES))
+    return max(1, min(count_cores(), nbytes // WORTH_A_WORKER_NBYTES))
 
 
 class WorkerPool:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.cores import count_cores
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, OptionError
 from lmdbloader.extraction.destination import check_destination, partial_folder, put_in_place, write_marker
 from lmdbloader.extraction.names import unique_stems, with_position
@@ -166,8 +167,7 @@ def _rows(reader: Reader, samples: Sequence[int] | None) -> list[int]:
 def _pool(workers: int | None) -> ThreadPoolExecutor:
     if workers is not None and workers < 1:
         raise OptionError(f"workers {workers}: expected at least 1")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return ThreadPoolExecutor(workers or cores, thread_name_prefix="extract")
+    return ThreadPoolExecutor(workers or count_cores(), thread_name_prefix="extract")
 
 
 def _make_folders(partial: Path, plan: _Plan, rows: Sequence[int], made: set[str]) -> None:
