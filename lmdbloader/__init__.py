@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from lmdbloader import transforms as transforms
     from lmdbloader.conversion import Report as Report
     from lmdbloader.conversion import convert as convert
     from lmdbloader.conversion import write as write
@@ -19,23 +20,29 @@ if TYPE_CHECKING:
     from lmdbloader.format import Int as Int
     from lmdbloader.format import Json as Json
     from lmdbloader.format import Text as Text
+    from lmdbloader.loader import Loader as Loader
     from lmdbloader.loading import dataloader as dataloader
+    from lmdbloader.sampling import QuasiRandom as QuasiRandom
     from lmdbloader.store import verify as verify
 
 # Names load their module when first used: `import lmdbloader` costs no torch, pyarrow or numba.
 _HOMES = {
     **dict.fromkeys(("Array", "Bytes", "Float", "Image", "Int", "Json", "Text"), "lmdbloader.format"),
     "LMDBDataset": "lmdbloader.dataset",
+    "Loader": "lmdbloader.loader",
+    "QuasiRandom": "lmdbloader.sampling",
     "Report": "lmdbloader.conversion",
     "convert": "lmdbloader.conversion",
     "dataloader": "lmdbloader.loading",
     "verify": "lmdbloader.store",
     "write": "lmdbloader.conversion",
 }
-__all__ = ["__version__", *sorted(_HOMES)]
+__all__ = ["__version__", *sorted(_HOMES), "transforms"]
 
 
 def __getattr__(name: str) -> object:
+    if name == "transforms":
+        return importlib.import_module("lmdbloader.transforms")
     if name not in _HOMES:
         raise AttributeError(f"module 'lmdbloader' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

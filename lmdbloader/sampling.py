@@ -11,6 +11,8 @@ import numpy.typing as npt
 from lmdbloader.errors import OptionError
 
 I64 = npt.NDArray[np.int64]
+# What is read from storage at once where the order is that of storage.
+_SEQUENTIAL_NBYTES = 32 * 2**20
 # What a shuffle is for: two of one epoch must not draw the same numbers.
 _SAMPLES, _BLOCKS, _WINDOWS = np.uint64(0), np.uint64(1), np.uint64(2)
 
@@ -73,7 +75,7 @@ def epoch_order(order: Order, *, seed: int, epoch: int, offset: I64, nbytes: I64
     """
     if order == "sequential":
         samples = np.arange(len(offset), dtype=np.int64)
-        return EpochOrder(samples, _parts(nbytes, QuasiRandom().block_nbytes))
+        return EpochOrder(samples, _parts(nbytes, _SEQUENTIAL_NBYTES))
     from lmdbloader.kernels.orders import shuffle, shuffle_parts
 
     key = np.uint64(seed), np.uint64(epoch)

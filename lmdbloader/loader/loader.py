@@ -19,6 +19,7 @@ from lmdbloader.columns import read_batch_values
 from lmdbloader.cores import count_cores
 from lmdbloader.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
+from lmdbloader.loader.ahead import Ahead
 from lmdbloader.loader.device import on_device, usable_device
 from lmdbloader.loader.memory import BatchMemory
 from lmdbloader.loader.threads import Threads
@@ -307,6 +308,11 @@ class _Source:
         offset, nbytes = self._extents
         return epoch_order(order, seed=seed, epoch=epoch, offset=offset, nbytes=nbytes)
 
+    def ahead(self, order: EpochOrder, starts: I64, stops: I64) -> Ahead:
+        """Return what brings in the bytes of a rank's coming batches."""
+        payloads = [name for name, f in self._dataset.fields.items() if f.is_payload]
+        return Ahead(self._dataset.reader, payloads, self._dataset.rows_of, order, starts, stops)
+
     def read(self, samples: I64, epoch: int) -> list[Any]:
         """Return the batches of samples (n,), all of batch_size but the last."""
         rows = self._dataset.rows_of(samples)
@@ -361,17 +367,26 @@ class _Run:
     ) -> None:
         self._source, self._epoch, self._order = source, epoch, order
         self._starts, self._stops, self._at_once = starts, stops, batches_at_once
+        self._ahead = source.ahead(order, starts, stops)
         self.num_groups = -(-len(starts) // batches_at_once)
         self.results: SimpleQueue[tuple[int, list[Any], BaseException | None]] = SimpleQueue()
         self.cancelled = False
+
+    def cancel(self) -> None:
+        """Let the threads skip what they have not begun."""
+        self.cancelled = True
+        self._ahead.close()
 
     def read_group(self, group: int) -> None:
         """Read some batches that follow each other and put them into `results`, with the error that ended it."""
         if self.cancelled:
             return
         error = None
+        first = group * self._at_once
+        end = min(first + self._at_once, len(self._starts))
         try:
-            batches = self._source.read(self._samples(group * self._at_once, (group + 1) * self._at_once), self._epoch)
+            self._ahead.need(first, end)
+            batches = self._source.read(self._samples(first, end), self._epoch)
         except BaseException:
             batches, error = self._read_singly(group)
         self.results.put((group, batches, error))
@@ -413,7 +428,7 @@ def _deliver(run: _Run, threads: Threads, ahead: int) -> Iterator[Any]:
             if error is not None:
                 raise error
     finally:
-        run.cancelled = True
+        run.cancel()
 
 
 class _Job:
