@@ -89,7 +89,7 @@ def until(condition: Any, seconds: float = 20) -> bool:
 
 @pytest.fixture
 def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Keep the thread from finishing anything until the event is set; it says in `begun` that it is there."""
+    """Keep the thread from finishing anything until the event is set."""
     go = threading.Event()
     monkeypatch.setattr(module, "_serve", lambda *_: go.wait(60))
     yield go
@@ -164,17 +164,15 @@ def cold_at(reader: Reader, at: int) -> bool:
     return bool(any_absent(reader.data.ctypes.data, np.array([at]), mmap.PAGESIZE, np.zeros(1, np.uint8)))
 
 
-def test_where_the_system_hides_residency_reading_without_waiting_tells(
-    cold: Reader, monkeypatch: pytest.MonkeyPatch
+def test_where_the_system_hides_residency_nothing_counts_as_resident(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_tells_residency", lambda _: False)
-    readahead = Readahead(cold, ["image", "mask"])
-    assert not readahead.is_resident(SMALL)
-    assert readahead.load(SMALL).wait(60)
-    if not hasattr(os, "RWF_NOWAIT"):
-        pytest.skip("this platform cannot read without waiting")
-    assert until(lambda: readahead.is_resident(SMALL))
+    readahead = Readahead(reader, ["image", "mask"])
+    assert readahead.load(SMALL).wait(60) and readahead.is_resident(SMALL)
     readahead.close()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "geteuid", lambda: os.stat(reader.path).st_uid + 1)
+    assert not Readahead(reader, ["image", "mask"]).is_resident(SMALL)
 
 
 def test_samples_read_the_same_whatever_was_advised(reader: Reader) -> None:
@@ -251,6 +249,18 @@ def test_closing_ends_every_wait(reader: Reader, blocked: threading.Event, monke
     for thread in threads:
         thread.join(20)
     assert done == [True, True]
+
+
+def test_closing_while_somebody_asks_leaves_nobody_waiting(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    readahead, make = Readahead(reader, ["image"]), module._Request
+
+    def closed_first(*parts: Any) -> Any:
+        readahead.close()
+        return make(*parts)
+
+    assert readahead.load(SMALL).wait(60)
+    monkeypatch.setattr(module, "_Request", closed_first)
+    assert readahead.load(SMALL).wait(20)
 
 
 def test_what_ends_the_thread_reaches_who_waits_and_who_asks_next(
