@@ -202,13 +202,18 @@ def test_a_field_without_payloads_is_refused(reader: Reader, name: str) -> None:
         Readahead(reader, ["image", name])
 
 
-def test_there_is_one_thread_and_close_ends_it(reader: Reader) -> None:
-    readahead = Readahead(reader, ["image"])
+def test_there_is_one_thread_and_close_ends_it(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    readahead, make = Readahead(reader, ["image"]), module._Worker
     assert num_threads() == 0
-    start = threading.Barrier(8)
+    together = threading.Barrier(8)
+
+    def make_together() -> Any:
+        together.wait(20)  # everybody finds that there is none yet
+        return make()
+
+    monkeypatch.setattr(module, "_Worker", make_together)
 
     def ask() -> None:
-        start.wait()
         readahead.will_need(SMALL[:5])
         assert readahead.load(SMALL[:5]).wait(60)
 
