@@ -144,6 +144,7 @@ class Pipeline:
         self.addresses = np.array([[c.ctypes.data for c in columns] for columns in self._columns], np.int64)
         self.addresses = self.addresses.reshape(-1, len(_PARTS))
         self.program: Program = compile_program(transforms, [self._image_field(f) for f in range(len(self.fields))])
+        self._num_erasings = len(self.program.values[0].erased) if self.fields else 0
         self._operations = (self.program.whole, self.program.real)
         self._seed, self._verify = np.uint64(check_seed(seed)), verify
         self._file = reader.file(descriptor)
@@ -165,11 +166,10 @@ class Pipeline:
 
     def _drawn(self, most: I64) -> tuple[Any, ...]:
         shape = (len(self.fields), self.program.num_stages)
-        num_erasings = self.program.values[0].erased.shape[0] if self.fields else 0
         return (
             np.zeros((*shape, opcodes.NUM_GEOMETRY), np.int64),
             np.zeros((*shape, opcodes.NUM_COLOR), np.float64),
-            np.zeros((len(self.fields), num_erasings, 4), np.int64),
+            np.zeros((len(self.fields), self._num_erasings, 4), np.int64),
             most,
         )
 
@@ -214,10 +214,10 @@ class Pipeline:
                 output.channels_last, *output.shape, bits, table_at, table_step,
             ])  # fmt: skip
             affine.append(values.affine)
-        self._described = np.array(described, np.int64).reshape(len(self.outputs), -1)
+        self._described = np.array(described, np.int64).reshape(len(self.outputs), _kernels().NUM_DESCRIBED)
         self._affine = np.array(affine, np.float32).reshape(len(self.outputs), 3, 2)
         erased = [output.values.erased for output in self.outputs]
-        self._erased = np.array(erased, np.uint32).reshape(len(erased), -1, 3)
+        self._erased = np.array(erased, np.uint32).reshape(len(erased), self._num_erasings, 3)
 
     def scratch(self) -> Scratch:
         """Return the memory that one thread needs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -19,12 +20,13 @@ from lmdbloader.columns import read_batch_values
 from lmdbloader.cores import count_cores
 from lmdbloader.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
+from lmdbloader.format import CODEC_TILES
 from lmdbloader.loader.ahead import Ahead
 from lmdbloader.loader.device import on_device, usable_device
 from lmdbloader.loader.memory import BatchMemory
 from lmdbloader.loader.threads import Threads
 from lmdbloader.loading import collate, stacked
-from lmdbloader.pipeline import Pipeline, Scratch, check_seed
+from lmdbloader.pipeline import Output, Pipeline, Scratch, check_seed
 from lmdbloader.sampling import EpochOrder, Order, batch_bounds, check_order, epoch_order, num_batches
 from lmdbloader.transforms import Transform
 
@@ -103,6 +105,11 @@ class Loader:
             OptionError: An option is out of its range, or a transform does not suit the images.
         """
         self._check(dataset, batch_size, prefetch, num_threads, io)
+        self._options = {
+            "order": order, "seed": seed, "drop_last": drop_last, "transforms": tuple(transforms),
+            "num_threads": num_threads, "prefetch": prefetch, "device": device, "memory_format": memory_format,
+            "shard": shard, "io": io, "verify": verify,
+        }  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self.seed, self.order = check_seed(seed), check_order(order)
         self.rank, self.world_size = _resolve_shard(shard)
@@ -226,11 +233,20 @@ class Loader:
         """End the threads; a later iteration starts new ones."""
         self._threads.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_loader, (self.dataset, self.batch_size, self._options, self._epoch)
+
     def __repr__(self) -> str:
         return (
             f"Loader({self.dataset!r}, {self.batch_size}, order={self.order!r}, seed={self.seed}, "
             f"num_threads={self.num_threads}, shard=({self.rank}, {self.world_size}))"
         )
+
+
+def _open_loader(dataset: LMDBDataset, batch_size: int, options: dict[str, Any], epoch: int) -> Loader:
+    loader = Loader(dataset, batch_size, **options)
+    loader.set_epoch(epoch)
+    return loader
 
 
 def _is_channels_last(memory_format: torch.memory_format) -> bool:
@@ -310,8 +326,15 @@ class _Source:
 
     def ahead(self, order: EpochOrder, starts: I64, stops: I64) -> Ahead:
         """Return what brings in the bytes of a rank's coming batches."""
-        payloads = [name for name, f in self._dataset.fields.items() if f.is_payload]
+        cut = {o.name for o in self.pipeline.outputs if self._is_cut_from_large(o)}
+        payloads = [name for name, f in self._dataset.fields.items() if f.is_payload and name not in cut]
         return Ahead(self._dataset.reader, payloads, self._dataset.rows_of, order, starts, stops)
+
+    def _is_cut_from_large(self, output: Output) -> bool:
+        """Return whether small windows of a field's large images are read: which ones, nobody knows ahead."""
+        arrays = self._dataset.reader.index.arrays
+        codec, raw = arrays[f"{output.name}.codec"], arrays[f"{output.name}.raw_nbytes"]
+        return bool((codec == CODEC_TILES).any() and 2 * math.prod(output.shape) < raw.mean())
 
     def read(self, samples: I64, epoch: int) -> list[Any]:
         """Return the batches of samples (n,), all of batch_size but the last."""

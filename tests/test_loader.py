@@ -1,0 +1,489 @@
+"""The Loader: every sample once, in seeded order, in memory that nobody else writes to, without a trace left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader, QuasiRandom
+from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.transforms import CenterCrop, Normalize, RandomCrop, RandomDihedral, ToDtype
+
+PACKAGE = Path(__file__).resolve().parent.parent
+COUNT = 83
+
+
+def picture(number: int, side: int) -> np.ndarray:
+    rng = np.random.default_rng([number, side])
+    return rng.integers(0, 256, (side, side, 3)).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("loader") / "d.lmdb"
+    samples = (
+        {"lr": picture(i, 8), "hr": picture(i, 16), "number": i, "weight": i / 7, "name": f"n{i}", "raw": bytes([i])}
+        for i in range(COUNT)
+    )
+    lmdbloader.write(samples, path)
+    return path
+
+
+@pytest.fixture
+def ds(path: Path) -> LMDBDataset:
+    return LMDBDataset(path)
+
+
+def numbers(loader: Any) -> list[int]:
+    return [number for batch in loader for number in batch.number.tolist()]
+
+
+def loader_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("lmdbloader")]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = loader_threads()
+    yield
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while loader_threads() != before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert loader_threads() == before
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("batch_size", [1, 7, 64, 200])
+def test_batches_are_the_dataset_in_another_order(ds: LMDBDataset, batch_size: int, num_threads: int, io: Any) -> None:
+    loader = Loader(ds, batch_size, num_threads=num_threads, io=io)
+    batches = list(loader)
+    assert len(batches) == len(loader) == -(-COUNT // batch_size)
+    assert all(len(batch.number) == batch_size for batch in batches[:-1])
+    seen = []
+    for batch in batches:
+        assert batch.lr.shape[1:] == (3, 8, 8)
+        assert batch.number.dtype == torch.int64
+        assert batch.weight.dtype == torch.float64
+        for k, number in enumerate(batch.number.tolist()):
+            sample = ds[number]
+            seen.append(number)
+            assert torch.equal(batch.lr[k], sample.lr)
+            assert torch.equal(batch.hr[k], sample.hr)
+            assert (batch.weight[k].item(), batch.name[k], batch.raw[k]) == (sample.weight, sample.name, sample.raw)
+    assert seen != sorted(seen)
+    assert sorted(seen) == list(range(COUNT))
+
+
+def test_every_iteration_is_the_next_epoch_and_set_epoch_goes_back(ds: LMDBDataset) -> None:
+    loader = Loader(ds, 10, transforms=[RandomCrop(8), RandomDihedral()])
+    first, second = list(loader), list(loader)
+    assert [b.number.tolist() for b in first] != [b.number.tolist() for b in second]
+    loader.set_epoch(0)
+    again, then = list(loader), list(loader)
+    for expected, found in ((first, again), (second, then)):
+        assert [b.number.tolist() for b in expected] == [b.number.tolist() for b in found]
+        assert all(torch.equal(a.hr, b.hr) for a, b in zip(expected, found, strict=True))
+    with pytest.raises(OptionError, match=r"set_epoch\(-1\)"):
+        loader.set_epoch(-1)
+
+
+@pytest.mark.parametrize("order", ["random", "quasi_random", "sequential", QuasiRandom(2000, 9000)])
+def test_samples_and_augmentations_do_not_depend_on_batches_threads_or_ranks(ds: LMDBDataset, order: Any) -> None:
+    def seen(batch_size: int, num_threads: int, shard: tuple[int, int]) -> dict[int, torch.Tensor]:
+        loader = Loader(
+            ds, batch_size, order=order, seed=3, transforms=[RandomCrop(8), RandomDihedral()], num_threads=num_threads,
+            shard=shard,
+        )  # fmt: skip
+        return {n: hr for batch in loader for n, hr in zip(batch.number.tolist(), batch.hr, strict=True)}
+
+    whole = seen(9, 1, (0, 1))
+    assert len(whole) == COUNT
+    halves = [seen(5, 2, (0, 2)), seen(5, 1, (1, 2))]
+    assert len(halves[0]) + len(halves[1]) == COUNT
+    for n, hr in (halves[0] | halves[1]).items():
+        assert torch.equal(hr, whole[n])
+
+
+def test_ranks_share_one_order_step_by_step(ds: LMDBDataset) -> None:
+    order = numbers(Loader(ds, 83, seed=5))
+    ranks = [list(Loader(ds, 6, seed=5, shard=(rank, 3))) for rank in range(3)]
+    steps = [[b.number.tolist() for b in rank] for rank in ranks]
+    assert [n for step in range(4) for rank in steps for n in rank[step]] == order[:72]
+    assert [n for rank in steps for n in rank[4]] == order[72:]
+    assert [len(rank[4]) for rank in steps] == [4, 4, 3]
+    dropped = [Loader(ds, 6, seed=5, shard=(rank, 3), drop_last=True) for rank in range(3)]
+    assert [len(loader) for loader in dropped] == [4, 4, 4]
+    assert sum(len(numbers(loader)) for loader in dropped) == 72
+
+
+def test_a_rank_for_which_nothing_is_left_has_one_batch_less(ds: LMDBDataset) -> None:
+    few = ds[:9]
+    loaders = [Loader(few, 4, shard=(rank, 2)) for rank in range(2)]
+    assert [len(loader) for loader in loaders] == [2, 1]
+    assert [[len(b.number) for b in loader] for loader in loaders] == [[4, 1], [4]]
+
+
+def test_two_iterators_of_one_loader_do_not_disturb_each_other(ds: LMDBDataset) -> None:
+    loader = Loader(ds, 8, seed=1)
+    expected = [[b.number.tolist() for b in Loader(ds, 8, seed=1)]]
+    other = Loader(ds, 8, seed=1)
+    other.set_epoch(1)
+    expected.append([b.number.tolist() for b in other])
+    found: list[list[Any]] = [[], []]
+    for a, b in zip(loader, loader, strict=True):
+        found[0].append(a.number.tolist())
+        found[1].append(b.number.tolist())
+    assert found == expected
+
+
+@pytest.mark.parametrize("batch_size", [4, 16])
+def test_a_batch_that_is_held_never_changes(ds: LMDBDataset, batch_size: int) -> None:
+    loader = Loader(ds, batch_size, transforms=[RandomDihedral(), ToDtype(torch.float32, scale=True)], num_threads=2)
+    held: list[tuple[torch.Tensor, torch.Tensor]] = []
+    views: list[tuple[np.ndarray, np.ndarray]] = []
+    for _ in range(12):
+        for number, batch in enumerate(loader):
+            if number % 10 == 0:
+                held.append((batch.hr, batch.hr.clone()))
+                views.append((batch.lr[0, 1].numpy(), batch.lr[0, 1].numpy().copy()))
+            del batch
+    assert all(torch.equal(a, b) for a, b in held)
+    assert all((a == b).all() for a, b in views)
+
+
+def test_memory_is_used_again(ds: LMDBDataset) -> None:
+    loader = Loader(ds, 8, num_threads=2, prefetch=1)
+    places = {batch.hr.data_ptr() for _ in range(30) for batch in loader}
+    assert len(places) <= (2 + 1 + 2) * 8
+
+
+def test_memory_stays_flat_over_a_thousand_epochs(ds: LMDBDataset) -> None:
+    def anonymous() -> int:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+        pytest.skip("the system does not tell")
+
+    loader = Loader(ds, 16, transforms=[RandomDihedral()], num_threads=2)
+    for _ in range(50):
+        for _ in loader:
+            pass
+    gc.collect()
+    before = anonymous()
+    for _ in range(1000):
+        for _ in loader:
+            pass
+    gc.collect()
+    assert anonymous() - before < 4 * 2**20
+    assert len(loader_threads()) == 2
+
+
+def damaged(path: Path, into: Path, sample: int) -> LMDBDataset:
+    """Return a copy of a dataset in which a byte of one sample's `hr` is another."""
+    into.mkdir()
+    for file in path.iterdir():
+        (into / file.name).write_bytes(file.read_bytes())
+    at = int(LMDBDataset(path).reader.index.arrays["hr.offset"][sample])
+    with open(into / "data.mdb", "r+b") as file:
+        file.seek(at + 5)
+        byte = file.read(1)[0]
+        file.seek(at + 5)
+        file.write(bytes([byte ^ 1]))
+    return LMDBDataset(into)
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_damage_reaches_the_loop_with_its_sample_after_the_batches_before_it(
+    path: Path, tmp_path: Path, io: Any
+) -> None:
+    ds = damaged(path, tmp_path / "x", 42)
+    loader = Loader(ds, 5, order="sequential", num_threads=2, io=io)
+    seen: list[int] = []
+    with pytest.raises(CorruptError, match=r"field 'hr' of sample 42.*checksum"):
+        for batch in loader:
+            seen += batch.number.tolist()
+    assert seen == list(range(40))
+    assert sorted(numbers(Loader(ds, 5, verify=False, io=io))) == list(range(COUNT))
+
+
+def test_an_error_of_a_function_reaches_the_loop_and_the_next_epoch_works(ds: LMDBDataset) -> None:
+    fail = [True]
+
+    def function(batch: Any) -> Any:
+        if fail[0] and 17 in batch.number.tolist():
+            raise ZeroDivisionError("mine")
+        return batch
+
+    loader = Loader(ds, 4, transforms=[function], num_threads=2)
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        numbers(loader)
+    fail[0] = False
+    assert sorted(numbers(loader)) == list(range(COUNT))
+
+
+def test_functions_get_whole_batches_after_the_compiled_transforms(ds: LMDBDataset) -> None:
+    def function(batch: Any) -> Any:
+        assert batch.hr.dtype == torch.float32
+        return batch.hr.mean((1, 2, 3)), batch.number
+
+    loader = Loader(ds, 10, transforms=[ToDtype(torch.float32, scale=False), function, lambda pair: pair[::-1]])
+    for batch_numbers, means in loader:
+        expected = torch.stack([ds[n].hr.float().mean() for n in batch_numbers.tolist()])
+        assert torch.allclose(means, expected)
+
+
+def test_a_datasets_own_transform_is_called_sample_by_sample(path: Path) -> None:
+    class Mine(LMDBDataset):
+        def transform(self, sample: Any) -> Any:
+            return {"n": sample.number, "hr": sample.hr.float() / 255}
+
+    loader = Loader(Mine(path), 10, transforms=[CenterCrop(8)], num_threads=2)
+    plain = Loader(LMDBDataset(path), 10, transforms=[CenterCrop(8), ToDtype(torch.float32, scale=True)])
+    for mine, expected in zip(loader, plain, strict=True):
+        assert mine["n"].tolist() == expected.number.tolist()
+        assert torch.allclose(mine["hr"], expected.hr)
+
+
+def test_a_scaled_view_and_a_transformed_one_are_read_as_such(ds: LMDBDataset) -> None:
+    for view in (ds.scaled(), ds.transformed([ToDtype(torch.float32, True)]), ds.transformed([RandomCrop(4)]).scaled()):
+        batch = next(iter(Loader(view, 8, order="sequential")))
+        assert batch.hr.dtype == torch.float32
+        assert float(batch.hr.max()) <= 1
+    loader = Loader(ds.transformed([RandomCrop(4), RandomDihedral()], seed=7), 8, order="sequential", seed=7)
+    view = ds.transformed([RandomCrop(4), RandomDihedral()], seed=7)
+    batches = list(loader)
+    assert torch.equal(torch.cat([b.hr for b in batches]), torch.stack([view[i].hr for i in range(COUNT)]))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.float32])
+def test_channels_last_batches_hold_the_same_values(ds: LMDBDataset, dtype: torch.dtype) -> None:
+    scale = dtype != torch.uint8
+    transforms = [ToDtype(dtype, scale=scale), *([Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.4])] if scale else [])]
+    plain = next(iter(Loader(ds, 12, transforms=transforms)))
+    last = next(iter(Loader(ds, 12, transforms=transforms, memory_format=torch.channels_last)))
+    assert last.hr.is_contiguous(memory_format=torch.channels_last)
+    assert plain.hr.is_contiguous()
+    assert torch.equal(plain.hr, last.hr)
+
+
+def test_breaking_out_of_the_loop_and_exceptions_in_it_leave_a_usable_loader(ds: LMDBDataset) -> None:
+    loader = Loader(ds, 4, num_threads=2)
+    for _ in loader:
+        break
+    with pytest.raises(KeyError):
+        for _ in loader:
+            raise KeyError
+    assert sorted(numbers(loader)) == list(range(COUNT))
+    loader.close()
+    assert loader_threads() == []
+    assert sorted(numbers(loader)) == list(range(COUNT))
+
+
+def test_deleting_the_loader_in_the_middle_ends_its_threads(ds: LMDBDataset) -> None:
+    loader = Loader(ds, 4, num_threads=2)
+    batches = iter(loader)
+    next(batches)
+    assert len(loader_threads()) == 2
+    del loader
+    next(batches)  # the iterator lives on
+    del batches
+
+
+def test_iterators_that_outlive_their_loader_finish(ds: LMDBDataset) -> None:
+    assert sorted(numbers(iter(Loader(ds, 4, num_threads=2)))) == list(range(COUNT))
+
+
+def test_threads_and_buffers_survive_from_epoch_to_epoch(ds: LMDBDataset) -> None:
+    loader = Loader(ds, 4, num_threads=2)
+    numbers(loader)
+    before = {t.ident for t in threading.enumerate() if t.name.startswith("lmdbloader")}
+    numbers(loader)
+    assert {t.ident for t in threading.enumerate() if t.name.startswith("lmdbloader")} == before
+
+
+def run(code: str, path: Path, *, seconds: float = 60, signal: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter; it must end by itself."""
+    return subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=seconds, cwd=PACKAGE, check=False
+    )  # fmt: skip
+
+
+BEGIN = "import sys, lmdbloader; ds = lmdbloader.LMDBDataset(sys.argv[1]); loader = lmdbloader.Loader(ds, 4)\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "code_of_exit"),
+    [
+        ("it = iter(loader); next(it)", 0),
+        ("it = iter(loader); next(it); sys.exit(3)", 3),
+        ("for batch in loader: raise ValueError('mine')", 1),
+        ("import threading\nfor batch in loader: break\nassert threading.active_count() > 1", 0),
+    ],
+)
+def test_the_interpreter_exits_at_once_whatever_is_under_way(path: Path, code: str, code_of_exit: int) -> None:
+    child = run(BEGIN + code, path)
+    assert child.returncode == code_of_exit, child.stderr
+    assert ("mine" in child.stderr) == (code_of_exit == 1)
+
+
+def test_ctrl_c_ends_a_loop_that_waits_for_a_batch(path: Path) -> None:
+    code = BEGIN + (
+        "import os, signal, threading, time\n"
+        "batch = next(iter(loader))\n"
+        "def slow(batch): time.sleep(0.3); return batch\n"
+        "loader = lmdbloader.Loader(ds, 4, transforms=[slow], num_threads=1)\n"
+        "threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
+        "try:\n"
+        "    for epoch in range(100):\n"
+        "        for batch in loader: pass\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+        "print(sum(1 for _ in lmdbloader.Loader(ds, 4)))\n"
+    )
+    child = run(code, path)
+    assert child.stdout.split() == ["interrupted", "21"], child.stderr
+
+
+def test_a_forked_child_has_threads_of_its_own(ds: LMDBDataset) -> None:
+    loader = Loader(ds, 8, seed=2, num_threads=2)
+    expected = numbers(loader)
+    loader.set_epoch(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, from Python 3.12 on
+        child = os.fork()
+    if child == 0:
+        os._exit(0 if numbers(loader) == expected else 1)
+    deadline = time.monotonic() + 60
+    while (found := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        assert time.monotonic() < deadline, "the child hangs"
+        time.sleep(0.01)
+    assert found[1] == 0
+    assert numbers(loader) == expected
+
+
+def test_a_loader_pickles_and_goes_on_with_the_same_epoch(ds: LMDBDataset) -> None:
+    loader = Loader(ds, 8, seed=2, transforms=[RandomCrop(8)], num_threads=1)
+    numbers(loader)
+    other = pickle.loads(pickle.dumps(loader))
+    for a, b in zip(loader, other, strict=True):
+        assert torch.equal(a.hr, b.hr)
+
+
+def test_more_threads_than_cores_are_warned_of_and_work(ds: LMDBDataset) -> None:
+    with pytest.warns(UserWarning, match=r"num_threads=1000, and this process may use"):
+        Loader(ds, 4, num_threads=1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        loader = Loader(ds, 4, num_threads=9)
+    assert sorted(numbers(loader)) == list(range(COUNT))
+
+
+def test_benchmark_measures_and_leaves_the_epoch(ds: LMDBDataset) -> None:
+    loader = Loader(ds, 8, seed=4)
+    found = loader.benchmark(seconds=0.05)
+    assert found.samples_per_s > 0
+    assert 0 < found.p50_seconds <= found.p99_seconds
+    assert found.num_batches >= 1
+    assert numbers(loader) == numbers(Loader(ds, 8, seed=4))
+    with pytest.raises(OptionError, match="no batch"):
+        Loader(ds[:3], 8, drop_last=True).benchmark(0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"prefetch": -1}, "prefetch=-1"),
+        ({"num_threads": 0}, "num_threads=0"),
+        ({"order": "shuffled"}, "order='shuffled'"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": 2**64}, "seed=18446744073709551616"),
+        ({"shard": (2, 2)}, r"shard=\(2, 2\)"),
+        ({"io": "direct"}, "io='direct'"),
+        ({"memory_format": torch.preserve_format}, "memory_format"),
+        ({"transforms": [3]}, "3 is neither"),
+        ({"transforms": [len, RandomCrop(4)]}, "Move them last"),
+        ({"transforms": [RandomCrop(98)]}, "a crop is larger than the image"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(ds: LMDBDataset, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Loader(ds, **{"batch_size": 4, **options})
+
+
+def test_other_datasets_and_other_getitems_are_refused(ds: LMDBDataset, path: Path) -> None:
+    with pytest.raises(OptionError, match="expected an LMDBDataset"):
+        Loader(torch.utils.data.TensorDataset(torch.zeros(3)), 1)  # type: ignore[arg-type]
+
+    class Other(LMDBDataset):
+        def __getitem__(self, index: Any) -> Any:
+            return 0
+
+    with pytest.raises(OptionError, match="overrides __getitem__"):
+        Loader(Other(path), 1)
+
+
+def test_auto_shard_asks_torch_distributed(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (Loader(ds, 4, shard="auto").rank, Loader(ds, 4, shard="auto").world_size) == (0, 1)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(OptionError, match="init_process_group"):
+        Loader(ds, 4, shard="auto")
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    loader = Loader(ds, 4, shard="auto")
+    assert (loader.rank, loader.world_size) == (1, 2)
+
+
+def test_a_device_that_is_not_there_leaves_batches_on_the_cpu(ds: LMDBDataset, caplog: Any) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    loader = Loader(ds, 4, device="cuda")
+    assert "no CUDA device" in caplog.text
+    assert next(iter(loader)).hr.device.type == "cpu"
+
+
+def test_an_empty_dataset_and_one_without_images(tmp_path: Path, ds: LMDBDataset) -> None:
+    assert list(Loader(ds[:0], 4)) == []
+    lmdbloader.write(({"n": i, "v": np.full((2, 2), i, np.float32)} for i in range(9)), tmp_path / "n")
+    loader = Loader(LMDBDataset(tmp_path / "n"), 4, order="sequential")
+    assert [b.n.tolist() for b in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
+    assert next(iter(loader)).v.shape == (4, 2, 2)
+
+
+def test_a_file_that_is_cut_short_while_it_is_read_is_an_error_with_pread(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    for file in path.iterdir():
+        (tmp_path / "x" / file.name).write_bytes(file.read_bytes())
+    loader = Loader(LMDBDataset(tmp_path / "x"), 4, order="sequential", io="pread", num_threads=1)
+    assert len(numbers(loader)) == COUNT
+    os.truncate(tmp_path / "x" / "data.mdb", 20_000)
+    with pytest.raises(CorruptError, match="lie outside of the file"):
+        numbers(loader)
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_a_dataset_that_is_replaced_while_it_is_read_stays_what_it_was(path: Path, tmp_path: Path, io: Any) -> None:
+    for name, fill in (("a", 1), ("b", 2)):
+        samples = ({"image": np.full((16, 16, 3), fill, np.uint8)} for _ in range(30))
+        lmdbloader.write(samples, tmp_path / name)
+    loader = Loader(LMDBDataset(tmp_path / "a"), 4, io=io)
+    (tmp_path / "a").rename(tmp_path / "old")
+    (tmp_path / "b").rename(tmp_path / "a")
+    assert all((batch.image == 1).all() for batch in loader)
