@@ -51,19 +51,29 @@ def kernel(function: Callable[..., Any]) -> Any:
 def _sources_digest(module: str) -> str:
     """Return a digest of the sources of a module and of all that it imports from this package."""
     sources: dict[str, bytes] = {}
-    waiting = [module]
+    waiting = {module}
     while waiting:
         name = waiting.pop()
-        path = _PACKAGE.parent.joinpath(*name.split(".")).with_suffix(".py")
-        if name in sources or not path.is_file():  # a name in a module, or a package: those define nothing
-            continue
-        sources[name] = path.read_bytes()
-        for imported, names in _IMPORT.findall(sources[name].decode("utf-8", "replace")):
-            waiting += [imported, *(f"{imported}.{word}" for word in re.findall(r"\w+", names))]
+        source, imports = _source(name)
+        if source:
+            sources[name] = source
+            waiting |= imports - sources.keys()
     digest = hashlib.sha256()
     for name, source in sorted(sources.items()):
         digest.update(f"{name} {len(source)}\n".encode() + source)
     return digest.hexdigest()
+
+
+@cache
+def _source(module: str) -> tuple[bytes, frozenset[str]]:
+    """Return a module's source and what it may import; nothing for what is no module: a package, or a name in one."""
+    try:
+        source = _PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py").read_bytes()
+    except OSError:
+        return b"", frozenset()
+    found = _IMPORT.findall(source.decode("utf-8", "replace"))
+    inside = {f"{name}.{word}" for name, words in found for word in re.findall(r"\w+", words)}
+    return source, frozenset({name for name, _ in found} | inside)
 
 
 class _KernelCache:
@@ -188,7 +198,7 @@ def _announce(folder: str | None) -> None:
         else "in every process, as no folder to keep them in can be written to; name one in NUMBA_CACHE_DIR"
     )
     logging.getLogger("lmdbloader").warning(
-        "lmdbloader: compiling the kernels for this processor, which may take half a minute: %s", kept
+        "lmdbloader: compiling the kernels for this processor, which may take a minute or two: %s", kept
     )
 
 
