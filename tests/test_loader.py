@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -315,49 +313,6 @@ def test_threads_and_buffers_survive_from_epoch_to_epoch(ds: LMDBDataset) -> Non
     before = {t.ident for t in threading.enumerate() if t.name.startswith("lmdbloader")}
     numbers(loader)
     assert {t.ident for t in threading.enumerate() if t.name.startswith("lmdbloader")} == before
-
-
-def run(code: str, path: Path, *, seconds: float = 60, signal: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh interpreter; it must end by itself."""
-    return subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=seconds, cwd=PACKAGE, check=False
-    )  # fmt: skip
-
-
-BEGIN = "import sys, lmdbloader; ds = lmdbloader.LMDBDataset(sys.argv[1]); loader = lmdbloader.Loader(ds, 4)\n"
-
-
-@pytest.mark.parametrize(
-    ("code", "code_of_exit"),
-    [
-        ("it = iter(loader); next(it)", 0),
-        ("it = iter(loader); next(it); sys.exit(3)", 3),
-        ("for batch in loader: raise ValueError('mine')", 1),
-        ("import threading\nfor batch in loader: break\nassert threading.active_count() > 1", 0),
-    ],
-)
-def test_the_interpreter_exits_at_once_whatever_is_under_way(path: Path, code: str, code_of_exit: int) -> None:
-    child = run(BEGIN + code, path)
-    assert child.returncode == code_of_exit, child.stderr
-    assert ("mine" in child.stderr) == (code_of_exit == 1)
-
-
-def test_ctrl_c_ends_a_loop_that_waits_for_a_batch(path: Path) -> None:
-    code = BEGIN + (
-        "import os, signal, threading, time\n"
-        "batch = next(iter(loader))\n"
-        "def slow(batch): time.sleep(0.3); return batch\n"
-        "loader = lmdbloader.Loader(ds, 4, transforms=[slow], num_threads=1)\n"
-        "threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
-        "try:\n"
-        "    for epoch in range(100):\n"
-        "        for batch in loader: pass\n"
-        "except KeyboardInterrupt:\n"
-        "    print('interrupted')\n"
-        "print(sum(1 for _ in lmdbloader.Loader(ds, 4)))\n"
-    )
-    child = run(code, path)
-    assert child.stdout.split() == ["interrupted", "21"], child.stderr
 
 
 def test_a_forked_child_has_threads_of_its_own(ds: LMDBDataset) -> None:

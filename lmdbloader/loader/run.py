@@ -1,0 +1,100 @@
+"""One pass through an epoch: groups of batches that threads read, and the iterator that hands them out in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.loader.source import Source
+from lmdbloader.loader.threads import Threads
+from lmdbloader.sampling import EpochOrder
+
+I64 = npt.NDArray[np.int64]
+
+
+class Run:
+    """One pass through an epoch: what the threads and the iterator share."""
+
+    def __init__(
+        self, source: Source, epoch: int, order: EpochOrder, starts: I64, stops: I64, batches_at_once: int
+    ) -> None:
+        self._source, self._epoch, self._order = source, epoch, order
+        self._starts, self._stops, self._at_once = starts, stops, batches_at_once
+        self._ahead = source.ahead(order, starts, stops)
+        self.num_groups = -(-len(starts) // batches_at_once)
+        self.results: SimpleQueue[tuple[int, list[Any], BaseException | None]] = SimpleQueue()
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Let the threads skip what they have not begun."""
+        self.cancelled = True
+        self._ahead.close()
+
+    def read_group(self, group: int) -> None:
+        """Read some batches that follow each other and put them into `results`, with the error that ended it."""
+        if self.cancelled:
+            return
+        error = None
+        first = group * self._at_once
+        end = min(first + self._at_once, len(self._starts))
+        try:
+            self._ahead.need(first, end)
+            batches = self._source.read(self._samples(first, end), self._epoch)
+        except BaseException:
+            batches, error = self._read_singly(group)
+        self.results.put((group, batches, error))
+
+    def _samples(self, first: int, end: int) -> I64:
+        starts, stops = self._starts[first:end], self._stops[first:end]
+        if len(starts) == 1 or (starts[1:] == stops[:-1]).all():
+            return self._order.samples[starts[0] : stops[-1]]
+        return np.concatenate([self._order.samples[a:b] for a, b in zip(starts, stops, strict=True)])
+
+    def _read_singly(self, group: int) -> tuple[list[Any], BaseException | None]:
+        """Return the batches of a group up to the one that cannot be read."""
+        batches: list[Any] = []
+        for number in range(group * self._at_once, min((group + 1) * self._at_once, len(self._starts))):
+            try:
+                batches += self._source.read(self._samples(number, number + 1), self._epoch)
+            except BaseException as error:
+                return batches, error
+        return batches, None
+
+
+def deliver(run: Run, threads: Threads, ahead: int) -> Iterator[Any]:
+    """Yield the batches of a run in order, keeping so many groups under way."""
+    arrived: dict[int, Any] = {}
+    submitted = 0
+    try:
+        for group in range(run.num_groups):
+            while submitted < min(group + ahead, run.num_groups):
+                threads.submit(_Job(run, submitted))
+                submitted += 1
+            while group not in arrived:
+                result = run.results.get()
+                arrived[result[0]] = result
+                del result  # a batch that nobody else holds is free for reuse
+            _, found, error = arrived.pop(group)
+            found.reverse()
+            while found:
+                yield found.pop()
+            if error is not None:
+                raise error
+    finally:
+        run.cancel()
+
+
+class _Job:
+    """One group of a run, to be read."""
+
+    __slots__ = ("_group", "_run")
+
+    def __init__(self, run: Run, group: int) -> None:
+        self._run, self._group = run, group
+
+    def __call__(self) -> None:
+        self._run.read_group(self._group)

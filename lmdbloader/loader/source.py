@@ -1,0 +1,130 @@
+"""What the Loader's threads read from: pipelines, memory and functions, from sample numbers to finished batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.batches import Batch, sample_type
+from lmdbloader.columns import read_batch_values
+from lmdbloader.dataset import LMDBDataset
+from lmdbloader.format import CODEC_TILES
+from lmdbloader.loader.ahead import Ahead
+from lmdbloader.loader.memory import BatchMemory
+from lmdbloader.loading import collate, stacked
+from lmdbloader.pipeline import Output, Pipeline, Scratch
+from lmdbloader.sampling import EpochOrder, Order, epoch_order
+from lmdbloader.transforms import Transform
+
+I64 = npt.NDArray[np.int64]
+
+
+class Source:
+    """Reads batches; it knows nothing of the Loader, which ends the threads when it is deleted."""
+
+    def __init__(
+        self,
+        dataset: LMDBDataset,
+        transforms: Sequence[Transform],
+        functions: Sequence[Callable[[Any], Any]],
+        batch_size: int,
+        *,
+        seed: int,
+        channels_last: bool,
+        keep: int,
+        pinned: bool,
+        verify: bool,
+        by_descriptor: bool,
+    ) -> None:
+        self._dataset, self._functions, self._batch_size = dataset, tuple(functions), batch_size
+        self._descriptor = dataset.reader.descriptor if by_descriptor else -1
+        everything = np.arange(len(dataset), dtype=np.int64)
+        self._images = [name for name, f in dataset.fields.items() if f.kind == "image"]
+        self._others = [f for f in dataset.fields.values() if f.kind != "image"]
+        self.pipeline = Pipeline(
+            dataset.reader,
+            self._images,
+            transforms,
+            rows=dataset.rows_of(everything),
+            seed=seed,
+            channels_last=channels_last,
+            verify=verify,
+            descriptor=self._descriptor,
+        )
+        self._memory = [
+            BatchMemory((batch_size, *o.stored_shape), o.values.carrier, keep=keep, pinned=pinned)
+            for o in self.pipeline.outputs
+        ]
+        self._type = sample_type(tuple(dataset.fields))
+        self._places = [list(dataset.fields).index(name) for name in self._images]
+        self._scratch: list[Scratch] = []
+        self._extents: tuple[I64, I64] | None = None
+
+    def order(self, order: Order, seed: int, epoch: int) -> EpochOrder:
+        """Return the order of an epoch."""
+        if self._extents is None:
+            rows = self._dataset.rows_of(np.arange(len(self._dataset), dtype=np.int64))
+            self._extents = self._dataset.reader.extents(tuple(self._dataset.fields), rows)
+        offset, nbytes = self._extents
+        return epoch_order(order, seed=seed, epoch=epoch, offset=offset, nbytes=nbytes)
+
+    def ahead(self, order: EpochOrder, starts: I64, stops: I64) -> Ahead:
+        """Return what brings in the bytes of a rank's coming batches."""
+        cut = {o.name for o in self.pipeline.outputs if self._is_cut_from_large(o)}
+        payloads = [name for name, f in self._dataset.fields.items() if f.is_payload and name not in cut]
+        return Ahead(self._dataset.reader, payloads, self._dataset.rows_of, order, starts, stops)
+
+    def _is_cut_from_large(self, output: Output) -> bool:
+        """Return whether small windows of a field's large images are read: which ones, nobody knows ahead."""
+        arrays = self._dataset.reader.index.arrays
+        codec, raw = arrays[f"{output.name}.codec"], arrays[f"{output.name}.raw_nbytes"]
+        return bool((codec == CODEC_TILES).any() and 2 * math.prod(output.shape) < raw.mean())
+
+    def read(self, samples: I64, epoch: int) -> list[Any]:
+        """Return the batches of samples (n,), all of batch_size but the last."""
+        rows = self._dataset.rows_of(samples)
+        starts = range(0, len(samples), self._batch_size)
+        batches: list[list[Any]] = [[None] * len(self._type._fields) for _ in starts]
+        self._read_images(rows, samples, epoch, batches)
+        for f in self._others:
+            place = self._type._fields.index(f.name)
+            for batch, start in zip(batches, starts, strict=True):
+                column = read_batch_values(
+                    self._dataset.reader, f, rows[start : start + self._batch_size], self._descriptor
+                )
+                batch[place] = stacked(f.name, column)
+        finished = [self._type(*batch) for batch in batches]
+        if self._dataset.has_own_transform:
+            finished = [self._transformed(batch) for batch in finished]
+        for function in self._functions:
+            finished = [function(batch) for batch in finished]
+        return finished
+
+    def _read_images(self, rows: I64, samples: I64, epoch: int, batches: list[list[Any]]) -> None:
+        addresses = np.empty((len(batches), len(self._memory)), np.int64)
+        for number, batch in enumerate(batches):
+            for f, memory in enumerate(self._memory):
+                batch[self._places[f]], addresses[number, f] = memory.take()
+        try:
+            scratch = self._scratch.pop()
+        except IndexError:
+            scratch = self.pipeline.scratch()
+        try:
+            self.pipeline.read(rows, samples, epoch, addresses, self._batch_size, scratch)
+        finally:
+            self._scratch.append(scratch)
+        short = len(rows) % self._batch_size
+        for f, output in enumerate(self.pipeline.outputs):
+            for batch in batches:
+                batch[self._places[f]] = output.finished(batch[self._places[f]])
+            if short:
+                batches[-1][self._places[f]] = batches[-1][self._places[f]][:short]
+
+    def _transformed(self, batch: Any) -> Any:
+        """Return a batch whose samples went through the dataset's own transform one by one."""
+        columns = dict(zip(self._type._fields, batch, strict=True))
+        return collate([self._dataset.transform(sample) for sample in Batch(columns, len(batch[0]))])
