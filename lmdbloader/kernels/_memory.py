@@ -1,4 +1,4 @@
-"""Raw memory in kernels: arrays over addresses, loads ahead of need, and blocks of bytes transposed in registers."""
+"""Raw memory in kernels: arrays over addresses, the bits of floats, and blocks of bytes transposed in registers."""
 
 from __future__ import annotations
 
@@ -73,21 +73,6 @@ def part(array, at, count):
     and then counts from the end.
     """
     return array_at(array.ctypes.data + np.uint64(at * array.itemsize), count, array)
-
-
-@intrinsic
-def prefetch(typing_context, address):
-    """Ask for the cache line at an address; any address is allowed."""
-
-    def generate(context, builder, signature, arguments):
-        pointer = builder.inttoptr(arguments[0], _I8.as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        # read, keep in the second-level cache, data
-        builder.call(function, [pointer, _I32(0), _I32(2), _I32(1)])
-        return context.get_dummy_value()
-
-    return types.void(types.uint64), generate
 
 
 @intrinsic

@@ -6,7 +6,7 @@ import numpy as np
 
 from lmdbloader.format import CODEC_RAW
 from lmdbloader.kernels._compile import kernel
-from lmdbloader.kernels._memory import array_at, i64_at, prefetch, u8_at, u16_at, u32_at, u64_at
+from lmdbloader.kernels._memory import array_at, i64_at, u8_at, u16_at, u32_at, u64_at
 from lmdbloader.kernels.antialias import resize_window
 from lmdbloader.kernels.color import jitter
 from lmdbloader.kernels.decode import (
@@ -51,10 +51,6 @@ NUM_DESCRIBED = 10
 # Columns of the scratch addresses: stored bytes, one tile, decoded pixels, two images on the way, and the bytes of each
 # of these two.
 ROOM_STORED, ROOM_TILE, ROOM_PIXELS, ROOM_FIRST, ROOM_SECOND, ROOM_NBYTES = range(6)
-
-_LINE = 64
-# Payloads up to this size are asked for while the one before them is worked on; larger ones would push it out.
-_AHEAD_NBYTES = 64 * 1024
 
 
 @kernel
@@ -185,16 +181,6 @@ def _read_image(file, i, columns, verify, described, affine, geometry, color, ro
 
 
 @kernel
-def _ask_for(file, i, columns):
-    """Start loading a payload into the cache."""
-    nbytes = np.int64(u32_at(columns[STORED], i + 1)[i])
-    if nbytes <= _AHEAD_NBYTES:
-        start = np.uint64(file[0]) + np.uint64(i64_at(columns[OFFSET], i + 1)[i])
-        for k in range(0, nbytes, _LINE):
-            prefetch(start + np.uint64(k))
-
-
-@kernel
 def assemble(
     file, verify, columns, described, affine, erased, program, seed, epoch, rows, samples, out, batch_size,
     rooms, scratch, drawn, failed,
@@ -228,9 +214,6 @@ def assemble(
     for j in range(rows.shape[0]):
         failed[0] = j
         failed[1] = 0
-        if j + 1 < rows.shape[0] and file[2] < 0:
-            for f in range(num_fields):
-                _ask_for(file, rows[j + 1], columns[f])
         i = rows[j]
         for f in range(num_fields):
             geometry[f, 0, HEIGHT] = u32_at(columns[f, IMAGE_HEIGHT], i + 1)[i]
