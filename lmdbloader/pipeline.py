@@ -183,10 +183,7 @@ class Pipeline:
         sizes = [column[rows] for columns in self._columns for column in columns[5:7]]
         if all(bool((size == size[0]).all()) for size in sizes):
             rows = rows[:1]
-        shapes, failed = np.zeros((len(self.fields), 4), np.int64), np.zeros(2, np.int64)
-        status = _kernels().measure(self.addresses, self._operations, rows, self._drawn(self._most), shapes, failed)
-        if status:
-            raise self._error(status, int(rows[failed[0]]), 0)
+        shapes = self._measure_shapes(rows)
         outputs = []
         for f, (low_height, height, low_width, width) in enumerate(shapes.tolist()):
             if (low_height, low_width) != (height, width):
@@ -199,6 +196,21 @@ class Pipeline:
             channels = int(self._columns[f][7][rows[0]])
             outputs.append(Output(self.fields[f], (channels, height, width), self.program.values[f], channels_last))
         return tuple(outputs)
+
+    def _measure_shapes(self, rows: I64) -> I64:
+        """Return the least and most height and width (fields, 4) that come out; note the most that is on the way."""
+        shapes = np.zeros((len(self.fields), 4), np.int64)
+        if len(self.program.whole) == 0:  # images stay as they are, and a kernel takes its time to load
+            for f, columns in enumerate(self._columns):
+                height, width = (columns[part][rows].astype(np.int64) for part in (5, 6))
+                shapes[f] = height.min(), height.max(), width.min(), width.max()
+                self._most = np.maximum(self._most, [(height * width).max(), height.max(), width.max()])
+            return shapes
+        failed = np.zeros(2, np.int64)
+        status = _kernels().measure(self.addresses, self._operations, rows, self._drawn(self._most), shapes, failed)
+        if status:
+            raise self._error(status, int(rows[failed[0]]), 0)
+        return shapes
 
     def _describe(self) -> None:
         described, affine, self._tables = [], [], []

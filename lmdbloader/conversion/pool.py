@@ -32,11 +32,7 @@ TASK_SOURCES = 512
 WORTH_A_WORKER_NBYTES = 16 * 2**20
 _TASKS_AHEAD = 2
 _PARTS_AHEAD = 3
-# numba imports scipy where it is installed, for linear algebra that no kernel here needs: a third of a worker's start.
-_START = (
-    "import sys; sys.path[:] = {path!r}; sys.modules['scipy'] = None; "
-    "from lmdbloader.conversion.pool import serve; serve({handle})"
-)
+_START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool import serve; serve({handle})"
 # What a worker sends after the last part of a task; what the parent sends when it has taken a part, or before a task.
 _END, _TAKEN, _TASK = "end", "taken", "task"
 

@@ -16,7 +16,6 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lmdbloader.codecs import checksum
 from lmdbloader.errors import CorruptError, FormatError, OptionError
@@ -300,7 +299,7 @@ def content_digest(columns: Iterator[tuple[str, Any]]) -> str:
 def _framed_texts(values: Any) -> Iterator[bytes]:
     """Yield every text with its length in front; one that a dictionary holds is encoded once, not once a row."""
     is_dictionary = pa.types.is_dictionary(values.type)
-    numbers = pc.unique(values.indices) if is_dictionary else None
+    numbers = values.indices.unique() if is_dictionary else None
     texts = values.dictionary.take(numbers) if is_dictionary else values
     data = [text.encode() for text in texts.to_pylist()]
     framed = [len(text).to_bytes(8, "little") + text for text in data]

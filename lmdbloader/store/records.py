@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lmdbloader.codecs import Payloads, checksum
 from lmdbloader.errors import CorruptError, OptionError
@@ -100,6 +99,8 @@ def _array(chunk: Chunk, column: pa.Field) -> pa.Array:
         values = getattr(chunk.payloads[field_name], part)
     if not pa.types.is_run_end_encoded(column.type):
         return pa.array(values, column.type)
+    import pyarrow.compute as pc  # no reader of a dataset needs it, and importing it takes a tenth of a second
+
     return pc.run_end_encode(pa.array(values, column.type.value_type), run_end_type=column.type.run_end_type)
 
 
@@ -122,6 +123,8 @@ def decode_block(
     """
     if (found := checksum(value)) != expected:
         raise CorruptError(f"{where}: checksum {found:016x}, expected {expected:016x}; the stored bytes were damaged")
+    import pyarrow.compute as pc
+
     buffer = pa.py_buffer(value)
     try:
         batch = pa.ipc.read_record_batch(buffer, schema)
