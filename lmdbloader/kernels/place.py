@@ -76,6 +76,25 @@ def transpose_plane(source, row, out, out_row, height, width):
 
 
 @kernel
+def _place_plane(source, origin, row, g, fill, out):
+    """Write the result of a geometry for one plane, whose first value is source[origin]; see `place`."""
+    height, width = g[HEIGHT], g[WIDTH]
+    if is_filled(g):
+        for i in range(height * width):
+            out[i] = fill
+    top, left, h, w = g[TOP], g[LEFT], g[BOTTOM] - g[TOP], g[RIGHT] - g[LEFT]
+    if h <= 0 or w <= 0:
+        return
+    down, across = g[DOWN] * row, g[ACROSS]
+    start, target = origin + g[ROW] * row + g[COLUMN], top * width + left
+    if g[TRANSPOSED]:
+        _transpose(source, start + down * left + across * top, down, across, out, target, width, h, w)
+    else:
+        for y in range(h):
+            _copy_row(source, start + down * (top + y) + across * left, across, out, target + y * width, w)
+
+
+@kernel
 def place(source, row, plane, channels, g, out):
     """Write the result of a geometry as contiguous planes of the same type.
 
@@ -85,25 +104,9 @@ def place(source, row, plane, channels, g, out):
         g: (NUM_GEOMETRY,) int64, see `opcodes`.
         out: Of source's type, room for the planes.
     """
-    height, width = g[HEIGHT], g[WIDTH]
-    if is_filled(g):
-        for c in range(channels):
-            filled = part(out, c * height * width, height * width)
-            for i in range(height * width):
-                filled[i] = g[FILL + c]
-    top, left, h, w = g[TOP], g[LEFT], g[BOTTOM] - g[TOP], g[RIGHT] - g[LEFT]
-    if h <= 0 or w <= 0:
-        return
-    down, across = g[DOWN] * row, g[ACROSS]
+    count = g[HEIGHT] * g[WIDTH]
     for c in range(channels):
-        target = (c * height + top) * width + left
-        origin = c * plane + g[ROW] * row + g[COLUMN]
-        if g[TRANSPOSED]:
-            _transpose(source, origin + down * left + across * top, down, across, out, target, width, h, w)
-        else:
-            for y in range(h):
-                at = origin + down * (top + y) + across * left
-                _copy_row(source, at, across, out, target + y * width, w)
+        _place_plane(source, c * plane, row, g, g[FILL + c], part(out, c * count, count))
 
 
 @kernel
@@ -168,6 +171,22 @@ def _convert(pixels, out, step, kind, factor, term, table):
 
 
 @kernel
+def _convert_rows(source, start, down, across, height, width, out, factor, term):
+    """Convert rows of a plane, perhaps from the bottom up or from right to left, into float32 planes at `out`."""
+    last = np.uint64(width - 1)
+    for y in range(height):
+        floats = f32_at(out + np.uint64(4 * y * width), width)
+        if across == 1:
+            pixels = part(source, start + y * down, width)
+            for x in range(width):
+                floats[x] = np.float32(pixels[x]) * factor + term
+        else:
+            pixels = part(source, start + y * down - width + 1, width)
+            for x in range(width):
+                floats[x] = np.float32(pixels[last - np.uint64(x)]) * factor + term
+
+
+@kernel
 def _convert_rgb(red, green, blue, out, kind, affine):
     """Convert three channels into pixels (R, G, B) side by side; the three stores together become vector stores."""
     count = red.shape[0]
@@ -216,6 +235,22 @@ def finish(source, row, plane, channels, g, out, out_itemsize, channels_last, ki
     """
     height, width = g[HEIGHT], g[WIDTH]
     start, down = g[ROW] * row + g[COLUMN], g[DOWN] * row
+    if kind == FLOAT and not channels_last and not (g[TRANSPOSED] or is_filled(g) or (down == width and g[ACROSS] > 0)):
+        for c in range(channels):
+            _convert_rows(
+                source, start + c * plane, down, g[ACROSS], height, width,
+                out + np.uint64(4 * c * height * width), affine[c, 0], affine[c, 1],
+            )  # fmt: skip
+        return
+    if kind == FLOAT and not channels_last and (g[TRANSPOSED] or is_filled(g)):
+        # Plane by plane, so that what was placed is still in the fastest cache when it is converted.
+        for c in range(channels):
+            placed = part(spare, 0, height * width)
+            _place_plane(source, c * plane, row, g, g[FILL + c], placed)
+            _convert(
+                placed, out + np.uint64(4 * c * height * width), np.int64(1), kind, affine[c, 0], affine[c, 1], table
+            )
+        return
     if g[TRANSPOSED] or g[ACROSS] < 0 or is_filled(g):
         if kind == COPY and not channels_last:
             place(source, row, plane, channels, g, array_at(out, channels * height * width, source))

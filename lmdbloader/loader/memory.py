@@ -41,24 +41,18 @@ class BatchMemory:
         self._lock = threading.Lock()
         self._arrays: list[npt.NDArray[Any]] = []
         self._addresses: list[int] = []
-        self._next = 0
 
     def take(self) -> tuple[torch.Tensor, int]:
         """Return a tensor with anything in it, and its address."""
         arrays = self._arrays
         with self._lock:
-            count = len(arrays)
-            number = self._next
-            for _ in range(count):
-                if number >= count:
-                    number = 0
+            # Always from the first: the fewer arrays go round, the more of them the processor still has in its caches.
+            for number in range(len(arrays)):
                 if _count_references(arrays, number) == _FREE:
-                    self._next = number + 1
                     return torch.from_numpy(arrays[number]), self._addresses[number]
-                number += 1
             fresh = self._allocate()
             address: int = fresh.__array_interface__["data"][0]
-            if count >= self._keep:  # the oldest is somebody's, perhaps for long
+            if len(arrays) >= self._keep:  # the oldest is somebody's, perhaps for long
                 del arrays[0], self._addresses[0]
             arrays.append(fresh)
             self._addresses.append(address)
