@@ -26,6 +26,7 @@ from lmdbloader.superres import Evaluation, StepTimer, bicubic, build_model, eva
 from lmdbloader.superres.models import Model
 from lmdbloader.superres.tensors import merge_luma
 from lmdbloader.superres.training import cosine_rate
+from lmdbloader.transforms import RandomDihedral, ToDtype
 
 SCALE = 2
 PATCH_SIZE = 96
@@ -173,7 +174,7 @@ def measure_readers(loaders: dict[str, Iterable[Any]]) -> dict[str, float]:
     """Measure loaders by turns, so that whatever else the machine does falls on all of them.
 
     Args:
-        loaders: Name -> loader of (lr, hr) uint8 batches.
+        loaders: Name -> loader of (lr, hr) batches, uint8 or float32.
 
     Returns:
         Name -> pairs made into float32 batches per second, the median of the rounds.
@@ -191,10 +192,11 @@ def measure_readers(loaders: dict[str, Iterable[Any]]) -> dict[str, float]:
 
 
 def count_pairs(loader: Iterable[Any]) -> int:
-    """Read everything once, make float32 of it as training would, and return how many pairs there were."""
+    """Read everything once, make float32 of what is not yet, and return how many pairs there were."""
     num_pairs = 0
     for lr, hr in loader:
-        lr, hr = lr.float().div_(255), hr.float().div_(255)
+        if hr.dtype == torch.uint8:
+            lr, hr = lr.float().div_(255), hr.float().div_(255)
         num_pairs += len(hr)
     return num_pairs
 
@@ -314,7 +316,8 @@ def run(images: Path | None, output: Path, seconds: float) -> bool:
     print(f"4. Training SRCNN 9-1-5 from the dataset for {seconds:.0f} s", flush=True)
     torch.manual_seed(0)
     model = build_model("srcnn915", SCALE)
-    timer = train(model, lmdbloader.dataloader(patches, TRAIN_BATCH_SIZE, shuffle=True), seconds=seconds)
+    loader = lmdbloader.Loader(patches, TRAIN_BATCH_SIZE, transforms=[RandomDihedral()])
+    timer = train(model, loader, seconds=seconds)
     print(f"   {timer.num_steps:,} steps, {timer.summary()}")
 
     scores = evaluate(model, photographs, SCALE)
@@ -339,8 +342,8 @@ def compare_reading(patches: Any, folder: Path) -> None:
         )
         for workers in (0, cores)
     }
-    ours = lmdbloader.dataloader(chosen, READ_BATCH_SIZE, shuffle=True)
-    name = f"LMDB, lmdbloader.dataloader, {ours.num_workers} workers"
+    ours = lmdbloader.Loader(chosen, READ_BATCH_SIZE, transforms=[ToDtype(torch.float32, scale=True)])
+    name = f"LMDB, lmdbloader.Loader, {ours.num_threads} threads"
     rates = measure_readers({**loaders, name: ours})
     for label, rate in rates.items():
         print(f"   {label:42} {rate:10,.0f} pairs/s")

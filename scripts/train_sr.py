@@ -18,6 +18,7 @@ from lmdbloader.superres.checkpoints import load_checkpoint, save_checkpoint
 from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, pair_scale, score
 from lmdbloader.superres.models import MODEL_NAMES, build_model
 from lmdbloader.superres.training import StepTimer, cosine_rate, train_epoch
+from lmdbloader.transforms import RandomDihedral, RandomHorizontalFlip, RandomVerticalFlip, Transform
 
 
 def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -52,17 +53,14 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--seed", type=int, default=0, help="of the weights and the order of samples (default: %(default)s)"
     )
-    parser.add_argument(
-        "--num-workers", type=int, metavar="N", help="reading processes (default: measured for this machine)"
-    )
+    parser.add_argument("--no-augment", action="store_true", help="leave out the random flips and quarter turns")
+    parser.add_argument("--num-threads", type=positive, metavar="N", help="that read (default: one for each core)")
     parser.add_argument("--limit-steps", type=positive, metavar="N", help="at most N steps an epoch, for a quick try")
     options = parser.parse_args(argv)
     if options.lr is None:
         options.lr = 2e-4 if options.model == "residual" else 1e-3
     if not (math.isfinite(options.lr) and options.lr > 0):
         parser.error(f"argument --lr: must be a number above 0, not {options.lr}")
-    if options.num_workers is not None and options.num_workers < 0:
-        parser.error(f"argument --num-workers: must be 0 or more, not {options.num_workers}")
     if options.resume and options.checkpoint is None:
         parser.error("--resume continues from a file: name it with --checkpoint FILE")
     return options
@@ -97,6 +95,12 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def augmentation(dataset: lmdbloader.LMDBDataset) -> list[Transform]:
+    """Return the random flips, and for square patches quarter turns, that a model should not care about."""
+    height, width = dataset[0].hr.shape[-2:]
+    return [RandomDihedral()] if height == width else [RandomHorizontalFlip(), RandomVerticalFlip()]
+
+
 def train(options: argparse.Namespace) -> None:
     """Train as the options say, with a line for every epoch."""
     dataset = lmdbloader.LMDBDataset(options.dataset)
@@ -117,9 +121,14 @@ def train(options: argparse.Namespace) -> None:
         first_epoch = load_checkpoint(options.checkpoint, model=model, optimizer=optimizer, settings=settings)
         print(f"continuing {options.checkpoint} after epoch {first_epoch}")
 
-    order = torch.Generator()
-    workers = {} if options.num_workers is None else {"num_workers": options.num_workers}
-    loader = lmdbloader.dataloader(dataset, options.batch_size, shuffle=True, generator=order, **workers)
+    # What an epoch reads depends on its number and the seed alone, so a resumed run sees what an unbroken one would.
+    loader = lmdbloader.Loader(
+        dataset,
+        options.batch_size,
+        seed=options.seed,
+        transforms=[] if options.no_augment else augmentation(dataset),
+        num_threads=options.num_threads or "auto",
+    )
     num_steps = min(len(loader), options.limit_steps or len(loader))
     print(f"{options.model} x{scale} on {device}: {len(dataset):,} pairs, {num_steps:,} steps an epoch")
     baseline: Scores | None = None
@@ -128,8 +137,7 @@ def train(options: argparse.Namespace) -> None:
         print(f"bicubic on {len(validation):,} images: PSNR {baseline.psnr:.2f} dB, SSIM {baseline.ssim:.4f}")
 
     for epoch in range(first_epoch, options.epochs):
-        # The order is a function of seed and epoch alone, so that a resumed run sees what an unbroken one would.
-        order.manual_seed(options.seed + epoch)
+        loader.set_epoch(epoch)
         timer = StepTimer(device)
         with tqdm(total=num_steps, desc=f"epoch {epoch + 1}/{options.epochs}", disable=None, leave=False) as bar:
 
