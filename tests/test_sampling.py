@@ -1,0 +1,199 @@
+"""Orders are permutations that depend on seed and epoch alone; ranks share them out without a rest or a repetition."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmdbloader.errors import OptionError
+from lmdbloader.sampling import (
+    QuasiRandom,
+    batch_bounds,
+    check_order,
+    epoch_order,
+    mixing,
+    num_batches,
+    storage_reads,
+)
+
+ORDERS = ("random", "quasi_random", "sequential", QuasiRandom(1, 1), QuasiRandom(100, 1000), QuasiRandom(7, 10**9))
+
+
+def layout(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return offsets and lengths of samples that lie in a file one after the other, in no order."""
+    rng = np.random.default_rng(seed)
+    nbytes = rng.integers(1, 60, count)
+    at = np.cumsum(nbytes) - nbytes
+    chosen = rng.permutation(count)
+    return at[chosen], nbytes[chosen]
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 300), st.sampled_from(ORDERS), st.integers(0, 2**64 - 1), st.integers(0, 5))
+def test_every_order_has_every_sample_once(count: int, order: Any, seed: int, epoch: int) -> None:
+    offset, nbytes = layout(count)
+    found = epoch_order(order, seed=seed, epoch=epoch, offset=offset, nbytes=nbytes)
+    assert sorted(found.samples.tolist()) == list(range(count))
+    again = epoch_order(order, seed=seed, epoch=epoch, offset=offset, nbytes=nbytes)
+    assert (again.samples == found.samples).all()
+    if found.windows is not None:
+        assert found.windows[0] == 0
+        assert found.windows[-1] == count
+        assert (np.diff(found.windows) > 0).all()
+
+
+@pytest.mark.parametrize("order", ["random", "quasi_random", QuasiRandom(100, 1000)])
+def test_seeds_and_epochs_differ(order: Any) -> None:
+    offset, nbytes = layout(200)
+    orders = [
+        tuple(epoch_order(order, seed=seed, epoch=epoch, offset=offset, nbytes=nbytes).samples.tolist())
+        for seed in range(3)
+        for epoch in range(3)
+    ]
+    assert len(set(orders)) == 9
+
+
+def test_what_an_order_is_stays_what_it_is() -> None:
+    # A run that was interrupted continues with the order of another day's release: it must never change.
+    offset = np.arange(10) * 5
+    nbytes = np.full(10, 5)
+    found = [
+        epoch_order(order, seed=0, epoch=epoch, offset=offset, nbytes=nbytes).samples.tolist()
+        for order in ("random", QuasiRandom(10, 20), "sequential")
+        for epoch in (0, 1)
+    ]
+    assert found == GOLDEN
+
+
+GOLDEN = [
+    [7, 9, 3, 2, 1, 0, 8, 6, 5, 4],
+    [8, 1, 6, 2, 4, 9, 7, 5, 3, 0],
+    [4, 9, 5, 8, 1, 0, 7, 6, 2, 3],
+    [7, 5, 6, 4, 3, 2, 9, 8, 1, 0],
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
+]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_random_permutations_are_uniform(count: int) -> None:
+    offset, nbytes = layout(count)
+    draws = 2000 * math.factorial(count) // 2
+    found = Counter(
+        tuple(epoch_order("random", seed=11, epoch=epoch, offset=offset, nbytes=nbytes).samples.tolist())
+        for epoch in range(draws)
+    )
+    expected = draws / math.factorial(count)
+    assert len(found) == math.factorial(count)
+    chi_square = sum((n - expected) ** 2 / expected for n in found.values())
+    degrees = math.factorial(count) - 1
+    assert chi_square < degrees + 5 * math.sqrt(2 * degrees)
+
+
+def test_random_positions_are_uniform_in_a_larger_order() -> None:
+    offset, nbytes = layout(50)
+    positions = np.zeros((50, 50))
+    for epoch in range(4000):
+        samples = epoch_order("random", seed=1, epoch=epoch, offset=offset, nbytes=nbytes).samples
+        positions[samples, np.arange(50)] += 1
+    chi_square = ((positions - 80) ** 2 / 80).sum()
+    degrees = 49 * 49
+    assert abs(chi_square - degrees) < 5 * math.sqrt(2 * degrees)
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 300), st.integers(1, 500), st.integers(0, 3000), st.integers(0, 9))
+def test_quasi_random_windows_are_whole_blocks_of_neighbours(count: int, block: int, more: int, epoch: int) -> None:
+    offset, nbytes = layout(count, seed=epoch)
+    order = QuasiRandom(block, block + more)
+    found = epoch_order(order, seed=4, epoch=epoch, offset=offset, nbytes=nbytes)
+    assert found.windows is not None
+    # The blocks, the slow way: samples in the order of storage, a new block at every multiple of its size.
+    stored = np.argsort(offset)
+    blocks: dict[int, list[int]] = {}
+    at = 0
+    for sample in stored.tolist():
+        blocks.setdefault(at // block, []).append(sample)
+        at += int(nbytes[sample])
+    block_of = {sample: number for number, samples in blocks.items() for sample in samples}
+    sizes = {number: sum(int(nbytes[s]) for s in samples) for number, samples in blocks.items()}
+    for low, high in zip(found.windows[:-1].tolist(), found.windows[1:].tolist(), strict=True):
+        window = found.samples[low:high].tolist()
+        numbers = {block_of[sample] for sample in window}
+        assert sorted(window) == sorted(s for number in numbers for s in blocks[number])
+        if high < count and len(numbers) > 1:  # without its last block a window is smaller than what was asked for
+            assert sum(sizes[n] for n in numbers) - max(sizes[n] for n in numbers) < block + more
+
+
+def test_the_order_of_storage_is_read_in_windows_too() -> None:
+    offset, nbytes = np.arange(9) * 2**24, np.full(9, 2**24)
+    found = epoch_order("sequential", seed=0, epoch=3, offset=offset, nbytes=nbytes)
+    assert found.samples.tolist() == list(range(9))
+    assert found.windows is not None
+    assert found.windows.tolist() == [0, 2, 4, 6, 8, 9]
+
+
+def shares(length: int, batch_size: int, world_size: int, drop_last: bool) -> list[list[list[int]]]:
+    """Return the positions of every batch of every rank as the documents define them, the slow way."""
+    positions, ranks = list(range(length)), [[] for _ in range(world_size)]  # type: ignore[var-annotated]
+    while len(positions) >= world_size * batch_size:
+        for rank in ranks:
+            rank.append(positions[:batch_size])
+            del positions[:batch_size]
+    if not drop_last:
+        for number, rank in enumerate(ranks):
+            count = len(range(number, length % (world_size * batch_size), world_size))
+            if count:
+                rank.append(positions[:count])
+                del positions[:count]
+    return ranks
+
+
+@given(st.integers(0, 200), st.integers(1, 12), st.integers(1, 7), st.booleans())
+def test_ranks_share_the_order_out(length: int, batch_size: int, world_size: int, drop_last: bool) -> None:
+    expected = shares(length, batch_size, world_size, drop_last)
+    for rank in range(world_size):
+        starts, stops = batch_bounds(length, batch_size, rank=rank, world_size=world_size, drop_last=drop_last)
+        found = [list(range(a, b)) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+        assert found == expected[rank]
+        count = num_batches(length, batch_size, rank=rank, world_size=world_size, drop_last=drop_last)
+        assert len(found) == count
+    everything = sorted(p for rank in expected for batch in rank for p in batch)
+    rest = length % (world_size * batch_size) if drop_last else 0
+    assert everything == list(range(length - rest))
+
+
+def test_mixing_and_reads_tell_orders_apart() -> None:
+    offset, nbytes = np.arange(20_000) * 10, np.full(20_000, 10)
+    kinds = ("sequential", QuasiRandom(200, 20_000), "random")
+    orders = [epoch_order(order, seed=0, epoch=0, offset=offset, nbytes=nbytes) for order in kinds]
+    sequential, quasi, random = [mixing(order.samples, offset) for order in orders]
+    assert sequential.correlation == pytest.approx(1)
+    assert abs(random.correlation) < 0.05
+    assert abs(quasi.correlation) < 0.5
+    assert sequential.neighbour_distance < quasi.neighbour_distance < random.neighbour_distance
+    assert random.neighbour_distance == pytest.approx(1, abs=0.05)
+    reads = [storage_reads(order, offset, nbytes, gap_nbytes=0) for order in orders]
+    assert reads[0] == (1, 200_000)
+    assert reads[2][0] == 20_000
+    assert reads[2][1] == 10
+    assert 500 < reads[1][0] <= 1000
+    assert reads[1][0] * reads[1][1] == 200_000
+
+
+@pytest.mark.parametrize("order", ["Random", "", None, 3])
+def test_unknown_orders_are_refused(order: Any) -> None:
+    with pytest.raises(OptionError, match="expected 'random', 'quasi_random', 'sequential'"):
+        check_order(order)
+
+
+@pytest.mark.parametrize("sizes", [(0, 5), (10, 5), (-1, -1)])
+def test_windows_smaller_than_a_block_are_refused(sizes: tuple[int, int]) -> None:
+    with pytest.raises(OptionError, match="QuasiRandom"):
+        QuasiRandom(*sizes)
