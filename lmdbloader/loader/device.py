@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,46 +19,67 @@ def usable_device(device: str | torch.device | None) -> torch.device | None:
         return None
     wanted = torch.device(device)
     if wanted.type == "cuda" and not torch.cuda.is_available():
-        _logger.warning("device=%r: there is no CUDA device here, so batches stay on the CPU", str(device))
+        _logger.warning("lmdbloader: device=%r, and there is no CUDA device here: batches stay on the CPU", str(device))
         return None
     return wanted
 
 
 def on_device(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
-    """Yield batches on a device; the next one is copied on a stream of its own while the loop works on this one."""
+    """Yield batches on a CUDA device; the next one is copied on a stream of its own while the loop works on this one.
+
+    Args:
+        batches: Of tensors in pinned memory, in tuples, lists and dicts; what else is in them stays as it is.
+        device: Where they go.
+    """
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    coming: deque[tuple[Any, Any, Any]] = deque()
+    coming: deque[tuple[Any, Any]] = deque()
+    failures: list[Exception] = []
+    # Memory that a copy may still read from must not become another batch: it is held until the copy is done.
+    sources: deque[tuple[Any, Any]] = deque()
 
     def start_next() -> None:
-        batch = next(batches, None)
-        if batch is None:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        except Exception as error:  # belongs after the batch that is on its way
+            failures.append(error)
             return
         with torch.cuda.stream(stream):
-            moved = type(batch)(*[_moved(value, device) for value in batch])
+            moved = apply(batch, lambda tensor: tensor.to(device, non_blocking=True))
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record(stream)
-        coming.append((batch, moved, copied))
+        sources.append((batch, copied))
+        coming.append((moved, copied))
 
-    # Memory that a copy still reads from must not be used for another batch: it is held until its event has passed.
-    held: deque[tuple[Any, Any]] = deque()
-    start_next()
-    while coming:
-        batch, moved, copied = coming.popleft()
+    try:
         start_next()
-        held.append((batch, copied))
-        del batch
-        while held and held[0][1].query():
-            held.popleft()
-        current = torch.cuda.current_stream(device)
-        current.wait_event(copied)
-        for value in moved:
-            if isinstance(value, torch.Tensor):
-                value.record_stream(current)
-        yield moved
-        del moved
-    for _, copied in held:
-        copied.synchronize()
+        while coming:
+            moved, copied = coming.popleft()
+            start_next()
+            while sources and sources[0][1].query():
+                sources.popleft()
+            current = torch.cuda.current_stream(device)
+            current.wait_event(copied)
+            # The memory on the device must not be used again for the stream's next copy while the step reads it.
+            apply(moved, partial(torch.Tensor.record_stream, s=current))
+            yield moved
+            del moved
+        if failures:
+            raise failures[0]
+    finally:
+        for _, copied in sources:
+            copied.synchronize()
 
 
-def _moved(value: Any, device: torch.device) -> Any:
-    return value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
+def apply(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
+    """Return a value with every tensor in its tuples, lists and dicts replaced by what a function makes of it."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[apply(item, function) for item in value])
+    if isinstance(value, list | tuple):
+        return type(value)([apply(item, function) for item in value])
+    if isinstance(value, dict):
+        return {key: apply(item, function) for key, item in value.items()}
+    return value
