@@ -24,6 +24,30 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled_kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have the kernels compiled and kept, so that no process that a test starts has to say that it is compiling."""
+    import numpy as np
+    from PIL import Image
+
+    import lmdbloader
+    from lmdbloader.transforms import RandomCrop
+
+    folder = tmp_path_factory.mktemp("compiled")
+    (folder / "photos").mkdir()
+    shades = np.arange(40 * 40 * 3, dtype=np.uint8).reshape(40, 40, 3)
+    Image.fromarray(shades).save(folder / "photos" / "a.png")
+    lmdbloader.convert(folder / "photos", folder / "pairs", patch_size=16, scale=2, codec="lz4", workers=1)
+    lmdbloader.verify(folder / "pairs")
+    ds = lmdbloader.LMDBDataset(folder / "pairs")
+    next(iter(lmdbloader.Loader(ds, 2, transforms=[RandomCrop(8)])))
+    large = np.resize(shades, (400, 400, 3))
+    lmdbloader.write([{"image": large, "more": b"bytes"}], folder / "large", codec="lz4")
+    whole = lmdbloader.LMDBDataset(folder / "large")
+    assert whole[0].more == b"bytes"
+    assert whole.crop(0, top=1, left=1, height=2, width=2).shape == (3, 2, 2)
+
+
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of eight small real photographs, 288 x 192 RGB PNG, cut from those that scikit-image carries."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -167,3 +168,23 @@ def test_the_ratios_are_of_the_best_settings(module: Callable[[str], Any]) -> No
     assert "reads 2.50 x" in text
     assert "(the least, at 128), and 1.50 to 2.50 x those of its best batch size" in text
     assert "At batch size 8 it reads 60% of its pairs/s at 128 (60% by CPU time)." in text
+
+
+def test_the_loader_is_compared_with_the_others_and_with_the_machine(tmp_path: Path) -> None:
+    text, found = run("loader.py", tmp_path, "--markdown")
+
+    pairs, references, crops, memory, orders, start, threads = tables(text)
+    names = {row[0] for row in pairs[1:]}
+    assert names == {"LMDB by hand", "Loader raw", "Loader lz4"}
+    assert "1.00" in {row[4] for row in pairs[1:] if row[0] == "LMDB by hand"}
+    for codec in ("raw", "lz4"):
+        assert re.search(rf"Loader {codec}: [\d.]+ x the hand-written LMDB's best setting", text)
+    assert [row[3] for row in references[1:] if row[0] == "copying uint8 batches"] == ["1.00", "1.00"]
+    assert {row[0] for row in crops[1:]} == {"uint8", "float32"}
+    assert len(memory) == 5
+    assert [row[0] for row in orders[1:]] == ["sequential", "quasi_random", "random"]
+    assert orders[1][4] == "1.000"
+    assert len(start) == 3
+    assert threads[1][2] == "1.00"
+    for section in ("pairs", "references", "crops", "threads"):
+        assert all(row[-1] > 0 for row in found[section])

@@ -235,10 +235,10 @@ def test_the_thread_ends_with_its_owner_and_keeps_nothing_alive(written: Path) -
     reader = Reader(written)
     readahead = Readahead(reader, ["image"])
     assert readahead.load(SMALL).wait(60)
-    readers = sum(isinstance(found, Reader) for found in gc.get_objects())
+    readers = sum(type(found) is Reader for found in gc.get_objects())
     del readahead, reader
     assert until(lambda: num_threads() == 0)
-    assert sum(isinstance(found, Reader) for found in gc.get_objects()) == readers - 1
+    assert sum(type(found) is Reader for found in gc.get_objects()) == readers - 1
 
 
 def test_closing_ends_every_wait(reader: Reader, blocked: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
