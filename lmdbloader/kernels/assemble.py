@@ -89,7 +89,7 @@ def _run_stages(source, row, plane, channels, geometry, color, rooms, scratch, d
         if max(h * w, new_h * new_w) * channels > limit:
             return WRONG_SHAPE
         if g[CLOSING] == THEN_RESIZE and not is_filled(g):
-            top, bottom, left, right = _window(g, 0, h, 0, w)
+            top, bottom, left, right = _window(g, np.int64(0), h, np.int64(0), w)
             target = array_at(rooms[room], limit, source)
             resize_window(
                 source, top * row + left, row, plane, channels, bottom - top, right - left,
@@ -141,8 +141,9 @@ def _read_image(file, i, columns, verify, described, affine, geometry, color, ro
         while geometry[first, CLOSING] == CARRY and first < geometry.shape[0] - 1:
             first += 1
         g = geometry[first]
-        top, bottom, left, right = _window(g, g[TOP], g[BOTTOM], g[LEFT], g[RIGHT])
-        if bottom <= top or right <= left:  # all of it is fill
+        if g[TOP] < g[BOTTOM] and g[LEFT] < g[RIGHT]:
+            top, bottom, left, right = _window(g, g[TOP], g[BOTTOM], g[LEFT], g[RIGHT])
+        else:  # all of it is fill
             top, bottom, left, right = np.int64(0), np.int64(1), np.int64(0), np.int64(1)
         if top < 0 or left < 0 or bottom > height or right > width:
             return WRONG_SHAPE

@@ -135,7 +135,8 @@ def _open_next(geometry, stage):
     """Start the next stage with what this one hands on: the same image, or the one that its closing makes of it."""
     g, following = geometry[stage], geometry[stage + 1]
     if g[CLOSING] == CARRY:
-        following[:] = g
+        for k in range(g.shape[0]):  # assigning a slice would compile Numba's error messages, for seconds
+            following[k] = g[k]
         return
     if g[CLOSING] != THEN_RESIZE:
         begin(following, g[HEIGHT], g[WIDTH])
@@ -192,7 +193,7 @@ def _uniform(word, low, high):
 
 @kernel
 def _box(words, area, scale_low, scale_high, log_low, log_high):
-    """Return the size of a rectangle with a random share of an area and a random ratio of its sides."""
+    """Return two sides of a rectangle with a random share of an area, and a random ratio of the second to the first."""
     target = area * _uniform(words[0], scale_low, scale_high)
     ratio = math.exp(_uniform(words[1], log_low, log_high))
     return np.int64(np.rint(math.sqrt(target / ratio))), np.int64(np.rint(math.sqrt(target * ratio)))
@@ -226,8 +227,8 @@ def _erased_box(seed, sample, epoch, number, height, width, real):
     log_low, log_high = math.log(real[3]), math.log(real[4])
     for attempt in range(_TRIES):
         words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(attempt))
-        h, w = _box(words, np.float64(height) * width, real[1], real[2], log_low, log_high)
-        # A square that covers all is what Cutout asks for where the image is no larger.
+        # Here torchvision's ratio is height over width, the inverse of what it is for RandomResizedCrop.
+        w, h = _box(words, np.float64(height) * width, real[1], real[2], log_low, log_high)
         if 0 < h < height and 0 < w < width:
             return below(words[2], height - h + 1), below(words[3], width - w + 1), h, w
     return nothing
@@ -298,7 +299,7 @@ def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles
     code, fields = op[OP_CODE], op[OP_FIELDS]
     num_fields = geometry.shape[0]
     words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(0))
-    if code in (HORIZONTAL_FLIP, VERTICAL_FLIP):
+    if code == HORIZONTAL_FLIP or code == VERTICAL_FLIP:  # noqa: SIM109 - a tuple takes longer to compile
         if unit(words[0]) < numbers[0]:
             for f in range(num_fields):
                 if fields >> f & 1:
@@ -337,7 +338,7 @@ def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles
     rows, columns = full_height // grid, full_width // grid
     if code == RESIZE:
         height, width = _resize_to(op, full_height, full_width)
-        if op[OP_WIDTH] == 0 and grid > 1:
+        if op[OP_WIDTH] == 0 and op[OP_HEIGHT] % grid == 0:  # the longer side is rounded anyway
             height, width = height // grid * grid, width // grid * grid
         if height % grid or width % grid or height < 1 or width < 1:
             return NOT_DIVISIBLE
@@ -375,7 +376,7 @@ def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles
                 continue
             if code != RESIZE:
                 crop(g, top * unit_size, left * unit_size, h * unit_size, w * unit_size)
-            if code in (RESIZE, RANDOM_RESIZED_CROP):
+            if code == RESIZE or code == RANDOM_RESIZED_CROP:  # noqa: SIM109 - as above
                 g[CLOSING] = THEN_RESIZE
                 g[NEW_HEIGHT], g[NEW_WIDTH], g[CUBIC] = height // ratio, width // ratio, op[OP_CUBIC]
             elif op[OP_PADDING] > 0:
