@@ -85,29 +85,29 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
     chains = [_Chain(field) for field in fields]
     whole: list[list[int]] = []
     real: list[list[float]] = []
-    stage, padded = 0, False
+    stage, padded = 0, 0
     num_erasings = sum(isinstance(t, RandomErasing) for t in transforms)
     erasing = 0
     for transform in transforms:
         concerned = _concerned(transform, fields)
         for f in concerned:
-            chains[f].meet(transform)
-        if not isinstance(transform, Geometry):
+            chains[f].meet(transform, erasing)
+        if not isinstance(transform, Geometry) or not concerned:
             continue
+        mask = sum(1 << f for f in concerned)
         padding = getattr(transform, "padding", 0)
-        if padding and padded:
-            stage, padded = stage + 1, False
+        if padding and padded & mask:  # a geometry has one fill: what was padded before becomes pixels
+            stage, padded = stage + 1, padded & ~mask
         height, width = transform.size_numbers
         fill = _fill_numbers(transform, [fields[f] for f in concerned]) if padding else (0, 0, 0)
         cubic = getattr(transform, "interpolation", "") == "bicubic"
-        mask = sum(1 << f for f in concerned)
         whole.append([transform.code, mask, stage, height, width, padding, cubic, erasing, *fill])
         real.append([*transform.real_numbers, *[0.0] * (opcodes.NUM_REAL - len(transform.real_numbers))])
-        padded = padded or padding > 0
+        padded |= mask if padding else 0
         if isinstance(transform, RandomErasing):
             erasing += 1
         if isinstance(transform, RandomResizedCrop | Resize | ColorJitter):
-            stage, padded = stage + 1, False
+            stage, padded = stage + 1, padded & ~mask
     return Program(
         np.array(whole, np.int64).reshape(-1, opcodes.NUM_WHOLE),
         np.array(real, np.float64).reshape(-1, opcodes.NUM_REAL),
@@ -118,20 +118,27 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
 
 def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
     names = [field.name for field in fields]
-    if not isinstance(transform, Transform):
+    if not isinstance(transform, Geometry | ToDtype | Normalize) or type(transform) is Geometry:
         raise OptionError(f"transforms: {transform!r} is neither a transform of lmdbloader.transforms nor callable")
     for name in transform.fields or ():
         if name not in names:
-            raise OptionError(f"{transform}: no image field {name!r}; expected some of {', '.join(names)}")
+            raise OptionError(f"{transform}: no image field {name!r}; there are {', '.join(names) or 'none'}")
     return [i for i, name in enumerate(names) if transform.fields is None or name in transform.fields]
 
 
 def _fill_numbers(transform: Any, fields: Sequence[ImageField]) -> tuple[int, ...]:
-    fill = transform.fill if isinstance(transform.fill, tuple) else (transform.fill,) * 3
     for field in fields:
-        if any(v != int(v) or not 0 <= v <= _LARGEST[field.dtype] for v in fill):
-            raise OptionError(f"{transform}: the fill must be pixels of {field.name!r}, whole numbers of {field.dtype}")
+        _check_fill(transform, transform.fill, field.name, field.channels, field.dtype)
+    fill = transform.fill if isinstance(transform.fill, tuple) else (transform.fill,) * 3
     return tuple(int(v) for v in fill)
+
+
+def _check_fill(of: Transform, fill: Any, name: str, channels: int, dtype: torch.dtype) -> None:
+    values = fill if isinstance(fill, tuple) else (fill,)
+    if len(values) > channels:
+        raise OptionError(f"{of}: {name!r} has one channel, the fill is for three")
+    if dtype in _LARGEST and any(v != int(v) or not 0 <= v <= _LARGEST[dtype] for v in values):
+        raise OptionError(f"{of}: the fill must be pixels of {name!r}, whole numbers of {dtype}")
 
 
 class _Chain:
@@ -143,19 +150,20 @@ class _Chain:
         # Every stored value's result so far, for each channel, with no rounding but that of integers.
         stored = np.arange(_LARGEST[field.dtype] + 1)
         self.table = np.tile(stored, (3, 1))
-        # Of an affine chain; whether it is one is found out by comparing with the table.
-        self.factor, self.term = np.ones(3), np.zeros(3)
-        self.erased: list[npt.NDArray[np.float64]] = []
+        # The same as a factor and a term, as long as nothing was rounded to integers.
+        self.factor, self.term, self.is_affine = np.ones(3), np.zeros(3), True
+        self.erased: dict[int, npt.NDArray[np.float64]] = {}
         self.last: Transform | None = None
 
-    def meet(self, transform: Transform) -> None:
+    def meet(self, transform: Transform, erasing: int) -> None:
+        """Note what a transform does to the values; `erasing` counts those that came before, of whatever field."""
         if isinstance(transform, ToDtype):
             self._convert(transform)
         elif isinstance(transform, Normalize):
             self._normalize(transform)
         elif isinstance(transform, RandomErasing):
-            value = transform.value
-            self.erased.append(np.array(value if isinstance(value, tuple) else (value,) * 3, np.float64))
+            _check_fill(transform, transform.value, self.field.name, self.field.channels, self.dtype)
+            self.erased[erasing] = np.broadcast_to(np.asarray(transform.value, np.float64), 3)
         elif self.last is not None:
             raise OptionError(
                 f"{type(transform).__name__} after {type(self.last).__name__}: expected what moves or colours pixels "
@@ -176,7 +184,7 @@ class _Chain:
             elif now in _LARGEST:
                 most = _LARGEST[now] + 1 - 1e-3
                 self._map(lambda v: np.clip(np.floor(v * most), 0, _LARGEST[now]))
-        elif now in _LARGEST:
+        elif was != now and now in _LARGEST:
             self._map(lambda v: np.clip(np.trunc(v), 0, _LARGEST[now]))
         self.dtype = now
 
@@ -195,22 +203,22 @@ class _Chain:
         factor, term = np.broadcast_to(factor, 3), np.broadcast_to(term, 3)
         self.table = self.table * factor[:, None] + term[:, None]
         self.factor, self.term = self.factor * factor, self.term * factor + term
-        self.erased = [v * factor + term for v in self.erased]
+        self.erased = {k: v * factor + term for k, v in self.erased.items()}
 
     def _map(self, function: Any) -> None:
-        self.table = function(self.table)
-        self.erased = [function(v) for v in self.erased]
+        self.table, self.is_affine = function(self.table), False
+        self.erased = {k: function(v) for k, v in self.erased.items()}
 
     def values(self, num_erasings: int) -> Values:
         affine = np.stack([self.factor, self.term], 1).astype(np.float32)
         erased = np.zeros((num_erasings, 3), np.uint32)
-        for k, fill in enumerate(self.erased):
+        for k, fill in self.erased.items():
             erased[k] = _words(fill, self.dtype)
         stored = np.arange(self.table.shape[1])
         if self.dtype == self.field.dtype and (self.table == stored).all():
             return Values(self.dtype, opcodes.COPY, affine, None, erased)
         kind = _affine_kind(self.dtype)
-        if kind is not None and np.allclose(self.table, np.outer(self.factor, stored) + self.term[:, None]):
+        if kind is not None and self.is_affine:
             return Values(self.dtype, kind, affine, None, erased)
         table = np.ascontiguousarray(_words(self.table, self.dtype))
         kind = {1: opcodes.TABLE_8, 2: opcodes.TABLE_16, 4: opcodes.TABLE_32}[table.itemsize]
