@@ -1,0 +1,385 @@
+"""Lists of transforms, carried out by compiled code, give what plain NumPy makes of the same random words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transform_reference import Expected, apply_all
+
+import lmdbloader
+from lmdbloader import codecs
+from lmdbloader import transforms as T
+from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.format import DATA_FILE
+from lmdbloader.pipeline import Pipeline
+from lmdbloader.store import Reader
+
+GUARD = 64
+MARK = 0xA5
+COUNT = 3
+# Names of fields and the (height, width) of their images.
+LAYOUTS = {
+    "one": {"image": (37, 23)},
+    "square": {"image": (24, 24)},
+    "dot": {"image": (1, 1)},
+    "two": {"lr": (20, 18), "hr": (40, 36)},
+    "three": {"hr": (45, 30), "lr": (15, 10)},
+    "four": {"lr": (5, 7), "hr": (20, 28)},
+    "pyramid": {"half": (24, 18), "full": (48, 36), "third": (16, 12)},
+}
+KINDS = ("raw", "lz4", "tiled")
+WHATS = ("crop", "square", "pad", "center", "move", "rrc", "resize", "flip", "turn", "flip", "turn", "jitter")
+
+
+def picture(height: int, width: int, channels: int, dtype: Any, seed: Any) -> np.ndarray:
+    """Return an image (H, W, C) whose upper half is noise and whose lower half packs well."""
+    rng = np.random.default_rng(seed)
+    image = rng.integers(0, np.iinfo(dtype).max + 1, (height, width, channels)).astype(dtype)
+    image[height // 2 :] = image[height // 2 :] // 200 * 200
+    return image
+
+
+def write(path: Path, samples: Sequence[dict[str, np.ndarray]], kind: str) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        if kind == "tiled":
+            patch.setattr(codecs, "TILED_ABOVE_NBYTES", 0)
+            patch.setattr(lmdbloader.format, "TILE_SIZE", 16)  # many tiles in small images
+        lmdbloader.write(samples, path, codec="raw" if kind == "raw" else "lz4")
+    return path
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a function that gives the reader of a dataset, and its images (C, H, W), written when first asked for."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    made: dict[Any, Any] = {}
+
+    def get(layout: str, channels: int, dtype: Any, kind: str) -> tuple[Reader, list[dict[str, np.ndarray]]]:
+        key = (layout, channels, np.dtype(dtype).name, kind)
+        if key not in made:
+            samples = [
+                {
+                    name: picture(*size, channels, dtype, [i, k])
+                    for k, (name, size) in enumerate(LAYOUTS[layout].items())
+                }
+                for i in range(COUNT)
+            ]
+            reader = Reader(write(folder / "-".join(map(str, key)), samples, kind))
+            planes = [{name: image.transpose(2, 0, 1) for name, image in s.items()} for s in samples]
+            made[key] = reader, planes
+        return made[key]
+
+    return get
+
+
+def read(pipeline: Pipeline, rows: Sequence[int], samples: Sequence[int], epoch: int = 0, batch_size: int = 2) -> Any:
+    """Return the images of each field, (n, C, H, W); everything that is written to lies between guards."""
+    scratch = pipeline.scratch()
+    lengths = [len(a) for a in scratch.resize]
+    guarded = [np.full(n + 16, MARK, a.dtype) for a, n in zip(scratch.resize, lengths, strict=True)]
+    scratch.resize = tuple(a[:n] for a, n in zip(guarded, lengths, strict=True))  # type: ignore[assignment]
+    num_batches = -(-len(rows) // batch_size)
+    sizes = [batch_size * output.nbytes for output in pipeline.outputs]
+    memory = [[np.full(GUARD + size + GUARD, MARK, np.uint8) for size in sizes] for _ in range(num_batches)]
+    at = np.array([[m.ctypes.data + GUARD for m in batch] for batch in memory], np.int64).reshape(num_batches, -1)
+    pipeline.read(np.array(rows, np.int64), np.array(samples, np.int64), epoch, at, batch_size, scratch)
+    found: list[Any] = [[] for _ in sizes]
+    for number, batch in enumerate(memory):
+        count = min(batch_size, len(rows) - number * batch_size)
+        for f, m in enumerate(batch):
+            end = GUARD + count * pipeline.outputs[f].nbytes
+            assert (m[:GUARD] == MARK).all(), "written before the batch"
+            assert (m[end:] == MARK).all(), "written behind the batch"
+            found[f].append(pipeline.outputs[f].tensor(torch.from_numpy(m[GUARD:end].copy())))
+    for array, length in zip(guarded, lengths, strict=True):
+        assert (array[length:] == MARK).all(), "written behind the scratch"
+    return [torch.cat(parts) for parts in found]
+
+
+def compare(found: torch.Tensor, candidates: Sequence[Expected]) -> None:
+    """Check one image of a field against what may come out; resizes may take the two directions in either order."""
+    errors = []
+    for expected in candidates:
+        assert found.dtype == expected.dtype
+        assert tuple(found.shape) == expected.values.shape
+        wanted, got = expected.values, found.double().numpy()
+        if found.dtype.is_floating_point:
+            wanted = torch.from_numpy(wanted).float().to(found.dtype).double().numpy()
+            info = torch.finfo(found.dtype)
+            got, wanted = np.clip(got, info.min, info.max), np.clip(wanted, info.min, info.max)  # of infinity
+            ulps = 2 if found.dtype == torch.float32 else 1
+            room = ulps * np.maximum(np.abs(expected.values) * info.eps, info.smallest_normal * info.eps)
+        else:
+            room = np.zeros_like(wanted)
+        errors.append((np.abs(got - wanted) - room - expected.slack).max(initial=0.0))
+    assert min(errors) <= 0, f"off by {min(errors)}"
+
+
+def check(reader: Reader, images: Any, transforms: Any, *, seed: int, epoch: int, channels_last: bool = False) -> None:
+    names = tuple(images[0])
+    pipeline = Pipeline(reader, names, transforms, seed=seed, channels_last=channels_last)
+    rows, samples = [1, 0, 2, 1, 2], [5, 0, 2**40, 1, 7]
+    found = read(pipeline, rows, samples, epoch)
+    for k, (row, sample) in enumerate(zip(rows, samples, strict=True)):
+        either = [apply_all(images[row], transforms, seed, epoch, sample, columns_first=c) for c in (False, True)]
+        for f, name in enumerate(names):
+            if channels_last:
+                assert found[f].permute(0, 2, 3, 1).is_contiguous()
+            compare(found[f][k], [candidate[name] for candidate in either])
+
+
+@st.composite
+def lists_of_transforms(draw: Any, layout: dict[str, tuple[int, int]], channels: int, dtype: Any) -> list[T.Transform]:
+    """Draw a list that suits the images: geometry for all fields or some, then values."""
+    names = list(layout)
+    size = dict(layout)
+    top = 255 if dtype == np.uint8 else 65535
+    found: list[T.Transform] = []
+    fill = st.integers(0, top) | st.tuples(*[st.integers(0, top)] * 3) if channels == 3 else st.integers(0, top)
+    is_resized = is_jittered = False
+    for _ in range(draw(st.integers(0, 5))):
+        chosen = tuple(draw(st.sets(st.sampled_from(names), min_size=1))) if draw(st.integers(0, 3)) == 0 else None
+        concerned = chosen or names
+        tall = max((size[n] for n in concerned), key=lambda s: s[0])
+        ratios = [tall[0] // size[n][0] for n in concerned]
+        if any((size[n][0] * r, size[n][1] * r) != tall for n, r in zip(concerned, ratios, strict=True)):
+            chosen, concerned = (names[0],), [names[0]]
+            tall, ratios = size[names[0]], [1]
+        grid = math.lcm(*ratios)
+        whole = st.integers(1, 3).map(lambda k, grid=grid: k * grid)
+        inside = st.tuples(*[st.integers(1, side // grid).map(lambda k, grid=grid: k * grid) for side in tall])
+        beyond = st.tuples(*[st.integers(1, side // grid + 4).map(lambda k, grid=grid: k * grid) for side in tall])
+        square = all(size[n][0] == size[n][1] for n in concerned)
+        what = draw(st.sampled_from(WHATS))
+        new: T.Transform
+        if what == "crop":
+            new = T.RandomCrop(draw(inside), fields=chosen)
+        elif what == "square" or (what == "turn" and not square):
+            new = T.RandomCrop(draw(st.integers(1, min(tall) // grid)) * grid, fields=chosen)
+        elif what == "center":
+            new = T.CenterCrop(draw(inside), fields=chosen)
+        elif what == "pad":
+            padding = draw(st.sampled_from([1, 2, 5, 50])) * grid
+            new = T.RandomCrop(draw(inside), padding=padding, fill=draw(fill), fields=chosen)
+        elif what == "move":
+            new = T.RandomTranslate(draw(whole | st.just(60 * grid)), draw(fill), fields=chosen)
+        elif what in ("rrc", "resize") and not (is_resized or is_jittered):
+            cls = T.RandomResizedCrop if what == "rrc" else T.Resize
+            new = cls(draw(beyond), interpolation=draw(st.sampled_from(["bilinear", "bicubic"])), fields=chosen)
+            is_resized = True
+        elif what == "jitter" and not (is_resized or is_jittered):
+            new = T.ColorJitter(*draw(st.tuples(*[st.sampled_from([0, 0.5, (0.2, 2.5)])] * 3)), fields=chosen)
+            is_jittered = True
+        elif what == "turn":
+            new = T.RandomDihedral(fields=chosen)
+        else:
+            cls = draw(st.sampled_from([T.RandomHorizontalFlip, T.RandomVerticalFlip]))
+            new = cls(draw(st.sampled_from([0.0, 0.5, 1.0])), fields=chosen)
+        found.append(new)
+        for n, r in zip(concerned, ratios, strict=True):
+            result = getattr(new, "size_numbers", (0, 0))
+            size[n] = (result[0] // r, result[1] // r) if result[0] else size[n]
+    tall = max(size.values(), key=lambda s: s[0])
+    aligned = all((s[0] * (tall[0] // s[0]), s[1] * (tall[0] // s[0])) == tall for s in size.values())
+    return found + draw(lists_of_values([None, *names] if aligned else names, channels))
+
+
+@st.composite
+def lists_of_values(draw: Any, erased: list[str | None], channels: int) -> list[T.Transform]:
+    """Draw what becomes of the pixels' values: erasings between conversions."""
+    number = st.floats(-2, 2).map(lambda v: round(v, 2))
+    several = st.tuples(*[number] * 3) if channels == 3 else number
+    positive = st.floats(0.1, 3).map(lambda v: round(v, 2))
+    value = st.integers(0, 255)
+    erasing = st.builds(
+        T.RandomErasing,
+        p=st.sampled_from([0.5, 1]),
+        value=value if channels == 1 else st.tuples(value, value, value),
+        fields=st.sampled_from([name and (name,) for name in erased]),
+    )
+    found: list[T.Transform] = draw(st.lists(erasing, max_size=2))
+    is_float = False
+    for _ in range(draw(st.integers(0, 3))):
+        if is_float and draw(st.booleans()):
+            found.append(T.Normalize(draw(number | several), draw(positive)))
+        else:
+            found.append(T.ToDtype(draw(st.sampled_from(T.DTYPES)), draw(st.booleans())))
+            is_float = found[-1].dtype.is_floating_point
+            if len([t for t in found if isinstance(t, T.ToDtype)]) > 2:
+                break
+    return found + ([draw(erasing)] if is_float and draw(st.booleans()) else [])
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_any_list_of_transforms_equals_the_plain_definition(datasets: Any, data: st.DataObject) -> None:
+    layout = data.draw(st.sampled_from(sorted(LAYOUTS)))
+    channels, dtype = data.draw(st.sampled_from([1, 3])), data.draw(st.sampled_from([np.uint8, np.uint16]))
+    reader, images = datasets(layout, channels, dtype, data.draw(st.sampled_from(KINDS)))
+    transforms = data.draw(lists_of_transforms(LAYOUTS[layout], channels, dtype))
+    check(
+        reader, images, transforms, seed=data.draw(st.sampled_from([0, 1, 2**64 - 1])),
+        epoch=data.draw(st.integers(0, 3)), channels_last=data.draw(st.booleans()),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("size", [(1, 1), (7, 7), (15, 17), (16, 16), (33, 18), (17, 40)])
+def test_windows_of_any_size_in_all_eight_ways(datasets: Any, size: Any, dtype: Any, kind: str) -> None:
+    # Larger than the image in one direction or both: what lies outside is filled.
+    square = max(size)
+    reader, images = datasets("one", 3, dtype, kind)
+    fill = (1, 22, 133)
+    turned = [T.RandomCrop(square, padding=17, fill=fill), T.RandomDihedral(), T.RandomCrop(size)]
+    samples = list(range(40))
+    for values in ([], [T.ToDtype(torch.float32, scale=True)]):
+        for channels_last in (False, True):
+            pipeline = Pipeline(reader, ["image"], turned + values, channels_last=channels_last)
+            (found,) = read(pipeline, [s % COUNT for s in samples], samples, batch_size=16)
+            for s in samples:
+                expected = apply_all(images[s % COUNT], turned + values, 0, 0, s, columns_first=False)
+                compare(found[s], [expected["image"]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_window_that_is_all_fill_touches_no_pixel(datasets: Any, kind: str) -> None:
+    reader, images = datasets("one", 3, np.uint8, kind)
+    # 100 pixels of padding on every side, windows of 2: most lie outside.
+    transforms = [T.RandomCrop(2, padding=100, fill=9), T.RandomDihedral(), T.ToDtype(torch.float16, scale=False)]
+    (found,) = read(Pipeline(reader, ["image"], transforms), [0] * 50, list(range(50)))
+    for s in range(50):
+        compare(found[s], [apply_all(images[0], transforms, 0, 0, s, columns_first=False)["image"]])
+    assert (found == 9).flatten(1).all(1).sum() > 25
+
+
+def test_what_is_padded_keeps_its_fill_when_others_are_coloured_or_padded_again(datasets: Any) -> None:
+    reader, images = datasets("two", 3, np.uint8, "raw")
+    for between in (
+        [T.ColorJitter(1, 1, 1, fields=("hr",)), T.RandomHorizontalFlip()],
+        [T.Resize((20, 40), fields=("hr",)), T.RandomVerticalFlip(fields=("lr",))],
+        [T.RandomCrop(16, padding=5, fill=7, fields=("hr",)), T.RandomVerticalFlip()],
+        [],
+    ):
+        moved = [T.RandomTranslate(8, fill=1), *between, T.RandomTranslate(6, fill=2, fields=("lr",))]
+        pipeline = Pipeline(reader, ["lr", "hr"], moved)
+        lr, _ = read(pipeline, [0] * 30, list(range(30)))
+        for s in range(30):
+            compare(lr[s], [apply_all(images[0], moved, 0, 0, s, columns_first=c)["lr"] for c in (False, True)])
+
+
+def test_each_erasing_fills_its_own_field_with_its_own_value(datasets: Any) -> None:
+    reader, images = datasets("two", 3, np.uint8, "lz4")
+    transforms = [
+        T.RandomErasing(p=1, value=11, fields=("lr",)),
+        T.RandomErasing(p=1, value=(21, 22, 23), fields=("hr",)),
+        T.ToDtype(torch.float32, scale=True),
+        T.Normalize((0.5, 0.4, 0.3), 0.25),
+        T.RandomErasing(p=1, value=-3.5),
+    ]
+    found = read(Pipeline(reader, ["lr", "hr"], transforms), [0] * 20, list(range(20)))
+    for s in range(20):
+        expected = apply_all(images[0], transforms, 0, 0, s, columns_first=False)
+        compare(found[0][s], [expected["lr"]])
+        compare(found[1][s], [expected["hr"]])
+    assert all((images == -3.5).any() for field in found for images in field)
+
+
+def test_choices_depend_on_seed_epoch_and_sample_only(datasets: Any) -> None:
+    reader, _ = datasets("two", 3, np.uint8, "tiled")
+    transforms = [T.RandomCrop(8), T.RandomDihedral(), T.ColorJitter(0.5, 0.5, 0.5), T.RandomErasing(p=0.5)]
+
+    def images(rows: list[int], samples: list[int], seed: int = 4, epoch: int = 2, batch_size: int = 3) -> torch.Tensor:
+        return read(Pipeline(reader, ["lr", "hr"], transforms, seed=seed), rows, samples, epoch, batch_size)[1]
+
+    samples = [10, 11, 12, 10, 500]
+    whole = images([0, 1, 2, 0, 1], samples)
+    assert torch.equal(whole[0], whole[3])
+    backwards = images([1, 0, 2, 1, 0], samples[::-1], batch_size=2)
+    assert torch.equal(whole, backwards.flip(0))
+    for k, row in enumerate([0, 1, 2, 0, 1]):
+        assert torch.equal(images([row], [samples[k]], batch_size=1)[0], whole[k])
+    assert not torch.equal(images([0, 1, 2, 0, 1], samples, seed=5), whole)
+    assert not torch.equal(images([0, 1, 2, 0, 1], samples, epoch=3), whole)
+    assert not torch.equal(images([0], [13]), whole[:1])
+
+
+@pytest.mark.parametrize("by_descriptor", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_payload_is_refused_by_name(tmp_path: Path, kind: str, by_descriptor: bool) -> None:
+    samples = [{"lr": picture(20, 20, 3, np.uint8, i), "hr": picture(40, 40, 3, np.uint8, i)} for i in range(5)]
+    path = write(tmp_path / "d", samples, kind)
+    arrays = Reader(path).index.arrays
+    at = int(arrays["hr.offset"][3]) + int(arrays["hr.stored_nbytes"][3]) // 2
+    with (path / DATA_FILE).open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 0xFF]))
+    reader = Reader(path)
+    descriptor = reader.descriptor if by_descriptor else -1
+    for transforms in ([], [T.RandomDihedral(), T.ToDtype(torch.float32, scale=True)]):
+        pipeline = Pipeline(reader, ["lr", "hr"], transforms, descriptor=descriptor)
+        read(pipeline, [0, 1, 2, 4], [0, 1, 2, 4])
+        with pytest.raises(CorruptError, match=r"field 'hr' of sample 3: .*checksum"):
+            read(pipeline, [0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
+
+
+def test_nothing_to_read_is_no_mistake(datasets: Any) -> None:
+    reader, _ = datasets("two", 3, np.uint8, "raw")
+    assert Pipeline(reader, [], [T.RandomCrop(8)]).outputs == ()
+    assert read(Pipeline(reader, [], [T.RandomCrop(8), T.RandomErasing()]), [0, 1], [0, 1]) == []
+    empty = Pipeline(reader, ["lr", "hr"], [T.RandomCrop(8)], rows=np.empty(0, np.int64))
+    assert [o.name for o in empty.outputs] == ["lr", "hr"]
+
+
+UNSUITED = [
+    ("two", [T.RandomCrop(42)], r"of sample 0 \(lr 20x18, hr 40x36\): a crop is larger than the image"),
+    ("two", [T.RandomCrop((40, 38))], "a crop is larger than the image"),
+    ("two", [T.CenterCrop(42)], "a crop is larger than the image"),
+    ("two", [T.RandomDihedral()], "RandomDihedral turns square images only"),
+    ("two", [T.RandomCrop((8, 6)), T.RandomDihedral()], "RandomDihedral turns square images only"),
+    ("two", [T.RandomCrop(7)], "no multiple of the scale"),
+    ("two", [T.RandomCrop(8, padding=3)], "no multiple of the scale"),
+    ("two", [T.RandomTranslate(1)], "no multiple of the scale"),
+    ("two", [T.Resize(7)], "no multiple of the scale"),
+    ("two", [T.Resize((8, 7))], "no multiple of the scale"),
+    ("two", [T.RandomResizedCrop(9)], "no multiple of the scale"),
+    ("two", [T.RandomCrop(6, fields=("lr",)), T.RandomCrop(4)], "not a whole multiple of the other"),
+    ("two", [T.CenterCrop(6, fields=("lr",)), T.RandomErasing()], "not a whole multiple of the other"),
+]
+
+
+@pytest.mark.parametrize(("layout", "transforms", "message"), UNSUITED)
+def test_what_does_not_suit_the_images_is_refused(datasets: Any, layout: str, transforms: Any, message: str) -> None:
+    reader, images = datasets(layout, 3, np.uint8, "raw")
+    with pytest.raises(OptionError, match=message):
+        Pipeline(reader, list(images[0]), transforms)
+
+
+def test_images_of_different_kinds_are_refused(tmp_path: Path) -> None:
+    def reader(name: str, *images: np.ndarray) -> Reader:
+        return Reader(write(tmp_path / name, [{"image": image} for image in images], "raw"))
+
+    grey, rgb, deep = (np.zeros((9, 9, c), t) for c, t in ((1, np.uint8), (3, np.uint8), (3, np.uint16)))
+    with pytest.raises(OptionError, match="field 'image' holds images of 1 and of 3 channels"):
+        Pipeline(reader("channels", grey, rgb), ["image"])
+    with pytest.raises(OptionError, match="holds images of 8 and of 16 bits"):
+        Pipeline(reader("bits", rgb, deep), ["image"])
+    mixed = reader("shapes", rgb, np.zeros((9, 12, 3), np.uint8), np.zeros((5, 9, 3), np.uint8))
+    with pytest.raises(OptionError, match="different shapes, 5 to 9 rows and 9 to 12 columns"):
+        Pipeline(mixed, ["image"], [T.RandomHorizontalFlip()])
+    assert Pipeline(mixed, ["image"], rows=np.array([0, 0])).outputs[0].shape == (3, 9, 9)
+    assert Pipeline(mixed, ["image"], [T.CenterCrop((5, 9))]).outputs[0].shape == (3, 5, 9)
+    with pytest.raises(OptionError, match=r"sample 2 .*5x9.*: a crop is larger"):
+        Pipeline(mixed, ["image"], [T.CenterCrop(7)])
+    with pytest.raises(OptionError, match="5 to 9 rows"):
+        Pipeline(mixed, ["image"], [T.RandomTranslate(3)])

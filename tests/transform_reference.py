@@ -1,0 +1,231 @@
+"""The definition of every transform in plain NumPy, slow and obvious, for tests to compare compiled code with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmdbloader import transforms as T
+
+LARGEST = {torch.uint8: 255, torch.uint16: 65535}
+AUGMENTATIONS = 2
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An image on its way: float64 values (C, H, W), their type, and by how much the compiled result may differ."""
+
+    values: np.ndarray
+    dtype: torch.dtype
+    slack: float = 0.0
+
+
+def words(seed: int, epoch: int, sample: int, number: int, block: int = 0) -> list[int]:
+    """Return four random words of NumPy's Philox, which adds one to its counter before it draws."""
+    counter = (sample | epoch << 64 | number << 128 | block << 192) - 1
+    return np.random.Philox(counter=counter % 2**256, key=seed | AUGMENTATIONS << 64).random_raw(4).tolist()
+
+
+def unit(word: int) -> float:
+    """Return a word as a float from 0 to 1."""
+    return (word >> 11) * 2.0**-53
+
+
+def below(word: int, n: int) -> int:
+    """Return a word as a whole number below n."""
+    return word * n >> 64
+
+
+def uniform(word: int, low: float, high: float) -> float:
+    """Return a word as a float from low to high."""
+    return low + (high - low) * unit(word)
+
+
+def filter_matrix(size: int, out_size: int, cubic: bool) -> np.ndarray:
+    """Return Pillow's BILINEAR or BICUBIC as a matrix (out_size, size)."""
+    scale = size / out_size
+    stretch = max(scale, 1.0)
+    center = (np.arange(out_size)[:, None] + 0.5) * scale
+    x = np.abs((np.arange(size)[None, :] + 0.5 - center) / stretch)
+    near, far = 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2
+    weights = np.where(x < 1, near, np.where(x < 2, far, 0.0)) if cubic else np.maximum(1 - x, 0)
+    return weights / weights.sum(1, keepdims=True)
+
+
+def resize(values: np.ndarray, height: int, width: int, cubic: bool, top: int, columns_first: bool) -> np.ndarray:
+    """Resize (C, H, W), rounding half up after each of the two directions."""
+
+    def rounded(v: np.ndarray) -> np.ndarray:
+        return np.clip(np.floor(v + 0.5), 0, top)
+
+    down, across = filter_matrix(values.shape[1], height, cubic), filter_matrix(values.shape[2], width, cubic).T
+    return rounded(down @ rounded(values @ across)) if columns_first else rounded(rounded(down @ values) @ across)
+
+
+def jitter(values: np.ndarray, factors: Sequence[float], order: int, top: int) -> np.ndarray:
+    """Change brightness, contrast and saturation as torchvision v2 defines it for integers, in float32."""
+    f = np.float32
+    image = values.astype(f)
+
+    def blend(other: Any, factor: float) -> np.ndarray:
+        mixed = image * f(factor) + (f(1) - f(factor)) * np.asarray(other, f)
+        return np.trunc(np.clip(mixed, f(0), f(top)))
+
+    def grey() -> np.ndarray:
+        if len(image) == 1:
+            return image[0]
+        return np.floor(f(0.2989) * image[0] + f(0.587) * image[1] + f(0.114) * image[2])
+
+    for step in [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)][order]:
+        factor = factors[step]
+        if factor == 1 or (step == 2 and len(image) == 1):
+            continue
+        other = 0 if step == 0 else grey().mean(dtype=np.float64) if step == 1 else grey()
+        image = blend(other, factor)
+    return image.astype(np.float64)
+
+
+def resized_crop_box(draw: Any, height: int, width: int, t: Any) -> tuple[int, int, int, int]:
+    """Return (top, left, height, width) by torchvision's RandomResizedCrop.get_params."""
+    for block in range(10):
+        w0, w1, w2, w3 = draw(block)
+        area = height * width * uniform(w0, *t.scale)
+        ratio = math.exp(uniform(w1, math.log(t.ratio[0]), math.log(t.ratio[1])))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return below(w2, height - h + 1), below(w3, width - w + 1), h, w
+    h, w = height, width
+    if width / height < t.ratio[0]:
+        h = round(width / t.ratio[0])
+    elif width / height > t.ratio[1]:
+        w = round(height * t.ratio[1])
+    h, w = max(h, 1), max(w, 1)
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def erased_box(draw: Any, height: int, width: int, t: Any) -> tuple[int, int, int, int] | None:
+    """Return (top, left, height, width) by torchvision's RandomErasing.get_params; None where nothing is erased."""
+    if unit(draw(10)[0]) >= t.p:
+        return None
+    for block in range(10):
+        w0, w1, w2, w3 = draw(block)
+        area = height * width * uniform(w0, *t.scale)
+        ratio = math.exp(uniform(w1, math.log(t.ratio[0]), math.log(t.ratio[1])))
+        h, w = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < h < height and 0 < w < width:
+            return below(w2, height - h + 1), below(w3, width - w + 1), h, w
+    return None
+
+
+def convert(image: Expected, t: T.ToDtype) -> Expected:
+    """Convert as torchvision v2's ToDtype does."""
+    was, now, values, slack = image.dtype, t.dtype, image.values, image.slack
+    if was == now:
+        return image
+    if t.scale and was in LARGEST and now in LARGEST:
+        factor = 256 if now == torch.uint16 else 1 / 256
+        return Expected(np.floor(values * factor), now, math.ceil(slack * factor))
+    if t.scale and was in LARGEST:
+        return Expected(values / LARGEST[was], now, (slack + 1e-7 * LARGEST[was]) / LARGEST[was])
+    if now not in LARGEST:
+        return Expected(values, now, slack)
+    factor = LARGEST[now] + 1 - 1e-3 if t.scale else 1
+    # From floats: one level more, as they may lie on either side of a whole number.
+    slack = 0 if was in LARGEST and not slack else math.ceil(slack * factor) + 1
+    return Expected(np.clip(np.trunc(values * factor), 0, LARGEST[now]), now, slack)
+
+
+def normalize(image: Expected, t: T.Normalize) -> Expected:
+    """Subtract the mean and divide; float32 arithmetic may be off by some of the largest intermediate's last digits."""
+    mean, std = (np.broadcast_to(np.array(v, float), 3)[: len(image.values), None, None] for v in (t.mean, t.std))
+    largest = (np.abs(image.values).max(initial=1) + np.abs(mean).max()) / np.abs(std).min()
+    slack = image.slack / np.abs(std).min() + 3e-7 * largest
+    return replace(image, values=(image.values - mean) / std, slack=float(slack))
+
+
+def crop(values: np.ndarray, top: int, left: int, height: int, width: int) -> np.ndarray:
+    """Cut a window out of (C, H, W)."""
+    assert top >= 0 and left >= 0 and top + height <= values.shape[1] and left + width <= values.shape[2]
+    return values[:, top : top + height, left : left + width]
+
+
+def per_channel(fill: Any, channels: int) -> np.ndarray:
+    """Return a fill as (C, 1, 1)."""
+    return np.broadcast_to(np.array(fill, float), 3)[:channels, None, None]
+
+
+def apply_all(
+    images: dict[str, np.ndarray], transforms: Sequence[Any], seed: int, epoch: int, sample: int, columns_first: bool
+) -> dict[str, Expected]:
+    """Return what becomes of the images (C, H, W) of one sample; `columns_first` is how resizes go about it."""
+    dtypes = {np.dtype(np.uint8): torch.uint8, np.dtype(np.uint16): torch.uint16}
+    now = {name: Expected(image.astype(np.float64), dtypes[image.dtype]) for name, image in images.items()}
+    number = 0
+    for t in transforms:
+        names = [name for name in now if t.fields is None or name in t.fields]
+        if isinstance(t, T.Geometry):
+            here = number
+            _move(now, names, t, lambda block, here=here: words(seed, epoch, sample, here, block), columns_first)
+            number += 1
+            continue
+        for name in names:
+            now[name] = convert(now[name], t) if isinstance(t, T.ToDtype) else normalize(now[name], t)
+    return now
+
+
+def _move(now: dict[str, Expected], names: list[str], t: Any, draw: Any, columns_first: bool) -> None:
+    w0, w1, w2, w3 = draw(0)
+    height, width = max((now[name].values.shape[1:] for name in names), key=lambda shape: shape[0])
+    ratios = {name: height // now[name].values.shape[1] for name in names}
+    grid = math.lcm(*ratios.values())
+    rows, columns = height // grid, width // grid  # all positions are whole pixels of every field
+    for name in names:
+        image, ratio = now[name], ratios[name]
+        values, step = image.values, grid // ratio
+        channels, top = len(values), LARGEST.get(image.dtype, 1)
+        slack = image.slack
+        if isinstance(t, T.RandomHorizontalFlip | T.RandomVerticalFlip):
+            if unit(w0) < t.p:
+                values = values[:, :, ::-1] if isinstance(t, T.RandomHorizontalFlip) else values[:, ::-1]
+        elif isinstance(t, T.RandomDihedral):
+            which = below(w0, 8)
+            values = values.transpose(0, 2, 1) if which & 4 else values
+            values = values[:, ::-1] if which & 2 else values
+            values = values[:, :, ::-1] if which & 1 else values
+        elif isinstance(t, T.ColorJitter):
+            ranges = t.real_numbers
+            factors = [uniform(w, *ranges[2 * k : 2 * k + 2]) for k, w in enumerate((w0, w1, w2))]
+            values = jitter(values, factors, below(w3, 6), top)
+        elif isinstance(t, T.RandomErasing):
+            box = erased_box(draw, rows, columns, t)
+            if box is not None:
+                y, x, h, w = (side * step for side in box)
+                values = values.copy()
+                values[:, y : y + h, x : x + w] = per_channel(t.value, channels)
+        elif isinstance(t, T.CenterCrop):
+            h, w = t.size_numbers
+            y, x = round((height - h) // grid / 2), round((width - w) // grid / 2)
+            values = crop(values, y * step, x * step, h // ratio, w // ratio)
+        elif isinstance(t, T.RandomCrop | T.RandomTranslate):
+            h, w = t.size_numbers if isinstance(t, T.RandomCrop) else (height, width)
+            pad = t.padding // ratio
+            padded = np.tile(per_channel(t.fill, channels), (1, values.shape[1] + 2 * pad, values.shape[2] + 2 * pad))
+            padded[:, pad : pad + values.shape[1], pad : pad + values.shape[2]] = values
+            y = below(w0, (height + 2 * t.padding - h) // grid + 1)
+            x = below(w1, (width + 2 * t.padding - w) // grid + 1)
+            values = crop(padded, y * step, x * step, h // ratio, w // ratio)
+        else:
+            h, w = t.size_numbers
+            if isinstance(t, T.RandomResizedCrop):
+                values = crop(values, *(side * step for side in resized_crop_box(draw, rows, columns, t)))
+            elif not isinstance(t.size, tuple):
+                h, w = (h, max(h * width // height, 1)) if height <= width else (max(h * height // width, 1), h)
+                h, w = h // grid * grid, w // grid * grid
+            values = resize(values, h // ratio, w // ratio, t.interpolation == "bicubic", top, columns_first)
+            slack += 2  # a half may be rounded either way, twice
+        now[name] = replace(image, values=values.copy(), slack=slack)
