@@ -134,7 +134,8 @@ def _check_ratio(of: object, ratio: object) -> tuple[float, float]:
 
 def _check_factor(of: object, value: object) -> Interval:
     values = _numbers(value)
-    if len(values) > 2 or not values or not all(v >= 0 for v in values) or values[0] > values[-1]:
+    as_expected = len(values) == (2 if isinstance(value, Sequence) else 1)
+    if not as_expected or not 0 <= values[0] <= values[-1]:
         raise OptionError(f"{of}: expected numbers of at least 0, or (least, most) factors of at least 0")
     return (values[0], values[1]) if len(values) == 2 else values[0]
 

@@ -1,0 +1,175 @@
+"""What a transform is made with: checked at once, never changed, shown as it was written."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lmdbloader import transforms as T
+from lmdbloader.errors import OptionError
+
+ALL = [
+    T.RandomCrop(96),
+    T.RandomCrop((3, 4), padding=2, fill=(1, 2, 3)),
+    T.CenterCrop(96),
+    T.RandomResizedCrop(224),
+    T.Resize(8),
+    T.Resize((8, 9), "bicubic"),
+    T.RandomHorizontalFlip(),
+    T.RandomVerticalFlip(0.25),
+    T.RandomDihedral(),
+    T.RandomTranslate(4),
+    T.ColorJitter(0.4, 0.4, (0.5, 1.5)),
+    T.RandomErasing(),
+    T.ToDtype(torch.float32, True),
+    T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    T.RandomHorizontalFlip(fields=("hr",)),
+]
+
+
+@pytest.mark.parametrize("transform", ALL, ids=repr)
+def test_transforms_are_values(transform: T.Transform) -> None:
+    again = pickle.loads(pickle.dumps(transform))
+    assert again == transform
+    assert hash(again) == hash(transform)
+    assert sum(other == transform for other in ALL) == 1
+    assert eval(repr(transform), {**vars(T), "torch": torch}) == transform
+    for name in ("fields", "size"):
+        with pytest.raises((dataclasses.FrozenInstanceError, AttributeError, TypeError)):
+            setattr(transform, name, None)
+
+
+@pytest.mark.parametrize(
+    ("transform", "shown"),
+    [
+        (T.RandomCrop(96), "RandomCrop(size=96, padding=0, fill=0)"),
+        (T.RandomDihedral(), "RandomDihedral()"),
+        (T.RandomDihedral(fields=["hr"]), "RandomDihedral(fields=('hr',))"),
+        (T.RandomTranslate(2, fields=("a", "b")), "RandomTranslate(padding=2, fill=0, fields=('a', 'b'))"),
+        (T.ToDtype(torch.float16, scale=False), "ToDtype(dtype=torch.float16, scale=False)"),
+        (T.Normalize(0.5, 2), "Normalize(mean=(0.5,), std=(2.0,))"),
+    ],
+)
+def test_a_transform_shows_its_own_arguments_first_and_fields_only_where_given(transform: Any, shown: str) -> None:
+    assert repr(transform) == shown
+
+
+def test_arguments_mean_by_position_what_they_mean_in_torchvision() -> None:
+    assert T.RandomCrop(96) == T.RandomCrop(size=96, padding=0, fill=0, fields=None)
+    assert T.RandomResizedCrop(8, (0.5, 1), (1, 2), "bicubic").real_numbers == (0.5, 1, 1, 2)
+    assert T.Resize(8, "bicubic").interpolation == "bicubic"
+    assert T.Normalize(0.5, 0.25).std == (0.25,)
+    assert T.ToDtype(torch.float32, True).scale
+    assert T.ColorJitter(0.4, 0.3, 2).real_numbers == pytest.approx((0.6, 1.4, 0.7, 1.3, 0, 3))
+    erasing = T.RandomErasing(0.25, (0.1, 0.2), (1, 1), 7)
+    assert (erasing.p, erasing.scale, erasing.ratio, erasing.value) == (0.25, (0.1, 0.2), (1, 1), 7)
+
+
+def test_lists_and_numpy_numbers_do_as_well() -> None:
+    assert T.RandomCrop([3, 4]) == T.RandomCrop((3, 4))  # type: ignore[arg-type]
+    assert repr(T.CenterCrop(np.int64(5))) == "CenterCrop(size=5)"  # type: ignore[arg-type]
+    assert T.RandomResizedCrop(8, [0.5, 1.0], np.array([1, 2]).tolist()).real_numbers == (0.5, 1.0, 1, 2)  # type: ignore[arg-type]
+    assert T.RandomErasing(value=[1, 2, 3]).value == (1, 2, 3)  # type: ignore[arg-type]
+    assert T.Normalize(torch.tensor([0.5, 0.25, 0.125]), np.float32(2)) == T.Normalize([0.5, 0.25, 0.125], 2)  # type: ignore[arg-type]
+    assert T.RandomDihedral(fields=["lr", "hr"]).fields == ("lr", "hr")  # type: ignore[arg-type]
+
+
+SIZE = "expected a size of at least one pixel, as an int or"
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    "size", [0, -1, True, 9.0, "9", None, NAN, (9,), (9, 9, 9), (), (9, 0), (9, 9.0), 10**400, 2**24 + 1]
+)
+@pytest.mark.parametrize("cls", [T.RandomCrop, T.CenterCrop, T.RandomResizedCrop, T.Resize])
+def test_a_size_is_one_or_two_whole_numbers(cls: Any, size: Any) -> None:
+    with pytest.raises(OptionError, match=rf"^{cls.__name__}\(size=.*\): {SIZE}"):
+        cls(size)
+
+
+@pytest.mark.parametrize("padding", [-1, True, 1.0, "1", None, (1, 2), NAN, 10**400])
+def test_a_padding_is_a_whole_number(padding: Any) -> None:
+    for make in (T.RandomTranslate, lambda padding: T.RandomCrop(8, padding=padding)):
+        with pytest.raises(OptionError, match="expected a padding of at least 0 pixels, as an int"):
+            make(padding)
+
+
+@pytest.mark.parametrize("fill", [NAN, INF, (1, 2), (1, 2, NAN), "red", None, True, ()])
+def test_a_fill_is_one_number_or_three(fill: Any) -> None:
+    for make in (
+        lambda fill: T.RandomTranslate(1, fill),
+        lambda fill: T.RandomCrop(8, fill=fill),
+        lambda fill: T.RandomErasing(value=fill),
+    ):
+        with pytest.raises(OptionError, match="expected one finite number, or one for each of three channels"):
+            make(fill)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.1, NAN, "often", None, True, (0.5,)])
+@pytest.mark.parametrize("cls", [T.RandomHorizontalFlip, T.RandomVerticalFlip, T.RandomErasing])
+def test_a_probability_is_from_0_to_1(cls: Any, p: Any) -> None:
+    with pytest.raises(OptionError, match="expected a probability p from 0 to 1"):
+        cls(p)
+
+
+@pytest.mark.parametrize("cls", [T.RandomResizedCrop, T.RandomErasing])
+def test_scale_and_ratio_are_two_numbers_in_order(cls: Any) -> None:
+    first = () if cls is T.RandomErasing else (8,)
+    for scale in [0.5, (0.5,), (0, 1), (0.5, 0.4), (0.5, 1.1), (NAN, 1), (0.1, 0.2, 0.3), None, "ab", (True, 1)]:
+        with pytest.raises(OptionError, match="expected as scale the least and the most share of the area"):
+            cls(*first, scale=scale)
+    for ratio in [1, (1,), (0, 1), (2, 1), (1, INF), (NAN, 1), (-1, 1), None]:
+        with pytest.raises(OptionError, match="expected as ratio the least and the most"):
+            cls(*first, ratio=ratio)
+    assert cls(*first, scale=(0.25, 0.25), ratio=(1, 1)).ratio == (1, 1)
+
+
+@pytest.mark.parametrize("value", [-0.1, NAN, INF, (0.5,), (1.5, 0.5), (-1, 1), (1, 2, 3), "much", None, True, ()])
+@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
+def test_factors_of_colours_are_not_negative(name: str, value: Any) -> None:
+    with pytest.raises(OptionError, match="expected numbers of at least 0, or"):
+        T.ColorJitter(**{name: value})
+
+
+@pytest.mark.parametrize("cls", [T.Resize, T.RandomResizedCrop])
+@pytest.mark.parametrize("interpolation", ["nearest", "BILINEAR", None, 2])
+def test_the_interpolations_are_two(cls: Any, interpolation: Any) -> None:
+    with pytest.raises(OptionError, match="expected interpolation='bilinear' or 'bicubic'"):
+        cls(8, interpolation=interpolation)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int8, torch.bool, "float32", np.float32, None])
+def test_the_dtypes_are_five(dtype: Any) -> None:
+    with pytest.raises(OptionError, match=r"expected one of torch.uint8, .*torch.float32"):
+        T.ToDtype(dtype, True)
+
+
+def test_scale_of_to_dtype_is_yes_or_no() -> None:
+    with pytest.raises(OptionError, match="scale=True or False"):
+        T.ToDtype(torch.float32, 255)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "name"),
+    [
+        (0, 0, "std"), (0, (1, 1, 0), "std"), (0, 1e-40, "std"), (NAN, 1, "mean"), (0, INF, "std"), ((1, 2), 1, "mean"),
+        ("mean", 1, "mean"), (None, 1, "mean"), ((), 1, "mean"), (torch.tensor(1.0), 1, "mean"),
+        (0, (1, NAN, 1), "std"),
+    ],
+)  # fmt: skip
+def test_mean_and_std_are_one_number_or_three(mean: Any, std: Any, name: str) -> None:
+    with pytest.raises(OptionError, match=f"Normalize: {name}=.*expected one number or three, a std other than 0"):
+        T.Normalize(mean, std)
+
+
+def test_fields_are_names() -> None:
+    with pytest.raises(OptionError, match=r"RandomDihedral\(fields='hr'\): expected names, such as fields=\('hr',\)"):
+        T.RandomDihedral(fields="hr")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="expected at least one name, or None for all"):
+        T.RandomDihedral(fields=())
