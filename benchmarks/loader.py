@@ -93,38 +93,55 @@ def of_loader(loader: Loader) -> Callable[[float], float]:
     return lambda seconds: loader.benchmark(seconds).samples_per_s
 
 
-def take_turns(candidates: Candidates, options: argparse.Namespace) -> Results:
-    """Return the median of each candidate's turns; all take turns, so what else the machine does falls on all."""
+def turns_of(candidates: Candidates, options: argparse.Namespace) -> dict[tuple[Any, ...], list[float]]:
+    """Return the turns of each candidate; all take turns, so what else the machine does falls on all."""
     turns: dict[tuple[Any, ...], list[float]] = {key: [] for key in candidates}
     for _ in range(options.repeats):
         for key, measure in candidates.items():
             turns[key].append(measure(options.seconds))
-    return {key: statistics.median(values) for key, values in turns.items()}
+    return turns
+
+
+def take_turns(candidates: Candidates, options: argparse.Namespace) -> Results:
+    """Return the median of each candidate's turns."""
+    return {key: statistics.median(values) for key, values in turns_of(candidates, options).items()}
 
 
 def time_pairs(folder: Path, options: argparse.Namespace) -> Results:
     """Time the work of the module's docstring: (name, batch size, workers or threads, detail) -> pairs a second."""
-    results: Results = {}
+    turns: dict[tuple[Any, ...], list[float]] = {}
     by_name = {store.name: store for store in STORES}
     for batch_size in options.batch_sizes:
-        candidates: Candidates = {}
-        for name in options.candidates:
-            for workers in options.workers:
+        # Those with workers first: none can be forked while this process has the hand-written LMDB open.
+        for workers in sorted(options.workers, reverse=True):
+            candidates: Candidates = {}
+            for name in options.candidates:
                 for where in ("sample", "consumer"):
                     key = (name, batch_size, workers, where)
                     candidates[key] = of_dataloader(by_name[name], folder / name, batch_size, workers, where)
-        for codec, name in OURS.items():
-            ds = LMDBDataset(folder / name)
-            for threads in options.threads:
-                for verify in (True, False):
-                    loader = Loader(ds, batch_size, transforms=TURNED, num_threads=threads, verify=verify)
-                    key = (f"Loader {codec}", batch_size, threads, "verified" if verify else "not verified")
-                    candidates[key] = of_loader(loader)
-        results |= take_turns(candidates, options)
+            loaders = open_loaders(folder, batch_size, options)
+            candidates |= {key: of_loader(loader) for key, loader in loaders.items()}
+            for key, found in turns_of(candidates, options).items():
+                turns.setdefault(key, []).extend(found)
+            del candidates
+            for loader in loaders.values():
+                loader.close()
         for name in options.candidates:
             by_name[name].close(folder / name)
         print(f"pairs: batches of {batch_size} done", file=sys.stderr, flush=True)
-    return results
+    return {key: statistics.median(values) for key, values in turns.items()}
+
+
+def open_loaders(folder: Path, batch_size: int, options: argparse.Namespace) -> dict[tuple[Any, ...], Loader]:
+    """Return a Loader of every codec, number of threads, with and without checksums."""
+    return {
+        (f"Loader {codec}", batch_size, threads, "verified" if verify else "not verified"): Loader(
+            LMDBDataset(folder / name), batch_size, transforms=TURNED, num_threads=threads, verify=verify
+        )
+        for codec, name in OURS.items()
+        for threads in options.threads
+        for verify in (True, False)
+    }
 
 
 def report_pairs(results: Results, markdown: bool) -> str:

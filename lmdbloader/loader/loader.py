@@ -189,12 +189,13 @@ class Loader:
         batches = deliver(self._run(epoch), self._threads, self.num_threads + self.prefetch)
         return batches if self._device is None else on_device(batches, self._device)
 
-    def _run(self, epoch: int) -> Run:
+    def _run(self, epoch: int, limit: int | None = None) -> Run:
+        """Return a pass through an epoch, or its first batches."""
         order = self._source.order(self.order, self.seed, epoch)
         starts, stops = batch_bounds(
             len(self.dataset), self.batch_size, rank=self.rank, world_size=self.world_size, drop_last=self.drop_last
         )
-        return Run(self._source, epoch, order, starts, stops, self._batches_at_once)
+        return Run(self._source, epoch, order, starts[:limit], stops[:limit], self._batches_at_once)
 
     def benchmark(self, seconds: float = 5.0) -> Throughput:
         """Read batches for some seconds and say how fast; the epoch that the next iteration has stays.
@@ -205,7 +206,8 @@ class Loader:
         if len(self) == 0:
             raise OptionError(f"benchmark: {self.dataset!r} gives this loader no batch")
         epoch = self._epoch
-        next(iter(self._iterate(epoch)))  # compiles, starts the threads
+        for _ in deliver(self._run(epoch, self._batches_at_once), self._threads, 1):
+            pass  # compiles, starts the threads
         latencies: list[float] = []
         samples = 0
         began = before = time.perf_counter()
