@@ -172,6 +172,17 @@ def test_windows_of_any_size_in_all_eight_ways(datasets: Any, size: Any, dtype: 
                 compare(found[s], [expected["image"]])
 
 
+@pytest.mark.parametrize("resize", [T.Resize((10, 33)), T.Resize((50, 9), "bicubic"), T.RandomResizedCrop((9, 12))])
+@pytest.mark.parametrize("padding", [0, 3])
+def test_what_was_turned_is_resized_and_turned_again(datasets: Any, padding: int, resize: T.Transform) -> None:
+    reader, images = datasets("square", 3, np.uint8, "tiled")
+    first = T.RandomCrop(20, padding=padding, fill=77)
+    transforms = [first, T.RandomDihedral(), resize, T.RandomHorizontalFlip(), T.RandomVerticalFlip()]
+    (found,) = read(Pipeline(reader, ["image"], transforms), [0] * 48, list(range(48)))
+    for s in range(48):
+        compare(found[s], [apply_all(images[0], transforms, 0, 0, s, columns_first=c)["image"] for c in (False, True)])
+
+
 @pytest.mark.parametrize("layout", ["one", "dot", "two", "three", "pyramid"])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("side", [6, 12, 30, 66])
