@@ -65,6 +65,8 @@ class Ahead:
 
     def close(self) -> None:
         """Stop reading ahead."""
+        if self._is_cold:  # nobody asks ahead any more, so single pages would be read slowly
+            self._readahead.advise(random=False)
         self._readahead.close()
 
     def _ask_for_samples(self, first: int, end: int) -> None:

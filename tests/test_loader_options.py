@@ -1,0 +1,109 @@
+"""Options of the Loader: what is out of range is refused by name; benchmark, shard and device."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader.errors import OptionError
+from lmdbloader.transforms import RandomCrop
+
+COUNT = 20
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("loader") / "d.lmdb"
+    shades = (np.full((16, 16, 3), i, np.uint8) for i in range(COUNT))
+    lmdbloader.write(({"lr": hr[:8, :8], "hr": hr, "number": i} for i, hr in enumerate(shades)), path)
+    return path
+
+
+@pytest.fixture
+def ds(path: Path) -> LMDBDataset:
+    return LMDBDataset(path)
+
+
+def numbers(loader: Any) -> list[int]:
+    return [number for batch in loader for number in batch.number.tolist()]
+
+
+def test_more_threads_than_cores_are_warned_of_and_work(ds: LMDBDataset) -> None:
+    with pytest.warns(UserWarning, match=r"num_threads=1000, and this process may use"):
+        Loader(ds, 4, num_threads=1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        loader = Loader(ds, 4, num_threads=9)
+    assert sorted(numbers(loader)) == list(range(COUNT))
+
+
+def test_benchmark_measures_and_leaves_the_epoch(ds: LMDBDataset) -> None:
+    loader = Loader(ds, 8, seed=4)
+    found = loader.benchmark(seconds=0.05)
+    assert found.samples_per_s > 0
+    assert 0 < found.p50_seconds <= found.p99_seconds
+    assert found.num_batches >= 1
+    assert numbers(loader) == numbers(Loader(ds, 8, seed=4))
+    with pytest.raises(OptionError, match="no batch"):
+        Loader(ds[:3], 8, drop_last=True).benchmark(0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"prefetch": -1}, "prefetch=-1"),
+        ({"num_threads": 0}, "num_threads=0"),
+        ({"order": "shuffled"}, "order='shuffled'"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": 2**64}, "seed=18446744073709551616"),
+        ({"shard": (2, 2)}, r"shard=\(2, 2\)"),
+        ({"io": "direct"}, "io='direct'"),
+        ({"memory_format": torch.preserve_format}, "memory_format"),
+        ({"transforms": [3]}, "3 is neither"),
+        ({"transforms": [len, RandomCrop(4)]}, "Move them last"),
+        ({"transforms": [RandomCrop(98)]}, "a crop is larger than the image"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(ds: LMDBDataset, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Loader(ds, **{"batch_size": 4, **options})
+
+
+def test_other_datasets_and_other_getitems_are_refused(ds: LMDBDataset, path: Path) -> None:
+    with pytest.raises(OptionError, match="expected an LMDBDataset"):
+        Loader(torch.utils.data.TensorDataset(torch.zeros(3)), 1)  # type: ignore[arg-type]
+
+    class Other(LMDBDataset):
+        def __getitem__(self, index: Any) -> Any:
+            return 0
+
+    with pytest.raises(OptionError, match="overrides __getitem__"):
+        Loader(Other(path), 1)
+
+
+def test_auto_shard_asks_torch_distributed(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (Loader(ds, 4, shard="auto").rank, Loader(ds, 4, shard="auto").world_size) == (0, 1)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(OptionError, match="init_process_group"):
+        Loader(ds, 4, shard="auto")
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    loader = Loader(ds, 4, shard="auto")
+    assert (loader.rank, loader.world_size) == (1, 2)
+
+
+def test_a_device_that_is_not_there_leaves_batches_on_the_cpu(ds: LMDBDataset, caplog: Any) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    loader = Loader(ds, 4, device="cuda")
+    assert "no CUDA device" in caplog.text
+    assert next(iter(loader)).hr.device.type == "cpu"
