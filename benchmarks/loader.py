@@ -238,7 +238,7 @@ def report_crops(results: Results, markdown: bool) -> str:
 
 
 def time_many_threads(folder: Path, options: argparse.Namespace) -> Results:
-    """Time more threads than cores: (threads,) -> pairs a second."""
+    """Time asking for more threads than cores: (threads,) -> pairs a second."""
     cores = count_cores()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

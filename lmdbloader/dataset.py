@@ -19,7 +19,7 @@ from lmdbloader.buffers import Buffers, shared_tensor
 from lmdbloader.columns import read_different_images, read_values
 from lmdbloader.errors import OptionError
 from lmdbloader.format import Field
-from lmdbloader.pipeline import Pipeline, check_seed
+from lmdbloader.pipeline import Pipeline, check_epoch, check_seed
 from lmdbloader.splits import share_out
 from lmdbloader.store import Reader, check_rows
 from lmdbloader.transforms import ToDtype, Transform
@@ -200,12 +200,17 @@ class LMDBDataset(Dataset[Any]):
         view._seed = check_seed(seed)
         view._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         view._forget_pipeline()
-        view._open_pipeline()
+        if view._open_pipeline() is None and transforms:
+            raise OptionError(f"{self.path}: transformed({list(transforms)}): the dataset has no image field")
         return view
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the random choices of `transformed` those of an epoch, also in worker processes that run already."""
-        self._epoch[0] = epoch
+        """Make the random choices of `transformed` those of an epoch, also in worker processes that run already.
+
+        Raises:
+            OptionError: It is negative, or does not fit 63 bits.
+        """
+        self._epoch[0] = check_epoch(epoch)
 
     def select(self, indices: Any) -> Self:
         """Return a view with the samples of a slice, a list of numbers, or a mask of one bool a sample.

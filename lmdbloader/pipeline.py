@@ -43,6 +43,17 @@ def check_seed(seed: int) -> int:
     return int(seed)
 
 
+def check_epoch(epoch: int) -> int:
+    """Return the number of an epoch.
+
+    Raises:
+        OptionError: It is negative, or does not fit 63 bits.
+    """
+    if not 0 <= epoch < 2**63:
+        raise OptionError(f"set_epoch({epoch}): expected a whole number from 0 to 2**63 - 1")
+    return int(epoch)
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """What a batch holds of one image field.
@@ -73,7 +84,8 @@ class Output:
 
     def tensor(self, memory: torch.Tensor) -> torch.Tensor:
         """Return memory (n * nbytes,) uint8 as the images (n, C, H, W) that it holds."""
-        return self.arranged(memory.view(self.values.dtype).view(-1, *self.stored_shape))
+        count = memory.numel() // self.nbytes if self.nbytes else 0
+        return self.arranged(memory.view(self.values.dtype).view(count, *self.stored_shape))
 
     def finished(self, images: torch.Tensor) -> torch.Tensor:
         """Return memory (n, *stored_shape) of the carrier type as the images (n, C, H, W) that it holds."""

@@ -82,6 +82,10 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
     Raises:
         OptionError: A transform does not suit a field or its place in the list; the message says what would.
     """
+    if len(fields) > opcodes.MAX_FIELDS:
+        raise OptionError(
+            f"{len(fields)} image fields: expected at most {opcodes.MAX_FIELDS}. Read fewer with fields=."
+        )
     chains = [_Chain(field) for field in fields]
     whole: list[list[int]] = []
     real: list[list[float]] = []

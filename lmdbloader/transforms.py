@@ -330,7 +330,8 @@ class ToDtype(Transform):
 
     Attributes:
         dtype: torch.uint8, uint16, float16, bfloat16 or float32.
-        scale: Whether the range goes with it: floats from 0 to 1, integers from 0 to their largest.
+        scale: Whether the range goes with it: floats go from 0 to 1; between uint8 and uint16 bits are shifted by 8,
+            as in torchvision, so that 255 becomes 65280.
     """
 
     dtype: torch.dtype

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmdbloader.kernels import opcodes as op
+from lmdbloader.kernels.geometry import begin, crop, flip_horizontally, flip_vertically, transpose
 from lmdbloader.kernels.place import erase, finish, place, transpose_plane
-from lmdbloader.kernels.program import begin, crop, flip_horizontally, flip_vertically, transpose
 
 GUARD = 32
 MARK = 0x6D

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import lmdbloader
+import lmdbloader.cores
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms import RandomCrop
@@ -40,7 +41,8 @@ def test_more_threads_than_cores_are_warned_of_and_work(ds: LMDBDataset) -> None
         Loader(ds, 4, num_threads=1000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        loader = Loader(ds, 4, num_threads=9)
+        loader = Loader(ds, 4, num_threads=999)
+    assert loader.num_threads == lmdbloader.cores.count_cores()
     assert sorted(numbers(loader)) == list(range(COUNT))
 
 
@@ -68,6 +70,7 @@ def test_benchmark_measures_and_leaves_the_epoch(ds: LMDBDataset) -> None:
         ({"io": "direct"}, "io='direct'"),
         ({"memory_format": torch.preserve_format}, "memory_format"),
         ({"transforms": [3]}, "3 is neither"),
+        ({"transforms": [RandomCrop]}, r"RandomCrop is the class. Make one of it: RandomCrop\(...\)"),
         ({"transforms": [len, RandomCrop(4)]}, "Move them last"),
         ({"transforms": [RandomCrop(98)]}, "a crop is larger than the image"),
     ],

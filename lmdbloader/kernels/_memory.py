@@ -13,6 +13,7 @@ from numba.extending import intrinsic
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _BLOCK = 16
+_COPIED = 32
 
 
 @intrinsic
@@ -73,6 +74,31 @@ def part(array, at, count):
     and then counts from the end.
     """
     return array_at(array.ctypes.data + np.uint64(at * array.itemsize), count, array)
+
+
+@intrinsic
+def _copy_block(typing_context, source, target):
+    def generate(context, builder, signature, arguments):
+        pointer = ir.VectorType(_I8, _COPIED).as_pointer()
+        block = builder.load(builder.inttoptr(arguments[0], pointer), align=1)
+        builder.store(block, builder.inttoptr(arguments[1], pointer), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64), generate
+
+
+@njit(inline="always")
+def copy_line(source, target, nbytes):
+    """Copy some dozens of bytes from one uint64 address to another; calling the library costs as much as the copy."""
+    if nbytes < _COPIED:
+        read, write = u8_at(source, nbytes), u8_at(target, nbytes)
+        for k in range(nbytes):
+            write[k] = read[k]
+        return
+    for k in range(0, nbytes - _COPIED + 1, _COPIED):
+        _copy_block(source + np.uint64(k), target + np.uint64(k))
+    # The rest again with some of what went before.
+    _copy_block(source + np.uint64(nbytes - _COPIED), target + np.uint64(nbytes - _COPIED))
 
 
 @intrinsic

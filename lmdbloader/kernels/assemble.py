@@ -19,6 +19,7 @@ from lmdbloader.kernels.decode import (
     is_intact,
     is_tiled,
 )
+from lmdbloader.kernels.geometry import is_filled
 from lmdbloader.kernels.opcodes import (
     ACROSS,
     BOTTOM,
@@ -41,7 +42,7 @@ from lmdbloader.kernels.opcodes import (
     WRONG_SHAPE,
 )
 from lmdbloader.kernels.place import erase, finish, place
-from lmdbloader.kernels.program import draw, is_filled
+from lmdbloader.kernels.program import draw
 
 # Columns of a field's addresses: of the index's columns.
 OFFSET, STORED, RAW, CHECKSUM, CODEC, IMAGE_HEIGHT, IMAGE_WIDTH, CHANNELS, BITS = range(9)

@@ -6,7 +6,7 @@ import numpy as np
 
 from lmdbloader.format import CODEC_LZ4, CODEC_RAW, CODEC_TILES
 from lmdbloader.kernels._compile import kernel
-from lmdbloader.kernels._memory import u8_at
+from lmdbloader.kernels._memory import copy_line, u8_at
 from lmdbloader.kernels._symbols import lz4_decompress, memcpy, pread, xxh64
 
 OK, OUT_OF_BOUNDS, BAD_CHECKSUM, BAD_LZ4, BAD_TILES, BAD_CODEC = 0, 1, 2, 3, 4, 5
@@ -114,12 +114,12 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
             tile_line = (x1 - x0) * itemsize
             first, last = max(y0, top), min(y1, bottom)
             from_x, to_x = max(x0, left), min(x1, right)
-            line = np.uint64((to_x - from_x) * itemsize)
+            line = (to_x - from_x) * itemsize
             for c in range(channels):
                 origin = out + c * out_plane + (from_x - left) * itemsize
                 for y in range(first, last):
                     inside = (c * (y1 - y0) + y - y0) * tile_line + (from_x - x0) * itemsize
-                    memcpy(np.uint64(origin + (y - top) * out_row), source + np.uint64(inside), line)
+                    copy_line(source + np.uint64(inside), np.uint64(origin + (y - top) * out_row), line)
     return OK
 
 

@@ -23,7 +23,8 @@ NUM_GEOMETRY = FILL + 3
 CARRY, WRITE, THEN_RESIZE, THEN_JITTER = range(4)
 # Brightness, contrast, saturation, and the order in which they come.
 NUM_COLOR = 4
-MAX_FIELDS = 32
+# Fields of a dataset are told apart by the bits of a whole number.
+MAX_FIELDS = 62
 
 # What becomes of a value: copied; times a factor plus a term, as float32, bfloat16 or float16; looked up (8, 16 or 32
 # bits come out).

@@ -6,6 +6,7 @@ import numpy as np
 
 from lmdbloader.kernels._compile import kernel
 from lmdbloader.kernels._memory import array_at, bits_of, f32_at, half_bits_of, part, transpose_block, u8_at, u16_at
+from lmdbloader.kernels.geometry import is_filled
 from lmdbloader.kernels.opcodes import (
     ACROSS,
     BFLOAT,
@@ -26,7 +27,6 @@ from lmdbloader.kernels.opcodes import (
     TRANSPOSED,
     WIDTH,
 )
-from lmdbloader.kernels.program import is_filled
 
 _BLOCK = 16
 

@@ -19,7 +19,7 @@ from lmdbloader.loader.device import on_device, usable_device
 from lmdbloader.loader.run import Run, deliver
 from lmdbloader.loader.source import Source
 from lmdbloader.loader.threads import Threads
-from lmdbloader.pipeline import check_seed
+from lmdbloader.pipeline import check_epoch, check_seed
 from lmdbloader.sampling import Order, batch_bounds, check_order, num_batches
 from lmdbloader.transforms import Transform
 
@@ -83,7 +83,8 @@ class Loader:
             drop_last: Whether to leave out the last batches where they are short.
             transforms: Of `lmdbloader.transforms`, carried out by compiled code for all image fields in step; after
                 them any functions, each called with the whole batch.
-            num_threads: Threads that read; "auto" means one for each core that this process may use.
+            num_threads: Threads that read; "auto" means one for each core that this process may use, which is also
+                the most.
             prefetch: Batches to have ready beyond those that the threads are working on; batches of fewer than 64
                 samples are read, and counted, by as many as make 64.
             device: Where batches go; "cuda" copies them while the step before runs. Without CUDA it means nothing.
@@ -105,19 +106,22 @@ class Loader:
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self.seed, self.order = check_seed(seed), check_order(order)
         self.rank, self.world_size = _resolve_shard(shard)
-        self.num_threads = count_cores() if num_threads == "auto" else num_threads
+        cores = count_cores()
+        self.num_threads = cores if num_threads == "auto" else min(num_threads, cores)
         self.prefetch = prefetch
         self._epoch = 0
         self._device = usable_device(device)
-        if num_threads != "auto" and num_threads > count_cores():
+        if num_threads != "auto" and num_threads > cores:
+            # They would only take turns; waiting for the disk is done in the background.
             warnings.warn(
-                f"num_threads={num_threads}, and this process may use {count_cores()} cores: more threads help only "
-                "where the disk is slow to answer",
+                f"num_threads={num_threads}, and this process may use {cores} cores: {cores} threads are used",
                 stacklevel=2,
             )
         compiled = [t for t in transforms if isinstance(t, Transform)]
         functions = [t for t in transforms if not isinstance(t, Transform)]
         for t in functions:
+            if isinstance(t, type) and issubclass(t, Transform):
+                raise OptionError(f"transforms: {t.__name__} is the class. Make one of it: {t.__name__}(...)")
             if not callable(t):
                 raise OptionError(f"transforms: {t!r} is neither of lmdbloader.transforms nor a function")
         if list(transforms) != compiled + functions:
@@ -173,11 +177,9 @@ class Loader:
         """Make the next iteration that of an epoch; the one after it is epoch + 1.
 
         Raises:
-            OptionError: It is negative.
+            OptionError: It is negative, or does not fit 63 bits.
         """
-        if epoch < 0:
-            raise OptionError(f"set_epoch({epoch}): expected at least 0")
-        self._epoch = epoch
+        self._epoch = check_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over the batches of the next epoch."""
