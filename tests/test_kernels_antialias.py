@@ -80,8 +80,8 @@ def test_hardly_differs_from_pillow(cubic: bool, size: tuple[int, int]) -> None:
     waves = [np.sin(y / (5 + k) + x / 9) * 60 + np.cos(x / (4 + k)) * 50 + 128 for k in range(3)]
     image = np.stack(waves).astype(np.uint8)
     found = resized(image, (0, 0, 120, 97), *size, cubic)
-    # In the same order only what Pillow's fixed point rounds the other way.
-    assert (found != pillows(image, *size, cubic, rows_first=True)).mean() < 0.005
+    # In the same order only what fixed point rounds the other way: 0.5 % of Pillow's, 0.6 % of pillow-simd's.
+    assert (found != pillows(image, *size, cubic, rows_first=True)).mean() < 0.01
     # Pillow itself mostly resizes columns first (some releases choose): what was rounded between the two makes a level
     # of difference, hardly ever two. Where a bicubic's overshoot is cut off between the two, beside hard edges of the
     # darkest or the brightest, it may be more.
