@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -10,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from lmdbloader.errors import OptionError
-from lmdbloader.format import CODEC_RAW, CODEC_TILES, MAX_PAYLOAD_NBYTES, TILED_ABOVE_NBYTES, Codec
+from lmdbloader.format import CODEC_FILE, CODEC_RAW, CODEC_TILES, MAX_PAYLOAD_NBYTES, TILED_ABOVE_NBYTES, Codec
 
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
@@ -116,6 +118,47 @@ def encode_image(image: npt.NDArray[Any], codec: Codec, tile_size: int) -> Paylo
         np.array([image.nbytes]),
         np.array([checksum(table)], np.uint64),
         np.array([CODEC_TILES], np.uint8),
+    )
+
+
+def encode_jpeg(image: npt.NDArray[Any], quality: int) -> Payloads:
+    """Encode one image (H, W, C) uint8 as a JPEG with restart markers and a seek table.
+
+    Args:
+        image: With 1 or 3 channels, neither side above 65,535 pixels.
+        quality: 1 to 100, as libjpeg counts it.
+    """
+    file = io.BytesIO()
+    plain = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
+    plain.save(file, "JPEG", quality=quality, restart_marker_rows=1)
+    packed = pack_jpeg(file.getvalue(), 1, image.nbytes)
+    return packed or pack_file(file.getvalue(), image.nbytes)
+
+
+def pack_jpeg(data: bytes, orientation: int, raw_nbytes: int) -> Payloads | None:
+    """Return a JPEG file's own bytes with a seek table behind them, None where our kernels do not decode such a file.
+
+    Args:
+        data: The whole file.
+        orientation: As its EXIF data gives it, 1 to 8.
+        raw_nbytes: Of its decoded pixels.
+    """
+    return None
+
+
+def pack_file(data: bytes, raw_nbytes: int) -> Payloads:
+    """Return an image file's own bytes as a payload that is decoded whole.
+
+    Args:
+        data: The whole file.
+        raw_nbytes: Of its decoded pixels.
+    """
+    return Payloads(
+        np.frombuffer(data, np.uint8),
+        np.array([len(data)]),
+        np.array([raw_nbytes]),
+        np.array([checksum(data)], np.uint64),
+        np.array([CODEC_FILE], np.uint8),
     )
 
 
