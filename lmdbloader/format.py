@@ -36,7 +36,7 @@ SCHEMA_KEY = b"schema"
 PROGRESS_KEY = b"progress"
 RECORD_KEY_NBYTES = 16
 
-# How one payload is stored. The last two are of images: a JPEG file followed by its seek table, and any other image file.
+# How one payload is stored. The last two are of images: a JPEG file with a seek table behind it, any other image file.
 CODEC_RAW, CODEC_LZ4, CODEC_TILES, CODEC_JPEG, CODEC_FILE = 0, 1, 2, 3, 4
 CODEC_NAMES = ("raw", "lz4", "tiles", "jpeg", "file")
 
