@@ -46,24 +46,29 @@ def uniform(word: int, low: float, high: float) -> float:
     return low + (high - low) * unit(word)
 
 
-def filter_matrix(size: int, out_size: int, cubic: bool) -> np.ndarray:
-    """Return Pillow's BILINEAR or BICUBIC as a matrix (out_size, size)."""
-    scale = size / out_size
+def filter_matrix(size: int, out_size: int, cubic: bool, begin: float, length: float) -> np.ndarray:
+    """Return Pillow's BILINEAR or BICUBIC of the part that begins at `begin` as a matrix (out_size, size)."""
+    scale = length / out_size
     stretch = max(scale, 1.0)
-    center = (np.arange(out_size)[:, None] + 0.5) * scale
+    center = begin + (np.arange(out_size)[:, None] + 0.5) * scale
     x = np.abs((np.arange(size)[None, :] + 0.5 - center) / stretch)
     near, far = 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2
     weights = np.where(x < 1, near, np.where(x < 2, far, 0.0)) if cubic else np.maximum(1 - x, 0)
     return weights / weights.sum(1, keepdims=True)
 
 
-def resize(values: np.ndarray, height: int, width: int, cubic: bool, top: int, columns_first: bool) -> np.ndarray:
-    """Resize (C, H, W), rounding half up after each of the two directions."""
+def resize(
+    values: np.ndarray, height: int, width: int, cubic: bool, largest: int, *,
+    columns_first: bool = True, box: tuple[float, float, float, float] | None = None,
+) -> np.ndarray:  # fmt: skip
+    """Resize (C, H, W), or the box (top, left, height, width) of it, rounding half up after each direction."""
+    top, left, h, w = box or (0, 0, *values.shape[1:])
 
     def rounded(v: np.ndarray) -> np.ndarray:
-        return np.clip(np.floor(v + 0.5), 0, top)
+        return np.clip(np.floor(v + 0.5), 0, largest)
 
-    down, across = filter_matrix(values.shape[1], height, cubic), filter_matrix(values.shape[2], width, cubic).T
+    down = filter_matrix(values.shape[1], height, cubic, top, h)
+    across = filter_matrix(values.shape[2], width, cubic, left, w).T
     return rounded(down @ rounded(values @ across)) if columns_first else rounded(rounded(down @ values) @ across)
 
 
@@ -226,6 +231,8 @@ def _move(now: dict[str, Expected], names: list[str], t: Any, draw: Any, columns
             elif not isinstance(t.size, tuple):
                 h, w = (h, max(h * width // height, 1)) if height <= width else (max(h * height // width, 1), h)
                 h, w = h // grid * grid, w // grid * grid
-            values = resize(values, h // ratio, w // ratio, t.interpolation == "bicubic", top, columns_first)
+            values = resize(
+                values, h // ratio, w // ratio, t.interpolation == "bicubic", top, columns_first=columns_first
+            )
             slack += 2  # a half may be rounded either way, twice
         now[name] = replace(image, values=values.copy(), slack=slack)

@@ -43,11 +43,12 @@ def _filter(x, cubic):
 
 
 @kernel
-def _weigh(size, out_size, cubic, bounds, weights):
+def _weigh(size, begin, length, out_size, cubic, bounds, weights):
     """Fill in which values every result is made of.
 
     Args:
         size, out_size: Number of values and of results.
+        begin, length: Where the part to be resized begins and how long it is, in float64 values.
         cubic: Which filter.
         bounds: (2 * out_size,) int32, set to the first value of each result and to how many there are.
         weights: float32, set to their weights, result after result.
@@ -55,12 +56,12 @@ def _weigh(size, out_size, cubic, bounds, weights):
     Returns:
         How many weights there are.
     """
-    scale = size / out_size
+    scale = length / out_size
     stretch = max(scale, 1.0)
     support = (2.0 if cubic else 1.0) * stretch
     at = 0
     for i in range(out_size):
-        center = (i + 0.5) * scale
+        center = begin + (i + 0.5) * scale
         first = max(np.int64(center - support + 0.5), 0)
         count = min(np.int64(center + support + 0.5), size) - first
         total = 0.0
@@ -128,34 +129,43 @@ def _resize_rows(source, at, row, width, bounds, weights, line, out, out_height)
 
 @kernel
 def resize_window(
-    source, at, row, plane, channels, height, width, out, out_height, out_width, cubic, bounds, weights, line
-):
-    """Resize a window of an image; each direction is rounded by itself, as Pillow does.
+    source, at, row, plane, channels, height, width, box_top, box_left, box_height, box_width, out, out_height,
+    out_width, cubic, bounds, weights, line,
+):  # fmt: skip
+    """Resize a part of a window of an image: columns, then rows, each rounded by itself, as Pillow does.
 
     Args:
         source: uint8 or uint16 (n,); at: where the window begins; row, plane: steps to the next row and plane.
         channels, height, width: Of the window.
+        box_top, box_left, box_height, box_width: float64, the part that is resized, inside the window. It may begin
+            and end between pixels; what lies beside it in the window counts for the pixels at its edges.
         out: Of source's type, filled with contiguous planes (channels, out_height, out_width).
         out_height, out_width: Of the result.
         cubic: The bicubic filter instead of the triangle.
         bounds, weights, line: Scratch, as long as `resize_scratch` says.
     """
     across = part(bounds, 2 * out_height, 2 * out_width)
-    used = _weigh(height, out_height, cubic, bounds, weights)
+    used = _weigh(height, box_top, box_height, out_height, cubic, bounds, weights)
     weights_across = part(weights, used, weights.shape[0] - used)
-    _weigh(width, out_width, cubic, across, weights_across)
-    longest = max(width, out_height)
-    sums = part(line, 0, longest)
-    values = max(out_height * width, out_height * out_width)
+    _weigh(width, box_left, box_width, out_width, cubic, across, weights_across)
+    # Only the rows that the result is made of.
+    first = np.int64(bounds[0])
+    rows = np.int64(bounds[2 * out_height - 2]) + np.int64(bounds[2 * out_height - 1]) - first
+    for y in range(out_height):
+        bounds[2 * y] -= first
+    at += first * row
+    longest = max(width, height, out_width)
+    values = rows * max(width, out_width)
     room = line.ctypes.data + np.uint64(4 * longest)
-    first = array_at(room, values, source)
-    second = array_at(room + np.uint64(values * source.itemsize), values, source)
+    one = array_at(room, values, source)
+    other = array_at(room + np.uint64(values * source.itemsize), values, source)
     for c in range(channels):
-        # Rows, then columns as the rows of the transposed plane.
-        _resize_rows(source, at + c * plane, row, width, bounds, weights, part(sums, 0, width), first, out_height)
-        transpose_plane(first, width, second, out_height, width, out_height)
-        _resize_rows(
-            second, 0, out_height, out_height, across, weights_across, part(sums, 0, out_height), first, out_width
-        )
+        # Columns as the rows of the transposed plane.
+        pixels = part(source, at + c * plane, (rows - 1) * row + width)
+        transpose_plane(pixels, row, one, rows, width, rows)
+        _resize_rows(one, np.int64(0), rows, rows, across, weights_across, part(line, 0, rows), other, out_width)
+        transpose_plane(other, rows, one, out_width, rows, out_width)
         result = part(out, c * out_height * out_width, out_height * out_width)
-        transpose_plane(first, out_height, result, out_width, out_height, out_width)
+        _resize_rows(
+            one, np.int64(0), out_width, out_width, bounds, weights, part(line, 0, out_width), result, out_height
+        )

@@ -94,6 +94,7 @@ def _run_stages(source, row, plane, channels, geometry, color, rooms, scratch, d
             target = array_at(rooms[room], limit, source)
             resize_window(
                 source, top * row + left, row, plane, channels, bottom - top, right - left,
+                0.0, 0.0, float(bottom - top), float(right - left),
                 target, new_h, new_w, g[CUBIC] != 0, bounds, weights, line,
             )  # fmt: skip
         else:
@@ -103,7 +104,7 @@ def _run_stages(source, row, plane, channels, geometry, color, rooms, scratch, d
                 room, other = other, room
                 resized = array_at(rooms[room], limit, source)
                 resize_window(
-                    target, 0, w, h * w, channels, h, w,
+                    target, 0, w, h * w, channels, h, w, 0.0, 0.0, float(h), float(w),
                     resized, new_h, new_w, g[CUBIC] != 0, bounds, weights, line,
                 )  # fmt: skip
                 target = resized
