@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,8 +14,16 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from lmdbloader.errors import OptionError
-from lmdbloader.format import CODEC_FILE, CODEC_RAW, CODEC_TILES, MAX_PAYLOAD_NBYTES, TILED_ABOVE_NBYTES, Codec
+from lmdbloader.errors import FormatError, OptionError
+from lmdbloader.format import (
+    CODEC_FILE,
+    CODEC_JPEG,
+    CODEC_RAW,
+    CODEC_TILES,
+    MAX_PAYLOAD_NBYTES,
+    TILED_ABOVE_NBYTES,
+    Codec,
+)
 
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
@@ -23,6 +32,8 @@ CODECS = ("auto", "raw", "lz4")
 # lz4 must save at least this share, of a payload to be used for it, and of a sample of the inputs for `auto` to choose
 # it: below, decompressing costs more than reading the rest.
 LEAST_SAVING = 0.10
+# MCUs (8 or 16 pixels) of a JPEG from one entry of its seek table to the next.
+SEEK_STEP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +154,41 @@ def pack_jpeg(data: bytes, orientation: int, raw_nbytes: int) -> Payloads | None
         orientation: As its EXIF data gives it, 1 to 8.
         raw_nbytes: Of its decoded pixels.
     """
-    return None
+    from lmdbloader.kernels import jpeg
+
+    source = np.frombuffer(data, np.uint8)
+    work = np.empty(jpeg.jpeg_room(len(data), 0, 0), np.uint8)
+    at = np.uint64(work.ctypes.data)
+    entries = np.empty(jpeg.count_entries(source, SEEK_STEP, at) * jpeg.ENTRY_NBYTES, np.uint8)
+    status, number, height, width, components = jpeg.scan(source, SEEK_STEP, at, entries)
+    if status or height * width * components != raw_nbytes:
+        return None
+    footer = struct.pack("<IIHBx4s", len(data), number, SEEK_STEP, orientation, jpeg.SEEK_MAGIC)
+    payload = np.concatenate([source, entries[: number * jpeg.ENTRY_NBYTES], np.frombuffer(footer, np.uint8)])
+    return Payloads(
+        payload,
+        np.array([payload.size]),
+        np.array([raw_nbytes]),
+        np.array([checksum(payload)], np.uint64),
+        np.array([CODEC_JPEG], np.uint8),
+    )
+
+
+def unpack_jpeg(payload: bytes | memoryview) -> bytes:
+    """Return the file in a JPEG payload, without its seek table.
+
+    Raises:
+        FormatError: It has no seek table.
+    """
+    from lmdbloader.kernels import jpeg
+
+    data = bytes(payload)
+    if len(data) < jpeg.FOOTER_NBYTES or not data.endswith(jpeg.SEEK_MAGIC):
+        raise FormatError(f"a JPEG payload of {len(data)} bytes: expected a seek table at its end")
+    nbytes, number = struct.unpack_from("<II", data, len(data) - jpeg.FOOTER_NBYTES)
+    if nbytes + number * jpeg.ENTRY_NBYTES + jpeg.FOOTER_NBYTES != len(data):
+        raise FormatError(f"a JPEG payload of {len(data)} bytes: its seek table says that the file has {nbytes}")
+    return data[:nbytes]
 
 
 def pack_file(data: bytes, raw_nbytes: int) -> Payloads:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from lmdbloader.errors import OptionError
-from lmdbloader.format import CODEC_RAW, CODEC_TILES
+from lmdbloader.format import CODEC_FILE, CODEC_RAW, CODEC_TILES
 from lmdbloader.kernels import opcodes
 from lmdbloader.programs import ImageField, Program, Values, compile_program
 from lmdbloader.store import Reader
@@ -101,11 +101,13 @@ class Output:
 class Scratch:
     """The memory that one thread works in; what it never needs costs address space only."""
 
-    def __init__(self, rooms_nbytes: Sequence[int], resize: tuple[int, int, int], drawn: tuple[Any, ...]) -> None:
+    def __init__(
+        self, rooms_nbytes: Sequence[int], image_nbytes: int, resize: tuple[int, int, int], drawn: tuple[Any, ...]
+    ) -> None:
         sizes = [-(-nbytes // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT for nbytes in rooms_nbytes]
         self._memory = np.empty(sum(sizes) + _ALIGNMENT, np.uint8)
         start = -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
-        self.rooms = np.append(start + np.cumsum([0, *sizes[:-1]]), rooms_nbytes[-1]).astype(np.int64)
+        self.rooms = np.append(start + np.cumsum([0, *sizes[:-1]]), image_nbytes).astype(np.int64)
         bounds, weights, line = resize
         self.resize = (np.empty(bounds, np.int32), np.empty(weights, np.float32), np.empty(line, np.float32))
         self.drawn = drawn
@@ -161,6 +163,7 @@ class Pipeline:
         self._seed, self._verify = np.uint64(check_seed(seed)), verify
         self._file = reader.file(descriptor)
         self._most = np.zeros(3, np.int64)
+        self._has_files = any(bool((columns[4] == CODEC_FILE).any()) for columns in self._columns)
         self.outputs = self._measure(channels_last)
         self._describe()
 
@@ -168,12 +171,13 @@ class Pipeline:
         found = []
         for part in ("channels", "bits"):
             column = self._columns[f][_PARTS.index(part)][self._rows]
-            if len(column) and (column != column[0]).any():
+            if part == "bits" and len(column) and (column != column[0]).any():
                 raise OptionError(
-                    f"{self.reader.path}: field {self.fields[f]!r} holds images of {column.min()} and of "
-                    f"{column.max()} {part}, which do not fit in one batch. Select those of one kind first."
+                    f"{self.reader.path}: field {self.fields[f]!r} holds images of 8 and of 16 bits, which do not fit "
+                    "in one batch. Select those of one kind first."
                 )
-            found.append(int(column[0]) if len(column) else {"channels": 3, "bits": 8}[part])
+            # Grey images among coloured ones come as three times the same.
+            found.append(int(column.max()) if len(column) else {"channels": 3, "bits": 8}[part])
         return ImageField(self.fields[f], found[0], _DTYPES[found[1]])
 
     def _drawn(self, most: I64) -> tuple[Any, ...]:
@@ -205,7 +209,7 @@ class Pipeline:
                     "(RandomCrop, CenterCrop, RandomResizedCrop) or a Resize to (height, width), or convert with "
                     "--patch-size."
                 )
-            channels = int(self._columns[f][7][rows[0]])
+            channels = self._image_field(f).channels
             outputs.append(Output(self.fields[f], (channels, height, width), self.program.values[f], channels_last))
         return tuple(outputs)
 
@@ -245,9 +249,10 @@ class Pipeline:
 
     def scratch(self) -> Scratch:
         """Return the memory that one thread needs."""
-        stored = pixels = tile = 0
+        stored = pixels = tile = jpeg = 0
         for f, columns in enumerate(self._columns):
             nbytes, raw, codec = (columns[k] for k in (1, 2, 4))
+            jpeg = max(jpeg, self.reader.jpeg_room(self.fields[f]))
             if len(codec) == 0:
                 continue
             encoded = raw[codec != CODEC_RAW]
@@ -264,7 +269,9 @@ class Pipeline:
 
             side = int(self._most[1]), int(self._most[2])
             bounds, weights, line = resize_scratch(max(side), max(side), max(side), max(side), 3, True)
-        return Scratch([stored, tile, pixels, image, image], (bounds, weights, line), self._drawn(self._most.copy()))
+        return Scratch(
+            [stored, tile, pixels, image, image, jpeg], image, (bounds, weights, line), self._drawn(self._most.copy())
+        )
 
     def read(self, rows: I64, samples: I64, epoch: int, out: I64, batch_size: int, scratch: Scratch) -> None:
         """Fill batches.
@@ -280,13 +287,27 @@ class Pipeline:
         Raises:
             CorruptError: A payload is damaged; names the sample and its source.
         """
+        given, pixels = self._decode_files(rows)
         status = _kernels().assemble(
-            self._file, self._verify, self.addresses, self._described, self._affine, self._erased, self._operations,
+            self._file, self._verify, self.addresses, given, self._described, self._affine, self._erased, self._operations,
             self._seed, np.uint64(epoch), rows, samples, out, batch_size, scratch.rooms, scratch.resize, scratch.drawn,
             scratch.failed,
         )  # fmt: skip
         if status:
             raise self._error(status, int(rows[scratch.failed[0]]), int(scratch.failed[1]))
+
+    def _decode_files(self, rows: I64) -> tuple[I64, list[npt.NDArray[Any]]]:
+        """Return the addresses (n or 0, fields) of images that no kernel decodes, 0 for the others, and their pixels."""
+        pixels: list[npt.NDArray[Any]] = []
+        given = np.zeros((len(rows) if self._has_files else 0, len(self.fields)), np.int64)
+        for f in range(len(self.fields)) if self._has_files else ():
+            for j in np.flatnonzero(self._columns[f][4][rows] == CODEC_FILE).tolist():
+                image = self.reader.read_file(
+                    self.fields[f], int(rows[j]), verify=self._verify, descriptor=self._file[2]
+                )
+                pixels.append(image)
+                given[j, f] = image.ctypes.data
+        return given, pixels
 
     def _error(self, status: int, row: int, f: int) -> Exception:
         if status < opcodes.CROP_TOO_LARGE:

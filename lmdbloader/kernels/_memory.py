@@ -43,6 +43,12 @@ def u32_at(address, count):
 
 
 @njit(inline="always")
+def i32_at(address, count):
+    """Return `count` values at an address as an int32 array."""
+    return carray(_pointer(np.uint64(address)), (count,), np.int32)
+
+
+@njit(inline="always")
 def u64_at(address, count):
     """Return `count` values at an address as a uint64 array."""
     return carray(_pointer(np.uint64(address)), (count,), np.uint64)

@@ -14,9 +14,11 @@ from lmdbloader.kernels.decode import (
     OK,
     OUT_OF_BOUNDS,
     decode_block,
+    decode_jpeg,
     decode_tiles,
     fetch,
     is_intact,
+    is_jpeg,
     is_tiled,
 )
 from lmdbloader.kernels.geometry import is_filled
@@ -49,9 +51,9 @@ OFFSET, STORED, RAW, CHECKSUM, CODEC, IMAGE_HEIGHT, IMAGE_WIDTH, CHANNELS, BITS 
 # Columns of a field's description: its tiles' side, what comes out of it and how large that is, and its tables.
 TILE, KIND, OUT_ITEMSIZE, CHANNELS_LAST, OUT_CHANNELS, OUT_HEIGHT, OUT_WIDTH, IN_BITS, TABLE, TABLE_STEP = range(10)
 NUM_DESCRIBED = 10
-# Columns of the scratch addresses: stored bytes, one tile, decoded pixels, two images on the way, and the bytes of each
-# of these two.
-ROOM_STORED, ROOM_TILE, ROOM_PIXELS, ROOM_FIRST, ROOM_SECOND, ROOM_NBYTES = range(6)
+# Columns of the scratch addresses: stored bytes, one tile, decoded pixels, two images on the way, what decoding a JPEG
+# takes, and the bytes of each of the two images.
+ROOM_STORED, ROOM_TILE, ROOM_PIXELS, ROOM_FIRST, ROOM_SECOND, ROOM_JPEG, ROOM_NBYTES = range(7)
 
 
 @kernel
@@ -123,7 +125,7 @@ def _run_stages(source, row, plane, channels, geometry, color, rooms, scratch, d
 
 
 @kernel
-def _read_image(file, i, columns, verify, described, affine, geometry, color, rooms, scratch, out):
+def _read_image(file, i, columns, verify, given, described, affine, geometry, color, rooms, scratch, out):
     """Read image i of one field into its place in the batch; see `assemble`."""
     at = i64_at(columns[OFFSET], i + 1)[i]
     nbytes = np.int64(u32_at(columns[STORED], i + 1)[i])
@@ -135,10 +137,16 @@ def _read_image(file, i, columns, verify, described, affine, geometry, color, ro
     channels = np.int64(u8_at(columns[CHANNELS], i + 1)[i])
     bits = np.int64(u8_at(columns[BITS], i + 1)[i])
     itemsize = bits // 8
-    if channels != described[OUT_CHANNELS] or bits != described[IN_BITS] or height * width * channels * itemsize != raw:
+    wanted = described[OUT_CHANNELS]
+    # Grey among colours becomes three times the same plane.
+    if (channels != wanted and channels != 1) or bits != described[IN_BITS]:
+        return WRONG_SHAPE
+    if height * width * channels * itemsize != raw:
         return WRONG_SHAPE
     row, plane = width, height * width
-    if is_tiled(codec):
+    if given != 0:
+        address = np.uint64(given)
+    elif is_tiled(codec) or is_jpeg(codec):
         first = np.int64(0)
         while geometry[first, CLOSING] == CARRY and first < geometry.shape[0] - 1:
             first += 1
@@ -149,10 +157,16 @@ def _read_image(file, i, columns, verify, described, affine, geometry, color, ro
             top, bottom, left, right = np.int64(0), np.int64(1), np.int64(0), np.int64(1)
         if top < 0 or left < 0 or bottom > height or right > width:
             return WRONG_SHAPE
-        status = decode_tiles(
-            file, at, nbytes, checksum, verify, (height, width, channels, itemsize), described[TILE],
-            (top, bottom, left, right), rooms[ROOM_PIXELS], rooms[ROOM_STORED], rooms[ROOM_TILE],
-        )  # fmt: skip
+        if is_jpeg(codec):
+            status = decode_jpeg(
+                file, at, nbytes, checksum, verify, (height, width, channels), (top, bottom, left, right),
+                rooms[ROOM_PIXELS], rooms[ROOM_STORED], rooms[ROOM_JPEG],
+            )  # fmt: skip
+        else:
+            status = decode_tiles(
+                file, at, nbytes, checksum, verify, (height, width, channels, itemsize), described[TILE],
+                (top, bottom, left, right), rooms[ROOM_PIXELS], rooms[ROOM_STORED], rooms[ROOM_TILE],
+            )  # fmt: skip
         if status:
             return status
         address = np.uint64(rooms[ROOM_PIXELS])
@@ -172,20 +186,23 @@ def _read_image(file, i, columns, verify, described, affine, geometry, color, ro
         if status:
             return status
         address = np.uint64(rooms[ROOM_PIXELS])
+    count = plane * channels
+    if channels != wanted:
+        plane = np.int64(0)
     if itemsize == 1:
         return _run_stages(
-            u8_at(address, plane * channels), row, plane, channels, geometry, color, rooms, scratch, described,
+            u8_at(address, count), row, plane, wanted, geometry, color, rooms, scratch, described,
             affine, out,
         )  # fmt: skip
     return _run_stages(
-        u16_at(address, plane * channels), row, plane, channels, geometry, color, rooms, scratch, described,
+        u16_at(address, count), row, plane, wanted, geometry, color, rooms, scratch, described,
         affine, out,
     )  # fmt: skip
 
 
 @kernel
 def assemble(
-    file, verify, columns, described, affine, erased, program, seed, epoch, rows, samples, out, batch_size,
+    file, verify, columns, given, described, affine, erased, program, seed, epoch, rows, samples, out, batch_size,
     rooms, scratch, drawn, failed,
 ):  # fmt: skip
     """Read the images of many samples into batches.
@@ -194,6 +211,7 @@ def assemble(
         file: (address of the map, its bytes, file descriptor); a descriptor of -1 means reading through the map.
         verify: Whether to check XXH64 before anything is decompressed.
         columns: (fields, 9) int64 addresses of the index's columns, see OFFSET ... BITS.
+        given: (n or 0, fields) int64 addresses of (C, H, W) pixels that are decoded already, 0 for those that are not.
         described: (fields, NUM_DESCRIBED) int64, see TILE ... TABLE_STEP.
         affine: (fields, 3, 2) float32: factor and term of each channel where the values become float32.
         erased: (fields, erasings, 3) uint32, the bits that fill each erased rectangle.
@@ -203,7 +221,7 @@ def assemble(
         samples: (n,) int64, what the random choices of each depend on.
         out: (batches, fields) int64 addresses, each with room for batch_size images (the last batch may be shorter).
         batch_size: Samples of a batch.
-        rooms: (6,) int64, see ROOM_STORED ... ROOM_NBYTES.
+        rooms: (7,) int64, see ROOM_STORED ... ROOM_NBYTES.
         scratch: (bounds, weights, line), what resizing wants.
         drawn: (geometry, color, rectangles, most), room for what `draw` fills.
         failed: (2,) int64, set to the position in `rows` and the field of the first failure.
@@ -229,8 +247,9 @@ def assemble(
             d = described[f]
             count = d[OUT_CHANNELS] * d[OUT_HEIGHT] * d[OUT_WIDTH]
             place_at = np.uint64(out[j // batch_size, f] + (j % batch_size) * count * d[OUT_ITEMSIZE])
+            pixels = given[j, f] if given.shape[0] else np.int64(0)
             status = _read_image(
-                file, i, columns[f], verify, d, affine[f], geometry[f], color[f], rooms, scratch, place_at
+                file, i, columns[f], verify, pixels, d, affine[f], geometry[f], color[f], rooms, scratch, place_at
             )
             if status:
                 return status

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.format import CODEC_LZ4, CODEC_RAW, CODEC_TILES
+from lmdbloader.format import CODEC_JPEG, CODEC_LZ4, CODEC_RAW, CODEC_TILES
 from lmdbloader.kernels._compile import kernel
 from lmdbloader.kernels._memory import copy_line, u8_at
 from lmdbloader.kernels._symbols import lz4_decompress, memcpy, pread, xxh64
+from lmdbloader.kernels.jpeg import decode_pixels
 
-OK, OUT_OF_BOUNDS, BAD_CHECKSUM, BAD_LZ4, BAD_TILES, BAD_CODEC = 0, 1, 2, 3, 4, 5
+OK, OUT_OF_BOUNDS, BAD_CHECKSUM, BAD_LZ4, BAD_TILES, BAD_CODEC, BAD_JPEG = 0, 1, 2, 3, 4, 5, 6
 TILE_ENTRY_NBYTES = 12
 
 
@@ -150,6 +151,35 @@ def decode_block(file, at, nbytes, raw, checksum, codec, verify, out, room):
         got = lz4_decompress(source, np.uint64(out), np.int32(nbytes), np.int32(raw))
         return OK if got == raw else BAD_LZ4
     return BAD_CODEC
+
+
+@kernel
+def decode_jpeg(file, at, nbytes, checksum, verify, image, window, out, room, work):
+    """Write a window of a JPEG payload's upright image as (C, h, w), decoding only what it needs.
+
+    Args:
+        file, at, nbytes, checksum, verify: As in `decode_block`.
+        image: (height, width, channels) of the upright image.
+        window: (top, bottom, left, right), inside it.
+        out: Address of the window's first byte; the caller has room for it.
+        room: Address of nbytes, only used where the file is read by its descriptor.
+        work: Address of `jpeg_room` bytes.
+
+    Returns:
+        A status.
+    """
+    source = fetch(file, at, nbytes, room)
+    if source == 0:
+        return OUT_OF_BOUNDS
+    if verify and not is_intact(source, nbytes, checksum):
+        return BAD_CHECKSUM
+    return OK if decode_pixels(source, nbytes, image, window, np.uint64(out), np.uint64(work)) else BAD_JPEG
+
+
+@kernel
+def is_jpeg(codec):
+    """Return whether a payload is a JPEG file with a seek table."""
+    return codec == CODEC_JPEG
 
 
 @kernel

@@ -6,7 +6,7 @@ import numpy as np
 
 from lmdbloader.kernels._compile import kernel
 from lmdbloader.kernels._symbols import xxh64
-from lmdbloader.kernels.decode import OK, OUT_OF_BOUNDS, decode_block, decode_tiles, is_tiled
+from lmdbloader.kernels.decode import OK, OUT_OF_BOUNDS, decode_block, decode_jpeg, decode_tiles, is_jpeg, is_tiled
 
 
 @kernel
@@ -41,7 +41,28 @@ def read_window(file, at, nbytes, checksum, verify, image, tile, window, out, ro
 
 
 @kernel
-def gather(file, rows, columns, verify, geometry, tile, out, out_start, room, scratch, failed):
+def read_jpeg_window(file, at, nbytes, checksum, verify, image, window, out, room, work):
+    """Write a window of a JPEG into out (bytes of the window,) uint8 as (C, h, w).
+
+    Args:
+        file, at, nbytes, checksum, verify, image, window: As in `decode_jpeg`.
+        out: uint8, at least the window's bytes.
+        room: uint8, the payload's bytes where the file is read by its descriptor.
+        work: uint8, `jpeg_room` bytes.
+
+    Returns:
+        A status.
+    """
+    if out.shape[0] < (window[1] - window[0]) * (window[3] - window[2]) * image[2]:
+        return OUT_OF_BOUNDS
+    return decode_jpeg(
+        file, at, nbytes, checksum, verify, image, window,
+        np.int64(out.ctypes.data), np.int64(room.ctypes.data), np.int64(work.ctypes.data),
+    )  # fmt: skip
+
+
+@kernel
+def gather(file, rows, columns, verify, geometry, tile, out, out_start, room, scratch, work, failed):
     """Decode one payload of every row of `rows` into its place in `out`.
 
     Args:
@@ -49,11 +70,12 @@ def gather(file, rows, columns, verify, geometry, tile, out, out_start, room, sc
         rows: (b,) int64 row numbers of the index, checked by the caller.
         columns: (offset, stored_nbytes, raw_nbytes, checksum, codec), columns of the index.
         verify: Whether to check XXH64 before anything is decompressed.
-        geometry: (height, width, channels, bits), columns of the index; only read for tiled payloads.
+        geometry: (height, width, channels, bits), columns of the index; only read for tiled and JPEG payloads.
         tile: Side of a tile in pixels.
         out: uint8 buffer; out_start: (b,) int64 position of each payload's raw bytes in it.
         room: uint8, the longest stored payload where the file is read by its descriptor.
         scratch: uint8, room for one decompressed tile.
+        work: uint8, `jpeg_room` bytes for every JPEG among them.
         failed: (1,) int64, set to the position in `rows` of the first failure.
 
     Returns:
@@ -76,6 +98,14 @@ def gather(file, rows, columns, verify, geometry, tile, out, out_start, room, sc
             status = decode_tiles(
                 file, at, nbytes, checksum[i], verify, (h, w, c, itemsize), tile, (np.int64(0), h, np.int64(0), w),
                 target, np.int64(room.ctypes.data), np.int64(scratch.ctypes.data),
+            )  # fmt: skip
+        elif is_jpeg(codec[i]):
+            h, w, c = np.int64(height[i]), np.int64(width[i]), np.int64(channels[i])
+            if np.float64(h) * w * c != want or bits[i] != 8:
+                return OUT_OF_BOUNDS
+            status = decode_jpeg(
+                file, at, nbytes, checksum[i], verify, (h, w, c), (np.int64(0), h, np.int64(0), w), target,
+                np.int64(room.ctypes.data), np.int64(work.ctypes.data),
             )  # fmt: skip
         else:
             status = decode_block(

@@ -20,8 +20,8 @@ import pyarrow as pa
 from lmdbloader.codecs import checksum
 from lmdbloader.errors import CorruptError, FormatError, OptionError
 from lmdbloader.format import (
+    CODEC_FILE,
     CODEC_LZ4,
-    CODEC_TILES,
     INDEX_FILE,
     Field,
     index_schema,
@@ -235,7 +235,7 @@ class Index:
     def _check_bounds(self, f: Field, data_nbytes: int, where: Path) -> None:
         a = {part: self.arrays[f"{f.name}.{part}"] for part in ("offset", "stored_nbytes", "raw_nbytes", "codec")}
         wrong = (a["offset"] < 0) | (a["offset"] > data_nbytes - a["stored_nbytes"].astype(np.int64))
-        wrong |= a["codec"] > (CODEC_TILES if f.kind == "image" else CODEC_LZ4)
+        wrong |= a["codec"] > (CODEC_FILE if f.kind == "image" else CODEC_LZ4)
         if f.kind == "image":
             bits, channels = self.arrays[f"{f.name}.bits"], self.arrays[f"{f.name}.channels"]
             wrong |= ((bits != 8) & (bits != 16)) | ((channels != 1) & (channels != 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Sequence
 from functools import cache
@@ -12,8 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.errors import CorruptError, FormatError, OptionError
+from lmdbloader.codecs import checksum
+from lmdbloader.errors import CorruptError, FormatError, ImageError, OptionError
 from lmdbloader.format import (
+    CODEC_FILE,
+    CODEC_JPEG,
     CODEC_TILES,
     DATA_FILE,
     FORMAT_NAME,
@@ -23,6 +27,7 @@ from lmdbloader.format import (
     Field,
     parse_array_type,
 )
+from lmdbloader.images import DecodePolicy, decode_image
 from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.store.index import Index, map_open_file
 
@@ -33,6 +38,7 @@ _REASONS = {
     3: "its lz4 block does not decompress",
     4: "its tile table is damaged",
     5: "its codec is unknown",
+    6: "its JPEG data, or their seek table, does not decode",
 }
 
 
@@ -114,6 +120,7 @@ class Reader:
         except KeyError as error:
             raise FormatError(f"{self.path / MANIFEST_FILE}: does not state {error}") from error
         self.data = np.frombuffer(self._map, np.uint8)
+        self._thread = threading.local()
         self._gathered = {f.name: self._gather_arguments(f) for f in self.manifest.fields if f.is_payload}
 
     @property
@@ -188,11 +195,28 @@ class Reader:
             CorruptError: A payload is damaged; names the sample and its source.
         """
         columns, geometry, tile, scratch_nbytes = self._gathered[name]
+        is_file = columns[4][rows] == CODEC_FILE
+        if is_file.any():
+            for row, at in zip(rows[is_file].tolist(), start[is_file].tolist(), strict=True):
+                image = self.read_file(name, row, verify=verify, descriptor=descriptor)
+                out[at : at + image.nbytes] = image.reshape(-1).view(np.uint8)
+            rows, start = rows[~is_file], start[~is_file]
         scratch = np.empty(scratch_nbytes, np.uint8)
         room = np.empty(int(columns[1][rows].max()) if descriptor >= 0 and len(rows) else 0, np.uint8)
         failed = np.empty(1, np.int64)
         status = _kernels().gather(
-            self.file(descriptor), rows, columns, verify, geometry, tile, out, start, room, scratch, failed
+            self.file(descriptor),
+            rows,
+            columns,
+            verify,
+            geometry,
+            tile,
+            out,
+            start,
+            room,
+            scratch,
+            self._jpeg_work(name),
+            failed,
         )
         if status:
             raise self.damaged(name, int(rows[failed[0]]), status)
@@ -240,7 +264,19 @@ class Reader:
                 f"the image of {full_height}x{full_width}"
             )
         a, dtype, tile = self.index.arrays, self.image_dtype(name, row), self.fields[name].tile_size or 0
-        if a[f"{name}.codec"][row] != CODEC_TILES:
+        codec = a[f"{name}.codec"][row]
+        if codec == CODEC_JPEG:
+            out = np.empty((channels, height, width), dtype)
+            status = _kernels().read_jpeg_window(
+                self.file(), int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]),
+                a[f"{name}.checksum"][row], True, (full_height, full_width, channels),
+                (top, top + height, left, left + width), out.reshape(-1).view(np.uint8), np.empty(0, np.uint8),
+                self._jpeg_work(name),
+            )  # fmt: skip
+            if status:
+                raise self.damaged(name, row, status)
+            return out
+        if codec != CODEC_TILES:
             whole = self.read_image(name, row)
             return np.ascontiguousarray(whole[:, top : top + height, left : left + width])
         out = np.empty((channels, height, width), dtype)
@@ -253,6 +289,58 @@ class Reader:
         if status:
             raise self.damaged(name, row, status)
         return out
+
+    def jpeg_room(self, name: str) -> int:
+        """Return how many bytes of scratch decoding any of a field's JPEGs takes, 0 where there are none."""
+        columns, (height, width, _, _), _, _ = self._gathered[name]
+        is_jpeg = columns[4] == CODEC_JPEG
+        if self.fields[name].kind != "image" or not is_jpeg.any():
+            return 0
+        from lmdbloader.kernels.jpeg import jpeg_room
+
+        # No image is higher than the highest and wider than the widest one: that takes some address space only.
+        return jpeg_room(*(int(column[is_jpeg].max()) for column in (columns[1], height, width)))
+
+    def _jpeg_work(self, name: str) -> npt.NDArray[np.uint8]:
+        """Return this thread's scratch for decoding JPEGs of a field."""
+        kept: dict[str, npt.NDArray[np.uint8]] = self._thread.__dict__
+        if name not in kept:
+            kept[name] = np.empty(self.jpeg_room(name), np.uint8)
+        return kept[name]
+
+    def read_file(self, name: str, row: int, *, verify: bool = True, descriptor: int = -1) -> npt.NDArray[Any]:
+        """Return one image that is stored as a file of a kind that no kernel decodes, (C, H, W) uint8 or uint16.
+
+        Raises:
+            CorruptError: It is damaged, or decodes to something else than the index says.
+        """
+        channels, height, width = self.image_shape(name, row)
+        data = self.stored_bytes(name, row, verify=verify, descriptor=descriptor)
+        try:
+            pixels = decode_image(data, DecodePolicy(max_pixels=height * width), name=self.where(name, row))
+        except ImageError as error:
+            raise CorruptError(f"{error}. Restore the dataset from a copy, or convert again.") from error
+        if pixels.shape != (height, width, channels) or pixels.dtype != self.image_dtype(name, row):
+            raise CorruptError(
+                f"{self.where(name, row)}: its file decodes to {pixels.dtype} {pixels.shape}; the index says "
+                f"{self.image_dtype(name, row)} {(height, width, channels)}. Restore the dataset from a copy."
+            )
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+    def stored_bytes(self, name: str, row: int, *, verify: bool = True, descriptor: int = -1) -> bytes:
+        """Return one payload as it is stored.
+
+        Raises:
+            CorruptError: Its checksum does not match, or its file is cut short.
+        """
+        columns = self._gathered[name][0]
+        at, nbytes = int(columns[0][row]), int(columns[1][row])
+        data = os.pread(descriptor, nbytes, at) if descriptor >= 0 else self.data[at : at + nbytes].tobytes()
+        if len(data) != nbytes:
+            raise self.damaged(name, row, 1)
+        if verify and columns[4][row] != CODEC_TILES and checksum(data) != int(columns[3][row]):
+            raise self.damaged(name, row, 2)
+        return data
 
     def source(self, row: int) -> str | None:
         """Return the relative path of the file that a sample was made from, None where the dataset has none."""
