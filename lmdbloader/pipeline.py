@@ -287,17 +287,17 @@ class Pipeline:
         Raises:
             CorruptError: A payload is damaged; names the sample and its source.
         """
-        given, pixels = self._decode_files(rows)
+        given, _alive = self._decode_files(rows)
         status = _kernels().assemble(
-            self._file, self._verify, self.addresses, given, self._described, self._affine, self._erased, self._operations,
-            self._seed, np.uint64(epoch), rows, samples, out, batch_size, scratch.rooms, scratch.resize, scratch.drawn,
-            scratch.failed,
+            self._file, self._verify, self.addresses, given, self._described, self._affine, self._erased,
+            self._operations, self._seed, np.uint64(epoch), rows, samples, out, batch_size, scratch.rooms,
+            scratch.resize, scratch.drawn, scratch.failed,
         )  # fmt: skip
         if status:
             raise self._error(status, int(rows[scratch.failed[0]]), int(scratch.failed[1]))
 
     def _decode_files(self, rows: I64) -> tuple[I64, list[npt.NDArray[Any]]]:
-        """Return the addresses (n or 0, fields) of images that no kernel decodes, 0 for the others, and their pixels."""
+        """Return addresses (n or 0, fields) of images that no kernel decodes, 0 for others, and their pixels."""
         pixels: list[npt.NDArray[Any]] = []
         given = np.zeros((len(rows) if self._has_files else 0, len(self.fields)), np.int64)
         for f in range(len(self.fields)) if self._has_files else ():

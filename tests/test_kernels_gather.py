@@ -73,7 +73,7 @@ class Stored:
         columns = (self.offset, self.stored, self.raw, self.checksum, self.codec)
         status = gather(
             mapped(data), rows, columns, verify, self.geometry, TILE, out, start, np.empty(0, np.uint8),
-            scratch[: TILE * TILE * 6], failed,
+            scratch[: TILE * TILE * 6], np.empty(0, np.uint8), failed,
         )  # fmt: skip
         outside = np.ones(len(guarded), bool)
         for at, length in zip(start.tolist(), nbytes.tolist(), strict=True):
@@ -232,7 +232,7 @@ def test_each_damage_has_its_status(row: int) -> None:
     assert changed(offset=10**9) == OUT_OF_BOUNDS
     assert changed(stored=2**32 - 1) == OUT_OF_BOUNDS
     if row < 2:
-        assert changed(codec=3) == BAD_CODEC
+        assert changed(codec=9) == BAD_CODEC
     if row == 0:
         assert changed(raw=2999) == OUT_OF_BOUNDS
     if row == 1:

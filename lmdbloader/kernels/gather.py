@@ -7,6 +7,7 @@ import numpy as np
 from lmdbloader.kernels._compile import kernel
 from lmdbloader.kernels._symbols import xxh64
 from lmdbloader.kernels.decode import OK, OUT_OF_BOUNDS, decode_block, decode_jpeg, decode_tiles, is_jpeg, is_tiled
+from lmdbloader.kernels.jpeg import jpeg_room
 
 
 @kernel
@@ -53,7 +54,8 @@ def read_jpeg_window(file, at, nbytes, checksum, verify, image, window, out, roo
     Returns:
         A status.
     """
-    if out.shape[0] < (window[1] - window[0]) * (window[3] - window[2]) * image[2]:
+    window_nbytes = (window[1] - window[0]) * (window[3] - window[2]) * image[2]
+    if out.shape[0] < window_nbytes or work.shape[0] < jpeg_room(nbytes, image[0], image[1]):
         return OUT_OF_BOUNDS
     return decode_jpeg(
         file, at, nbytes, checksum, verify, image, window,
@@ -101,7 +103,7 @@ def gather(file, rows, columns, verify, geometry, tile, out, out_start, room, sc
             )  # fmt: skip
         elif is_jpeg(codec[i]):
             h, w, c = np.int64(height[i]), np.int64(width[i]), np.int64(channels[i])
-            if np.float64(h) * w * c != want or bits[i] != 8:
+            if np.float64(h) * w * c != want or bits[i] != 8 or work.shape[0] < jpeg_room(nbytes, h, w):
                 return OUT_OF_BOUNDS
             status = decode_jpeg(
                 file, at, nbytes, checksum[i], verify, (h, w, c), (np.int64(0), h, np.int64(0), w), target,

@@ -53,8 +53,8 @@ from lmdbloader.kernels.jpegidct import clear_block, fill_block, transform_block
 
 ENTRY_NBYTES, FOOTER_NBYTES = 12, 16
 SEEK_MAGIC = b"SEEK"
-# Scratch: what the head says, quantisation, Huffman tables, order of coefficients, one block; bytes without stuffing and
-# planes lie behind it.
+# Scratch: what the head says, quantisation, Huffman tables, order of coefficients, blocks; bytes without stuffing,
+# lines and planes lie behind it.
 _QUANTISATION_AT = 8 * HEAD_WORDS + 8
 _TABLES_AT = _QUANTISATION_AT + 4 * QUANTISATION_WORDS + 4 * ORDERED
 _ORDER_AT = _TABLES_AT + 4 * TABLES_WORDS
@@ -66,13 +66,14 @@ _LEVELS_AT = _PLAN_AT + 8 * 6 * 9
 _TARGETS_AT = _LEVELS_AT + 3 * 8
 _FIXED_NBYTES = _TARGETS_AT + 3 * 8
 # For each block of an MCU: its component, the addresses of its two Huffman tables and of its quantisation, its place
-# among the blocks of its component, where its coefficients lie, and what became of it: a state and its first coefficient.
+# among the blocks of its component, where its coefficients lie, and what became of it: a state, and the first of them.
 _OF, _BY_FIRST, _BY, _SCALED_BY, _DOWN_AT, _ACROSS_AT, _BLOCK, _STATE, _LEVEL, _PLANNED = range(10)
 # A plane's rows are longer by this, so that rows of vectors may be written past their end.
 _PLANE_SLACK = 64
 
 
-def jpeg_room(nbytes: int, height: int, width: int) -> int:
+@kernel
+def jpeg_room(nbytes, height, width):
     """Return how many bytes of scratch the kernels here need for a payload of an image, or any smaller one."""
     longest = max(height, width)
     planes = 3 * ((height + 32) * (width + 32) + _PLANE_SLACK * (longest + 32))

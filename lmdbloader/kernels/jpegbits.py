@@ -1,7 +1,7 @@
 """The entropy-coded part of baseline JPEG: bytes without stuffing, Huffman tables, and blocks of coefficients.
 
-Sources: ITU-T T.81 for the format; the refill that needs no branch is variant 4 of Giesen, "Reading bits in far too many
-ways" (2018).
+Sources: ITU-T T.81 for the format; the refill that needs no branch is variant 4 of Giesen, "Reading bits in far too
+many ways" (2018).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ ORDERED = 64 + _END_OF_BLOCK
 SLACK = 2048
 
 ZIGZAG = np.array([
-    0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14, 21, 28,
-    35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55,
-    62, 63,
+    0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14, 21,
+    28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54,
+    47, 55, 62, 63,
 ])  # fmt: skip
 
 

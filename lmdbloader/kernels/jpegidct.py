@@ -101,7 +101,7 @@ def _to_two(r: Sequence[_Lanes]) -> tuple[list[_Lanes], int]:
 
 
 def _transposed(builder: Any, rows: Sequence[Any]) -> list[Any]:
-    """Return eight vectors of eight lanes transposed, by shuffles that stay within halves of a vector but for the last."""
+    """Return eight vectors of eight lanes transposed; but for the last, shuffles stay within halves of a vector."""
 
     def shuffle(a: Any, b: Any, lanes: Sequence[int]) -> Any:
         return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, 8), [_I32(i) for i in lanes]))

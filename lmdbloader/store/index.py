@@ -21,6 +21,7 @@ from lmdbloader.codecs import checksum
 from lmdbloader.errors import CorruptError, FormatError, OptionError
 from lmdbloader.format import (
     CODEC_FILE,
+    CODEC_JPEG,
     CODEC_LZ4,
     INDEX_FILE,
     Field,
@@ -238,6 +239,7 @@ class Index:
         wrong |= a["codec"] > (CODEC_FILE if f.kind == "image" else CODEC_LZ4)
         if f.kind == "image":
             bits, channels = self.arrays[f"{f.name}.bits"], self.arrays[f"{f.name}.channels"]
+            wrong |= (a["codec"] == CODEC_JPEG) & (bits != 8)
             wrong |= ((bits != 8) & (bits != 16)) | ((channels != 1) & (channels != 3))
             size = np.ones(len(wrong), np.float64)  # exact up to 2**53, and no overflow wraps around
             for part in ("height", "width", "channels"):

@@ -299,7 +299,7 @@ class Reader:
         from lmdbloader.kernels.jpeg import jpeg_room
 
         # No image is higher than the highest and wider than the widest one: that takes some address space only.
-        return jpeg_room(*(int(column[is_jpeg].max()) for column in (columns[1], height, width)))
+        return int(jpeg_room(*(int(column[is_jpeg].max()) for column in (columns[1], height, width))))
 
     def _jpeg_work(self, name: str) -> npt.NDArray[np.uint8]:
         """Return this thread's scratch for decoding JPEGs of a field."""

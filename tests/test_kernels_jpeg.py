@@ -1,0 +1,206 @@
+"""Our JPEG decoder gives libjpeg's pixels, bit for bit, of any window; damage, and what it cannot decode, is safe."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+from skimage import data as photographs
+
+from lmdbloader.kernels import jpeg
+from lmdbloader.kernels.jpeg import ENTRY_NBYTES, FOOTER_NBYTES, count_entries, decode_planes, jpeg_room, scan
+
+MARK, GUARD = 0xA5, 4096
+ORIENTATION_TAG = 0x0112
+PHOTOGRAPHS = [photographs.astronaut(), photographs.coffee(), photographs.camera()]
+
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
+
+
+def packed(file: bytes, step: int, orientation: int = 1) -> bytes | None:
+    """Return a file with its seek table, None where the kernels refuse it."""
+    source = np.frombuffer(file, np.uint8)
+    work = np.empty(jpeg_room(len(file), 0, 0), np.uint8)
+    at = np.uint64(work.ctypes.data)
+    entries = np.empty(count_entries(source, step, at) * ENTRY_NBYTES, np.uint8)
+    status, number, *_ = scan(source, step, at, entries)
+    if status:
+        return None
+    counts = len(file).to_bytes(4, "little") + int(number).to_bytes(4, "little") + step.to_bytes(2, "little")
+    return file + entries.tobytes() + counts + bytes([orientation, 0]) + b"SEEK"
+
+
+def decoded(payload: bytes, image: tuple[int, int, int], window: tuple[int, int, int, int]) -> np.ndarray | None:
+    """Return a window (C, h, w) of a payload, None where it does not decode; nothing else is written to."""
+    top, bottom, left, right = window
+    nbytes = (bottom - top) * (right - left) * image[2]
+    out = np.full(nbytes + 2 * GUARD, MARK, np.uint8)
+    room = jpeg_room(len(payload), image[0], image[1])
+    work = np.full(room + 2 * GUARD, MARK, np.uint8)
+    source = np.frombuffer(payload, np.uint8)
+    fine = jpeg.decode_pixels(
+        np.uint64(source.ctypes.data), len(payload), image, window, np.uint64(out.ctypes.data + GUARD),
+        np.uint64(work.ctypes.data + GUARD),
+    )  # fmt: skip
+    for guarded in (out, work):
+        assert (guarded[:GUARD] == MARK).all() and (guarded[-GUARD:] == MARK).all(), "written outside of its room"
+    return out[GUARD : GUARD + nbytes].reshape(image[2], bottom - top, right - left) if fine else None
+
+
+def reference(file: bytes) -> np.ndarray:
+    """Return all of a file as libjpeg decodes it, (C, H, W)."""
+    grey = Image.open(io.BytesIO(file)).mode == "L"
+    pixels: np.ndarray = simplejpeg.decode_jpeg(file, "GRAY" if grey else "RGB")
+    return pixels.transpose(2, 0, 1)
+
+
+def encoded(pixels: np.ndarray, **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", **options)
+    return file.getvalue()
+
+
+@st.composite
+def pictures(draw: st.DrawFn, most: int = 90) -> np.ndarray:
+    """Draw a piece of a photograph, or noise."""
+    height, width = draw(st.integers(1, most)), draw(st.integers(1, most))
+    if draw(st.booleans()):
+        shape = (height, width) if draw(st.booleans()) else (height, width, 3)
+        noise: np.ndarray = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 256, shape).astype(np.uint8)
+        return noise
+    photograph = draw(st.sampled_from(PHOTOGRAPHS))
+    top = draw(st.integers(0, photograph.shape[0] - height))
+    left = draw(st.integers(0, photograph.shape[1] - width))
+    return np.ascontiguousarray(photograph[top : top + height, left : left + width])
+
+
+@st.composite
+def files(draw: st.DrawFn) -> bytes:
+    pixels = draw(pictures())
+    options: dict[str, Any] = {"quality": draw(st.integers(1, 100)), "optimize": draw(st.booleans())}
+    if pixels.ndim == 3:
+        options["subsampling"] = draw(st.sampled_from([0, 1, 2]))
+    restarts = draw(st.sampled_from(["none", "rows", "blocks"]))
+    if restarts != "none":
+        options[f"restart_marker_{restarts}"] = draw(st.integers(1, 9 if restarts == "blocks" else 2))
+    return encoded(pixels, **options)
+
+
+@settings(max_examples=150)
+@given(files(), st.integers(1, 9), st.data())
+def test_every_window_equals_libjpegs_whole(file: bytes, step: int, data: st.DataObject) -> None:
+    expected = reference(file)
+    channels, height, width = expected.shape
+    payload = packed(file, step)
+    assert payload is not None
+    windows = [(0, height, 0, width)]
+    for _ in range(3):
+        top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
+        bottom, right = data.draw(st.integers(top + 1, height)), data.draw(st.integers(left + 1, width))
+        windows.append((top, bottom, left, right))
+    for top, bottom, left, right in windows:
+        found = decoded(payload, (height, width, channels), (top, bottom, left, right))
+        np.testing.assert_array_equal(found, expected[:, top:bottom, left:right])
+
+
+@given(pictures(40), st.integers(1, 8), st.data())
+def test_images_are_turned_as_exif_says(pixels: np.ndarray, orientation: int, data: st.DataObject) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION_TAG] = orientation
+    file = encoded(pixels, exif=exif)
+    upright = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(file))))
+    upright = upright[None] if upright.ndim == 2 else upright.transpose(2, 0, 1)
+    _, height, width = upright.shape
+    top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
+    bottom, right = data.draw(st.integers(top + 1, height)), data.draw(st.integers(left + 1, width))
+    payload = packed(file, 2, orientation)
+    assert payload is not None
+    found = decoded(payload, (height, width, len(upright)), (top, bottom, left, right))
+    np.testing.assert_array_equal(found, upright[:, top:bottom, left:right])
+
+
+@pytest.mark.parametrize("shrink", [2, 4, 8])
+@pytest.mark.parametrize("subsampling", [0, 2])
+def test_smaller_blocks_are_libjpegs(shrink: int, subsampling: int) -> None:
+    file = encoded(PHOTOGRAPHS[0][:160, :128], subsampling=subsampling, quality=90)
+    image = Image.open(io.BytesIO(file))
+    image.draft("YCbCr", (128 // shrink, 160 // shrink))
+    expected = np.asarray(image)[:, :, 0]
+    assert expected.shape == (160 // shrink, 128 // shrink)
+    payload = packed(file, 4)
+    assert payload is not None
+    work = np.zeros(jpeg_room(len(payload), 160, 128), np.uint8)
+    source = np.frombuffer(payload, np.uint8)
+    fine, plane, row, *_ = decode_planes(
+        np.uint64(source.ctypes.data), len(payload), (0, 160), (0, 128), shrink, np.uint64(work.ctypes.data),
+        (160, 128, 3),
+    )  # fmt: skip
+    assert fine
+    found = work[int(plane) - work.ctypes.data :][: row * len(expected)].reshape(len(expected), row)
+    np.testing.assert_array_equal(found[:, : expected.shape[1]], expected)
+
+
+def with_bytes(file: bytes, at: int, value: int) -> bytes:
+    return file[:at] + bytes([value]) + file[at + 1 :]
+
+
+def test_other_kinds_are_left_to_others() -> None:
+    rgb = PHOTOGRAPHS[0][:64, :64]
+    cmyk = io.BytesIO()
+    Image.fromarray(rgb).convert("CMYK").save(cmyk, "JPEG")
+    refused = {
+        "progressive": encoded(rgb, progressive=True),
+        "cmyk": cmyk.getvalue(),
+        "4:1:1": simplejpeg.encode_jpeg(np.ascontiguousarray(rgb), colorsubsampling="411"),
+        "kept as rgb": encoded(rgb, keep_rgb=True),
+        "png": b"\x89PNG\r\n\x1a\n" + bytes(64),
+        "nothing": b"",
+        "two bytes": b"\xff\xd8",
+    }
+    assert [kind for kind, file in refused.items() if packed(file, 4) is not None] == []
+
+
+@pytest.mark.parametrize("options", [{}, {"restart_marker_rows": 1}])
+def test_a_file_that_is_cut_short_or_has_too_much_is_refused(options: dict[str, int]) -> None:
+    file = encoded(PHOTOGRAPHS[0][:64, :64], **options)
+    assert packed(file, 4) is not None
+    # A viewer's "end of image" may be followed by anything; what lies in front of it belongs to the image.
+    assert packed(file + b"tail", 4) is not None
+    assert [cut for cut in range(len(file)) if packed(file[:cut], 4) is not None] == []
+    assert packed(file[:-2] + b"\x00\x00" + file[-2:], 4) is None
+
+
+def test_restart_markers_out_of_order_are_refused() -> None:
+    file = encoded(PHOTOGRAPHS[0][:64, :64], restart_marker_rows=1)
+    at = file.index(b"\xff\xd1")
+    assert packed(with_bytes(file, at + 1, 0xD2), 4) is None
+    assert packed(file[:at] + b"\xff" + file[at:], 4) is not None  # fill bytes may stand before a marker
+
+
+@settings(max_examples=300)
+@given(files(), st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=5))
+def test_damage_is_never_unsafe(file: bytes, changes: list[tuple[float, int]]) -> None:
+    channels, height, width = reference(file).shape
+    payload = packed(file, 2)
+    assert payload is not None
+    for place, value in changes:
+        payload = with_bytes(payload, int(place * len(payload)), value)
+    decoded(payload, (height, width, channels), (0, height, 0, width))  # its guards are what this is about
+    packed(payload[:-FOOTER_NBYTES], 2)
+
+
+def test_a_payload_of_another_size_is_refused() -> None:
+    payload = packed(encoded(PHOTOGRAPHS[0][:64, :48]), 4)
+    assert payload is not None
+    window = (0, 8, 0, 8)
+    assert decoded(payload, (64, 48, 3), window) is not None
+    for image in ((64, 49, 3), (63, 48, 3), (48, 64, 3), (64, 48, 1)):
+        assert decoded(payload, image, window) is None
+    assert decoded(payload[:-1], (64, 48, 3), window) is None
+    assert decoded(b"", (64, 48, 3), window) is None
