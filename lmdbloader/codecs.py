@@ -32,8 +32,6 @@ CODECS = ("auto", "raw", "lz4")
 # lz4 must save at least this share, of a payload to be used for it, and of a sample of the inputs for `auto` to choose
 # it: below, decompressing costs more than reading the rest.
 LEAST_SAVING = 0.10
-# MCUs (8 or 16 pixels) of a JPEG from one entry of its seek table to the next.
-SEEK_STEP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +157,12 @@ def pack_jpeg(data: bytes, orientation: int, raw_nbytes: int) -> Payloads | None
     source = np.frombuffer(data, np.uint8)
     work = np.empty(jpeg.jpeg_room(len(data), 0, 0), np.uint8)
     at = np.uint64(work.ctypes.data)
-    entries = np.empty(jpeg.count_entries(source, SEEK_STEP, at) * jpeg.ENTRY_NBYTES, np.uint8)
-    status, number, height, width, components = jpeg.scan(source, SEEK_STEP, at, entries)
+    expected, step = jpeg.count_entries(source, at)
+    entries = np.empty(expected * jpeg.ENTRY_NBYTES, np.uint8)
+    status, number, height, width, components = jpeg.scan(source, step, at, entries)
     if status or height * width * components != raw_nbytes:
         return None
-    footer = struct.pack("<IIHBx4s", len(data), number, SEEK_STEP, orientation, jpeg.SEEK_MAGIC)
+    footer = struct.pack("<IIHBx4s", len(data), number, step, orientation, jpeg.SEEK_MAGIC)
     payload = np.concatenate([source, entries[: number * jpeg.ENTRY_NBYTES], np.frombuffer(footer, np.uint8)])
     return Payloads(
         payload,

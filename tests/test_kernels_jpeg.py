@@ -28,12 +28,13 @@ def packed(file: bytes, step: int, orientation: int = 1) -> bytes | None:
     source = np.frombuffer(file, np.uint8)
     work = np.empty(jpeg_room(len(file), 0, 0), np.uint8)
     at = np.uint64(work.ctypes.data)
-    entries = np.empty(count_entries(source, step, at) * ENTRY_NBYTES, np.uint8)
+    most = int(count_entries(source, at)[0]) * 8  # with the least step
+    entries = np.empty(most * ENTRY_NBYTES, np.uint8)
     status, number, *_ = scan(source, step, at, entries)
     if status:
         return None
     counts = len(file).to_bytes(4, "little") + int(number).to_bytes(4, "little") + step.to_bytes(2, "little")
-    return file + entries.tobytes() + counts + bytes([orientation, 0]) + b"SEEK"
+    return file + entries[: number * ENTRY_NBYTES].tobytes() + counts + bytes([orientation, 0]) + b"SEEK"
 
 
 def decoded(payload: bytes, image: tuple[int, int, int], window: tuple[int, int, int, int]) -> np.ndarray | None:

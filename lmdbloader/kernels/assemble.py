@@ -15,6 +15,7 @@ from lmdbloader.kernels.decode import (
     OUT_OF_BOUNDS,
     decode_block,
     decode_jpeg,
+    decode_jpeg_resized,
     decode_tiles,
     fetch,
     is_intact,
@@ -73,14 +74,18 @@ def _window(g, transposed_top, transposed_bottom, transposed_left, transposed_ri
 
 
 @kernel
-def _run_stages(source, row, plane, channels, geometry, color, rooms, scratch, described, affine, out):
-    """Carry an image through its stages and write it into the batch."""
+def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scratch, described, affine, out):
+    """Carry an image through its stages from number `begun` on and write it into the batch.
+
+    Where stages are done already their result lies in the room of the first image on the way.
+    """
     bounds, weights, line = scratch
     last = geometry.shape[0] - 1
-    room = np.int64(ROOM_FIRST)
-    other = np.int64(ROOM_SECOND)
+    room, other = np.int64(ROOM_FIRST), np.int64(ROOM_SECOND)
+    if begun:
+        room, other = other, room
     limit = rooms[ROOM_NBYTES] // source.itemsize
-    for s in range(last):
+    for s in range(begun, last):
         g = geometry[s]
         if g[CLOSING] == CARRY:
             continue
@@ -157,6 +162,22 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
             top, bottom, left, right = np.int64(0), np.int64(1), np.int64(0), np.int64(1)
         if top < 0 or left < 0 or bottom > height or right > width:
             return WRONG_SHAPE
+        if is_jpeg(codec) and g[CLOSING] == THEN_RESIZE and not is_filled(g):
+            new_h, new_w = g[NEW_HEIGHT], g[NEW_WIDTH]
+            if new_h * new_w * channels > rooms[ROOM_NBYTES]:
+                return WRONG_SHAPE
+            status = decode_jpeg_resized(
+                file, at, nbytes, checksum, verify, (height, width, channels), (top, bottom, left, right),
+                new_h, new_w, g[CUBIC] != 0, rooms[ROOM_FIRST], rooms[ROOM_SECOND], rooms[ROOM_STORED],
+                rooms[ROOM_JPEG], scratch,
+            )  # fmt: skip
+            if status:
+                return status
+            plane = new_h * new_w if channels == wanted else np.int64(0)
+            return _run_stages(
+                u8_at(rooms[ROOM_FIRST], new_h * new_w * channels), new_w, plane, wanted, first + 1, geometry, color,
+                rooms, scratch, described, affine, out,
+            )  # fmt: skip
         if is_jpeg(codec):
             status = decode_jpeg(
                 file, at, nbytes, checksum, verify, (height, width, channels), (top, bottom, left, right),
@@ -191,11 +212,11 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
         plane = np.int64(0)
     if itemsize == 1:
         return _run_stages(
-            u8_at(address, count), row, plane, wanted, geometry, color, rooms, scratch, described,
+            u8_at(address, count), row, plane, wanted, np.int64(0), geometry, color, rooms, scratch, described,
             affine, out,
         )  # fmt: skip
     return _run_stages(
-        u16_at(address, count), row, plane, wanted, geometry, color, rooms, scratch, described,
+        u16_at(address, count), row, plane, wanted, np.int64(0), geometry, color, rooms, scratch, described,
         affine, out,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from lmdbloader.kernels._compile import kernel
 from lmdbloader.kernels._memory import copy_line, u8_at
 from lmdbloader.kernels._symbols import lz4_decompress, memcpy, pread, xxh64
 from lmdbloader.kernels.jpeg import decode_pixels
+from lmdbloader.kernels.jpegresize import decode_resized
 
 OK, OUT_OF_BOUNDS, BAD_CHECKSUM, BAD_LZ4, BAD_TILES, BAD_CODEC, BAD_JPEG = 0, 1, 2, 3, 4, 5, 6
 TILE_ENTRY_NBYTES = 12
@@ -174,6 +175,31 @@ def decode_jpeg(file, at, nbytes, checksum, verify, image, window, out, room, wo
     if verify and not is_intact(source, nbytes, checksum):
         return BAD_CHECKSUM
     return OK if decode_pixels(source, nbytes, image, window, np.uint64(out), np.uint64(work)) else BAD_JPEG
+
+
+@kernel
+def decode_jpeg_resized(
+    file, at, nbytes, checksum, verify, image, window, new_height, new_width, cubic, out, other, room, work, scratch
+):
+    """Write a window of a JPEG payload's upright image, resized, as (C, new_height, new_width).
+
+    Args:
+        file, at, nbytes, checksum, verify, image, window, room, work: As in `decode_jpeg`.
+        new_height, new_width, cubic, out, other, scratch: As in `decode_resized`.
+
+    Returns:
+        A status.
+    """
+    source = fetch(file, at, nbytes, room)
+    if source == 0:
+        return OUT_OF_BOUNDS
+    if verify and not is_intact(source, nbytes, checksum):
+        return BAD_CHECKSUM
+    fine = decode_resized(
+        source, nbytes, image, window, new_height, new_width, cubic, np.uint64(out), np.uint64(other),
+        np.uint64(work), scratch,
+    )  # fmt: skip
+    return OK if fine else BAD_JPEG
 
 
 @kernel

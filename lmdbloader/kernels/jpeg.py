@@ -1,10 +1,11 @@
 """JPEG files with a seek table behind them: the table made, and the planes of any window decoded from where it begins.
 
-A payload is the file's own bytes, then for every row of blocks' places (MCUs) and every few of them along it an entry,
+A payload is the file's own bytes, then for every row of blocks' places (MCUs) and every 64 pixels along it an entry,
 then a footer (all little-endian):
 
-    entry (12 bytes):  uint32 byte of the file and uint8 bit in it where the MCU begins, a zero byte,
-                       3 int16 first coefficients of the blocks before it, one for each component
+    entry (8 bytes):   a uint64: in its lowest 25 bits the byte of the file where the MCU begins, in 3 the bit in it (0:
+                       the highest), and in 3 x 12 the first coefficients of the blocks before it, one for each
+                       component, in two's complement
     footer (16 bytes): uint32 bytes of the file, uint32 entries, uint16 MCUs from entry to entry, uint8 orientation
                        (1 to 8, as in EXIF), a zero byte, the bytes "SEEK"
 """
@@ -23,7 +24,9 @@ from lmdbloader.kernels.jpegbits import (
     decode_coefficients,
     load_bits,
     load_i32,
+    load_u64,
     store_i16,
+    store_u64,
     stuffed_position,
     unstuff,
 )
@@ -46,12 +49,16 @@ from lmdbloader.kernels.jpeghead import (
     SCAN,
     TABLE,
     TABLES_WORDS,
+    UNSUPPORTED,
     WIDTH,
     read_head,
 )
 from lmdbloader.kernels.jpegidct import clear_block, fill_block, transform_block
 
-ENTRY_NBYTES, FOOTER_NBYTES = 12, 16
+ENTRY_NBYTES, FOOTER_NBYTES = 8, 16
+_OFFSET_BITS, _LEVEL_BITS = 25, 12
+# Pixels from one entry of a row to the next: a window's row is decoded from at most so many before it on.
+_SPACING = 64
 SEEK_MAGIC = b"SEEK"
 # Scratch: what the head says, quantisation, Huffman tables, order of coefficients, blocks; bytes without stuffing,
 # lines and planes lie behind it.
@@ -86,17 +93,6 @@ def _load(data, at, nbytes):
     for k in range(nbytes):
         value |= np.int64(data[at + k]) << (8 * k)
     return value
-
-
-@kernel
-def _store(data, at, nbytes, value):
-    for k in range(nbytes):
-        data[at + k] = value >> (8 * k) & 255
-
-
-@kernel
-def _signed(value):
-    return value - 65536 if value >= 32768 else value
 
 
 @kernel
@@ -165,12 +161,17 @@ def _past_marker(data, at, number):
 
 
 @kernel
-def count_entries(data, step, work):
-    """Return how many entries `scan` will make, 0 where it will not decode the file; arguments as there."""
+def count_entries(data, work):
+    """Return how many entries `scan` will make, 0 where it will not decode the file, and the MCUs from one to the next.
+
+    Arguments as there.
+    """
     if _prepare(data, work) != FINE:
-        return np.int64(0)
-    down, across = _places(i64_at(work, HEAD_WORDS))
-    return down * ((across + step - 1) // step)
+        return np.int64(0), np.int64(1)
+    head = i64_at(work, HEAD_WORDS)
+    down, across = _places(head)
+    step = _SPACING // (8 * head[ACROSS_MOST])
+    return down * ((across + step - 1) // step), step
 
 
 @kernel
@@ -200,8 +201,8 @@ def scan(data, step, work, entries):
     plan, planned = i64_at(work + np.uint64(_PLAN_AT), 6 * _PLANNED), _num_planned(head)
     levels = i64_at(work + np.uint64(_LEVELS_AT), 3)
     at, mcu, restarts, number = head[SCAN], np.int64(0), np.int64(0), np.int64(0)
-    if ((across + step - 1) // step) * down * ENTRY_NBYTES > entries.shape[0]:
-        return DAMAGED, np.int64(0), shape[0], shape[1], shape[2]
+    if ((across + step - 1) // step) * down * ENTRY_NBYTES > entries.shape[0] or size >= 1 << _OFFSET_BITS:
+        return UNSUPPORTED, np.int64(0), shape[0], shape[1], shape[2]
     column, due = np.int64(0), np.int64(0)
     while mcu < total:
         length, stop = unstuff(data.ctypes.data + np.uint64(at), size - at, room)
@@ -215,11 +216,14 @@ def scan(data, step, work, entries):
                 position = np.int64(reading - room) * 8 - np.int64(count)
                 stuffed = stuffed_position(data, stuffed, (position >> 3) - unstuffed)
                 unstuffed = position >> 3
-                e = number * ENTRY_NBYTES
-                _store(entries, e, 4, stuffed)
-                _store(entries, e + 4, 2, position & 7)
+                entry = np.uint64(stuffed) | np.uint64(position & 7) << np.uint64(_OFFSET_BITS)
                 for c in range(3):
-                    _store(entries, e + 6 + 2 * c, 2, np.int64(levels[c]) & 0xFFFF)
+                    level = levels[c]
+                    if level < -(1 << (_LEVEL_BITS - 1)) or level >= 1 << (_LEVEL_BITS - 1):
+                        return UNSUPPORTED, number, shape[0], shape[1], shape[2]
+                    at_bit = np.uint64(_OFFSET_BITS + 3 + _LEVEL_BITS * c)
+                    entry |= np.uint64(level & ((1 << _LEVEL_BITS) - 1)) << at_bit
+                store_u64(entries.ctypes.data + np.uint64(number * ENTRY_NBYTES), entry)
                 number += 1
                 due = step
             for b in range(0, planned, _PLANNED):
@@ -340,14 +344,23 @@ def load_first(room, bit):
 
 
 @kernel
+def _offset(data, table, number):
+    """Return where entry `number` of the table at data[table] points to."""
+    return _load(data, table + number * ENTRY_NBYTES, 4) & ((1 << _OFFSET_BITS) - 1)
+
+
+@kernel
+def _level(entry, component):
+    """Return a first coefficient: shifted up so that the highest of its bits is the sign, then down."""
+    lowest = _OFFSET_BITS + 3 + _LEVEL_BITS * component
+    return np.int64(entry << np.uint64(64 - lowest - _LEVEL_BITS)) >> (64 - _LEVEL_BITS)
+
+
+@kernel
 def _entry(data, table, number):
-    e = table + number * ENTRY_NBYTES
-    before = (
-        np.int32(_signed(_load(data, e + 6, 2))),
-        np.int32(_signed(_load(data, e + 8, 2))),
-        np.int32(_signed(_load(data, e + 10, 2))),
-    )
-    return _load(data, e, 4), _load(data, e + 4, 1), before
+    entry = load_u64(data.ctypes.data + np.uint64(table + number * ENTRY_NBYTES))
+    bit = np.int64(entry >> np.uint64(_OFFSET_BITS)) & 7
+    return _offset(data, table, number), bit, (_level(entry, 0), _level(entry, 1), _level(entry, 2))
 
 
 @kernel
@@ -460,9 +473,9 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
         behind = r * entries_across + (end + step - 1) // step  # of the next row where there is none in this one
         limit = file_nbytes
         if behind < num_entries:
-            limit = min(limit, _load(whole, file_nbytes + behind * ENTRY_NBYTES, 4) + 2)
+            limit = min(limit, _offset(whole, file_nbytes, behind) + 2)
         entry = _entry(whole, file_nbytes, number)
-        if entry[0] < head[SCAN] or entry[0] >= limit or entry[1] > 7:
+        if entry[0] < head[SCAN] or entry[0] >= limit:
             return bad
         at = plane + np.uint64((r - first_row) * head[DOWN_MOST] * size * row)
         color_at = color + np.uint64((r - first_row) * color_size * color_row)
