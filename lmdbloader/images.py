@@ -32,6 +32,18 @@ _READERS: tuple[tuple[bytes, Callable[[memoryview, str], ImageHeader]], ...] = (
     (b"RIFF", pillow.read_webp),
 )
 
+# What people give us for images that is something else.
+_OTHERS = (
+    *((b"\x80" + bytes([protocol]), "a pickle, which is never loaded") for protocol in range(2, 6)),
+    (b"\x04\x22\x4d\x18", "an lz4 frame"),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd"),
+    (b"\x1f\x8b", "compressed by gzip"),
+    (b"ARROW1", "an Arrow file"),
+    (b"\xff\xff\xff\xff", "an Arrow message"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"\x89HDF", "an HDF5 file"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class DecodePolicy:
@@ -141,6 +153,25 @@ def decode_image(
     return pixels
 
 
+def is_image_start(start: bytes) -> bool:
+    """Return whether a file with these first bytes may be an image of a supported kind.
+
+    >>> is_image_start(b"P6 3 2 255 "), is_image_start(b"")
+    (True, False)
+    """
+    return any(start.startswith(signature) for signature, _ in _READERS)
+
+
+def describe_start(start: bytes) -> str:
+    """Return what a file that is no image seems to be, from its first bytes.
+
+    >>> describe_start(bytes([128, 4, 149]))
+    "a pickle, which is never loaded: it starts with b'\\\\x80\\\\x04\\\\x95'"
+    """
+    found = next((f"{kind}: " for signature, kind in _OTHERS if start.startswith(signature)), "")
+    return f"{found}it starts with {start[:12]!r}"
+
+
 def _read_header(data: bytes | bytearray | memoryview, name: str) -> ImageHeader:
     view = memoryview(data).cast("B")
     if not view:
@@ -150,7 +181,7 @@ def _read_header(data: bytes | bytearray | memoryview, name: str) -> ImageHeader
         if start.startswith(signature):
             return read_header(view, name)
     raise ImageError(
-        name, f"not an image of a supported kind (PNG, JPEG, BMP, GIF, TIFF, WebP, PNM): it starts with {start!r}"
+        name, f"not an image of a supported kind (PNG, JPEG, BMP, GIF, TIFF, WebP, PNM): {describe_start(start)}"
     )
 
 

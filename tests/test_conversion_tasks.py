@@ -84,7 +84,7 @@ def test_a_part_that_skips_everything_has_no_samples(tmp_path: Path) -> None:
 
 def test_file_hashes_tell_every_file_and_both_halves_apart(tmp_path: Path) -> None:
     a, b = (save(tmp_path / f"{v}.pgm", 2, 2, v) for v in (1, 2))
-    pairs = [replace(a, lr_path=b.path), replace(b, lr_path=a.path), replace(a, lr_path=a.path)]
+    pairs = [replace(a, lr_file=b.file), replace(b, lr_file=a.file), replace(a, lr_file=a.file)]
     assert len({hash_files(s) for s in (a, b, *pairs)}) == 5
     content = Path(tmp_path / "1.pgm").read_bytes()
     assert hash_files(a) == checksum(bytes(8) + checksum(content).to_bytes(8, "little"))
@@ -93,7 +93,7 @@ def test_file_hashes_tell_every_file_and_both_halves_apart(tmp_path: Path) -> No
 
 def test_the_unreadable_half_of_a_pair_is_named(tmp_path: Path) -> None:
     a = save(tmp_path / "1.pgm", 4, 4)
-    pair = replace(a, lr_path=bytes(tmp_path / "1x2.pgm"))
+    pair = replace(a, lr_file=bytes(tmp_path / "1x2.pgm"), lr_name=b"1x2.pgm")
     with pytest.raises(ImageError, match=r"^1\.pgm: its LR image 1x2\.pgm: cannot be read"):
         list(convert_sources(RECIPE, [pair]))
 

@@ -39,7 +39,7 @@ def test_samples_follow_the_bytes_of_the_relative_path_not_the_locale(tmp_path: 
 
 def test_sizes_and_paths_belong_to_their_names(tmp_path: Path) -> None:
     touch(tmp_path, "b.png", "a.png")
-    found = {s.name: (s.path, s.nbytes) for s in list_sources(tmp_path).sources}
+    found = {s.name: (s.file, s.nbytes) for s in list_sources(tmp_path).sources}
     assert found == {
         "a.png": (os.fsencode(tmp_path / "a.png"), 2),
         "b.png": (os.fsencode(tmp_path / "b.png"), 1),
@@ -97,7 +97,7 @@ def test_names_of_any_bytes(tmp_path: Path) -> None:
     touch(tmp_path, b"\xff.png", "\u00e9.png", b"new\nline.png", b"\xed\xa0\x80.png")
     listing = list_sources(tmp_path)
     assert [s.name for s in listing.sources] == ["new\nline.png", "é.png", "\\xed\\xa0\\x80.png", "\\xff.png"]
-    assert [os.path.basename(s.path) for s in listing.sources] == sorted(os.listdir(os.fsencode(tmp_path)))
+    assert [os.path.basename(s.file) for s in listing.sources] == sorted(os.listdir(os.fsencode(tmp_path)))
 
 
 @given(st.sets(st.binary(min_size=1, max_size=8).map(lambda b: b.translate(None, b"/\0")), max_size=6))
@@ -105,7 +105,7 @@ def test_every_file_is_listed_once_in_byte_order(tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("any")
     files = sorted(stem + b"x.png" for stem in stems) or [b"one.png"]
     touch(folder, *files)
-    assert [os.path.basename(s.path) for s in list_sources(folder).sources] == files
+    assert [os.path.basename(s.file) for s in list_sources(folder).sources] == files
 
 
 def test_a_folder_of_images_with_one_subfolder_is_no_classes(tmp_path: Path) -> None:
@@ -210,14 +210,14 @@ def test_options_that_contradict_each_other(tmp_path: Path) -> None:
         list_sources(None, hr=hr, lr=lr, layout="classes")
     with pytest.raises(OptionError, match="together with --hr and --lr"):
         list_sources(tmp_path, hr=hr, lr=lr)
-    with pytest.raises(OptionError, match="layout 'nonsense': expected auto, images, pairs, classes"):
+    with pytest.raises(OptionError, match="layout 'nonsense': expected auto, images, pairs, classes, lmdb, tar"):
         list_sources(tmp_path, layout="nonsense")  # type: ignore[arg-type]
 
 
 def pairs(folder: Path, **options: object) -> list[tuple[str, str]]:
     listing = list_sources(folder, **options)  # type: ignore[arg-type]
     assert listing.layout == "pairs"
-    return [(s.name, os.path.relpath(os.fsdecode(s.lr_path or b""), folder)) for s in listing.sources]
+    return [(s.name, os.path.relpath(os.fsdecode(s.lr_file or b""), folder)) for s in listing.sources]
 
 
 def test_div2k_is_found_as_it_unpacks(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_scale_in_the_name_of_both_halves(tmp_path: Path) -> None:
 def test_given_halves_need_no_particular_names(tmp_path: Path) -> None:
     touch(tmp_path, "big/a.png", "small/a.png")
     listing = list_sources(None, hr=tmp_path / "big", lr=tmp_path / "small")
-    assert [(s.name, s.lr_path) for s in listing.sources] == [("a.png", os.fsencode(tmp_path / "small" / "a.png"))]
+    assert [(s.name, s.lr_file) for s in listing.sources] == [("a.png", os.fsencode(tmp_path / "small" / "a.png"))]
     assert list_sources(tmp_path, prefer_images=True).layout == "images"
 
 

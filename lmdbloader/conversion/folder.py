@@ -22,7 +22,7 @@ from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import Trial, find_scale, make_fields, try_out
 from lmdbloader.errors import OptionError, SourceError
 from lmdbloader.images import DecodePolicy
-from lmdbloader.sources import Layout, Listing, list_sources
+from lmdbloader.sources import Layout, Listing, list_sources, locate
 from lmdbloader.store import Written, check_destination, open_writer
 
 SKIPPED_FILE = "skipped.tsv"
@@ -119,15 +119,15 @@ def convert(
     """
     began = time.monotonic()
     target = named_folder(out)
-    folders = [None if p is None else Path(p) for p in (src, hr, lr)]
+    places = [None if p is None else locate(p) for p in (src, hr, lr)]
     recipe = _make_recipe(patch_size, stride, scale, bicubic, DecodePolicy(alpha, max_pixels), on_error, min_pair_psnr)
     check_codec(codec)
     check_workers(workers)
     prefer_images = patch_size is not None or scale is not None
-    listing = list_sources(folders[0], layout=layout, hr=folders[1], lr=folders[2], prefer_images=prefer_images)
-    for folder in folders:
-        if folder is not None:
-            refuse_inside(target, folder)
+    listing = list_sources(places[0], layout=layout, hr=places[1], lr=places[2], prefer_images=prefer_images)
+    for place in places:
+        if isinstance(place, Path):
+            refuse_inside(target, place)
     made_by = describe(recipe, listing, codec)
     if not overwrite and (finished := find_finished(target, made_by, listing)) is not None:
         codecs = {f.name: f.codec for f in finished.fields if f.codec}
@@ -139,8 +139,9 @@ def convert(
     if listing.layout == "pairs":
         recipe = replace(recipe, scale=find_scale(recipe, listing.sources))
         _check_sides(recipe)
-    recipe = replace(recipe, fields=make_fields(recipe, listing.layout, codec))
-    with WorkerPool(choose_workers(workers, int(listing.sources.nbytes.sum()))) as pool:
+    recipe = replace(recipe, fields=make_fields(recipe, listing.fields, codec))
+    num_workers = choose_workers(1 if listing.in_process else workers, int(listing.sources.nbytes.sum()))
+    with WorkerPool(num_workers) as pool:
         trial = try_out(recipe, listing.sources, pool, codec)
         recipe = replace(recipe, fields=trial.fields)
         log(

@@ -38,7 +38,7 @@ def describe(recipe: Recipe, listing: Listing, codec: str) -> dict[str, Any]:
     """Return how the dataset is made: nothing in it depends on the time, the machine or where the folders lie."""
     names = hashlib.blake2b(digest_size=16)
     for s in listing.sources:
-        names.update(f"{s.name}\0{os.path.basename(s.lr_path or b'')!r}\0{s.nbytes}\0".encode())
+        names.update(f"{s.name}\0{os.path.basename(s.lr_name or b'')!r}\0{s.nbytes}\0".encode())
     options = {key: value for key, value in asdict(recipe).items() if key != "fields"}
     options["codec"] = codec
     return {
@@ -86,7 +86,9 @@ def find_finished(target: Path, made_by: Mapping[str, Any], listing: Listing) ->
 def _changed_since(target: Path, listing: Listing) -> bool:
     """Return whether an input is newer than the dataset: then only its content can tell."""
     made = (target / MANIFEST_FILE).stat().st_mtime_ns
-    paths = (p for s in listing.sources for p in (s.path, s.lr_path) if p is not None)
+    if listing.changed_ns is None or listing.changed_ns >= made:
+        return True
+    paths = listing.sources.local_paths()
     return any(max((info := os.stat(p)).st_mtime_ns, info.st_ctime_ns) >= made for p in paths)
 
 

@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.codecs import Payloads, checksum, encode_image, encode_many, join
+from lmdbloader.conversion.attached import add_values, parse_attached
 from lmdbloader.conversion.pairs import check_alignment, pair_scale
 from lmdbloader.conversion.values import image_geometry
 from lmdbloader.errors import ImageError
 from lmdbloader.format import TILE_SIZE, TILED_ABOVE_NBYTES, Field
 from lmdbloader.images import DecodePolicy, decode_image
 from lmdbloader.resize import crop_to_multiple, downscale
-from lmdbloader.sources import Source
+from lmdbloader.sources import Fetched, File, Source, fetch, read
 from lmdbloader.store import Block, Chunk, encode_blocks
 
 # A part of this size is handed on before the next image is decoded, so that memory stays bounded.
@@ -82,10 +83,12 @@ def convert_sources(recipe: Recipe, sources: Sequence[Source]) -> Iterator[Part]
     hashes: list[int] = []
     skipped: list[tuple[str, str]] = []
     done = nbytes = room = 0
+    fetched = fetch(sources)
     for source in sources:
         try:
-            files = read_files(source, hashes)
-            images, scale = _decode(recipe, source, *files)
+            files = read_files(source, hashes, fetched)
+            images, scale = _decode(recipe, source, *files[: source.num_images])
+            values = parse_attached(source, files[source.num_images :])
             places = _places(recipe, source, images)
         except ImageError as error:
             if recipe.on_error == "stop":
@@ -97,7 +100,7 @@ def convert_sources(recipe: Recipe, sources: Sequence[Source]) -> Iterator[Part]
                 yield _pack(recipe, gathered, hashes, skipped, done, nbytes)
                 gathered, hashes, skipped = [], [], []
                 done = nbytes = room = 0
-            gathered.append(_encode(recipe, source, images, scale, tops, lefts))
+            gathered.append(_encode(recipe, source, images, values, scale, tops, lefts))
             room += sum(int(p.stored_nbytes.sum()) for p in gathered[-1].payloads.values())
         done, nbytes = done + 1, nbytes + source.nbytes
     if done:
@@ -119,22 +122,23 @@ class _Encoded:
     columns: dict[str, Any]
 
 
-def read_files(source: Source, hashes: list[int] | None = None) -> list[bytes]:
-    """Return the content of a source's one or two files, and append their hash to `hashes`.
+def read_files(source: Source, hashes: list[int] | None = None, fetched: Fetched | None = None) -> list[bytes]:
+    """Return the content of a source's files (those of `Source.files`), and append their hash to `hashes`.
+
+    Args:
+        fetched: What was fetched of them before.
 
     Raises:
         ImageError: One of them cannot be read.
     """
     files, digest = [], 0
     try:
-        for path in (source.path, source.lr_path):
-            if path is None:
-                continue
+        for file in source.files:
             try:
-                with open(path, "rb") as file:
-                    files.append(file.read())
+                files.append(read(file, fetched))
             except OSError as error:
-                raise ImageError(source.name, f"{_which(source, path)}cannot be read ({error.strerror})") from error
+                reason = f"{_which(source, file)}cannot be read ({error.strerror or error})"
+                raise ImageError(source.name, reason) from error
             digest = checksum(digest.to_bytes(8, "little") + checksum(files[-1]).to_bytes(8, "little"))
     finally:
         if hashes is not None:
@@ -142,9 +146,11 @@ def read_files(source: Source, hashes: list[int] | None = None) -> list[bytes]:
     return files
 
 
-def _which(source: Source, path: bytes) -> str:
-    """Return which file of a pair is meant, where its name alone does not tell."""
-    return f"its LR image {os.path.basename(path).decode('utf-8', 'backslashreplace')}: " * (path == source.lr_path)
+def _which(source: Source, file: File | None) -> str:
+    """Return which file of a source is meant, where its name alone does not tell."""
+    if file == source.lr_file and source.lr_name is not None:
+        return f"its LR image {os.path.basename(source.lr_name).decode('utf-8', 'backslashreplace')}: "
+    return next((f"its {name}: " for name, attached in source.attached if attached == file), "")
 
 
 def decode_pair(recipe: Recipe, source: Source, hr_data: bytes, lr_data: bytes) -> tuple[Pixels, Pixels]:
@@ -157,7 +163,7 @@ def decode_pair(recipe: Recipe, source: Source, hr_data: bytes, lr_data: bytes) 
     try:
         return hr, decode_image(lr_data, recipe.policy, name=source.name)
     except ImageError as error:
-        raise ImageError(source.name, _which(source, source.lr_path or b"") + error.reason) from error
+        raise ImageError(source.name, _which(source, source.lr_file) + error.reason) from error
 
 
 def _decode(recipe: Recipe, source: Source, data: bytes, lr_data: bytes | None = None) -> tuple[dict[str, Pixels], int]:
@@ -199,13 +205,21 @@ def _places(recipe: Recipe, source: Source, images: dict[str, Pixels]) -> list[t
     return [(tops[c : c + cuts.step], lefts[c : c + cuts.step]) for c in cuts]
 
 
-def _encode(recipe: Recipe, source: Source, images: dict[str, Pixels], scale: int, tops: Any, lefts: Any) -> _Encoded:
+def _encode(
+    recipe: Recipe,
+    source: Source,
+    images: dict[str, Pixels],
+    values: dict[str, Any],
+    scale: int,
+    tops: Any,
+    lefts: Any,
+) -> _Encoded:
     full = images["hr" if "hr" in images else "image"]
     payloads: dict[str, Payloads] = {}
     columns: dict[str, Any] = {"source": [source.name] * len(tops), "top": tops, "left": lefts}
     for f in recipe.fields:
         if f.kind != "image":
-            columns[f.name] = np.full(len(tops), source.label, np.int64)
+            add_values(f, values[f.name], len(tops), payloads, columns)
             continue
         part = scale if f.name == "lr" else 1
         if recipe.patch_size is None:

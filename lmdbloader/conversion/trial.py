@@ -10,8 +10,8 @@ from lmdbloader.conversion.pairs import pair_scale
 from lmdbloader.conversion.pool import WorkerPool
 from lmdbloader.conversion.tasks import Recipe, decode_pair, read_files
 from lmdbloader.errors import ImageError, SourceError
-from lmdbloader.format import Field, make_field
-from lmdbloader.sources import Layout, Source, Sources
+from lmdbloader.format import Field, Kind, make_field
+from lmdbloader.sources import Source, Sources
 from lmdbloader.store import estimate_map_nbytes
 
 _TRIAL_SOURCES = 8
@@ -51,11 +51,16 @@ def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int:
     raise error or SourceError("there are no pairs")
 
 
-def make_fields(recipe: Recipe, layout: Layout, codec: str) -> tuple[Field, ...]:
-    """Return the fields of the dataset; "auto" tries lz4 first and decides from what it saves."""
-    names = ("lr", "hr") if recipe.scale else ("image",)
-    fields = [make_field(name, "image", "raw" if codec == "raw" else "lz4") for name in names]
-    return (*fields, make_field("label", "int")) if layout == "classes" else tuple(fields)
+def make_fields(recipe: Recipe, others: Sequence[tuple[str, Kind]], codec: str) -> tuple[Field, ...]:
+    """Return the fields of the dataset; "auto" tries lz4 first and decides from what it saves.
+
+    Args:
+        recipe: Says whether there are pairs.
+        others: (name, kind) of the fields beside the images.
+        codec: As asked for.
+    """
+    images: list[tuple[str, Kind]] = [(name, "image") for name in (("lr", "hr") if recipe.scale else ("image",))]
+    return tuple(make_field(name, kind, "raw" if codec == "raw" else "lz4") for name, kind in (*images, *others))
 
 
 def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> Trial:

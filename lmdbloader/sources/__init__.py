@@ -1,0 +1,26 @@
+"""What a conversion reads: folders, buckets, LMDBs and tars to ordered lists of sources, and sources to bytes."""
+
+from __future__ import annotations
+
+from lmdbloader.sources.layouts import LAYOUTS, list_sources
+from lmdbloader.sources.listing import File, Layout, Listing, Names, Source, Sources, Span, Spans
+from lmdbloader.sources.reading import Fetched, fetch, read
+from lmdbloader.sources.remote import Location, locate
+
+__all__ = [
+    "LAYOUTS",
+    "Fetched",
+    "File",
+    "Layout",
+    "Listing",
+    "Location",
+    "Names",
+    "Source",
+    "Sources",
+    "Span",
+    "Spans",
+    "fetch",
+    "list_sources",
+    "locate",
+    "read",
+]

@@ -1,0 +1,44 @@
+"""The bytes of sources: of whole files and of parts of larger ones, on local disks and behind URLs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from lmdbloader.sources.listing import File, Source, Span, is_url
+from lmdbloader.sources.remote import read_remote
+
+#: What `fetch` has brought, or why it could not.
+Fetched: TypeAlias = Mapping[File, "bytes | Exception"]
+
+
+def fetch(sources: Iterable[Source]) -> Fetched:
+    """Return the content of all files of some sources that lie behind URLs, asked for at once."""
+    files = [f for source in sources for f in source.files if is_url(f.path if isinstance(f, Span) else f)]
+    return dict(zip(files, read_remote(files), strict=True)) if files else {}
+
+
+def read(file: File, fetched: Fetched | None = None) -> bytes:
+    """Return the content of a file.
+
+    Args:
+        file: Which one.
+        fetched: What was fetched before.
+
+    Raises:
+        OSError: It cannot be read, or the larger file that it is a part of ends too early.
+    """
+    path = file.path if isinstance(file, Span) else file
+    if is_url(path):
+        content = fetched[file] if fetched and file in fetched else read_remote([file])[0]
+        if isinstance(content, Exception):
+            raise OSError(f"{type(content).__name__}: {content}") from content
+        return content
+    with open(path, "rb") as opened:
+        if not isinstance(file, Span):
+            return opened.read()
+        content = os.pread(opened.fileno(), file.nbytes, file.start)
+    if len(content) != file.nbytes:
+        raise OSError(f"{os.fsdecode(path)} ends at byte {file.start + len(content)}, within it")
+    return content
