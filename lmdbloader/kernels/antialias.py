@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from lmdbloader.kernels._compile import kernel
-from lmdbloader.kernels._memory import array_at, part
+from lmdbloader.kernels._memory import array_at, part, u8_at, u16_at
+from lmdbloader.kernels.antialias_bytes import bytes_scratch, resize_bytes
+from lmdbloader.kernels.antialias_weights import weigh
 from lmdbloader.kernels.place import transpose_plane
 
 _MOST_TAPS_AT_ONCE = 4
@@ -19,67 +21,16 @@ def resize_scratch(
     Returns:
         Lengths of bounds (int32), weights (float32) and line (float32).
     """
-    longest = max(height, width, out_height, out_width)
-    most = max(out_height, out_width)
-    reach = 4 if cubic else 2
-    # Shrinking: every value counts for `reach` results; enlarging: every result is made of `reach` values, and some
-    # more by rounding.
-    weights = 2 * (reach * longest + (reach + 2) * most)
-    values = max(out_height, height) * max(out_width, width)
-    return 4 * most, weights, longest + 2 * (values // 2 + 64)
+    weights, nbytes = bytes_scratch(height, width, out_height, out_width, channels, cubic)
+    # Of uint16 images: a line of sums, and two planes.
+    line = max(height, out_width) + 2 * (height * max(width, out_width) // 2 + 1)
+    return out_height + out_width, weights, max(line, -(-nbytes // 4))
 
 
 @kernel
-def _filter(x, cubic):
-    """Return the triangle's height at x, or that of Keys' cubic with a = -0.5."""
-    x = abs(x)
-    if not cubic:
-        return max(1.0 - x, 0.0)
-    if x < 1.0:
-        return (1.5 * x - 2.5) * x * x + 1.0
-    if x < 2.0:
-        return ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
-    return 0.0
-
-
-@kernel
-def _weigh(size, begin, length, out_size, cubic, bounds, weights):
-    """Fill in which values every result is made of.
-
-    Args:
-        size, out_size: Number of values and of results.
-        begin, length: Where the part to be resized begins and how long it is, in float64 values.
-        cubic: Which filter.
-        bounds: (2 * out_size,) int32, set to the first value of each result and to how many there are.
-        weights: float32, set to their weights, result after result.
-
-    Returns:
-        How many weights there are.
-    """
-    scale = length / out_size
-    stretch = max(scale, 1.0)
-    support = (2.0 if cubic else 1.0) * stretch
-    at = 0
-    for i in range(out_size):
-        center = begin + (i + 0.5) * scale
-        first = max(np.int64(center - support + 0.5), 0)
-        count = min(np.int64(center + support + 0.5), size) - first
-        total = 0.0
-        for k in range(count):
-            weight = _filter((k + first - center + 0.5) / stretch, cubic)
-            weights[at + k] = weight
-            total += weight
-        for k in range(count):
-            weights[at + k] = np.float32(weights[at + k] / total)
-        bounds[2 * i], bounds[2 * i + 1] = first, count
-        at += count
-    return at
-
-
-@kernel
-def _add_four(line, a, b, c, d, w):
+def _add_four(line, a, b, c, d, p, q, r, s):
     for x in range(line.shape[0]):
-        line[x] += w[0] * np.float32(a[x]) + w[1] * np.float32(b[x]) + w[2] * np.float32(c[x]) + w[3] * np.float32(d[x])
+        line[x] += p * np.float32(a[x]) + q * np.float32(b[x]) + r * np.float32(c[x]) + s * np.float32(d[x])
 
 
 @kernel
@@ -89,42 +40,70 @@ def _add_one(line, a, weight):
 
 
 @kernel
-def _round_into(line, top, out):
+def _round_into(line, out):
     for x in range(line.shape[0]):
-        out[x] = np.int32(min(max(line[x], np.float32(0)), top))
+        out[x] = np.int32(min(max(line[x], np.float32(0)), np.float32(65535.25)))
 
 
 @kernel
-def _resize_rows(source, at, row, width, bounds, weights, line, out, out_height):
+def _resize_rows(source, row, width, count, starts, weights, line, out, out_height):
     """Resize a plane's height: each row of the result is a weighted sum of rows, which vector instructions add.
 
     Args:
-        source, at, row, width: The plane: where it begins, the step to its next row, values of a row.
-        bounds, weights: As `_weigh` fills them.
+        source, row, width: The plane, the step to its next row, values of a row.
+        count, starts, weights: As `weigh` returns and fills them.
         line: (width,) float32, scratch.
-        out: Of source's type, (out_height * width,), filled.
+        out: uint16 (out_height * width,), filled.
         out_height: Rows of the result.
     """
-    top = np.float32(255.5 if source.itemsize == 1 else 65535.5) - np.float32(0.25)
-    used = 0
     for y in range(out_height):
-        first, count = np.int64(bounds[2 * y]), np.int64(bounds[2 * y + 1])
         for x in range(width):
             line[x] = np.float32(0.5)  # so that cutting the fraction off rounds half up
+        first, mine = np.int64(starts[y]), part(weights, y, weights.shape[0] - y)
         k = np.int64(0)
         while count - k >= _MOST_TAPS_AT_ONCE:
-            start = at + (first + k) * row
+            start = (first + k) * row
             _add_four(
                 line, part(source, start, width), part(source, start + row, width),
                 part(source, start + 2 * row, width), part(source, start + 3 * row, width),
-                part(weights, used + k, _MOST_TAPS_AT_ONCE),
+                mine[k * out_height], mine[(k + 1) * out_height], mine[(k + 2) * out_height],
+                mine[(k + 3) * out_height],
             )  # fmt: skip
             k += _MOST_TAPS_AT_ONCE
         while k < count:
-            _add_one(line, part(source, at + (first + k) * row, width), weights[used + k])
+            _add_one(line, part(source, (first + k) * row, width), mine[k * out_height])
             k += 1
-        _round_into(line, top, part(out, y * width, width))
-        used += count
+        _round_into(line, part(out, y * width, width))
+
+
+@kernel
+def _resize_words(
+    source, at, row, plane, channels, height, width, box_top, box_left, box_height, box_width, out, out_height,
+    out_width, cubic, bounds, weights, line,
+):  # fmt: skip
+    """Resize a part of a window of a uint16 image; see `resize_window`."""
+    one = np.int64(1)
+    top, bottom, count = weigh(height, box_top, box_height, out_height, cubic, one, bounds, weights)
+    across = part(bounds, out_height, out_width)
+    used = out_height * (count + 2)
+    weights_across = part(weights, used, weights.shape[0] - used)
+    left, right, count_across = weigh(width, box_left, box_width, out_width, cubic, one, across, weights_across)
+    # Only the rows and columns that the result is made of.
+    height, width = bottom - top, right - left
+    at += top * row + left
+    values = height * max(width, out_width)
+    room = line.ctypes.data + np.uint64(4 * max(height, out_width))
+    first = array_at(room, values, source)
+    second = array_at(room + np.uint64(values * source.itemsize), values, source)
+    for c in range(channels):
+        # Columns as the rows of the transposed plane.
+        pixels = part(source, at + c * plane, (height - 1) * row + width)
+        transpose_plane(pixels, row, first, height, width, height)
+        sums = part(line, 0, height)
+        _resize_rows(first, height, height, count_across, across, weights_across, sums, second, out_width)
+        transpose_plane(second, height, first, out_width, height, out_width)
+        result, sums = part(out, c * out_height * out_width, out_height * out_width), part(line, 0, out_width)
+        _resize_rows(first, out_width, out_width, count, bounds, weights, sums, result, out_height)
 
 
 @kernel
@@ -144,28 +123,15 @@ def resize_window(
         cubic: The bicubic filter instead of the triangle.
         bounds, weights, line: Scratch, as long as `resize_scratch` says.
     """
-    across = part(bounds, 2 * out_height, 2 * out_width)
-    used = _weigh(height, box_top, box_height, out_height, cubic, bounds, weights)
-    weights_across = part(weights, used, weights.shape[0] - used)
-    _weigh(width, box_left, box_width, out_width, cubic, across, weights_across)
-    # Only the rows that the result is made of.
-    first = np.int64(bounds[0])
-    rows = np.int64(bounds[2 * out_height - 2]) + np.int64(bounds[2 * out_height - 1]) - first
-    for y in range(out_height):
-        bounds[2 * y] -= first
-    at += first * row
-    longest = max(width, height, out_width)
-    values = rows * max(width, out_width)
-    room = line.ctypes.data + np.uint64(4 * longest)
-    one = array_at(room, values, source)
-    other = array_at(room + np.uint64(values * source.itemsize), values, source)
-    for c in range(channels):
-        # Columns as the rows of the transposed plane.
-        pixels = part(source, at + c * plane, (rows - 1) * row + width)
-        transpose_plane(pixels, row, one, rows, width, rows)
-        _resize_rows(one, np.int64(0), rows, rows, across, weights_across, part(line, 0, rows), other, out_width)
-        transpose_plane(other, rows, one, out_width, rows, out_width)
-        result = part(out, c * out_height * out_width, out_height * out_width)
-        _resize_rows(
-            one, np.int64(0), out_width, out_width, bounds, weights, part(line, 0, out_width), result, out_height
-        )
+    if source.itemsize == 1:
+        resize_bytes(
+            u8_at(source.ctypes.data, source.shape[0]), at, row, plane, channels, height, width, box_top, box_left,
+            box_height, box_width, u8_at(out.ctypes.data, out.shape[0]), out_height, out_width, cubic, bounds, weights,
+            line,
+        )  # fmt: skip
+    else:
+        _resize_words(
+            u16_at(source.ctypes.data, source.shape[0]), at, row, plane, channels, height, width, box_top, box_left,
+            box_height, box_width, u16_at(out.ctypes.data, out.shape[0]), out_height, out_width, cubic, bounds, weights,
+            line,
+        )  # fmt: skip
