@@ -230,10 +230,9 @@ def join(parts: Sequence[Payloads]) -> Payloads:
     )
 
 
-def saves_enough(payloads: Payloads) -> bool:
+def saves_enough(stored_nbytes: int, raw_nbytes: int) -> bool:
     """Return whether lz4-encoded payloads are small enough for `auto` to choose lz4."""
-    raw = int(payloads.raw_nbytes.sum())
-    return raw > 0 and int(payloads.stored_nbytes.sum()) <= (1 - LEAST_SAVING) * raw
+    return raw_nbytes > 0 and stored_nbytes <= (1 - LEAST_SAVING) * raw_nbytes
 
 
 def check_codec(name: str) -> None:

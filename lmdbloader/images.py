@@ -12,7 +12,16 @@ from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.imagefiles import gif, jpeg, pillow, png, pnm
 from lmdbloader.imagefiles.header import ImageHeader, Pixels, Sample
 
-__all__ = ["IMAGE_SUFFIXES", "AlphaPolicy", "DecodePolicy", "ImageInfo", "decode_image", "image_info"]
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "AlphaPolicy",
+    "DecodePolicy",
+    "ImageInfo",
+    "decode_image",
+    "image_info",
+    "inspect_image",
+    "is_jpeg",
+]
 
 AlphaPolicy: TypeAlias = Literal["refuse", "drop", "white"]
 
@@ -79,12 +88,16 @@ class ImageInfo:
         width: Columns, after the EXIF rotation.
         channels: 1 (grey) or 3 (RGB).
         dtype: uint8 or uint16.
+        alpha: Whether the file carries transparency of any kind, which is not among the channels.
+        orientation: The EXIF rotation that is applied, 1 to 8; 1 is none.
     """
 
     height: int
     width: int
     channels: int
     dtype: np.dtype[Sample]
+    alpha: bool = False
+    orientation: int = 1
 
 
 def image_info(data: bytes | bytearray | memoryview, *, name: str = "<bytes>") -> ImageInfo:
@@ -98,13 +111,35 @@ def image_info(data: bytes | bytearray | memoryview, *, name: str = "<bytes>") -
         ImageError: The header is damaged, or no policy accepts such an image. Damaged pixels are not noticed.
 
     >>> image_info(b"P6 3 2 255 " + bytes(18))
-    ImageInfo(height=2, width=3, channels=3, dtype=dtype('uint8'))
+    ImageInfo(height=2, width=3, channels=3, dtype=dtype('uint8'), alpha=False, orientation=1)
     """
-    header = _read_header(data, name)
+    return _info(_read_header(data, name))
+
+
+def inspect_image(
+    data: bytes | bytearray | memoryview, policy: DecodePolicy = DecodePolicy(), *, name: str = "<bytes>"
+) -> ImageInfo:
+    """Return what `image_info` returns, after all checks of `decode_image` that need no pixels.
+
+    Raises:
+        ImageError: The header is damaged, or the policy refuses the image. Damaged pixels are not noticed.
+    """
+    return _info(_accepted_header(data, policy, name))
+
+
+def is_jpeg(data: bytes | bytearray | memoryview) -> bool:
+    """Return whether a file begins as JPEG files do."""
+    return bytes(data[: len(jpeg.SIGNATURE)]) == jpeg.SIGNATURE
+
+
+def _info(header: ImageHeader) -> ImageInfo:
     height, width = header.height, header.width
     if header.orientation >= 5:
         height, width = width, height
-    return ImageInfo(height=height, width=width, channels=header.channels, dtype=header.dtype)
+    return ImageInfo(
+        height=height, width=width, channels=header.channels, dtype=header.dtype, alpha=header.alpha,
+        orientation=header.orientation,
+    )  # fmt: skip
 
 
 def decode_image(
@@ -126,17 +161,7 @@ def decode_image(
     >>> decode_image(b"P6 1 2 255 " + bytes([1, 2, 3, 4, 5, 6])).tolist()
     [[[1, 2, 3]], [[4, 5, 6]]]
     """
-    header = _read_header(data, name)
-    if header.height * header.width > policy.max_pixels:
-        raise ImageError(
-            name,
-            f"{header.width}x{header.height} is {header.width * header.height:,} pixels, "
-            f"more than the limit of {policy.max_pixels:,}; raise max_pixels if the file is to be trusted",
-        )
-    if header.alpha and policy.alpha == "refuse":
-        raise ImageError(
-            name, "the image has an alpha channel or a transparent colour; choose alpha 'drop' or 'white' to use it"
-        )
+    header = _accepted_header(data, policy, name)
     try:
         pixels = header.decode()
         if header.alpha:
@@ -170,6 +195,21 @@ def describe_start(start: bytes) -> str:
     """
     found = next((f"{kind}: " for signature, kind in _OTHERS if start.startswith(signature)), "")
     return f"{found}it starts with {start[:12]!r}"
+
+
+def _accepted_header(data: bytes | bytearray | memoryview, policy: DecodePolicy, name: str) -> ImageHeader:
+    header = _read_header(data, name)
+    if header.height * header.width > policy.max_pixels:
+        raise ImageError(
+            name,
+            f"{header.width}x{header.height} is {header.width * header.height:,} pixels, "
+            f"more than the limit of {policy.max_pixels:,}; raise max_pixels if the file is to be trusted",
+        )
+    if header.alpha and policy.alpha == "refuse":
+        raise ImageError(
+            name, "the image has an alpha channel or a transparent colour; choose alpha 'drop' or 'white' to use it"
+        )
+    return header
 
 
 def _read_header(data: bytes | bytearray | memoryview, name: str) -> ImageHeader:

@@ -7,10 +7,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import numpy as np
 from tqdm import tqdm
 
 from lmdbloader.codecs import check_codec
@@ -18,9 +19,12 @@ from lmdbloader.conversion.identity import ContentHash, describe, find_finished
 from lmdbloader.conversion.pairs import SCALES
 from lmdbloader.conversion.places import named_folder, refuse_inside
 from lmdbloader.conversion.pool import WorkerPool, check_workers, choose_workers, make_tasks
+from lmdbloader.conversion.selection import choose_subset, with_classes
+from lmdbloader.conversion.storage import WriteMode, make_storage, pixels_only
 from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import Trial, find_scale, make_fields, try_out
 from lmdbloader.errors import OptionError, SourceError
+from lmdbloader.format import CODEC_NAMES
 from lmdbloader.images import DecodePolicy
 from lmdbloader.sources import Layout, Listing, list_sources, locate
 from lmdbloader.store import Written, check_destination, open_writer
@@ -45,6 +49,7 @@ class Report:
         ignored: (name, reason) of what looks like an image but is no regular file.
         was_finished: Whether the dataset was there already, so that nothing was done.
         seconds: The conversion took.
+        stored_as: How many payloads of images are stored how: raw, lz4, tiles, jpeg or file.
     """
 
     path: str
@@ -59,6 +64,7 @@ class Report:
     ignored: tuple[tuple[str, str], ...] = ()
     was_finished: bool = False
     seconds: float = 0.0
+    stored_as: Mapping[str, int] = field(default_factory=dict)
 
 
 def convert(
@@ -74,7 +80,15 @@ def convert(
     bicubic: Literal["matlab", "pillow"] = "matlab",
     alpha: Literal["refuse", "drop", "white"] = "refuse",
     max_pixels: int = 200_000_000,
-    codec: str = "auto",
+    codec: str | None = None,
+    write_mode: WriteMode | None = None,
+    max_resolution: int | None = None,
+    jpeg_quality: int | None = None,
+    compress_probability: float | None = None,
+    smart_threshold: int | None = None,
+    subset: int | None = None,
+    seed: int = 0,
+    classes: Sequence[str] | None = None,
     on_error: Literal["stop", "skip"] = "stop",
     min_pair_psnr: float = 20.0,
     workers: int | None = None,
@@ -97,7 +111,19 @@ def convert(
         bicubic: "matlab" (imresize, as in the literature) or "pillow".
         alpha: What to do with transparency: "refuse", "drop", or composite over "white".
         max_pixels: Larger images are refused before they are decoded.
-        codec: "raw", "lz4", or "auto": lz4 where it saves 10 % of a sample of the inputs.
+        codec: Of pixels: "raw", "lz4", or "auto": lz4 where it saves 10 % of a sample of the inputs. Given without a
+            write mode, all images are stored as pixels.
+        write_mode: "raw" stores pixels; "jpg" encodes them as JPEG; "proportion" so many of them, drawn at random;
+            "smart" those of more than `smart_threshold` bytes of pixels; "original" keeps the files' own bytes. By
+            default whole JPEG files are kept as they are, and the pixels of everything else are stored.
+        max_resolution: Shrink images whose longer side has more pixels than this. With "original", those that were
+            JPEG files become JPEGs again, others pixels.
+        jpeg_quality: Of the JPEGs that are made, 1 to 100; 90 by default.
+        compress_probability: The share of images that "proportion" makes JPEGs; 0.5 by default.
+        smart_threshold: Bytes of pixels (height * width * channels) above which "smart" makes a JPEG.
+        subset: Convert only so many of the sources, chosen at random and kept in order.
+        seed: Of `subset` and "proportion"; what they choose depends on it and the sources' names only.
+        classes: Names of the classes by label, for class folders; by default those that there are, in byte order.
         on_error: "stop" at an image that cannot be used, or "skip" it and list it in skipped.tsv.
         min_pair_psnr: Given pairs whose downscaled HR image agrees with the LR image less than this (dB) are refused,
             as are those that would agree better moved by a pixel; 0 accepts every pair.
@@ -121,6 +147,17 @@ def convert(
     target = named_folder(out)
     places = [None if p is None else locate(p) for p in (src, hr, lr)]
     recipe = _make_recipe(patch_size, stride, scale, bicubic, DecodePolicy(alpha, max_pixels), on_error, min_pair_psnr)
+    storage, codec = make_storage(
+        write_mode,
+        codec,
+        is_cut=patch_size is not None or scale is not None,
+        max_resolution=max_resolution,
+        jpeg_quality=jpeg_quality,
+        compress_probability=compress_probability,
+        smart_threshold=smart_threshold,
+        seed=seed,
+    )
+    recipe = replace(recipe, storage=storage)
     check_codec(codec)
     check_workers(workers)
     prefer_images = patch_size is not None or scale is not None
@@ -128,6 +165,12 @@ def convert(
     for place in places:
         if isinstance(place, Path):
             refuse_inside(target, place)
+    if listing.layout == "pairs" or scale is not None:
+        recipe = replace(recipe, storage=pixels_only(storage, write_mode))
+    if subset is not None:
+        listing = choose_subset(listing, subset, seed)
+    if classes is not None:
+        listing = with_classes(listing, classes)
     made_by = describe(recipe, listing, codec)
     if not overwrite and (finished := find_finished(target, made_by, listing)) is not None:
         codecs = {f.name: f.codec for f in finished.fields if f.codec}
@@ -148,7 +191,7 @@ def convert(
             f"map size: {trial.map_nbytes / 2**20:,.1f} MiB, estimated from {trial.num_sources} of "
             f"{len(listing.sources)} inputs; codec: {', '.join(f'{f.name} {f.codec}' for f in trial.fields if f.codec)}"
         )
-        written, skipped = _write(target, recipe, listing, trial, pool, made_by, overwrite, progress)
+        written, skipped, stored_as = _write(target, recipe, listing, trial, pool, made_by, overwrite, progress)
     return Report(
         path=str(target),
         layout=listing.layout,
@@ -161,6 +204,7 @@ def convert(
         skipped=tuple(skipped),
         ignored=listing.ignored,
         seconds=time.monotonic() - began,
+        stored_as=stored_as,
     )
 
 
@@ -173,16 +217,19 @@ def _write(
     made_by: dict[str, Any],
     overwrite: bool,
     progress: bool,
-) -> tuple[Written, list[tuple[str, str]]]:
-    """Convert every source into a dataset at `target`; return what was written and what was skipped."""
+) -> tuple[Written, list[tuple[str, str]], dict[str, int]]:
+    """Convert every source into a dataset; return what was written, what was skipped, and how images are stored."""
     skipped: list[tuple[str, str]] = []
     content = ContentHash()
+    stored_as = np.zeros(len(CODEC_NAMES), np.int64)
     tasks = make_tasks(listing.sources)
     with open_writer(target, recipe.fields, with_source=True, map_nbytes=trial.map_nbytes) as writer:
         total_nbytes = int(listing.sources.nbytes.sum())
         for part in _show(pool.convert(recipe, tasks), len(listing.sources), total_nbytes, progress):
             if part.chunk is not None:
                 writer.add(part.chunk, part.blocks)
+                for payloads in part.chunk.payloads.values():
+                    stored_as += np.bincount(payloads.codec, minlength=len(CODEC_NAMES))
             skipped += part.skipped
             content.add(part.file_hashes)
         if not writer.num_samples:
@@ -195,7 +242,8 @@ def _write(
             writer.add_file(SKIPPED_FILE, _table([("name", "reason"), *skipped]))
         check_destination(target, overwrite=overwrite)  # somebody else may have made it meanwhile
         classes = {"label": listing.classes} if listing.layout == "classes" else {}
-        return writer.finish(classes=classes, made_by=made_by), skipped
+        counts = {name: count for name, count in zip(CODEC_NAMES, stored_as.tolist(), strict=True) if count}
+        return writer.finish(classes=classes, made_by=made_by), skipped, counts
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> bytes:

@@ -195,7 +195,8 @@ def _choose_codecs(fields: Sequence[Field], samples: Sequence[Any], codec: str |
         if f.is_payload and wanted == "auto":
             trial = replace(f, codec="lz4")
             column = [_values(s, tuple(x.name for x in fields), i).get(f.name) for i, s in enumerate(samples)]
-            wanted = "lz4" if saves_enough(encode_payloads(trial, column, 0)[0]) else "raw"
+            found = encode_payloads(trial, column, 0)[0]
+            wanted = "lz4" if saves_enough(int(found.stored_nbytes.sum()), int(found.raw_nbytes.sum())) else "raw"
         chosen.append(replace(f, codec=cast(Codec, wanted)) if f.is_payload else f)
     return chosen
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -14,10 +14,11 @@ import numpy.typing as npt
 from lmdbloader.codecs import Payloads, checksum, encode_image, encode_many, join
 from lmdbloader.conversion.attached import add_values, parse_attached
 from lmdbloader.conversion.pairs import check_alignment, pair_scale
+from lmdbloader.conversion.storage import Storage, encode_as_jpeg, keep_file, shrink
 from lmdbloader.conversion.values import image_geometry
 from lmdbloader.errors import ImageError
 from lmdbloader.format import TILE_SIZE, TILED_ABOVE_NBYTES, Field
-from lmdbloader.images import DecodePolicy, decode_image
+from lmdbloader.images import DecodePolicy, decode_image, is_jpeg
 from lmdbloader.resize import crop_to_multiple, downscale
 from lmdbloader.sources import Fetched, File, Source, fetch, read
 from lmdbloader.store import Block, Chunk, encode_blocks
@@ -40,6 +41,7 @@ class Recipe:
         policy: For files that are not plain grey or RGB.
         min_pair_psnr: Of given pairs, dB; 0 or less accepts every pair.
         on_error: Whether a source that cannot be used stops the conversion.
+        storage: What becomes of images; pairs and scaled images are stored as pixels.
     """
 
     fields: tuple[Field, ...]
@@ -50,6 +52,7 @@ class Recipe:
     policy: DecodePolicy
     min_pair_psnr: float
     on_error: Literal["stop", "skip"]
+    storage: Storage = field(default_factory=Storage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +90,13 @@ def convert_sources(recipe: Recipe, sources: Sequence[Source]) -> Iterator[Part]
     for source in sources:
         try:
             files = read_files(source, hashes, fetched)
-            images, scale = _decode(recipe, source, *files[: source.num_images])
             values = parse_attached(source, files[source.num_images :])
-            places = _places(recipe, source, images)
+            kept = None if source.num_images > 1 else keep_file(recipe.storage, files[0], recipe.policy, source.name)
+            if kept is None:
+                images, scale = _decode(recipe, source, *files[: source.num_images])
+                places = _places(recipe, source, images)
+            else:
+                places = [patch_positions(0, 0, None, 1)]
         except ImageError as error:
             if recipe.on_error == "stop":
                 raise
@@ -100,7 +107,11 @@ def convert_sources(recipe: Recipe, sources: Sequence[Source]) -> Iterator[Part]
                 yield _pack(recipe, gathered, hashes, skipped, done, nbytes)
                 gathered, hashes, skipped = [], [], []
                 done = nbytes = room = 0
-            gathered.append(_encode(recipe, source, images, values, scale, tops, lefts))
+            if kept is None:
+                was_jpeg = is_jpeg(files[0])
+                gathered.append(_encode(recipe, source, images, values, scale, tops, lefts, was_jpeg=was_jpeg))
+            else:
+                gathered.append(_keep(recipe, source, values, *kept))
             room += sum(int(p.stored_nbytes.sum()) for p in gathered[-1].payloads.values())
         done, nbytes = done + 1, nbytes + source.nbytes
     if done:
@@ -172,7 +183,7 @@ def _decode(recipe: Recipe, source: Source, data: bytes, lr_data: bytes | None =
         return _decode_checked_pair(recipe, source, data, lr_data)
     image = decode_image(data, recipe.policy, name=source.name)
     if recipe.scale is None:
-        return {"image": image}, 1
+        return {"image": shrink(image, recipe.storage.max_resolution)}, 1
     if min(image.shape[:2]) < recipe.scale:
         raise ImageError(
             source.name, f"{image.shape[1]}x{image.shape[0]} pixels are less than one pixel at scale {recipe.scale}"
@@ -205,6 +216,21 @@ def _places(recipe: Recipe, source: Source, images: dict[str, Pixels]) -> list[t
     return [(tops[c : c + cuts.step], lefts[c : c + cuts.step]) for c in cuts]
 
 
+def _keep(
+    recipe: Recipe, source: Source, values: dict[str, Any], payload: Payloads, shape: tuple[int, ...]
+) -> _Encoded:
+    """Return a sample whose image is the source's own file."""
+    columns: dict[str, Any] = {"source": [source.name], "top": np.zeros(1, np.int64), "left": np.zeros(1, np.int64)}
+    payloads = {"image": payload}
+    for f in recipe.fields:
+        if f.kind != "image":
+            add_values(f, values[f.name], 1, payloads, columns)
+            continue
+        for name, value in zip(("height", "width", "channels", "bits"), shape, strict=True):
+            columns[f"{f.name}.{name}"] = np.full(1, value, np.int64)
+    return _Encoded(1, payloads, columns)
+
+
 def _encode(
     recipe: Recipe,
     source: Source,
@@ -213,6 +239,8 @@ def _encode(
     scale: int,
     tops: Any,
     lefts: Any,
+    *,
+    was_jpeg: bool,
 ) -> _Encoded:
     full = images["hr" if "hr" in images else "image"]
     payloads: dict[str, Payloads] = {}
@@ -223,24 +251,34 @@ def _encode(
             continue
         part = scale if f.name == "lr" else 1
         if recipe.patch_size is None:
-            payloads[f.name] = encode_image(images[f.name], f.codec or "raw", f.tile_size or TILE_SIZE)
+            payloads[f.name] = _encode_one(recipe, f, images[f.name], source.name, was_jpeg=was_jpeg)
             columns.update(image_geometry(f.name, [images[f.name]]))
         else:
             side = recipe.patch_size // part
-            payloads[f.name] = _encode_patches(images[f.name], tops // part, lefts // part, side, f)
+            payloads[f.name] = _encode_patches(
+                recipe, f, images[f.name], tops // part, lefts // part, side, source.name
+            )
             shape = (side, side, full.shape[2], 8 * full.itemsize)
             for name, value in zip(("height", "width", "channels", "bits"), shape, strict=True):
                 columns[f"{f.name}.{name}"] = np.full(len(tops), value, np.int64)
     return _Encoded(len(tops), payloads, columns)
 
 
-def _encode_patches(image: Pixels, tops: Any, lefts: Any, side: int, f: Field) -> Payloads:
+def _encode_one(recipe: Recipe, f: Field, image: Pixels, key: str, *, was_jpeg: bool = False) -> Payloads:
+    """Return one image as a JPEG where the recipe's storage says so, else its pixels."""
+    payload = encode_as_jpeg(recipe.storage, image, key, was_jpeg=was_jpeg)
+    return payload or encode_image(image, f.codec or "raw", f.tile_size or TILE_SIZE)
+
+
+def _encode_patches(recipe: Recipe, f: Field, image: Pixels, tops: Any, lefts: Any, side: int, name: str) -> Payloads:
     from lmdbloader.kernels.patches import cut_many
 
     nbytes = side * side * image.shape[2] * image.itemsize
-    if nbytes > TILED_ABOVE_NBYTES:
-        parts = (image[t : t + side, x : x + side] for t, x in zip(tops, lefts, strict=True))
-        return join([encode_image(np.ascontiguousarray(p), f.codec or "raw", f.tile_size or TILE_SIZE) for p in parts])
+    if nbytes > TILED_ABOVE_NBYTES or recipe.storage.mode not in (None, "raw"):
+        return join([
+            _encode_one(recipe, f, np.ascontiguousarray(image[t : t + side, x : x + side]), f"{name}\0{t}\0{x}")
+            for t, x in zip(tops.tolist(), lefts.tolist(), strict=True)
+        ])  # fmt: skip
     cut = np.empty((len(tops), side * side * image.shape[2]), image.dtype)
     cut_many(image, tops, lefts, side, cut)
     return encode_many(cut.reshape(-1).view(np.uint8), np.full(len(tops), nbytes, np.int64), f.codec or "raw")

@@ -10,7 +10,7 @@ from lmdbloader.conversion.pairs import pair_scale
 from lmdbloader.conversion.pool import WorkerPool
 from lmdbloader.conversion.tasks import Recipe, decode_pair, read_files
 from lmdbloader.errors import ImageError, SourceError
-from lmdbloader.format import Field, Kind, make_field
+from lmdbloader.format import CODEC_TILES, Field, Kind, make_field
 from lmdbloader.sources import Source, Sources
 from lmdbloader.store import estimate_map_nbytes
 
@@ -79,8 +79,12 @@ def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> T
             fields.append(f)
             continue
         payloads = join([payloads[f.name] for _, payloads in tried])
-        keep = codec != "auto" or saves_enough(payloads)
-        stored += int((payloads.stored_nbytes if keep else payloads.raw_nbytes).sum())
+        # What is no pixels (JPEGs, files) is stored the same whatever the codec.
+        is_pixels = payloads.codec <= CODEC_TILES
+        pixels_stored = int(payloads.stored_nbytes[is_pixels].sum())
+        pixels_raw = int(payloads.raw_nbytes[is_pixels].sum())
+        keep = codec != "auto" or not is_pixels.any() or saves_enough(pixels_stored, pixels_raw)
+        stored += (pixels_stored if keep else pixels_raw) + int(payloads.stored_nbytes[~is_pixels].sum())
         fields.append(f if keep else replace(f, codec="raw"))
     growth = int(sources.nbytes.sum()) / max(sum(s.nbytes for s in chosen), 1)
     num_samples = sum(count for count, _ in tried)

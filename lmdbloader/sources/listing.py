@@ -210,6 +210,18 @@ class Sources(Sequence[Source]):
             attached=tuple((name, spans.get(number)) for name, spans in self.attached.items()),
         )
 
+    def take(self, numbers: I64) -> Sources:
+        """Return some of them, in another order."""
+        return Sources(
+            self.names.take(numbers.tolist()),
+            self.nbytes[numbers],
+            None if self.lr_names is None else self.lr_names.take(numbers.tolist()),
+            None if self.labels is None else self.labels[numbers],
+            None if self.spans is None else self.spans.take(numbers),
+            None if self.lr_spans is None else self.lr_spans.take(numbers),
+            {name: spans.take(numbers) for name, spans in self.attached.items()},
+        )
+
     def local_paths(self) -> Iterator[bytes]:
         """Yield every local file that something lies in; those that hold many things once."""
         for names, spans in ((self.names, self.spans), (self.lr_names, self.lr_spans)):

@@ -1,0 +1,206 @@
+"""How each image of a conversion is stored: as pixels, as a JPEG that we encode, or as its own file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.codecs import Payloads, checksum, encode_jpeg, pack_file, pack_jpeg
+from lmdbloader.errors import OptionError
+from lmdbloader.images import DecodePolicy, decode_image, inspect_image, is_jpeg
+
+WriteMode = Literal["raw", "jpg", "proportion", "smart", "original"]
+WRITE_MODES = get_args(WriteMode)
+# A JPEG's sides have 16 bits.
+_MOST_JPEG_SIDE = 65535
+_QUALITY, _PROBABILITY = 90, 0.5
+Pixels = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What becomes of images.
+
+    Attributes:
+        mode: One of WRITE_MODES; None keeps whole JPEG files as they are and stores the pixels of all others.
+        max_resolution: Images whose longer side has more pixels are shrunk to it.
+        jpeg_quality: Of the JPEGs that we encode, 1 to 100.
+        compress_probability: The share of images that "proportion" stores as JPEG.
+        smart_threshold: "smart" stores images of more bytes of pixels than this as JPEG.
+        seed: Of what is drawn at random.
+    """
+
+    mode: WriteMode | None = "raw"
+    max_resolution: int | None = None
+    jpeg_quality: int = _QUALITY
+    compress_probability: float = _PROBABILITY
+    smart_threshold: int | None = None
+    seed: int = 0
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether some files are stored as they are."""
+        return self.mode in (None, "original")
+
+
+def make_storage(
+    mode: str | None,
+    codec: str | None,
+    *,
+    is_cut: bool,
+    max_resolution: int | None,
+    jpeg_quality: int | None,
+    compress_probability: float | None,
+    smart_threshold: int | None,
+    seed: int,
+) -> tuple[Storage, str]:
+    """Return how images are stored, and the codec of pixels.
+
+    Args:
+        mode: As given, None where it was not.
+        codec: As given, None where it was not.
+        is_cut: Whether patches are cut, or pairs made, so that pixels are needed.
+        max_resolution, jpeg_quality, compress_probability, smart_threshold: As given, None where they were not.
+        seed: Of what is drawn at random.
+
+    Raises:
+        OptionError: One of them is out of its range, or has no effect together with the others.
+    """
+    if mode is not None and mode not in WRITE_MODES:
+        raise OptionError(f"write mode {mode!r}: expected one of {', '.join(WRITE_MODES)}")
+    if is_cut and mode == "original":
+        raise OptionError(
+            "write mode 'original' keeps whole files: it does not go with patches, --scale or pairs. "
+            "Leave them out, or use --write-mode raw or jpg."
+        )
+    for name, value, modes in (
+        ("--jpeg-quality", jpeg_quality, ("jpg", "proportion", "smart", "original")),
+        ("--compress-probability", compress_probability, ("proportion",)),
+        ("--smart-threshold", smart_threshold, ("smart",)),
+    ):
+        if value is not None and mode not in modes:
+            raise OptionError(f"{name} has no effect without --write-mode {' or '.join(modes)}")
+    if mode == "smart" and smart_threshold is None:
+        raise OptionError("write mode 'smart' stores larger images as JPEG: say with --smart-threshold what is larger")
+    for name, least, most, number in (
+        ("max_resolution", 1, _MOST_JPEG_SIDE, max_resolution),
+        ("jpeg_quality", 1, 100, jpeg_quality),
+        ("compress_probability", 0, 1, compress_probability),
+        ("smart_threshold", 0, None, smart_threshold),
+        ("seed", 0, 2**64 - 1, seed),
+    ):
+        if number is not None and not (least <= number and (most is None or number <= most)):
+            raise OptionError(f"{name} {number}: expected {least} to {most}" if most else f"{name} {number}: negative")
+    storage = Storage(
+        mode=_chosen(mode, codec, is_cut),
+        max_resolution=max_resolution,
+        jpeg_quality=_QUALITY if jpeg_quality is None else jpeg_quality,
+        compress_probability=_PROBABILITY if compress_probability is None else compress_probability,
+        smart_threshold=smart_threshold,
+        seed=seed,
+    )
+    return storage, codec or ("raw" if mode in ("raw", "proportion", "smart") else "auto")
+
+
+def pixels_only(storage: Storage, mode: str | None) -> Storage:
+    """Return how the images of pairs are stored.
+
+    Raises:
+        OptionError: What was asked for would change their pixels.
+    """
+    if mode not in (None, "raw") or storage.max_resolution is not None:
+        what = "--max-resolution" if storage.max_resolution is not None else f"write mode {mode!r}"
+        raise OptionError(f"{what} with pairs: the two images of a pair must keep their pixels. Leave it out.")
+    return replace(storage, mode="raw")
+
+
+def _chosen(mode: Any, codec: str | None, is_cut: bool) -> WriteMode | None:
+    """Return the mode that is meant: a codec alone asks for pixels, and so do patches."""
+    return "raw" if mode is None and (codec is not None or is_cut) else mode
+
+
+def keep_file(
+    storage: Storage, data: bytes, policy: DecodePolicy, name: str
+) -> tuple[Payloads, tuple[int, ...]] | None:
+    """Return a file's own bytes as a payload, and (height, width, channels, bits); None where pixels are to be stored.
+
+    Args:
+        storage: What becomes of images.
+        data: The whole file.
+        policy: For files that are not plain grey or RGB.
+        name: What error messages call the image.
+
+    Raises:
+        ImageError: The file is damaged, or the policy refuses it.
+    """
+    if not storage.keeps_files or (storage.mode is None and not is_jpeg(data)):
+        return None
+    header = inspect_image(data, policy, name=name)
+    shape = header.height, header.width, header.channels
+    # Which policy there was for transparency is not known when the file is read.
+    if header.alpha or max(shape[:2]) > (storage.max_resolution or max(shape)):
+        return None
+    raw_nbytes = int(np.prod(shape)) * header.dtype.itemsize
+    payload = pack_jpeg(data, header.orientation, raw_nbytes) if is_jpeg(data) else None
+    if payload is None:
+        decode_image(
+            data, policy, name=name
+        )  # what does not decode is no use, and its reader would be the first to know
+        payload = pack_file(data, raw_nbytes)
+    return payload, (*shape, 8 * header.dtype.itemsize)
+
+
+def encode_as_jpeg(storage: Storage, image: Pixels, key: str, *, was_jpeg: bool = False) -> Payloads | None:
+    """Return an image (H, W, C) as a JPEG payload, None where its pixels are to be stored.
+
+    Args:
+        storage: What becomes of images.
+        image: uint8 or uint16.
+        key: Names the image; what is drawn depends on it and the seed.
+        was_jpeg: Whether it comes from a JPEG file.
+    """
+    if image.dtype != np.uint8 or max(image.shape[:2]) > _MOST_JPEG_SIDE:
+        return None
+    wanted = {
+        "jpg": True,
+        "proportion": draw(storage.seed, key) < storage.compress_probability,
+        "smart": image.nbytes > (storage.smart_threshold or 0),
+    }.get(storage.mode or "", storage.keeps_files and was_jpeg)
+    return encode_jpeg(image, storage.jpeg_quality) if wanted else None
+
+
+def draw(seed: int, key: str) -> float:
+    """Return a number in [0, 1) that depends on a seed and a key only.
+
+    >>> 0 <= draw(0, "cat/1.jpg") < 1 and draw(0, "cat/1.jpg") != draw(1, "cat/1.jpg")
+    True
+    """
+    return float(checksum(seed.to_bytes(8, "little") + key.encode("utf-8", "surrogatepass"))) / 2**64
+
+
+def shrink(image: Pixels, max_resolution: int | None) -> Pixels:
+    """Return an image (H, W, C) whose longer side has at most so many pixels, antialiased and bicubic.
+
+    >>> shrink(np.zeros((30, 90, 3), np.uint8), 30).shape
+    (10, 30, 3)
+    """
+    height, width, channels = image.shape
+    longest = max(height, width)
+    if max_resolution is None or longest <= max_resolution:
+        return image
+    from lmdbloader.kernels.antialias import resize_scratch, resize_window
+    from lmdbloader.kernels.patches import cut
+
+    new_height, new_width = (max(1, round(side * max_resolution / longest)) for side in (height, width))
+    planes, out = np.empty(image.size, image.dtype), np.empty((channels, new_height, new_width), image.dtype)
+    cut(image, 0, 0, height, width, planes)
+    bounds, weights, line = resize_scratch(height, width, new_height, new_width, channels, True)
+    resize_window(
+        planes, 0, width, height * width, channels, height, width, 0.0, 0.0, float(height), float(width),
+        out.reshape(-1), new_height, new_width, True, np.empty(bounds, np.int32), np.empty(weights, np.float32),
+        np.empty(line, np.float32),
+    )  # fmt: skip
+    return np.ascontiguousarray(out.transpose(1, 2, 0))
