@@ -10,7 +10,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from lmdbloader import transforms as transforms
     from lmdbloader.conversion import Report as Report
+    from lmdbloader.conversion import Split as Split
     from lmdbloader.conversion import convert as convert
+    from lmdbloader.conversion import find_splits as find_splits
     from lmdbloader.conversion import write as write
     from lmdbloader.dataset import LMDBDataset as LMDBDataset
     from lmdbloader.format import Array as Array
@@ -32,8 +34,10 @@ _HOMES = {
     "Loader": "lmdbloader.loader",
     "QuasiRandom": "lmdbloader.sampling",
     "Report": "lmdbloader.conversion",
+    "Split": "lmdbloader.conversion",
     "convert": "lmdbloader.conversion",
     "dataloader": "lmdbloader.loading",
+    "find_splits": "lmdbloader.conversion",
     "verify": "lmdbloader.store",
     "write": "lmdbloader.conversion",
 }

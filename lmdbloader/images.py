@@ -88,16 +88,12 @@ class ImageInfo:
         width: Columns, after the EXIF rotation.
         channels: 1 (grey) or 3 (RGB).
         dtype: uint8 or uint16.
-        alpha: Whether the file carries transparency of any kind, which is not among the channels.
-        orientation: The EXIF rotation that is applied, 1 to 8; 1 is none.
     """
 
     height: int
     width: int
     channels: int
     dtype: np.dtype[Sample]
-    alpha: bool = False
-    orientation: int = 1
 
 
 def image_info(data: bytes | bytearray | memoryview, *, name: str = "<bytes>") -> ImageInfo:
@@ -111,35 +107,29 @@ def image_info(data: bytes | bytearray | memoryview, *, name: str = "<bytes>") -
         ImageError: The header is damaged, or no policy accepts such an image. Damaged pixels are not noticed.
 
     >>> image_info(b"P6 3 2 255 " + bytes(18))
-    ImageInfo(height=2, width=3, channels=3, dtype=dtype('uint8'), alpha=False, orientation=1)
+    ImageInfo(height=2, width=3, channels=3, dtype=dtype('uint8'))
     """
-    return _info(_read_header(data, name))
+    header = _read_header(data, name)
+    height, width = header.height, header.width
+    if header.orientation >= 5:
+        height, width = width, height
+    return ImageInfo(height=height, width=width, channels=header.channels, dtype=header.dtype)
 
 
 def inspect_image(
     data: bytes | bytearray | memoryview, policy: DecodePolicy = DecodePolicy(), *, name: str = "<bytes>"
-) -> ImageInfo:
-    """Return what `image_info` returns, after all checks of `decode_image` that need no pixels.
+) -> ImageHeader:
+    """Return an image file's header, after all checks of `decode_image` that need no pixels.
 
     Raises:
         ImageError: The header is damaged, or the policy refuses the image. Damaged pixels are not noticed.
     """
-    return _info(_accepted_header(data, policy, name))
+    return _accepted_header(data, policy, name)
 
 
 def is_jpeg(data: bytes | bytearray | memoryview) -> bool:
     """Return whether a file begins as JPEG files do."""
     return bytes(data[: len(jpeg.SIGNATURE)]) == jpeg.SIGNATURE
-
-
-def _info(header: ImageHeader) -> ImageInfo:
-    height, width = header.height, header.width
-    if header.orientation >= 5:
-        height, width = width, height
-    return ImageInfo(
-        height=height, width=width, channels=header.channels, dtype=header.dtype, alpha=header.alpha,
-        orientation=header.orientation,
-    )  # fmt: skip
 
 
 def decode_image(

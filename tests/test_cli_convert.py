@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import resource
+import shutil
 import signal
 import struct
 import subprocess
@@ -69,7 +70,7 @@ def test_it_says_what_it_made(src: Path, out: Path, capsys: Capture) -> None:
     assert lines[0] == f"{out}: 3 images, layout images"
     assert lines[1].startswith("map size: 1.0 MiB, estimated from 3 of 3 inputs; codec: lr raw, hr raw")
     assert lines[2].startswith(f"{out}: 18 samples in ")
-    assert lines[3].split() == ["pixels", "4.2", "KiB,", "stored", "as", "4.2", "KiB", "of", "payload"]
+    assert lines[3].split() == ["pixels", "4.2", "KiB,", "stored", "as", "4.2", "KiB", "(36", "raw)"]
     assert lines[4].lstrip().startswith("data.mdb ") and " x the payload; index.arrow " in lines[4]
     assert len(lmdbloader.LMDBDataset(out)) == 18
 
@@ -88,7 +89,49 @@ def test_options_reach_the_conversion(src: Path, out: Path) -> None:
         "codec": "lz4",
         "on_error": "skip",
         "min_pair_psnr": 12.5,
+        "storage": {
+            "mode": "raw",
+            "max_resolution": None,
+            "jpeg_quality": 90,
+            "compress_probability": 0.5,
+            "smart_threshold": None,
+            "seed": 0,
+        },
     }
+
+
+def test_write_modes_reach_the_conversion(src: Path, out: Path) -> None:
+    words = (
+        "--write-mode proportion --compress-probability 0.25 --jpeg-quality 70 --max-resolution 9 --seed 5 --subset 2"
+    )
+    assert main(["convert", str(src), str(out), *words.split(), "--workers", "1", "--quiet"]) == 0
+    dataset = lmdbloader.LMDBDataset(out)
+    assert len(dataset) == 2
+    assert dataset.reader.manifest.made_by["options"]["storage"] == {
+        "mode": "proportion",
+        "max_resolution": 9,
+        "jpeg_quality": 70,
+        "compress_probability": 0.25,
+        "smart_threshold": None,
+        "seed": 5,
+    }
+
+
+def test_splits_become_datasets_with_common_labels(src: Path, out: Path, tmp_path: Path, capsys: Capture) -> None:
+    splits = tmp_path / "splits"
+    for split, classes in (("train", "ab"), ("val", "bc")):
+        for name in classes:
+            shutil.copytree(src, splits / split / name)
+    assert main(["convert", str(splits), str(out), "--split", "--workers", "1"]) == 0
+    assert sorted(p.name for p in out.iterdir()) == ["train.lmdb", "val.lmdb"]
+    train, val = (lmdbloader.LMDBDataset(out / f"{name}.lmdb") for name in ("train", "val"))
+    assert [sample.label for sample in train] == [0, 0, 0, 1, 1, 1]
+    assert [sample.label for sample in val] == [1, 1, 1, 2, 2, 2]
+    assert "train.lmdb" in capsys.readouterr().out
+    assert main(["convert", str(src), str(out), "--split"]) == 1
+    assert "holds no folders like train/ and val/" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["convert", "--hr", str(src), "--lr", str(src), str(out), "--split"])
 
 
 def test_paths_may_stand_on_both_sides_of_an_option(src: Path, out: Path) -> None:

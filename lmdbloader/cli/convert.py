@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from lmdbloader.cli.text import mebibytes
@@ -44,7 +45,9 @@ examples:
   lmdbloader convert photos train.lmdb --patch-size 96 --stride 48 --scale 2
   lmdbloader convert --hr DIV2K_train_HR --lr DIV2K_train_LR_bicubic/X2 \\
       train.lmdb --patch-size 96
-  lmdbloader convert imagenet/train train.lmdb --layout classes
+  lmdbloader convert imagenet data --split --layout classes
+  lmdbloader convert imagenet/train train.lmdb --write-mode proportion \\
+      --compress-probability 0.5 --max-resolution 512 --jpeg-quality 90
 """
 
 
@@ -81,6 +84,16 @@ def add_parser(commands: Any) -> None:
         help="refuse a given pair when its downscaled HR image and its LR image agree less than this, PSNR in dB "
         "(default: 20), or agree better when one is moved; 0 accepts every pair",
     )
+    what.add_argument(
+        "--split",
+        action="store_true",
+        help="convert every folder in SRC (train/, val/, ...) into a dataset of its own: OUT/train.lmdb, OUT/val.lmdb, "
+        "... Class folders of the same name have the same label in all of them",
+    )
+    what.add_argument("--subset", type=int, metavar="N", help="take only N of the images, chosen at random")
+    what.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="of --subset and of --write-mode proportion (default: 0)"
+    )
     how = parser.add_argument_group("what to make of it")
     how.add_argument(
         "--patch-size",
@@ -104,9 +117,35 @@ def add_parser(commands: Any) -> None:
     )
     how.add_argument(
         "--codec",
-        default="auto",
         metavar="{auto,raw,lz4}",
-        help="how pixels are stored (default: auto, which takes lz4 where it saves 10 %% of a few of the inputs)",
+        help="how pixels are stored (default: auto, which takes lz4 where it saves 10 %% of a few of the inputs). "
+        "Given without --write-mode, all images are stored as pixels",
+    )
+    stored = parser.add_argument_group(
+        "how images are stored",
+        "By default whole JPEG files are kept as they are; of all other images, and\nof patches, pixels are stored.",
+    )
+    stored.add_argument(
+        "--write-mode",
+        metavar="MODE",
+        choices=("raw", "jpg", "proportion", "smart", "original"),
+        help="raw: pixels, not compressed (see --codec). jpg: as JPEG. proportion: some of them as JPEG, the others as "
+        "pixels. smart: large ones as JPEG, the others as pixels. original: the files' own bytes",
+    )
+    stored.add_argument(
+        "--max-resolution", type=int, metavar="N", help="shrink images whose longer side has more than N pixels to N"
+    )
+    stored.add_argument(
+        "--jpeg-quality", type=int, metavar="Q", help="of the JPEGs that are made, 1 to 100 (default: 90)"
+    )
+    stored.add_argument(
+        "--compress-probability", type=float, metavar="P", help="share of JPEGs with proportion, 0 to 1 (default: 0.5)"
+    )
+    stored.add_argument(
+        "--smart-threshold",
+        type=int,
+        metavar="BYTES",
+        help="with smart, images of more bytes of pixels (height x width x channels) than this become JPEG",
     )
     bad = parser.add_argument_group("unusual images")
     bad.add_argument(
@@ -142,17 +181,39 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from lmdbloader.conversion import convert
+    from lmdbloader.conversion import find_splits
+    from lmdbloader.conversion.places import named_folder, refuse_inside
 
     if len(options.paths) > 2 or (len(options.paths) == 1 and not options.hr):
         options.parser.error("expected SRC and OUT, or --hr, --lr and OUT")
     src, out = options.paths if len(options.paths) == 2 else (None, options.paths[0])
-    report = convert(
+    if not options.split:
+        _tell(_convert(options, src, out, None), quiet=options.quiet)
+        return 0
+    if src is None:
+        options.parser.error("--split takes SRC, not --hr and --lr")
+    src = str(src)
+    target = named_folder(out)
+    refuse_inside(target, Path(src))
+    prefer_images = options.patch_size is not None or options.scale is not None
+    splits = find_splits(src, layout=options.layout, prefer_images=prefer_images)
+    target.mkdir(exist_ok=True)
+    for split in splits:
+        report = _convert(options, split.path, target / f"{split.name}.lmdb", split.classes)
+        _tell(report, quiet=options.quiet)
+    return 0
+
+
+def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> Any:
+    from lmdbloader.conversion import convert
+
+    return convert(
         src,
         out,
-        layout=options.layout,
         hr=options.hr,
         lr=options.lr,
+        classes=classes,
+        layout=options.layout,
         patch_size=options.patch_size,
         stride=options.stride,
         scale=options.scale,
@@ -160,6 +221,13 @@ def _run(options: argparse.Namespace) -> int:
         alpha=options.alpha,
         max_pixels=options.max_pixels,
         codec=options.codec,
+        write_mode=options.write_mode,
+        max_resolution=options.max_resolution,
+        jpeg_quality=options.jpeg_quality,
+        compress_probability=options.compress_probability,
+        smart_threshold=options.smart_threshold,
+        subset=options.subset,
+        seed=options.seed,
         on_error=options.on_error,
         min_pair_psnr=options.min_pair_psnr,
         workers=options.workers,
@@ -167,7 +235,10 @@ def _run(options: argparse.Namespace) -> int:
         progress=not options.quiet,
         log=_ignore if options.quiet else print,
     )
-    if not options.quiet:
+
+
+def _tell(report: Any, *, quiet: bool) -> None:
+    if not quiet:
         _show(report)
     for name, reason in report.ignored:
         print(f"left out: {name}: {reason}", file=sys.stderr)
@@ -178,7 +249,6 @@ def _run(options: argparse.Namespace) -> int:
             f"{len(report.skipped)} of {report.num_sources} skipped; the list is in {report.path}/skipped.tsv",
             file=sys.stderr,
         )
-    return 0
 
 
 def _show(report: Any) -> None:
@@ -190,10 +260,11 @@ def _show(report: Any) -> None:
         return
     sizes = report.sizes
     rate = report.num_sources / max(report.seconds, 1e-9)
+    stored_as = ", ".join(f"{count} {name}" for name, count in report.stored_as.items())
     ratio = sizes["data_nbytes"] / max(sizes["payload_nbytes"], 1)
     grown = f"; the map was grown {report.map_growths} times" if report.map_growths else ""
     print(f"{report.path}: {report.num_samples} samples in {report.seconds:.1f} s ({rate:.1f} inputs/s){grown}")
-    print(f"  pixels   {mebibytes(sizes['raw_nbytes'])}, stored as {mebibytes(sizes['payload_nbytes'])} of payload")
+    print(f"  pixels   {mebibytes(sizes['raw_nbytes'])}, stored as {mebibytes(sizes['payload_nbytes'])} ({stored_as})")
     print(
         f"  data.mdb {mebibytes(sizes['data_nbytes'])}, {ratio:.3f} x the payload; "
         f"index.arrow {mebibytes(sizes['index_nbytes'])}"

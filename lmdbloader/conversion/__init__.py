@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from lmdbloader.conversion.folder import Report, convert
 from lmdbloader.conversion.samples import write
+from lmdbloader.conversion.splits import Split, find_splits
 
-__all__ = ["Report", "convert", "write"]
+__all__ = ["Report", "Split", "convert", "find_splits", "write"]

@@ -139,7 +139,8 @@ def keep_file(
     if not storage.keeps_files or (storage.mode is None and not is_jpeg(data)):
         return None
     header = inspect_image(data, policy, name=name)
-    shape = header.height, header.width, header.channels
+    sides = (header.height, header.width) if header.orientation < 5 else (header.width, header.height)
+    shape = *sides, header.channels
     # Which policy there was for transparency is not known when the file is read.
     if header.alpha or max(shape[:2]) > (storage.max_resolution or max(shape)):
         return None

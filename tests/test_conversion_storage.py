@@ -1,0 +1,241 @@
+"""Write modes: what is stored of each image, what is refused, and that nothing depends on the number of workers."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+from skimage import data as photographs
+
+import lmdbloader
+from lmdbloader.codecs import unpack_jpeg
+from lmdbloader.conversion.storage import draw, make_storage, shrink
+from lmdbloader.errors import ImageError, OptionError
+from lmdbloader.format import CODEC_NAMES
+from lmdbloader.images import decode_image
+
+PHOTOGRAPH = photographs.astronaut()[:120, :160]
+NOTHING: dict[str, Any] = dict.fromkeys(
+    ("max_resolution", "jpeg_quality", "compress_probability", "smart_threshold")
+)  # fmt: skip
+
+
+def save(path: Path, pixels: np.ndarray, **options: Any) -> bytes:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, **options)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def src(tmp_path: Path) -> Path:
+    """A folder with a JPEG, a rotated one, a progressive one, a CMYK one, PNGs of 8 and 16 bits and one with alpha."""
+    folder = tmp_path / "src"
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    save(folder / "a.jpg", PHOTOGRAPH, quality=85)
+    save(folder / "b.jpg", PHOTOGRAPH, quality=85, exif=exif)
+    save(folder / "c.jpg", PHOTOGRAPH, quality=85, progressive=True)
+    Image.fromarray(PHOTOGRAPH).convert("CMYK").save(folder / "d.jpg", quality=85)
+    save(folder / "e.png", PHOTOGRAPH)
+    save(folder / "f.png", np.dstack([PHOTOGRAPH, np.full((120, 160), 9, np.uint8)]))
+    save(folder / "g.jpg", PHOTOGRAPH[:, :, 0], quality=85)
+    return folder
+
+
+def convert(src: Path, out: Path, **options: Any) -> lmdbloader.LMDBDataset:
+    lmdbloader.convert(src, out, **{"workers": 1, "alpha": "drop", **options})
+    return lmdbloader.LMDBDataset(out)
+
+
+def stored_as(dataset: lmdbloader.LMDBDataset) -> dict[str, str]:
+    """How each source's image is stored."""
+    codes = dataset.reader.index.arrays["image.codec"]
+    return {str(dataset.reader.source(i))[0]: CODEC_NAMES[code] for i, code in enumerate(codes.tolist())}
+
+
+def check_pixels(dataset: lmdbloader.LMDBDataset, src: Path) -> None:
+    """Every image reads back as its file decodes."""
+    for i, sample in enumerate(dataset):
+        path = src / str(dataset.reader.source(i))
+        data = path.read_bytes()
+        expected = decode_image(data, lmdbloader.images.DecodePolicy("drop"))
+        if path.name == "b.jpg":
+            expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
+        np.testing.assert_array_equal(np.moveaxis(sample.image.numpy(), 0, 2), expected, err_msg=path.name)
+
+
+def test_by_default_jpegs_stay_as_they_are(src: Path, tmp_path: Path) -> None:
+    dataset = convert(src, tmp_path / "out")
+    assert stored_as(dataset) == {
+        "a": "jpeg", "b": "jpeg", "c": "file", "d": "file", "e": "raw", "f": "raw", "g": "jpeg",
+    }  # fmt: skip
+    check_pixels(dataset, src)
+    assert dataset[1].image.shape == (3, 160, 120)
+    for i, name in ((0, "a.jpg"), (1, "b.jpg"), (6, "g.jpg")):
+        assert unpack_jpeg(dataset.reader.stored_bytes("image", i)) == (src / name).read_bytes()
+    assert dataset.reader.stored_bytes("image", 2) == (src / "c.jpg").read_bytes()
+    assert lmdbloader.verify(tmp_path / "out").is_sound
+
+
+def test_original_keeps_all_files_whose_transparency_is_no_matter(src: Path, tmp_path: Path) -> None:
+    dataset = convert(src, tmp_path / "out", write_mode="original")
+    assert stored_as(dataset) == {
+        "a": "jpeg", "b": "jpeg", "c": "file", "d": "file", "e": "file", "f": "raw", "g": "jpeg",
+    }  # fmt: skip
+    check_pixels(dataset, src)
+
+
+@pytest.mark.parametrize("options", [{"codec": "raw"}, {"write_mode": "raw"}, {"codec": "lz4"}])
+def test_pixels_where_they_are_asked_for(src: Path, tmp_path: Path, options: Any) -> None:
+    dataset = convert(src, tmp_path / "out", **options)
+    assert set(stored_as(dataset).values()) <= {"raw", "lz4"}
+    check_pixels(dataset, src)
+
+
+def test_jpg_encodes_all_at_the_quality_asked_for(src: Path, tmp_path: Path) -> None:
+    small, large = (convert(src, tmp_path / f"{q}", write_mode="jpg", jpeg_quality=q) for q in (30, 95))
+    for dataset in (small, large):
+        assert set(stored_as(dataset).values()) == {"jpeg"}
+        file = unpack_jpeg(dataset.reader.stored_bytes("image", 4))
+        np.testing.assert_array_equal(np.moveaxis(dataset[4].image.numpy(), 0, 2), simplejpeg.decode_jpeg(file))
+        assert file.count(b"\xff\xd0") + file.count(b"\xff\xd1") >= 2, "it has restart markers"
+    assert 2 * small.reader.manifest.sizes["payload_nbytes"] < large.reader.manifest.sizes["payload_nbytes"]
+    off = np.abs(np.moveaxis(large[4].image.numpy(), 0, 2).astype(int) - PHOTOGRAPH)
+    assert off.mean() < 3
+
+
+def test_smart_goes_by_the_bytes_of_the_pixels(tmp_path: Path) -> None:
+    for width in (20, 21):
+        save(tmp_path / "src" / f"{width}.png", PHOTOGRAPH[:10, :width])
+    report = lmdbloader.convert(tmp_path / "src", tmp_path / "out", write_mode="smart", smart_threshold=600, workers=1)
+    assert report.stored_as == {"raw": 1, "jpeg": 1}
+    codes = lmdbloader.LMDBDataset(tmp_path / "out").reader.index.arrays["image.codec"]
+    assert [CODEC_NAMES[c] for c in codes.tolist()] == ["raw", "jpeg"]
+
+
+def test_proportion_depends_on_the_seed_and_on_no_worker(tmp_path: Path) -> None:
+    for i in range(200):
+        save(tmp_path / "src" / f"{i}.png", PHOTOGRAPH[i % 50 : i % 50 + 9, i % 99 : i % 99 + 12])
+    options: Any = {"write_mode": "proportion", "compress_probability": 0.3}
+    made = [
+        convert(tmp_path / "src", tmp_path / f"{k}", workers=workers, seed=seed, **options).reader
+        for k, (workers, seed) in enumerate([(1, 0), (2, 0), (1, 1)])
+    ]
+    assert made[0].manifest.content_digest == made[1].manifest.content_digest != made[2].manifest.content_digest
+    shares = [(reader.index.arrays["image.codec"] == CODEC_NAMES.index("jpeg")).sum() for reader in made]
+    assert all(35 <= share <= 85 for share in shares)  # four standard deviations around 60
+    assert 150 <= sum(draw(0, str(i)) < 0.2 for i in range(1000)) <= 250
+
+
+def test_large_images_shrink_and_small_ones_stay_as_they_are(src: Path, tmp_path: Path) -> None:
+    save(src / "h.jpg", photographs.coffee()[:50, :64], quality=85)
+    dataset = convert(src, tmp_path / "out", write_mode="original", max_resolution=80)
+    assert stored_as(dataset) == {
+        "a": "jpeg", "b": "jpeg", "c": "jpeg", "d": "jpeg", "e": "raw", "f": "raw", "g": "jpeg", "h": "jpeg",
+    }  # fmt: skip
+    shapes = [tuple(sample.image.shape[1:]) for sample in dataset]
+    assert shapes == [(60, 80), (80, 60), *[(60, 80)] * 5, (50, 64)]
+    assert unpack_jpeg(dataset.reader.stored_bytes("image", 7)) == (src / "h.jpg").read_bytes()
+    expected = np.asarray(Image.fromarray(PHOTOGRAPH).resize((80, 60), Image.Resampling.BICUBIC)).astype(int)
+    assert np.abs(np.moveaxis(dataset[4].image.numpy(), 0, 2) - expected).max() <= 2
+
+
+def test_an_outlier_among_photographs(tmp_path: Path) -> None:
+    outlier = np.tile(photographs.coffee(), (8, 8, 1))[:2848, :4288]
+    assert shrink(outlier, 384).shape == (255, 384, 3)
+    assert shrink(outlier.transpose(1, 0, 2), 384).shape == (384, 255, 3)
+    assert shrink(np.zeros((1, 900, 1), np.uint16), 100).shape == (1, 100, 1)
+
+
+def test_sixteen_bits_are_never_jpeg(tmp_path: Path) -> None:
+    deep = np.random.default_rng(0).integers(0, 65536, (20, 30)).astype(np.uint16)
+    save(tmp_path / "src" / "deep.png", deep)
+    dataset = convert(tmp_path / "src", tmp_path / "out", write_mode="jpg")
+    assert stored_as(dataset) == {"d": "raw"}
+    np.testing.assert_array_equal(dataset[0].image.numpy()[0], deep)
+
+
+def test_patches_as_jpeg(src: Path, tmp_path: Path) -> None:
+    dataset = convert(src, tmp_path / "out", write_mode="jpg", patch_size=40)
+    assert len(dataset) == 7 * 12
+    assert set(stored_as(dataset).values()) == {"jpeg"}
+    off = np.abs(dataset[0].image.numpy().astype(int) - np.moveaxis(PHOTOGRAPH[:40, :40], 2, 0))
+    assert off.mean() < 6
+
+
+def test_a_damaged_jpeg_is_noticed_when_it_is_converted(src: Path, tmp_path: Path) -> None:
+    whole = (src / "a.jpg").read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[:-2]):
+        (src / "a.jpg").write_bytes(damaged)
+        with pytest.raises(ImageError, match=r"a\.jpg"):
+            convert(src, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+REFUSED = [
+    ({"write_mode": "jpeg"}, "write mode 'jpeg': expected one of raw, jpg"),
+    ({"write_mode": "original", "patch_size": 8}, "whole files: it does not go with patches"),
+    ({"write_mode": "smart"}, "say with --smart-threshold"),
+    ({"write_mode": "raw", "jpeg_quality": 80}, "--jpeg-quality has no effect without --write-mode jpg"),
+    ({"write_mode": "jpg", "smart_threshold": 5}, "--smart-threshold has no effect"),
+    ({"write_mode": "jpg", "compress_probability": 0.5}, "--compress-probability has no effect"),
+    ({"write_mode": "jpg", "jpeg_quality": 0}, "jpeg_quality 0: expected 1 to 100"),
+    ({"write_mode": "proportion", "compress_probability": 1.5}, "compress_probability 1.5: expected 0 to 1"),
+    ({"max_resolution": 0}, "max_resolution 0: expected 1 to 65535"),
+    ({"seed": -1}, "seed -1: expected"),
+    ({"write_mode": "jpg", "scale": 2}, "write mode 'jpg' with pairs"),
+    ({"max_resolution": 50, "scale": 2}, "--max-resolution with pairs"),
+    ({"subset": 0}, "a subset of 0 of 7 sources: expected 1 to 7"),
+    ({"subset": 8}, "a subset of 8 of 7 sources"),
+    ({"classes": ["a"]}, "the layout is 'images': expected class folders"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_what_makes_no_sense_is_refused(src: Path, tmp_path: Path, options: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        convert(src, tmp_path / "out", **options)
+    assert not list(tmp_path.glob("out*"))
+
+
+@given(st.sampled_from([None, "raw", "jpg", "proportion", "original"]), st.sampled_from([None, "raw", "lz4", "auto"]))
+def test_the_mode_decides_and_a_codec_alone_means_pixels(mode: Any, codec: Any) -> None:
+    storage, chosen = make_storage(mode, codec, is_cut=False, seed=0, **NOTHING)
+    assert storage.mode == ("raw" if mode is None and codec else mode)
+    assert chosen == (codec or ("raw" if mode in ("raw", "proportion") else "auto"))
+
+
+def test_a_subset_is_a_part_of_a_larger_one_and_in_order(tmp_path: Path) -> None:
+    for i in range(30):
+        save(tmp_path / "src" / f"{'ab'[i % 2]}" / f"{i:02}.png", PHOTOGRAPH[i : i + 5, i : i + 6])
+
+    def names(count: int, seed: int) -> list[Any]:
+        out = tmp_path / f"{count}-{seed}"
+        lmdbloader.convert(tmp_path / "src", out, subset=count, seed=seed, workers=1)
+        dataset = lmdbloader.LMDBDataset(out)
+        assert [s.label for s in dataset] == [int(str(dataset.reader.source(i))[0] == "b") for i in range(count)]
+        return [dataset.reader.source(i) for i in range(count)]
+
+    few, more, other = names(8, 0), names(15, 0), names(8, 1)
+    assert few == sorted(few) and set(few) < set(more)
+    assert few != other
+    assert len(names(30, 0)) == 30
+
+
+def test_labels_follow_given_classes(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        save(tmp_path / "src" / name / "1.png", PHOTOGRAPH[:5, :6])
+    out = tmp_path / "out"
+    lmdbloader.convert(tmp_path / "src", out, classes=["dog", "emu", "cat"], workers=1)
+    dataset = lmdbloader.LMDBDataset(out)
+    assert [s.label for s in dataset] == [2, 0]
+    assert dataset.reader.manifest.classes == {"label": ("dog", "emu", "cat")}
+    with pytest.raises(OptionError, match="class folder 'dog' is none of the 1 classes given"):
+        lmdbloader.convert(tmp_path / "src", tmp_path / "other", classes=["cat"])
