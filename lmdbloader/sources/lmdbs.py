@@ -84,7 +84,7 @@ def _refuse_others(src: Path, keys: Names, spans: Spans) -> None:
         if is_image_start(starts[-1]):
             return
     raise SourceError(
-        f"{src}: its values are no image files: that of key {as_text(keys[0])!r} is {describe_start(starts[0])}. "
+        f"{src}: its values are no image files. That of key {as_text(keys[0])!r}: {describe_start(starts[0])}. "
         "Nothing is unpickled or guessed here: read it with the code that it was written for, and pass the samples to "
         "lmdbloader.write."
     )

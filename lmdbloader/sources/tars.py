@@ -114,7 +114,7 @@ class _Shards:
         """Read one tar's headers."""
         where = as_text(path)
         start = prefix + b"/" if prefix else b""
-        finished: set[str] = set()
+        hashes = array("q")
         key, members = "", dict[str, tarfile.TarInfo]()
         for member in _members(file, where):
             name = _checked(member, where)
@@ -126,18 +126,17 @@ class _Shards:
                 continue
             if parts[1] != key:
                 self._finish(start, key, members, number)
-                finished.add(key)
                 key, members = parts[1], {}
-                if key in finished:
-                    raise SourceError(
-                        f"{where}: {name}: the members of {key} do not follow each other. A sample's files must lie "
-                        "side by side: sort the names when packing (tar --sort=name)."
-                    )
+                hashes.append(hash(key))
             extension = parts[2].lower()
             if extension in members:
                 raise SourceError(f"{where}: holds {name} twice. Which one is meant is not clear.")
             members[extension] = member
         self._finish(start, key, members, number)
+        # A set of all keys would take more than everything else together.
+        values, counts = np.unique(np.array(hashes, np.int64), return_counts=True)
+        if (counts > 1).any():
+            _refuse_scattered(file, where, set(values[counts > 1].tolist()))
 
     def _finish(self, start: bytes, key: str, members: dict[str, tarfile.TarInfo], number: int) -> None:
         images = [extension for extension in members if extension in _IMAGES]
@@ -181,6 +180,25 @@ class _Shards:
         return f"; found key.{', key.'.join(found)}" if found else ""
 
 
+def _refuse_scattered(file: IO[bytes], where: str, suspects: set[int]) -> None:
+    """Look again for a key whose members do not follow each other, among the keys with some hashes."""
+    finished: set[str] = set()
+    key = ""
+    file.seek(0)
+    for member in _members(file, where):
+        parts = _KEY.fullmatch(_checked(member, where))
+        if parts is None or not member.isreg() or parts[1] == key:
+            continue
+        key = parts[1]
+        if key in finished:
+            raise SourceError(
+                f"{where}: {parts[0]}: the members of {key} do not follow each other. A sample's files must lie side "
+                "by side: sort the names when packing (tar --sort=name)."
+            )
+        if hash(key) in suspects:
+            finished.add(key)
+
+
 def _checked(member: tarfile.TarInfo, where: str) -> str:
     """Return a member's path without "./" before it."""
     name = member.name
@@ -222,7 +240,7 @@ def _members(file: IO[bytes], where: str) -> Iterator[tarfile.TarInfo]:
                 f"{where}: there is no member at byte {end}, but something that is none: it is damaged there, or two "
                 "tars were put together. What follows would be lost."
             )
-        rest = file.read(2**20)
+        rest = file.read(64 * 1024)
 
 
 @contextmanager
@@ -245,8 +263,12 @@ def _open(path: bytes, times: list[int | None]) -> Iterator[IO[bytes]]:
 
 def _relative(paths: Sequence[bytes]) -> list[bytes]:
     """Return the paths from the folder that all have in common."""
-    common = os.path.commonpath([os.path.dirname(path) for path in paths])
-    return [path[len(common) :].lstrip(b"/") for path in paths]
+    folders = [path.split(b"/")[:-1] for path in paths]
+    common = 0
+    # os.path.commonpath would take "s3://" for "s3:/".
+    while all(len(folder) > common and folder[common] == folders[0][common] for folder in folders):
+        common += 1
+    return [b"/".join(path.split(b"/")[common:]) for path in paths]
 
 
 def _expand(src: Location) -> tuple[list[bytes], list[tuple[str, str]]]:
@@ -289,11 +311,13 @@ def _expand_url(src: str) -> list[bytes]:
             return [below(os.fsencode(src), name) for name in names]
         if not glob.has_magic(root):
             return [os.fsencode(url) for url in _braces(src)]
-        return [
-            os.fsencode(str(filesystem.unstrip_protocol(path)))
-            for pattern in _braces(root)
-            for path in sorted(filesystem.glob(pattern))
-        ]
+        found: list[bytes] = []
+        for pattern in _braces(root):
+            matches = sorted(filesystem.glob(pattern))
+            if not matches:
+                raise SourceError(f"{src}: there is no such tar (looked for {pattern})")
+            found += [os.fsencode(filesystem.unstrip_protocol(path)) for path in matches]
+        return found
 
 
 def _braces(pattern: str) -> list[str]:
