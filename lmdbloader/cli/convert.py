@@ -10,7 +10,7 @@ from typing import Any
 from lmdbloader.cli.text import mebibytes
 
 _DESCRIPTION = """\
-Convert a folder of images, or of image pairs, into one dataset: the folder OUT.
+Convert images, or image pairs, into one dataset: the folder OUT.
 
 layouts of SRC, found by looking unless --layout says which:
   images   every image in SRC and in the folders below it
@@ -21,9 +21,17 @@ layouts of SRC, found by looking unless --layout says which:
   classes  one folder for each class (fields image and label). Found where all
            images lie in two or more folders and neither --patch-size nor
            --scale is given.
-Samples follow the byte order of the relative paths. Patches start at the top
-left of an image and go row by row; what is left at its right and bottom edges
-is not used.
+  lmdb     an LMDB whose values are image files, such as BasicSR's; of two of
+           them, --hr and --lr make pairs by key
+  tar      a tar, a folder of tars, or a quoted pattern like 'x-{000..146}.tar':
+           webdataset's, where a.jpg, a.cls, a.json and a.txt are one sample
+           (fields image, label, json, text)
+SRC may be a URL (s3://bucket/folder, memory://, https:// ...) with the package
+lmdbloader[remote], except for LMDBs.
+Samples follow the byte order of the relative paths, the order in the tars, or
+that of an LMDB's keys: by number where all are decimal numbers. Patches start
+at the top left of an image and go row by row; what is left at its right and
+bottom edges is not used.
 """
 
 _EPILOG = """\
@@ -48,6 +56,7 @@ examples:
   lmdbloader convert imagenet data --split --layout classes
   lmdbloader convert imagenet/train train.lmdb --write-mode proportion \\
       --compress-probability 0.5 --max-resolution 512 --jpeg-quality 90
+  lmdbloader convert 's3://bucket/train-{000..146}.tar' train.lmdb
 """
 
 
@@ -65,17 +74,17 @@ def add_parser(commands: Any) -> None:
         "paths",
         nargs="+",
         metavar="SRC OUT",
-        help="the folder of images, and the dataset to make from it",
+        help="the folder of images (or LMDB, tar, URL), and the dataset to make from it",
     )
     what = parser.add_argument_group("what to take")
     what.add_argument(
         "--layout",
         default="auto",
-        choices=("auto", "images", "pairs", "classes"),
+        choices=("auto", "images", "pairs", "classes", "lmdb", "tar"),
         help="how SRC is laid out (default: auto)",
     )
-    what.add_argument("--hr", metavar="DIR", help="folder of the high-resolution images of pairs, instead of SRC")
-    what.add_argument("--lr", metavar="DIR", help="folder of the low-resolution images of pairs")
+    what.add_argument("--hr", metavar="DIR", help="folder or LMDB of pairs' high-resolution images, instead of SRC")
+    what.add_argument("--lr", metavar="DIR", help="folder or LMDB of pairs' low-resolution images")
     what.add_argument(
         "--min-pair-psnr",
         type=float,

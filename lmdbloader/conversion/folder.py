@@ -96,15 +96,15 @@ def convert(
     progress: bool = False,
     log: Callable[[str], None] = lambda line: None,
 ) -> Report:
-    """Convert a folder of images into one dataset.
+    """Convert a folder of images, an LMDB of image files or tar shards into one dataset.
 
     Args:
-        src: The folder; None with `hr` and `lr`.
+        src: The folder, LMDB or tar, or a URL that fsspec reads; None with `hr` and `lr`.
         out: The dataset to make. An empty folder counts as absent. One that was made from the same inputs with the same
             options is left as it is.
-        layout: "images", "pairs", "classes", or "auto" to look.
-        hr: Folder of the high-resolution images of pairs.
-        lr: Folder of their low-resolution images.
+        layout: "images", "pairs", "classes", "lmdb", "tar", or "auto" to look.
+        hr: Folder or LMDB of the high-resolution images of pairs.
+        lr: Folder or LMDB of their low-resolution images.
         patch_size: Cut square patches of this side (HR pixels); None stores whole images.
         stride: Distance between patches, `patch_size` by default.
         scale: Make a low-resolution field smaller by this factor; with pairs, the factor that they must have.
@@ -128,7 +128,7 @@ def convert(
         min_pair_psnr: Given pairs whose downscaled HR image agrees with the LR image less than this (dB) are refused,
             as are those that would agree better moved by a pixel; 0 accepts every pair.
         workers: Worker processes; by default as many as this process may use cores, fewer for a few small inputs. The
-            result does not depend on it.
+            result does not depend on it. What only this process sees, as behind memory://, it converts alone.
         overwrite: Convert anew and replace the dataset that is at `out`, once the new one is complete.
         progress: Show a progress bar on a terminal.
         log: Called with lines of text for people.
@@ -137,7 +137,7 @@ def convert(
         What was done.
 
     Raises:
-        SourceError: No folder, no images, or pairs that do not match.
+        SourceError: No folder, no images, pairs that do not match, or a damaged tar or LMDB.
         ImageError: An image cannot be used (named, with the reason).
         OptionError: Options that make no sense.
         DestinationError: `out` is taken, locked, or inside the source.

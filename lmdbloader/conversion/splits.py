@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from lmdbloader.errors import OptionError, SourceError
-from lmdbloader.sources import Layout, list_sources
+from lmdbloader.sources import Layout, list_sources, locate
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,9 @@ def find_splits(
     >>> for split in lmdbloader.find_splits("imagenet"):  # doctest: +SKIP
     ...     lmdbloader.convert(split.path, f"data/{split.name}.lmdb", classes=split.classes)
     """
-    folder = Path(src)
+    folder = locate(src)
+    if isinstance(folder, str):
+        raise OptionError(f"{folder}: splits are looked for in local folders. Convert what is behind a URL one by one.")
     if not folder.is_dir():
         raise SourceError(f"{folder}: there is no such folder")
     paths = sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink() and not p.name.startswith("."))
