@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lmdbloader.format import Text as Text
     from lmdbloader.loader import Loader as Loader
     from lmdbloader.loading import dataloader as dataloader
+    from lmdbloader.resolution import ProgressiveResize as ProgressiveResize
     from lmdbloader.sampling import QuasiRandom as QuasiRandom
     from lmdbloader.store import verify as verify
 
@@ -32,6 +33,7 @@ _HOMES = {
     **dict.fromkeys(("Array", "Bytes", "Float", "Image", "Int", "Json", "Text"), "lmdbloader.format"),
     "LMDBDataset": "lmdbloader.dataset",
     "Loader": "lmdbloader.loader",
+    "ProgressiveResize": "lmdbloader.resolution",
     "QuasiRandom": "lmdbloader.sampling",
     "Report": "lmdbloader.conversion",
     "Split": "lmdbloader.conversion",

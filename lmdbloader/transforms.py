@@ -11,6 +11,10 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from lmdbloader.batch_functions import BatchFunction as BatchFunction
+from lmdbloader.batch_functions import CutMix as CutMix
+from lmdbloader.batch_functions import LabelSmoothing as LabelSmoothing
+from lmdbloader.batch_functions import MixUp as MixUp
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import opcodes
 

@@ -20,6 +20,7 @@ from lmdbloader.loader.run import Run, deliver
 from lmdbloader.loader.source import Source
 from lmdbloader.loader.threads import Threads
 from lmdbloader.pipeline import check_epoch, check_seed
+from lmdbloader.resolution import ProgressiveResize, full_size, with_resolution
 from lmdbloader.sampling import Order, batch_bounds, check_order, num_batches
 from lmdbloader.transforms import Transform
 
@@ -69,6 +70,7 @@ class Loader:
         device: str | torch.device | None = None,
         memory_format: torch.memory_format = torch.contiguous_format,
         shard: Shard = None,
+        resolution: ProgressiveResize | None = None,
         io: Literal["mmap", "pread"] = "mmap",
         verify: bool = True,
     ) -> None:
@@ -90,6 +92,7 @@ class Loader:
             device: Where batches go; "cuda" copies them while the step before runs. Without CUDA it means nothing.
             memory_format: torch.contiguous_format or torch.channels_last, of the images.
             shard: (rank, world_size) reads this rank's share of one common order; "auto" asks torch.distributed.
+            resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
             io: "mmap" reads through the memory map; "pread" reads copies, which cost some speed, but a file that is
                 cut short while it is read is an error instead of the end of the process.
             verify: Whether to check every payload's checksum before using it.
@@ -101,7 +104,7 @@ class Loader:
         self._options = {
             "order": order, "seed": seed, "drop_last": drop_last, "transforms": tuple(transforms),
             "num_threads": num_threads, "prefetch": prefetch, "device": device, "memory_format": memory_format,
-            "shard": shard, "io": io, "verify": verify,
+            "shard": shard, "resolution": resolution, "io": io, "verify": verify,
         }  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self.seed, self.order = check_seed(seed), check_order(order)
@@ -126,18 +129,14 @@ class Loader:
                 raise OptionError(f"transforms: {t!r} is neither of lmdbloader.transforms nor a function")
         if list(transforms) != compiled + functions:
             raise OptionError("transforms: functions are called with whole batches, after all others. Move them last.")
-        self._source = Source(
-            dataset,
-            [*dataset.all_transforms, *compiled],
-            functions,
-            batch_size,
-            seed=self.seed,
-            channels_last=_is_channels_last(memory_format),
-            keep=(self.num_threads + prefetch + 2) * self._batches_at_once,
-            pinned=self._device is not None or torch.cuda.is_available(),
-            verify=verify,
-            by_descriptor=io == "pread",
-        )
+        self._transforms, self._functions = [*dataset.all_transforms, *compiled], functions
+        self._channels_last = _is_channels_last(memory_format)
+        self._verify, self._by_descriptor = verify, io == "pread"
+        self._schedule = resolution
+        self._size: tuple[int, int] | None = None
+        if resolution is not None:
+            with_resolution(self._transforms, full_size(self._transforms))
+        self._source = self._make_source(self._transforms)
         self._threads = Threads(self.num_threads, "lmdbloader")
 
     @staticmethod
@@ -158,6 +157,51 @@ class Loader:
             raise OptionError(f"num_threads={num_threads}: expected at least 1, or 'auto'")
         if io not in ("mmap", "pread"):
             raise OptionError(f"io={io!r}: expected 'mmap' or 'pread'")
+
+    def _make_source(self, transforms: Sequence[Transform]) -> Source:
+        return Source(
+            self.dataset,
+            transforms,
+            self._functions,
+            self.batch_size,
+            seed=self.seed,
+            channels_last=self._channels_last,
+            keep=(self.num_threads + self.prefetch + 2) * self._batches_at_once,
+            pinned=self._device is not None or torch.cuda.is_available(),
+            verify=self._verify,
+            by_descriptor=self._by_descriptor,
+        )
+
+    def set_resolution(self, size: int | tuple[int, int] | None) -> None:
+        """Let images have another size from the next iteration on; iterators that are under way keep theirs.
+
+        The last of the transforms that gives images a size (RandomResizedCrop, CenterCrop, RandomCrop or Resize to a
+        height and a width) gets this one, those before it change in proportion. Threads and order stay, and so do the
+        random choices. This ends a schedule that was given as `resolution`.
+
+        Args:
+            size: Of both sides, or (height, width); None means that of the transforms.
+
+        Raises:
+            OptionError: It is no size, none of the transforms has one, or images are too small for it.
+        """
+        sides = (size, size) if isinstance(size, int) else size
+        if sides is not None and (len(sides) != 2 or min(sides) < 1):
+            raise OptionError(f"set_resolution({size}): expected a size of at least 1, (height, width), or None")
+        self._use_size(sides)
+        self._schedule = None
+
+    def _use_size(self, size: tuple[int, int] | None) -> None:
+        if size == self._size:
+            return
+        transforms = self._transforms if size is None else with_resolution(self._transforms, size)
+        self._source = self._make_source(transforms)
+        self._size = size
+
+    def _begin(self, epoch: int) -> None:
+        """Take the size that the schedule has for an epoch."""
+        if self._schedule is not None:
+            self._use_size(self._schedule.size_at(epoch, full_size(self._transforms)))
 
     @property
     def _batches_at_once(self) -> int:
@@ -188,6 +232,7 @@ class Loader:
         return self._iterate(epoch)
 
     def _iterate(self, epoch: int) -> Iterator[Any]:
+        self._begin(epoch)
         batches = deliver(self._run(epoch), self._threads, self.num_threads + self.prefetch)
         return batches if self._device is None else on_device(batches, self._device)
 
@@ -208,6 +253,7 @@ class Loader:
         if len(self) == 0:
             raise OptionError(f"benchmark: {self.dataset!r} gives this loader no batch")
         epoch = self._epoch
+        self._begin(epoch)
         for _ in deliver(self._run(epoch, self._batches_at_once), self._threads, 1):
             pass  # compiles, starts the threads
         latencies: list[float] = []
@@ -230,7 +276,9 @@ class Loader:
         self._threads.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_loader, (self.dataset, self.batch_size, self._options, self._epoch)
+        options = {**self._options, "resolution": self._schedule}
+        size = None if self._schedule is not None else self._size
+        return _open_loader, (self.dataset, self.batch_size, options, self._epoch, size)
 
     def __repr__(self) -> str:
         return (
@@ -239,9 +287,11 @@ class Loader:
         )
 
 
-def _open_loader(dataset: LMDBDataset, batch_size: int, options: dict[str, Any], epoch: int) -> Loader:
+def _open_loader(dataset: LMDBDataset, batch_size: int, options: dict[str, Any], epoch: int, size: Any) -> Loader:
     loader = Loader(dataset, batch_size, **options)
     loader.set_epoch(epoch)
+    if size is not None:
+        loader.set_resolution(size)
     return loader
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.batch_functions import call
 from lmdbloader.batches import Batch, sample_type
 from lmdbloader.columns import read_batch_values
 from lmdbloader.dataset import LMDBDataset
@@ -41,6 +42,7 @@ class Source:
         by_descriptor: bool,
     ) -> None:
         self._dataset, self._functions, self._batch_size = dataset, tuple(functions), batch_size
+        self._seed = seed
         self._descriptor = dataset.reader.descriptor if by_descriptor else -1
         everything = np.arange(len(dataset), dtype=np.int64)
         self._images = [name for name, f in dataset.fields.items() if f.kind == "image"]
@@ -101,7 +103,10 @@ class Source:
         if self._dataset.has_own_transform:
             finished = [self._transformed(batch) for batch in finished]
         for function in self._functions:
-            finished = [function(batch) for batch in finished]
+            finished = [
+                call(function, batch, seed=self._seed, epoch=epoch, first_sample=int(samples[start]))
+                for batch, start in zip(finished, starts, strict=True)
+            ]
         return finished
 
     def _read_images(self, rows: I64, samples: I64, epoch: int, batches: list[list[Any]]) -> None:

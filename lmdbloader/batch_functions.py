@@ -1,0 +1,166 @@
+"""What mixes the samples of a finished batch, or softens its labels; the last of a Loader's transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmdbloader.errors import OptionError
+
+_STREAM = 3  # of the Philox key, beside those of orders and of what is done to single samples
+
+
+class BatchFunction:
+    """Gets whole batches, with random numbers that depend on the seed, the epoch and the batch's samples only."""
+
+    def apply(self, batch: Any, random: np.random.Generator) -> Any:
+        """Return a batch (a named tuple of tensors) changed."""
+        raise NotImplementedError
+
+    def __call__(self, batch: Any) -> Any:
+        """Return a batch changed, with other random numbers at every call."""
+        return self.apply(batch, np.random.default_rng())
+
+
+def call(function: Callable[[Any], Any], batch: Any, *, seed: int, epoch: int, first_sample: int) -> Any:
+    """Return what a function makes of a batch; its random numbers, if it is one of ours, follow from the others."""
+    if not isinstance(function, BatchFunction):
+        return function(batch)
+    counter = np.array([first_sample, epoch, 0, 0], np.uint64)
+    words = np.random.Philox(key=np.array([seed, _STREAM], np.uint64), counter=counter)
+    return function.apply(batch, np.random.Generator(words))
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSmoothing(BatchFunction):
+    """Turn labels into probabilities: 1 - smoothing for the class, and smoothing spread evenly over all of them.
+
+    Szegedy et al., "Rethinking the Inception architecture" (2016).
+
+    Attributes:
+        smoothing: From 0 on, less than 1.
+        num_classes: Of the labels.
+        label: Name of the field with whole numbers (B,) or probabilities (B, num_classes).
+
+    >>> soften = LabelSmoothing(0.25, num_classes=5)
+    """
+
+    smoothing: float
+    num_classes: int
+    label: str = "label"
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not 0 <= self.smoothing < 1 or self.num_classes < 1:
+            raise OptionError(f"{self}: expected a smoothing from 0 on below 1, and at least one class")
+
+    def apply(self, batch: Any, random: np.random.Generator) -> Any:
+        """Return a batch with labels (B, num_classes) float32."""
+        soft = _probabilities(self, batch, self.label, self.num_classes)
+        return batch._replace(**{self.label: soft * (1 - self.smoothing) + self.smoothing / self.num_classes})
+
+
+@dataclass(frozen=True, slots=True)
+class MixUp(BatchFunction):
+    """Blend every image, and its label, with those of the sample before it: Zhang et al., "mixup" (2018).
+
+    One share for the whole batch is drawn from Beta(alpha, alpha), as in torchvision's MixUp.
+
+    Attributes:
+        alpha: More than 0; the smaller, the more often one of two images has nearly all.
+        num_classes: Of the labels.
+        image: Name of the field with images (B, C, H, W) of floats.
+        label: Name of the field with whole numbers (B,) or probabilities (B, num_classes).
+    """
+
+    alpha: float
+    num_classes: int
+    image: str = "image"
+    label: str = "label"
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        _check_alpha(self, self.alpha, self.num_classes)
+
+    def apply(self, batch: Any, random: np.random.Generator) -> Any:
+        """Return a batch with blended images and labels (B, num_classes) float32."""
+        share = random.beta(self.alpha, self.alpha)
+        images = _floats(self, batch, self.image)
+        labels = _probabilities(self, batch, self.label, self.num_classes)
+        return batch._replace(**{self.image: _blend(images, share), self.label: _blend(labels, share)})
+
+
+@dataclass(frozen=True, slots=True)
+class CutMix(BatchFunction):
+    """Paste a rectangle of the sample before into every image, and blend the labels by its share of the area.
+
+    Yun et al., "CutMix" (2019); one rectangle for the whole batch, drawn as in torchvision's CutMix.
+
+    Attributes:
+        alpha: Of the Beta distribution that the share of the area is drawn from; more than 0.
+        num_classes: Of the labels.
+        image: Name of the field with images (B, C, H, W).
+        label: Name of the field with whole numbers (B,) or probabilities (B, num_classes).
+    """
+
+    alpha: float
+    num_classes: int
+    image: str = "image"
+    label: str = "label"
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        _check_alpha(self, self.alpha, self.num_classes)
+
+    def apply(self, batch: Any, random: np.random.Generator) -> Any:
+        """Return a batch with pasted images and labels (B, num_classes) float32."""
+        images = getattr(batch, self.image)
+        height, width = images.shape[-2:]
+        kept = random.beta(self.alpha, self.alpha)
+        row, column = int(random.integers(height)), int(random.integers(width))
+        half_height, half_width = (int(0.5 * np.sqrt(1 - kept) * side) for side in (height, width))
+        top, bottom = max(row - half_height, 0), min(row + half_height, height)
+        left, right = max(column - half_width, 0), min(column + half_width, width)
+        pasted = images.clone(memory_format=torch.preserve_format)
+        pasted[..., top:bottom, left:right] = images.roll(1, 0)[..., top:bottom, left:right]
+        labels = _probabilities(self, batch, self.label, self.num_classes)
+        share = 1 - (bottom - top) * (right - left) / (height * width)
+        return batch._replace(**{self.image: pasted, self.label: _blend(labels, share)})
+
+
+def _check_alpha(of: BatchFunction, alpha: float, num_classes: int) -> None:
+    if not alpha > 0 or num_classes < 1:
+        raise OptionError(f"{of}: expected an alpha of more than 0, and at least one class")
+
+
+def _blend(values: torch.Tensor, share: float) -> torch.Tensor:
+    return values * share + values.roll(1, 0) * (1 - share)
+
+
+def _floats(of: BatchFunction, batch: Any, name: str) -> torch.Tensor:
+    images: torch.Tensor = getattr(batch, name)
+    if not images.is_floating_point():
+        raise OptionError(
+            f"{of}: the images of {name!r} are {images.dtype}; expected floats. Put ToDtype(torch.float32, scale=True) "
+            "among the transforms before it."
+        )
+    return images
+
+
+def _probabilities(of: BatchFunction, batch: Any, name: str, num_classes: int) -> torch.Tensor:
+    labels: torch.Tensor = getattr(batch, name)
+    if labels.is_floating_point() and labels.ndim == 2 and labels.shape[1] == num_classes:
+        return labels
+    if labels.is_floating_point() or labels.ndim != 1:
+        raise OptionError(
+            f"{of}: {name!r} is {labels.dtype} {tuple(labels.shape)}; expected whole numbers (B,) or probabilities "
+            f"(B, {num_classes})"
+        )
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+        found = f"{int(labels.min())} to {int(labels.max())}"
+        raise OptionError(f"{of}: labels from {found}; expected 0 to {num_classes - 1}")
+    return torch.nn.functional.one_hot(labels, num_classes).to(torch.float32)
