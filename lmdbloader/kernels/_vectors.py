@@ -80,31 +80,35 @@ def _blend(builder: Any, low: Any, high: Any) -> Any:
 
 @intrinsic
 def spread_columns(typing_context, first, second, third, fourth, step, target):
-    """Make the pairs of 16 columns of 4 x 16 rows.
+    """Make the pairs of 32 columns of 4 x 16 rows.
 
     Four columns make two pairs: the first with the third, the second with the fourth.
 
     Args:
-        first, second, third, fourth: uint64 addresses of four blocks of 16 x 16 bytes; step: int64, between their rows.
-        target: uint64 address of 8 x PAIR_NBYTES.
+        first, second, third, fourth: uint64 addresses of four blocks of 16 x 32 bytes; step: int64, between their rows.
+        target: uint64 address of 16 x PAIR_NBYTES.
     """
 
     def generate(context, builder, signature, arguments):
         *blocks, step, target = arguments
-        rows = []
+        halves: tuple[list[Any], list[Any]] = ([], [])
         for i in range(_SIDE):
             offset = builder.mul(step, _I64(i))
-            a, b, c, d = (_load(builder, builder.add(block, offset), _SIDE) for block in blocks)
-            low, high = (_shuffle(builder, *two, range(2 * _SIDE)) for two in ((a, b), (c, d)))
-            rows.append(_shuffle(builder, low, high, range(_NBYTES)))
-        for q, (i, j, k, m) in enumerate((r, r + 4, r + 8, r + 12) for r in _ORDER):
-            low, high = _interleave(builder, rows[i], rows[j], 32), _interleave(builder, rows[k], rows[m], 32)
-            columns = [*_interleave(builder, low[0], high[0], 64), *_interleave(builder, low[1], high[1], 64)]
-            for column, value in enumerate(columns):
-                pairs = _words(builder, value)
-                address = builder.add(target, _I64(2 * PAIR_NBYTES * column + _NBYTES * q))
-                _store(builder, builder.and_(pairs, _splat(_I16, 0xFF)), address)
-                _store(builder, builder.lshr(pairs, _splat(_I16, 8)), builder.add(address, _I64(PAIR_NBYTES)))
+            a, b, c, d = (_load(builder, builder.add(block, offset), 2 * _SIDE) for block in blocks)
+            low, high = (_shuffle(builder, *two, range(_NBYTES)) for two in ((a, b), (c, d)))
+            low, high = (builder.bitcast(value, _vector(_I64)) for value in (low, high))
+            for half, rows in enumerate(halves):
+                lanes = [part + 4 * block + 2 * half + k for part in (0, 8) for block in (0, 1) for k in (0, 1)]
+                rows.append(builder.bitcast(_shuffle(builder, low, high, lanes), _vector(_I8)))
+        for half, rows in enumerate(halves):
+            for q, (i, j, k, m) in enumerate((r, r + 4, r + 8, r + 12) for r in _ORDER):
+                low, high = _interleave(builder, rows[i], rows[j], 32), _interleave(builder, rows[k], rows[m], 32)
+                fours = [*_interleave(builder, low[0], high[0], 64), *_interleave(builder, low[1], high[1], 64)]
+                for number, value in enumerate(fours):
+                    columns = _words(builder, value)
+                    address = builder.add(target, _I64(PAIR_NBYTES * (8 * half + 2 * number) + _NBYTES * q))
+                    _store(builder, builder.and_(columns, _splat(_I16, 0xFF)), address)
+                    _store(builder, builder.lshr(columns, _splat(_I16, 8)), builder.add(address, _I64(PAIR_NBYTES)))
         return context.get_dummy_value()
 
     address = types.uint64

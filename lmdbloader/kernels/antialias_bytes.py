@@ -12,10 +12,11 @@ from lmdbloader.kernels.antialias_weights import most_weights, pair_up, weigh
 _SIDE = 16
 _LANES = 64
 # Room for where 4 blocks come from and go to, for copies of them, and for the sums of 16 columns.
-_BLOCK_NBYTES = _SIDE * _SIDE
+_COLUMNS = 32  # that are made to pairs at a time
+_BLOCK_NBYTES = _SIDE * _COLUMNS
 _PLACES_NBYTES, _COPIES_NBYTES, _SUMS_NBYTES = 64, 4 * _BLOCK_NBYTES, _SIDE * _LANES
 _FIXED_NBYTES = _PLACES_NBYTES + _COPIES_NBYTES + _SUMS_NBYTES
-_PAIRS_OF_SIDE_NBYTES = _SIDE // 2 * PAIR_NBYTES
+_PAIRS_OF_COLUMNS_NBYTES = _COLUMNS // 2 * PAIR_NBYTES
 
 
 def bytes_scratch(
@@ -23,7 +24,7 @@ def bytes_scratch(
 ) -> tuple[int, int]:
     """Return how many weights (float32) and bytes `resize_bytes` needs for windows and results that are not larger."""
     weights = most_weights(height, out_height, cubic) + most_weights(width, out_width, cubic)
-    pairs = (max(height, width) // _SIDE + 2) * _PAIRS_OF_SIDE_NBYTES
+    pairs = (max(height, width) // _COLUMNS + 2) * _PAIRS_OF_COLUMNS_NBYTES
     image = channels * (height + _SIDE) * (out_width + 2 * _LANES)
     return weights + weights // 2, _LANES + _FIXED_NBYTES + pairs + image
 
@@ -32,8 +33,8 @@ def bytes_scratch(
 def _copy_block(source, row, height, width, copy):
     """Copy the part of a block that there is; what the rest holds counts for nothing."""
     for y in range(min(height, _SIDE)):
-        pixels, copied = u8_at(source + np.uint64(y * row), width), u8_at(copy + np.uint64(_SIDE * y), _SIDE)
-        for x in range(min(width, _SIDE)):
+        pixels, copied = u8_at(source + np.uint64(y * row), width), u8_at(copy + np.uint64(_COLUMNS * y), _COLUMNS)
+        for x in range(min(width, _COLUMNS)):
             copied[x] = pixels[x]
 
 
@@ -45,7 +46,7 @@ def _copy_blocks(blocks, x, row, height, width, copies):
 
 @kernel
 def _spread_blocks(blocks, x, row, pairs):
-    """Make the pairs of 16 columns from x on of the 16 rows, `row` apart, from each of four addresses on."""
+    """Make the pairs of 32 columns from x on of the 16 rows, `row` apart, from each of four addresses on."""
     spread_columns(
         np.uint64(blocks[0] + x), np.uint64(blocks[1] + x), np.uint64(blocks[2] + x), np.uint64(blocks[3] + x), row,
         np.uint64(pairs),
@@ -80,8 +81,8 @@ def _resize_columns(
             y = min(number % a_plane * _SIDE, max(height - _SIDE, 0))  # the last may take some rows again
             blocks[k] = source + number // a_plane * plane + y * row
             blocks[4 + k] = image + (number // a_plane * tall + y) * stride
-        # Up to 15 bytes behind the window are read with its last columns, where there are any.
-        farthest = max(max(blocks[0], blocks[1]), max(blocks[2], blocks[3])) + (_SIDE - 1) * row + width + _SIDE - 1
+        # Up to 31 bytes behind the window are read with its last columns, where there are any.
+        farthest = max(max(blocks[0], blocks[1]), max(blocks[2], blocks[3])) + (_SIDE - 1) * row + width + _COLUMNS - 1
         whole = height >= _SIDE and farthest <= end
         ready = np.int64(0)
         for x in range(0, out_width, _SIDE):
@@ -95,9 +96,9 @@ def _resize_columns(
                     _copy_blocks(blocks, ready, row, height, width, copies)
                     spread_columns(
                         np.uint64(copies), np.uint64(copies + _BLOCK_NBYTES), np.uint64(copies + 2 * _BLOCK_NBYTES),
-                        np.uint64(copies + 3 * _BLOCK_NBYTES), np.int64(_SIDE), np.uint64(made),
+                        np.uint64(copies + 3 * _BLOCK_NBYTES), np.int64(_COLUMNS), np.uint64(made),
                     )  # fmt: skip
-                ready += _SIDE
+                ready += _COLUMNS
             for i in range(x, behind):
                 sum_pairs(
                     np.uint64(pairs + (np.int64(starts[i]) >> 1) * PAIR_NBYTES), np.uint64(weights + 4 * count * i),
@@ -175,7 +176,7 @@ def resize_bytes(
     height, width = bottom - top, right - left
     address = np.int64(source.ctypes.data)
     aligned = (np.int64(room.ctypes.data) + _LANES - 1) & -_LANES
-    image = aligned + _FIXED_NBYTES + (max(height, width) // _SIDE + 2) * _PAIRS_OF_SIDE_NBYTES
+    image = aligned + _FIXED_NBYTES + (max(height, width) // _COLUMNS + 2) * _PAIRS_OF_COLUMNS_NBYTES
     # Of the rows, pairs are made: there may be one more.
     tall, stride = max(height + 1, _SIDE), max((out_width + _SIDE - 1) & -_SIDE, _LANES)
     _resize_columns(
