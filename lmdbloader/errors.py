@@ -11,6 +11,7 @@ __all__ = [
     "LmdbloaderError",
     "OptionError",
     "SourceError",
+    "TrainingError",
     "WorkerError",
 ]
 
@@ -62,3 +63,7 @@ class DiskFullError(LmdbloaderError, OSError):
 
 class WorkerError(LmdbloaderError, RuntimeError):
     """A worker process died or failed outside of the image that it was working on."""
+
+
+class TrainingError(LmdbloaderError, RuntimeError):
+    """Training went wrong in a way that more steps do not mend."""

@@ -13,8 +13,8 @@ import torch
 from tqdm import tqdm
 
 import lmdbloader
+from lmdbloader.checkpoints import load_checkpoint, save_checkpoint
 from lmdbloader.errors import LmdbloaderError, OptionError
-from lmdbloader.superres.checkpoints import load_checkpoint, save_checkpoint
 from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, pair_scale, score
 from lmdbloader.superres.models import MODEL_NAMES, build_model
 from lmdbloader.superres.training import StepTimer, cosine_rate, train_epoch

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 import lmdbloader
-from lmdbloader.errors import CorruptError, FormatError, OptionError
+from lmdbloader.errors import CorruptError, FormatError, OptionError, TrainingError
 from lmdbloader.superres import (
     ResidualSR,
     StepTimer,
@@ -30,7 +30,6 @@ from lmdbloader.superres import (
     train_step,
 )
 from lmdbloader.superres.evaluation import pair_scale
-from lmdbloader.superres.training import TrainingError
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "train_sr.py"
 

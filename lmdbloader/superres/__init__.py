@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmdbloader.superres.checkpoints import load_checkpoint, save_checkpoint
+from lmdbloader.checkpoints import load_checkpoint, save_checkpoint
 from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, predict, score
 from lmdbloader.superres.metrics import luma, psnr, ssim
 from lmdbloader.superres.models import SRCNN, ResidualSR, build_model, upscale

@@ -11,15 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lmdbloader.errors import LmdbloaderError
+from lmdbloader.errors import TrainingError
 from lmdbloader.superres.models import Model
 from lmdbloader.superres.tensors import model_inputs, to_channels, unit_floats
 
-__all__ = ["StepTimer", "TrainingError", "cosine_rate", "train_epoch", "train_step"]
-
-
-class TrainingError(LmdbloaderError, RuntimeError):
-    """Training went wrong in a way that more steps do not mend."""
+__all__ = ["StepTimer", "cosine_rate", "train_epoch", "train_step"]
 
 
 class StepTimer:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.superres.models import Model
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
@@ -19,10 +18,11 @@ CHECKPOINT_VERSION = 1
 def save_checkpoint(
     path: str | os.PathLike[str],
     *,
-    model: Model,
+    model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     epoch: int,
     settings: dict[str, Any],
+    scaler: torch.amp.GradScaler | None = None,
 ) -> None:
     """Write what a run needs to continue; the file is replaced only once the new one is complete.
 
@@ -32,6 +32,7 @@ def save_checkpoint(
         optimizer: Its state is saved.
         epoch: Epochs finished.
         settings: Plain numbers and strings that a resumed run must share, such as the model's name and the scale.
+        scaler: Its state is saved, where there is one (float16 needs it).
     """
     path = Path(path)
     content = {
@@ -40,6 +41,7 @@ def save_checkpoint(
         "epoch": epoch,
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
+        "scaler": {} if scaler is None else scaler.state_dict(),
         "rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -56,7 +58,12 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], *, model: Model, optimizer: torch.optim.Optimizer, settings: dict[str, Any]
+    path: str | os.PathLike[str],
+    *,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    settings: dict[str, Any],
+    scaler: torch.amp.GradScaler | None = None,
 ) -> int:
     """Continue from a checkpoint: loads weights, optimiser and random state in place. Nothing is unpickled but tensors.
 
@@ -65,6 +72,7 @@ def load_checkpoint(
         model: Gets the weights; it may be on another device than the one that saved.
         optimizer: Gets the optimiser's state.
         settings: What this run uses; it must equal what was saved.
+        scaler: Gets the scaler's state, if one was saved.
 
     Returns:
         Epochs finished.
@@ -91,6 +99,8 @@ def load_checkpoint(
         )
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])
+    if scaler is not None and content.get("scaler"):
+        scaler.load_state_dict(content["scaler"])
     torch.set_rng_state(content["rng"])
     if torch.cuda.is_available() and len(content["cuda_rng"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(content["cuda_rng"])

@@ -1,0 +1,1 @@
+"""The parts of the demo, each the whole way of one kind of training."""

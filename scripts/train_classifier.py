@@ -1,0 +1,408 @@
+"""Trains a ResNet on a dataset of labelled images, on the CPU, a CUDA device, or several under torchrun."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
+
+import lmdbloader
+from lmdbloader.checkpoints import load_checkpoint, save_checkpoint
+from lmdbloader.classify import (
+    RECIPES,
+    Accuracy,
+    EpochResult,
+    Recipe,
+    blur_pool,
+    build_model,
+    evaluate,
+    learning_rate,
+    parameter_groups,
+    train_epoch,
+)
+from lmdbloader.classify.models import MODEL_NAMES
+from lmdbloader.classify.precision import Precision, choose_precision
+from lmdbloader.errors import FormatError, LmdbloaderError, OptionError
+
+EPILOG = """\
+DB has the fields image and label, made for example by
+  lmdbloader convert imagenet --layout classes --split imagenet.lmdb
+Presets (docs/training.md has the whole way, and what to expect):
+  imagenet  photographs: random resized crops, flips; scored on the middle of each
+  cifar     32 x 32 pixels: padded random crops, flips, Cutout
+Several GPUs, one process each:
+  torchrun --nproc-per-node 8 scripts/train_classifier.py DB --val VAL
+"""
+MOMENTUM = 0.9
+
+
+def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("dataset", type=Path, metavar="DB", help="dataset to train on")
+    add("--val", type=Path, metavar="DB", help="dataset to score after every epoch")
+    add("--preset", choices=sorted(RECIPES), default="imagenet", help="sets the defaults below (default: %(default)s)")
+
+    model = parser.add_argument_group("model")
+    add = model.add_argument
+    add("--model", choices=MODEL_NAMES, default="resnet18", help="tiny suits a CPU (default: %(default)s)")
+    add("--size", type=positive, metavar="PIXELS", help="height and width of an image in a batch (by preset: 224, 32)")
+    add("--blur-pool", action="store_true", help="blur before every stride (Zhang 2019)")
+    add("--no-channels-last", action="store_true", help="keep torch's old memory layout")
+    add("--amp", choices=("auto", "bf16", "fp16", "fp32"), default="auto",
+        help="what the forward pass computes in (auto: on CUDA bf16, before Ampere fp16; on the CPU fp32)")  # fmt: skip
+
+    run = parser.add_argument_group("training")
+    add = run.add_argument
+    add("--epochs", type=positive, help="by preset: 90, 24")
+    add("--batch-size", type=positive, metavar="N", help="images of one process in a step (by preset: 256, 512)")
+    add("--lr", type=rate, metavar="RATE", help="peak rate for 256 images a step, scaled to the step's (0.1, 0.25)")
+    add("--warmup", type=share, metavar="EPOCHS", help="until the peak rate (by preset: 5, 5)")
+    add("--schedule", choices=("cosine", "triangle"), help="how the rate falls to 0 (by preset: cosine, triangle)")
+    add("--weight-decay", type=share, metavar="X", help="of weights, not of biases and norms (1e-4, 5e-4)")
+    add("--label-smoothing", type=share, metavar="X", help="share of the target for all classes (0.1, 0.1)")
+    add("--seed", type=int, default=0, help="of weights, order and augmentation (default: %(default)s)")
+    add("--limit-steps", type=positive, metavar="N", help="at most N steps an epoch, for a quick try")
+
+    data = parser.add_argument_group("data and devices")
+    add = data.add_argument
+    add("--order", choices=("random", "quasi_random"), default="random",
+        help="quasi_random suits datasets larger than memory (default: %(default)s)")  # fmt: skip
+    add(
+        "--num-threads", type=positive, metavar="N", help="that read, of each process (default: its share of the cores)"
+    )
+    add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto, CUDA if there is any)")
+    add("--data-device", metavar="DEVICE",
+        help="where the loader delivers batches: the training's device, copied during the step before (default), "
+        "or cpu, for the loop to copy them")  # fmt: skip
+
+    files = parser.add_argument_group("files")
+    add = files.add_argument
+    add("--checkpoint", type=Path, metavar="FILE", help="written after every epoch")
+    add("--resume", action="store_true", help="continue from --checkpoint, as if never interrupted")
+    add("--log-json", type=Path, metavar="FILE", help="append a line of JSON for every epoch")
+    options = parser.parse_args(argv)
+    for field, value in dataclasses.asdict(RECIPES[options.preset]).items():
+        name = {"rate": "lr"}.get(field, field)
+        if hasattr(options, name) and getattr(options, name) is None:
+            setattr(options, name, value)
+    if options.resume and options.checkpoint is None:
+        parser.error("--resume continues from a file: name it with --checkpoint FILE")
+    if options.label_smoothing >= 1:
+        parser.error(f"argument --label-smoothing: must be below 1, not {options.label_smoothing}")
+    return options
+
+
+def positive(text: str) -> int:
+    """Parse a whole number above 0, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
+    return number
+
+
+def share(text: str) -> float:
+    """Parse a finite number of at least 0, for argparse."""
+    number = float(text)
+    if not (math.isfinite(number) and number >= 0):
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {text}")
+    return number
+
+
+def rate(text: str) -> float:
+    """Parse a finite number above 0, for argparse."""
+    number = share(text)
+    if number == 0:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return number
+
+
+# --- Processes and devices ---
+
+
+@contextmanager
+def process_group(device: torch.device) -> Iterator[None]:
+    """Join the other processes that torchrun has started, if there are any."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield
+        return
+    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device to train on; under torchrun each process of a node has its own.
+
+    Raises:
+        OptionError: There is no such device here.
+    """
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise OptionError(f"{name}: not a device; use auto, cpu, cuda or cuda:N.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise OptionError(f"{name}: this script trains on cpu or cuda.")
+    if device.type == "cpu":
+        return device
+    device = torch.device("cuda", local_rank if device.index is None else device.index)
+    if device.index >= torch.cuda.device_count():
+        raise OptionError(f"{device}: there are {torch.cuda.device_count()} CUDA devices here; use --device cpu.")
+    torch.cuda.set_device(device)
+    return device
+
+
+def world_size() -> int:
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def is_first() -> bool:
+    return not distributed.is_initialized() or distributed.get_rank() == 0
+
+
+def total(*values: float, device: torch.device) -> list[float]:
+    """Return the sums of numbers over all processes."""
+    if world_size() == 1:
+        return list(values)
+    sums = torch.tensor(values, dtype=torch.float64, device=device)
+    distributed.all_reduce(sums)
+    return sums.tolist()
+
+
+# --- The run ---
+
+
+def open_labelled(path: Path) -> lmdbloader.LMDBDataset:
+    """Open a dataset whose samples are an image and its label.
+
+    Raises:
+        FormatError: They are something else.
+    """
+    dataset = lmdbloader.LMDBDataset(path)
+    if tuple(dataset.fields) != ("image", "label") or not len(dataset):
+        found = ", ".join(dataset.fields)
+        raise FormatError(
+            f"{path}: {len(dataset):,} samples of {found}; expected image and label. Convert with --layout classes."
+        )
+    return dataset
+
+
+def count_classes(dataset: lmdbloader.LMDBDataset) -> int:
+    """Return the number of classes: of their names, else one more than the highest label."""
+    return len(dataset.classes) or 1 + max(dataset.table.column("label").to_pylist())
+
+
+class Run:
+    """A model, what trains it, and the loaders of one run."""
+
+    def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
+        """Open the datasets and build the model.
+
+        Raises:
+            OptionError: Options do not fit each other, the datasets or the machine.
+        """
+        self.options = options
+        self.recipe: Recipe = RECIPES[options.preset]
+        self.precision: Precision = choose_precision(options.amp, device)
+        self.dataset = open_labelled(options.dataset)
+        self.num_classes = count_classes(self.dataset)
+        validation = open_labelled(options.val) if options.val else None
+        if validation is not None and validation.classes != self.dataset.classes:
+            raise OptionError(f"{options.val}: other classes than {options.dataset} has; both must have the same.")
+        torch.manual_seed(options.seed)
+        model: nn.Module = build_model(options.model, self.num_classes, small_images=self.recipe.small_images)
+        if options.blur_pool:
+            blur_pool(model)
+        self.memory_format = torch.contiguous_format if options.no_channels_last else torch.channels_last
+        self.bare = model.to(device, memory_format=self.memory_format)  # type: ignore[call-overload]
+        self.model: nn.Module = DistributedDataParallel(self.bare) if world_size() > 1 else self.bare
+        self.peak_rate = options.lr * options.batch_size * world_size() / 256
+        groups = parameter_groups(self.model, options.weight_decay)
+        self.optimizer = torch.optim.SGD(groups, lr=self.peak_rate, momentum=MOMENTUM, nesterov=True)
+        self.scaler = self.precision.scaler()
+        transforms = self.recipe.training_transforms(options.size, self.precision.dtype)
+        self.loader = self._loader(self.dataset, transforms, order=options.order, drop_last=True)
+        transforms = self.recipe.evaluation_transforms(options.size, self.precision.dtype)
+        self.scored = None if validation is None else self._loader(validation, transforms, order="sequential")
+        self.num_steps = min(len(self.loader), options.limit_steps or len(self.loader))
+
+    def _loader(self, dataset: lmdbloader.LMDBDataset, transforms: list[Any], **how: Any) -> lmdbloader.Loader:
+        options, device = self.options, self.precision.device
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        # What an epoch reads depends on its number and the seed alone: a resumed run sees what an unbroken one would.
+        return lmdbloader.Loader(
+            dataset,
+            options.batch_size,
+            seed=options.seed,
+            transforms=transforms,
+            num_threads=options.num_threads or max(1, cores // processes),
+            device=device if options.data_device is None else options.data_device,
+            memory_format=self.memory_format,
+            shard="auto",
+            **how,
+        )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a resumed run must share."""
+        names = ("preset", "model", "size", "blur_pool", "epochs", "batch_size", "seed")
+        return {name: getattr(self.options, name) for name in names} | {"classes": self.num_classes}
+
+    def resume(self) -> int:
+        """Continue from the checkpoint; returns the epochs that are done."""
+        return load_checkpoint(
+            self.options.checkpoint,
+            model=self.bare,
+            optimizer=self.optimizer,
+            settings=self.settings,
+            scaler=self.scaler,
+        )
+
+    def save(self, epoch: int) -> None:
+        """Write the checkpoint after an epoch."""
+        save_checkpoint(
+            self.options.checkpoint,
+            model=self.bare,
+            optimizer=self.optimizer,
+            epoch=epoch,
+            settings=self.settings,
+            scaler=self.scaler,
+        )
+
+    def train(self, epoch: int) -> EpochResult:
+        """Train for an epoch, 0 first; returns what all processes saw together."""
+        options = self.options
+        self.loader.set_epoch(epoch)
+        title = f"epoch {epoch + 1}/{options.epochs}"
+        with tqdm(total=self.num_steps, desc=title, disable=None if is_first() else True, leave=False) as bar:
+
+            def before_step(step: int) -> None:
+                now = learning_rate(
+                    self.peak_rate,
+                    epoch + (step + 1) / self.num_steps,
+                    num_epochs=options.epochs,
+                    warmup=min(options.warmup, options.epochs / 2),
+                    schedule=options.schedule,
+                )
+                for group in self.optimizer.param_groups:
+                    group["lr"] = now
+                bar.update(1)
+
+            result = train_epoch(
+                self.model,
+                self.optimizer,
+                islice(self.loader, self.num_steps),
+                precision=self.precision,
+                scaler=self.scaler,
+                label_smoothing=options.label_smoothing,
+                before_step=before_step,
+            )
+        number = world_size()
+        loss, images, seconds, waited = total(*dataclasses.astuple(result), device=self.precision.device)
+        return EpochResult(loss / number, int(images), seconds / number, waited / number)
+
+    def score(self) -> Accuracy | None:
+        """Score the model on the validation dataset, each process on its share; None without one."""
+        if self.scored is None:
+            return None
+        if world_size() > 1:  # each process has seen other images: all score with the first one's running statistics
+            for buffer in self.bare.buffers():
+                distributed.broadcast(buffer, 0)
+        accuracy = evaluate(self.bare, self.scored, precision=self.precision)
+        images, correct, loss = total(*dataclasses.astuple(accuracy), device=self.precision.device)
+        return Accuracy(int(images), int(correct), loss)
+
+
+def train(options: argparse.Namespace, device: torch.device) -> None:
+    """Train as the options say, with a line for every epoch."""
+    if options.checkpoint and options.checkpoint.exists() and not options.resume:
+        raise OptionError(f"{options.checkpoint}: exists. Continue it with --resume, or name another file.")
+    run = Run(options, device)
+    first_epoch = run.resume() if options.resume else 0
+    if is_first():
+        if options.resume:
+            print(f"continuing {options.checkpoint} after epoch {first_epoch}")
+        where = f"{world_size()} x {device.type}" if world_size() > 1 else str(device)
+        print(
+            f"{options.model} on {where}, {str(run.precision.dtype).removeprefix('torch.')}: {len(run.dataset):,} "
+            f"images of {run.num_classes:,} classes, {run.num_steps:,} steps of {options.batch_size * world_size():,}"
+        )
+    for epoch in range(first_epoch, options.epochs):
+        result = run.train(epoch)
+        began = time.perf_counter()
+        accuracy = run.score()
+        entry = epoch_entry(epoch + 1, result, accuracy, time.perf_counter() - began)
+        if is_first():
+            if options.checkpoint:
+                run.save(epoch + 1)
+            if options.log_json:
+                with open(options.log_json, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(entry) + "\n")
+            print(epoch_line(entry, options.epochs), flush=True)
+
+
+def epoch_entry(epoch: int, result: EpochResult, accuracy: Accuracy | None, seconds: float) -> dict[str, float]:
+    """Return what the log says of an epoch, of all processes together."""
+    entry = {
+        "epoch": epoch,
+        "loss": result.loss,
+        "images": result.num_images,
+        "seconds": result.seconds,
+        "images_per_s": result.num_images / result.seconds,
+        "data_share": result.data_seconds / result.seconds,
+    }
+    if accuracy is not None:
+        entry |= {"top1": accuracy.top1, "val_loss": accuracy.loss / accuracy.num_images, "val_seconds": seconds}
+    return entry
+
+
+def epoch_line(entry: dict[str, float], num_epochs: int) -> str:
+    """Return what is printed after an epoch."""
+    parts = [f"epoch {entry['epoch']}/{num_epochs}", f"loss {entry['loss']:.3f}"]
+    if "top1" in entry:
+        parts.append(f"top-1 {entry['top1']:.2%}")
+    parts.append(f"{entry['images_per_s']:,.0f} images/s ({entry['data_share']:.0%} waiting for data)")
+    return "  ".join(parts)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    options = parse_options(argv)
+    try:
+        device = choose_device(options.device)
+        with process_group(device):
+            train(options, device)
+    except (LmdbloaderError, OSError) as error:
+        print(f"train_classifier: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        hint = "; continue with --resume" if options.checkpoint and options.checkpoint.exists() else ""
+        print(f"\ntrain_classifier: stopped{hint}.", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

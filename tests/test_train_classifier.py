@@ -1,0 +1,258 @@
+"""Training of classifiers: the command from end to end, runs that continue, several processes, bad input."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from demos.class_folders import make_class_folders
+
+import lmdbloader
+from lmdbloader.checkpoints import load_checkpoint, save_checkpoint
+from lmdbloader.errors import OptionError
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = ROOT / "scripts" / "train_classifier.py"
+
+
+def load_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("train_classifier", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["train_classifier"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+train_classifier = load_script()
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Datasets train.lmdb and val.lmdb of crops of four real photographs."""
+    folder = tmp_path_factory.mktemp("classes")
+    make_class_folders(folder, num_train=12, num_val=6, sides=(64, 96), num_classes=4)
+    for split in ("train", "val"):
+        lmdbloader.convert(folder / split, folder / f"{split}.lmdb", layout="classes", workers=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def thumbnails(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset shaped like CIFAR-10: 64 images of 32 x 32 pixels, labels without names."""
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("cifar") / "train.lmdb"
+    samples = ({"image": rng.integers(0, 256, (32, 32, 3), np.uint8), "label": i % 10} for i in range(64))
+    lmdbloader.write(samples, path)
+    return path
+
+
+def run(*arguments: object, size: int | None = 32) -> int:
+    sizes = [] if size is None else ["--size", size]
+    fixed = ["--device", "cpu", "--num-threads", 1, "--model", "tiny", "--batch-size", 16, *sizes]
+    status = train_classifier.main([str(argument) for argument in [*fixed, *arguments]])
+    assert isinstance(status, int)
+    return status
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    model = torch.load(path, weights_only=True)["model"]
+    assert isinstance(model, dict)
+    return model
+
+
+# --- The command ---
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--blur-pool", "--amp", "bf16", "--no-channels-last", "--schedule", "triangle"),
+        ("--label-smoothing", 0, "--order", "quasi_random", "--data-device", "cpu", "--amp", "fp32"),
+    ],
+)
+def test_an_epoch_prints_and_logs_top1_speed_and_waiting(
+    options: tuple[object, ...], photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train, val = photographs / "train.lmdb", photographs / "val.lmdb"
+    assert run(train, "--val", val, "--epochs", 2, "--log-json", tmp_path / "log.jsonl", *options) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"tiny on cpu, (float32|bfloat16): 48 images of 4 classes, 3 steps of 16", lines[0])
+    entries = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [entry["epoch"] for entry in entries] == [1, 2]
+    for line, entry in zip(lines[1:], entries, strict=True):
+        assert re.fullmatch(
+            r"epoch \d/2  loss \d\.\d{3}  top-1 \d+\.\d\d%  [\d,]+ images/s \(\d+% waiting for data\)", line
+        )
+        assert f"top-1 {entry['top1']:.2%}" in line
+        assert entry["images"] == 48
+        assert entry["images_per_s"] == pytest.approx(48 / entry["seconds"])
+        assert 0 <= entry["data_share"] <= 1
+        assert (entry["top1"] * 24) == pytest.approx(round(entry["top1"] * 24))
+
+
+def test_it_learns_to_tell_photographs(photographs: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    train, val = photographs / "train.lmdb", photographs / "val.lmdb"
+    assert run(train, "--val", val, "--epochs", 8, "--warmup", 2, "--lr", 1, "--log-json", log) == 0
+
+    last = json.loads(log.read_text().splitlines()[-1])
+    assert last["top1"] >= 0.5, "chance is 0.25"
+
+
+def test_thumbnails_train_at_their_own_size(thumbnails: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(thumbnails, "--preset", "cifar", "--epochs", 1, "--limit-steps", 2, size=None) == 0
+
+    first, second = capsys.readouterr().out.splitlines()
+    assert "64 images of 10 classes, 2 steps of 16" in first
+    assert "top-1" not in second
+
+
+def test_presets_are_defaults_that_options_override() -> None:
+    options = train_classifier.parse_options(["db", "--preset", "cifar", "--epochs", "3", "--label-smoothing", "0"])
+    assert (options.size, options.batch_size, options.schedule) == (32, 512, "triangle")
+    assert (options.epochs, options.label_smoothing, options.lr) == (3, 0.0, 0.25)
+    assert train_classifier.parse_options(["db"]).size == 224
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_does_not(photographs: Path, tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        options = ("--epochs", 1, "--limit-steps", 2, "--seed", seed, "--checkpoint", tmp_path / name)
+        assert run(photographs / "train.lmdb", *options) == 0
+    first, same, other = (weights(tmp_path / name)["fc.weight"] for name in "abc")
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+# --- Checkpoints ---
+
+
+def test_a_resumed_run_ends_where_an_unbroken_one_does(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (photographs / "train.lmdb", "--epochs", 3, "--limit-steps", 2, "--checkpoint")
+    assert run(*options, tmp_path / "unbroken.pt") == 0
+
+    with monkeypatch.context() as patch:
+
+        def save_and_stop(path: Path, **content: object) -> None:
+            save_checkpoint(path, **content)  # type: ignore[arg-type]
+            raise KeyboardInterrupt
+
+        patch.setattr(train_classifier, "save_checkpoint", save_and_stop)
+        assert run(*options, tmp_path / "broken.pt") == 130
+    assert "continue with --resume" in capsys.readouterr().err
+    assert run(*options, tmp_path / "broken.pt", "--resume") == 0
+    assert "after epoch 1" in capsys.readouterr().out
+
+    unbroken, resumed = weights(tmp_path / "unbroken.pt"), weights(tmp_path / "broken.pt")
+    for key, value in unbroken.items():
+        assert torch.equal(value, resumed[key]), key
+    assert run(*options, tmp_path / "unbroken.pt") == 1
+    assert "exists. Continue it with --resume" in capsys.readouterr().err
+    assert run(*options, tmp_path / "unbroken.pt", "--resume", "--blur-pool") == 1
+    assert "They must be equal to resume" in capsys.readouterr().err
+
+
+def test_the_state_of_a_gradient_scaler_comes_back(tmp_path: Path) -> None:
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    save_checkpoint(tmp_path / "a.pt", model=model, optimizer=optimizer, epoch=1, settings={}, scaler=scaler)
+    other = torch.amp.GradScaler("cpu", init_scale=2.0)
+    load_checkpoint(tmp_path / "a.pt", model=model, optimizer=optimizer, settings={}, scaler=other)
+    assert other.get_scale() == 8.0
+
+
+# --- Several processes ---
+
+
+def test_two_processes_share_the_data_and_end_with_one_model(photographs: Path, tmp_path: Path) -> None:
+    """Each step's images are those of one process with twice the batch, so are the epoch's counts and scores."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(SCRIPT)]
+    options = [
+        str(photographs / "train.lmdb"), "--val", str(photographs / "val.lmdb"), "--model", "tiny", "--size", "32",
+        "--batch-size", "8", "--epochs", "1", "--device", "cpu", "--log-json", str(tmp_path / "log.jsonl"),
+        "--checkpoint", str(tmp_path / "run.pt"),
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    child = subprocess.run([*command, *options], capture_output=True, text=True, timeout=240, env=environment)
+
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.count("epoch 1/1") == 1
+    assert "tiny on 2 x cpu, float32: 48 images of 4 classes, 3 steps of 16" in child.stdout
+    (line,) = (tmp_path / "log.jsonl").read_text().splitlines()
+    entry = json.loads(line)
+    assert entry["images"] == 48
+    assert (entry["top1"] * 24) == pytest.approx(round(entry["top1"] * 24))
+    assert weights(tmp_path / "run.pt").keys() == weights_of_one(photographs, tmp_path).keys()
+
+
+def weights_of_one(photographs: Path, folder: Path) -> dict[str, torch.Tensor]:
+    assert run(photographs / "train.lmdb", "--epochs", 1, "--limit-steps", 1, "--checkpoint", folder / "one.pt") == 0
+    return weights(folder / "one.pt")
+
+
+# --- Bad input ---
+
+
+def test_datasets_that_do_not_suit_are_named(
+    photographs: Path, thumbnails: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lmdbloader.write([{"image": np.zeros((8, 8, 3), np.uint8)}], tmp_path / "images.lmdb")
+    assert run(tmp_path / "images.lmdb") == 1
+    assert "1 samples of image; expected image and label. Convert with --layout classes." in capsys.readouterr().err
+    assert run(photographs / "train.lmdb", "--val", thumbnails) == 1
+    assert "other classes than" in capsys.readouterr().err
+    assert run(photographs / "train.lmdb", "--batch-size", 64, "--epochs", 1) == 1
+    assert "smaller than one batch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "abacus", "meta"])
+def test_a_device_that_is_not_there_is_named(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train_classifier.main(["db", "--device", device]) == 1
+    assert f"train_classifier: {device}: " in capsys.readouterr().err
+
+
+def test_each_process_of_a_node_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert train_classifier.choose_device("auto") == torch.device("cuda", 1)
+    assert chosen == [torch.device("cuda", 1)]
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(OptionError, match="there are 2 CUDA devices here"):
+        train_classifier.choose_device("cuda")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--epochs", "0"],
+        ["--lr", "0"],
+        ["--lr", "nan"],
+        ["--weight-decay", "-1"],
+        ["--label-smoothing", "1"],
+        ["--resume"],
+        ["--preset", "mnist"],
+    ],
+)
+def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        train_classifier.main(["db", *arguments])
+    assert exit_info.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
