@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from s3_server import Buckets, NoRanges, serve
 from tars import png, tar_bytes
 
 from lmdbloader.errors import OptionError, SourceError
-from lmdbloader.sources import Listing, fetch, list_sources, locate, read
+from lmdbloader.sources import Listing, Span, fetch, list_sources, locate, read
+from lmdbloader.sources.remote import read_remote
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -190,3 +194,13 @@ def test_plain_http_serves_folders_but_no_parts_of_files() -> None:
         tar = list_sources(locate(f"{url}/set/x.tar")).sources[0]
         with pytest.raises(OSError, match="does not serve parts of files; copy it to a disk first"):
             read(tar.file)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 300_000), st.integers(0, 90_000)), max_size=12))
+def test_parts_of_files_are_right_whichever_of_them_come_together(parts: list[tuple[str, int, int]]) -> None:
+    filesystem = fsspec.filesystem("memory")
+    data = {name: np.random.default_rng(ord(name)).bytes(400_000) for name in "ab"}
+    filesystem.pipe({f"/parts/{name}": value for name, value in data.items()})
+    files = [Span(f"memory://parts/{name}".encode(), start, nbytes) for name, start, nbytes in parts]
+    expected = [data[name][start : start + nbytes] for name, start, nbytes in parts]
+    assert read_remote([*files, b"memory://parts/a"]) == [*expected, data["a"]]

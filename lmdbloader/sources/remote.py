@@ -183,65 +183,45 @@ def read_remote(files: Sequence[File]) -> list[bytes | Exception]:
     Args:
         files: Whole files, or parts: parts that lie close together come by one request.
     """
-    ranges = _merge(files)
-    opened = [_try_open(file.path if isinstance(file, Span) else file) for file in ranges]
-    fetched: list[Any] = [place if isinstance(place, Exception) else None for place in opened]
-    groups: dict[int, list[int]] = {}
-    for i, place in enumerate(opened):
-        if not isinstance(place, Exception):
-            groups.setdefault(id(place[0]), []).append(i)
-    for numbers in groups.values():
-        filesystem = opened[numbers[0]][0]  # type: ignore[index]
-        spans = [s if isinstance(s := ranges[i], Span) else None for i in numbers]
+    homes = _merge(files)
+    ranges = list(dict.fromkeys(homes.values()))
+    answers: dict[File, bytes | Exception] = {}
+    groups: dict[int, tuple[Any, list[tuple[File, str]]]] = {}
+    for wanted in ranges:
         try:
-            answers = filesystem.cat_ranges(
-                [opened[i][1] for i in numbers],  # type: ignore[index]
-                [s and s.start for s in spans],
-                [s and s.start + s.nbytes for s in spans],
+            filesystem, path = open_place(os.fsdecode(wanted.path if isinstance(wanted, Span) else wanted))
+            groups.setdefault(id(filesystem), (filesystem, []))[1].append((wanted, path))
+        except (OptionError, OSError) as error:
+            answers[wanted] = error
+    for filesystem, group in groups.values():
+        spans = [wanted if isinstance(wanted, Span) else None for wanted, _ in group]
+        try:
+            found = filesystem.cat_ranges(
+                [path for _, path in group],
+                [span and span.start for span in spans],
+                [span and span.start + span.nbytes for span in spans],
                 on_error="return",
             )
         except Exception as error:  # every service has errors of its own
-            answers = [error] * len(numbers)
-        for i, answer in zip(numbers, answers, strict=True):
-            fetched[i] = answer
-    by_range = dict(zip(ranges, fetched, strict=True))
-    return [_cut(file, whole, by_range[whole]) for file, whole in zip(files, _homes(files, ranges), strict=True)]
+            found = [error] * len(group)
+        answers.update(zip([wanted for wanted, _ in group], found, strict=True))
+    return [_cut(file, homes[file], answers[homes[file]]) for file in files]
 
 
-def _try_open(url: bytes) -> tuple[Any, str] | Exception:
-    try:
-        return open_place(os.fsdecode(url))
-    except (OptionError, OSError) as error:
-        return error
-
-
-def _merge(files: Sequence[File]) -> list[File]:
-    """Return what to ask for: whole files, and parts with what lies close behind them."""
-    merged: list[File] = [file for file in dict.fromkeys(files) if not isinstance(file, Span)]
-    last: Span | None = None
+def _merge(files: Sequence[File]) -> dict[File, File]:
+    """Return what to ask for to have each file: itself if it is whole, parts with what lies close behind them."""
+    homes: dict[File, File] = {file: file for file in files if not isinstance(file, Span)}
+    group: list[Span] = []
+    end = 0
     for span in sorted({f for f in files if isinstance(f, Span)}, key=lambda s: (s.path, s.start)):
-        end = span.start + span.nbytes
-        if last is not None and last.path == span.path and span.start <= last.start + last.nbytes + _GAP_NBYTES:
-            last = replace(last, nbytes=max(end, last.start + last.nbytes) - last.start)
-            merged[-1] = last
-        else:
-            last = span
-            merged.append(span)
-    return merged
-
-
-def _homes(files: Sequence[File], ranges: Sequence[File]) -> Iterator[File]:
-    """Yield the range that each file is in."""
-    spans = [r for r in ranges if isinstance(r, Span)]
-    for file in files:
-        if not isinstance(file, Span):
-            yield file
-        else:
-            yield next(
-                r
-                for r in spans
-                if r.path == file.path and r.start <= file.start and file.start + file.nbytes <= r.start + r.nbytes
-            )
+        if group and (group[0].path != span.path or span.start > end + _GAP_NBYTES):
+            homes.update(dict.fromkeys(group, replace(group[0], nbytes=end - group[0].start)))
+            group = []
+        end = max(end, span.start + span.nbytes) if group else span.start + span.nbytes
+        group.append(span)
+    if group:
+        homes.update(dict.fromkeys(group, replace(group[0], nbytes=end - group[0].start)))
+    return homes
 
 
 def _cut(file: File, whole: File, answer: bytes | Exception) -> bytes | Exception:
