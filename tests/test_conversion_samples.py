@@ -455,3 +455,47 @@ def test_the_manifest_says_how_it_was_made(out: Path) -> None:
     manifest = json.loads((out / "manifest.json").read_bytes())
     assert manifest["made_by"]["layout"] == "python"
     assert kinds(out) == {"x": "int", "y": "float"}
+
+
+class ImageFolder:
+    """What torchvision's ImageFolder is to a caller: PIL images with class numbers, by index only, and class names."""
+
+    def __init__(self, root: Path) -> None:
+        self.classes = sorted(p.name for p in root.iterdir())
+        self.samples = [(p, i) for i, name in enumerate(self.classes) for p in sorted((root / name).iterdir())]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[PilImage.Image, int]:
+        path, label = self.samples[index]
+        return PilImage.open(path).convert("RGB"), label
+
+
+def test_an_image_folder_keeps_its_labels_and_the_names_of_its_classes(tmp_path: Path, out: Path) -> None:
+    for number in range(6):
+        path = tmp_path / "root" / ("cat", "dog", "newt")[number % 3] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        PilImage.fromarray(np.full((5 + number, 7, 3), number, np.uint8)).save(path)
+    folder = ImageFolder(tmp_path / "root")
+    write(folder, out, fields=("image", "label"), classes={"label": folder.classes})
+    ds = LMDBDataset(out)
+    assert ds.classes == ("cat", "dog", "newt")
+    for (image, label), found in zip((folder[i] for i in range(6)), ds, strict=True):
+        assert found.label == label
+        np.testing.assert_array_equal(np.moveaxis(found.image.numpy(), 0, 2), np.asarray(image))
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ({"image": ["a"]}, "classes of 'image': expected one of the int fields: label"),
+        ({"label": "cat"}, "classes of 'label': 'cat'; expected different names"),
+        ({"label": ["a", "a"]}, "expected different names"),
+        ({"label": [1, 2]}, "expected different names"),
+    ],
+)
+def test_names_of_classes_that_make_no_sense(out: Path, classes: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        write([{"image": np.zeros((2, 2), np.uint8), "label": 0}], out, classes=classes)
+    assert not out.exists()

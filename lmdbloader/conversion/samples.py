@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast
@@ -34,6 +35,7 @@ def write(
     *,
     codec: str | Mapping[str, str] = "auto",
     fields: Mapping[str, FieldType | None] | Sequence[str] | None = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
     overwrite: bool = False,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Written:
@@ -48,6 +50,7 @@ def write(
         codec: "raw", "lz4" or "auto" (lz4 where it saves 10 % of the first samples), for all fields or field by field.
         fields: Names for tuples, in order; or a mapping from names to what they hold (`Image()`, `Array()` ...) where
             that should not be guessed.
+        classes: By int field, the names of its values from 0 on: {"label": folder.classes} of an ImageFolder.
         overwrite: Whether to replace a dataset that is there already, once the new one is complete.
         progress: Called with the number of samples written since the last call.
 
@@ -55,7 +58,8 @@ def write(
         What was written.
 
     Raises:
-        OptionError: A sample does not fit; the message names its number and field. Nothing is left behind.
+        OptionError: A sample does not fit; the message names its number and field. Nothing is left behind. Or names are
+            given of what is no int field.
         DestinationError: `path` is taken, locked or has no parent folder.
         DiskFullError: No room left.
 
@@ -72,6 +76,7 @@ def write(
     if not first:
         raise OptionError(f"{out}: there is nothing to write: `samples` is empty")
     schema = _infer_fields(first[0], fields)
+    names = _check_classes(schema, classes or {})
     schema = _choose_codecs(schema, first, codec)
     nbytes = sum(int(p.stored_nbytes.sum()) for p in _encode(schema, first, 0).payloads.values())
     total = _length(samples) or 4 * len(first)
@@ -89,7 +94,7 @@ def write(
             first = _take(iterator, writer.num_samples)
         # Somebody else may have made it meanwhile.
         check_destination(out, overwrite=overwrite)
-        return writer.finish(classes={}, made_by=made_by)
+        return writer.finish(classes=names, made_by=made_by)
 
 
 def _iterate(samples: Iterable[Any] | Indexable) -> Iterator[Any]:
@@ -176,6 +181,16 @@ def _values(sample: Any, names: tuple[str, ...] | None, number: int) -> dict[str
             f"sample {number} has {len(sample)} values, but fields names {len(names)}: {', '.join(names)}"
         )
     return dict(zip(names, sample, strict=True))
+
+
+def _check_classes(fields: Sequence[Field], classes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    labels = [f.name for f in fields if f.kind == "int"]
+    for name, names in classes.items():
+        if name not in labels:
+            raise OptionError(f"classes of {name!r}: expected one of the int fields: {', '.join(labels) or 'none'}")
+        if isinstance(names, str) or not all(isinstance(n, str) for n in names) or len(set(names)) != len(names):
+            raise OptionError(f"classes of {name!r}: {reprlib.repr(names)}; expected different names (str), in order")
+    return {name: tuple(names) for name, names in classes.items()}
 
 
 def _choose_codecs(fields: Sequence[Field], samples: Sequence[Any], codec: str | Mapping[str, str]) -> list[Field]:
