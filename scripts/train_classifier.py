@@ -9,8 +9,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from lmdbloader.classify import (
 )
 from lmdbloader.classify.models import MODEL_NAMES
 from lmdbloader.classify.precision import Precision, choose_precision
+from lmdbloader.classify.processes import choose_device, is_first, process_group, total, world_size
 from lmdbloader.errors import FormatError, LmdbloaderError, OptionError
 
 EPILOG = """\
@@ -80,6 +80,17 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--seed", type=int, default=0, help="of weights, order and augmentation (default: %(default)s)")
     add("--limit-steps", type=positive, metavar="N", help="at most N steps an epoch, for a quick try")
 
+    growing = parser.add_argument_group("images that grow during training (progressive resizing)")
+    add = growing.add_argument
+    add("--progressive", action="store_true", help="begin with smaller images, which the loader makes faster")
+    add("--initial-scale", type=rate, default=0.5, metavar="X", help="of the sides at first (default: %(default)s)")
+    add("--delay-fraction", type=share, default=0.5, metavar="X",
+        help="of the epochs before they grow (default: %(default)s)")  # fmt: skip
+    add("--finetune-fraction", type=share, default=0.2, metavar="X",
+        help="of the epochs at the end with full size (default: %(default)s)")  # fmt: skip
+    add("--size-increment", type=positive, default=4, metavar="PIXELS",
+        help="sizes are multiples of it (default: %(default)s)")  # fmt: skip
+
     data = parser.add_argument_group("data and devices")
     add = data.add_argument
     add("--order", choices=("random", "quasi_random"), default="random",
@@ -104,6 +115,8 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
             setattr(options, name, value)
     if options.resume and options.checkpoint is None:
         parser.error("--resume continues from a file: name it with --checkpoint FILE")
+    if options.progressive and RECIPES[options.preset].small_images:
+        parser.error(f"--progressive: the preset {options.preset} cuts its images and does not resize them")
     if options.label_smoothing >= 1:
         parser.error(f"argument --label-smoothing: must be below 1, not {options.label_smoothing}")
     return options
@@ -133,66 +146,6 @@ def rate(text: str) -> float:
     return number
 
 
-# --- Processes and devices ---
-
-
-@contextmanager
-def process_group(device: torch.device) -> Iterator[None]:
-    """Join the other processes that torchrun has started, if there are any."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield
-        return
-    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    try:
-        yield
-    finally:
-        distributed.destroy_process_group()
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device to train on; under torchrun each process of a node has its own.
-
-    Raises:
-        OptionError: There is no such device here.
-    """
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise OptionError(f"{name}: not a device; use auto, cpu, cuda or cuda:N.") from error
-    if device.type not in ("cpu", "cuda"):
-        raise OptionError(f"{name}: this script trains on cpu or cuda.")
-    if device.type == "cpu":
-        return device
-    device = torch.device("cuda", local_rank if device.index is None else device.index)
-    if device.index >= torch.cuda.device_count():
-        raise OptionError(f"{device}: there are {torch.cuda.device_count()} CUDA devices here; use --device cpu.")
-    torch.cuda.set_device(device)
-    return device
-
-
-def world_size() -> int:
-    return distributed.get_world_size() if distributed.is_initialized() else 1
-
-
-def is_first() -> bool:
-    return not distributed.is_initialized() or distributed.get_rank() == 0
-
-
-def total(*values: float, device: torch.device) -> list[float]:
-    """Return the sums of numbers over all processes."""
-    if world_size() == 1:
-        return list(values)
-    sums = torch.tensor(values, dtype=torch.float64, device=device)
-    distributed.all_reduce(sums)
-    return sums.tolist()
-
-
-# --- The run ---
-
-
 def open_labelled(path: Path) -> lmdbloader.LMDBDataset:
     """Open a dataset whose samples are an image and its label.
 
@@ -211,6 +164,23 @@ def open_labelled(path: Path) -> lmdbloader.LMDBDataset:
 def count_classes(dataset: lmdbloader.LMDBDataset) -> int:
     """Return the number of classes: of their names, else one more than the highest label."""
     return len(dataset.classes) or 1 + max(dataset.table.column("label").to_pylist())
+
+
+def progressive(options: argparse.Namespace) -> lmdbloader.ProgressiveResize | None:
+    """Return the schedule of image sizes, None where they stay.
+
+    Raises:
+        OptionError: A share is out of its range.
+    """
+    if not options.progressive:
+        return None
+    return lmdbloader.ProgressiveResize(
+        options.epochs,
+        initial_scale=options.initial_scale,
+        finetune_fraction=options.finetune_fraction,
+        delay_fraction=options.delay_fraction,
+        size_increment=options.size_increment,
+    )
 
 
 class Run:
@@ -241,8 +211,11 @@ class Run:
         groups = parameter_groups(self.model, options.weight_decay)
         self.optimizer = torch.optim.SGD(groups, lr=self.peak_rate, momentum=MOMENTUM, nesterov=True)
         self.scaler = self.precision.scaler()
+        self.schedule = progressive(options)
         transforms = self.recipe.training_transforms(options.size, self.precision.dtype)
-        self.loader = self._loader(self.dataset, transforms, order=options.order, drop_last=True)
+        self.loader = self._loader(
+            self.dataset, transforms, order=options.order, drop_last=True, resolution=self.schedule
+        )
         transforms = self.recipe.evaluation_transforms(options.size, self.precision.dtype)
         self.scored = None if validation is None else self._loader(validation, transforms, order="sequential")
         self.num_steps = min(len(self.loader), options.limit_steps or len(self.loader))
@@ -267,7 +240,7 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """What a resumed run must share."""
-        names = ("preset", "model", "size", "blur_pool", "epochs", "batch_size", "seed")
+        names = ("preset", "model", "size", "blur_pool", "epochs", "batch_size", "progressive", "seed")
         return {name: getattr(self.options, name) for name in names} | {"classes": self.num_classes}
 
     def resume(self) -> int:
@@ -290,6 +263,11 @@ class Run:
             settings=self.settings,
             scaler=self.scaler,
         )
+
+    def size(self, epoch: int) -> int:
+        """Return the height and width of the images in an epoch, 0 first."""
+        full = self.options.size
+        return full if self.schedule is None else self.schedule.size_at(epoch, (full, full))[0]
 
     def train(self, epoch: int) -> EpochResult:
         """Train for an epoch, 0 first; returns what all processes saw together."""
@@ -353,7 +331,7 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
         result = run.train(epoch)
         began = time.perf_counter()
         accuracy = run.score()
-        entry = epoch_entry(epoch + 1, result, accuracy, time.perf_counter() - began)
+        entry = epoch_entry(epoch + 1, run.size(epoch), result, accuracy, time.perf_counter() - began)
         if is_first():
             if options.checkpoint:
                 run.save(epoch + 1)
@@ -363,10 +341,13 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
             print(epoch_line(entry, options.epochs), flush=True)
 
 
-def epoch_entry(epoch: int, result: EpochResult, accuracy: Accuracy | None, seconds: float) -> dict[str, float]:
+def epoch_entry(
+    epoch: int, size: int, result: EpochResult, accuracy: Accuracy | None, seconds: float
+) -> dict[str, float]:
     """Return what the log says of an epoch, of all processes together."""
     entry = {
         "epoch": epoch,
+        "size": size,
         "loss": result.loss,
         "images": result.num_images,
         "seconds": result.seconds,
@@ -380,7 +361,7 @@ def epoch_entry(epoch: int, result: EpochResult, accuracy: Accuracy | None, seco
 
 def epoch_line(entry: dict[str, float], num_epochs: int) -> str:
     """Return what is printed after an epoch."""
-    parts = [f"epoch {entry['epoch']}/{num_epochs}", f"loss {entry['loss']:.3f}"]
+    parts = [f"epoch {entry['epoch']}/{num_epochs}", f"{entry['size']} px", f"loss {entry['loss']:.3f}"]
     if "top1" in entry:
         parts.append(f"top-1 {entry['top1']:.2%}")
     parts.append(f"{entry['images_per_s']:,.0f} images/s ({entry['data_share']:.0%} waiting for data)")

@@ -18,6 +18,8 @@ from demos.class_folders import make_class_folders
 
 import lmdbloader
 from lmdbloader.checkpoints import load_checkpoint, save_checkpoint
+from lmdbloader.classify import ResNet
+from lmdbloader.classify.processes import choose_device
 from lmdbloader.errors import OptionError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,7 +96,7 @@ def test_an_epoch_prints_and_logs_top1_speed_and_waiting(
     assert [entry["epoch"] for entry in entries] == [1, 2]
     for line, entry in zip(lines[1:], entries, strict=True):
         assert re.fullmatch(
-            r"epoch \d/2  loss \d\.\d{3}  top-1 \d+\.\d\d%  [\d,]+ images/s \(\d+% waiting for data\)", line
+            r"epoch \d/2  32 px  loss \d\.\d{3}  top-1 \d+\.\d\d%  [\d,]+ images/s \(\d+% waiting for data\)", line
         )
         assert f"top-1 {entry['top1']:.2%}" in line
         assert entry["images"] == 48
@@ -134,6 +136,26 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not(photographs: 
     first, same, other = (weights(tmp_path / name)["fc.weight"] for name in "abc")
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
+
+
+def test_images_grow_from_epoch_to_epoch(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[int] = []
+    forward = ResNet.forward
+
+    def watched(self: ResNet, images: torch.Tensor) -> torch.Tensor:
+        seen.append(images.shape[-1])
+        return forward(self, images)
+
+    monkeypatch.setattr(ResNet, "forward", watched)
+    growing = ("--progressive", "--delay-fraction", 0.25, "--finetune-fraction", 0.25, "--size-increment", 8)
+    options = ("--epochs", 4, "--limit-steps", 1, "--log-json", tmp_path / "log.jsonl")
+    assert run(photographs / "train.lmdb", *growing, *options, size=64) == 0
+    assert seen == [32, 32, 48, 64]
+    assert [json.loads(line)["size"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == seen
+    assert run(photographs / "train.lmdb", "--progressive", "--delay-fraction", 0.9) == 1
+    assert "together at most 1" in capsys.readouterr().err
 
 
 # --- Checkpoints ---
@@ -232,11 +254,11 @@ def test_each_process_of_a_node_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert train_classifier.choose_device("auto") == torch.device("cuda", 1)
+    assert choose_device("auto") == torch.device("cuda", 1)
     assert chosen == [torch.device("cuda", 1)]
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(OptionError, match="there are 2 CUDA devices here"):
-        train_classifier.choose_device("cuda")
+        choose_device("cuda")
 
 
 @pytest.mark.parametrize(
@@ -249,6 +271,7 @@ def test_each_process_of_a_node_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch)
         ["--label-smoothing", "1"],
         ["--resume"],
         ["--preset", "mnist"],
+        ["--progressive", "--preset", "cifar"],
     ],
 )
 def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

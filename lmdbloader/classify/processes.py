@@ -1,0 +1,70 @@
+"""The processes of one run, as torchrun starts them: their devices, their group, and sums over all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import distributed
+
+from lmdbloader.errors import OptionError
+
+__all__ = ["choose_device", "is_first", "process_group", "total", "world_size"]
+
+
+@contextmanager
+def process_group(device: torch.device) -> Iterator[None]:
+    """Join the other processes that torchrun has started, if there are any."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield
+        return
+    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device to train on; under torchrun each process of a node has its own.
+
+    Raises:
+        OptionError: There is no such device here.
+    """
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise OptionError(f"{name}: not a device; use auto, cpu, cuda or cuda:N.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise OptionError(f"{name}: this script trains on cpu or cuda.")
+    if device.type == "cpu":
+        return device
+    device = torch.device("cuda", local_rank if device.index is None else device.index)
+    if device.index >= torch.cuda.device_count():
+        raise OptionError(f"{device}: there are {torch.cuda.device_count()} CUDA devices here; use --device cpu.")
+    torch.cuda.set_device(device)
+    return device
+
+
+def world_size() -> int:
+    """Return the number of processes."""
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def is_first() -> bool:
+    """Return whether this is the process that prints and writes files."""
+    return not distributed.is_initialized() or distributed.get_rank() == 0
+
+
+def total(*values: float, device: torch.device) -> list[float]:
+    """Return the sums of numbers over all processes."""
+    if world_size() == 1:
+        return list(values)
+    sums = torch.tensor(values, dtype=torch.float64, device=device)
+    distributed.all_reduce(sums)
+    return [float(value) for value in sums]
