@@ -188,3 +188,16 @@ def test_the_loader_is_compared_with_the_others_and_with_the_machine(tmp_path: P
     assert threads[1][2] == "1.00"
     for section in ("pairs", "references", "crops", "threads"):
         assert all(row[-1] > 0 for row in found[section])
+
+
+def test_images_are_compared_with_the_folder_and_with_decoding(tmp_path: Path) -> None:
+    text, found = run("images.py", tmp_path, "--markdown", "--sections", "speed", "disk")
+    speed, disk = tables(text)
+    names = ["folder, Pillow", "LMDB of the files, Pillow", "decoding whole files only", "original", "jpg", "raw256"]
+    assert [(row[0], row[1]) for row in speed[1:]] == [(name, size) for size in ("64", "32") for name in names]
+    assert {row[5] for row in speed[1:] if row[0] == names[0]} == {"1.00"}
+    assert {row[6] for row in speed[1:] if row[0] == names[2]} == {"1.00"}
+    assert all(figure[-1] > 0 for figure in found["speed"])
+    small = next(value for name, value in found["disk"].items() if name.startswith("32x32"))
+    assert 1 < small < 1.2  # of 500 images only; of 50,000 it is less
+    assert len(disk) == 1 + len(found["disk"])
