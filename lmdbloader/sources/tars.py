@@ -119,9 +119,9 @@ class _Shards:
         for member in _members(file, where):
             name = _checked(member, where)
             parts = _KEY.fullmatch(name)
-            if parts is None or not member.isreg():
+            if parts is None or not _is_plain(member):
                 if not member.isdir():
-                    reason = "not a regular file" if not member.isreg() else "no key and extension in its name"
+                    reason = "no key and extension in its name" if _is_plain(member) else "not a regular file"
                     self.ignored.append((as_text(start) + name, reason))
                 continue
             if parts[1] != key:
@@ -187,7 +187,7 @@ def _refuse_scattered(file: IO[bytes], where: str, suspects: set[int]) -> None:
     file.seek(0)
     for member in _members(file, where):
         parts = _KEY.fullmatch(_checked(member, where))
-        if parts is None or not member.isreg() or parts[1] == key:
+        if parts is None or not _is_plain(member) or parts[1] == key:
             continue
         key = parts[1]
         if key in finished:
@@ -197,6 +197,11 @@ def _refuse_scattered(file: IO[bytes], where: str, suspects: set[int]) -> None:
             )
         if hash(key) in suspects:
             finished.add(key)
+
+
+def _is_plain(member: tarfile.TarInfo) -> bool:
+    """Return whether a member's content lies in the tar as it is: of a sparse file only parts do."""
+    return member.isreg() and not member.issparse()
 
 
 def _checked(member: tarfile.TarInfo, where: str) -> str:
