@@ -14,7 +14,7 @@ import lmdb
 import numpy as np
 import pytest
 from PIL import Image
-from s3_server import serve
+from s3_server import NoRanges, serve
 from tars import png, save_tar, tar_bytes
 
 import lmdbloader
@@ -253,3 +253,28 @@ def test_nothing_of_the_place_is_in_the_manifest(out: Path, memory: Any) -> None
     text = json.dumps(json.loads((out / "manifest.json").read_text()))
     assert "memory" not in text
     assert "bucket" not in text
+
+
+def test_a_subset_of_a_tar_keeps_images_and_labels_together(tmp_path: Path, out: Path) -> None:
+    members = [(f"{i}.{e}", png(i) if e == "png" else b"%d" % i) for i in range(30) for e in ("png", "cls")]
+    convert(save_tar(tmp_path / "a.tar", *members), out, subset=7, seed=3)
+    labels = [s.label for s in lmdbloader.LMDBDataset(out)]
+    assert len(labels) == 7
+    assert labels == sorted(labels)
+    assert labels != list(range(7))
+    assert column(out, "source") == [f"{label}.png" for label in labels]
+    for label, found in zip(labels, images(out), strict=True):
+        np.testing.assert_array_equal(found, decode_image(png(label)))
+
+
+def test_where_no_time_of_change_is_told_the_content_is_compared(out: Path) -> None:
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'lmdbloader[remote]'")
+    files = {"set/1.ppm": b"P6 2 2 255 " + bytes(12), "set/2.ppm": b"P6 2 2 255 " + bytes(12)}
+    with serve({"files": files}, NoRanges) as (url, requests):
+        assert convert(f"{url}/set", out).num_samples == 2
+        del requests[:]
+        assert convert(f"{url}/set", out).was_finished
+        assert "GET /set/2.ppm" in requests
+        files["set/2.ppm"] = b"P6 2 2 255 " + bytes(11) + b"x"
+        with pytest.raises(lmdbloader.errors.DestinationError, match="made from other inputs"):
+            convert(f"{url}/set", out)
