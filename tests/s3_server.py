@@ -99,6 +99,7 @@ class NoRanges(Handler):
 
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path).lstrip("/")
+        self.requests.append(f"{self.command} {self.path}")
         objects = self.buckets["files"]
         if path in objects:
             self._send(200, objects[path], {})

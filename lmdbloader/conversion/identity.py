@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from lmdbloader import __version__
+from lmdbloader.conversion.pool import make_tasks
 from lmdbloader.conversion.tasks import Recipe, hash_files
 from lmdbloader.errors import CorruptError, DestinationError, FormatError
 from lmdbloader.format import (
     MANIFEST_FILE,
 )
 from lmdbloader.manifest import Manifest
-from lmdbloader.sources import Listing, Source
+from lmdbloader.sources import Listing, Sources
 from lmdbloader.store import Reader, is_dataset, read_manifest
 
 
@@ -92,8 +93,8 @@ def _changed_since(target: Path, listing: Listing) -> bool:
     return any(max((info := os.stat(p)).st_mtime_ns, info.st_ctime_ns) >= made for p in paths)
 
 
-def _content(sources: Iterable[Source]) -> str:
+def _content(sources: Sources) -> str:
     content = ContentHash()
-    for source in sources:
-        content.add([hash_files(source)])
+    for task in make_tasks(sources):
+        content.add(hash_files(task))
     return str(content)

@@ -118,12 +118,14 @@ def convert_sources(recipe: Recipe, sources: Sequence[Source]) -> Iterator[Part]
         yield _pack(recipe, gathered, hashes, skipped, done, nbytes)
 
 
-def hash_files(source: Source) -> int:
-    """Return the hash of a source's files that `Part.file_hashes` holds; 0 where one cannot be read."""
+def hash_files(sources: Sequence[Source]) -> list[int]:
+    """Return the hashes of sources' files that `Part.file_hashes` holds; 0 where one cannot be read."""
     hashes: list[int] = []
-    with contextlib.suppress(ImageError):
-        read_files(source, hashes)
-    return hashes[0]
+    fetched = fetch(sources)
+    for source in sources:
+        with contextlib.suppress(ImageError):
+            read_files(source, hashes, fetched)
+    return hashes
 
 
 @dataclass(frozen=True, slots=True)
