@@ -133,7 +133,11 @@ def is_jpeg(data: bytes | bytearray | memoryview) -> bool:
 
 
 def decode_image(
-    data: bytes | bytearray | memoryview, policy: DecodePolicy = DecodePolicy(), *, name: str = "<bytes>"
+    data: bytes | bytearray | memoryview,
+    policy: DecodePolicy = DecodePolicy(),
+    *,
+    name: str = "<bytes>",
+    at_least: tuple[int, int] | None = None,
 ) -> Pixels:
     """Decode one image file's bytes: PNG, JPEG, BMP, GIF, TIFF, WebP, PBM, PGM or PPM.
 
@@ -141,6 +145,7 @@ def decode_image(
         data: The whole file's content.
         policy: What to do with transparency and with very large images.
         name: What error messages call the image.
+        at_least: (height, width) that is enough; a larger JPEG may then be decoded to a half of its size or less.
 
     Returns:
         A new C-contiguous array (height, width, channels) of uint8 or uint16 with 1 (grey) or 3 (RGB) channels.
@@ -152,18 +157,23 @@ def decode_image(
     [[[1, 2, 3]], [[4, 5, 6]]]
     """
     header = _accepted_header(data, policy, name)
+    upright = (header.width, header.height) if header.orientation >= 5 else (header.height, header.width)
+    sizes = {upright}
     try:
-        pixels = header.decode()
+        if at_least is None or header.decode_smaller is None:
+            pixels = header.decode()
+        else:
+            pixels = header.decode_smaller(*(at_least if header.orientation < 5 else at_least[::-1]))
+            sizes |= {(-(-upright[0] * k // 8), -(-upright[1] * k // 8)) for k in range(1, 8)}
         if header.alpha:
             colors, alpha = pixels[:, :, :-1], pixels[:, :, -1:]
             pixels = _over_white(colors, alpha) if policy.alpha == "white" else colors
         pixels = _rotate(pixels, header.orientation)
     except MemoryError as error:
         raise ImageError(name, f"not enough memory for {header.width}x{header.height} pixels") from error
-    expected = (header.width, header.height) if header.orientation >= 5 else (header.height, header.width)
-    if pixels.shape != (*expected, header.channels) or pixels.dtype != header.dtype:
+    if pixels.shape[:2] not in sizes or pixels.shape[2] != header.channels or pixels.dtype != header.dtype:
         raise ImageError(
-            name, f"decoded to {pixels.dtype} {pixels.shape}; its header promised {header.dtype} {expected}"
+            name, f"decoded to {pixels.dtype} {pixels.shape}; its header promised {header.dtype} {upright}"
         )
     return pixels
 

@@ -16,10 +16,11 @@ from skimage import data as photographs
 
 import lmdbloader
 from lmdbloader.codecs import unpack_jpeg
-from lmdbloader.conversion.storage import draw, make_storage, shrink
+from lmdbloader.conversion.storage import Storage, decode_to_size, draw, make_storage, shrink
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.format import CODEC_NAMES
-from lmdbloader.images import decode_image
+from lmdbloader.images import DecodePolicy, decode_image
+from lmdbloader.resize import psnr_between
 
 PHOTOGRAPH = photographs.astronaut()[:120, :160]
 NOTHING: dict[str, Any] = dict.fromkeys(
@@ -65,7 +66,7 @@ def check_pixels(dataset: lmdbloader.LMDBDataset, src: Path) -> None:
     for i, sample in enumerate(dataset):
         path = src / str(dataset.reader.source(i))
         data = path.read_bytes()
-        expected = decode_image(data, lmdbloader.images.DecodePolicy("drop"))
+        expected = decode_image(data, DecodePolicy("drop"))
         if path.name == "b.jpg":
             expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
         np.testing.assert_array_equal(np.moveaxis(sample.image.numpy(), 0, 2), expected, err_msg=path.name)
@@ -149,9 +150,30 @@ def test_large_images_shrink_and_small_ones_stay_as_they_are(src: Path, tmp_path
 
 def test_an_outlier_among_photographs(tmp_path: Path) -> None:
     outlier = np.tile(photographs.coffee(), (8, 8, 1))[:2848, :4288]
-    assert shrink(outlier, 384).shape == (255, 384, 3)
-    assert shrink(outlier.transpose(1, 0, 2), 384).shape == (384, 255, 3)
-    assert shrink(np.zeros((1, 900, 1), np.uint16), 100).shape == (1, 100, 1)
+    data = save(tmp_path / "a.jpg", outlier, quality=90)
+    storage = Storage(max_resolution=384)
+    found = decode_to_size(storage, data, DecodePolicy(), "a.jpg")
+    # Decoded to half its size or less first, it looks as if shrunk from all of it.
+    whole = shrink(np.asarray(Image.open(tmp_path / "a.jpg")), 255, 384)
+    assert found.shape == whole.shape == (255, 384, 3)
+    assert psnr_between(found, whole) > 38
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = save(tmp_path / "b.jpg", outlier, quality=90, exif=exif)
+    upright = decode_to_size(storage, turned, DecodePolicy(), "b.jpg")
+    assert psnr_between(upright, np.ascontiguousarray(np.rot90(found, -1))) > 45
+    assert shrink(np.zeros((1, 900, 1), np.uint16), 1, 100).shape == (1, 100, 1)
+    damaged = data[: len(data) // 2] + data[len(data) // 2 + 100 :]
+    with pytest.raises(ImageError, match=r"^c\.jpg: the JPEG data is damaged"):
+        decode_to_size(storage, damaged, DecodePolicy(), "c.jpg")
+
+
+def test_what_no_jpeg_can_hold_stays_pixels(tmp_path: Path) -> None:
+    for side in (65500, 65501):
+        save(tmp_path / "src" / f"{side}.png", np.zeros((1, side), np.uint8))
+    dataset = convert(tmp_path / "src", tmp_path / "out", write_mode="jpg")
+    assert [CODEC_NAMES[c] for c in dataset.reader.index.arrays["image.codec"].tolist()] == ["jpeg", "lz4"]
+    assert [sample.image.shape for sample in dataset] == [(1, 1, 65500), (1, 1, 65501)]
 
 
 def test_sixteen_bits_are_never_jpeg(tmp_path: Path) -> None:
@@ -188,7 +210,7 @@ REFUSED = [
     ({"write_mode": "jpg", "compress_probability": 0.5}, "--compress-probability has no effect"),
     ({"write_mode": "jpg", "jpeg_quality": 0}, "jpeg_quality 0: expected 1 to 100"),
     ({"write_mode": "proportion", "compress_probability": 1.5}, "compress_probability 1.5: expected 0 to 1"),
-    ({"max_resolution": 0}, "max_resolution 0: expected 1 to 65535"),
+    ({"max_resolution": 0}, "max_resolution 0: expected 1 to 65500"),
     ({"seed": -1}, "seed -1: expected"),
     ({"write_mode": "jpg", "scale": 2}, "write mode 'jpg' with pairs"),
     ({"max_resolution": 50, "scale": 2}, "--max-resolution with pairs"),

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lmdbloader.codecs import Payloads, checksum, encode_image, encode_many, join
 from lmdbloader.conversion.attached import add_values, parse_attached
 from lmdbloader.conversion.pairs import check_alignment, pair_scale
-from lmdbloader.conversion.storage import Storage, encode_as_jpeg, keep_file, shrink
+from lmdbloader.conversion.storage import Storage, decode_to_size, encode_as_jpeg, keep_file
 from lmdbloader.conversion.values import image_geometry
 from lmdbloader.errors import ImageError
 from lmdbloader.format import TILE_SIZE, TILED_ABOVE_NBYTES, Field
@@ -183,9 +183,9 @@ def _decode(recipe: Recipe, source: Source, data: bytes, lr_data: bytes | None =
     """Return whole images by field, and the scale of the first field to the last."""
     if lr_data is not None:
         return _decode_checked_pair(recipe, source, data, lr_data)
-    image = decode_image(data, recipe.policy, name=source.name)
     if recipe.scale is None:
-        return {"image": shrink(image, recipe.storage.max_resolution)}, 1
+        return {"image": decode_to_size(recipe.storage, data, recipe.policy, source.name)}, 1
+    image = decode_image(data, recipe.policy, name=source.name)
     if min(image.shape[:2]) < recipe.scale:
         raise ImageError(
             source.name, f"{image.shape[1]}x{image.shape[0]} pixels are less than one pixel at scale {recipe.scale}"

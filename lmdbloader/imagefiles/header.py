@@ -29,6 +29,8 @@ class ImageHeader:
         alpha: Whether the file carries transparency of any kind.
         orientation: EXIF orientation, 1 to 8, that is still to be applied.
         decode: Returns the pixels as (height, width, channels) or, with alpha, (height, width, channels + 1).
+        decode_smaller: The same with fewer pixels but at least so many rows and columns, for less work; None where the
+            kind of file has no such thing.
     """
 
     height: int
@@ -38,6 +40,7 @@ class ImageHeader:
     alpha: bool
     orientation: int
     decode: Callable[[], Pixels]
+    decode_smaller: Callable[[int, int], Pixels] | None = None
 
 
 def exif_orientation(exif: bytes) -> int:

@@ -45,6 +45,7 @@ def read_header(data: memoryview, name: str) -> ImageHeader:
         alpha=False,
         orientation=frame.orientation,
         decode=lambda: _decode(data, frame, name),
+        decode_smaller=lambda height, width: _decode(data, frame, name, (height, width)),
     )
 
 
@@ -105,9 +106,12 @@ def _read_frame_size(body: bytes, name: str) -> tuple[int, int, int]:
     return height, width, num_components
 
 
-def _decode(data: memoryview, frame: _Frame, name: str) -> Pixels:
+def _decode(data: memoryview, frame: _Frame, name: str, at_least: tuple[int, int] | None = None) -> Pixels:
+    # Half the size is the largest of libjpeg's smaller transforms that takes less time.
+    smaller = {} if at_least is None else {"min_height": at_least[0], "min_width": at_least[1], "min_factor": 2}
+    colorspace = _COLORSPACES[frame.num_components]
     try:
-        pixels: Pixels = simplejpeg.decode_jpeg(data, colorspace=_COLORSPACES[frame.num_components], strict=True)
+        pixels: Pixels = simplejpeg.decode_jpeg(data, colorspace=colorspace, strict=True, **smaller)
     except Exception as error:  # libjpeg's complaints about hostile bytes arrive as several types
         raise ImageError(name, f"the JPEG data is damaged: {error}") from error
     if frame.num_components == 4:
