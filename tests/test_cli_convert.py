@@ -72,6 +72,7 @@ def test_it_says_what_it_made(src: Path, out: Path, capsys: Capture) -> None:
     assert lines[2].startswith(f"{out}: 18 samples in ")
     assert lines[3].split() == ["pixels", "4.2", "KiB,", "stored", "as", "4.2", "KiB", "(36", "raw)"]
     assert lines[4].lstrip().startswith("data.mdb ") and " x the payload; index.arrow " in lines[4]
+    assert lines[5] == "  longer side in pixels, and how many: to 8: 18"
     assert len(lmdbloader.LMDBDataset(out)) == 18
 
 
@@ -92,10 +93,10 @@ def test_options_reach_the_conversion(src: Path, out: Path) -> None:
         "storage": {
             "mode": "raw",
             "max_resolution": None,
-            "jpeg_quality": 90,
-            "compress_probability": 0.5,
+            "jpeg_quality": None,
+            "compress_probability": None,
             "smart_threshold": None,
-            "seed": 0,
+            "seed": None,
         },
     }
 
@@ -128,6 +129,11 @@ def test_splits_become_datasets_with_common_labels(src: Path, out: Path, tmp_pat
     assert [sample.label for sample in train] == [0, 0, 0, 1, 1, 1]
     assert [sample.label for sample in val] == [1, 1, 1, 2, 2, 2]
     assert "train.lmdb" in capsys.readouterr().out
+    (splits / "devkit" / "docs").mkdir(parents=True)  # holds no images
+    assert main(["convert", str(splits), str(out), "--split", "--workers", "1"]) == 0
+    assert capsys.readouterr().out.count("nothing to do") == 2
+    assert main(["convert", str(splits), str(out / "val.lmdb"), "--split"]) == 1
+    assert "is a dataset. With --split" in capsys.readouterr().err
     assert main(["convert", str(src), str(out), "--split"]) == 1
     assert "holds no folders like train/ and val/" in capsys.readouterr().err
     with pytest.raises(SystemExit):

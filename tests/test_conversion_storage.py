@@ -16,15 +16,16 @@ from skimage import data as photographs
 
 import lmdbloader
 from lmdbloader.codecs import unpack_jpeg
+from lmdbloader.conversion import pool
 from lmdbloader.conversion.storage import Storage, decode_to_size, draw, make_storage, shrink
-from lmdbloader.errors import ImageError, OptionError
+from lmdbloader.errors import DestinationError, ImageError, OptionError
 from lmdbloader.format import CODEC_NAMES
 from lmdbloader.images import DecodePolicy, decode_image
 from lmdbloader.resize import psnr_between
 
 PHOTOGRAPH = photographs.astronaut()[:120, :160]
 NOTHING: dict[str, Any] = dict.fromkeys(
-    ("max_resolution", "jpeg_quality", "compress_probability", "smart_threshold")
+    ("max_resolution", "jpeg_quality", "compress_probability", "smart_threshold", "seed")
 )  # fmt: skip
 
 
@@ -121,7 +122,8 @@ def test_smart_goes_by_the_bytes_of_the_pixels(tmp_path: Path) -> None:
     assert [CODEC_NAMES[c] for c in codes.tolist()] == ["raw", "jpeg"]
 
 
-def test_proportion_depends_on_the_seed_and_on_no_worker(tmp_path: Path) -> None:
+def test_proportion_depends_on_the_seed_and_on_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "TASK_SOURCES", 60)  # so that there is something for two workers to do
     for i in range(200):
         save(tmp_path / "src" / f"{i}.png", PHOTOGRAPH[i % 50 : i % 50 + 9, i % 99 : i % 99 + 12])
     options: Any = {"write_mode": "proportion", "compress_probability": 0.3}
@@ -130,6 +132,8 @@ def test_proportion_depends_on_the_seed_and_on_no_worker(tmp_path: Path) -> None
         for k, (workers, seed) in enumerate([(1, 0), (2, 0), (1, 1)])
     ]
     assert made[0].manifest.content_digest == made[1].manifest.content_digest != made[2].manifest.content_digest
+    for name in ("data.mdb", "index.arrow", "manifest.json"):
+        assert (tmp_path / "0" / name).read_bytes() == (tmp_path / "1" / name).read_bytes()
     shares = [(reader.index.arrays["image.codec"] == CODEC_NAMES.index("jpeg")).sum() for reader in made]
     assert all(35 <= share <= 85 for share in shares)  # four standard deviations around 60
     assert 150 <= sum(draw(0, str(i)) < 0.2 for i in range(1000)) <= 250
@@ -211,7 +215,10 @@ REFUSED = [
     ({"write_mode": "jpg", "jpeg_quality": 0}, "jpeg_quality 0: expected 1 to 100"),
     ({"write_mode": "proportion", "compress_probability": 1.5}, "compress_probability 1.5: expected 0 to 1"),
     ({"max_resolution": 0}, "max_resolution 0: expected 1 to 65500"),
-    ({"seed": -1}, "seed -1: expected"),
+    ({"write_mode": "proportion", "seed": -1}, "seed -1: expected"),
+    ({"write_mode": "original", "jpeg_quality": 80}, "--jpeg-quality has no effect"),
+    ({"jpeg_quality": 80}, "--jpeg-quality has no effect"),
+    ({"write_mode": "smart", "smart_threshold": 5, "seed": 1}, "--seed has no effect"),
     ({"write_mode": "jpg", "scale": 2}, "write mode 'jpg' with pairs"),
     ({"max_resolution": 50, "scale": 2}, "--max-resolution with pairs"),
     ({"subset": 0}, "a subset of 0 of 7 sources: expected 1 to 7"),
@@ -229,7 +236,7 @@ def test_what_makes_no_sense_is_refused(src: Path, tmp_path: Path, options: Any,
 
 @given(st.sampled_from([None, "raw", "jpg", "proportion", "original"]), st.sampled_from([None, "raw", "lz4", "auto"]))
 def test_the_mode_decides_and_a_codec_alone_means_pixels(mode: Any, codec: Any) -> None:
-    storage, chosen = make_storage(mode, codec, is_cut=False, seed=0, **NOTHING)
+    storage, chosen = make_storage(mode, codec, is_cut=False, **NOTHING)
     assert storage.mode == ("raw" if mode is None and codec else mode)
     assert chosen == (codec or ("raw" if mode in ("raw", "proportion") else "auto"))
 
@@ -259,5 +266,75 @@ def test_labels_follow_given_classes(tmp_path: Path) -> None:
     dataset = lmdbloader.LMDBDataset(out)
     assert [s.label for s in dataset] == [2, 0]
     assert dataset.reader.manifest.classes == {"label": ("dog", "emu", "cat")}
+    again = lmdbloader.convert(tmp_path / "src", out, classes=["dog", "emu", "cat"], workers=1)
+    assert again.was_finished
+    with pytest.raises(DestinationError):  # with other labels it is another dataset
+        lmdbloader.convert(tmp_path / "src", out, classes=["cat", "dog"], workers=1)
     with pytest.raises(OptionError, match="class folder 'dog' is none of the 1 classes given"):
         lmdbloader.convert(tmp_path / "src", tmp_path / "other", classes=["cat"])
+
+
+def test_a_report_counts_images_by_storage_and_size(src: Path, tmp_path: Path) -> None:
+    save(src / "h.jpg", PHOTOGRAPH[:1, :1])
+    save(src / "i.jpg", PHOTOGRAPH[:100, :64])
+    save(src / "j.jpg", PHOTOGRAPH[:10, :129])
+    report = lmdbloader.convert(src, tmp_path / "out", alpha="drop", max_resolution=128, workers=1)
+    assert report.stored_as == {"raw": 2, "jpeg": 8}
+    assert report.longest_sides == {1: 1, 128: 9}
+
+
+# --- samples made in Python ---
+
+
+def made(path: Path, samples: Any, **options: Any) -> tuple[lmdbloader.LMDBDataset, dict[str, list[str]]]:
+    """Write samples; return the dataset, and how the images of each field are stored."""
+    lmdbloader.write(samples, path, **options)
+    dataset = lmdbloader.LMDBDataset(path)
+    arrays = dataset.reader.index.arrays
+    names = [f.name for f in dataset.reader.manifest.fields if f.is_payload]
+    return dataset, {name: [CODEC_NAMES[c] for c in arrays[f"{name}.codec"].tolist()] for name in names}
+
+
+def test_samples_from_python_have_the_same_modes_field_by_field(tmp_path: Path) -> None:
+    mask = np.tile(np.arange(160, dtype=np.uint8), (120, 1))
+    samples = [{"image": PHOTOGRAPH, "mask": mask, "caption": {"a": 1}, "label": i} for i in range(3)]
+    dataset, stored = made(tmp_path / "a", samples, write_mode={"image": "jpg"}, jpeg_quality=40, max_resolution=80)
+    assert stored["image"] == ["jpeg"] * 3 and set(stored["mask"]) <= {"raw", "lz4"}
+    assert dataset[0].image.shape == (3, 60, 80) and dataset[0].label == 0
+    np.testing.assert_array_equal(dataset[0].mask.numpy()[0], mask)
+    size = dataset.reader.manifest.sizes["payload_nbytes"]
+    better, _ = made(tmp_path / "b", samples, write_mode={"image": "jpg"}, max_resolution=80)
+    assert better.reader.manifest.sizes["payload_nbytes"] > 1.3 * size
+
+
+def test_samples_from_python_of_every_mode(tmp_path: Path) -> None:
+    samples = [{"image": PHOTOGRAPH[:10, : 20 + i % 2]} for i in range(200)]
+    _, stored = made(tmp_path / "smart", samples, write_mode="smart", smart_threshold=600)
+    assert stored["image"] == ["raw", "jpeg"] * 100
+    shares = [
+        made(tmp_path / f"{k}", iter(samples), write_mode="proportion", compress_probability=0.3, seed=seed)[1]["image"]
+        for k, seed in enumerate((0, 0, 1))
+    ]
+    assert shares[0] == shares[1] != shares[2]
+    assert set(shares[0]) == {"raw", "jpeg"} and 35 <= shares[0].count("jpeg") <= 85
+    assert set(made(tmp_path / "raw", samples, write_mode="raw")[1]["image"]) == {"raw"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"write_mode": "original"}, "images made in Python have no files"),
+        ({"write_mode": {"label": "jpg"}}, "write mode of 'label': expected one of the image fields: image"),
+        ({"write_mode": "raw", "jpeg_quality": 5}, "--jpeg-quality has no effect"),
+        ({"jpeg_quality": 5}, "--jpeg-quality has no effect"),
+        ({"write_mode": "jpg", "seed": 5}, "--seed has no effect"),
+        ({"write_mode": "jpg", "smart_threshold": 5}, "--smart-threshold has no effect"),
+        ({"write_mode": {"image": "proportion"}, "compress_probability": 2}, "expected 0 to 1"),
+        ({"write_mode": "jpeg"}, "expected one of raw, jpg"),
+        ({"max_resolution": 0}, "max_resolution 0"),
+    ],
+)
+def test_options_for_samples_from_python_are_checked(tmp_path: Path, options: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        lmdbloader.write([{"image": PHOTOGRAPH, "label": 0}], tmp_path / "out", **options)
+    assert not list(tmp_path.iterdir())

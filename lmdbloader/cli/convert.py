@@ -96,13 +96,11 @@ def add_parser(commands: Any) -> None:
     what.add_argument(
         "--split",
         action="store_true",
-        help="convert every folder in SRC (train/, val/, ...) into a dataset of its own: OUT/train.lmdb, OUT/val.lmdb, "
-        "... Class folders of the same name have the same label in all of them",
+        help="convert train/, val/, ... in SRC into a dataset each: OUT/train.lmdb, OUT/val.lmdb, ... Other folders in "
+        "SRC too, if they hold images. Class folders of the same name have the same label in all of them",
     )
     what.add_argument("--subset", type=int, metavar="N", help="take only N of the images, chosen at random")
-    what.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="of --subset and of --write-mode proportion (default: 0)"
-    )
+    what.add_argument("--seed", type=int, metavar="S", help="of --subset and of --write-mode proportion (default: 0)")
     how = parser.add_argument_group("what to make of it")
     how.add_argument(
         "--patch-size",
@@ -192,6 +190,8 @@ def add_parser(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from lmdbloader.conversion import find_splits
     from lmdbloader.conversion.places import named_folder, refuse_inside
+    from lmdbloader.errors import DestinationError
+    from lmdbloader.store import is_dataset
 
     if len(options.paths) > 2 or (len(options.paths) == 1 and not options.hr):
         options.parser.error("expected SRC and OUT, or --hr, --lr and OUT")
@@ -206,6 +206,10 @@ def _run(options: argparse.Namespace) -> int:
     refuse_inside(target, Path(src))
     prefer_images = options.patch_size is not None or options.scale is not None
     splits = find_splits(src, layout=options.layout, prefer_images=prefer_images)
+    if is_dataset(target):
+        raise DestinationError(
+            f"{target}: is a dataset. With --split, OUT is the folder that the datasets are put into."
+        )
     target.mkdir(exist_ok=True)
     for split in splits:
         report = _convert(options, split.path, target / f"{split.name}.lmdb", split.classes)
@@ -278,6 +282,8 @@ def _show(report: Any) -> None:
         f"  data.mdb {mebibytes(sizes['data_nbytes'])}, {ratio:.3f} x the payload; "
         f"index.arrow {mebibytes(sizes['index_nbytes'])}"
     )
+    sides = ", ".join(f"to {most}: {count}" for most, count in report.longest_sides.items())
+    print(f"  longer side in pixels, and how many: {sides}")
 
 
 def _ignore(line: str) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import numpy as np
 from tqdm import tqdm
 
 from lmdbloader.codecs import check_codec
@@ -21,10 +20,10 @@ from lmdbloader.conversion.places import named_folder, refuse_inside
 from lmdbloader.conversion.pool import WorkerPool, check_workers, choose_workers, make_tasks
 from lmdbloader.conversion.selection import choose_subset, with_classes
 from lmdbloader.conversion.storage import WriteMode, make_storage, pixels_only
+from lmdbloader.conversion.tally import Tally
 from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import Trial, find_scale, make_fields, try_out
 from lmdbloader.errors import OptionError, SourceError
-from lmdbloader.format import CODEC_NAMES
 from lmdbloader.images import DecodePolicy
 from lmdbloader.sources import Layout, Listing, list_sources, locate
 from lmdbloader.store import Written, check_destination, open_writer
@@ -49,7 +48,9 @@ class Report:
         ignored: (name, reason) of what looks like an image but is no regular file.
         was_finished: Whether the dataset was there already, so that nothing was done.
         seconds: The conversion took.
-        stored_as: How many payloads of images are stored how: raw, lz4, tiles, jpeg or file.
+        stored_as: How many images are stored how: raw, lz4, tiles, jpeg or file; those of all fields together.
+        longest_sides: How many samples by the longer side of their (high-resolution) image as it is stored: up to 1, 2,
+            4, 8 ... pixels.
     """
 
     path: str
@@ -65,6 +66,7 @@ class Report:
     was_finished: bool = False
     seconds: float = 0.0
     stored_as: Mapping[str, int] = field(default_factory=dict)
+    longest_sides: Mapping[int, int] = field(default_factory=dict)
 
 
 def convert(
@@ -87,7 +89,7 @@ def convert(
     compress_probability: float | None = None,
     smart_threshold: int | None = None,
     subset: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     classes: Sequence[str] | None = None,
     on_error: Literal["stop", "skip"] = "stop",
     min_pair_psnr: float = 20.0,
@@ -118,11 +120,12 @@ def convert(
             default whole JPEG files are kept as they are, and the pixels of everything else are stored.
         max_resolution: Shrink images whose longer side has more pixels than this. With "original", those that were
             JPEG files become JPEGs again, others pixels.
-        jpeg_quality: Of the JPEGs that are made, 1 to 100; 90 by default.
+        jpeg_quality: Of the JPEGs that are made, 1 to 100; 90 by default. This and the next three are refused where
+            they have no effect.
         compress_probability: The share of images that "proportion" makes JPEGs; 0.5 by default.
         smart_threshold: Bytes of pixels (height * width * channels) above which "smart" makes a JPEG.
         subset: Convert only so many of the sources, chosen at random and kept in order.
-        seed: Of `subset` and "proportion"; what they choose depends on it and the sources' names only.
+        seed: Of `subset` and "proportion", 0 by default; what they choose depends on it and the sources' names only.
         classes: Names of the classes by label, for class folders; by default those that there are, in byte order.
         on_error: "stop" at an image that cannot be used, or "skip" it and list it in skipped.tsv.
         min_pair_psnr: Given pairs whose downscaled HR image agrees with the LR image less than this (dB) are refused,
@@ -156,6 +159,7 @@ def convert(
         compress_probability=compress_probability,
         smart_threshold=smart_threshold,
         seed=seed,
+        seed_is_used=subset is not None,
     )
     recipe = replace(recipe, storage=storage)
     check_codec(codec)
@@ -168,10 +172,10 @@ def convert(
     if listing.layout == "pairs" or scale is not None:
         recipe = replace(recipe, storage=pixels_only(storage, write_mode))
     if subset is not None:
-        listing = choose_subset(listing, subset, seed)
+        listing = choose_subset(listing, subset, seed or 0)
     if classes is not None:
         listing = with_classes(listing, classes)
-    made_by = describe(recipe, listing, codec)
+    made_by = describe(recipe, listing, codec, has_given_classes=classes is not None)
     if not overwrite and (finished := find_finished(target, made_by, listing)) is not None:
         codecs = {f.name: f.codec for f in finished.fields if f.codec}
         report = Report(str(target), listing.layout, len(listing.sources), finished.num_samples, codecs, finished.sizes)
@@ -189,9 +193,9 @@ def convert(
         recipe = replace(recipe, fields=trial.fields)
         log(
             f"map size: {trial.map_nbytes / 2**20:,.1f} MiB, estimated from {trial.num_sources} of "
-            f"{len(listing.sources)} inputs; codec: {', '.join(f'{f.name} {f.codec}' for f in trial.fields if f.codec)}"
+            f"{len(listing.sources)} inputs; codec: {', '.join(trial.codecs)}"
         )
-        written, skipped, stored_as = _write(target, recipe, listing, trial, pool, made_by, overwrite, progress)
+        written, skipped, tally = _write(target, recipe, listing, trial, pool, made_by, overwrite, progress)
     return Report(
         path=str(target),
         layout=listing.layout,
@@ -204,7 +208,8 @@ def convert(
         skipped=tuple(skipped),
         ignored=listing.ignored,
         seconds=time.monotonic() - began,
-        stored_as=stored_as,
+        stored_as=tally.stored_as,
+        longest_sides=tally.longest_sides,
     )
 
 
@@ -217,19 +222,18 @@ def _write(
     made_by: dict[str, Any],
     overwrite: bool,
     progress: bool,
-) -> tuple[Written, list[tuple[str, str]], dict[str, int]]:
-    """Convert every source into a dataset; return what was written, what was skipped, and how images are stored."""
+) -> tuple[Written, list[tuple[str, str]], Tally]:
+    """Convert every source into a dataset; return what was written, what was skipped, and counts of it."""
     skipped: list[tuple[str, str]] = []
     content = ContentHash()
-    stored_as = np.zeros(len(CODEC_NAMES), np.int64)
+    tally = Tally(recipe.fields)
     tasks = make_tasks(listing.sources)
     with open_writer(target, recipe.fields, with_source=True, map_nbytes=trial.map_nbytes) as writer:
         total_nbytes = int(listing.sources.nbytes.sum())
         for part in _show(pool.convert(recipe, tasks), len(listing.sources), total_nbytes, progress):
             if part.chunk is not None:
                 writer.add(part.chunk, part.blocks)
-                for payloads in part.chunk.payloads.values():
-                    stored_as += np.bincount(payloads.codec, minlength=len(CODEC_NAMES))
+                tally.add(part.chunk)
             skipped += part.skipped
             content.add(part.file_hashes)
         if not writer.num_samples:
@@ -242,8 +246,7 @@ def _write(
             writer.add_file(SKIPPED_FILE, _table([("name", "reason"), *skipped]))
         check_destination(target, overwrite=overwrite)  # somebody else may have made it meanwhile
         classes = {"label": listing.classes} if listing.layout == "classes" else {}
-        counts = {name: count for name, count in zip(CODEC_NAMES, stored_as.tolist(), strict=True) if count}
-        return writer.finish(classes=classes, made_by=made_by), skipped, counts
+        return writer.finish(classes=classes, made_by=made_by), skipped, tally
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> bytes:

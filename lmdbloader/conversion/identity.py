@@ -35,13 +35,24 @@ class ContentHash:
         return "blake2b:" + self._digest.hexdigest()
 
 
-def describe(recipe: Recipe, listing: Listing, codec: str) -> dict[str, Any]:
-    """Return how the dataset is made: nothing in it depends on the time, the machine or where the folders lie."""
+def describe(recipe: Recipe, listing: Listing, codec: str, *, has_given_classes: bool = False) -> dict[str, Any]:
+    """Return how the dataset is made: nothing in it depends on the time, the machine or where the folders lie.
+
+    Args:
+        recipe: How its samples are made.
+        listing: What is converted.
+        codec: As asked for.
+        has_given_classes: Whether the labels do not follow from the sources' names.
+    """
     names = hashlib.blake2b(digest_size=16)
     for s in listing.sources:
         names.update(f"{s.name}\0{os.path.basename(s.lr_name or b'')!r}\0{s.nbytes}\0".encode())
     options = {key: value for key, value in asdict(recipe).items() if key != "fields"}
     options["codec"] = codec
+    if has_given_classes:
+        options["classes"] = (
+            "blake2b:" + hashlib.blake2b("\0".join(listing.classes).encode(), digest_size=16).hexdigest()
+        )
     return {
         "lmdbloader": __version__,
         "layout": listing.layout,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -13,9 +13,10 @@ import numpy as np
 from lmdbloader import __version__
 from lmdbloader.codecs import Payloads, check_codec, saves_enough
 from lmdbloader.conversion.places import named_folder
+from lmdbloader.conversion.storage import PIXELS, PixelMode, Storage, choose_storages
 from lmdbloader.conversion.values import encode_payloads, guess_kind, scalar
 from lmdbloader.errors import OptionError
-from lmdbloader.format import Codec, Field, FieldType, make_field
+from lmdbloader.format import CODEC_TILES, Codec, Field, FieldType, make_field
 from lmdbloader.store import Chunk, Written, check_destination, encode_blocks, estimate_map_nbytes, open_writer
 
 _CHUNK_NBYTES = 8 * 2**20
@@ -33,9 +34,15 @@ def write(
     samples: Iterable[Any] | Indexable,
     path: str | os.PathLike[str],
     *,
-    codec: str | Mapping[str, str] = "auto",
+    codec: str | Mapping[str, str] | None = None,
     fields: Mapping[str, FieldType | None] | Sequence[str] | None = None,
     classes: Mapping[str, Sequence[str]] | None = None,
+    write_mode: PixelMode | Mapping[str, PixelMode] | None = None,
+    max_resolution: int | None = None,
+    jpeg_quality: int | None = None,
+    compress_probability: float | None = None,
+    smart_threshold: int | None = None,
+    seed: int | None = None,
     overwrite: bool = False,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Written:
@@ -47,10 +54,20 @@ def write(
             PIL images and uint8 or uint16 arrays (H, W), (H, W, 1) or (H, W, 3) are images, as are uint8 or uint16
             tensors (1, H, W) or (3, H, W); other arrays and tensors keep their shape.
         path: Of the new dataset.
-        codec: "raw", "lz4" or "auto" (lz4 where it saves 10 % of the first samples), for all fields or field by field.
+        codec: "raw", "lz4" or "auto" (lz4 where it saves 10 % of the first samples), for all fields or field by field;
+            of images it is that of their pixels. By default "auto", "raw" for images with a write mode that says so.
         fields: Names for tuples, in order; or a mapping from names to what they hold (`Image()`, `Array()` ...) where
             that should not be guessed.
         classes: By int field, the names of its values from 0 on: {"label": folder.classes} of an ImageFolder.
+        write_mode: How images are stored, those of all fields or field by field: "raw", "jpg", "proportion" or "smart"
+            as `convert` has them. By default, and for fields that are not named, pixels. A mask is an image too: name
+            the fields where some must not lose anything.
+        max_resolution: Shrink images whose longer side has more pixels than this, of the fields that `write_mode` names
+            or else of all.
+        jpeg_quality: Of JPEGs, 1 to 100; 90 by default.
+        compress_probability: The share of images that "proportion" makes JPEGs, 0.5 by default.
+        smart_threshold: Bytes of pixels above which "smart" makes a JPEG.
+        seed: Of "proportion", 0 by default; what is drawn depends on it and the number of the sample.
         overwrite: Whether to replace a dataset that is there already, once the new one is complete.
         progress: Called with the number of samples written since the last call.
 
@@ -77,18 +94,27 @@ def write(
         raise OptionError(f"{out}: there is nothing to write: `samples` is empty")
     schema = _infer_fields(first[0], fields)
     names = _check_classes(schema, classes or {})
-    schema = _choose_codecs(schema, first, codec)
-    nbytes = sum(int(p.stored_nbytes.sum()) for p in _encode(schema, first, 0).payloads.values())
+    storages, codecs = choose_storages(
+        [f.name for f in schema if f.kind == "image"],
+        write_mode,
+        codec,
+        max_resolution=max_resolution,
+        jpeg_quality=jpeg_quality,
+        compress_probability=compress_probability,
+        smart_threshold=smart_threshold,
+        seed=seed,
+    )
+    schema = _choose_codecs(schema, first, codecs, storages)
+    nbytes = sum(int(p.stored_nbytes.sum()) for p in _encode(schema, first, 0, storages).payloads.values())
     total = _length(samples) or 4 * len(first)
-    made_by = {
-        "lmdbloader": __version__,
-        "layout": "python",
-        "options": {"codec": codec if isinstance(codec, str) else dict(codec)},
-    }
+    options: dict[str, Any] = {"codec": codecs if isinstance(codecs, str) else dict(codecs)}
+    if kept := {name: asdict(storage) for name, storage in storages.items() if storage != PIXELS}:
+        options["storage"] = kept
+    made_by = {"lmdbloader": __version__, "layout": "python", "options": options}
     map_nbytes = estimate_map_nbytes(nbytes / len(first) * max(total, len(first)), max(total, len(first)))
     with open_writer(out, schema, with_source=False, map_nbytes=map_nbytes) as writer:
         while first:
-            chunk = _encode(schema, first, writer.num_samples)
+            chunk = _encode(schema, first, writer.num_samples, storages)
             writer.add(chunk, encode_blocks(chunk, schema, with_source=False))
             progress(len(first))
             first = _take(iterator, writer.num_samples)
@@ -193,7 +219,9 @@ def _check_classes(fields: Sequence[Field], classes: Mapping[str, Sequence[str]]
     return {name: tuple(names) for name, names in classes.items()}
 
 
-def _choose_codecs(fields: Sequence[Field], samples: Sequence[Any], codec: str | Mapping[str, str]) -> list[Field]:
+def _choose_codecs(
+    fields: Sequence[Field], samples: Sequence[Any], codec: str | Mapping[str, str], storages: Mapping[str, Storage]
+) -> list[Field]:
     payload_names = [f.name for f in fields if f.is_payload]
     if isinstance(codec, str):
         check_codec(codec)
@@ -210,14 +238,16 @@ def _choose_codecs(fields: Sequence[Field], samples: Sequence[Any], codec: str |
         if f.is_payload and wanted == "auto":
             trial = replace(f, codec="lz4")
             column = [_values(s, tuple(x.name for x in fields), i).get(f.name) for i, s in enumerate(samples)]
-            found = encode_payloads(trial, column, 0)[0]
-            wanted = "lz4" if saves_enough(int(found.stored_nbytes.sum()), int(found.raw_nbytes.sum())) else "raw"
+            found = encode_payloads(trial, column, 0, storages.get(f.name, PIXELS))[0]
+            is_pixels = found.codec <= CODEC_TILES
+            stored, raw = (int(nbytes[is_pixels].sum()) for nbytes in (found.stored_nbytes, found.raw_nbytes))
+            wanted = "lz4" if saves_enough(stored, raw) or not is_pixels.any() else "raw"
         chosen.append(replace(f, codec=cast(Codec, wanted)) if f.is_payload else f)
     return chosen
 
 
-def _encode(fields: Sequence[Field], samples: Sequence[Any], first: int) -> Chunk:
-    """Return encoded samples; `first` is the number of the first one."""
+def _encode(fields: Sequence[Field], samples: Sequence[Any], first: int, storages: Mapping[str, Storage]) -> Chunk:
+    """Return encoded samples; `first` is the number of the first one, `storages` says what becomes of images."""
     names = tuple(f.name for f in fields)
     columns: dict[str, list[Any]] = {name: [] for name in names}
     for i, sample in enumerate(samples):
@@ -232,7 +262,7 @@ def _encode(fields: Sequence[Field], samples: Sequence[Any], first: int) -> Chun
     plain: dict[str, Any] = {}
     for f in fields:
         if f.is_payload:
-            payloads[f.name], extra = encode_payloads(f, columns[f.name], first)
+            payloads[f.name], extra = encode_payloads(f, columns[f.name], first, storages.get(f.name, PIXELS))
             plain.update(extra)
         else:
             plain[f.name] = [scalar(f, value, first + i) for i, value in enumerate(columns[f.name])]

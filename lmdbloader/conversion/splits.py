@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from lmdbloader.errors import OptionError, SourceError
-from lmdbloader.sources import Layout, list_sources, locate
+from lmdbloader.sources import Layout, is_image_name, list_sources, locate
+
+# One of them must be there: class folders, taken for splits by mistake, would become a dataset each.
+_NAMES = frozenset(
+    {"train", "training", "trainval", "val", "valid", "validation", "test", "testing", "dev", "eval", "evaluation"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class Split:
 def find_splits(
     src: str | os.PathLike[str], *, layout: Layout | Literal["auto"] = "auto", prefer_images: bool = False
 ) -> list[Split]:
-    """Return the folders below one, each of which `convert` makes a dataset of.
+    """Return the folders below one, each of which `convert` makes a dataset of: train/, val/ and others with images.
 
     Where they hold class folders, a class has the same label in all of them: its number among the classes of all
     splits, in byte order.
@@ -40,7 +45,7 @@ def find_splits(
         prefer_images: Never take folders for classes where the layout is "auto".
 
     Raises:
-        SourceError: There are no folders in `src`, or one holds no images.
+        SourceError: No folder in `src` is called train, val, test or the like, or one of these holds no images.
         OptionError: They are laid out differently.
 
     >>> for split in lmdbloader.find_splits("imagenet"):  # doctest: +SKIP
@@ -52,8 +57,9 @@ def find_splits(
     if not folder.is_dir():
         raise SourceError(f"{folder}: there is no such folder")
     paths = sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink() and not p.name.startswith("."))
-    if not paths:
+    if not any(p.name.lower() in _NAMES for p in paths):
         raise SourceError(f"{folder}: holds no folders like train/ and val/. Convert it without --split.")
+    paths = [p for p in paths if p.name.lower() in _NAMES or _holds_images(p)]
     listings = [list_sources(path, layout=layout, prefer_images=prefer_images) for path in paths]
     layouts = {listing.layout for listing in listings}
     if len(layouts) > 1:
@@ -63,3 +69,8 @@ def find_splits(
     if layouts == {"classes"}:
         classes = tuple(sorted({name for listing in listings for name in listing.classes}, key=os.fsencode))
     return [Split(path.name, path, classes) for path in paths]
+
+
+def _holds_images(folder: Path) -> bool:
+    """Return whether there is any image in a folder; folders of other things often lie beside the splits."""
+    return any(is_image_name(os.fsencode(name)) for _, _, names in os.walk(folder) for name in names)

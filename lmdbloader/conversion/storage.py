@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.codecs import Payloads, checksum, encode_jpeg, pack_file, pack_jpeg
+from lmdbloader.codecs import Payloads, checksum, encode_image, encode_jpeg, pack_file, pack_jpeg
 from lmdbloader.errors import ImageError, OptionError
-from lmdbloader.format import MAX_PAYLOAD_NBYTES
+from lmdbloader.format import MAX_PAYLOAD_NBYTES, TILE_SIZE, Field
 from lmdbloader.images import DecodePolicy, decode_image, image_info, inspect_image, is_jpeg
 
 WriteMode = Literal["raw", "jpg", "proportion", "smart", "original"]
+#: Those of images that come without a file.
+PixelMode = Literal["raw", "jpg", "proportion", "smart"]
 WRITE_MODES = get_args(WriteMode)
 # What libjpeg writes at most; a JPEG's sides have 16 bits.
 _MOST_JPEG_SIDE = 65500
@@ -24,7 +27,7 @@ Pixels = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What becomes of images.
+    """What becomes of images; what has no effect with a mode is None.
 
     Attributes:
         mode: One of WRITE_MODES; None keeps whole JPEG files as they are and stores the pixels of all others.
@@ -32,20 +35,23 @@ class Storage:
         jpeg_quality: Of the JPEGs that we encode, 1 to 100.
         compress_probability: The share of images that "proportion" stores as JPEG.
         smart_threshold: "smart" stores images of more bytes of pixels than this as JPEG.
-        seed: Of what is drawn at random.
+        seed: Of what "proportion" draws.
     """
 
     mode: WriteMode | None = "raw"
     max_resolution: int | None = None
-    jpeg_quality: int = _QUALITY
-    compress_probability: float = _PROBABILITY
+    jpeg_quality: int | None = None
+    compress_probability: float | None = None
     smart_threshold: int | None = None
-    seed: int = 0
+    seed: int | None = None
 
     @property
     def keeps_files(self) -> bool:
         """Whether some files are stored as they are."""
         return self.mode in (None, "original")
+
+
+PIXELS = Storage()
 
 
 def make_storage(
@@ -57,7 +63,8 @@ def make_storage(
     jpeg_quality: int | None,
     compress_probability: float | None,
     smart_threshold: int | None,
-    seed: int,
+    seed: int | None,
+    seed_is_used: bool = False,
 ) -> tuple[Storage, str]:
     """Return how images are stored, and the codec of pixels.
 
@@ -65,8 +72,8 @@ def make_storage(
         mode: As given, None where it was not.
         codec: As given, None where it was not.
         is_cut: Whether patches are cut, or pairs made, so that pixels are needed.
-        max_resolution, jpeg_quality, compress_probability, smart_threshold: As given, None where they were not.
-        seed: Of what is drawn at random.
+        max_resolution, jpeg_quality, compress_probability, smart_threshold, seed: As given, None where they were not.
+        seed_is_used: Whether something else depends on the seed too.
 
     Raises:
         OptionError: One of them is out of its range, or has no effect together with the others.
@@ -78,15 +85,21 @@ def make_storage(
             "write mode 'original' keeps whole files: it does not go with patches, --scale or pairs. "
             "Leave them out, or use --write-mode raw or jpg."
         )
-    for name, value, modes in (
-        ("--jpeg-quality", jpeg_quality, ("jpg", "proportion", "smart", "original")),
-        ("--compress-probability", compress_probability, ("proportion",)),
-        ("--smart-threshold", smart_threshold, ("smart",)),
+    chosen = _chosen(mode, codec, is_cut)
+    encodes = chosen in ("jpg", "proportion", "smart") or (chosen in (None, "original") and max_resolution is not None)
+    for name, given, has_effect, where in (
+        ("--jpeg-quality", jpeg_quality, encodes, "jpg, proportion or smart, or original with --max-resolution"),
+        ("--compress-probability", compress_probability, chosen == "proportion", "proportion"),
+        ("--smart-threshold", smart_threshold, chosen == "smart", "smart"),
+        ("--seed", seed, chosen == "proportion" or seed_is_used, "proportion, or --subset"),
     ):
-        if value is not None and mode not in modes:
-            raise OptionError(f"{name} has no effect without --write-mode {' or '.join(modes)}")
+        if given is not None and not has_effect:
+            raise OptionError(f"{name} has no effect without --write-mode {where}")
     if mode == "smart" and smart_threshold is None:
-        raise OptionError("write mode 'smart' stores larger images as JPEG: say with --smart-threshold what is larger")
+        raise OptionError(
+            "write mode 'smart' stores larger images as JPEG: say with --smart-threshold what is larger, in bytes of "
+            "pixels (height x width x channels), for example 150528 for 224 x 224 RGB"
+        )
     for name, least, most, number in (
         ("max_resolution", 1, _MOST_JPEG_SIDE, max_resolution),
         ("jpeg_quality", 1, 100, jpeg_quality),
@@ -96,15 +109,76 @@ def make_storage(
     ):
         if number is not None and not (least <= number and (most is None or number <= most)):
             raise OptionError(f"{name} {number}: expected {least} to {most}" if most else f"{name} {number}: negative")
+    draws = chosen == "proportion"
     storage = Storage(
-        mode=_chosen(mode, codec, is_cut),
+        mode=chosen,
         max_resolution=max_resolution,
-        jpeg_quality=_QUALITY if jpeg_quality is None else jpeg_quality,
-        compress_probability=_PROBABILITY if compress_probability is None else compress_probability,
+        jpeg_quality=(jpeg_quality or _QUALITY) if encodes else None,
+        compress_probability=(_PROBABILITY if compress_probability is None else compress_probability)
+        if draws
+        else None,
         smart_threshold=smart_threshold,
-        seed=seed,
+        seed=(seed or 0) if draws else None,
     )
     return storage, codec or ("raw" if mode in ("raw", "proportion", "smart") else "auto")
+
+
+def choose_storages(
+    names: Sequence[str],
+    write_mode: str | Mapping[str, str] | None,
+    codec: str | Mapping[str, str] | None,
+    *,
+    max_resolution: int | None,
+    jpeg_quality: int | None,
+    compress_probability: float | None,
+    smart_threshold: int | None,
+    seed: int | None,
+) -> tuple[dict[str, Storage], str | Mapping[str, str]]:
+    """Return how the images of each field are stored that are made in Python, and the codecs of pixels.
+
+    Args:
+        names: Of the image fields.
+        write_mode: As given, for all of them or field by field.
+        codec: As given, likewise.
+        max_resolution, jpeg_quality, compress_probability, smart_threshold, seed: As given, None where they were not.
+
+    Raises:
+        OptionError: One of them is out of its range, or has no effect together with the others.
+    """
+    modes = write_mode if isinstance(write_mode, Mapping) else dict.fromkeys(names, write_mode)
+    for name, mode in modes.items():
+        if name not in names:
+            raise OptionError(f"write mode of {name!r}: expected one of the image fields: {', '.join(names) or 'none'}")
+        if mode == "original":
+            raise OptionError(
+                "write mode 'original': images made in Python have no files of their own. Use jpg or raw."
+            )
+    used = set(modes.values())
+    if max_resolution is not None and not names:
+        raise OptionError("max_resolution has no effect: there are no image fields")
+    storages: dict[str, Storage] = {}
+    codecs: dict[str, str] = {}
+    for name in modes:
+        # Each option is refused where it has no effect on any field, by the last one that could use it.
+        storages[name], codecs[name] = make_storage(
+            modes[name],
+            codec if isinstance(codec, str) else None,
+            is_cut=True,
+            max_resolution=max_resolution,
+            jpeg_quality=jpeg_quality if modes[name] not in (None, "raw") or used <= {None, "raw"} else None,
+            compress_probability=compress_probability if _uses(modes[name], "proportion", used) else None,
+            smart_threshold=smart_threshold if _uses(modes[name], "smart", used) else None,
+            seed=seed if _uses(modes[name], "proportion", used) else None,
+        )
+    if isinstance(codec, str):
+        return storages, codec
+    codecs = {name: chosen for name, chosen in codecs.items() if chosen != "auto"} | dict(codec or {})
+    return storages, codecs or "auto"
+
+
+def _uses(mode: str | None, option_of: str, used: Set[str | None]) -> bool:
+    """Return whether a mode is to be told an option of another: its own, and any where no field has that mode."""
+    return mode == option_of or option_of not in used
 
 
 def pixels_only(storage: Storage, mode: str | None) -> Storage:
@@ -157,23 +231,30 @@ def keep_file(
     return payload, (*shape, 8 * header.dtype.itemsize)
 
 
-def encode_as_jpeg(storage: Storage, image: Pixels, key: str, *, was_jpeg: bool = False) -> Payloads | None:
-    """Return an image (H, W, C) as a JPEG payload, None where its pixels are to be stored.
+def encode_one(storage: Storage, f: Field, image: Pixels, key: str, *, was_jpeg: bool = False) -> Payloads:
+    """Return an image (H, W, C) as a JPEG where the storage says so, else its pixels.
 
     Args:
         storage: What becomes of images.
+        f: Their field, which says how pixels are stored.
         image: uint8 or uint16.
         key: Names the image; what is drawn depends on it and the seed.
         was_jpeg: Whether it comes from a JPEG file.
     """
+    payload = _encode_as_jpeg(storage, image, key, was_jpeg)
+    return payload or encode_image(image, f.codec or "raw", f.tile_size or TILE_SIZE)
+
+
+def _encode_as_jpeg(storage: Storage, image: Pixels, key: str, was_jpeg: bool) -> Payloads | None:
     if image.dtype != np.uint8 or max(image.shape[:2]) > _MOST_JPEG_SIDE:
         return None
-    wanted = {
-        "jpg": True,
-        "proportion": draw(storage.seed, key) < storage.compress_probability,
-        "smart": image.nbytes > (storage.smart_threshold or 0),
-    }.get(storage.mode or "", storage.keeps_files and was_jpeg)
-    return encode_jpeg(image, storage.jpeg_quality) if wanted else None
+    if storage.mode == "proportion":
+        wanted = draw(storage.seed or 0, key) < (storage.compress_probability or 0.0)
+    elif storage.mode == "smart":
+        wanted = image.nbytes > (storage.smart_threshold or 0)
+    else:
+        wanted = storage.mode == "jpg" or (storage.keeps_files and was_jpeg)
+    return encode_jpeg(image, storage.jpeg_quality or _QUALITY) if wanted else None
 
 
 def draw(seed: int, key: str) -> float:

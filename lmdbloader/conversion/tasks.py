@@ -11,13 +11,13 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.codecs import Payloads, checksum, encode_image, encode_many, join
+from lmdbloader.codecs import Payloads, checksum, encode_many, join
 from lmdbloader.conversion.attached import add_values, parse_attached
 from lmdbloader.conversion.pairs import check_alignment, pair_scale
-from lmdbloader.conversion.storage import Storage, decode_to_size, encode_as_jpeg, keep_file
+from lmdbloader.conversion.storage import Storage, decode_to_size, encode_one, keep_file
 from lmdbloader.conversion.values import image_geometry
 from lmdbloader.errors import ImageError
-from lmdbloader.format import TILE_SIZE, TILED_ABOVE_NBYTES, Field
+from lmdbloader.format import TILED_ABOVE_NBYTES, Field
 from lmdbloader.images import DecodePolicy, decode_image, is_jpeg
 from lmdbloader.resize import crop_to_multiple, downscale
 from lmdbloader.sources import Fetched, File, Source, fetch, read
@@ -253,7 +253,7 @@ def _encode(
             continue
         part = scale if f.name == "lr" else 1
         if recipe.patch_size is None:
-            payloads[f.name] = _encode_one(recipe, f, images[f.name], source.name, was_jpeg=was_jpeg)
+            payloads[f.name] = encode_one(recipe.storage, f, images[f.name], source.name, was_jpeg=was_jpeg)
             columns.update(image_geometry(f.name, [images[f.name]]))
         else:
             side = recipe.patch_size // part
@@ -266,19 +266,13 @@ def _encode(
     return _Encoded(len(tops), payloads, columns)
 
 
-def _encode_one(recipe: Recipe, f: Field, image: Pixels, key: str, *, was_jpeg: bool = False) -> Payloads:
-    """Return one image as a JPEG where the recipe's storage says so, else its pixels."""
-    payload = encode_as_jpeg(recipe.storage, image, key, was_jpeg=was_jpeg)
-    return payload or encode_image(image, f.codec or "raw", f.tile_size or TILE_SIZE)
-
-
 def _encode_patches(recipe: Recipe, f: Field, image: Pixels, tops: Any, lefts: Any, side: int, name: str) -> Payloads:
     from lmdbloader.kernels.patches import cut_many
 
     nbytes = side * side * image.shape[2] * image.itemsize
     if nbytes > TILED_ABOVE_NBYTES or recipe.storage.mode not in (None, "raw"):
         return join([
-            _encode_one(recipe, f, np.ascontiguousarray(image[t : t + side, x : x + side]), f"{name}\0{t}\0{x}")
+            encode_one(recipe.storage, f, np.ascontiguousarray(image[t : t + side, x : x + side]), f"{name}\0{t}\0{x}")
             for t, x in zip(tops.tolist(), lefts.tolist(), strict=True)
         ])  # fmt: skip
     cut = np.empty((len(tops), side * side * image.shape[2]), image.dtype)

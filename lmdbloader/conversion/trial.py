@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from lmdbloader.codecs import Payloads, join, saves_enough
 from lmdbloader.conversion.pairs import pair_scale
 from lmdbloader.conversion.pool import WorkerPool
 from lmdbloader.conversion.tasks import Recipe, decode_pair, read_files
 from lmdbloader.errors import ImageError, SourceError
-from lmdbloader.format import CODEC_TILES, Field, Kind, make_field
+from lmdbloader.format import CODEC_NAMES, CODEC_TILES, Field, Kind, make_field
 from lmdbloader.sources import Source, Sources
 from lmdbloader.store import estimate_map_nbytes
 
@@ -25,11 +27,13 @@ class Trial:
     Attributes:
         fields: Of the dataset, their codecs settled.
         map_nbytes: Estimated size of LMDB's map.
+        codecs: For people: of each field with payloads, its name and how those of the inputs tried are stored.
         num_sources: Inputs that were tried.
     """
 
     fields: tuple[Field, ...]
     map_nbytes: int
+    codecs: tuple[str, ...] = ()
     num_sources: int = 0
 
 
@@ -71,9 +75,10 @@ def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> T
     # Only the sizes are kept: the pixels of several photographs are many.
     tried = [(p.chunk.num_samples, {n: _sizes(x) for n, x in p.chunk.payloads.items()}) for p in parts if p.chunk]
     if not tried:
-        return Trial(recipe.fields, estimate_map_nbytes(int(sources.nbytes.sum()), len(sources)))
+        untried = tuple(f"{f.name} {f.codec}" for f in recipe.fields if f.is_payload)
+        return Trial(recipe.fields, estimate_map_nbytes(int(sources.nbytes.sum()), len(sources)), untried)
     stored = 0
-    fields = []
+    fields, codecs = [], []
     for f in recipe.fields:
         if not f.is_payload:
             fields.append(f)
@@ -86,9 +91,11 @@ def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> T
         keep = codec != "auto" or not is_pixels.any() or saves_enough(pixels_stored, pixels_raw)
         stored += (pixels_stored if keep else pixels_raw) + int(payloads.stored_nbytes[~is_pixels].sum())
         fields.append(f if keep else replace(f, codec="raw"))
+        others = [CODEC_NAMES[code] for code in np.unique(payloads.codec[~is_pixels]).tolist()]
+        codecs.append(" ".join([f.name, *others, *([fields[-1].codec or "raw"] if is_pixels.any() else [])]))
     growth = int(sources.nbytes.sum()) / max(sum(s.nbytes for s in chosen), 1)
     num_samples = sum(count for count, _ in tried)
-    return Trial(tuple(fields), estimate_map_nbytes(stored * growth, num_samples * growth), len(chosen))
+    return Trial(tuple(fields), estimate_map_nbytes(stored * growth, num_samples * growth), tuple(codecs), len(chosen))
 
 
 def _choose(sources: Sequence[Source]) -> list[Source]:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.codecs import Payloads, encode_image, encode_many, join
+from lmdbloader.codecs import Payloads, encode_many, join
+from lmdbloader.conversion.storage import PIXELS, Storage, encode_one, fit_within, shrink
 from lmdbloader.errors import OptionError
-from lmdbloader.format import ARRAY_DTYPES, MAX_PAYLOAD_NBYTES, TILE_SIZE, Codec, Field, Kind, array_type
+from lmdbloader.format import ARRAY_DTYPES, MAX_PAYLOAD_NBYTES, Codec, Field, Kind, array_type
 
 _INT64 = range(-(2**63), 2**63)
 
@@ -81,14 +82,23 @@ def scalar(f: Field, value: Any, number: int) -> int | float | str:
     )
 
 
-def encode_payloads(f: Field, values: Sequence[Any], first: int) -> tuple[Payloads, dict[str, Any]]:
-    """Return one field's payloads and the columns that describe them."""
+def encode_payloads(
+    f: Field, values: Sequence[Any], first: int, storage: Storage = PIXELS
+) -> tuple[Payloads, dict[str, Any]]:
+    """Return one field's payloads and the columns that describe them.
+
+    Args:
+        f: The field.
+        values: Of consecutive samples.
+        first: The number of the first one.
+        storage: What becomes of images.
+    """
     codec: Codec = f.codec or "raw"
     if f.kind == "image":
         images = [_pixels(f, value, first + i) for i, value in enumerate(values)]
-        return join([encode_image(image, codec, f.tile_size or TILE_SIZE) for image in images]), image_geometry(
-            f.name, images
-        )
+        images = [shrink(i, *fit_within(i.shape[0], i.shape[1], storage.max_resolution)) for i in images]
+        payloads = [encode_one(storage, f, image, str(first + i)) for i, image in enumerate(images)]
+        return join(payloads), image_geometry(f.name, images)
     if f.kind == "array":
         arrays = [_array(f, value, first + i) for i, value in enumerate(values)]
         types = [array_type(a.dtype.name, a.shape) for a in arrays]

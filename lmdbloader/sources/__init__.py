@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lmdbloader.sources.folders import is_image_name
 from lmdbloader.sources.layouts import LAYOUTS, list_sources
 from lmdbloader.sources.listing import File, Layout, Listing, Names, Source, Sources, Span, Spans
 from lmdbloader.sources.reading import Fetched, fetch, read
@@ -20,6 +21,7 @@ __all__ = [
     "Span",
     "Spans",
     "fetch",
+    "is_image_name",
     "list_sources",
     "locate",
     "read",
