@@ -1,7 +1,11 @@
-"""What the documents show works: every Python block, and every command line of ours, of README.md and docs/*.md."""
+"""What the documents show works: every Python block, and every command line of ours, of README.md and docs/*.md.
+
+A block after `<!-- no-test -->` is left out, one after `<!-- needs: package -->` where the package is not installed.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -10,6 +14,7 @@ import subprocess
 import sys
 import traceback
 import types
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,21 +29,28 @@ SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """A fenced block: its language, the number of its first line (from 1) and its text without the fence's indent."""
+    """A fenced block: its language, the number of its first line (from 1) and its text without the fence's indent.
+
+    `needs` names a package of others without which it cannot run.
+    """
 
     language: str
     line: int
     text: str
+    needs: str | None = None
 
 
 def snippets_of(markdown: str) -> Iterator[Snippet]:
     """Yield the fenced blocks of a document in order, those marked `<!-- no-test -->` just before left out."""
     lines = markdown.splitlines()
-    number, marked = 0, False
+    number, marked, needs = 0, False, None
     while number < len(lines):
         fence = re.match(r"(\s*)(`{3,}|~{3,})\s*([\w+-]*)", lines[number])
         if fence is None:
-            marked = lines[number].strip() == "<!-- no-test -->" or (marked and not lines[number].strip())
+            blank = not lines[number].strip()
+            named = re.fullmatch(r"<!-- needs: (\w+) -->", lines[number].strip())
+            needs = named[1] if named else (needs if blank else None)
+            marked = lines[number].strip() == "<!-- no-test -->" or (marked and blank)
             number += 1
             continue
         indent, marks, language = fence.groups()
@@ -47,8 +59,8 @@ def snippets_of(markdown: str) -> Iterator[Snippet]:
             number += 1
         if not marked:
             body = [line.removeprefix(indent) for line in lines[first:number]]
-            yield Snippet(language.lower(), first + 1, "\n".join(body) + "\n")
-        number, marked = number + 1, False
+            yield Snippet(language.lower(), first + 1, "\n".join(body) + "\n", needs)
+        number, marked, needs = number + 1, False, None
 
 
 def commands_of(snippet: Snippet) -> Iterator[tuple[int, list[str]]]:
@@ -102,13 +114,23 @@ def run_python(snippet: Snippet, name: str, namespace: dict[str, object]) -> Non
         pytest.fail(f"{name}:{line}: the block that starts at line {snippet.line} raised:\n{story}", pytrace=False)
 
 
+def can_import(package: str) -> bool:
+    """Return whether a package is installed; one that is there and broken fails in its block."""
+    return importlib.util.find_spec(package) is not None
+
+
 def run_document(document: Path, name: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
     """Run a document's blocks in order in `folder`; they share one namespace, which is `__main__` to them."""
     main = types.ModuleType("__main__")
     patch.setitem(sys.modules, "__main__", main)
     patch.chdir(folder)
     for snippet in snippets_of(document.read_text("utf-8")):
-        if snippet.language in PYTHON:
+        if snippet.needs is not None:
+            if can_import(snippet.needs):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # what other packages warn of is not ours to mend
+                    run_python(snippet, name, main.__dict__)
+        elif snippet.language in PYTHON:
             run_python(snippet, name, main.__dict__)
         elif snippet.language in SHELL:
             for line, words in commands_of(snippet):
@@ -160,6 +182,18 @@ def test_a_block_that_does_not_compile_is_named_too(tmp_path: Path, monkeypatch:
     document.write_text("```python\n\na = = 1\n```\n", "utf-8")
     with pytest.raises(pytest.fail.Exception, match=r"^broken\.md:3: .*(?s:.*)SyntaxError"):
         run_document(document, "broken.md", tmp_path, monkeypatch)
+
+
+def test_a_block_that_needs_a_package_runs_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = tmp_path / "needs.md"
+    text = "<!-- needs: {} -->\n```python\nimport warnings\nwarnings.warn('theirs')\n{}\n```\nText\n"
+    document.write_text(text.format("no_such_package", "1 / 0") + text.format("json", "import json"), "utf-8")
+    run_document(document, "needs.md", tmp_path, monkeypatch)
+    document.write_text(text.format("json", "1 / 0"), "utf-8")
+    with pytest.raises(pytest.fail.Exception, match="ZeroDivisionError"):
+        run_document(document, "needs.md", tmp_path, monkeypatch)
 
 
 def test_commands_of_ours_are_found_in_shell_blocks() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from lmdbloader.errors import SourceError
+from lmdbloader.errors import LmdbloaderError, SourceError
 
 # Photographs of which any piece looks like no other's.
 CLASSES = (
@@ -83,3 +86,34 @@ def _draw_box(
     wide, high = (int(rng.integers(min(sides[0], room), min(sides[1], room) + 1)) for room in (right - left, height))
     x, y = int(rng.integers(left, right - wide + 1)), int(rng.integers(0, height - high + 1))
     return x, y, x + wide, y + high
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("folder", type=Path, metavar="DIR", help="where train/ and val/ are made")
+    add("--num-train", type=int, default=100, metavar="N", help="files of each class to train on (default: 100)")
+    add("--num-val", type=int, default=20, metavar="N", help="files of each class to score (default: 20)")
+    add("--num-classes", type=int, default=len(CLASSES), metavar="N", help="at most %(default)s (the default)")
+    add("--seed", type=int, default=0, help="of the pieces that are cut (default: 0)")
+    options = parser.parse_args(argv)
+    try:
+        names = make_class_folders(
+            options.folder,
+            num_train=options.num_train,
+            num_val=options.num_val,
+            num_classes=options.num_classes,
+            seed=options.seed,
+        )
+    except (LmdbloaderError, OSError) as error:
+        print(f"class_folders: {error}", file=sys.stderr)
+        return 1
+    print(
+        f"{options.folder}: {len(names)} classes, {options.num_train} files of each in train/, {options.num_val} in val/"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
