@@ -355,3 +355,46 @@ def test_files_do_not_depend_on_the_number_of_threads(photos: Path, tmp_path: Pa
     names = sorted(str(p.relative_to(one)) for p in one.rglob("*") if p.is_file())
     assert names == sorted(str(p.relative_to(five)) for p in five.rglob("*") if p.is_file())
     assert all((one / name).read_bytes() == (five / name).read_bytes() for name in names)
+
+
+@pytest.fixture
+def originals(tmp_path: Path) -> Path:
+    """A folder of files of every kind, kept as they are, and the dataset of them."""
+    source = tmp_path / "src"
+    source.mkdir()
+    shades = Image.fromarray((np.mgrid[:40, :60].sum(0) % 256).astype(np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    shades.save(source / "a.jpg", quality=90)
+    shades.convert("RGB").save(source / "turned.jpeg", exif=exif)
+    shades.save(source / "progressive.jpg", progressive=True)
+    for suffix in ("png", "gif", "bmp", "tif", "webp", "pgm"):
+        shades.save(source / f"{suffix}.{suffix}")
+    lmdbloader.convert(source, tmp_path / "db", write_mode="original", workers=1)
+    return source
+
+
+def test_files_that_were_kept_come_back_byte_by_byte(originals: Path, tmp_path: Path) -> None:
+    extract(tmp_path / "db", tmp_path / "files")
+    found = {p.name: p.read_bytes() for p in (tmp_path / "files").iterdir() if p.suffix not in (".json", ".jsonl")}
+    expected = {p.name: p.read_bytes() for p in originals.iterdir()}
+    expected["turned.jpg"] = expected.pop("turned.jpeg")
+    assert found == expected
+    extract(tmp_path / "db", tmp_path / "pixels", image_format="png")
+    for row, name in enumerate(sorted(p.name for p in originals.iterdir())):
+        pixels = decode_image((tmp_path / "pixels" / Path(name).with_suffix(".png")).read_bytes())
+        np.testing.assert_array_equal(
+            np.moveaxis(lmdbloader.LMDBDataset(tmp_path / "db")[row].image.numpy(), 0, 2), pixels
+        )
+    with pytest.raises(OptionError, match="image format 'jpg': expected one of stored, png"):
+        extract(tmp_path / "db", tmp_path / "other", image_format="jpg")  # type: ignore[arg-type]
+
+
+def test_jpegs_that_we_made_open_anywhere(photos: Path, tmp_path: Path) -> None:
+    lmdbloader.convert(photos, tmp_path / "db", write_mode="jpg", max_resolution=100, workers=1)
+    extract(tmp_path / "db", tmp_path / "files")
+    with Image.open(tmp_path / "files" / "cat.jpg") as picture:
+        assert picture.size == (100, 67) and picture.format == "JPEG"
+        row = sorted(p.name for p in photos.iterdir()).index("cat.png")
+        pixels = np.moveaxis(lmdbloader.LMDBDataset(tmp_path / "db")[row].image.numpy(), 0, 2)
+        assert np.abs(np.asarray(picture).astype(int) - pixels).max() <= 1

@@ -9,7 +9,8 @@ from typing import Any
 from lmdbloader.cli.text import mebibytes
 
 _DESCRIPTION = """\
-Write a dataset's samples back to files: images as PNG with the same pixels (8
+Write a dataset's samples back to files: images that are stored as JPEG or as
+the files that they came in byte for byte, others as PNG with the same pixels (8
 or 16 bits, grey or RGB), arrays as .npy, bytes as they were stored. A file is
 called after its sample's source, with its patch's position where there are
 patches (0001_r00096_c00192.png), or after its sample's number where there are
@@ -39,7 +40,12 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
     parser.add_argument("folder", metavar="DIR", help="the folder to make; an empty one counts as absent")
-    parser.add_argument("--format", default="png", choices=("png",), help="of images (default: png)")
+    parser.add_argument(
+        "--format",
+        default="stored",
+        choices=("stored", "png"),
+        help="of images: stored (default), PNG where that is as pixels; or all as PNG, EXIF rotation applied",
+    )
     parser.add_argument("--fields", metavar="NAMES", help="with commas between them (default: all)")
     parser.add_argument("--samples", metavar="WHICH", help="such as 0:100, see below (default: all)")
     parser.add_argument(
@@ -94,6 +100,7 @@ def _run(options: argparse.Namespace) -> int:
             options.folder,
             fields=names,
             samples=samples,
+            image_format=options.format,
             overwrite=options.overwrite,
             progress=bar.update,
         )

@@ -117,7 +117,9 @@ def _sizes(summary: Summary) -> Iterator[tuple[str, ...]]:
 
 def _shares(codecs: Mapping[str, int]) -> str:
     total = sum(codecs.values())
-    return ", ".join(name if count == total else f"{name} {count / total:.0%}" for name, count in codecs.items())
+    return ", ".join(
+        f"{name} {count:,}" + ("" if count == total else f" ({count / total:.0%})") for name, count in codecs.items()
+    )
 
 
 def _classes(classes: Iterable[tuple[str, int]]) -> Iterator[str]:

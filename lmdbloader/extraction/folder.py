@@ -11,24 +11,32 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.codecs import unpack_jpeg
 from lmdbloader.cores import count_cores
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, OptionError
 from lmdbloader.extraction.destination import check_destination, partial_folder, put_in_place, write_marker
 from lmdbloader.extraction.names import unique_stems, with_position
 from lmdbloader.extraction.png import encode_png
-from lmdbloader.format import Field
+from lmdbloader.format import CODEC_FILE, CODEC_JPEG, Field
 from lmdbloader.store import Reader, check_rows
 from lmdbloader.store.publish import explain_full_disk
 
 TABLE_FILE = "samples.jsonl"
 _AT_ONCE = 64
+IMAGE_FORMATS = ("stored", "png")
 # Stored bytes that are a file of their own get its suffix.
-_SIGNATURES = ((b"\x89PNG\r\n\x1a\n", ".png"), (b"\xff\xd8\xff", ".jpg"), (b"GIF8", ".gif"), (b"BM", ".bmp"))
+_SIGNATURES = (
+    *((b"\x89PNG\r\n\x1a\n", ".png"), (b"\xff\xd8\xff", ".jpg"), (b"GIF8", ".gif"), (b"BM", ".bmp")),
+    *((b"II*\0", ".tif"), (b"MM\0*", ".tif"), (b"RIFF", ".webp")),
+    *((b"P1", ".pbm"), (b"P4", ".pbm"), (b"P2", ".pgm"), (b"P5", ".pgm"), (b"P3", ".ppm"), (b"P6", ".ppm")),
+)
+# Of bytes that nobody said were an image, the short ones tell too little.
+_SURE = _SIGNATURES[:4]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,7 @@ class _Plan:
         stems: By the number of a source.
         source_of: (samples,) number of each sample's source; None where the dataset has none.
         positions: Whether names need the patch's position.
+        image_format: One of IMAGE_FORMATS.
     """
 
     fields: tuple[Field, ...]
@@ -65,6 +74,7 @@ class _Plan:
     stems: list[str]
     source_of: npt.NDArray[Any] | None
     positions: bool
+    image_format: str
 
 
 def extract(
@@ -73,11 +83,12 @@ def extract(
     *,
     fields: Sequence[str] | None = None,
     samples: Sequence[int] | None = None,
+    image_format: Literal["stored", "png"] = "stored",
     overwrite: bool = False,
     workers: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Extracted:
-    """Write samples back to files: images as PNG with the same pixels, arrays as .npy, bytes as they are.
+    """Write samples back to files: images as PNG or as the files that they are stored as, arrays as .npy, bytes.
 
     A file is called after its sample's source, with its patch's position where sources gave several samples, or after
     the sample's number where there are no sources. Where more than one field becomes files, each field has a folder.
@@ -88,6 +99,8 @@ def extract(
         out: The folder to make. An empty folder counts as absent.
         fields: Which fields; all by default.
         samples: Numbers of the samples, negative ones from the end; all by default.
+        image_format: "stored" writes images that are stored as JPEG or another image file byte for byte, and the pixels
+            of others as PNG; "png" writes the upright pixels of all images as PNG.
         overwrite: Whether to replace, as a whole, a folder that an earlier extraction made.
         workers: Threads that encode; by default as many as this process may use cores. Files do not depend on it.
         progress: Called with the number of samples written since the last call.
@@ -101,9 +114,11 @@ def extract(
         CorruptError: A stored value is damaged. Nothing half-written stays behind, whatever the error.
         DiskFullError: No room left.
     """
+    if image_format not in IMAGE_FORMATS:
+        raise OptionError(f"image format {image_format!r}: expected one of {', '.join(IMAGE_FORMATS)}")
     reader = Reader(path)
     target = Path(os.path.abspath(out))
-    plan = _make_plan(reader, fields)
+    plan = _make_plan(reader, fields, image_format)
     rows = _rows(reader, samples)
     check_destination(target, reader.path, overwrite=overwrite)
     num_files = nbytes = 0
@@ -129,7 +144,7 @@ def extract(
     return Extracted(os.fspath(out), len(rows), num_files, nbytes)
 
 
-def _make_plan(reader: Reader, names: Sequence[str] | None) -> _Plan:
+def _make_plan(reader: Reader, names: Sequence[str] | None, image_format: str) -> _Plan:
     for name in names or ():
         if name not in reader.fields:
             raise OptionError(f"{reader.path}: no field {name!r}; it has {', '.join(reader.fields)}")
@@ -139,7 +154,7 @@ def _make_plan(reader: Reader, names: Sequence[str] | None) -> _Plan:
     as_files = [f.name for f in fields if f.kind in ("image", "array", "bytes")]
     folders = {name: name if len(as_files) > 1 else "" for name in as_files}
     if not reader.manifest.with_source:
-        return _Plan(fields, folders, [], None, False)
+        return _Plan(fields, folders, [], None, False, image_format)
     column = reader.index.batch.column("source")
     source_of = column.indices.to_numpy()
     try:
@@ -148,7 +163,7 @@ def _make_plan(reader: Reader, names: Sequence[str] | None) -> _Plan:
         raise CorruptError(f"{reader.path}: the index holds names that are not UTF-8 ({error})") from error
     arrays = reader.index.arrays
     positions = bool(arrays["top"].any() or arrays["left"].any() or np.bincount(source_of).max(initial=0) > 1)
-    return _Plan(fields, folders, stems, source_of, positions)
+    return _Plan(fields, folders, stems, source_of, positions, image_format)
 
 
 def _rows(reader: Reader, samples: Sequence[int] | None) -> list[int]:
@@ -204,7 +219,7 @@ def _write_sample(reader: Reader, plan: _Plan, row: int, partial: Path) -> tuple
             if f.kind == "int" and 0 <= line[f.name] < len(classes):
                 line[f"{f.name}.class"] = classes[line[f.name]]
             continue
-        suffix, data = _file(reader, f, row)
+        suffix, data = _file(reader, f, row, plan.image_format)
         name = os.path.join(plan.folders[f.name], stem + suffix)
         try:
             with open(partial / name, "xb") as file:
@@ -219,16 +234,33 @@ def _write_sample(reader: Reader, plan: _Plan, row: int, partial: Path) -> tuple
     return line, sizes
 
 
-def _file(reader: Reader, f: Field, row: int) -> tuple[str, bytes]:
+def _file(reader: Reader, f: Field, row: int, image_format: str) -> tuple[str, bytes]:
     """Return the suffix and the content of the file that a value becomes."""
     if f.kind == "image":
+        codec = reader.index.arrays[f"{f.name}.codec"][row]
+        if image_format == "stored" and codec in (CODEC_JPEG, CODEC_FILE):
+            data = reader.stored_bytes(f.name, row)
+            if codec == CODEC_JPEG:
+                return ".jpg", _unpack(reader, f, row, data)
+            return _suffix(data, _SIGNATURES), data
         return ".png", encode_png(np.moveaxis(reader.read_image(f.name, row), 0, 2))
     if f.kind == "array":
         file = io.BytesIO()
         np.save(file, reader.read_array(f.name, row), allow_pickle=False)
         return ".npy", file.getvalue()
     data = reader.read_bytes(f.name, row).tobytes()
-    return next((suffix for signature, suffix in _SIGNATURES if data.startswith(signature)), ".bin"), data
+    return _suffix(data, _SURE), data
+
+
+def _suffix(data: bytes, signatures: Sequence[tuple[bytes, str]]) -> str:
+    return next((suffix for signature, suffix in signatures if data.startswith(signature)), ".bin")
+
+
+def _unpack(reader: Reader, f: Field, row: int, payload: bytes) -> bytes:
+    try:
+        return unpack_jpeg(payload)
+    except FormatError as error:
+        raise CorruptError(f"{reader.where(f.name, row)}: {error}. Restore the dataset from a copy.") from error
 
 
 def _value(reader: Reader, f: Field, row: int) -> Any:

@@ -27,7 +27,7 @@ class FieldSummary:
         name: Of the field.
         kind: image, array, int, float, text, bytes or json.
         codec: How it was asked to be stored.
-        codecs: Samples by how they really are stored: raw, lz4 or tiles.
+        codecs: Samples by how they really are stored: raw, lz4, tiles, jpeg or file.
         stored_nbytes: Bytes of its payloads as stored.
         raw_nbytes: Bytes of its payloads once decoded.
         height: (smallest, largest) in pixels; images.
