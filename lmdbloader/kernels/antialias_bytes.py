@@ -39,18 +39,22 @@ def _copy_block(source, row, height, width, copy):
 
 
 @kernel
-def _copy_blocks(blocks, x, row, height, width, copies):
-    for k in range(4):
-        _copy_block(np.uint64(blocks[k] + x), row, height, width - x, np.uint64(copies + k * _BLOCK_NBYTES))
+def _spread_blocks(blocks, x, row, height, width, is_readable, copies, pairs):
+    """Make the pairs of 32 columns from x on of four blocks.
 
-
-@kernel
-def _spread_blocks(blocks, x, row, pairs):
-    """Make the pairs of 32 columns from x on of the 16 rows, `row` apart, from each of four addresses on."""
-    spread_columns(
-        np.uint64(blocks[0] + x), np.uint64(blocks[1] + x), np.uint64(blocks[2] + x), np.uint64(blocks[3] + x), row,
-        np.uint64(pairs),
-    )  # fmt: skip
+    Args:
+        blocks: (4,) int64 addresses of where each begins; row: the step to the next row.
+        height, width: Rows and columns that there are.
+        is_readable: Whether all 16 x 32 bytes of each may be read, though they lie outside; else `copies` is used.
+        pairs: Address of what is filled.
+    """
+    a, b, c, d, step = blocks[0] + x, blocks[1] + x, blocks[2] + x, blocks[3] + x, row
+    if not is_readable:
+        for k in range(4):
+            _copy_block(np.uint64(blocks[k] + x), row, height, width - x, np.uint64(copies + k * _BLOCK_NBYTES))
+        a, step = copies, np.int64(_COLUMNS)
+        b, c, d = a + _BLOCK_NBYTES, a + 2 * _BLOCK_NBYTES, a + 3 * _BLOCK_NBYTES
+    spread_columns(np.uint64(a), np.uint64(b), np.uint64(c), np.uint64(d), step, np.uint64(pairs))
 
 
 @kernel
@@ -82,22 +86,15 @@ def _resize_columns(
             blocks[k] = source + number // a_plane * plane + y * row
             blocks[4 + k] = image + (number // a_plane * tall + y) * stride
         # Up to 31 bytes behind the window are read with its last columns, where there are any.
-        farthest = max(max(blocks[0], blocks[1]), max(blocks[2], blocks[3])) + (_SIDE - 1) * row + width + _COLUMNS - 1
-        whole = height >= _SIDE and farthest <= end
+        last = max(max(blocks[0], blocks[1]), max(blocks[2], blocks[3])) + (_SIDE - 1) * row
+        most = end - last - _COLUMNS if height >= _SIDE else np.int64(-1)
         ready = np.int64(0)
         for x in range(0, out_width, _SIDE):
             behind = min(x + _SIDE, out_width)
             needed = min(np.int64(starts[behind - 1]) + 2 * count, width)
             while ready < needed:
                 made = pairs + (ready >> 1) * PAIR_NBYTES
-                if whole:
-                    _spread_blocks(blocks, ready, row, made)
-                else:
-                    _copy_blocks(blocks, ready, row, height, width, copies)
-                    spread_columns(
-                        np.uint64(copies), np.uint64(copies + _BLOCK_NBYTES), np.uint64(copies + 2 * _BLOCK_NBYTES),
-                        np.uint64(copies + 3 * _BLOCK_NBYTES), np.int64(_COLUMNS), np.uint64(made),
-                    )  # fmt: skip
+                _spread_blocks(blocks, ready, row, height, width, ready <= most, copies, made)
                 ready += _COLUMNS
             for i in range(x, behind):
                 sum_pairs(
