@@ -21,22 +21,16 @@ from lmdbloader.images import IMAGE_SUFFIXES
 from lmdbloader.sources import remote
 from lmdbloader.sources.listing import Listing, Names, Sources, Spans, as_text, below
 from lmdbloader.sources.remote import Location
+from lmdbloader.sources.tarmembers import is_plain, list_members
 
 #: The extensions of members that become fields beside the image: the field, and what it holds.
 ATTACHED: dict[str, tuple[str, Kind]] = {"cls": ("label", "int"), "json": ("json", "json"), "txt": ("text", "text")}
 
 _IMAGES = frozenset(suffix[1:] for suffix in IMAGE_SUFFIXES)
-_COMPRESSED = (
-    (b"\x1f\x8b", "gzip -d"),
-    (b"BZh", "bzip2 -d"),
-    (b"\xfd7zXZ\0", "xz -d"),
-    (b"\x28\xb5\x2f\xfd", "zstd -d"),
-)
 # webdataset's rule: the key ends at the first dot of the base name, and the rest is the extension.
 _KEY = re.compile(r"((?:.*/|)[^./][^./]*)\.([^/]+)", re.DOTALL)
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _PACKED = re.compile(rb"\.(tgz|tar\.(gz|bz2|xz|zst))$", re.IGNORECASE)
-_BLOCK_NBYTES = 512
 
 
 def is_tar_name(name: str) -> bool:
@@ -116,12 +110,12 @@ class _Shards:
         start = prefix + b"/" if prefix else b""
         hashes = array("q")
         key, members = "", dict[str, tarfile.TarInfo]()
-        for member in _members(file, where):
+        for member in list_members(file, where):
             name = _checked(member, where)
             parts = _KEY.fullmatch(name)
-            if parts is None or not _is_plain(member):
+            if parts is None or not is_plain(member):
                 if not member.isdir():
-                    reason = "no key and extension in its name" if _is_plain(member) else "not a regular file"
+                    reason = "no key and extension in its name" if is_plain(member) else "not a regular file"
                     self.ignored.append((as_text(start) + name, reason))
                 continue
             if parts[1] != key:
@@ -185,9 +179,9 @@ def _refuse_scattered(file: IO[bytes], where: str, suspects: set[int]) -> None:
     finished: set[str] = set()
     key = ""
     file.seek(0)
-    for member in _members(file, where):
+    for member in list_members(file, where):
         parts = _KEY.fullmatch(_checked(member, where))
-        if parts is None or not _is_plain(member) or parts[1] == key:
+        if parts is None or not is_plain(member) or parts[1] == key:
             continue
         key = parts[1]
         if key in finished:
@@ -197,11 +191,6 @@ def _refuse_scattered(file: IO[bytes], where: str, suspects: set[int]) -> None:
             )
         if hash(key) in suspects:
             finished.add(key)
-
-
-def _is_plain(member: tarfile.TarInfo) -> bool:
-    """Return whether a member's content lies in the tar as it is: of a sparse file only parts do."""
-    return member.isreg() and not member.issparse()
 
 
 def _checked(member: tarfile.TarInfo, where: str) -> str:
@@ -214,38 +203,6 @@ def _checked(member: tarfile.TarInfo, where: str) -> str:
             f"{where}: its member {name!r} leads out of the archive. Such a tar is made to do harm, or by mistake."
         )
     return name
-
-
-def _members(file: IO[bytes], where: str) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of a tar.
-
-    Raises:
-        SourceError: It is none, or is damaged or cut short: also where tarfile would end without a word.
-    """
-    start = file.read(6)
-    for signature, command in _COMPRESSED:
-        if start.startswith(signature):
-            raise SourceError(f"{where}: is compressed, so that nothing in it can be found by itself. Use {command}.")
-    file.seek(0)
-    try:
-        with tarfile.open(fileobj=file, mode="r:", errors="surrogateescape") as tar:
-            while (member := tar.next()) is not None:
-                yield member
-                tar.members = []  # type: ignore[attr-defined]  # else it keeps all of them
-            end = tar.offset
-    except (tarfile.TarError, EOFError) as error:
-        raise SourceError(f"{where}: is no tar, or is damaged or cut short ({error})") from error
-    file.seek(end)
-    rest = file.read(_BLOCK_NBYTES)
-    if len(rest) < _BLOCK_NBYTES:
-        raise SourceError(f"{where}: ends without the mark at the end of a tar; it was cut short at byte {end}")
-    while rest:
-        if rest.strip(b"\0"):
-            raise SourceError(
-                f"{where}: there is no member at byte {end}, but something that is none: it is damaged there, or two "
-                "tars were put together. What follows would be lost."
-            )
-        rest = file.read(64 * 1024)
 
 
 @contextmanager
