@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lmdbloader.loading import dataloader as dataloader
     from lmdbloader.resolution import ProgressiveResize as ProgressiveResize
     from lmdbloader.sampling import QuasiRandom as QuasiRandom
+    from lmdbloader.staging import stage as stage
     from lmdbloader.store import verify as verify
 
 # Names load their module when first used: `import lmdbloader` costs no torch, pyarrow or numba.
@@ -40,6 +41,7 @@ _HOMES = {
     "convert": "lmdbloader.conversion",
     "dataloader": "lmdbloader.loading",
     "find_splits": "lmdbloader.conversion",
+    "stage": "lmdbloader.staging",
     "verify": "lmdbloader.store",
     "write": "lmdbloader.conversion",
 }

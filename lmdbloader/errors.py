@@ -9,6 +9,7 @@ __all__ = [
     "FormatError",
     "ImageError",
     "LmdbloaderError",
+    "LockedError",
     "OptionError",
     "SourceError",
     "TrainingError",
@@ -55,6 +56,10 @@ class OptionError(LmdbloaderError, ValueError):
 
 class DestinationError(LmdbloaderError, OSError):
     """The place to write to is taken, locked or inside the source."""
+
+
+class LockedError(DestinationError):
+    """Another process is writing to the same destination."""
 
 
 class DiskFullError(LmdbloaderError, OSError):

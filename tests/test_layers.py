@@ -39,6 +39,7 @@ LAYERS = (
     "loading",
     "loader",
     "conversion",
+    "staging",
     "checkpoints",
     "superres",
     "classify",

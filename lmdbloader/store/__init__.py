@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmdbloader.store.publish import check_destination, is_dataset
+from lmdbloader.store.publish import check_destination, is_dataset, partial_folder, put_in_place
 from lmdbloader.store.readahead import Readahead, Ticket
 from lmdbloader.store.reader import Reader, check_rows, read_manifest
 from lmdbloader.store.records import Block, Chunk, encode_blocks
@@ -25,6 +25,8 @@ __all__ = [
     "estimate_map_nbytes",
     "is_dataset",
     "open_writer",
+    "partial_folder",
+    "put_in_place",
     "read_manifest",
     "verify",
 ]

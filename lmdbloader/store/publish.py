@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lmdbloader.errors import DestinationError, DiskFullError
+from lmdbloader.errors import DestinationError, DiskFullError, LockedError
 from lmdbloader.format import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
 
 OWNER_FILE = "owner.json"
@@ -62,7 +62,8 @@ def partial_folder(out: Path) -> Iterator[Path]:
     What a conversion that was killed left there is removed first.
 
     Raises:
-        DestinationError: Another process is writing to it, it holds other things, or it cannot be made.
+        LockedError: Another process is writing to it.
+        DestinationError: It holds other things, or cannot be made.
     """
     partial = out.with_name(out.name + PARTIAL_SUFFIX)
     if not out.absolute().parent.is_dir():
@@ -165,9 +166,7 @@ def _lock(partial: Path) -> int:
                 raise DestinationError(
                     f"{partial}: cannot be locked ({error.strerror}); its file system has no flock"
                 ) from error
-            raise DestinationError(
-                f"{partial}: {_owner(partial)} is writing there. Wait for it, or stop it."
-            ) from error
+            raise LockedError(f"{partial}: {_owner(partial)} is writing there. Wait for it, or stop it.") from error
         # The folder may have been renamed or removed between the opening and the locking.
         if _is_same(lock, partial):
             return lock

@@ -1,0 +1,76 @@
+"""`lmdbloader stage`: a dataset copied to another disk, once."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+_DESCRIPTION = """\
+Copy a finished dataset into the folder DIR, where it keeps its name, and print
+the path of the copy: onto a node's own disk before training, or into a vault
+after a conversion.
+
+A dataset that is there already is not copied again. Of several jobs that ask
+at once, one copies; the others wait for it and use its copy. Every byte of the
+copy is read back and compared. It has its name only once it is complete, so
+what an interrupted copy leaves (DIR/NAME.partial) is never used, and the next
+one clears it away.
+"""
+
+_EPILOG = """\
+The path is the only line on the standard output; everything else goes to the
+standard error. In a job script:
+
+  DB=$(lmdbloader stage /shared/train.lmdb "$TMPDIR" --quiet) || exit 1
+  python scripts/train_classifier.py "$DB"
+
+Exit status: 0 it is there, 1 refused or failed, 2 wrong usage, 130 interrupted.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "stage",
+        help="copy a dataset to another disk, once for all jobs",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
+    parser.add_argument(
+        "directory", metavar="DIR", help="the folder to copy it into; made if only its last part is missing"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="how long to wait for another job that is copying (default: without end)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace another dataset that has its name in DIR")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but the path, and errors")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from lmdbloader.staging import stage
+
+    path = stage(
+        options.dataset,
+        options.directory,
+        overwrite=options.overwrite,
+        timeout=options.timeout,
+        progress=not options.quiet,
+        log=_ignore if options.quiet else _tell,
+    )
+    print(path)
+    return 0
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _ignore(line: str) -> None:
+    pass
