@@ -25,7 +25,7 @@ setup:  ## Make .venv with everything in it
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("lmdbloader needs Python 3.10 or newer; $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12 ..." % sys.version_info[:2])'
 	@$(PYTHON) scripts/setup_env.py $(SETUP_OPTIONS)
 
-demo: setup  ## Convert real photographs, train SRCNN for a minute, compare (IMAGES=DIR: on your own)
+demo: setup  ## Convert real photographs, train SRCNN and a classifier, compare (IMAGES=DIR: on your own)
 	@$(ENV) scripts/demo.py $(if $(IMAGES),--images "$(IMAGES)") $(ARGS)
 
 test: lint  ## Run the linters and every test

@@ -35,6 +35,7 @@ def make_class_folders(
     num_val: int,
     sides: tuple[int, int] = (160, 256),
     num_classes: int = len(CLASSES),
+    photographs: Sequence[Path] | None = None,
     seed: int = 0,
 ) -> list[str]:
     """Write `folder/train/CLASS/*.jpg` and `folder/val/CLASS/*.jpg`.
@@ -49,6 +50,7 @@ def make_class_folders(
         sides: Least and most height and width of a crop, in pixels, drawn independently; less where the part of the
             photograph has less.
         num_classes: At most ten.
+        photographs: Others than those that scikit-image carries, each a class; `num_classes` then says nothing.
         seed: Of the crops.
 
     Returns:
@@ -57,25 +59,37 @@ def make_class_folders(
     Raises:
         SourceError: scikit-image is not installed.
     """
-    try:
-        import skimage
-    except ImportError:
-        raise SourceError("the photographs come from scikit-image: pip install scikit-image.") from None
-    home = Path(skimage.__file__).parent / "data"
+    if photographs is None:
+        home = find_photographs()
+        chosen = {Path(name).stem: home / name for name in CLASSES[:num_classes]}
+    else:
+        chosen = {f"{number:02}_{path.stem}": path for number, path in enumerate(photographs)}
     rng = np.random.default_rng(seed)
-    names = CLASSES[:num_classes]
-    for name in names:
-        with Image.open(home / name) as file:
+    for name, path in chosen.items():
+        with Image.open(path) as file:
             photograph = file.convert("RGB")
         border = photograph.width * 3 // 5
         parts = {"train": (0, border, num_train), "val": (border, photograph.width, num_val)}
         for split, (left, right, count) in parts.items():
-            target = folder / split / Path(name).stem
+            target = folder / split / name
             target.mkdir(parents=True, exist_ok=True)
             for number in range(count):
                 box = _draw_box(rng, (left, right), photograph.height, sides)
                 photograph.crop(box).save(target / f"{number:04}.jpg", quality=QUALITY)
-    return [Path(name).stem for name in names]
+    return list(chosen)
+
+
+def find_photographs() -> Path:
+    """Return the folder of the photographs that scikit-image carries.
+
+    Raises:
+        SourceError: It is not installed.
+    """
+    try:
+        import skimage
+    except ImportError:
+        raise SourceError("the photographs come from scikit-image: pip install scikit-image.") from None
+    return Path(skimage.__file__).parent / "data"
 
 
 def _draw_box(
@@ -109,9 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (LmdbloaderError, OSError) as error:
         print(f"class_folders: {error}", file=sys.stderr)
         return 1
-    print(
-        f"{options.folder}: {len(names)} classes, {options.num_train} files of each in train/, {options.num_val} in val/"
-    )
+    counts = f"{options.num_train} files of each in train/, {options.num_val} in val/"
+    print(f"{options.folder}: {len(names)} classes, {counts}")
     return 0
 
 
