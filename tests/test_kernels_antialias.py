@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -133,3 +135,38 @@ def test_extreme_sizes_stay_inside_their_scratch(size: tuple[int, int, int, int]
     image = np.random.default_rng(1).integers(0, 65536, (1, h, w)).astype(np.uint16)
     found = resized(image, height, width, cubic).astype(float)
     assert np.abs(found - defined(image.astype(float), height, width, cubic, 65535)).max() <= 1
+
+
+# In a process of its own, as reading one byte too many ends it.
+BETWEEN_FORBIDDEN_PAGES = """
+import ctypes, mmap
+import numpy as np
+from lmdbloader.kernels.antialias import resize_scratch, resize_window
+
+PAGE, PAGES = mmap.PAGESIZE, 16
+memory = mmap.mmap(-1, (PAGES + 2) * PAGE)
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+protect = ctypes.CDLL(None, use_errno=True).mprotect
+protect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+for page in (address, address + (PAGES + 1) * PAGE):
+    assert protect(page, PAGE, 0) == 0
+WINDOWS = [(1, 1, 0, 0), (3, 50, 1, 2), (16, 16, 0, 0), (17, 33, 1, 30), (70, 90, 3, 7), (100, 15, 9, 1)]
+for dtype in (np.uint8, np.uint16):
+    pixels = np.frombuffer(memory, dtype, PAGES * PAGE // dtype().itemsize, PAGE)
+    for h, w, top, left in WINDOWS:
+        for size in ((9, 9), (80, 120)):
+            count = 3 * h * w
+            lengths = resize_scratch(h, w, *size, 3, True)
+            scratch = [np.zeros(n, kind) for n, kind in zip(lengths, (np.int32, np.float32, np.float32))]
+            for source in (pixels[:count], pixels[-count:]):
+                resize_window(
+                    source, top * w + left, w, h * w, 3, h - top, w - left, 0.0, 0.0, float(h - top), float(w - left),
+                    np.zeros(3 * size[0] * size[1], dtype), *size, True, *scratch,
+                )
+print("read no more than there is")
+"""
+
+
+def test_nothing_outside_of_the_image_is_read() -> None:
+    done = subprocess.run([sys.executable, "-c", BETWEEN_FORBIDDEN_PAGES], capture_output=True, text=True, check=False)
+    assert done.stdout == "read no more than there is\n", (done.returncode, done.stderr)
