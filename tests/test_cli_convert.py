@@ -134,6 +134,10 @@ def test_splits_become_datasets_with_common_labels(src: Path, out: Path, tmp_pat
     assert capsys.readouterr().out.count("nothing to do") == 2
     assert main(["convert", str(splits), str(out / "val.lmdb"), "--split"]) == 1
     assert "is a dataset. With --split" in capsys.readouterr().err
+    new = tmp_path / "new"
+    assert main(["convert", str(splits), str(new), "--split", "--write-mode", "raw", "--jpeg-quality", "80"]) == 2
+    assert "--jpeg-quality has no effect" in capsys.readouterr().err
+    assert not new.exists()
     assert main(["convert", str(src), str(out), "--split"]) == 1
     assert "holds no folders like train/ and val/" in capsys.readouterr().err
     with pytest.raises(SystemExit):

@@ -211,9 +211,13 @@ def _run(options: argparse.Namespace) -> int:
             f"{target}: is a dataset. With --split, OUT is the folder that the datasets are put into."
         )
     target.mkdir(exist_ok=True)
-    for split in splits:
-        report = _convert(options, split.path, target / f"{split.name}.lmdb", split.classes)
-        _tell(report, quiet=options.quiet)
+    try:
+        for split in splits:
+            report = _convert(options, split.path, target / f"{split.name}.lmdb", split.classes)
+            _tell(report, quiet=options.quiet)
+    finally:
+        if not any(target.iterdir()):  # the first one failed
+            target.rmdir()
     return 0
 
 

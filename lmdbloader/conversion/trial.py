@@ -92,7 +92,8 @@ def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> T
         stored += (pixels_stored if keep else pixels_raw) + int(payloads.stored_nbytes[~is_pixels].sum())
         fields.append(f if keep else replace(f, codec="raw"))
         others = [CODEC_NAMES[code] for code in np.unique(payloads.codec[~is_pixels]).tolist()]
-        codecs.append(" ".join([f.name, *others, *([fields[-1].codec or "raw"] if is_pixels.any() else [])]))
+        pixels = [fields[-1].codec or "raw"] if is_pixels.any() else []
+        codecs.append(f"{f.name} {' and '.join([*others, *pixels])}")
     growth = int(sources.nbytes.sum()) / max(sum(s.nbytes for s in chosen), 1)
     num_samples = sum(count for count, _ in tried)
     return Trial(tuple(fields), estimate_map_nbytes(stored * growth, num_samples * growth), tuple(codecs), len(chosen))
