@@ -15,10 +15,18 @@ _STREAM = 3  # of the Philox key, beside those of orders and of what is done to 
 
 
 class BatchFunction:
-    """Gets whole batches, with random numbers that depend on the seed, the epoch and the batch's samples only."""
+    """Gets whole batches, with random numbers that depend on the seed, the epoch and the batch's samples only.
+
+    Subclass it for functions of your own whose random numbers do not depend on threads.
+    """
 
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
-        """Return a batch (a named tuple of tensors) changed."""
+        """Return a batch changed.
+
+        Args:
+            batch: A named tuple of the dataset's fields, images as tensors (B, C, H, W), numbers as tensors (B,).
+            random: Of this batch alone.
+        """
         raise NotImplementedError
 
     def __call__(self, batch: Any) -> Any:
@@ -27,9 +35,22 @@ class BatchFunction:
 
 
 def call(function: Callable[[Any], Any], batch: Any, *, seed: int, epoch: int, first_sample: int) -> Any:
-    """Return what a function makes of a batch; its random numbers, if it is one of ours, follow from the others."""
+    """Return what a function makes of a batch; its random numbers, if it is one of ours, follow from the others.
+
+    A plain tuple of as many values as the batch has fields gets their names again.
+
+    Raises:
+        OptionError: One of ours comes after a function that returned no named tuple.
+    """
     if not isinstance(function, BatchFunction):
-        return function(batch)
+        result = function(batch)
+        is_bare = type(result) is tuple and hasattr(batch, "_fields") and len(result) == len(batch)
+        return type(batch)(*result) if is_bare else result
+    if not hasattr(batch, "_replace"):
+        raise OptionError(
+            f"{function} comes after a function that returned a {type(batch).__name__}; expected a named tuple or a "
+            "tuple of all fields. Put it before that function."
+        )
     counter = np.array([first_sample, epoch, 0, 0], np.uint64)
     words = np.random.Philox(key=np.array([seed, _STREAM], np.uint64), counter=counter)
     return function.apply(batch, np.random.Generator(words))

@@ -13,16 +13,17 @@ import torch
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import opcodes
 from lmdbloader.transforms import (
-    ColorJitter,
+    Cutout,
     Geometry,
     Normalize,
     RandomErasing,
-    RandomResizedCrop,
-    Resize,
     ToDtype,
     Transform,
 )
 
+# Whose operations need pixels that are written out.
+_ENDING = (opcodes.RANDOM_RESIZED_CROP, opcodes.RESIZE, opcodes.JITTER)
+_ERASING = (RandomErasing, Cutout)
 _LARGEST = {torch.uint8: 255.0, torch.uint16: 65535.0}
 _CARRIERS = {torch.uint8: np.uint8, torch.uint16: np.uint16, torch.float32: np.float32}
 
@@ -90,7 +91,7 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
     whole: list[list[int]] = []
     real: list[list[float]] = []
     stage, padded = 0, 0
-    num_erasings = sum(isinstance(t, RandomErasing) for t in transforms)
+    num_erasings = sum(isinstance(t, _ERASING) for t in transforms)
     erasing = 0
     for transform in transforms:
         concerned = _concerned(transform, fields)
@@ -108,9 +109,9 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
         whole.append([transform.code, mask, stage, height, width, padding, cubic, erasing, *fill])
         real.append([*transform.real_numbers, *[0.0] * (opcodes.NUM_REAL - len(transform.real_numbers))])
         padded |= mask if padding else 0
-        if isinstance(transform, RandomErasing):
+        if isinstance(transform, _ERASING):
             erasing += 1
-        if isinstance(transform, RandomResizedCrop | Resize | ColorJitter):
+        if transform.code in _ENDING:
             stage, padded = stage + 1, padded & ~mask
     return Program(
         np.array(whole, np.int64).reshape(-1, opcodes.NUM_WHOLE),
@@ -165,15 +166,15 @@ class _Chain:
             self._convert(transform)
         elif isinstance(transform, Normalize):
             self._normalize(transform)
-        elif isinstance(transform, RandomErasing):
+        elif isinstance(transform, _ERASING):
             _check_fill(transform, transform.value, self.field.name, self.field.channels, self.dtype)
             self.erased[erasing] = np.broadcast_to(np.asarray(transform.value, np.float64), 3)
         elif self.last is not None:
             raise OptionError(
                 f"{type(transform).__name__} after {type(self.last).__name__}: expected what moves or colours pixels "
-                "first, then ToDtype and Normalize, RandomErasing anywhere after it. Change the order."
+                "first, then ToDtype and Normalize, RandomErasing and Cutout anywhere after it. Change the order."
             )
-        if isinstance(transform, ToDtype | Normalize | RandomErasing):
+        if isinstance(transform, (ToDtype, Normalize, *_ERASING)):
             self.last = transform
 
     def _convert(self, transform: ToDtype) -> None:

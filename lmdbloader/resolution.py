@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import CenterCrop, RandomCrop, RandomResizedCrop, Resize, Transform
+from lmdbloader.transforms import (
+    CenterCrop,
+    Cutout,
+    RandomCrop,
+    RandomResizedCrop,
+    RandomTranslate,
+    Resize,
+)
 
 _SIZED = (RandomResizedCrop, Resize, CenterCrop, RandomCrop)
 
@@ -54,7 +61,7 @@ class ProgressiveResize:
     def scale_at(self, epoch: int) -> float:
         """Return the scale of the sides in an epoch, counted from 0 on."""
         elapsed = epoch / self.num_epochs
-        growing = 1 - self.delay_fraction - self.finetune_fraction
+        growing = 1 - self.finetune_fraction - self.delay_fraction
         if elapsed < self.delay_fraction:
             return self.initial_scale
         grown = min((elapsed - self.delay_fraction) / growing, 1.0) if growing > 0 else 1.0
@@ -62,11 +69,10 @@ class ProgressiveResize:
 
     def size_at(self, epoch: int, full: tuple[int, int]) -> tuple[int, int]:
         """Return (height, width) in an epoch of images that are of a full (height, width) in the end."""
-        scale = self.scale_at(epoch)
-        if scale == 1:
-            return full
         height, width = full
-        new_width = max(round(width * scale / self.size_increment), 1) * self.size_increment
+        new_width = max(round(width * self.scale_at(epoch) / self.size_increment), 1) * self.size_increment
+        if new_width >= width or epoch >= self.num_epochs * (1 - self.finetune_fraction):
+            return full
         return max(round(height * new_width / width), 1), new_width
 
 
@@ -74,7 +80,8 @@ def with_resolution(transforms: Sequence[Any], size: tuple[int, int]) -> list[An
     """Return transforms whose results have another size.
 
     The last of RandomResizedCrop, Resize, CenterCrop and RandomCrop gets the size; those before it change in
-    proportion, so that Resize(256) and CenterCrop(224) become Resize(128) and CenterCrop(112).
+    proportion, so that Resize(256) and CenterCrop(224) become Resize(128) and CenterCrop(112). So do paddings,
+    translations and the size of Cutout.
 
     Args:
         transforms: What a Loader was given; functions stay as they are.
@@ -96,11 +103,14 @@ def with_resolution(transforms: Sequence[Any], size: tuple[int, int]) -> list[An
     full = full_size(transforms)
     factors = size[0] / full[0], size[1] / full[1]
     found: list[Any] = []
-    for t in transforms:
-        if t is sized[-1]:
+    last = max(number for number, t in enumerate(transforms) if isinstance(t, _SIZED))
+    for number, t in enumerate(transforms):
+        if isinstance(t, RandomCrop | RandomTranslate):
+            t = replace(t, padding=round(t.padding * max(factors)))
+        if number == last:
             t = replace(t, size=size)
-        elif isinstance(t, _SIZED):
-            t = replace(t, size=_scaled(t, factors))
+        elif isinstance(t, (*_SIZED, Cutout)):
+            t = replace(t, size=_scaled(t.size, factors))
         found.append(t)
     return found
 
@@ -121,8 +131,7 @@ def full_size(transforms: Sequence[Any]) -> tuple[int, int]:
     return size if isinstance(size, tuple) else (size, size)
 
 
-def _scaled(transform: Transform, factors: tuple[float, float]) -> Any:
-    size: Any = transform.size  # type: ignore[attr-defined]
+def _scaled(size: Any, factors: tuple[float, float]) -> Any:
     if isinstance(size, tuple):
         return tuple(max(round(side * factor), 1) for side, factor in zip(size, factors, strict=True))
     # One number for both sides, or for the shorter one: neither side may become too small for what follows.

@@ -110,3 +110,26 @@ def test_in_a_loader_they_depend_on_no_thread(tmp_path: Path) -> None:
     for a, b in zip(one, two, strict=True):
         assert torch.equal(a.image, b.image) and torch.equal(a.label, b.label)
     assert one[0].label.shape == (32, 5)
+
+
+class Noise(T.BatchFunction):
+    def apply(self, batch: Any, random: np.random.Generator) -> Any:
+        noise = torch.from_numpy(random.normal(size=len(batch.label)).astype(np.float32))
+        return batch._replace(image=batch.image + noise[:, None, None, None])
+
+
+def test_functions_of_ones_own_get_the_random_numbers_of_their_batch() -> None:
+    first = call(Noise(), batch(), seed=1, epoch=2, first_sample=3)
+    assert torch.equal(first.image, call(Noise(), batch(), seed=1, epoch=2, first_sample=3).image)
+    assert not torch.equal(first.image, call(Noise(), batch(), seed=1, epoch=2, first_sample=4).image)
+
+
+def test_a_tuple_of_all_fields_gets_their_names_again() -> None:
+    def plain(function: Any) -> Any:
+        return call(function, batch(), seed=0, epoch=0, first_sample=0)
+
+    assert plain(tuple)._fields == Batch._fields
+    assert type(plain(lambda b: (b.image, b.label))) is tuple
+    assert type(plain(list)) is list
+    with pytest.raises(OptionError, match=r"MixUp\(.* comes after a function that returned a list"):
+        call(T.MixUp(1, num_classes=4), list(batch()), seed=0, epoch=0, first_sample=0)

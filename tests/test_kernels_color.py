@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transform_reference import jitter as defined
 
-from lmdbloader.kernels.color import jitter
+from lmdbloader.kernels.color import jitter, solarize
 
 GUARD = 7
 ORDERS = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
@@ -97,3 +97,17 @@ def test_factors_of_one_change_nothing_and_zeros_what_they_say() -> None:
     grey = changed(image, (1, 1, 0), 0)
     assert (grey == grey[0]).all()
     np.testing.assert_array_equal(changed(image[:1], (1, 1, 0), 0), image[:1])
+
+
+@given(st.sampled_from([np.uint8, np.uint16]), st.integers(0, 300) | st.floats(0, 70000), st.integers(1, 90))
+def test_solarising_inverts_what_is_at_least_the_threshold(dtype: Any, threshold: float, count: int) -> None:
+    image = picture(1, 1, count, dtype, count)[0, 0]
+    guarded = np.append(image, np.full(GUARD, 77, dtype))
+    solarize(guarded, count, float(threshold))
+    expected = torch.from_numpy(image.astype(np.int64))
+    inverted = np.iinfo(dtype).max - expected  # as torchvision's: where(image >= threshold, invert(image), image)
+    expected = torch.where(expected >= threshold, inverted, expected)
+    np.testing.assert_array_equal(guarded[:count], expected.numpy())
+    assert (guarded[count:] == 77).all()
+    solarize(guarded, count, -1.0)
+    np.testing.assert_array_equal(guarded[:count], expected.numpy())

@@ -35,7 +35,7 @@ class Drawn:
     ) -> None:
         fields = [ImageField(f"f{k}", 3, torch.uint8) for k in range(len(sizes))]
         program = compile_program(transforms, fields)
-        erasings = sum(isinstance(t, T.RandomErasing) for t in transforms)
+        erasings = sum(isinstance(t, T.RandomErasing | T.Cutout) for t in transforms)
         shape = (len(sizes), program.num_stages)
         geometry = np.zeros((*shape, op.NUM_GEOMETRY), np.int64)
         color = np.zeros((*shape, op.NUM_COLOR), np.float64)
@@ -215,3 +215,24 @@ def test_choices_are_the_samples_and_differ_by_seed_and_epoch() -> None:
     for other in (Drawn(transforms, [(99, 99)], 60, seed=2), Drawn(transforms, [(99, 99)], 60, epoch=1)):
         assert (other.geometry != many.geometry).any((1, 2, 3)).mean() > 0.9
     assert len(np.unique(many.geometry, axis=0)) > 55
+
+
+@pytest.mark.parametrize(
+    "make", [lambda p: T.ColorJitter(0.5, p=p), T.RandomGrayscale, lambda p: T.RandomSolarize(128, p)]
+)
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+def test_colours_change_as_often_as_asked(make: Any, p: float) -> None:
+    drawn = Drawn([make(p)], [(8, 8), (16, 16)], 4000)
+    changed = drawn.first(op.CLOSING) == op.THEN_JITTER
+    np.testing.assert_array_equal(changed, drawn.first(op.CLOSING, 1) == op.THEN_JITTER)
+    assert stats.binomtest(int(changed.sum()), 4000, p).pvalue > LEAST_PROBABILITY
+
+
+def test_every_position_of_a_cutout_is_as_likely_as_any() -> None:
+    drawn = Drawn([T.Cutout((4, 8), p=0.75)], [(10, 12), (20, 24)], 8000)
+    small, large = drawn.boxes[:, 0, 0], drawn.boxes[:, 1, 0]
+    np.testing.assert_array_equal(large, 2 * small)
+    done = small[:, 2] > 0
+    assert stats.binomtest(int(done.sum()), 8000, 0.75).pvalue > LEAST_PROBABILITY
+    assert (small[done, 2:] == (2, 4)).all()
+    assert_even(np.bincount(small[done, 0] * 9 + small[done, 1], minlength=9 * 9))

@@ -31,6 +31,28 @@ def test_the_schedule_of_the_published_run() -> None:
     assert schedule.scale_at(70) == pytest.approx(0.834 + 0.166 * (70 / 88 - 0.727) / 0.137)
 
 
+def published_width(
+    epoch: int, num_epochs: int, initial: float, delay: float, finetune: float, increment: int, width: int
+) -> int:
+    """Return the width as Composer defines it, which leaves images alone where it is not smaller."""
+    elapsed, grown = epoch / num_epochs, 0.0
+    if elapsed >= delay:
+        growing = 1 - finetune - delay
+        grown = min((elapsed - delay) / growing, 1.0) if growing > 0 else 1.0
+    return round(width * (initial + (1 - initial) * grown) / increment) * increment
+
+
+@pytest.mark.parametrize("increment", [1, 4, 32])
+@pytest.mark.parametrize("width", [32, 75, 224])
+def test_every_epoch_has_the_published_size(width: int, increment: int) -> None:
+    schedule = ProgressiveResize(
+        88, initial_scale=0.5, delay_fraction=0.3, finetune_fraction=0.136, size_increment=increment
+    )
+    found = [schedule.size_at(epoch, (width, width)) for epoch in range(88)]
+    widths = [published_width(epoch, 88, 0.5, 0.3, 0.136, increment, width) for epoch in range(77)]
+    assert found == [(min(w, width),) * 2 for w in widths] + [(width, width)] * 11
+
+
 @given(
     st.integers(1, 50), st.floats(0.05, 1), st.floats(0, 0.5), st.floats(0, 0.5), st.integers(1, 64),
     st.integers(1, 500), st.integers(1, 500),
@@ -43,14 +65,15 @@ def test_sizes_grow_and_end_full(
     )
     scales = [schedule.scale_at(epoch) for epoch in range(num_epochs + 2)]
     assert scales == sorted(scales) and initial <= scales[0] and scales[-1] == pytest.approx(1)
-    for epoch, scale in enumerate(scales):
+    for epoch in range(num_epochs + 2):
         found = schedule.size_at(epoch, (height, width))
-        assert min(found) >= 1
-        if scale < 1:
-            assert found[1] % increment == 0
-            assert abs(found[1] - width * scale) <= increment
-        else:
+        expected = published_width(epoch, num_epochs, initial, delay, finetune, increment, width)
+        is_over = epoch >= num_epochs * (1 - finetune)
+        assert 1 <= found[1] <= width and 1 <= found[0] <= height
+        if is_over or expected >= width:
             assert found == (height, width)
+        elif expected:  # a width of 0 is not of this world
+            assert found == (max(round(height * expected / width), 1), expected)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +95,14 @@ def test_transforms_change_in_proportion() -> None:
         T.Resize(128), T.CenterCrop((112, 112)), T.RandomHorizontalFlip(), len,
     ]  # fmt: skip
     assert with_resolution([T.RandomResizedCrop((60, 80))], (30, 40)) == [T.RandomResizedCrop((30, 40))]
+    # What is moved and cut out has its share, too.
+    small = [T.Resize(32), T.RandomCrop(32, padding=4), T.RandomTranslate(2, 9), T.Cutout(8), T.Cutout((4, 6))]
+    assert with_resolution(small, (16, 16)) == [
+        T.Resize(16), T.RandomCrop((16, 16), padding=2), T.RandomTranslate(1, 9), T.Cutout(4), T.Cutout((2, 3)),
+    ]  # fmt: skip
+    # The same transform twice is not mistaken for the last.
+    crop = T.RandomCrop(20)
+    assert with_resolution([crop, T.RandomHorizontalFlip(), crop], (10, 10))[0] == T.RandomCrop(10)
     # A side never becomes too small for the crop that follows.
     resize, crop = with_resolution([T.Resize(100), T.CenterCrop((100, 50))], (20, 40))
     assert resize.size == 80 and crop.size == (20, 40)
@@ -114,6 +145,24 @@ def test_a_loader_changes_its_resolution_between_epochs(dataset: lmdbloader.LMDB
     other = lmdbloader.Loader(dataset, 8, transforms=[T.RandomResizedCrop(16), T.RandomHorizontalFlip()])
     for a, b in zip(other, again, strict=True):
         torch.testing.assert_close(a.image, b.image, rtol=0, atol=0)
+
+
+def test_iterators_of_different_resolutions_live_side_by_side(dataset: lmdbloader.LMDBDataset) -> None:
+    loader = lmdbloader.Loader(dataset, 3, transforms=[T.RandomResizedCrop(24), T.ToDtype(np.float16, scale=True)])
+    alone = {}
+    for size in (24, 12, 40):
+        loader.set_resolution(size)
+        loader.set_epoch(0)
+        alone[size] = [batch.image.clone() for batch in loader]
+    under_way = {}
+    for size in alone:
+        loader.set_resolution(size)
+        loader.set_epoch(0)
+        under_way[size] = iter(loader)
+    for number in range(len(alone[24])):
+        for size, batches in under_way.items():
+            assert torch.equal(next(batches).image, alone[size][number])
+    assert len(loader) == len(alone[24])
 
 
 def test_a_loader_follows_a_schedule(dataset: lmdbloader.LMDBDataset) -> None:

@@ -26,7 +26,12 @@ ALL = [
     T.RandomDihedral(),
     T.RandomTranslate(4),
     T.ColorJitter(0.4, 0.4, (0.5, 1.5)),
+    T.ColorJitter(0.4, p=0.8),
+    T.RandomGrayscale(),
+    T.RandomSolarize(128),
     T.RandomErasing(),
+    T.Cutout(8),
+    T.Cutout((8, 9), (1, 2, 3), 0.5),
     T.ToDtype(torch.float32, True),
     T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     T.RandomHorizontalFlip(fields=("hr",)),
@@ -66,7 +71,7 @@ def test_arguments_mean_by_position_what_they_mean_in_torchvision() -> None:
     assert T.Resize(8, "bicubic").interpolation == "bicubic"
     assert T.Normalize(0.5, 0.25).std == (0.25,)
     assert T.ToDtype(torch.float32, True).scale
-    assert T.ColorJitter(0.4, 0.3, 2).real_numbers == pytest.approx((0.6, 1.4, 0.7, 1.3, 0, 3))
+    assert T.ColorJitter(0.4, 0.3, 2).real_numbers == pytest.approx((0.6, 1.4, 0.7, 1.3, 0, 3, 1, -1))
     erasing = T.RandomErasing(0.25, (0.1, 0.2), (1, 1), 7)
     assert (erasing.p, erasing.scale, erasing.ratio, erasing.value) == (0.25, (0.1, 0.2), (1, 1), 7)
 
@@ -87,7 +92,7 @@ NAN, INF = math.nan, math.inf
 @pytest.mark.parametrize(
     "size", [0, -1, True, 9.0, "9", None, NAN, (9,), (9, 9, 9), (), (9, 0), (9, 9.0), 10**400, 2**24 + 1]
 )
-@pytest.mark.parametrize("cls", [T.RandomCrop, T.CenterCrop, T.RandomResizedCrop, T.Resize])
+@pytest.mark.parametrize("cls", [T.RandomCrop, T.CenterCrop, T.RandomResizedCrop, T.Resize, T.Cutout])
 def test_a_size_is_one_or_two_whole_numbers(cls: Any, size: Any) -> None:
     with pytest.raises(OptionError, match=rf"^{cls.__name__}\(size=.*\): {SIZE}"):
         cls(size)
@@ -106,13 +111,14 @@ def test_a_fill_is_one_number_or_three(fill: Any) -> None:
         lambda fill: T.RandomTranslate(1, fill),
         lambda fill: T.RandomCrop(8, fill=fill),
         lambda fill: T.RandomErasing(value=fill),
+        lambda fill: T.Cutout(1, fill),
     ):
         with pytest.raises(OptionError, match="expected one finite number, or one for each of three channels"):
             make(fill)
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.1, NAN, "often", None, True, (0.5,)])
-@pytest.mark.parametrize("cls", [T.RandomHorizontalFlip, T.RandomVerticalFlip, T.RandomErasing])
+@pytest.mark.parametrize("cls", [T.RandomHorizontalFlip, T.RandomVerticalFlip, T.RandomErasing, T.RandomGrayscale])
 def test_a_probability_is_from_0_to_1(cls: Any, p: Any) -> None:
     with pytest.raises(OptionError, match="expected a probability p from 0 to 1"):
         cls(p)
@@ -144,10 +150,23 @@ def test_the_interpolations_are_two(cls: Any, interpolation: Any) -> None:
         cls(8, interpolation=interpolation)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int8, torch.bool, "float32", np.float32, None])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.int8, torch.bool, "float32", np.float64, np.dtype("int8"), float, None]
+)
 def test_the_dtypes_are_five(dtype: Any) -> None:
     with pytest.raises(OptionError, match=r"expected one of torch.uint8, .*torch.float32"):
         T.ToDtype(dtype, True)
+
+
+def test_numpys_types_are_torchs() -> None:
+    assert T.ToDtype(np.float16, True) == T.ToDtype(torch.float16, True)  # type: ignore[arg-type]
+    assert T.ToDtype(np.dtype("uint16"), False).dtype is torch.uint16  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("threshold", [-1, NAN, INF, True, "much", None, (1,)])
+def test_a_threshold_is_not_negative(threshold: Any) -> None:
+    with pytest.raises(OptionError, match="expected a threshold of at least 0"):
+        T.RandomSolarize(threshold)
 
 
 def test_scale_of_to_dtype_is_yes_or_no() -> None:

@@ -10,7 +10,22 @@ from hypothesis import strategies as st
 
 from lmdbloader import transforms as T
 
-WHATS = ("crop", "square", "pad", "center", "move", "rrc", "resize", "flip", "turn", "flip", "turn", "jitter")
+WHATS = (
+    "crop",
+    "square",
+    "pad",
+    "center",
+    "move",
+    "rrc",
+    "resize",
+    "flip",
+    "turn",
+    "flip",
+    "turn",
+    "jitter",
+    "grey",
+    "invert",
+)
 
 
 @st.composite
@@ -53,8 +68,13 @@ def lists_of_transforms(draw: Any, layout: dict[str, tuple[int, int]], channels:
             new = cls(draw(beyond), interpolation=draw(st.sampled_from(["bilinear", "bicubic"])), fields=chosen)
             is_resized = True
         elif what == "jitter" and not (is_resized or is_jittered):
-            new = T.ColorJitter(*draw(st.tuples(*[st.sampled_from([0, 0.5, (0.2, 2.5)])] * 3)), fields=chosen)
+            new = T.ColorJitter(*draw(st.tuples(*[st.sampled_from([0, 0.5, (0.2, 2.5)])] * 3)), 0.75, fields=chosen)
             is_jittered = True
+        elif what in ("grey", "invert") and not (is_resized or is_jittered):
+            p = draw(st.sampled_from([0.0, 0.5, 1.0]))
+            new = T.RandomGrayscale(p, fields=chosen)
+            if what == "invert":
+                new = T.RandomSolarize(draw(st.integers(0, top + 1) | st.just(top / 2)), p, fields=chosen)
         elif what == "turn":
             new = T.RandomDihedral(fields=chosen)
         else:

@@ -202,12 +202,23 @@ def _move(now: dict[str, Expected], names: list[str], t: Any, draw: Any, columns
             values = values.transpose(0, 2, 1) if which & 4 else values
             values = values[:, ::-1] if which & 2 else values
             values = values[:, :, ::-1] if which & 1 else values
+        elif isinstance(t, T.ColorJitter | T.RandomGrayscale | T.RandomSolarize) and unit(draw(1)[0]) >= t.p:
+            pass
+        elif isinstance(t, T.RandomGrayscale):
+            red, green, blue = values.astype(np.float32) if channels == 3 else [values[0]] * 3
+            mixed = np.float32(0.2989) * red + np.float32(0.587) * green + np.float32(0.114) * blue
+            values = np.tile(np.floor(mixed), (3, 1, 1)) if channels == 3 else values
+        elif isinstance(t, T.RandomSolarize):
+            values = np.where(values >= t.threshold, top - values, values)
         elif isinstance(t, T.ColorJitter):
             ranges = t.real_numbers
             factors = [uniform(w, *ranges[2 * k : 2 * k + 2]) for k, w in enumerate((w0, w1, w2))]
             values = jitter(values, factors, below(w3, 6), top)
-        elif isinstance(t, T.RandomErasing):
-            box = erased_box(draw, rows, columns, t)
+        elif isinstance(t, T.RandomErasing | T.Cutout):
+            box = erased_box(draw, rows, columns, t) if isinstance(t, T.RandomErasing) else None
+            if isinstance(t, T.Cutout) and unit(w2) < t.p:
+                h, w = (side // grid for side in t.size_numbers)
+                box = below(w0, rows - h + 1), below(w1, columns - w + 1), h, w
             if box is not None:
                 y, x, h, w = (side * step for side in box)
                 values = values.copy()

@@ -8,7 +8,7 @@ from lmdbloader.format import CODEC_RAW
 from lmdbloader.kernels._compile import kernel
 from lmdbloader.kernels._memory import array_at, i64_at, u8_at, u16_at, u32_at, u64_at
 from lmdbloader.kernels.antialias import resize_window
-from lmdbloader.kernels.color import jitter
+from lmdbloader.kernels.color import jitter, solarize
 from lmdbloader.kernels.decode import (
     BAD_CHECKSUM,
     OK,
@@ -117,6 +117,7 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
                 target = resized
             elif g[CLOSING] == THEN_JITTER:
                 jitter(target, channels, h * w, color[s, 0], color[s, 1], color[s, 2], np.int64(color[s, 3]))
+                solarize(target, channels * h * w, color[s, 4])
         source, row, plane = target, new_w, new_h * new_w
         room, other = other, room
     g = geometry[last]

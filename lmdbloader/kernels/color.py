@@ -1,4 +1,4 @@
-"""Brightness, contrast and saturation of an image, as torchvision defines them for integers."""
+"""Brightness, contrast, saturation and solarisation of an image, as torchvision defines them for integers."""
 
 from __future__ import annotations
 
@@ -84,3 +84,16 @@ def jitter(pixels, channels, plane, brightness, contrast, saturation, order):
             _blend(image, np.float32(_mean_grey(image, channels, plane)), np.float32(contrast), top)
         elif step == SATURATION and saturation != 1.0 and channels == 3:
             _saturate(image, plane, np.float32(saturation), top)
+
+
+@kernel
+def solarize(pixels, count, threshold):
+    """Invert values of a threshold (float64) or more in place; a negative one changes nothing."""
+    if threshold < 0:
+        return
+    image = part(pixels, 0, count)
+    top = np.int32(255 if pixels.itemsize == 1 else 65535)
+    least = np.int32(min(np.ceil(threshold), 65536.0))
+    for i in range(image.shape[0]):
+        value = np.int32(image[i])
+        image[i] = top - value if value >= least else value

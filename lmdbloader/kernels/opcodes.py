@@ -9,8 +9,9 @@ HORIZONTAL_FLIP, VERTICAL_FLIP, DIHEDRAL, JITTER, ERASE = range(4, 9)
 # resize interpolates, which rectangle an erasing writes, and the fill.
 OP_CODE, OP_FIELDS, OP_STAGE, OP_HEIGHT, OP_WIDTH, OP_PADDING, OP_CUBIC, OP_RECTANGLE, OP_FILL = range(9)
 NUM_WHOLE = OP_FILL + 3
-# Its real numbers: a probability and ranges, in the order of the transform's own arguments.
-NUM_REAL = 7
+# Its real numbers: a probability and ranges, in the order of the transform's own arguments; of what changes colours the
+# least and most brightness, contrast and saturation, the probability, and from which value on pixels are inverted.
+NUM_REAL = 8
 
 # What is known of one field of one sample at one stage: out(y, x) is in(row + down * y, column + across * x), with y
 # and x exchanged on the right where `transposed`, for (y, x) inside the valid rectangle, and the fill elsewhere.
@@ -21,8 +22,8 @@ NUM_REAL = 7
 NUM_GEOMETRY = FILL + 3
 # How a stage ends: handed on as it is, written out as pixels, resized, its colours changed.
 CARRY, WRITE, THEN_RESIZE, THEN_JITTER = range(4)
-# Brightness, contrast, saturation, and the order in which they come.
-NUM_COLOR = 4
+# Brightness, contrast, saturation, the order in which they come, and from which value on pixels are inverted.
+NUM_COLOR = 5
 # Fields of a dataset are told apart by the bits of a whole number.
 MAX_FIELDS = 62
 

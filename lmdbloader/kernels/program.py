@@ -243,9 +243,12 @@ def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles
                     flip_horizontally(g)
         return 0
     if code == JITTER:
+        if unit(philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(1))[0]) >= numbers[6]:
+            return 0
         for f in range(num_fields):
             if fields >> f & 1:
                 geometry[f, stage, CLOSING] = THEN_JITTER
+                color[f, stage, 4] = numbers[7]
                 for k in range(3):
                     color[f, stage, k] = _uniform(words[k], numbers[2 * k], numbers[2 * k + 1])
                 color[f, stage, 3] = below(words[3], 6)
@@ -268,6 +271,16 @@ def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles
         if height % grid or width % grid:
             return NOT_DIVISIBLE
         top, left, h, w = _resized_crop_box(seed, sample, epoch, number, rows, columns, numbers)
+    elif code == ERASE and op[OP_HEIGHT] > 0:  # a rectangle of one size
+        height, width = op[OP_HEIGHT], op[OP_WIDTH]
+        if height % grid or width % grid:
+            return NOT_DIVISIBLE
+        h, w = height // grid, width // grid
+        if h > rows or w > columns:
+            return CROP_TOO_LARGE
+        top, left = below(words[0], rows - h + 1), below(words[1], columns - w + 1)
+        if unit(words[2]) >= numbers[0]:
+            h, w = np.int64(0), np.int64(0)
     elif code == ERASE:
         height, width = np.int64(0), np.int64(0)
         top, left, h, w = _erased_box(seed, sample, epoch, number, rows, columns, numbers)
