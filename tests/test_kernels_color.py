@@ -73,8 +73,9 @@ def test_each_step_is_torchvisions(channels: int, dtype: Any, factor: float, ste
     # torch adds a multiple in one rounding (FMA): a value that falls on a whole number may be cut off to the one below.
     off = np.abs(found - expected)
     assert off.max() <= 1
-    # Halves and the like fall on whole numbers often; others hardly ever do.
-    assert (off > 0).mean() < 0.02 or factor * 8 == int(factor * 8)
+    # Halves, thirds and the like fall on whole numbers often; others hardly ever do.
+    is_simple = any(abs(factor * k - round(factor * k)) < 1e-3 for k in range(1, 33))
+    assert (off > 0).mean() < 0.02 or is_simple
 
 
 @pytest.mark.parametrize("order", range(6))
@@ -99,7 +100,7 @@ def test_factors_of_one_change_nothing_and_zeros_what_they_say() -> None:
     np.testing.assert_array_equal(changed(image[:1], (1, 1, 0), 0), image[:1])
 
 
-@given(st.sampled_from([np.uint8, np.uint16]), st.integers(0, 300) | st.floats(0, 70000), st.integers(1, 90))
+@given(st.sampled_from([np.uint8, np.uint16]), st.integers(0, 300) | st.floats(0.25, 70000), st.integers(1, 90))
 def test_solarising_inverts_what_is_at_least_the_threshold(dtype: Any, threshold: float, count: int) -> None:
     image = picture(1, 1, count, dtype, count)[0, 0]
     guarded = np.append(image, np.full(GUARD, 77, dtype))

@@ -200,8 +200,8 @@ def test_the_whole_image_is_never_erased() -> None:
 
 def test_colours_change_by_even_factors_in_any_order() -> None:
     drawn = Drawn([T.ColorJitter(0.5, (1, 3), 2)], [(8, 8), (16, 16)], 3000)
-    factors = drawn.color[:, 0, 0]
-    np.testing.assert_array_equal(factors, drawn.color[:, 1, 0])
+    factors = drawn.color[:, 0, 0, :4]
+    np.testing.assert_array_equal(factors, drawn.color[:, 1, 0, :4])
     for column, (low, high) in enumerate(((0.5, 1.5), (1, 3), (0, 3))):
         assert stats.kstest((factors[:, column] - low) / (high - low), "uniform").pvalue > LEAST_PROBABILITY
     assert_even(np.bincount(factors[:, 3].astype(int), minlength=6))

@@ -237,6 +237,8 @@ def test_each_erasing_fills_its_own_field_with_its_own_value(datasets: Any) -> N
     transforms = [
         T.RandomErasing(p=1, value=11, fields=("lr",)),
         T.RandomErasing(p=1, value=(21, 22, 23), fields=("hr",)),
+        T.Cutout((4, 6), (31, 32, 33), 0.5),
+        T.Cutout(3, 9, fields=("lr",)),
         T.ToDtype(torch.float32, scale=True),
         T.Normalize((0.5, 0.4, 0.3), 0.25),
         T.RandomErasing(p=1, value=-3.5),
@@ -301,6 +303,8 @@ UNSUITED = [
     ("two", [T.RandomCrop(42)], r"of sample 0 \(lr 20x18, hr 40x36\): a crop is larger than the image"),
     ("two", [T.RandomCrop((40, 38))], "a crop is larger than the image"),
     ("two", [T.CenterCrop(42)], "a crop is larger than the image"),
+    ("two", [T.Cutout((2, 38))], "larger than the image, or a Cutout"),
+    ("two", [T.Cutout(3)], "no multiple of the scale"),
     ("two", [T.RandomDihedral()], "RandomDihedral turns square images only"),
     ("two", [T.RandomCrop((8, 6)), T.RandomDihedral()], "RandomDihedral turns square images only"),
     ("two", [T.RandomCrop(7)], "no multiple of the scale"),

@@ -122,11 +122,12 @@ def test_the_carrier_has_the_width_of_the_result(dtype: torch.dtype) -> None:
 MOVES = (
     T.RandomCrop(8), T.CenterCrop(8), T.RandomResizedCrop(8), T.Resize(8), T.RandomHorizontalFlip(),
     T.RandomVerticalFlip(), T.RandomDihedral(), T.RandomTranslate(8), T.ColorJitter(1),
+    T.RandomGrayscale(), T.RandomSolarize(128),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("late", MOVES, ids=repr)
-@pytest.mark.parametrize("early", [FLOAT32, T.ToDtype(torch.uint8, False), T.RandomErasing()], ids=repr)
+@pytest.mark.parametrize("early", [FLOAT32, T.ToDtype(torch.uint8, False), T.RandomErasing(), T.Cutout(2)], ids=repr)
 def test_what_moves_or_colours_pixels_comes_first(early: T.Transform, late: T.Transform) -> None:
     name = type(late).__name__
     with pytest.raises(OptionError, match=f"^{name} after {type(early).__name__}: expected .* Change the order"):
