@@ -43,7 +43,7 @@ def published_width(
 
 
 @pytest.mark.parametrize("increment", [1, 4, 32])
-@pytest.mark.parametrize("width", [32, 75, 224])
+@pytest.mark.parametrize("width", [40, 75, 224])
 def test_every_epoch_has_the_published_size(width: int, increment: int) -> None:
     schedule = ProgressiveResize(
         88, initial_scale=0.5, delay_fraction=0.3, finetune_fraction=0.136, size_increment=increment
