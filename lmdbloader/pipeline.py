@@ -320,7 +320,9 @@ class Pipeline:
 
 
 _UNSUITED = {
-    opcodes.CROP_TOO_LARGE: "a crop is larger than the image, or a Cutout. Use a smaller one, a padding, or Resize first.",
+    opcodes.CROP_TOO_LARGE: (
+        "a crop is larger than the image, or a Cutout. Use a smaller one, a padding, or Resize first."
+    ),
     opcodes.NOT_SQUARE: "RandomDihedral turns square images only. Crop to a square first.",
     opcodes.NOT_ALIGNED: (
         "the images of one sample are cut in step, and one is not a whole multiple of the other. Limit each transform "
