@@ -9,9 +9,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from lmdbloader import transforms as transforms
+    from lmdbloader.conversion import Estimate as Estimate
     from lmdbloader.conversion import Report as Report
     from lmdbloader.conversion import Split as Split
     from lmdbloader.conversion import convert as convert
+    from lmdbloader.conversion import estimate as estimate
     from lmdbloader.conversion import find_splits as find_splits
     from lmdbloader.conversion import write as write
     from lmdbloader.dataset import LMDBDataset as LMDBDataset
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 # Names load their module when first used: `import lmdbloader` costs no torch, pyarrow or numba.
 _HOMES = {
     **dict.fromkeys(("Array", "Bytes", "Float", "Image", "Int", "Json", "Text"), "lmdbloader.format"),
+    "Estimate": "lmdbloader.conversion",
     "LMDBDataset": "lmdbloader.dataset",
     "Loader": "lmdbloader.loader",
     "ProgressiveResize": "lmdbloader.resolution",
@@ -40,6 +43,7 @@ _HOMES = {
     "Split": "lmdbloader.conversion",
     "convert": "lmdbloader.conversion",
     "dataloader": "lmdbloader.loading",
+    "estimate": "lmdbloader.conversion",
     "find_splits": "lmdbloader.conversion",
     "stage": "lmdbloader.staging",
     "verify": "lmdbloader.store",

@@ -76,6 +76,18 @@ def add_parser(commands: Any) -> None:
         metavar="SRC OUT",
         help="the folder of images (or LMDB, tar, URL), and the dataset to make from it",
     )
+    run = add_options(parser)
+    run.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="convert anew, and replace the dataset at OUT once the new one is complete",
+    )
+    run.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    parser.set_defaults(run=_run, parser=parser)
+
+
+def add_options(parser: Any) -> Any:
+    """Add the options that say what becomes of which inputs; return the group of those about running."""
     what = parser.add_argument_group("what to take")
     what.add_argument(
         "--layout",
@@ -178,13 +190,19 @@ def add_parser(commands: Any) -> None:
         help="worker processes (default: the cores that this process may use, fewer for small inputs); OUT does not "
         "depend on it",
     )
-    run.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="convert anew, and replace the dataset at OUT once the new one is complete",
-    )
-    run.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    parser.set_defaults(run=_run, parser=parser)
+    return run
+
+
+def plain_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what `add_options` parsed as keyword arguments of `convert` and `estimate`, --split left out."""
+    return {
+        name: getattr(options, name)
+        for name in (
+            "hr", "lr", "layout", "patch_size", "stride", "scale", "bicubic", "alpha", "max_pixels", "codec",
+            "write_mode", "max_resolution", "jpeg_quality", "compress_probability", "smart_threshold", "subset",
+            "seed", "on_error", "min_pair_psnr", "workers",
+        )
+    }  # fmt: skip
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -227,27 +245,8 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
     return convert(
         src,
         out,
-        hr=options.hr,
-        lr=options.lr,
         classes=classes,
-        layout=options.layout,
-        patch_size=options.patch_size,
-        stride=options.stride,
-        scale=options.scale,
-        bicubic=options.bicubic,
-        alpha=options.alpha,
-        max_pixels=options.max_pixels,
-        codec=options.codec,
-        write_mode=options.write_mode,
-        max_resolution=options.max_resolution,
-        jpeg_quality=options.jpeg_quality,
-        compress_probability=options.compress_probability,
-        smart_threshold=options.smart_threshold,
-        subset=options.subset,
-        seed=options.seed,
-        on_error=options.on_error,
-        min_pair_psnr=options.min_pair_psnr,
-        workers=options.workers,
+        **plain_options(options),
         overwrite=options.overwrite,
         progress=not options.quiet,
         log=_ignore if options.quiet else print,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lmdbloader.conversion.folder import Report, convert
+from lmdbloader.conversion.prediction import Estimate, estimate
 from lmdbloader.conversion.samples import write
 from lmdbloader.conversion.splits import Split, find_splits
 
-__all__ = ["Report", "Split", "convert", "find_splits", "write"]
+__all__ = ["Estimate", "Report", "Split", "convert", "estimate", "find_splits", "write"]

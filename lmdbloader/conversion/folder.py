@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from tqdm import tqdm
 
-from lmdbloader.codecs import check_codec
 from lmdbloader.conversion.identity import ContentHash, describe, find_finished
-from lmdbloader.conversion.pairs import SCALES
 from lmdbloader.conversion.places import named_folder, refuse_inside
-from lmdbloader.conversion.pool import WorkerPool, check_workers, choose_workers, make_tasks
-from lmdbloader.conversion.selection import choose_subset, with_classes
-from lmdbloader.conversion.storage import WriteMode, make_storage, pixels_only
+from lmdbloader.conversion.plan import make_plan, settle_scale
+from lmdbloader.conversion.pool import WorkerPool, make_tasks
+from lmdbloader.conversion.storage import WriteMode
 from lmdbloader.conversion.tally import Tally
 from lmdbloader.conversion.tasks import Part, Recipe
-from lmdbloader.conversion.trial import Trial, find_scale, make_fields, try_out
-from lmdbloader.errors import OptionError, SourceError
-from lmdbloader.images import DecodePolicy
-from lmdbloader.sources import Layout, Listing, list_sources, locate
+from lmdbloader.conversion.trial import Trial, try_out
+from lmdbloader.errors import SourceError
+from lmdbloader.sources import Layout, Listing
 from lmdbloader.store import Written, check_destination, open_writer
 
 SKIPPED_FILE = "skipped.tsv"
@@ -148,33 +144,33 @@ def convert(
     """
     began = time.monotonic()
     target = named_folder(out)
-    places = [None if p is None else locate(p) for p in (src, hr, lr)]
-    recipe = _make_recipe(patch_size, stride, scale, bicubic, DecodePolicy(alpha, max_pixels), on_error, min_pair_psnr)
-    storage, codec = make_storage(
-        write_mode,
-        codec,
-        is_cut=patch_size is not None or scale is not None,
+    plan = make_plan(
+        src,
+        layout=layout,
+        hr=hr,
+        lr=lr,
+        patch_size=patch_size,
+        stride=stride,
+        scale=scale,
+        bicubic=bicubic,
+        alpha=alpha,
+        max_pixels=max_pixels,
+        codec=codec,
+        write_mode=write_mode,
         max_resolution=max_resolution,
         jpeg_quality=jpeg_quality,
         compress_probability=compress_probability,
         smart_threshold=smart_threshold,
+        subset=subset,
         seed=seed,
-        seed_is_used=subset is not None,
+        classes=classes,
+        on_error=on_error,
+        min_pair_psnr=min_pair_psnr,
+        workers=workers,
     )
-    recipe = replace(recipe, storage=storage)
-    check_codec(codec)
-    check_workers(workers)
-    prefer_images = patch_size is not None or scale is not None
-    listing = list_sources(places[0], layout=layout, hr=places[1], lr=places[2], prefer_images=prefer_images)
-    for place in places:
-        if isinstance(place, Path):
-            refuse_inside(target, place)
-    if listing.layout == "pairs" or scale is not None:
-        recipe = replace(recipe, storage=pixels_only(storage, write_mode))
-    if subset is not None:
-        listing = choose_subset(listing, subset, seed or 0)
-    if classes is not None:
-        listing = with_classes(listing, classes)
+    recipe, listing, codec = plan.recipe, plan.listing, plan.codec
+    for folder in plan.folders:
+        refuse_inside(target, folder)
     made_by = describe(recipe, listing, codec, has_given_classes=classes is not None)
     if not overwrite and (finished := find_finished(target, made_by, listing)) is not None:
         codecs = {f.name: f.codec for f in finished.fields if f.codec}
@@ -183,11 +179,8 @@ def convert(
     check_destination(target, overwrite=overwrite)
     what = "pairs" if listing.layout == "pairs" else "images"
     log(f"{target}: {len(listing.sources)} {what}, layout {listing.layout}")
-    if listing.layout == "pairs":
-        recipe = replace(recipe, scale=find_scale(recipe, listing.sources))
-        _check_sides(recipe)
-    recipe = replace(recipe, fields=make_fields(recipe, listing.fields, codec))
-    num_workers = choose_workers(1 if listing.in_process else workers, int(listing.sources.nbytes.sum()))
+    recipe = settle_scale(plan)
+    num_workers = plan.num_workers
     with WorkerPool(num_workers) as pool:
         trial = try_out(recipe, listing.sources, pool, codec)
         recipe = replace(recipe, fields=trial.fields)
@@ -253,50 +246,6 @@ def _table(rows: Sequence[tuple[str, str]]) -> bytes:
     """Return tab-separated lines; what would break one is written as in Python."""
     escapes = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
     return "".join("\t".join(value.translate(escapes) for value in row) + "\n" for row in rows).encode()
-
-
-def _make_recipe(
-    patch_size: int | None,
-    stride: int | None,
-    scale: int | None,
-    bicubic: str,
-    policy: DecodePolicy,
-    on_error: str,
-    min_pair_psnr: float,
-) -> Recipe:
-    if patch_size is None and stride is not None:
-        raise OptionError("--stride without --patch-size: whole images have no stride")
-    for name, value in (("patch size", patch_size), ("stride", stride)):
-        if value is not None and value < 1:
-            raise OptionError(f"{name} {value}: expected at least 1")
-    if scale is not None and scale not in SCALES:
-        raise OptionError(f"scale {scale}: expected {SCALES.start} to {SCALES.stop - 1}")
-    if not math.isfinite(min_pair_psnr):
-        raise OptionError(f"min_pair_psnr {min_pair_psnr}: expected a number of dB; 0 accepts every pair")
-    if bicubic not in ("matlab", "pillow"):
-        raise OptionError(f"bicubic {bicubic!r}: expected matlab or pillow")
-    if on_error not in ("stop", "skip"):
-        raise OptionError(f"on_error {on_error!r}: expected stop or skip")
-    recipe = Recipe(
-        fields=(),
-        patch_size=patch_size,
-        stride=stride or patch_size or 1,
-        scale=scale,
-        bicubic=cast(Literal["matlab", "pillow"], bicubic),
-        policy=policy,
-        min_pair_psnr=min_pair_psnr,
-        on_error=cast(Literal["stop", "skip"], on_error),
-    )
-    _check_sides(recipe)
-    return recipe
-
-
-def _check_sides(recipe: Recipe) -> None:
-    if recipe.scale and recipe.patch_size and (recipe.patch_size % recipe.scale or recipe.stride % recipe.scale):
-        raise OptionError(
-            f"patch size {recipe.patch_size} and stride {recipe.stride}: expected multiples of the scale "
-            f"{recipe.scale}, so that the low-resolution patch is exactly aligned"
-        )
 
 
 def _show(parts: Iterable[Part], num_sources: int, total_nbytes: int, progress: bool) -> Iterable[Part]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -66,6 +67,7 @@ class Part:
         skipped: (name, reason) of the sources that could not be used.
         num_sources: Sources done, skipped ones included.
         nbytes: Size of their files.
+        seconds: The work took, where it was done.
     """
 
     chunk: Chunk | None
@@ -74,6 +76,7 @@ class Part:
     skipped: tuple[tuple[str, str], ...]
     num_sources: int
     nbytes: int
+    seconds: float = 0.0
 
 
 def convert_sources(recipe: Recipe, sources: Sequence[Source]) -> Iterator[Part]:
@@ -86,6 +89,7 @@ def convert_sources(recipe: Recipe, sources: Sequence[Source]) -> Iterator[Part]
     hashes: list[int] = []
     skipped: list[tuple[str, str]] = []
     done = nbytes = room = 0
+    began = time.perf_counter()
     fetched = fetch(sources)
     for source in sources:
         try:
@@ -104,9 +108,10 @@ def convert_sources(recipe: Recipe, sources: Sequence[Source]) -> Iterator[Part]
             places = []
         for tops, lefts in places:
             if room >= PART_NBYTES:
-                yield _pack(recipe, gathered, hashes, skipped, done, nbytes)
+                yield _pack(recipe, gathered, hashes, skipped, done, nbytes, began)
                 gathered, hashes, skipped = [], [], []
                 done = nbytes = room = 0
+                began = time.perf_counter()
             if kept is None:
                 was_jpeg = is_jpeg(files[0])
                 gathered.append(_encode(recipe, source, images, values, scale, tops, lefts, was_jpeg=was_jpeg))
@@ -115,7 +120,7 @@ def convert_sources(recipe: Recipe, sources: Sequence[Source]) -> Iterator[Part]
             room += sum(int(p.stored_nbytes.sum()) for p in gathered[-1].payloads.values())
         done, nbytes = done + 1, nbytes + source.nbytes
     if done:
-        yield _pack(recipe, gathered, hashes, skipped, done, nbytes)
+        yield _pack(recipe, gathered, hashes, skipped, done, nbytes, began)
 
 
 def hash_files(sources: Sequence[Source]) -> list[int]:
@@ -299,6 +304,7 @@ def _pack(
     skipped: Sequence[tuple[str, str]],
     num_sources: int,
     nbytes: int,
+    began: float,
 ) -> Part:
     chunk: Chunk | None = None
     blocks: list[Block] = []
@@ -307,7 +313,7 @@ def _pack(
         columns = {name: _concatenate([e.columns[name] for e in gathered]) for name in gathered[0].columns}
         chunk = Chunk(sum(e.num_samples for e in gathered), payloads, columns)
         blocks = encode_blocks(chunk, recipe.fields, with_source=True)
-    return Part(chunk, tuple(blocks), tuple(hashes), tuple(skipped), num_sources, nbytes)
+    return Part(chunk, tuple(blocks), tuple(hashes), tuple(skipped), num_sources, nbytes, time.perf_counter() - began)
 
 
 def _concatenate(values: Sequence[Any]) -> Any:

@@ -1,0 +1,118 @@
+"""`lmdbloader estimate`: what a conversion would take, from a few of its inputs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from lmdbloader.cli.convert import add_options, plain_options
+from lmdbloader.cli.text import mebibytes
+
+_DESCRIPTION = """\
+Predict how large a dataset would be and how long converting SRC would take, by
+converting some of the inputs with the options of `lmdbloader convert`. They
+are drawn at random among the inputs of every size. Nothing is kept.
+
+Behind each figure stands its 95 % interval: of 100 such samples about 95 give
+an interval that holds what the conversion will make. The interval of the time
+knows the differences between inputs, not what else the machine will be doing.
+"""
+
+_EPILOG = """\
+Exit status: 0 done, 1 refused or failed, 2 wrong usage.
+
+examples:
+  lmdbloader estimate imagenet/train --layout classes --write-mode jpg \\
+      --max-resolution 384 --jpeg-quality 50 --workers 16
+  lmdbloader estimate photos --patch-size 96 --scale 2 --sample 30 --json
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "estimate",
+        help="predict size and time of a conversion",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="lmdbloader estimate SRC [options]\n       lmdbloader estimate --hr DIR --lr DIR [options]",
+    )
+    parser.add_argument("paths", nargs="*", metavar="SRC", help="the folder of images (or LMDB, tar, URL)")
+    run = add_options(parser)
+    run.add_argument("--sample", type=int, default=100, metavar="N", help="inputs to try, at least 4 (default: 100)")
+    run.add_argument("--sample-seed", type=int, default=0, metavar="S", help="another one draws others (default: 0)")
+    run.add_argument(
+        "--json", action="store_true", help="print one JSON object; with --split one for each folder, by its name"
+    )
+    parser.set_defaults(run=_run, parser=parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from lmdbloader.conversion import estimate, find_splits
+
+    if len(options.paths) > 1 or bool(options.paths) == bool(options.hr):
+        options.parser.error("expected SRC, or --hr and --lr")
+    src: Any = options.paths[0] if options.paths else None
+    if not options.split:
+        found = estimate(src, sample=options.sample, sample_seed=options.sample_seed, **plain_options(options))
+        print(json.dumps(asdict(found), indent=2) if options.json else _text(src or options.hr, found))
+        return 0
+    if src is None:
+        options.parser.error("--split takes SRC, not --hr and --lr")
+    prefer_images = options.patch_size is not None or options.scale is not None
+    splits = find_splits(src, layout=options.layout, prefer_images=prefer_images)
+    found_of = {
+        split.name: (
+            str(split.path),
+            estimate(
+                split.path,
+                sample=options.sample,
+                sample_seed=options.sample_seed,
+                classes=split.classes,
+                **plain_options(options),
+            ),
+        )
+        for split in splits
+    }
+    if options.json:
+        print(json.dumps({name: asdict(found) for name, (_, found) in found_of.items()}, indent=2))
+    else:
+        print("\n".join(_text(where, found) for where, found in found_of.values()))
+    return 0
+
+
+def _text(where: str, found: Any) -> str:
+    what = "pairs" if found.layout == "pairs" else "images"
+    dataset = found.dataset_nbytes
+    workers = f"{found.num_workers} worker{'s' * (found.num_workers > 1)}"
+    lines = [
+        f"{where}: {found.num_sources} {what} ({mebibytes(found.source_nbytes)}), layout {found.layout}; "
+        f"{found.num_tried} tried",
+        f"  samples  {_between(found.num_samples, lambda n: f'{n:,.0f}')}",
+        f"  dataset  {_between(dataset, mebibytes)}, {dataset.value / max(found.source_nbytes, 1):.2f} x the files "
+        f"({', '.join(f'{count} {name}' for name, count in found.stored_as.items())})",
+        f"  time     {_between(found.seconds, _duration)} with {workers}, as busy as this machine is",
+    ]
+    if found.unusable:
+        name, reason = found.unusable[0]
+        lines.append(f"  unusable {len(found.unusable)} of {found.num_tried} tried; the first: {name}: {reason}")
+    return "\n".join(lines)
+
+
+def _between(interval: Any, text: Any) -> str:
+    low, value, high = text(interval.low), text(interval.value), text(interval.high)
+    return str(value) if low == value == high else f"{value} ({low} to {high})"
+
+
+def _duration(seconds: float) -> str:
+    """Return a time as people say it.
+
+    >>> _duration(3.21), _duration(200), _duration(30000)
+    ('3.2 s', '3.3 min', '8.3 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
