@@ -16,12 +16,13 @@ import numpy.typing as npt
 from lmdbloader.conversion.plan import Plan, make_plan, settle_scale
 from lmdbloader.conversion.pool import TASK_NBYTES, WorkerPool
 from lmdbloader.conversion.sampled import Interval, draw_sample
-from lmdbloader.conversion.storage import WriteMode
+from lmdbloader.conversion.storage import WriteMode, draw
 from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import try_out
 from lmdbloader.errors import OptionError, SourceError
 from lmdbloader.format import BLOCK_NBYTES, CODEC_NAMES
-from lmdbloader.sources import Layout, Source
+from lmdbloader.sources import Layout, Source, Sources
+from lmdbloader.sources.listing import as_text
 from lmdbloader.store import Written, open_writer
 
 _F64 = npt.NDArray[np.float64]
@@ -152,7 +153,7 @@ def estimate(
     with WorkerPool(plan.num_workers) as pool:
         recipe = replace(recipe, fields=try_out(recipe, sources, pool, plan.codec).fields, on_error="skip")
         started = time.monotonic() - began
-        drawn = draw_sample(sources.nbytes, sample, sample_seed)
+        drawn = draw_sample(sources.nbytes, sample, sample_seed, _become_jpegs(recipe, sources))
         tried = _try(recipe, [sources[row] for row in drawn.rows.tolist()], plan, pool)
     if tried.written is None:
         raise SourceError(
@@ -183,6 +184,16 @@ def estimate(
         stored_as={name: n for name, n in zip(CODEC_NAMES, tried.stored_as.tolist(), strict=True) if n},
         unusable=tuple(tried.unusable),
     )
+
+
+def _become_jpegs(recipe: Recipe, sources: Sources) -> npt.NDArray[np.bool_] | None:
+    """Return which sources "proportion" will store as JPEG: known beforehand, it need not be estimated."""
+    storage = recipe.storage
+    if storage.mode != "proportion" or recipe.patch_size is not None:
+        return None
+    seed, share = storage.seed or 0, storage.compress_probability or 0.0
+    drawn = (draw(seed, as_text(name)) < share for name in sources.names)
+    return np.fromiter(drawn, np.bool_, len(sources))
 
 
 class _Tried:

@@ -94,15 +94,16 @@ class Sample:
         return Interval(value, max(0.0, value - half), value + half)
 
 
-def draw_sample(known: _I64, count: int, seed: int) -> Sample:
+def draw_sample(known: _I64, count: int, seed: int, kind: npt.NDArray[np.bool_] | None = None) -> Sample:
     """Return `count` of all inputs, or all of them where there are no more.
 
     Args:
         known: (N,) int64, a size of every input.
         count: At least 4.
         seed: The same one draws the same inputs.
+        kind: (N,) bool, which of two kinds every input is of; nearly all strata have one kind only.
     """
-    by_size = np.argsort(known, kind="stable")
+    by_size = np.argsort(known, kind="stable") if kind is None else np.lexsort((known, kind))
     if count >= len(known):
         number = np.zeros(len(known), np.int64)
         return Sample(np.arange(len(known)), number, np.array([len(known)]), float(known.sum()), known.astype(float))
