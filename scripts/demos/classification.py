@@ -27,7 +27,7 @@ from lmdbloader.store import Reader
 SIZE = 96
 BATCH_SIZE = 32
 NUM_TRAIN, NUM_VAL = 100, 20
-EPOCHS = 12
+EPOCHS = 6
 RATE = 0.1
 READ_ROUNDS = 3
 RECIPE = RECIPES["imagenet"]
@@ -146,7 +146,7 @@ def train_and_score(loader: lmdbloader.Loader, validation: lmdbloader.Loader) ->
                 group["lr"] = learning_rate(RATE, elapsed, num_epochs=EPOCHS, warmup=EPOCHS / 6, schedule="cosine")
 
         result = train_epoch(model, optimizer, loader, precision=precision, before_step=before_step)
-        if (epoch + 1) % 4 == 0:
+        if (epoch + 1) % 2 == 0:
             share = result.data_seconds / result.seconds
             speed = f"{result.num_images / result.seconds:,.0f} images/s, {share:.0%} waiting for data"
             print(f"   epoch {epoch + 1}  loss {result.loss:.2f}  {speed}", flush=True)
