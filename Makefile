@@ -43,7 +43,7 @@ format: setup  ## Format the code and apply the safe fixes
 bench: setup  ## Measure reading against the other ways of storing patches
 	@$(ENV) benchmarks/read.py $(ARGS)
 
-notebook: setup  ## Run the notebook anew and store it with its pictures
+notebook: setup  ## Run the notebooks anew and store them with their pictures
 	@$(ENV) scripts/make_notebook.py
 
 clean:  ## Remove all that make has made, .venv too

@@ -1,4 +1,4 @@
-"""Runs notebooks/quickstart.ipynb anew and stores it with its outputs and pictures."""
+"""Runs the notebooks anew and stores them with their outputs and pictures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOK = ROOT / "notebooks" / "quickstart.ipynb"
+NOTEBOOKS = (ROOT / "notebooks" / "quickstart.ipynb", ROOT / "notebooks" / "classifier.ipynb")
 # A stored notebook is read in a browser and kept by git.
 MAX_NBYTES = 1_500_000
 
@@ -61,25 +61,32 @@ def clean(notebook: nbformat.NotebookNode) -> None:
             cell.outputs = joined
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.parse_args(argv)
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+def make(path: Path) -> int:
+    """Run and store one notebook; returns the command's exit status."""
+    notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         try:
             run_notebook(notebook, Path(folder))
         except CellExecutionError as error:
-            print(f"make_notebook: {NOTEBOOK} was left as it is; a cell failed:\n{error}", file=sys.stderr)
+            print(f"make_notebook: {path} was left as it is; a cell failed:\n{error}", file=sys.stderr)
             return 1
     clean(notebook)
     text = nbformat.writes(notebook)
     if len(text) > MAX_NBYTES:
         print(f"make_notebook: {len(text):,} bytes, expected at most {MAX_NBYTES:,}: smaller pictures", file=sys.stderr)
         return 1
-    NOTEBOOK.write_text(text + "\n", "utf-8")
-    print(f"{NOTEBOOK.relative_to(ROOT)}: {len(text):,} bytes")
+    path.write_text(text + "\n", "utf-8")
+    print(f"{path.name}: {len(text):,} bytes")
     return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="such as quickstart (default: all)")
+    options = parser.parse_args(argv)
+    chosen = [path for path in NOTEBOOKS if not options.names or path.stem in options.names]
+    return max((make(path) for path in chosen), default=0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The quickstart notebook runs from top to bottom, and is stored with the outputs and pictures of such a run."""
+"""The notebooks run from top to bottom, and are stored with the outputs and pictures of such a run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = ROOT / "notebooks" / "quickstart.ipynb"
+CLASSIFIER = ROOT / "notebooks" / "classifier.ipynb"
 # What these cells print depends on the machine's arithmetic, or on which release of Pillow wrote the inputs.
 VARYING = ("train_epoch(", "evaluate(", "lmdbloader info", "lmdbloader.convert(")
 
@@ -33,23 +34,27 @@ def stored() -> nbformat.NotebookNode:
     return nbformat.read(NOTEBOOK, as_version=4)
 
 
-@pytest.fixture(scope="module")
-def fresh(own_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> nbformat.NotebookNode:
-    """The notebook, run here and now; with less training than the stored one, to be done sooner."""
+def run_again(path: Path, epochs: str, fewer: str, folder: Path) -> nbformat.NotebookNode:
+    """Run a notebook here and now; with less training than the stored one, to be done sooner."""
     script = load_script()
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    shortened = [cell for cell in notebook.cells if "EPOCHS = 5" in cell.source]
+    notebook = nbformat.read(path, as_version=4)
+    shortened = [cell for cell in notebook.cells if epochs in cell.source]
     assert len(shortened) == 1
-    shortened[0].source = shortened[0].source.replace("EPOCHS = 5", "EPOCHS = 2")
+    shortened[0].source = shortened[0].source.replace(epochs, fewer)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = []
     with warnings.catch_warnings():
         # What Jupyter's packages warn of among themselves is not ours to mend.
         warnings.simplefilter("ignore")
-        script.run_notebook(notebook, tmp_path_factory.mktemp("notebook"))
+        script.run_notebook(notebook, folder)
     script.clean(notebook)
     return notebook
+
+
+@pytest.fixture(scope="module")
+def fresh(own_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> nbformat.NotebookNode:
+    return run_again(NOTEBOOK, "EPOCHS = 5", "EPOCHS = 2", tmp_path_factory.mktemp("notebook"))
 
 
 def text_of(cell: nbformat.NotebookNode) -> str:
@@ -98,6 +103,24 @@ def test_the_stored_notebook_has_its_pictures_and_nothing_of_the_machine_it_ran_
     assert NOTEBOOK.stat().st_size < 1_500_000
 
 
+def test_the_classifiers_notebook_learns_and_is_stored_with_its_pictures(own_cache: Path, tmp_path: Path) -> None:
+    stored = nbformat.read(CLASSIFIER, as_version=4)
+    fresh = run_again(CLASSIFIER, "EPOCHS = 5", "EPOCHS = 3", tmp_path)
+
+    for new, old in zip(fresh.cells, stored.cells, strict=True):
+        if new.cell_type == "code":
+            assert [o.output_type for o in new.outputs] == [o.output_type for o in old.outputs], new.source
+    assert [p.size for p in pictures_of(fresh)] == [p.size for p in pictures_of(stored)]
+    assert len(pictures_of(stored)) == 2
+    for notebook, least in ((stored, 60), (fresh, 25)):
+        text = "".join(text_of(cell) for cell in notebook.cells if cell.cell_type == "code")
+        assert max(map(int, re.findall(r"top-1 (\d+)%", text))) >= least, "chance is 17 %"
+        assert re.search(r"files [\d,]+ images/s, lmdbloader [\d,]+ images/s", text)
+    shown = "".join(text_of(cell) for cell in stored.cells if cell.cell_type == "code")
+    assert not re.search(r"(?<![\w.])/(tmp|home|root|usr|var|work|Users|private)\b", shown)
+    assert CLASSIFIER.stat().st_size < 1_500_000
+
+
 def test_a_cell_that_fails_leaves_the_stored_notebook_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,7 +128,7 @@ def test_a_cell_that_fails_leaves_the_stored_notebook_as_it_is(
     broken = tmp_path / "broken.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")]), broken)
     before = broken.read_bytes()
-    monkeypatch.setattr(script, "NOTEBOOK", broken)
+    monkeypatch.setattr(script, "NOTEBOOKS", (broken,))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert script.main([]) == 1
