@@ -41,6 +41,11 @@ def compiled_kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
     lmdbloader.verify(folder / "pairs")
     ds = lmdbloader.LMDBDataset(folder / "pairs")
     next(iter(lmdbloader.Loader(ds, 2, transforms=[RandomCrop(8)])))
+    (folder / "jpegs").mkdir()
+    Image.fromarray(shades).save(folder / "jpegs" / "a.jpg")
+    for name, options in (("kept", {}), ("made", {"write_mode": "jpg", "max_resolution": 30, "subset": 1})):
+        lmdbloader.convert(folder / "jpegs", folder / name, workers=1, **options)  # type: ignore[arg-type]
+        assert lmdbloader.LMDBDataset(folder / name)[0].image.shape[0] == 3
     large = np.resize(shades, (400, 400, 3))
     lmdbloader.write([{"image": large, "more": b"bytes"}], folder / "large", codec="lz4")
     whole = lmdbloader.LMDBDataset(folder / "large")
