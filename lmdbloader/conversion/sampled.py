@@ -16,8 +16,8 @@ _I64 = npt.NDArray[np.int64]
 _PER_STRATUM = 4
 
 
-# Sizes of photographs are skewed, and few inputs seldom hold one of the largest: with Student's 97.5 % quantile intervals
-# of simulated conversions held the truth in 87 to 91 of 100 cases (20 to 200 inputs), with this one in 94 to 98.
+# Sizes of photographs are skewed, and few inputs seldom hold one of the largest: with Student's 97.5 % quantile the
+# intervals of simulated conversions held the truth in 87 to 91 of 100 cases (20 to 200 inputs), with this in 94 to 98.
 _QUANTILE = 0.995
 
 
