@@ -78,9 +78,9 @@ def time_speed(folder: Path, options: argparse.Namespace) -> Results:
     """Time everything: (what, size, batch size, workers or threads) -> images a second."""
     photos, results = folder / "photos", {}
     torch.set_num_threads(1)
-    for size in options.sizes:
-        for batch_size in options.batch_sizes:
-            candidates: dict[tuple[Any, ...], Callable[[float], float]] = {}
+    for batch_size in options.batch_sizes:
+        candidates: dict[tuple[Any, ...], Callable[[float], float]] = {}
+        for size in options.sizes:
             for workers in options.workers:
                 for name, dataset in (
                     (FOLDER, Folder(photos, size)),
@@ -90,9 +90,9 @@ def time_speed(folder: Path, options: argparse.Namespace) -> Results:
             candidates[DECODING, size, batch_size, count_cores()] = of_full_decoding(photos, count_cores())
             for name in DATASETS:
                 candidates[name, size, batch_size, count_cores()] = of_loader(folder / name, size, batch_size)
-            results.update(take_turns(candidates, options))
-            del candidates
-            print(f"speed: {size} pixels, batches of {batch_size} done", file=sys.stderr, flush=True)
+        results.update(take_turns(candidates, options))
+        del candidates
+        print(f"speed: batches of {batch_size} done", file=sys.stderr, flush=True)
     return results
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import simplejpeg
 import torch
 from common import photographs
 from PIL import Image
+from stores import EndlessOrder
 from torch.utils.data import DataLoader, Dataset
 
 from lmdbloader import LMDBDataset
@@ -107,21 +108,14 @@ class FilesInLmdb(Dataset[Any]):
         return self._recipe(io.BytesIO(file)), int(reader.index.arrays["label"][number])
 
 
-def endless(loader: Any) -> Iterator[Any]:
-    """Yield the batches of epoch after epoch."""
-    while True:
-        yield from loader
-
-
 def of_dataloader(dataset: Dataset[Any], batch_size: int, workers: int) -> Callable[[float], float]:
-    """Return what measures a DataLoader, whose workers keep running."""
-    loader = DataLoader(dataset, batch_size, shuffle=True, num_workers=workers, drop_last=True)
-    batches = endless(loader)
-    next(batches)
+    """Return what measures a DataLoader. Its workers end with each turn, or they would read ahead during others."""
 
     def measure(seconds: float) -> float:
-        # What the workers have ready already would be counted too.
-        for _ in range(2 * workers):
+        order = EndlessOrder(len(dataset), int(torch.randint(1000, ())))  # type: ignore[arg-type]
+        batches = iter(DataLoader(dataset, batch_size, sampler=order, num_workers=workers))
+        # What the workers have ready at first would be counted too.
+        for _ in range(1 + 2 * workers):
             next(batches)
         samples, began = 0, time.perf_counter()
         while (now := time.perf_counter()) - began < seconds or samples == 0:
