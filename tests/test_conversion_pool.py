@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -131,26 +133,76 @@ def test_the_first_bad_image_in_order_is_the_error_whoever_meets_it(
     assert os.listdir(tmp_path) == []
 
 
-def test_a_killed_worker_is_named_with_what_it_did(
-    folder: Path, tmp_path: Path, small_tasks: None, monkeypatch: pytest.MonkeyPatch
+# What a worker runs before it begins: with the given image it takes 300 seconds, and writes its number down.
+SLOW = """
+import os, time
+from lmdbloader.conversion import tasks
+real = tasks.read_files
+def slow(source, *more):
+    if source.name == {name!r}:
+        with open({sign!r} + "~", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename({sign!r} + "~", {sign!r})
+        time.sleep(300)
+    return real(source, *more)
+tasks.read_files = slow
+"""
+
+
+def slow_start(name: str, sign: Path) -> str:
+    """Return code for workers of which one is slow with the named image, and then makes the file `sign`."""
+    return SLOW.format(name=name, sign=str(sign)) + pool._START
+
+
+def wait_for_number(sign: Path) -> int:
+    for _ in range(6000):
+        if sign.exists():
+            return int(sign.read_text())
+        time.sleep(0.01)
+    raise TimeoutError(f"{sign} was not made within a minute")
+
+
+@pytest.mark.parametrize(("name", "signal_name"), [("06.png", "SIGKILL"), ("00.png", "SIGSEGV")])
+def test_a_killed_worker_is_named_with_the_image_it_was_at(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, signal_name: str
 ) -> None:
-    from lmdbloader.store import Writer
+    sources = list_sources(folder).sources
+    assert any(name in (s.name for s in task[1:-1]) for task in make_tasks(sources)) == (name == "06.png")
+    monkeypatch.setattr(pool, "_START", slow_start(name, tmp_path / "slow"))
+    killer = threading.Thread(target=lambda: os.kill(wait_for_number(tmp_path / "slow"), signal.Signals[signal_name]))
+    killer.start()
+    with WorkerPool(2) as workers, pytest.raises(WorkerError) as caught:
+        list(workers.convert(replace(RECIPE, on_error="skip"), make_tasks(sources)))
+    killer.join()
+    advice = " Out of memory? Use fewer --workers." if signal_name == "SIGKILL" else ""
+    again = "Run the same command again: a conversion goes on where it was."
+    how = f"worker process {(tmp_path / 'slow').read_text()} was killed by {signal_name}"
+    assert str(caught.value) == f"{how} while converting {name}.{advice} {again}"
 
-    real, killed = Writer.add, []
 
-    def add(self: Writer, *arguments: Any) -> None:
-        real(self, *arguments)
-        if not killed:
-            killed.append(children()[0])
-            os.kill(killed[0], signal.SIGKILL)
+def test_the_image_is_right_after_a_job_before_and_one_that_was_given_up(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [s for s in list_sources(folder).sources if s.name != "05b.png"]
+    monkeypatch.setattr(pool, "_START", slow_start("slow.png", tmp_path / "slow"))
+    slow = replace(sources[3], name="slow.png")
+    with WorkerPool(2) as workers:
+        list(workers.convert(RECIPE, [[s] for s in sources]))
+        killer = threading.Thread(target=lambda: os.kill(wait_for_number(tmp_path / "slow"), signal.SIGKILL))
+        killer.start()
+        with pytest.raises(WorkerError, match=r"was killed by SIGKILL while converting slow\.png\."):
+            list(workers.convert(RECIPE, [sources[:3], sources[3:6], [*sources[6:8], slow, *sources[8:]]]))
+        killer.join()
 
-    monkeypatch.setattr(Writer, "add", add)
-    with pytest.raises(WorkerError) as caught:
-        lmdbloader.convert(folder, tmp_path / "out", patch_size=64, workers=2, on_error="skip")
-    message = str(caught.value)
-    assert message.startswith(f"worker process {killed[0]} was killed by SIGKILL while converting ")
-    assert ".png" in message and "Use fewer --workers" in message
-    assert os.listdir(tmp_path) == []
+
+def test_a_worker_that_dies_between_its_images_names_none(folder: Path) -> None:
+    sources = list_sources(folder).sources[:3]
+    with WorkerPool(2) as workers:
+        list(workers.convert(RECIPE, [[s] for s in sources]))
+        for child in psutil.Process().children():
+            child.kill()
+        with pytest.raises(WorkerError, match=r"^worker process \d+ was killed by SIGKILL\. Out of memory\?"):
+            list(workers.convert(RECIPE, [[s] for s in sources]))
 
 
 def test_a_worker_that_cannot_start_is_an_error(
@@ -167,7 +219,7 @@ def test_what_fails_in_a_worker_outside_of_an_image_comes_with_its_traceback(fol
     broken = replace(RECIPE, stride="eight")  # type: ignore[arg-type]
     with (
         WorkerPool(2) as workers,
-        pytest.raises(WorkerError, match=r"converting 00\.png to 00\.png failed:\nTraceback"),
+        pytest.raises(WorkerError, match=r"converting 00\.png failed:\nTraceback"),
     ):
         list(workers.convert(broken, [[s] for s in sources]))
 

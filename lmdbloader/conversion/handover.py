@@ -13,6 +13,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lmdbloader.conversion.tasks import Part
@@ -51,6 +52,21 @@ def complete_part(part: Part, connection: Connection) -> Part:
         blocks.append(replace(block, value=whole.slice(at, length)))
         at += length
     return replace(part, blocks=tuple(blocks))
+
+
+def make_number() -> tuple[int, npt.NDArray[np.int64]]:
+    """Return the handle of a number that two processes share, and the number itself, (1,) int64, 0 at first.
+
+    What one process stores outlives it, however it ends.
+    """
+    handle = _memory_file()
+    os.ftruncate(handle, np.dtype(np.int64).itemsize)
+    return handle, map_number(handle)
+
+
+def map_number(handle: int) -> npt.NDArray[np.int64]:
+    """Return the number, (1,) int64, that `make_number` made."""
+    return np.frombuffer(mmap.mmap(handle, np.dtype(np.int64).itemsize), np.int64)
 
 
 def _send_memory(pieces: Iterable[Any], connection: Connection) -> None:

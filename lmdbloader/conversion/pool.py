@@ -19,7 +19,14 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.conversion.handover import complete_part, receive_object, send_object, send_part
+from lmdbloader.conversion.handover import (
+    complete_part,
+    make_number,
+    map_number,
+    receive_object,
+    send_object,
+    send_part,
+)
 from lmdbloader.conversion.tasks import Part, Recipe, convert_sources
 from lmdbloader.cores import count_cores
 from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
@@ -32,7 +39,7 @@ TASK_SOURCES = 512
 WORTH_A_WORKER_NBYTES = 16 * 2**20
 _TASKS_AHEAD = 2
 _PARTS_AHEAD = 3
-_START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool import serve; serve({handle})"
+_START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool import serve; serve({handle}, {place})"
 # What a worker sends after the last part of a task; what the parent sends when it has taken a part, or before a task.
 _END, _TAKEN, _TASK = "end", "taken", "task"
 
@@ -120,7 +127,7 @@ class WorkerPool:
 
         Raises:
             ImageError: Of the first source that cannot be used, where the recipe says to stop.
-            WorkerError: A worker died; names what it was working on.
+            WorkerError: A worker died; names the image that it was at.
         """
         if self._num_workers <= 1 or len(tasks) <= 1:
             for task in tasks:
@@ -164,10 +171,22 @@ def _collect(workers: Sequence[_Worker], recipe: Recipe, tasks: Sequence[Sequenc
 
 @dataclass(slots=True)
 class _Worker:
-    """One process, what it was given, and what it has sent."""
+    """One process, what it was given, and what it has sent.
+
+    Attributes:
+        process: The worker.
+        connection: To it.
+        place: The number of the source that it is at, of all that it was given; the worker writes it, -1 before the
+            first.
+        num_done: Sources of the tasks that it has done.
+        tasks: Those that it has not done yet.
+        arrived: What it has sent, by task.
+    """
 
     process: subprocess.Popen[bytes] = field(init=False)
     connection: Connection = field(init=False)
+    place: npt.NDArray[np.int64] = field(init=False)
+    num_done: int = 0
     tasks: deque[tuple[int, Sequence[Source]]] = field(default_factory=deque)
     arrived: dict[int, deque[Any]] = field(default_factory=dict)
 
@@ -176,16 +195,21 @@ class _Worker:
         # an `if __name__ == "__main__"`. In a session of its own, as Ctrl-C in a terminal is the parent's to handle;
         # when the parent ends, however it does, the socket closes and so does the worker.
         ours, theirs = socket.socketpair()
-        code = _START.format(path=[p for p in sys.path if isinstance(p, str)], handle=theirs.fileno())
-        with theirs:
+        place, self.place = make_number()
+        self.place[0] = -1
+        code = _START.format(path=[p for p in sys.path if isinstance(p, str)], handle=theirs.fileno(), place=place)
+        try:
             self.connection = Connection(ours.detach())
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code],
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), place],
                 stdin=subprocess.DEVNULL,
                 env=_one_thread(),
                 start_new_session=True,
             )
+        finally:
+            theirs.close()
+            os.close(place)
 
     def give(self, number: int, recipe: Recipe, sources: Sequence[Source]) -> None:
         self.tasks.append((number, sources))
@@ -210,15 +234,13 @@ class _Worker:
             item = self.connection.recv()
             if isinstance(item, Part):
                 item = complete_part(item, self.connection)
-        except (EOFError, OSError):
-            item = self._death()
+        except (EOFError, OSError) as error:
+            raise self._death() from error
         if not self.tasks:
-            raise (
-                item if isinstance(item, BaseException) else WorkerError(f"a worker sent {type(item).__name__} unasked")
-            )
+            raise WorkerError(f"a worker sent {type(item).__name__} unasked")
         self.arrived[self.tasks[0][0]].append(item)
         if not isinstance(item, Part):
-            self.tasks.popleft()
+            self.num_done += len(self.tasks.popleft()[1])
 
     def close(self) -> None:
         """Let the worker know that nothing more will come."""
@@ -241,10 +263,13 @@ class _Worker:
     def _death(self) -> WorkerError:
         code = self.process.wait()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
-        names = [s.name for s in self.tasks[0][1]] if self.tasks else []
-        what = f" while converting {names[0]}" + (f" to {names[-1]}" if len(names) > 1 else "") if names else ""
+        unfinished = [source.name for _, sources in self.tasks for source in sources]
+        at = self.place.item() - self.num_done
+        # Before its first image, and when it waits for more, it is at none.
+        what = f" while converting {unfinished[at]}" if 0 <= at < len(unfinished) else ""
         advice = " Out of memory? Use fewer --workers." if code == -signal.SIGKILL else ""
-        return WorkerError(f"worker process {self.process.pid} {how}{what}.{advice}")
+        again = "Run the same command again: a conversion goes on where it was."
+        return WorkerError(f"worker process {self.process.pid} {how}{what}.{advice} {again}")
 
 
 def _one_thread() -> dict[str, str]:
@@ -252,16 +277,23 @@ def _one_thread() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-def serve(handle: int) -> None:
-    """Convert what arrives through a socket until it closes; the main function of a worker process."""
-    connection = Connection(handle)
+def serve(handle: int, place: int) -> None:
+    """Convert what arrives until nothing more can; the main function of a worker process.
+
+    Args:
+        handle: Of a socket: tasks come through it, their parts go back.
+        place: Of a shared number: where in all that has arrived the worker is.
+    """
+    connection, shared = Connection(handle), map_number(place)
+    num_done = 0
     tasks: deque[tuple[Recipe, list[Source]]] = deque()
     unread = 0
     try:
         while True:
             while not tasks:
                 unread -= _take(connection, tasks)
-            for item in _results(*tasks.popleft()):
+            recipe, sources = tasks.popleft()
+            for item in _results(recipe, sources, shared, num_done):
                 if not isinstance(item, Part):
                     connection.send(item)
                     continue
@@ -269,6 +301,7 @@ def serve(handle: int) -> None:
                     unread -= _take(connection, tasks)
                 send_part(item, connection)
                 unread += 1
+            num_done += len(sources)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 
@@ -281,11 +314,16 @@ def _take(connection: Connection, tasks: deque[tuple[Recipe, list[Source]]]) -> 
     return 0
 
 
-def _results(recipe: Recipe, sources: list[Source]) -> Iterator[Any]:
+def _results(recipe: Recipe, sources: list[Source], place: npt.NDArray[np.int64], num_before: int) -> Iterator[Any]:
+    def at(number: int) -> None:
+        place[0] = num_before + number
+
+    at(0)
     try:
-        yield from convert_sources(recipe, sources)
+        yield from convert_sources(recipe, sources, at=at)
         yield _END
     except LmdbloaderError as error:
         yield error
     except Exception:
-        yield WorkerError(f"converting {sources[0].name} to {sources[-1].name} failed:\n{traceback.format_exc()}")
+        name = sources[place.item() - num_before].name
+        yield WorkerError(f"converting {name} failed:\n{traceback.format_exc()}")

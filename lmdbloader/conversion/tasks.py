@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -79,8 +79,15 @@ class Part:
     seconds: float = 0.0
 
 
-def convert_sources(recipe: Recipe, sources: Sequence[Source]) -> Iterator[Part]:
+def convert_sources(
+    recipe: Recipe, sources: Sequence[Source], *, at: Callable[[int], None] = lambda number: None
+) -> Iterator[Part]:
     """Encode sources in order, in parts of about 16 MiB.
+
+    Args:
+        recipe: For every source.
+        sources: To encode.
+        at: Called with a source's place in `sources` before it is read.
 
     Raises:
         ImageError: A source cannot be used and the recipe says to stop.
@@ -91,7 +98,8 @@ def convert_sources(recipe: Recipe, sources: Sequence[Source]) -> Iterator[Part]
     done = nbytes = room = 0
     began = time.perf_counter()
     fetched = fetch(sources)
-    for source in sources:
+    for number, source in enumerate(sources):
+        at(number)
         try:
             files = read_files(source, hashes, fetched)
             values = parse_attached(source, files[source.num_images :])
