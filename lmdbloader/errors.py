@@ -26,7 +26,29 @@ class FormatError(LmdbloaderError, ValueError):
 
 
 class CorruptError(LmdbloaderError, OSError):
-    """Stored bytes are not the bytes that were written: a checksum, a size or an offset does not hold."""
+    """Stored bytes are not the bytes that were written: a checksum, a size or an offset does not hold.
+
+    Attributes:
+        sample: Row of the index whose payload is damaged, None where it is not one sample that is.
+        field: Name of the payload's field.
+        source: Relative path of the file that the sample was made from, where the dataset has sources.
+        path: Of the dataset, absolute.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        sample: int | None = None,
+        field: str | None = None,
+        source: str | None = None,
+        path: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.sample = sample
+        self.field = field
+        self.source = source
+        self.path = path
 
 
 class ImageError(LmdbloaderError, ValueError):

@@ -10,6 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from lmdbloader.codes import CODEC_FILE as CODEC_FILE
+from lmdbloader.codes import CODEC_JPEG as CODEC_JPEG
+from lmdbloader.codes import CODEC_LZ4 as CODEC_LZ4
+from lmdbloader.codes import CODEC_RAW as CODEC_RAW
+from lmdbloader.codes import CODEC_TILES as CODEC_TILES
 from lmdbloader.errors import FormatError, OptionError
 
 if TYPE_CHECKING:
@@ -36,8 +41,6 @@ SCHEMA_KEY = b"schema"
 PROGRESS_KEY = b"progress"
 RECORD_KEY_NBYTES = 16
 
-# How one payload is stored. The last two are of images: a JPEG file with a seek table behind it, any other image file.
-CODEC_RAW, CODEC_LZ4, CODEC_TILES, CODEC_JPEG, CODEC_FILE = 0, 1, 2, 3, 4
 CODEC_NAMES = ("raw", "lz4", "tiles", "jpeg", "file")
 
 Codec = Literal["raw", "lz4"]

@@ -225,8 +225,11 @@ def test_a_manifest_that_does_not_fit_the_files_is_refused(path: Path) -> None:
 def test_damage_is_named_with_dataset_field_sample_and_source(tmp_path: Path) -> None:
     path = Path(shutil.copytree(GOLDEN / "patches.lmdb", tmp_path / "d"))
     flip(path, int(Reader(path).index.arrays["image.offset"][12]))
-    with pytest.raises(CorruptError, match=rf"^{path}: field 'image' of sample 12 \(from dog/ü\.png\): its checksum"):
+    expected = rf"^{path}: field 'image' of sample 12 \(from dog/ü\.png\): its checksum"
+    with pytest.raises(CorruptError, match=expected) as caught:
         Reader(path).read_image("image", 12)
+    named = caught.value.sample, caught.value.field, caught.value.source, caught.value.path
+    assert named == (12, "image", "dog/ü.png", str(path))
 
 
 def test_an_unverified_read_takes_what_is_there(path: Path) -> None:

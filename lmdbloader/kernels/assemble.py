@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.format import CODEC_RAW
+from lmdbloader.codes import CODEC_RAW
 from lmdbloader.kernels._compile import kernel
 from lmdbloader.kernels._memory import array_at, i64_at, u8_at, u16_at, u32_at, u64_at
 from lmdbloader.kernels.antialias import resize_window

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.format import CODEC_JPEG, CODEC_LZ4, CODEC_RAW, CODEC_TILES
+from lmdbloader.codes import CODEC_JPEG, CODEC_LZ4, CODEC_RAW, CODEC_TILES
 from lmdbloader.kernels._compile import kernel
 from lmdbloader.kernels._memory import copy_line, u8_at
 from lmdbloader.kernels._symbols import lz4_decompress, memcpy, pread, xxh64

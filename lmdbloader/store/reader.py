@@ -319,11 +319,15 @@ class Reader:
         try:
             pixels = decode_image(data, DecodePolicy(max_pixels=height * width), name=self.where(name, row))
         except ImageError as error:
-            raise CorruptError(f"{error}. Restore the dataset from a copy, or convert again.") from error
+            raise self.corrupt(
+                name, row, f"{error.reason}. Restore the dataset from a copy, or convert again."
+            ) from error
         if pixels.shape != (height, width, channels) or pixels.dtype != self.image_dtype(name, row):
-            raise CorruptError(
-                f"{self.where(name, row)}: its file decodes to {pixels.dtype} {pixels.shape}; the index says "
-                f"{self.image_dtype(name, row)} {(height, width, channels)}. Restore the dataset from a copy."
+            raise self.corrupt(
+                name,
+                row,
+                f"its file decodes to {pixels.dtype} {pixels.shape}; the index says "
+                f"{self.image_dtype(name, row)} {(height, width, channels)}. Restore the dataset from a copy.",
             )
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
@@ -353,9 +357,17 @@ class Reader:
 
     def damaged(self, name: str, row: int, status: int) -> CorruptError:
         """Return the error for a kernel's status."""
+        return self.corrupt(
+            name,
+            row,
+            f"{_REASONS[status]}. `lmdbloader verify {self.path}` lists every damaged sample; "
+            "restore the dataset from a copy, or convert again.",
+        )
+
+    def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
+        """Return the error for one payload, which names dataset, field, sample and source."""
         return CorruptError(
-            f"{self.where(name, row)}: {_REASONS[status]}. `lmdbloader verify {self.path}` lists every damaged sample; "
-            "restore the dataset from a copy, or convert again."
+            f"{self.where(name, row)}: {reason}", sample=row, field=name, source=self.source(row), path=str(self.path)
         )
 
 

@@ -1,0 +1,42 @@
+"""Errors: each is also a builtin, and what it says of a sample goes with it wherever it goes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+from lmdbloader import errors
+from lmdbloader.errors import CorruptError, ImageError, LmdbloaderError
+
+
+def test_every_error_is_ours_and_a_builtin() -> None:
+    for name in errors.__all__:
+        found = getattr(errors, name)
+        assert issubclass(found, LmdbloaderError)
+        if found is not LmdbloaderError:
+            assert issubclass(found, OSError | ValueError | RuntimeError)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))])
+@pytest.mark.parametrize("given", [{}, {"sample": 3, "field": "hr", "source": "a/ü.png", "path": "/d"}, {"sample": 0}])
+def test_what_is_damaged_survives_pickling_and_copying(
+    again: Callable[[CorruptError], CorruptError], given: dict[str, object]
+) -> None:
+    error = again(CorruptError("its checksum does not match", **given))  # type: ignore[arg-type]
+    assert isinstance(error, OSError)
+    assert (str(error), error.args) == ("its checksum does not match", ("its checksum does not match",))
+    expected = {"sample": None, "field": None, "source": None, "path": None, **given}
+    assert {name: getattr(error, name) for name in expected} == expected
+
+
+def test_what_is_damaged_is_named_by_keyword_only() -> None:
+    with pytest.raises(TypeError):
+        CorruptError("damaged", 3)  # type: ignore[misc]
+
+
+def test_an_image_error_survives_pickling() -> None:
+    error = pickle.loads(pickle.dumps(ImageError("a.png", "is cut short")))
+    assert (str(error), error.name, error.reason) == ("a.png: is cut short", "a.png", "is cut short")
