@@ -4,7 +4,7 @@
 #   PIL=pillow|pillow-simd   use this one from now on (default: the one in place; at first pillow-simd if it builds)
 #   TORCH_INDEX=URL          at the first call: one more package index, for another build of torch (docs/installation.md)
 #   IMAGES=DIR               for demo: your own photographs
-#   ARGS="..."               passed on: to pytest by test, to the script by demo and bench
+#   ARGS="..."               passed on: to pytest by test, to the script by demo, bench and faults
 
 PYTHON ?= python3
 ENV := .venv/bin/python
@@ -14,7 +14,7 @@ SETUP_OPTIONS := $(if $(PIL),--pil "$(PIL)") $(if $(TORCH_INDEX),--torch-index "
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench notebook clean
+.PHONY: help setup demo test faults lint format bench notebook clean
 
 help:  ## Print this list
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -30,6 +30,9 @@ demo: setup  ## Convert real photographs, train SRCNN and a classifier, compare 
 
 test: lint  ## Run the linters and every test
 	@$(ENV) -m pytest $(ARGS)
+
+faults: setup  ## Make every fault on purpose, in full, and see what holds (ARGS="--only flips --count 100")
+	@$(ENV) -m tests.faults $(ARGS)
 
 lint: setup  ## Check the code's style, format and types
 	@$(ENV) -m ruff check .

@@ -92,6 +92,10 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         raise FormatError(
             f"{where}: its digest is {found!r}, expected {expected!r}: it was changed after it was written"
         )
+    if not data.endswith(b"\n"):  # without its last byte it would still be JSON
+        raise FormatError(
+            f"{where}: {len(data)} bytes that do not end in a line break: it is cut short. Copy it again."
+        )
     try:
         fields = tuple(_parse_field(f) for f in _typed(body, "fields", list))
         if not fields or len({f.name for f in fields}) != len(fields):
