@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import io
+import os
 import struct
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -32,6 +34,7 @@ CODECS = ("auto", "raw", "lz4")
 # lz4 must save at least this share, of a payload to be used for it, and of a sample of the inputs for `auto` to choose
 # it: below, decompressing costs more than reading the rest.
 LEAST_SAVING = 0.10
+_PIECE_NBYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,22 @@ class Payloads:
 
 
 @cache
-def _xxh64() -> Any:
+def _xxhash() -> ctypes.CDLL:
     from lz4.frame import _frame
 
-    function = ctypes.CDLL(_frame.__file__).XXH64
-    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64)
-    function.restype = ctypes.c_uint64
-    return function
+    library = ctypes.CDLL(_frame.__file__)
+    state, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
+    for name, arguments, result in (
+        ("XXH64", (ctypes.c_void_p, size, number), number),
+        ("XXH64_createState", (), state),
+        ("XXH64_reset", (state, number), ctypes.c_int),
+        ("XXH64_update", (state, ctypes.c_void_p, size), ctypes.c_int),
+        ("XXH64_digest", (state,), number),
+        ("XXH64_freeState", (state,), ctypes.c_int),
+    ):
+        getattr(library, name).argtypes = arguments
+        getattr(library, name).restype = result
+    return library
 
 
 def checksum(data: Any) -> int:
@@ -70,7 +82,38 @@ def checksum(data: Any) -> int:
     '0xef46db3751d8e999'
     """
     view = np.frombuffer(data, np.uint8)
-    return int(_xxh64()(view.ctypes.data, view.nbytes, 0))
+    return int(_xxhash().XXH64(view.ctypes.data, view.nbytes, 0))
+
+
+class RunningChecksum:
+    """XXH64 (seed 0) of bytes that come piece by piece."""
+
+    def __init__(self) -> None:
+        library = _xxhash()
+        self._state = library.XXH64_createState()
+        if not self._state:
+            raise MemoryError("no memory for the state of a checksum")
+        weakref.finalize(self, library.XXH64_freeState, self._state)
+        library.XXH64_reset(self._state, 0)
+
+    def update(self, piece: Any) -> None:
+        """Append a bytes-like object."""
+        view = np.frombuffer(piece, np.uint8)
+        _xxhash().XXH64_update(self._state, view.ctypes.data, view.nbytes)
+
+    @property
+    def value(self) -> int:
+        """What `checksum` returns for everything appended so far."""
+        return int(_xxhash().XXH64_digest(self._state))
+
+
+def checksum_file(descriptor: int) -> int:
+    """Return XXH64 (seed 0) of a whole file, read piece by piece: unlike a map, a bad disk then is an OSError."""
+    running, room, at = RunningChecksum(), memoryview(bytearray(_PIECE_NBYTES)), 0
+    while nbytes := os.preadv(descriptor, [room], at):
+        running.update(room[:nbytes])
+        at += nbytes
+    return running.value
 
 
 def encode_many(data: U8, nbytes: I64, codec: Codec) -> Payloads:

@@ -39,6 +39,7 @@ MAX_PAYLOAD_NBYTES = 2**31 - 2**20
 
 SCHEMA_KEY = b"schema"
 PROGRESS_KEY = b"progress"
+DESCRIPTION_KEY = b"description"
 RECORD_KEY_NBYTES = 16
 
 CODEC_NAMES = ("raw", "lz4", "tiles", "jpeg", "file")

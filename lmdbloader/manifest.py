@@ -10,9 +10,60 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmdbloader.errors import FormatError
-from lmdbloader.format import FORMAT_NAME, FORMAT_VERSION, KINDS, MANIFEST_FILE, MAX_TILE_SIZE, Field, make_field
+from lmdbloader.format import (
+    DATA_FILE,
+    FORMAT_NAME,
+    FORMAT_VERSION,
+    KINDS,
+    MANIFEST_FILE,
+    MAX_TILE_SIZE,
+    Field,
+    make_field,
+)
 
 MAX_MANIFEST_NBYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What of a manifest does not follow from the samples; data.mdb keeps it too, so that the rest can be made again.
+
+    Attributes:
+        fields, with_source, classes, made_by: As the manifest has them.
+    """
+
+    fields: tuple[Field, ...]
+    with_source: bool
+    classes: Mapping[str, tuple[str, ...]]
+    made_by: Mapping[str, Any]
+
+    def to_json(self) -> bytes:
+        """Return the bytes of the entry in data.mdb; the digest of everything else stands last."""
+        return _signed(_description_json(self), "description_digest")
+
+    def manifest(
+        self,
+        *,
+        num_samples: int,
+        sizes: Mapping[str, int],
+        content_digest: str,
+        index_digest: str,
+        data_digest: str,
+        manifest_digest: str = "",
+    ) -> Manifest:
+        """Return the manifest of a dataset of this description, the arguments being as the manifest has them."""
+        return Manifest(
+            num_samples,
+            self.fields,
+            self.with_source,
+            self.classes,
+            sizes,
+            self.made_by,
+            content_digest,
+            index_digest,
+            data_digest,
+            manifest_digest,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +79,7 @@ class Manifest:
         made_by: How the dataset was made: release, options, digests of the inputs.
         content_digest: BLAKE2b over the samples in order (see docs/format.md).
         index_digest: XXH64 of index.arrow.
+        data_digest: XXH64 of data.mdb; empty in datasets that were made before there was one.
     """
 
     num_samples: int
@@ -38,6 +90,7 @@ class Manifest:
     made_by: Mapping[str, Any]
     content_digest: str
     index_digest: str
+    data_digest: str = ""
     manifest_digest: str = field(default="", compare=False)
 
     def to_json(self) -> bytes:
@@ -46,18 +99,14 @@ class Manifest:
             "format": FORMAT_NAME,
             "format_version": FORMAT_VERSION,
             "num_samples": self.num_samples,
-            "fields": [_field_json(f) for f in self.fields],
-            "with_source": self.with_source,
-            "classes": {name: list(names) for name, names in self.classes.items()},
+            **_description_json(self),
             "sizes": dict(self.sizes),
-            "made_by": dict(self.made_by),
             "content_digest": self.content_digest,
             "index_digest": self.index_digest,
         }
-        body["manifest_digest"] = _digest_of(body)
-        text = json.dumps(body, indent=1, ensure_ascii=False) + "\n"
-        # What UTF-8 cannot hold (half a surrogate pair: a byte of a file name that is no text) stays as JSON's escape.
-        return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text).encode()
+        if self.data_digest:
+            body["data_digest"] = self.data_digest
+        return _signed(body, "manifest_digest")
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
@@ -97,22 +146,60 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
             f"{where}: {len(data)} bytes that do not end in a line break: it is cut short. Copy it again."
         )
     try:
-        fields = tuple(_parse_field(f) for f in _typed(body, "fields", list))
-        if not fields or len({f.name for f in fields}) != len(fields):
-            raise ValueError("fields without any, or with one name twice")
-        return Manifest(
+        return Description(*_parse_description(body)).manifest(
             num_samples=_natural(body["num_samples"]),
-            fields=fields,
-            with_source=_typed(body, "with_source", bool),
-            classes={name: _names(names) for name, names in _typed(body, "classes", dict).items()},
             sizes={name: _natural(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()},
-            made_by=_typed(body, "made_by", dict),
             content_digest=_typed(body, "content_digest", str),
             index_digest=_typed(body, "index_digest", str),
+            data_digest=_typed(body, "data_digest", str) if "data_digest" in body else "",
             manifest_digest=str(found),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(f"{where}: {error!r} while reading it; expected the keys of format version 1") from error
+
+
+def parse_description(data: bytes, path: str) -> Description:
+    """Return the description in `data`, checked against its own digest.
+
+    Args:
+        data: The value of data.mdb's entry.
+        path: Of the dataset, for messages.
+
+    Raises:
+        FormatError: It is not what was written.
+    """
+    where = f"{path}/{DATA_FILE}: its description"
+    try:
+        body = json.loads(data.decode("utf-8"))
+        if (found := body.pop("description_digest", None)) != (expected := _digest_of(body)):
+            raise ValueError(f"its digest is {found!r}, expected {expected!r}")
+        return Description(*_parse_description(body))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise FormatError(f"{where} does not read ({error!r})") from error
+
+
+def _signed(body: dict[str, Any], key: str) -> bytes:
+    """Return a JSON object's text with the digest of everything in it as its last key."""
+    text = json.dumps({**body, key: _digest_of(body)}, indent=1, ensure_ascii=False) + "\n"
+    # What UTF-8 cannot hold (half a surrogate pair: a byte of a file name that is no text) stays as JSON's escape.
+    return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text).encode()
+
+
+def _description_json(d: Description | Manifest) -> dict[str, Any]:
+    return {
+        "fields": [_field_json(f) for f in d.fields],
+        "with_source": d.with_source,
+        "classes": {name: list(names) for name, names in d.classes.items()},
+        "made_by": dict(d.made_by),
+    }
+
+
+def _parse_description(body: Mapping[str, Any]) -> tuple[Any, ...]:
+    fields = tuple(_parse_field(f) for f in _typed(body, "fields", list))
+    if not fields or len({f.name for f in fields}) != len(fields):
+        raise ValueError("fields without any, or with one name twice")
+    classes = {name: _names(names) for name, names in _typed(body, "classes", dict).items()}
+    return fields, _typed(body, "with_source", bool), classes, _typed(body, "made_by", dict)
 
 
 def _digest_of(body: Mapping[str, Any]) -> str:

@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmdbloader import codecs
-from lmdbloader.codecs import checksum, encode_image, encode_many, join, saves_enough, tile_nbytes
+from lmdbloader.codecs import (
+    RunningChecksum,
+    checksum,
+    checksum_file,
+    encode_image,
+    encode_many,
+    join,
+    saves_enough,
+    tile_nbytes,
+)
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.format import CODEC_LZ4, CODEC_RAW, CODEC_TILES, TILED_ABOVE_NBYTES, Codec, make_field
 from lmdbloader.store import Chunk, Reader, encode_blocks, open_writer
@@ -136,6 +145,23 @@ def test_tile_lengths_add_up(shape: tuple[int, int, int], itemsize: int, tile: i
 @pytest.mark.parametrize(("data", "expected"), [(b"a", 0xD24EC4F1A98C6E5B), (b"abc", 0x44BC2CF5AD770999)])
 def test_the_checksum_is_xxh64(data: bytes, expected: int) -> None:
     assert checksum(data) == checksum(memoryview(data)) == checksum(np.frombuffer(data, np.uint8)) == expected
+
+
+@given(st.lists(st.binary(max_size=100), max_size=5))
+def test_a_checksum_made_piece_by_piece_is_that_of_all(pieces: list[bytes]) -> None:
+    running = RunningChecksum()
+    for piece in pieces:
+        running.update(piece)
+    assert running.value == checksum(b"".join(pieces))
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 100_001, 2**22, 2**22 + 1])
+def test_the_checksum_of_a_file_is_that_of_its_bytes(tmp_path: Path, nbytes: int) -> None:
+    data = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8).tobytes()
+    (tmp_path / "f").write_bytes(data)
+    with open(tmp_path / "f", "rb") as file:
+        file.read(10)  # where the file stands does not matter
+        assert checksum_file(file.fileno()) == checksum(data)
 
 
 def test_auto_keeps_lz4_where_it_saves_a_tenth() -> None:

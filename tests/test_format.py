@@ -10,6 +10,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -174,15 +175,24 @@ def test_the_documents_own_lines_read_every_image(tmp_path: Path, monkeypatch: p
                 np.testing.assert_array_equal(image, sample[field].transpose(2, 0, 1))
 
 
+def digest_of(text: str) -> str:
+    return "blake2b:" + hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()
+
+
 def test_the_digests_are_what_the_document_says(tmp_path: Path) -> None:
     samples = [{"image": np.full((4, 4), i, np.uint8), "caption": "ü" * i, "n": i} for i in range(5)]
     lmdbloader.write(samples, tmp_path / "d")
     manifest = json.loads((tmp_path / "d" / "manifest.json").read_bytes())
     claimed = manifest.pop("manifest_digest")
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
-    assert claimed == "blake2b:" + hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()
+    assert claimed == digest_of(text)
+    with lmdb.open(str(tmp_path / "d"), readonly=True, lock=False) as env, env.begin() as transaction:
+        description = json.loads(transaction.get(b"description"))
+    claimed = description.pop("description_digest")
+    assert claimed == digest_of(json.dumps(description, sort_keys=True, separators=(",", ":")))
     data = (tmp_path / "d" / "index.arrow").read_bytes()
     assert manifest["index_digest"] == f"xxh64:{checksum(data):016x}"
+    assert manifest["data_digest"] == f"xxh64:{checksum((tmp_path / 'd' / 'data.mdb').read_bytes()):016x}"
     batch = pa.ipc.open_file(data).get_batch(0)
     digest = hashlib.blake2b(digest_size=16)
     for name in batch.schema.names:

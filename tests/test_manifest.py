@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,14 @@ from lmdbloader.format import (
     KINDS,
     make_field,
 )
-from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, _digest_of, parse_manifest
+from lmdbloader.manifest import (
+    MAX_MANIFEST_NBYTES,
+    Description,
+    Manifest,
+    _digest_of,
+    parse_description,
+    parse_manifest,
+)
 
 MANIFEST = Manifest(
     num_samples=3,
@@ -26,6 +34,7 @@ MANIFEST = Manifest(
     made_by={"lmdbloader": "0.1.0", "options": {"scale": 2}, "inputs": None},
     content_digest="blake2b:00",
     index_digest="xxh64:00",
+    data_digest="xxh64:01",
 )
 
 
@@ -112,6 +121,11 @@ def test_what_is_no_manifest_is_refused_in_words(data: bytes, expected: str) -> 
     assert str(caught.value).startswith("photos.lmdb/manifest.json: ")
 
 
+# What a manifest may lack: the first two have errors of their own, the third was not always there.
+OPTIONAL = ("format", "format_version", "data_digest", "manifest_digest")
+TEXTS = ("made_by", "content_digest", "index_digest", "data_digest")
+
+
 def _without(key: str) -> Callable[[dict[str, Any]], None]:
     return lambda b: b.pop(key)
 
@@ -127,14 +141,14 @@ def _field(**values: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     "change",
     [
-        *(_without(key) for key in body() if key not in ("format", "format_version", "manifest_digest")),
+        *(_without(key) for key in body() if key not in OPTIONAL),
         *(_with(num_samples=value) for value in (-1, 2**62, 1.0, "3", None, True, [3])),
         *(_with(fields=value) for value in (None, {}, [], "lr", [None], [[]], [{}], [{"name": "a"}], 3)),
         _with(fields=[{"name": "a", "kind": "int"}] * 2),
         *(_with(with_source=value) for value in (None, 1, "no")),
         *(_with(classes=value) for value in (None, [], {"label": "cat"}, {"label": [1]}, {"label": None})),
         *(_with(sizes=value) for value in (None, [], {"data_nbytes": "4"}, {"data_nbytes": -1})),
-        *(_with(**{key: value}) for key in ("made_by", "content_digest", "index_digest") for value in (None, [], 3)),
+        *(_with(**{key: value}) for key in TEXTS for value in (None, [], 3)),
         *(_field(name=value) for value in ("", "a b", "class", "_a", "source", None, 3, [], "a" * 51)),
         *(_field(kind=value) for value in ("video", None, [], 3)),
         *(_field(codec=value) for value in ("tiles", "zstd", 3, [], {})),
@@ -147,6 +161,41 @@ def test_a_manifest_with_a_right_digest_and_wrong_content_is_refused(change: Cal
     change(changed)
     with pytest.raises(FormatError, match=r"^d/manifest\.json: .*expected the keys of format version 1"):
         parse_manifest(signed(changed), "d")
+
+
+def test_a_manifest_of_before_there_was_a_data_digest_still_reads() -> None:
+    old = body()
+    del old["data_digest"]
+    manifest = parse_manifest(signed(old), "d")
+    assert manifest == dataclasses.replace(MANIFEST, data_digest="")
+    assert json.loads(manifest.to_json()) == json.loads(signed(old))
+
+
+def test_a_description_reads_back_and_makes_the_same_manifest() -> None:
+    description = Description(MANIFEST.fields, MANIFEST.with_source, MANIFEST.classes, MANIFEST.made_by)
+    back = parse_description(description.to_json(), "d")
+    assert back == description
+    made = back.manifest(
+        num_samples=3,
+        sizes=MANIFEST.sizes,
+        content_digest="blake2b:00",
+        index_digest="xxh64:00",
+        data_digest="xxh64:01",
+    )
+    assert made.to_json() == MANIFEST.to_json()
+
+
+@given(st.integers(0), st.integers(1, 255), st.booleans())
+def test_no_changed_or_missing_byte_of_a_description_goes_unnoticed(position: int, change: int, cut: bool) -> None:
+    description = Description(MANIFEST.fields, MANIFEST.with_source, MANIFEST.classes, MANIFEST.made_by)
+    sound = description.to_json()
+    at = position % (len(sound) - 1)
+    damaged = bytearray(sound)
+    damaged[at] ^= change
+    try:
+        assert parse_description(sound[:at] if cut else bytes(damaged), "d") == description
+    except FormatError as error:
+        assert str(error).startswith("d/data.mdb: its description does not read")
 
 
 @given(st.data())

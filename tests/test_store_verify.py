@@ -68,6 +68,7 @@ def flip(path: Path, at: int, bit: int = 4) -> None:
 
 def sign(path: Path, **changes: Any) -> None:
     """Give the manifest the digests of the files as they are now."""
+    changes.setdefault("data_digest", "")
     changes.setdefault("index_digest", f"xxh64:{checksum((path / 'index.arrow').read_bytes()):016x}")
     sizes = {**read_manifest(path).sizes, "data_nbytes": (path / "data.mdb").stat().st_size}
     manifest = dataclasses.replace(read_manifest(path), sizes=sizes, **changes)

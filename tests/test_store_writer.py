@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -182,6 +183,11 @@ def test_plain_lmdb_and_arrow_open_what_was_written(tmp_path: Path) -> None:
         entries = dict(transaction.cursor())
     schema = pa.ipc.read_schema(pa.py_buffer(entries.pop(b"schema")))
     assert entries.pop(b"progress") == b'{"num_samples": 300}'
+    description = json.loads(entries.pop(b"description"))
+    manifest = json.loads((tmp_path / "d" / "manifest.json").read_bytes())
+    assert {name: description[name] for name in description if name != "description_digest"} == {
+        name: manifest[name] for name in ("fields", "with_source", "classes", "made_by")
+    }
     batches = [pa.ipc.read_record_batch(entries[key], schema) for key in sorted(entries)]
     firsts = [parse_record_key(key)[0] for key in sorted(entries)]
     assert firsts == np.cumsum([0, *(b.num_rows for b in batches)])[:-1].tolist()

@@ -20,6 +20,7 @@ from lmdbloader.codecs import checksum
 from lmdbloader.errors import CorruptError
 from lmdbloader.format import (
     DATA_FILE,
+    DESCRIPTION_KEY,
     INDEX_FILE,
     MANIFEST_FILE,
     PROGRESS_KEY,
@@ -31,7 +32,8 @@ from lmdbloader.format import (
     record_key,
     record_schema,
 )
-from lmdbloader.manifest import Manifest
+from lmdbloader.manifest import Description
+from lmdbloader.store.digest import file_digest
 from lmdbloader.store.index import Spool, content_digest, digest_columns, map_file
 from lmdbloader.store.publish import (
     COLUMNS_FOLDER,
@@ -132,6 +134,10 @@ class Writer:
             DiskFullError: No room left.
             CorruptError: What was written does not read back.
         """
+        description = Description(
+            self.fields, self.with_source, {name: tuple(names) for name, names in classes.items()}, made_by
+        )
+        self._put(DESCRIPTION_KEY, description.to_json())
         self._commit()
         with explain_full_disk(self._partial):
             at = self._harvest()
@@ -147,15 +153,12 @@ class Writer:
                 "data_nbytes": (self._partial / DATA_FILE).stat().st_size,
                 "index_nbytes": index_path.stat().st_size,
             }
-            manifest = Manifest(
+            manifest = description.manifest(
                 num_samples=self.num_samples,
-                fields=self.fields,
-                with_source=self.with_source,
-                classes={name: tuple(names) for name, names in classes.items()},
                 sizes=sizes,
-                made_by=made_by,
                 content_digest=content_digest(digest_columns(batch)),
                 index_digest=f"xxh64:{checksum(index):016x}",
+                data_digest=file_digest(self._partial / DATA_FILE),
             )
             (self._partial / MANIFEST_FILE).write_bytes(manifest.to_json())
             put_in_place(self._partial, self._out)
