@@ -18,23 +18,22 @@ I64 = npt.NDArray[np.int64]
 _FACTORS = {1: np.float32(1 / 255), 2: np.float32(1 / 65535)}
 
 
-def read_values(reader: Reader, f: Field, rows: I64, descriptor: int = -1) -> Any:
+def read_values(reader: Reader, f: Field, rows: I64) -> Any:
     """Return the values of a field that holds no images: a tensor of arrays (B, ...) of one shape, else a list.
 
     Args:
         reader: Of the dataset.
         f: The field.
         rows: (B,) rows of the index.
-        descriptor: Of the open data file, to read from instead of the map.
 
     Raises:
         CorruptError: A payload is damaged.
         FormatError: A JSON value does not read as JSON.
     """
     if f.kind == "array":
-        return stack_if_equal([torch.from_numpy(reader.read_array(f.name, row, descriptor)) for row in rows.tolist()])
+        return stack_if_equal([torch.from_numpy(reader.read_array(f.name, row)) for row in rows.tolist()])
     if f.kind in ("bytes", "json"):
-        values = [reader.read_bytes(f.name, row, descriptor).tobytes() for row in rows.tolist()]
+        values = [reader.read_bytes(f.name, row).tobytes() for row in rows.tolist()]
         if f.kind == "bytes":
             return values
         return [_parse_json(reader, f.name, value, row) for value, row in zip(values, rows.tolist(), strict=True)]
@@ -43,12 +42,11 @@ def read_values(reader: Reader, f: Field, rows: I64, descriptor: int = -1) -> An
     return reader.index.arrays[f.name][rows].tolist()
 
 
-def read_batch_values(reader: Reader, f: Field, rows: I64, descriptor: int = -1) -> Any:
+def read_batch_values(reader: Reader, f: Field, rows: I64) -> Any:
     """Return the values of a field that holds no images as a batch has them: numbers as a tensor (B,).
 
     Args:
         reader, f, rows: As `read_values` takes them.
-        descriptor: Of the open data file, to read from instead of the map.
 
     Raises:
         CorruptError: A payload is damaged.
@@ -56,7 +54,7 @@ def read_batch_values(reader: Reader, f: Field, rows: I64, descriptor: int = -1)
     """
     if f.kind in ("int", "float"):
         return torch.from_numpy(reader.index.arrays[f.name][rows])
-    return read_values(reader, f, rows, descriptor)
+    return read_values(reader, f, rows)
 
 
 def _parse_json(reader: Reader, name: str, value: bytes, row: int) -> Any:

@@ -21,7 +21,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.format import Field
 from lmdbloader.pipeline import Pipeline, check_epoch, check_seed
 from lmdbloader.splits import share_out
-from lmdbloader.store import Reader, check_rows
+from lmdbloader.store import IO, Reader, check_rows
 from lmdbloader.transforms import ToDtype, Transform
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _HIDDEN_COLUMNS = (".offset", ".stored_nbytes", ".raw_nbytes", ".checksum", ".co
 
 
 class LMDBDataset(Dataset[Any]):
-    """A dataset made by lmdbloader, read through a memory map.
+    """A dataset made by lmdbloader, read through a memory map or by its descriptor.
 
     `ds[i]` is a named tuple of the fields: images as uint8 or uint16 tensors (C, H, W), arrays as tensors, labels as
     int, text as str, bytes as bytes. Slices and lists of numbers give views of the dataset. Subclass it and override
@@ -46,6 +46,8 @@ class LMDBDataset(Dataset[Any]):
         path: str | os.PathLike[str],
         fields: Sequence[str] | None = None,
         transform: Callable[[Any], Any] | None = None,
+        *,
+        io: IO = "mmap",
     ) -> None:
         """Open a dataset.
 
@@ -53,16 +55,18 @@ class LMDBDataset(Dataset[Any]):
             path: The folder that `lmdbloader convert` or `lmdbloader.write` made.
             fields: Which fields to read, in this order; all of them by default. Others are never touched.
             transform: Called with every sample; a subclass may override the method `transform` instead.
+            io: "mmap" reads through a memory map: a file that is cut short while it is read ends the process (SIGBUS).
+                "pread" maps nothing and reads copies, at some cost in speed: such a file is a CorruptError.
 
         Raises:
             FileNotFoundError: There is nothing at `path`.
             FormatError: It is no finished dataset of this format version.
             CorruptError: A file is cut short or damaged.
-            OptionError: A field that it does not have.
+            OptionError: A field that it does not have, or `io` is neither "mmap" nor "pread".
         """
         if isinstance(fields, str):
             raise OptionError(f"fields={fields!r}: expected a list of names, such as [{fields!r}]")
-        self.reader = Reader(path)
+        self.reader = Reader(path, io=io)
         names = tuple(self.reader.fields) if fields is None else tuple(fields)
         for name in names:
             if name not in self.reader.fields:
@@ -202,6 +206,17 @@ class LMDBDataset(Dataset[Any]):
         view._forget_pipeline()
         if view._open_pipeline() is None and transforms:
             raise OptionError(f"{self.path}: transformed({list(transforms)}): the dataset has no image field")
+        return view
+
+    def with_io(self, io: IO) -> Self:
+        """Return a view of the very same files, whatever has their names by now, that reads them as `io` says.
+
+        Raises:
+            OptionError: `io` is neither "mmap" nor "pread".
+        """
+        view = copy.copy(self)
+        view.reader = self.reader.with_io(io)
+        view._forget_pipeline()
         return view
 
     def set_epoch(self, epoch: int) -> None:

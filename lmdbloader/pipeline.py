@@ -133,7 +133,6 @@ class Pipeline:
         seed: int = 0,
         channels_last: bool = False,
         verify: bool = True,
-        descriptor: int = -1,
     ) -> None:
         """Check that transforms suit every image, and prepare them.
 
@@ -145,7 +144,6 @@ class Pipeline:
             seed: Of the random choices, from 0 to 2**64 - 1.
             channels_last: Whether images lie as (H, W, C) in memory.
             verify: Whether to check the checksums.
-            descriptor: Of the open data file, to read from instead of the map.
 
         Raises:
             OptionError: A transform does not suit a field, or images would come out in different shapes.
@@ -161,7 +159,7 @@ class Pipeline:
         self._num_erasings = len(self.program.values[0].erased) if self.fields else 0
         self._operations = (self.program.whole, self.program.real)
         self._seed, self._verify = np.uint64(check_seed(seed)), verify
-        self._file = reader.file(descriptor)
+        self._file = reader.file
         self._most = np.zeros(3, np.int64)
         self._has_files = any(bool((columns[4] == CODEC_FILE).any()) for columns in self._columns)
         self.outputs = self._measure(channels_last)
@@ -302,9 +300,7 @@ class Pipeline:
         given = np.zeros((len(rows) if self._has_files else 0, len(self.fields)), np.int64)
         for f in range(len(self.fields)) if self._has_files else ():
             for j in np.flatnonzero(self._columns[f][4][rows] == CODEC_FILE).tolist():
-                image = self.reader.read_file(
-                    self.fields[f], int(rows[j]), verify=self._verify, descriptor=self._file[2]
-                )
+                image = self.reader.read_file(self.fields[f], int(rows[j]), verify=self._verify)
                 pixels.append(image)
                 given[j, f] = image.ctypes.data
         return given, pixels

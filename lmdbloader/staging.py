@@ -202,13 +202,16 @@ def _check_copy(source: Reader, partial: Path) -> None:
     """Raise CorruptError unless the three files belong together: the source may have been replaced meanwhile."""
     from lmdbloader.manifest import parse_manifest
     from lmdbloader.store.index import Index
+    from lmdbloader.store.opening import map_file
 
     manifest = parse_manifest((partial / MANIFEST_FILE).read_bytes(), str(partial / MANIFEST_FILE))
     nbytes = (partial / DATA_FILE).stat().st_size
-    changed = manifest.manifest_digest != source.manifest.manifest_digest or nbytes != len(source.data)
+    changed = (
+        manifest.manifest_digest != source.manifest.manifest_digest or nbytes != source.manifest.sizes["data_nbytes"]
+    )
     if not changed:
         try:
-            Index(partial, manifest, nbytes)
+            Index(partial, manifest, nbytes, map_file(partial / INDEX_FILE))
         except CorruptError:
             changed = True
     if changed:

@@ -355,7 +355,7 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_an_error_with_pread(path: 
     loader = Loader(LMDBDataset(tmp_path / "x"), 4, order="sequential", io="pread", num_threads=1)
     assert len(numbers(loader)) == COUNT
     os.truncate(tmp_path / "x" / "data.mdb", 20_000)
-    with pytest.raises(CorruptError, match="lie outside of the file"):
+    with pytest.raises(CorruptError, match="cannot be read, lie outside of the file"):
         numbers(loader)
 
 

@@ -127,8 +127,8 @@ def check(
     by_descriptor: bool = False,
 ) -> None:  # fmt: skip
     names = tuple(images[0])
-    descriptor = reader.descriptor if by_descriptor else -1
-    pipeline = Pipeline(reader, names, transforms, seed=seed, channels_last=channels_last, descriptor=descriptor)
+    reader = reader.with_io("pread" if by_descriptor else "mmap")
+    pipeline = Pipeline(reader, names, transforms, seed=seed, channels_last=channels_last)
     rows, samples = [1, 0, 2, 1, 2], [5, 0, 2**40, 1, 7]
     found = read(pipeline, rows, samples, epoch)
     for k, (row, sample) in enumerate(zip(rows, samples, strict=True)):
@@ -282,10 +282,9 @@ def test_a_damaged_payload_is_refused_by_name(tmp_path: Path, kind: str, by_desc
         byte = file.read(1)[0]
         file.seek(at)
         file.write(bytes([byte ^ 0xFF]))
-    reader = Reader(path)
-    descriptor = reader.descriptor if by_descriptor else -1
+    reader = Reader(path, io="pread" if by_descriptor else "mmap")
     for transforms in ([], [T.RandomDihedral(), T.ToDtype(torch.float32, scale=True)]):
-        pipeline = Pipeline(reader, ["lr", "hr"], transforms, descriptor=descriptor)
+        pipeline = Pipeline(reader, ["lr", "hr"], transforms)
         read(pipeline, [0, 1, 2, 4], [0, 1, 2, 4])
         with pytest.raises(CorruptError, match=r"field 'hr' of sample 3: .*checksum"):
             read(pipeline, [0, 1, 2, 3, 4], [0, 1, 2, 3, 4])

@@ -19,7 +19,8 @@ from lmdbloader.codecs import checksum
 from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
 from lmdbloader.format import MANIFEST_FILE, make_field
 from lmdbloader.store import Chunk, Reader, read_manifest
-from lmdbloader.store.index import Spool, content_digest, map_file
+from lmdbloader.store.index import Spool, content_digest
+from lmdbloader.store.opening import map_file
 
 
 def samples(count: int = 40) -> Iterator[dict[str, Any]]:
@@ -44,8 +45,15 @@ def replace_index(path: Path, batch: pa.RecordBatch) -> None:
     """Write another index.arrow and give the manifest its digest, as an attacker or a bug would."""
     with pa.OSFile(str(path / "index.arrow"), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    digest = f"xxh64:{checksum((path / 'index.arrow').read_bytes()):016x}"
-    manifest = dataclasses.replace(read_manifest(path), index_digest=digest)
+    sign_index(path, (path / "index.arrow").read_bytes())
+
+
+def sign_index(path: Path, data: bytes) -> None:
+    """Let the manifest say that `data` is the index."""
+    (path / "index.arrow").write_bytes(data)
+    manifest = read_manifest(path)
+    sizes = {**manifest.sizes, "index_nbytes": len(data)}
+    manifest = dataclasses.replace(manifest, index_digest=f"xxh64:{checksum(data):016x}", sizes=sizes)
     (path / MANIFEST_FILE).write_bytes(manifest.to_json())
 
 
@@ -91,8 +99,10 @@ def test_an_index_that_is_not_the_one_written_is_refused(path: Path, change: str
         damaged[place] ^= 4
         data = {"cut": sound[:place], "extend": sound + bytes(place + 1), "flip": bytes(damaged)}[change]
         (path / "index.arrow").write_bytes(data)
-        with pytest.raises(CorruptError, match=r"index\.arrow: its digest is"):
+        expected = "its digest is" if change == "flip" else rf"\d+ bytes, expected {len(sound)}: it is cut short"
+        with pytest.raises(CorruptError, match=rf"index\.arrow: {expected}") as caught:
             Reader(path)
+        assert caught.value.path == str(path)
     (path / "index.arrow").write_bytes(sound)
     assert len(Reader(path)) == 40
 
@@ -137,9 +147,7 @@ def test_other_columns_rows_or_nulls_are_refused(path: Path) -> None:
 
 def test_an_index_that_is_no_arrow_file_is_refused_whatever_its_digest(path: Path) -> None:
     for data in (b"", b"ARROW1\0\0", b"x" * 1000, b"ARROW1\0\0" + b"\0" * 100 + b"ARROW1"):
-        (path / "index.arrow").write_bytes(data)
-        manifest = dataclasses.replace(read_manifest(path), index_digest=f"xxh64:{checksum(data):016x}")
-        (path / MANIFEST_FILE).write_bytes(manifest.to_json())
+        sign_index(path, data)
         with pytest.raises(LmdbloaderError, match=r"index\.arrow"):
             Reader(path)
 

@@ -27,6 +27,7 @@ from lmdbloader.store.readahead import coalesce
 
 NUM_SAMPLES, NUM_LARGE = 600, 2
 SMALL = np.arange(NUM_SAMPLES)
+IO = pytest.mark.parametrize("io", ["mmap", "pread"])
 LARGE = NUM_SAMPLES + np.arange(NUM_LARGE)
 
 
@@ -119,8 +120,9 @@ def test_coalesced_ranges_cover_what_bytes_one_by_one_say(
     assert np.stack(got, 1).tolist() == expected
 
 
-def test_load_brings_in_what_the_ticket_is_for(cold: Reader) -> None:
-    readahead = Readahead(cold, ["image", "mask"])
+@IO
+def test_load_brings_in_what_the_ticket_is_for(cold: Reader, io: Any) -> None:
+    readahead = Readahead(cold.with_io(io), ["image", "mask"])
     readahead.advise(random=True)
     rows = np.random.default_rng(1).permutation(NUM_SAMPLES // 2)
     assert not readahead.is_resident(rows)
@@ -132,19 +134,21 @@ def test_load_brings_in_what_the_ticket_is_for(cold: Reader) -> None:
     readahead.close()
 
 
-def test_load_of_one_field_leaves_the_others_alone(cold: Reader) -> None:
-    readahead = Readahead(cold, ["image"])
+@IO
+def test_load_of_one_field_leaves_the_others_alone(cold: Reader, io: Any) -> None:
+    readahead = Readahead(cold.with_io(io), ["image"])
     readahead.advise(random=True)
     row = np.array([NUM_SAMPLES // 2])
     assert readahead.load(row).wait(60)
     assert readahead.is_resident(row)
-    assert not Readahead(cold, ["mask"]).is_resident(row)
+    assert not Readahead(cold.with_io(io), ["mask"]).is_resident(row)
     readahead.close()
 
 
-def test_will_need_brings_samples_in_but_no_large_tiled_image(cold: Reader) -> None:
+@IO
+def test_will_need_brings_samples_in_but_no_large_tiled_image(cold: Reader, io: Any) -> None:
     assert (cold.index.arrays["image.codec"][LARGE] == CODEC_TILES).all()
-    readahead = Readahead(cold, ["image", "mask"])
+    readahead = Readahead(cold.with_io(io), ["image", "mask"])
     readahead.advise(random=True)
     rows = np.concatenate((LARGE, np.arange(0, NUM_SAMPLES, 7)[::-1]))
     readahead.will_need(rows)
@@ -289,10 +293,16 @@ def test_what_ends_the_thread_reaches_who_waits_and_who_asks_next(
         readahead.will_need(SMALL)
 
 
-def test_a_file_that_cannot_be_read_ends_the_ticket(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    readahead = Readahead(reader, ["image"])
-    readahead._path = readahead._path.with_name("gone")
+@IO
+def test_a_file_that_cannot_be_read_ends_the_ticket(reader: Reader, io: Any, tmp_path: Path) -> None:
+    readahead = Readahead(reader.with_io(io), ["image"])
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        os.dup2(folder, readahead._file.descriptor)
+    finally:
+        os.close(folder)
     assert readahead.load(SMALL).wait(20)
+    assert io == "mmap" or not readahead.is_resident(SMALL)
     readahead.will_need(SMALL)
     readahead.close()
 

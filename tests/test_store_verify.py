@@ -66,11 +66,15 @@ def flip(path: Path, at: int, bit: int = 4) -> None:
     write_at(path, at, bytes([(path / "data.mdb").read_bytes()[at] ^ bit]))
 
 
+FILES = {"data": "data.mdb", "index": "index.arrow"}
+
+
 def sign(path: Path, **changes: Any) -> None:
     """Give the manifest the digests of the files as they are now."""
     changes.setdefault("data_digest", "")
     changes.setdefault("index_digest", f"xxh64:{checksum((path / 'index.arrow').read_bytes()):016x}")
-    sizes = {**read_manifest(path).sizes, "data_nbytes": (path / "data.mdb").stat().st_size}
+    nbytes = {f"{name}_nbytes": (path / file).stat().st_size for name, file in FILES.items()}
+    sizes = {**read_manifest(path).sizes, **nbytes}
     manifest = dataclasses.replace(read_manifest(path), sizes=sizes, **changes)
     (path / MANIFEST_FILE).write_bytes(manifest.to_json())
 

@@ -22,6 +22,7 @@ from lmdbloader.loader.threads import Threads
 from lmdbloader.pipeline import check_epoch, check_seed
 from lmdbloader.resolution import ProgressiveResize, full_size, with_resolution
 from lmdbloader.sampling import Order, batch_bounds, check_order, num_batches
+from lmdbloader.store import IO
 from lmdbloader.transforms import Transform
 
 Shard = tuple[int, int] | Literal["auto"] | None
@@ -71,7 +72,7 @@ class Loader:
         memory_format: torch.memory_format = torch.contiguous_format,
         shard: Shard = None,
         resolution: ProgressiveResize | None = None,
-        io: Literal["mmap", "pread"] = "mmap",
+        io: IO | None = None,
         verify: bool = True,
     ) -> None:
         """Prepare to load; nothing is read yet.
@@ -93,14 +94,15 @@ class Loader:
             memory_format: torch.contiguous_format or torch.channels_last, of the images.
             shard: (rank, world_size) reads this rank's share of one common order; "auto" asks torch.distributed.
             resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
-            io: "mmap" reads through the memory map; "pread" reads copies, which cost some speed, but a file that is
-                cut short while it is read is an error instead of the end of the process.
+            io: "mmap" reads through a memory map; "pread" reads copies, which cost some speed, but a file that is cut
+                short while it is read is an error instead of the end of the process. As the dataset was opened by
+                default.
             verify: Whether to check every payload's checksum before using it.
 
         Raises:
             OptionError: An option is out of its range, or a transform does not suit the images.
         """
-        self._check(dataset, batch_size, prefetch, num_threads, io)
+        self._check(dataset, batch_size, prefetch, num_threads)
         self._options = {
             "order": order, "seed": seed, "drop_last": drop_last, "transforms": tuple(transforms),
             "num_threads": num_threads, "prefetch": prefetch, "device": device, "memory_format": memory_format,
@@ -131,7 +133,8 @@ class Loader:
             raise OptionError("transforms: functions are called with whole batches, after all others. Move them last.")
         self._transforms, self._functions = [*dataset.all_transforms, *compiled], functions
         self._channels_last = _is_channels_last(memory_format)
-        self._verify, self._by_descriptor = verify, io == "pread"
+        self._verify = verify
+        self._read_from = dataset if io is None else dataset.with_io(io)
         self._schedule = resolution
         self._size: tuple[int, int] | None = None
         if resolution is not None:
@@ -140,7 +143,7 @@ class Loader:
         self._threads = Threads(self.num_threads, "lmdbloader")
 
     @staticmethod
-    def _check(dataset: LMDBDataset, batch_size: int, prefetch: int, num_threads: Any, io: str) -> None:
+    def _check(dataset: LMDBDataset, batch_size: int, prefetch: int, num_threads: Any) -> None:
         if not isinstance(dataset, LMDBDataset):
             raise OptionError(
                 f"Loader({type(dataset).__name__}): expected an LMDBDataset. torch's DataLoader reads any other."
@@ -155,12 +158,10 @@ class Loader:
             raise OptionError(f"batch_size={batch_size}, prefetch={prefetch}: expected at least 1 and at least 0")
         if num_threads != "auto" and num_threads < 1:
             raise OptionError(f"num_threads={num_threads}: expected at least 1, or 'auto'")
-        if io not in ("mmap", "pread"):
-            raise OptionError(f"io={io!r}: expected 'mmap' or 'pread'")
 
     def _make_source(self, transforms: Sequence[Transform]) -> Source:
         return Source(
-            self.dataset,
+            self._read_from,
             transforms,
             self._functions,
             self.batch_size,
@@ -169,7 +170,6 @@ class Loader:
             keep=(self.num_threads + self.prefetch + 2) * self._batches_at_once,
             pinned=self._device is not None or torch.cuda.is_available(),
             verify=self._verify,
-            by_descriptor=self._by_descriptor,
         )
 
     def set_resolution(self, size: int | tuple[int, int] | None) -> None:

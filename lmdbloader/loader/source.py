@@ -39,11 +39,9 @@ class Source:
         keep: int,
         pinned: bool,
         verify: bool,
-        by_descriptor: bool,
     ) -> None:
         self._dataset, self._functions, self._batch_size = dataset, tuple(functions), batch_size
         self._seed = seed
-        self._descriptor = dataset.reader.descriptor if by_descriptor else -1
         everything = np.arange(len(dataset), dtype=np.int64)
         self._images = [name for name, f in dataset.fields.items() if f.kind == "image"]
         self._others = [f for f in dataset.fields.values() if f.kind != "image"]
@@ -55,7 +53,6 @@ class Source:
             seed=seed,
             channels_last=channels_last,
             verify=verify,
-            descriptor=self._descriptor,
         )
         self._memory = [
             BatchMemory((batch_size, *o.stored_shape), o.values.carrier, keep=keep, pinned=pinned)
@@ -95,9 +92,7 @@ class Source:
         for f in self._others:
             place = self._type._fields.index(f.name)
             for batch, start in zip(batches, starts, strict=True):
-                column = read_batch_values(
-                    self._dataset.reader, f, rows[start : start + self._batch_size], self._descriptor
-                )
+                column = read_batch_values(self._dataset.reader, f, rows[start : start + self._batch_size])
                 batch[place] = stacked(f.name, column)
         finished = [self._type(*batch) for batch in batches]
         if self._dataset.has_own_transform:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from lmdbloader.store.opening import IO, read_manifest
 from lmdbloader.store.publish import check_destination, is_dataset, partial_folder, put_in_place
 from lmdbloader.store.readahead import Readahead, Ticket
-from lmdbloader.store.reader import Reader, check_rows, read_manifest
+from lmdbloader.store.reader import Reader, check_rows
 from lmdbloader.store.records import Block, Chunk, encode_blocks
 from lmdbloader.store.verify import Damage, Verification, verify
 from lmdbloader.store.writer import Writer, Written, estimate_map_nbytes, open_writer
 
 __all__ = [
+    "IO",
     "Block",
     "Chunk",
     "Damage",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import mmap
 import os
 import shutil
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -190,30 +188,38 @@ def _shift(offsets: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], block_
 
 
 class Index:
-    """The mapped index of a dataset, checked against its manifest.
+    """The index of a dataset, checked against its manifest.
 
     Attributes:
+        content: The bytes of index.arrow, which the columns are views of.
         batch: Every column, one row a sample.
         arrays: Every column of numbers as a read-only NumPy view of the map.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, data_nbytes: int) -> None:
-        """Map and check `path`/index.arrow.
+    def __init__(self, path: Path, manifest: Manifest, data_nbytes: int, content: mmap.mmap | bytes) -> None:
+        """Check an index.
+
+        Args:
+            path: Of the dataset, for messages.
+            manifest: Of the dataset.
+            data_nbytes: Bytes of data.mdb.
+            content: Of index.arrow, mapped or read; kept.
 
         Raises:
             CorruptError: It is not the file that was written, or points outside of data.mdb.
             FormatError: Its columns are not those that the manifest's fields have.
         """
         where = path / INDEX_FILE
-        self._map = map_file(where)
-        if (found := f"xxh64:{checksum(self._map):016x}") != manifest.index_digest:
+        self.content = content
+        if (found := f"xxh64:{checksum(content):016x}") != manifest.index_digest:
             raise CorruptError(
                 f"{where}: its digest is {found}, expected {manifest.index_digest}: it is cut short or was damaged. "
-                "Restore it from a copy, or convert again."
+                "Restore it from a copy, or convert again.",
+                path=str(path),
             )
         expected = index_schema(manifest.fields, with_source=manifest.with_source)
         try:
-            reader = pa.ipc.open_file(pa.py_buffer(self._map))
+            reader = pa.ipc.open_file(pa.py_buffer(content))
             if not reader.schema.equals(expected) or reader.num_record_batches != 1:
                 raise FormatError(f"{where}: its columns are {reader.schema.names}, expected {expected.names}")
             self.batch = reader.get_batch(0)
@@ -255,28 +261,6 @@ class Index:
     def text(self, name: str, row: int) -> str:
         """Return one value of a text or dictionary column."""
         return str(self.batch.column(name)[row].as_py())
-
-
-def map_file(path: Path) -> mmap.mmap | bytes:
-    """Return a read-only map of a file; empty bytes for an empty one, which cannot be mapped."""
-    content, descriptor = map_open_file(path)
-    os.close(descriptor)
-    return content
-
-
-def map_open_file(path: Path) -> tuple[mmap.mmap | bytes, int]:
-    """Return a read-only map of a file, as `map_file` does, and a descriptor of it that the caller closes."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if found.st_size == 0:
-            return b"", descriptor
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), descriptor
-    except BaseException:
-        os.close(descriptor)
-        raise
 
 
 def content_digest(columns: Iterator[tuple[str, Any]]) -> str:

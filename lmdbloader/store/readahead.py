@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import OptionError
-from lmdbloader.format import CODEC_TILES, DATA_FILE
+from lmdbloader.format import CODEC_TILES
+from lmdbloader.store import filecache
+from lmdbloader.store.opening import DataFile
 from lmdbloader.store.reader import Reader
 
 I64 = npt.NDArray[np.int64]
@@ -105,12 +106,12 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Ranges (starts, stops) of a map to bring in; `data` keeps it alive, `path` is there if somebody waits."""
+    """Ranges (starts, stops) of a file to bring in, which this keeps open; `awaited` says whether somebody waits."""
 
-    data: U8
+    file: DataFile
     starts: I64
     stops: I64
-    path: Path | None
+    awaited: bool
     ticket: Ticket
 
 
@@ -161,7 +162,7 @@ class _Worker:
 
     def _run(self) -> None:
         try:
-            buffer = np.empty(_kernels().PIECE_NBYTES, np.uint8)
+            buffer = np.empty(max(filecache.PIECE_NBYTES, _kernels().PIECE_NBYTES), np.uint8)
             while not self._stopping[0]:
                 self._current = self._requests.get()
                 if self._current is None:
@@ -177,13 +178,18 @@ class _Worker:
 
 def _serve(request: _Request, buffer: U8, stopping: U8) -> None:
     starts, stops = coalesce(request.starts, request.stops, page_nbytes=mmap.PAGESIZE)
-    base = request.data.ctypes.data
-    paging = _kernels()
-    if request.path is None:
-        paging.advise(base, starts, stops, mmap.MADV_WILLNEED, paging.PIECE_NBYTES, stopping)
+    descriptor, base = request.file.descriptor, request.file.data.ctypes.data
+    if request.file.io == "pread":
+        if request.awaited:
+            filecache.load(descriptor, starts, stops, buffer, stopping)
+        else:
+            filecache.will_need(descriptor, starts, stops, stopping)
         return
-    with open(request.path, "rb", buffering=0) as file:
-        paging.load(base, starts, stops, _POPULATE_READ, file.fileno(), buffer, stopping)
+    paging = _kernels()
+    if request.awaited:
+        paging.load(base, starts, stops, _POPULATE_READ, descriptor, buffer, stopping)
+    else:
+        paging.advise(base, starts, stops, mmap.MADV_WILLNEED, paging.PIECE_NBYTES, stopping)
 
 
 class Readahead:
@@ -210,11 +216,9 @@ class Readahead:
         a = reader.index.arrays
         self._columns = [tuple(a[f"{name}.{part}"] for part in ("offset", "stored_nbytes", "codec")) for name in fields]
         self._offsets = [column[0] for column in self._columns]
-        self._data = reader.data
-        self._path = reader.path / DATA_FILE
-        self._base: int = self._data.ctypes.data
+        self._file = reader.data_file
         self._probe = np.zeros(1, np.uint8)
-        self._tells_residency = _tells_residency(self._path)
+        self._tells_residency = _tells_residency(self._file.descriptor)
         self._workers: dict[int, _Worker] = {}
         self._closed = False
 
@@ -228,11 +232,13 @@ class Readahead:
         """
         if not self._offsets or not len(rows):
             return True
-        if not self._tells_residency:
-            return False
         few = rows[:: -(-len(rows) // _PROBED_ROWS)].tolist()
         starts = np.array([self._offsets[i % len(self._offsets)][row] for i, row in enumerate(few)], np.int64)
-        return not _kernels().any_absent(self._base, starts, mmap.PAGESIZE, self._probe)
+        if self._file.io == "pread":
+            return not filecache.is_absent(self._file.descriptor, starts)
+        if not self._tells_residency:
+            return False
+        return not _kernels().any_absent(self._file.data.ctypes.data, starts, mmap.PAGESIZE, self._probe)
 
     def will_need(self, rows: I64) -> None:
         """Have the payloads of samples read in the background; nothing tells when they are there.
@@ -245,7 +251,7 @@ class Readahead:
         Raises:
             Exception: What ended the thread.
         """
-        self._submit(rows, None)
+        self._submit(rows, awaited=False)
 
     def load(self, rows: I64) -> Ticket:
         """Read the payloads of samples in the background, in the file's order.
@@ -259,7 +265,7 @@ class Readahead:
         Raises:
             Exception: What ended the thread.
         """
-        return self._submit(rows, self._path)
+        return self._submit(rows, awaited=True)
 
     def advise(self, *, random: bool) -> None:
         """Tell the system how samples will be read, which holds for everyone who reads through the same reader.
@@ -268,11 +274,15 @@ class Readahead:
             random: Whether to read nothing but what is asked for: right where `will_need` or `load` asks in time; what
                 they did not ask for is then read page by page, slowly.
         """
-        if not self._data.size:
+        if self._file.io == "pread":
+            filecache.advise(self._file.descriptor, random=random)
+            return
+        data = self._file.data
+        if not data.size:
             return
         advice = mmap.MADV_RANDOM if random else mmap.MADV_NORMAL
-        whole = np.array([self._data.size], np.int64)
-        _kernels().advise(self._base, whole - whole, whole, advice, self._data.size, np.zeros(1, np.uint8))
+        whole = np.array([data.size], np.int64)
+        _kernels().advise(data.ctypes.data, whole - whole, whole, advice, data.size, np.zeros(1, np.uint8))
 
     def close(self) -> None:
         """End the thread; tickets that are waited for are done. Asking for more does nothing."""
@@ -281,16 +291,16 @@ class Readahead:
         if worker is not None:
             worker.stop()
 
-    def _submit(self, rows: I64, path: Path | None) -> Ticket:
+    def _submit(self, rows: I64, *, awaited: bool) -> Ticket:
         ticket = Ticket()
-        starts, stops = self._ranges(rows, whole=path is not None)
+        starts, stops = self._ranges(rows, whole=awaited)
         if self._closed or not len(starts):
             ticket._finish()
             return ticket
         worker = self._worker()
         if worker.failure is not None:
             raise worker.failure
-        worker.put(_Request(self._data, starts, stops, path, ticket))
+        worker.put(_Request(self._file, starts, stops, awaited, ticket))
         return ticket
 
     def _ranges(self, rows: I64, *, whole: bool) -> tuple[I64, I64]:
@@ -323,9 +333,9 @@ class Readahead:
         return found
 
 
-def _tells_residency(path: Path) -> bool:
-    """Return whether the system tells this process what is in memory; to others Linux says that everything is."""
+def _tells_residency(descriptor: int) -> bool:
+    """Return whether the system tells this process what of a map is in memory; to others Linux says that all is."""
     try:
-        return os.geteuid() == os.stat(path).st_uid or os.access(path, os.W_OK)
+        return os.geteuid() == os.fstat(descriptor).st_uid or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
     except OSError:
         return False

@@ -1,10 +1,9 @@
-"""Reads a finished dataset through its own memory map: no LMDB environment, no B-tree, nothing to fork or pickle."""
+"""Reads a finished dataset by its own map or descriptor: no LMDB environment, no B-tree, nothing to fork or pickle."""
 
 from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -20,57 +19,24 @@ from lmdbloader.format import (
     CODEC_JPEG,
     CODEC_TILES,
     DATA_FILE,
-    FORMAT_NAME,
     INDEX_FILE,
     MANIFEST_FILE,
-    PARTIAL_SUFFIX,
     Field,
     parse_array_type,
 )
 from lmdbloader.images import DecodePolicy, decode_image
-from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
-from lmdbloader.store.index import Index, map_open_file
+from lmdbloader.store.index import Index
+from lmdbloader.store.opening import IO, DataFile, check_io, open_index, read_manifest, wrong_size
 
 I64 = npt.NDArray[np.int64]
 _REASONS = {
-    1: "its bytes lie outside of the file or have another length than the index says",
+    1: "its bytes cannot be read, lie outside of the file, or have another length than the index says",
     2: "its checksum does not match: the stored bytes were damaged",
     3: "its lz4 block does not decompress",
     4: "its tile table is damaged",
     5: "its codec is unknown",
     6: "its JPEG data, or their seek table, does not decode",
 }
-
-
-def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """Return a dataset's manifest.
-
-    Raises:
-        FormatError: The folder is no finished dataset of this format version.
-        FileNotFoundError: There is nothing at `path`.
-    """
-    folder = Path(path)
-    if not folder.is_dir():
-        partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
-        if partial.is_dir():
-            raise FormatError(
-                f"{folder}: its conversion is not finished ({partial} is there). Run the conversion again."
-            )
-        kind = "is a file, not a dataset folder" if folder.exists() else "there is no such folder"
-        raise (FormatError if folder.exists() else FileNotFoundError)(
-            f"{folder}: {kind}; expected a dataset made by lmdbloader."
-        )
-    if folder.name.endswith(PARTIAL_SUFFIX):
-        raise FormatError(f"{folder}: is an unfinished conversion. Run the conversion again.")
-    try:
-        with open(folder / MANIFEST_FILE, "rb") as file:
-            return parse_manifest(file.read(MAX_MANIFEST_NBYTES + 1), str(folder))
-    except (FileNotFoundError, IsADirectoryError):
-        what = "an LMDB, but not of ours" if (folder / DATA_FILE).exists() else "no dataset"
-        raise FormatError(
-            f"{folder}: has no {MANIFEST_FILE}, so it is {what} (a {FORMAT_NAME} dataset has {MANIFEST_FILE}, "
-            f"{INDEX_FILE} and {DATA_FILE}). Make one with `lmdbloader convert`."
-        ) from None
 
 
 @cache
@@ -88,45 +54,78 @@ class Reader:
 
     Attributes:
         path: Of the dataset, absolute.
+        io: "mmap" reads through a memory map, which a file that is cut short meanwhile turns into the end of the
+            process (SIGBUS); "pread" reads copies by the file's descriptor, and raises CorruptError then.
         manifest: Its description.
         fields: Its fields by name.
         index: Its columns.
+        data_file: The open data file.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, io: IO = "mmap") -> None:
         """Open a dataset.
 
         Raises:
             FileNotFoundError: There is nothing at `path`.
             FormatError: Not a finished dataset of this format version.
             CorruptError: A file is cut short or damaged.
+            OptionError: `io` is neither "mmap" nor "pread".
         """
+        io = check_io(io)
         self.path = Path(path).absolute()
         self.manifest = read_manifest(path)
-        self.fields = {f.name: f for f in self.manifest.fields}
-        data_path = self.path / DATA_FILE
         try:
-            self._map, self._descriptor = map_open_file(data_path)
-            weakref.finalize(self, os.close, self._descriptor)
+            data = DataFile(self.path / DATA_FILE, io)
             expected = self.manifest.sizes["data_nbytes"]
-            if len(self._map) != expected:
-                raise CorruptError(
-                    f"{data_path}: {len(self._map)} bytes, expected {expected}: it is cut short or was changed. "
-                    "Copy it again, or convert again."
-                )
-            self.index = Index(self.path, self.manifest, expected)
+            if data.nbytes != expected:
+                raise wrong_size(self.path / DATA_FILE, data.nbytes, expected)
+            content = open_index(self.path / INDEX_FILE, io, self.manifest.sizes["index_nbytes"])
+            self._use(data, Index(self.path, self.manifest, expected, content))
         except (FileNotFoundError, IsADirectoryError) as error:
-            raise CorruptError(f"{error.filename}: is missing. Copy the dataset again, or convert again.") from error
+            raise CorruptError(
+                f"{error.filename}: is missing. Copy the dataset again, or convert again.", path=str(self.path)
+            ) from error
         except KeyError as error:
             raise FormatError(f"{self.path / MANIFEST_FILE}: does not state {error}") from error
-        self.data = np.frombuffer(self._map, np.uint8)
+
+    def _use(self, file: DataFile, index: Index) -> None:
+        self.io = file.io
+        self.fields = {f.name: f for f in self.manifest.fields}
+        self.index = index
+        self.data_file = file
         self._thread = threading.local()
         self._gathered = {f.name: self._gather_arguments(f) for f in self.manifest.fields if f.is_payload}
 
+    def with_io(self, io: IO) -> Reader:
+        """Return a reader of the very same files, whatever has their names by now, that reads them as `io` says.
+
+        Raises:
+            OptionError: `io` is neither "mmap" nor "pread".
+        """
+        if check_io(io) == self.io:
+            return self
+        other = Reader.__new__(Reader)
+        other.path, other.manifest = self.path, self.manifest
+        file = DataFile(self.path / DATA_FILE, io, descriptor=self.descriptor)
+        if file.nbytes != self.data_file.nbytes:
+            raise wrong_size(self.path / DATA_FILE, file.nbytes, self.data_file.nbytes)
+        other._use(file, Index(self.path, self.manifest, file.nbytes, bytes(self.index.content)))
+        return other
+
+    @property
+    def data(self) -> npt.NDArray[np.uint8]:
+        """The whole data file (n,), a read-only view of the map; empty with io="pread"."""
+        return self.data_file.data
+
     @property
     def descriptor(self) -> int:
-        """A descriptor of the very file that is mapped, whatever lies under its name now; closed with the reader."""
-        return self._descriptor
+        """A descriptor of the very file that is read, whatever lies under its name now; closed with the reader."""
+        return self.data_file.descriptor
+
+    @property
+    def file(self) -> tuple[int, int, int]:
+        """What kernels read from: the map's address, the file's bytes, and a descriptor to use instead, or -1."""
+        return self.data_file.for_kernels()
 
     def extents(self, fields: Sequence[str], rows: I64) -> tuple[I64, I64]:
         """Return where samples lie: the offset of the first payload (n,) and the bytes of all of them (n,)."""
@@ -135,10 +134,6 @@ class Reader:
             return rows.copy(), np.ones(len(rows), np.int64)
         nbytes = sum((c[1][rows].astype(np.int64) for c in columns), np.zeros(len(rows), np.int64))
         return columns[0][0][rows], nbytes
-
-    def file(self, descriptor: int = -1) -> tuple[int, int, int]:
-        """Return what kernels read from: the map's address and bytes, and a descriptor of the file to use instead."""
-        return self.data.ctypes.data, len(self.data), descriptor
 
     def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int]:
         """Return what the gather kernel needs of a field: index columns, geometry, tile side, bytes of one tile."""
@@ -156,14 +151,15 @@ class Reader:
         """Return the number of samples."""
         return self.manifest.num_samples
 
-    def __getstate__(self) -> tuple[Path, str]:
-        return self.path, self.manifest.manifest_digest
+    def __getstate__(self) -> tuple[Path, str, IO]:
+        return self.path, self.manifest.manifest_digest, self.io
 
-    def __setstate__(self, state: tuple[Path, str]) -> None:
-        Reader.__init__(self, state[0])
+    def __setstate__(self, state: tuple[Path, str, IO]) -> None:
+        Reader.__init__(self, state[0], io=state[2])
         if self.manifest.manifest_digest != state[1]:
             raise CorruptError(
-                f"{self.path}: was replaced by another dataset since this reader was pickled. Open it again."
+                f"{self.path}: was replaced by another dataset since this reader was pickled. Open it again.",
+                path=str(self.path),
             )
 
     def raw_nbytes(self, name: str, rows: I64) -> I64:
@@ -179,7 +175,6 @@ class Reader:
         start: I64,
         *,
         verify: bool = True,
-        descriptor: int = -1,
     ) -> None:
         """Decode payloads into a buffer.
 
@@ -189,7 +184,6 @@ class Reader:
             out: (m,) uint8.
             start: (n,) int64, where in `out` each payload's raw bytes begin.
             verify: Whether to check the checksums.
-            descriptor: Of the open data file, to read from instead of the map.
 
         Raises:
             CorruptError: A payload is damaged; names the sample and its source.
@@ -198,14 +192,14 @@ class Reader:
         is_file = columns[4][rows] == CODEC_FILE
         if is_file.any():
             for row, at in zip(rows[is_file].tolist(), start[is_file].tolist(), strict=True):
-                image = self.read_file(name, row, verify=verify, descriptor=descriptor)
+                image = self.read_file(name, row, verify=verify)
                 out[at : at + image.nbytes] = image.reshape(-1).view(np.uint8)
             rows, start = rows[~is_file], start[~is_file]
         scratch = np.empty(scratch_nbytes, np.uint8)
-        room = np.empty(int(columns[1][rows].max()) if descriptor >= 0 and len(rows) else 0, np.uint8)
+        room = self._room(int(columns[1][rows].max()) if len(rows) else 0)
         failed = np.empty(1, np.int64)
         status = _kernels().gather(
-            self.file(descriptor),
+            self.file,
             rows,
             columns,
             verify,
@@ -221,11 +215,15 @@ class Reader:
         if status:
             raise self.damaged(name, int(rows[failed[0]]), status)
 
-    def read_bytes(self, name: str, row: int, descriptor: int = -1) -> npt.NDArray[np.uint8]:
-        """Return one payload's raw bytes (n,), read by a descriptor of the data file where there is one."""
+    def _room(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Return where kernels put stored bytes; nowhere where they are read from the map."""
+        return np.empty(nbytes if self.io == "pread" else 0, np.uint8)
+
+    def read_bytes(self, name: str, row: int) -> npt.NDArray[np.uint8]:
+        """Return one payload's raw bytes (n,)."""
         rows = np.array([row], np.int64)
         out = np.empty(int(self.raw_nbytes(name, rows)[0]), np.uint8)
-        self.read_into(name, rows, out, np.zeros(1, np.int64), descriptor=descriptor)
+        self.read_into(name, rows, out, np.zeros(1, np.int64))
         return out
 
     def image_shape(self, name: str, row: int) -> tuple[int, int, int]:
@@ -241,10 +239,10 @@ class Reader:
         """Return one image, (C, H, W) uint8 or uint16."""
         return self.read_bytes(name, row).view(self.image_dtype(name, row)).reshape(self.image_shape(name, row))
 
-    def read_array(self, name: str, row: int, descriptor: int = -1) -> npt.NDArray[Any]:
-        """Return one n-dimensional array in its own dtype and shape, read as by `read_bytes`."""
+    def read_array(self, name: str, row: int) -> npt.NDArray[Any]:
+        """Return one n-dimensional array in its own dtype and shape."""
         dtype, shape = parse_array_type(self.index.text(f"{name}.type", row))
-        data = self.read_bytes(name, row, descriptor)
+        data = self.read_bytes(name, row)
         kind = np.dtype(dtype).newbyteorder("<")
         if data.size != kind.itemsize * int(np.prod(shape, dtype=np.float64)):
             raise self.damaged(name, row, 1)
@@ -265,12 +263,13 @@ class Reader:
             )
         a, dtype, tile = self.index.arrays, self.image_dtype(name, row), self.fields[name].tile_size or 0
         codec = a[f"{name}.codec"][row]
+        room = self._room(int(a[f"{name}.stored_nbytes"][row]))
         if codec == CODEC_JPEG:
             out = np.empty((channels, height, width), dtype)
             status = _kernels().read_jpeg_window(
-                self.file(), int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]),
+                self.file, int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]),
                 a[f"{name}.checksum"][row], True, (full_height, full_width, channels),
-                (top, top + height, left, left + width), out.reshape(-1).view(np.uint8), np.empty(0, np.uint8),
+                (top, top + height, left, left + width), out.reshape(-1).view(np.uint8), room,
                 self._jpeg_work(name),
             )  # fmt: skip
             if status:
@@ -282,9 +281,9 @@ class Reader:
         out = np.empty((channels, height, width), dtype)
         scratch = np.empty(tile * tile * 6, np.uint8)
         status = _kernels().read_window(
-            self.file(), int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]),
+            self.file, int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]),
             a[f"{name}.checksum"][row], True, (full_height, full_width, channels, dtype.itemsize), tile,
-            (top, top + height, left, left + width), out.reshape(-1).view(np.uint8), np.empty(0, np.uint8), scratch,
+            (top, top + height, left, left + width), out.reshape(-1).view(np.uint8), room, scratch,
         )  # fmt: skip
         if status:
             raise self.damaged(name, row, status)
@@ -308,14 +307,14 @@ class Reader:
             kept[name] = np.empty(self.jpeg_room(name), np.uint8)
         return kept[name]
 
-    def read_file(self, name: str, row: int, *, verify: bool = True, descriptor: int = -1) -> npt.NDArray[Any]:
+    def read_file(self, name: str, row: int, *, verify: bool = True) -> npt.NDArray[Any]:
         """Return one image that is stored as a file of a kind that no kernel decodes, (C, H, W) uint8 or uint16.
 
         Raises:
             CorruptError: It is damaged, or decodes to something else than the index says.
         """
         channels, height, width = self.image_shape(name, row)
-        data = self.stored_bytes(name, row, verify=verify, descriptor=descriptor)
+        data = self.stored_bytes(name, row, verify=verify)
         try:
             pixels = decode_image(data, DecodePolicy(max_pixels=height * width), name=self.where(name, row))
         except ImageError as error:
@@ -331,7 +330,7 @@ class Reader:
             )
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
-    def stored_bytes(self, name: str, row: int, *, verify: bool = True, descriptor: int = -1) -> bytes:
+    def stored_bytes(self, name: str, row: int, *, verify: bool = True) -> bytes:
         """Return one payload as it is stored.
 
         Raises:
@@ -339,7 +338,10 @@ class Reader:
         """
         columns = self._gathered[name][0]
         at, nbytes = int(columns[0][row]), int(columns[1][row])
-        data = os.pread(descriptor, nbytes, at) if descriptor >= 0 else self.data[at : at + nbytes].tobytes()
+        try:
+            data = self.data_file.read(at, nbytes)
+        except OSError as error:  # of the disk
+            raise self.corrupt(name, row, f"cannot be read ({error.strerror}). Copy the dataset again.") from error
         if len(data) != nbytes:
             raise self.damaged(name, row, 1)
         if verify and columns[4][row] != CODEC_TILES and checksum(data) != int(columns[3][row]):

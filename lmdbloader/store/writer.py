@@ -34,7 +34,8 @@ from lmdbloader.format import (
 )
 from lmdbloader.manifest import Description
 from lmdbloader.store.digest import file_digest
-from lmdbloader.store.index import Spool, content_digest, digest_columns, map_file
+from lmdbloader.store.index import Spool, content_digest, digest_columns
+from lmdbloader.store.opening import map_file
 from lmdbloader.store.publish import (
     COLUMNS_FOLDER,
     disk_full,
