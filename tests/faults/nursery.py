@@ -1,0 +1,338 @@
+"""Processes that run a command and are interrupted in it: forked from one that has imported everything already."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import io
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from . import scenarios
+from .power import Disk
+from .steps import Step, watch, watch_function
+
+_HUNG_SECONDS = 120.0
+# Lines of the log besides those with the name of a source that is begun.
+TRIAL, NO_TRIAL, COMMIT = "# trial", "# no trial", "# commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """What befalls a command.
+
+    Attributes:
+        kind: "kill", "term" (SIGTERM), "int" (Ctrl-C), "cut" (the power goes), or "worker" (one of its workers is
+            killed).
+        step: At this step ...
+        nth: ... when it is reached so often. None for another time:
+        seconds: So long after the start.
+        seed: Of what a power cut leaves, and which worker is killed.
+    """
+
+    kind: Literal["kill", "term", "int", "cut", "worker"]
+    step: Step | None = None
+    nth: int = 1
+    seconds: float = 0.0
+    seed: int = 0
+
+    def __str__(self) -> str:
+        when = f"{self.step} ({self.nth})" if self.step else f"{self.seconds:.3f} s"
+        return f"{self.kind} {when}"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A command to run.
+
+    Attributes:
+        words: Of the command line.
+        folder: Where OUT lies, and nothing else; what changes below it is watched.
+        log: A folder for what the process says and does.
+        interruption: What befalls it.
+        can_exchange: Whether the system has renameat2.
+        file_nbytes: Files cannot grow larger than this.
+    """
+
+    words: Sequence[str]
+    folder: Path
+    log: Path
+    interruption: Interruption | None = None
+    can_exchange: bool = True
+    file_nbytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What came of a command.
+
+    Attributes:
+        status: Its exit status; the negative number of a signal that ended it.
+        output: What it printed.
+        error: What it printed to stderr.
+        started: The sources that it began to decode, in order, those of the trial left out.
+        commits: How many of them it had begun at each commit.
+        steps: Those that it came to.
+        seconds: It took.
+        was_interrupted: Whether what was to befall it did.
+        hung: Whether it did not end by itself.
+    """
+
+    status: int
+    output: str
+    error: str
+    started: list[str]
+    commits: list[int]
+    steps: list[Step]
+    seconds: float
+    was_interrupted: bool
+    hung: bool = False
+
+
+class Nursery:
+    """A process that has everything imported and compiled, and forks one for each command. Use it in a `with`.
+
+    Args:
+        warm: Command lines that it runs itself first.
+    """
+
+    def __init__(self, *warm: Sequence[str]) -> None:
+        self._warm = warm
+
+    def __enter__(self) -> Nursery:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, self._warm))
+        self._process.start()
+        theirs.close()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+        self._process.join(10)
+        self._process.kill()
+        self._process.join()
+
+    def run(self, request: Request) -> Ended:
+        """Run a command to its end, whatever that is."""
+        self._connection.send(request)
+        return self._connection.recv()  # type: ignore[no-any-return]
+
+
+def _serve(connection: Any, warm: Sequence[Sequence[str]]) -> None:
+    faulthandler.enable()
+    import lmdbloader.cli
+
+    for words in warm:
+        with contextlib.redirect_stderr(io.StringIO()):
+            status = lmdbloader.cli.main([*words, "--quiet"])
+        if status:
+            raise RuntimeError(f"{' '.join(words)}: exit status {status}")
+    with contextlib.suppress(EOFError):
+        while True:
+            request = connection.recv()
+            connection.send(_run(request, connection))
+
+
+def _run(request: Request, connection: Any) -> Ended:
+    request.log.mkdir(exist_ok=True)
+    for name in ("output", "error", "log", "steps", "interrupted"):
+        (request.log / name).unlink(missing_ok=True)
+    begin = time.monotonic()
+    if (child := os.fork()) == 0:
+        try:
+            connection.close()
+            os._exit(_command(request))
+        finally:
+            os._exit(99)
+    interruption = request.interruption
+    deadline = interruption.seconds if interruption and not interruption.step else _HUNG_SECONDS
+    status = _wait(child, begin + deadline)
+    was_interrupted, hung = (request.log / "interrupted").exists(), False
+    if status is None and deadline < _HUNG_SECONDS:
+        was_interrupted = True
+        _befall(child, interruption)
+        status = _wait(child, begin + _HUNG_SECONDS)
+    if status is None:
+        hung = True
+        os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+    seconds = time.monotonic() - begin
+    return Ended(
+        os.waitstatus_to_exitcode(status),
+        _text(request.log / "output"),
+        _text(request.log / "error"),
+        *_started(_text(request.log / "log").splitlines()),
+        [_parse(line) for line in _text(request.log / "steps").splitlines()],
+        seconds,
+        was_interrupted,
+        hung,
+    )
+
+
+def _wait(child: int, until: float) -> int | None:
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        if (left := until - time.monotonic()) <= 0:
+            return None
+        time.sleep(min(left, 0.002))
+
+
+def _befall(child: int, interruption: Interruption | None) -> None:
+    assert interruption is not None
+    if interruption.kind == "worker":
+        _kill_worker(child, interruption.seed)
+    else:
+        os.kill(child, {"term": signal.SIGTERM, "int": signal.SIGINT}.get(interruption.kind, signal.SIGKILL))
+
+
+def _kill_worker(parent: int, seed: int) -> bool:
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        if workers := psutil.Process(parent).children():
+            random.Random(seed).choice(workers).kill()
+            return True
+    return False
+
+
+def _command(request: Request) -> int:
+    """Run the command in this process, which is a fresh fork."""
+    import lmdbloader.cli
+    from lmdbloader.conversion import folder, pool
+    from lmdbloader.store import index, publish, writer
+
+    for handle, name in ((1, "output"), (2, "error")):
+        os.dup2(os.open(request.log / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), handle)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False, buffering=1)  # noqa: SIM115
+    log = str(request.log / "log")
+    writer.TRANSACTION_NBYTES = scenarios.TRANSACTION_NBYTES
+    pool.TASK_NBYTES = scenarios.TASK_NBYTES
+    root = str(Path(__file__).resolve().parents[2])
+    if root not in sys.path:
+        sys.path.append(root)
+    pool._START = pool._START.replace(
+        "serve({handle}", f"from tests.faults.nursery import watch_sources; watch_sources({log!r}); serve({{handle}}"
+    )
+    watch_sources(log)
+    try_out = folder.try_out
+
+    def trial(*arguments: Any) -> Any:
+        _say(log, TRIAL)
+        try:
+            return try_out(*arguments)
+        finally:
+            _say(log, NO_TRIAL)
+
+    folder.try_out = trial
+    if not request.can_exchange:
+        publish.ctypes = type("NoCalls", (), {"CDLL": lambda *_, **__: object(), "get_errno": ctypes.get_errno})
+    see = _observer(request)
+    watch(request.folder, see)
+    watch_function(folder, "try_out", "trial", see)
+    watch_function(index.Spool, "write", "index", see)
+    watch_function(publish, "_exchange", "exchange", see)
+    if request.file_nbytes is not None:
+        import resource
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request.file_nbytes, request.file_nbytes))
+    try:
+        status = lmdbloader.cli.main(list(request.words))
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        status = 70
+    sys.stdout.flush()
+    return status
+
+
+def _observer(request: Request) -> Callable[[Step], None]:
+    """Return what is called at every step: it writes the step down, and interrupts at the one that was asked for."""
+    interruption = request.interruption
+    disk = Disk(request.folder) if interruption and interruption.kind == "cut" else None
+    steps = os.open(request.log / "steps", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    write = os.write  # the one that is not watched
+    times: Counter[Step] = Counter()
+
+    def see(step: Step) -> None:
+        write(steps, f"{int(step.is_done)}\t{step.call}\t{step.path}\n".encode())
+        times[step] += 1
+        if step.is_done and step.call == "commit":
+            _say(str(request.log / "log"), COMMIT)
+        if disk:
+            disk.see(step)
+        if interruption is None or step != interruption.step or times[step] != interruption.nth:
+            return
+        if disk:
+            disk.cut(request.log / "cut", random.Random(interruption.seed))
+        if interruption.kind != "worker" or _kill_worker(os.getpid(), interruption.seed):
+            os.close(os.open(request.log / "interrupted", os.O_WRONLY | os.O_CREAT))
+        if interruption.kind != "worker":
+            _befall(os.getpid(), interruption)
+
+    return see
+
+
+def watch_sources(log: str) -> None:
+    """Have this process write down every source that it begins to decode, and make its parts small."""
+    from lmdbloader.conversion import pool, tasks
+
+    tasks.PART_NBYTES = scenarios.PART_NBYTES
+    real = pool.convert_sources
+
+    def convert_sources(recipe: Any, sources: Any, *, at: Callable[[int], None] = lambda number: None) -> Any:
+        def begin(number: int) -> None:
+            _say(log, sources[number].name)
+            at(number)
+
+        return real(recipe, sources, at=begin)
+
+    pool.convert_sources = convert_sources
+
+
+def _say(log: str, line: str) -> None:
+    with contextlib.ExitStack() as stack:
+        handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        stack.callback(os.close, handle)
+        os.write(handle, f"{line}\n".encode())
+
+
+def _started(lines: list[str]) -> tuple[list[str], list[int]]:
+    """Return the sources that a log says were begun, and how many were at each commit."""
+    in_trial, started, commits = False, [], []
+    for line in lines:
+        if line in (TRIAL, NO_TRIAL):
+            in_trial = line == TRIAL
+        elif line == COMMIT:
+            commits.append(len(started))
+        elif not in_trial:
+            started.append(line)
+    return started, commits
+
+
+def _text(path: Path) -> str:
+    return path.read_text("utf-8", "backslashreplace") if path.exists() else ""
+
+
+def _parse(line: str) -> Step:
+    is_done, call, path = line.split("\t")
+    return Step(call, path, is_done == "1")

@@ -1,0 +1,75 @@
+"""What a disk holds after a power cut: what was flushed, and of all that came later any part."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+from pathlib import Path
+
+from .steps import Step
+
+
+class Disk:
+    """Follows what is flushed below a folder, step by step, and tells what a power cut may leave.
+
+    Contents count as flushed by fsync of the file, names by fsync of their folder, LMDB's by its commits.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._new = itertools.count()
+        # What each inode number stands for; a file system gives the number of a removed file to a new one.
+        self._files: dict[int, int] = {}
+        self._contents: dict[int, bytes] = {}
+        self._names: dict[int, dict[str, int]] = {}
+        self._look()
+        # What is there at first was there before.
+        for path in [folder, *folder.rglob("*")]:
+            self._flush(path)
+
+    def see(self, step: Step) -> None:
+        """Take notice of a step."""
+        self._look()
+        if step.is_done and step.call in ("fsync", "fdatasync", "commit"):
+            self._flush(self._folder / step.path)
+
+    def cut(self, to: Path, rng: random.Random) -> None:
+        """Make the folder `to`: this one after a power cut now; for each file and folder it is drawn what was lost."""
+        paths = {self._file(path): path for path in [self._folder, *self._folder.rglob("*")]}
+        self._cut(self._file(self._folder), to, paths, rng)
+
+    def _look(self) -> None:
+        before, self._files = self._files, {}
+        for path in [self._folder, *self._folder.rglob("*")]:
+            number = os.lstat(path).st_ino
+            self._files[number] = before[number] if number in before else next(self._new)
+
+    def _file(self, path: Path | str) -> int:
+        return self._files[os.lstat(path).st_ino]
+
+    def _flush(self, path: Path) -> None:
+        if path.is_dir():
+            self._names[self._file(path)] = self._list(path)
+        elif path.exists():
+            self._contents[self._file(path)] = path.read_bytes()
+
+    def _list(self, folder: Path) -> dict[str, int]:
+        return {entry.name: self._file(entry.path) for entry in sorted(os.scandir(folder), key=lambda e: e.name)}
+
+    def _cut(self, file: int, to: Path, paths: dict[int, Path], rng: random.Random) -> None:
+        path = paths.get(file)
+        if file in self._names or (path is not None and path.is_dir()):
+            names = rng.choice([self._names.get(file, {}), *([self._list(path)] if path else [])])
+            to.mkdir()
+            for name, below in names.items():
+                self._cut(below, to / name, paths, rng)
+            return
+        to.write_bytes(rng.choice([self._contents.get(file, b""), *([path.read_bytes()] if path else [])]))
+
+
+def put_back(cut: Path, folder: Path) -> None:
+    """Put what a power cut left in a folder's place."""
+    shutil.rmtree(folder)
+    os.rename(cut, folder)
