@@ -187,7 +187,7 @@ def _signed(body: dict[str, Any], key: str) -> bytes:
 
 def _description_json(d: Description | Manifest) -> dict[str, Any]:
     return {
-        "fields": [_field_json(f) for f in d.fields],
+        "fields": [field_json(f) for f in d.fields],
         "with_source": d.with_source,
         "classes": {name: list(names) for name, names in d.classes.items()},
         "made_by": dict(d.made_by),
@@ -195,7 +195,7 @@ def _description_json(d: Description | Manifest) -> dict[str, Any]:
 
 
 def _parse_description(body: Mapping[str, Any]) -> tuple[Any, ...]:
-    fields = tuple(_parse_field(f) for f in _typed(body, "fields", list))
+    fields = tuple(parse_field(f) for f in _typed(body, "fields", list))
     if not fields or len({f.name for f in fields}) != len(fields):
         raise ValueError("fields without any, or with one name twice")
     classes = {name: _names(names) for name, names in _typed(body, "classes", dict).items()}
@@ -207,12 +207,18 @@ def _digest_of(body: Mapping[str, Any]) -> str:
     return "blake2b:" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _field_json(f: Field) -> dict[str, Any]:
+def field_json(f: Field) -> dict[str, Any]:
+    """Return a field as the manifest has it."""
     values = {"name": f.name, "kind": f.kind, "codec": f.codec, "layout": f.layout, "tile_size": f.tile_size}
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _parse_field(values: Mapping[str, Any]) -> Field:
+def parse_field(values: Mapping[str, Any]) -> Field:
+    """Return the field that `field_json` returned as JSON.
+
+    Raises:
+        KeyError, TypeError, ValueError: It is none.
+    """
     name, kind = values["name"], values["kind"]
     if kind not in KINDS:
         raise ValueError(f"field {name!r} of unknown kind {kind!r}")

@@ -93,7 +93,7 @@ def raising(error: BaseException) -> Callable[[argparse.Namespace], int]:
         (ImageError("a.png", "is empty"), 1, "lmdbloader: a.png: is empty\n"),
         (CorruptError("cut"), 1, "lmdbloader: cut\n"),
         (PermissionError(13, "Permission denied", "/x"), 1, "lmdbloader: [Errno 13] Permission denied: '/x'\n"),
-        (KeyboardInterrupt(), 130, "lmdbloader: interrupted; nothing half-written was left behind\n"),
+        (KeyboardInterrupt(), 130, "lmdbloader: interrupted\n"),
     ],
 )
 def test_errors_become_one_line_and_a_status(

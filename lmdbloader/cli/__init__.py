@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"lmdbloader: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("lmdbloader: interrupted; nothing half-written was left behind", file=sys.stderr)
+        print("lmdbloader: interrupted", file=sys.stderr)
         return 130
 
 
@@ -64,5 +64,5 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    """Leave as Ctrl-C does, so that everything half-written is removed."""
+    """Leave as Ctrl-C does, so that what is half-written is removed, or left so that it can be resumed."""
     raise KeyboardInterrupt

@@ -46,7 +46,9 @@ images that are not plain 8-bit grey or RGB:
   regular file are named and left out.
 
 An OUT that was made from the same inputs with the same options is left as it
-is. Whatever fails, nothing half-written stays behind.
+is. A conversion that was interrupted, by whatever, is kept in OUT.partial: the
+same command goes on with it, if its options are the same (--workers and
+--on-error may change) and the inputs that are done have not changed.
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 examples:
@@ -81,6 +83,17 @@ def add_parser(commands: Any) -> None:
         "--overwrite",
         action="store_true",
         help="convert anew, and replace the dataset at OUT once the new one is complete",
+    )
+    run.add_argument(
+        "--restart",
+        action="store_true",
+        help="discard what is done of a conversion that was interrupted (default: go on with it)",
+    )
+    run.add_argument(
+        "--hash",
+        action="store_true",
+        help="find inputs that changed since they were converted by reading all of them again (default: by size, and "
+        "by content where the time of the last change is another)",
     )
     run.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.set_defaults(run=_run, parser=parser)
@@ -241,16 +254,40 @@ def _run(options: argparse.Namespace) -> int:
 
 def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> Any:
     from lmdbloader.conversion import convert
+    from lmdbloader.errors import DestinationError, LmdbloaderError
 
-    return convert(
-        src,
-        out,
-        classes=classes,
-        **plain_options(options),
-        overwrite=options.overwrite,
-        progress=not options.quiet,
-        log=_ignore if options.quiet else print,
-    )
+    try:
+        return convert(
+            src,
+            out,
+            classes=classes,
+            **plain_options(options),
+            overwrite=options.overwrite,
+            restart=options.restart,
+            check_content=options.hash,
+            progress=not options.quiet,
+            log=_ignore if options.quiet else print,
+        )
+    except DestinationError:
+        raise  # says itself what to do with what is there
+    except (LmdbloaderError, OSError, KeyboardInterrupt):
+        _tell_kept(out)
+        raise
+
+
+def _tell_kept(out: Any) -> None:
+    """Say what is left of a conversion that did not come to its end."""
+    from lmdbloader.conversion.places import named_folder
+    from lmdbloader.format import PARTIAL_SUFFIX
+    from lmdbloader.store.publish import is_begun
+
+    partial = named_folder(out)
+    partial = partial.with_name(partial.name + PARTIAL_SUFFIX)
+    if is_begun(partial):
+        print(
+            f"{partial}: what is done is kept here. The same command goes on with it; --restart begins anew.",
+            file=sys.stderr,
+        )
 
 
 def _tell(report: Any, *, quiet: bool) -> None:

@@ -6,23 +6,27 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from tqdm import tqdm
 
-from lmdbloader.conversion.identity import ContentHash, describe, find_finished
+from lmdbloader.conversion.identity import describe, find_finished
+from lmdbloader.conversion.journal import Begun, Journal, Progress, read_plan, recover, write_plan
 from lmdbloader.conversion.places import named_folder, refuse_inside
-from lmdbloader.conversion.plan import make_plan, settle_scale
+from lmdbloader.conversion.plan import Plan, make_plan, settle_scale
 from lmdbloader.conversion.pool import WorkerPool, make_tasks
 from lmdbloader.conversion.storage import WriteMode
-from lmdbloader.conversion.tally import Tally
+from lmdbloader.conversion.tally import tally
 from lmdbloader.conversion.tasks import Part, Recipe
-from lmdbloader.conversion.trial import Trial, try_out
+from lmdbloader.conversion.trial import try_out
 from lmdbloader.errors import SourceError
-from lmdbloader.sources import Layout, Listing
-from lmdbloader.store import Written, check_destination, open_writer
+from lmdbloader.sources import Layout, Listing, Sources
+from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers, partial_folder
+from lmdbloader.store.publish import empty, explain_full_disk
 
 SKIPPED_FILE = "skipped.tsv"
 
@@ -91,10 +95,16 @@ def convert(
     min_pair_psnr: float = 20.0,
     workers: int | None = None,
     overwrite: bool = False,
+    restart: bool = False,
+    check_content: bool = False,
     progress: bool = False,
     log: Callable[[str], None] = lambda line: None,
 ) -> Report:
     """Convert a folder of images, an LMDB of image files or tar shards into one dataset.
+
+    A conversion that was interrupted, by whatever, goes on where its last transaction ended when it is called again
+    with the same inputs and options; what is done of it is kept in OUT.partial. The number of workers and `on_error`
+    may be others then.
 
     Args:
         src: The folder, LMDB or tar, or a URL that fsspec reads; None with `hr` and `lr`.
@@ -129,6 +139,9 @@ def convert(
         workers: Worker processes; by default as many as this process may use cores, fewer for a few small inputs. The
             result does not depend on it. What only this process sees, as behind memory://, it converts alone.
         overwrite: Convert anew and replace the dataset that is at `out`, once the new one is complete.
+        restart: Discard what is done of a conversion that was interrupted.
+        check_content: Find inputs that changed since they were converted by their content too, which reads all of them
+            again; without it by size, and by content where the time of the last change is another.
         progress: Show a progress bar on a terminal.
         log: Called with lines of text for people.
 
@@ -139,8 +152,11 @@ def convert(
         SourceError: No folder, no images, pairs that do not match, or a damaged tar or LMDB.
         ImageError: An image cannot be used (named, with the reason).
         OptionError: Options that make no sense.
-        DestinationError: `out` is taken, locked, or inside the source.
-        DiskFullError: No room left. Nothing half-written stays behind, whatever the error.
+        DestinationError: `out` is taken, locked, or inside the source; or another conversion is unfinished there, or
+            inputs that are done have changed.
+        DiskFullError: No room left.
+        WorkerError: A worker process died.
+        CorruptError: What is done of an interrupted conversion is damaged.
     """
     began = time.monotonic()
     target = named_folder(out)
@@ -172,23 +188,28 @@ def convert(
     for folder in plan.folders:
         refuse_inside(target, folder)
     made_by = describe(recipe, listing, codec, has_given_classes=classes is not None)
-    if not overwrite and (finished := find_finished(target, made_by, listing)) is not None:
-        codecs = {f.name: f.codec for f in finished.fields if f.codec}
-        report = Report(str(target), listing.layout, len(listing.sources), finished.num_samples, codecs, finished.sizes)
-        return replace(report, ignored=listing.ignored, was_finished=True)
+    ready = partial(_report_finished, target, made_by, listing, check_content)
+    if not overwrite and (report := ready()) is not None:
+        return report
     check_destination(target, overwrite=overwrite)
-    what = "pairs" if listing.layout == "pairs" else "images"
-    log(f"{target}: {len(listing.sources)} {what}, layout {listing.layout}")
-    recipe = settle_scale(plan)
-    num_workers = plan.num_workers
-    with WorkerPool(num_workers) as pool:
-        trial = try_out(recipe, listing.sources, pool, codec)
-        recipe = replace(recipe, fields=trial.fields)
-        log(
-            f"map size: {trial.map_nbytes / 2**20:,.1f} MiB, estimated from {trial.num_sources} of "
-            f"{len(listing.sources)} inputs; codec: {', '.join(trial.codecs)}"
-        )
-        written, skipped, tally = _write(target, recipe, listing, trial, pool, made_by, overwrite, progress)
+    with explain_full_disk(target), partial_folder(target, resumable=True) as folder:
+        # Another process may have finished it just before this one had the folder to itself.
+        if not overwrite and (report := ready()) is not None:
+            return report
+        if restart:
+            empty(folder)
+        what = "pairs" if listing.layout == "pairs" else "images"
+        log(f"{target}: {len(listing.sources)} {what}, layout {listing.layout}")
+        with WorkerPool(plan.num_workers) as pool:
+            begun = read_plan(folder, made_by) or _begin(folder, plan, made_by, pool, log)
+            done = recover(folder, listing.sources, check_content=check_content)
+            if done.num_sources:
+                log(f"{folder}: going on after {done.num_sources} of {len(listing.sources)} {what} that are done")
+            recipe = replace(recipe, fields=begun.fields, scale=begun.scale)
+            job = _Job(target, folder, recipe, listing, begun, overwrite)
+            written = _write(job, done, pool, made_by, progress)
+    index = Reader(target).index
+    counts = tally(recipe.fields, index.arrays, written.num_samples)
     return Report(
         path=str(target),
         layout=listing.layout,
@@ -196,50 +217,101 @@ def convert(
         num_samples=written.num_samples,
         codecs={f.name: f.codec for f in recipe.fields if f.codec},
         sizes=written.sizes,
-        map_nbytes=trial.map_nbytes,
+        map_nbytes=begun.map_nbytes,
         map_growths=written.map_growths,
-        skipped=tuple(skipped),
+        skipped=tuple(done.skipped),
         ignored=listing.ignored,
         seconds=time.monotonic() - began,
-        stored_as=tally.stored_as,
-        longest_sides=tally.longest_sides,
+        stored_as=counts.stored_as,
+        longest_sides=counts.longest_sides,
     )
 
 
-def _write(
-    target: Path,
-    recipe: Recipe,
-    listing: Listing,
-    trial: Trial,
-    pool: WorkerPool,
-    made_by: dict[str, Any],
-    overwrite: bool,
-    progress: bool,
-) -> tuple[Written, list[tuple[str, str]], Tally]:
-    """Convert every source into a dataset; return what was written, what was skipped, and counts of it."""
-    skipped: list[tuple[str, str]] = []
-    content = ContentHash()
-    tally = Tally(recipe.fields)
-    tasks = make_tasks(listing.sources)
-    with open_writer(target, recipe.fields, with_source=True, map_nbytes=trial.map_nbytes) as writer:
-        total_nbytes = int(listing.sources.nbytes.sum())
-        for part in _show(pool.convert(recipe, tasks), len(listing.sources), total_nbytes, progress):
-            if part.chunk is not None:
-                writer.add(part.chunk, part.blocks)
-                tally.add(part.chunk)
-            skipped += part.skipped
-            content.add(part.file_hashes)
-        if not writer.num_samples:
-            raise SourceError(
-                f"{target}: nothing to write: none of the {len(listing.sources)} inputs could be used; "
-                f"the first: {': '.join(skipped[0])}"
-            )
-        made_by["inputs"]["content"] = str(content)
-        if skipped:
-            writer.add_file(SKIPPED_FILE, _table([("name", "reason"), *skipped]))
-        check_destination(target, overwrite=overwrite)  # somebody else may have made it meanwhile
-        classes = {"label": listing.classes} if listing.layout == "classes" else {}
-        return writer.finish(classes=classes, made_by=made_by), skipped, tally
+def _report_finished(target: Path, made_by: dict[str, Any], listing: Listing, check_content: bool) -> Report | None:
+    """Return the report of a conversion that was finished already, None where it was not."""
+    if (finished := find_finished(target, made_by, listing, check_content=check_content)) is None:
+        return None
+    clear_leftovers(target)
+    codecs = {f.name: f.codec for f in finished.fields if f.codec}
+    report = Report(str(target), listing.layout, len(listing.sources), finished.num_samples, codecs, finished.sizes)
+    return replace(report, ignored=listing.ignored, was_finished=True)
+
+
+def _begin(folder: Path, plan: Plan, made_by: dict[str, Any], pool: WorkerPool, log: Callable[[str], None]) -> Begun:
+    """Find out from a few inputs what is to be settled before the first is converted, and note it."""
+    listing = plan.listing
+    recipe = settle_scale(plan)
+    trial = try_out(recipe, listing.sources, pool, plan.codec)
+    log(
+        f"map size: {trial.map_nbytes / 2**20:,.1f} MiB, estimated from {trial.num_sources} of "
+        f"{len(listing.sources)} inputs; codec: {', '.join(trial.codecs)}"
+    )
+    begun = Begun(trial.fields, recipe.scale, trial.map_nbytes, made_by)
+    write_plan(folder, begun)
+    return begun
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is converted, to where."""
+
+    target: Path
+    folder: Path
+    recipe: Recipe
+    listing: Listing
+    begun: Begun
+    overwrite: bool
+
+
+def _write(job: _Job, done: Progress, pool: WorkerPool, made_by: dict[str, Any], progress: bool) -> Written:
+    """Convert the sources that are not done into a dataset; keep `done` up to date."""
+    with closing(Journal(job.folder)) as journal:
+        writer = Writer(
+            job.folder,
+            job.target,
+            job.recipe.fields,
+            with_source=True,
+            map_nbytes=job.begun.map_nbytes,
+            keep_samples=done.num_samples,
+            before_commit=journal.flush,
+        )
+        with closing(writer):
+            try:
+                _add_sources(job, done, pool, journal, writer, progress)
+                return _finish(job, done, made_by, writer)
+            except BaseException:
+                if not writer.num_committed:
+                    journal.discard()
+                raise
+
+
+def _add_sources(job: _Job, done: Progress, pool: WorkerPool, journal: Journal, writer: Writer, progress: bool) -> None:
+    sources = job.listing.sources
+    parts = pool.convert(job.recipe, make_tasks(sources, done.num_sources))
+    for part in _show(parts, sources, done.num_sources, progress):
+        end = done.num_sources + part.num_sources
+        added = 0 if part.chunk is None else part.chunk.num_samples
+        # First, so that the transaction that this part may complete finds it on the disk.
+        journal.add(part, sources[done.num_sources : end], writer.num_samples + added)
+        if part.chunk is not None:
+            writer.add(part.chunk, part.blocks)
+        done.num_sources = end
+        done.skipped += part.skipped
+        done.content.add(part.file_hashes)
+
+
+def _finish(job: _Job, done: Progress, made_by: dict[str, Any], writer: Writer) -> Written:
+    if not writer.num_samples:
+        raise SourceError(
+            f"{job.target}: nothing to write: none of the {done.num_sources} inputs could be used; "
+            f"the first: {': '.join(done.skipped[0])}"
+        )
+    made_by["inputs"]["content"] = str(done.content)
+    if done.skipped:
+        writer.add_file(SKIPPED_FILE, _table([("name", "reason"), *done.skipped]))
+    check_destination(job.target, overwrite=job.overwrite)  # somebody else may have made it meanwhile
+    classes = {"label": job.listing.classes} if job.listing.layout == "classes" else {}
+    return writer.finish(classes=classes, made_by=made_by)
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> bytes:
@@ -248,14 +320,17 @@ def _table(rows: Sequence[tuple[str, str]]) -> bytes:
     return "".join("\t".join(value.translate(escapes) for value in row) + "\n" for row in rows).encode()
 
 
-def _show(parts: Iterable[Part], num_sources: int, total_nbytes: int, progress: bool) -> Iterable[Part]:
-    """Yield the parts while a bar shows images, MB/s of input and the time left."""
+def _show(parts: Iterable[Part], sources: Sources, first: int, progress: bool) -> Iterable[Part]:
+    """Yield the parts from one source on while a bar shows images, MB/s of input and the time left."""
     shown = progress and sys.stderr.isatty()
-    done, began = 0, time.monotonic()
-    with tqdm(total=num_sources, unit=" images", disable=not shown, dynamic_ncols=True, smoothing=0.1) as bar:
+    total_nbytes, done = int(sources.nbytes.sum()), int(sources.nbytes[:first].sum())
+    before, began = done, time.monotonic()
+    with tqdm(
+        total=len(sources), initial=first, unit=" images", disable=not shown, dynamic_ncols=True, smoothing=0.1
+    ) as bar:
         for part in parts:
             yield part
             done += part.nbytes
-            speed = done / 1e6 / max(time.monotonic() - began, 1e-9)
+            speed = (done - before) / 1e6 / max(time.monotonic() - began, 1e-9)
             bar.set_postfix_str(f"{speed:.0f} MB/s, {done / 1e6:.0f} of {total_nbytes / 1e6:.0f} MB")
             bar.update(part.num_sources)

@@ -61,13 +61,38 @@ def describe(recipe: Recipe, listing: Listing, codec: str, *, has_given_classes:
     }
 
 
-def find_finished(target: Path, made_by: Mapping[str, Any], listing: Listing) -> Manifest | None:
+def changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return in what two conversions differ that does not follow from their inputs, for people.
+
+    Args:
+        old, new: As `describe` returned them.
+    """
+    before, now = (
+        {**made["options"], "layout": made["layout"], "lmdbloader": made["lmdbloader"]} for made in (old, new)
+    )
+    # What to do at a bad image may be decided anew once one was met.
+    names = sorted((before.keys() | now.keys()) - {"on_error"})
+    return [
+        f"{name.replace('_', '-')} {_short(before.get(name))}, now {_short(now.get(name))}"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _short(value: Any) -> str:
+    return "none" if value is None else f"{value!s:.60}"
+
+
+def find_finished(
+    target: Path, made_by: Mapping[str, Any], listing: Listing, *, check_content: bool = False
+) -> Manifest | None:
     """Return the manifest of a dataset that was made from the same inputs with the same options.
 
     Args:
         target: Where it would be.
         made_by: What `describe` returned.
         listing: The inputs; their content is read only where one of them is newer than the dataset.
+        check_content: Read it in any case.
 
     Raises:
         DestinationError: It is such a dataset, but damaged.
@@ -83,7 +108,10 @@ def find_finished(target: Path, made_by: Mapping[str, Any], listing: Listing) ->
     same = {k: v for k, v in inputs.items() if k != "content"} == made_by["inputs"]
     # The release may differ: a dataset made by an older one is still made.
     same = same and all(old.get(key) == made_by[key] for key in ("layout", "options"))
-    if not same or (_changed_since(target, listing) and _content(listing.sources) != inputs.get("content")):
+    if not same:
+        return None
+    is_asked = check_content or _changed_since(target, listing)
+    if is_asked and _content(listing.sources) != inputs.get("content"):
         return None
     try:
         Reader(target)

@@ -71,10 +71,10 @@ class Tasks(Sequence[list[Source]]):
         return self.sources[self.bounds.item(number) : self.bounds.item(number + 1)]
 
 
-def make_tasks(sources: Sources) -> Tasks:
-    """Return the sources of each task: consecutive ones, of about 1 MiB together."""
+def make_tasks(sources: Sources, first: int = 0) -> Tasks:
+    """Return the sources of each task from one on: consecutive ones, of about 1 MiB together."""
     ends = np.cumsum(sources.nbytes)
-    bounds = array("q", [0])
+    bounds = array("q", [first])
     while bounds[-1] < len(sources):
         first = bounds[-1]
         used = ends.item(first - 1) if first else 0

@@ -1,44 +1,55 @@
-"""Counts of what a conversion stores: images by how they are stored, and by size."""
+"""Counts of what a dataset stores: images by how they are stored, and by size."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from lmdbloader.format import CODEC_NAMES, Field
-from lmdbloader.store import Chunk
 
 _MOST_BITS = 32
+_ROWS_AT_ONCE = 1 << 16
 
 
+@dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts chunk by chunk.
+    """What a dataset stores.
+
+    Attributes:
+        stored_as: How many images of all fields are stored how: raw, lz4, tiles, jpeg or file.
+        longest_sides: How many samples by their image's longer side: up to 1, 2, 4, 8 ... pixels; of a pair the larger
+            one's, which is the last.
+    """
+
+    stored_as: Mapping[str, int]
+    longest_sides: Mapping[int, int]
+
+
+def tally(fields: Sequence[Field], columns: Mapping[str, Any], num_samples: int) -> Tally:
+    """Return the counts of an index.
 
     Args:
         fields: Of the dataset.
+        columns: Of the index, by name: arrays (num_samples,).
+        num_samples: How many there are.
     """
-
-    def __init__(self, fields: Sequence[Field]) -> None:
-        self._names = [f.name for f in fields if f.kind == "image"]
-        self._codes = np.zeros(len(CODEC_NAMES), np.int64)
-        self._bits = np.zeros(_MOST_BITS + 1, np.int64)
-
-    def add(self, chunk: Chunk) -> None:
-        """Count a chunk's images."""
-        for name in self._names:
-            self._codes += np.bincount(chunk.payloads[name].codec, minlength=len(CODEC_NAMES))
-        # Of a pair the larger one, which is the last.
-        height, width = (np.asarray(chunk.columns[f"{self._names[-1]}.{side}"]) for side in ("height", "width"))
+    names = [f.name for f in fields if f.kind == "image"]
+    codes, bits = np.zeros(len(CODEC_NAMES), np.int64), np.zeros(_MOST_BITS + 1, np.int64)
+    for rows in _parts(num_samples):
+        for name in names:
+            codes += np.bincount(columns[f"{name}.codec"][rows], minlength=len(CODEC_NAMES))
+        height, width = (columns[f"{names[-1]}.{side}"][rows] for side in ("height", "width"))
         longest = np.maximum(height, width).astype(np.int64)
-        self._bits += np.bincount(np.frexp(longest - 0.5)[1], minlength=_MOST_BITS + 1)
+        bits += np.bincount(np.frexp(longest - 0.5)[1], minlength=_MOST_BITS + 1)
+    return Tally(
+        {name: count for name, count in zip(CODEC_NAMES, codes.tolist(), strict=True) if count},
+        {1 << power: count for power, count in enumerate(bits.tolist()) if count},
+    )
 
-    @property
-    def stored_as(self) -> Mapping[str, int]:
-        """How many images of all fields are stored how: raw, lz4, tiles, jpeg or file."""
-        return {name: count for name, count in zip(CODEC_NAMES, self._codes.tolist(), strict=True) if count}
 
-    @property
-    def longest_sides(self) -> Mapping[int, int]:
-        """How many samples by their image's longer side: up to 1, 2, 4, 8 ... pixels."""
-        return {1 << bits: count for bits, count in enumerate(self._bits.tolist()) if count}
+def _parts(num_samples: int) -> Iterator[slice]:
+    for first in range(0, num_samples, _ROWS_AT_ONCE):
+        yield slice(first, first + _ROWS_AT_ONCE)

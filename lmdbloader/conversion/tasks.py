@@ -21,7 +21,7 @@ from lmdbloader.errors import ImageError
 from lmdbloader.format import TILED_ABOVE_NBYTES, Field
 from lmdbloader.images import DecodePolicy, decode_image, is_jpeg
 from lmdbloader.resize import crop_to_multiple, downscale
-from lmdbloader.sources import Fetched, File, Source, fetch, read
+from lmdbloader.sources import Fetched, File, Source, changed_at, fetch, read
 from lmdbloader.store import Block, Chunk, encode_blocks
 
 # A part of this size is handed on before the next image is decoded, so that memory stays bounded.
@@ -63,7 +63,8 @@ class Part:
     Attributes:
         chunk: Their samples; None where no source could be used.
         blocks: The samples packed into LMDB values.
-        file_hashes: XXH64 of every source's files, in order, also of skipped ones.
+        file_hashes: XXH64 of the files of every source that was read, in order, also of skipped ones.
+        changed_ns: When the newest of these files was changed, as `changed_at` returned it before they were read.
         skipped: (name, reason) of the sources that could not be used.
         num_sources: Sources done, skipped ones included.
         nbytes: Size of their files.
@@ -73,6 +74,7 @@ class Part:
     chunk: Chunk | None
     blocks: tuple[Block, ...]
     file_hashes: tuple[int, ...]
+    changed_ns: tuple[int, ...]
     skipped: tuple[tuple[str, str], ...]
     num_sources: int
     nbytes: int
@@ -84,6 +86,9 @@ def convert_sources(
 ) -> Iterator[Part]:
     """Encode sources in order, in parts of about 16 MiB.
 
+    A source whose patches need several parts begins with a part of its own, so that a part ends with the end of a
+    source wherever it counts one.
+
     Args:
         recipe: For every source.
         sources: To encode.
@@ -94,12 +99,14 @@ def convert_sources(
     """
     gathered: list[_Encoded] = []
     hashes: list[int] = []
+    changed: list[int] = []
     skipped: list[tuple[str, str]] = []
     done = nbytes = room = 0
     began = time.perf_counter()
     fetched = fetch(sources)
     for number, source in enumerate(sources):
         at(number)
+        changed.append(changed_at(source))
         try:
             files = read_files(source, hashes, fetched)
             values = parse_attached(source, files[source.num_images :])
@@ -115,9 +122,9 @@ def convert_sources(
             skipped.append((error.name, error.reason))
             places = []
         for tops, lefts in places:
-            if room >= PART_NBYTES:
-                yield _pack(recipe, gathered, hashes, skipped, done, nbytes, began)
-                gathered, hashes, skipped = [], [], []
+            if room >= PART_NBYTES or (done and len(places) > 1):
+                yield _pack(recipe, gathered, hashes, changed, skipped, done, nbytes, began)
+                gathered, hashes, changed, skipped = [], [], [], []
                 done = nbytes = room = 0
                 began = time.perf_counter()
             if kept is None:
@@ -128,7 +135,7 @@ def convert_sources(
             room += sum(int(p.stored_nbytes.sum()) for p in gathered[-1].payloads.values())
         done, nbytes = done + 1, nbytes + source.nbytes
     if done:
-        yield _pack(recipe, gathered, hashes, skipped, done, nbytes, began)
+        yield _pack(recipe, gathered, hashes, changed, skipped, done, nbytes, began)
 
 
 def hash_files(sources: Sequence[Source]) -> list[int]:
@@ -309,6 +316,7 @@ def _pack(
     recipe: Recipe,
     gathered: Sequence[_Encoded],
     hashes: Sequence[int],
+    changed: Sequence[int],
     skipped: Sequence[tuple[str, str]],
     num_sources: int,
     nbytes: int,
@@ -321,7 +329,8 @@ def _pack(
         columns = {name: _concatenate([e.columns[name] for e in gathered]) for name in gathered[0].columns}
         chunk = Chunk(sum(e.num_samples for e in gathered), payloads, columns)
         blocks = encode_blocks(chunk, recipe.fields, with_source=True)
-    return Part(chunk, tuple(blocks), tuple(hashes), tuple(skipped), num_sources, nbytes, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return Part(chunk, tuple(blocks), tuple(hashes), tuple(changed), tuple(skipped), num_sources, nbytes, seconds)
 
 
 def _concatenate(values: Sequence[Any]) -> Any:

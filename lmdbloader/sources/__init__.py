@@ -5,7 +5,7 @@ from __future__ import annotations
 from lmdbloader.sources.folders import is_image_name
 from lmdbloader.sources.layouts import LAYOUTS, list_sources
 from lmdbloader.sources.listing import File, Layout, Listing, Names, Source, Sources, Span, Spans
-from lmdbloader.sources.reading import Fetched, fetch, read
+from lmdbloader.sources.reading import Fetched, changed_at, fetch, read
 from lmdbloader.sources.remote import Location, locate
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Sources",
     "Span",
     "Spans",
+    "changed_at",
     "fetch",
     "is_image_name",
     "list_sources",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
@@ -42,3 +43,14 @@ def read(file: File, fetched: Fetched | None = None) -> bytes:
     if len(content) != file.nbytes:
         raise OSError(f"{os.fsdecode(path)} ends at byte {file.start + len(content)}, within it")
     return content
+
+
+def changed_at(source: Source) -> int:
+    """Return when the newest of a source's local files was changed, in ns since 1970; 0 where there is none."""
+    newest = 0
+    for file in source.files:
+        path = file.path if isinstance(file, Span) else file
+        if not is_url(path):
+            with contextlib.suppress(OSError):
+                newest = max(newest, os.stat(path).st_mtime_ns)
+    return newest

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from lmdbloader.store.opening import IO, read_manifest
-from lmdbloader.store.publish import check_destination, is_dataset, partial_folder, put_in_place
+from lmdbloader.store.publish import check_destination, clear_leftovers, is_dataset, partial_folder, put_in_place
 from lmdbloader.store.readahead import Readahead, Ticket
 from lmdbloader.store.reader import Reader, check_rows
 from lmdbloader.store.records import Block, Chunk, encode_blocks
+from lmdbloader.store.recovery import num_committed
 from lmdbloader.store.verify import Damage, Verification, verify
 from lmdbloader.store.writer import Writer, Written, estimate_map_nbytes, open_writer
 
@@ -23,9 +24,11 @@ __all__ = [
     "Written",
     "check_destination",
     "check_rows",
+    "clear_leftovers",
     "encode_blocks",
     "estimate_map_nbytes",
     "is_dataset",
+    "num_committed",
     "open_writer",
     "partial_folder",
     "put_in_place",

@@ -17,7 +17,6 @@ from lmdbloader.format import DATA_FILE
 
 _MAGIC_NBYTES = 64
 _MAGIC = (0xBEEFC0DE).to_bytes(4, "little")
-# Pages that nothing points to waste room, and a process that was killed may leave some; no reader ever meets them.
 _HARMLESS = "a leak"
 
 
@@ -29,6 +28,17 @@ def lmdb_file(path: Path) -> Path | None:
             return file if _MAGIC in opened.read(_MAGIC_NBYTES) else None
     except OSError:
         return None
+
+
+def page_problems(file: Path) -> list[str]:
+    """Return what is wrong with an LMDB's pages; values are not looked at.
+
+    Pages that nothing points to are not counted: a process that was killed may leave some, and no reader meets them.
+    """
+    try:
+        return [p for p in check_pages(os.fsencode(file), subdir=False) if _HARMLESS not in p]  # type: ignore[no-untyped-call]
+    except VerifyError as error:
+        return [str(error)]
 
 
 def list_values(file: Path) -> Iterator[tuple[bytes, int, int]]:
@@ -43,11 +53,7 @@ def list_values(file: Path) -> Iterator[tuple[bytes, int, int]]:
         CorruptError: Pages are damaged, or the file is of another kind of machine.
         OSError: It cannot be read.
     """
-    try:
-        problems = [p for p in check_pages(os.fsencode(file), subdir=False) if _HARMLESS not in p]  # type: ignore[no-untyped-call]
-    except VerifyError as error:
-        problems = [str(error)]
-    if problems:
+    if problems := page_problems(file):
         more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
         raise CorruptError(f"{file}: its pages are damaged ({problems[0]}{more})")
     try:

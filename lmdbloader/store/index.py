@@ -6,7 +6,7 @@ import hashlib
 import mmap
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -52,17 +52,21 @@ class Spool:
 
     def add(self, chunk: Chunk, blocks: Sequence[Block]) -> None:
         """Append a chunk's rows; offsets count from their block's first byte until `write` adds the block's own."""
+        columns = dict(chunk.columns)
         for f in self.fields:
             if f.is_payload:
-                self._append(
-                    f"{f.name}.offset", _offsets_in_blocks(chunk.payloads[f.name].stored_nbytes, blocks, f.name)
-                )
+                payloads = chunk.payloads[f.name]
+                columns[f"{f.name}.offset"] = _offsets_in_blocks(payloads.stored_nbytes, blocks, f.name)
                 for part in ("stored_nbytes", "raw_nbytes", "checksum", "codec"):
-                    self._append(f"{f.name}.{part}", getattr(chunk.payloads[f.name], part))
-        for name, values in chunk.columns.items():
+                    columns[f"{f.name}.{part}"] = getattr(payloads, part)
+        self.add_columns(columns, chunk.num_samples, [b.num_samples for b in blocks])
+
+    def add_columns(self, columns: Mapping[str, Any], num_samples: int, block_samples: Sequence[int]) -> None:
+        """Append rows column by column, offsets as in `add`, of blocks with so many samples each."""
+        for name, values in columns.items():
             self._append(name, values)
-        self._append("block.num_samples", np.array([b.num_samples for b in blocks], np.int64))
-        self.num_samples += chunk.num_samples
+        self._append("block.num_samples", np.array(block_samples, np.int64))
+        self.num_samples += num_samples
 
     def blocks(self) -> npt.NDArray[np.int64]:
         """Return the number of samples of every block."""
@@ -71,6 +75,10 @@ class Spool:
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a column of numbers (n,), mapped from its file."""
         return self._map(name, np.dtype(self.schema.field(name).type.to_pandas_dtype()))
+
+    def total(self, part: str) -> int:
+        """Return the sum of one column of all payload fields, such as "stored_nbytes"."""
+        return sum(int(self.column(f"{f.name}.{part}").sum(dtype=np.int64)) for f in self.fields if f.is_payload)
 
     def write(self, path: Path, block_at: npt.NDArray[np.int64]) -> None:
         """Write the index.

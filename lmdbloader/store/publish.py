@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,8 +18,14 @@ from lmdbloader.format import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE,
 
 OWNER_FILE = "owner.json"
 COLUMNS_FOLDER = "columns"
+# Of a conversion that can be resumed: what it is to do, and what of it is done.
+PLAN_FILE, JOURNAL_FILE = "plan.json", "journal"
+# Not of the dataset itself. They go once it is in place: until then a run that was killed could not be resumed without.
+_WORKING_FILES = (OWNER_FILE, JOURNAL_FILE, PLAN_FILE)
 # What an interrupted conversion may leave in OUT.partial; a folder with anything else in it is somebody's own.
-_OURS = frozenset({DATA_FILE, INDEX_FILE, MANIFEST_FILE, OWNER_FILE, COLUMNS_FOLDER, "skipped.tsv"})
+_OURS = frozenset({DATA_FILE, INDEX_FILE, MANIFEST_FILE, COLUMNS_FOLDER, "skipped.tsv", *_WORKING_FILES})
+# Where the dataset that is replaced stands for a moment, on systems that cannot exchange two folders.
+_ASIDE_SUFFIX = PARTIAL_SUFFIX + ".replaced"
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -56,30 +62,58 @@ def is_dataset(path: Path) -> bool:
 
 
 @contextmanager
-def partial_folder(out: Path) -> Iterator[Path]:
-    """Yield the new, locked folder OUT.partial; it is removed unless `put_in_place` has moved it.
+def partial_folder(out: Path, *, resumable: bool = False) -> Iterator[Path]:
+    """Yield the locked folder OUT.partial; it is removed unless `put_in_place` has moved it.
 
-    What a conversion that was killed left there is removed first.
+    Args:
+        out: The dataset to be.
+        resumable: Leave what an earlier conversion left in it, and leave in it what was begun when an error ends this
+            one. Otherwise what was left there is removed first.
 
     Raises:
         LockedError: Another process is writing to it.
-        DestinationError: It holds other things, or cannot be made.
+        DestinationError: It holds other things, or an unfinished conversion that is not to be resumed, or cannot be
+            made.
     """
     partial = out.with_name(out.name + PARTIAL_SUFFIX)
     if not out.absolute().parent.is_dir():
         raise DestinationError(f"{out}: the folder {out.absolute().parent} does not exist. Create it first.")
     lock = _lock(partial)
     try:
-        _empty(partial)
+        _refuse_others(partial)
+        if not resumable:
+            if is_begun(partial):
+                raise DestinationError(
+                    f"{partial}: an unfinished conversion is there. Finish it with the command that began it, or "
+                    "remove it."
+                )
+            empty(partial)
         try:
             owner = {"pid": os.getpid(), "host": socket.gethostname()}
             (partial / OWNER_FILE).write_text(json.dumps(owner))
             yield partial
         finally:
-            if _is_same(lock, partial):
+            if _is_same(lock, partial) and not (resumable and is_begun(partial)):
                 shutil.rmtree(partial, ignore_errors=True)
     finally:
         os.close(lock)
+
+
+def is_begun(partial: Path) -> bool:
+    """Return whether a folder holds an unfinished conversion of which something is done."""
+    try:
+        return (partial / PLAN_FILE).is_file() and (partial / JOURNAL_FILE).stat().st_size > 0
+    except OSError:
+        return False
+
+
+def empty(folder: Path) -> None:
+    """Remove everything from a folder but the note of whose it is."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != OWNER_FILE:
+            entry.unlink()
 
 
 def put_in_place(partial: Path, out: Path) -> None:
@@ -89,16 +123,48 @@ def put_in_place(partial: Path, out: Path) -> None:
         DestinationError: `out` has become something else than a dataset of ours.
     """
     check_destination(out, overwrite=True)  # last look: callers asked before they began to write
-    (partial / OWNER_FILE).unlink()
     for file in partial.iterdir():
         fsync(file)
     fsync(partial)
     if out.exists() and any(out.iterdir()):
+        _remove_leftovers(out)  # in OUT.partial they would look like an unfinished conversion
         _exchange(partial, out)
+        fsync(out.absolute().parent)
         shutil.rmtree(partial)
     else:
         os.rename(partial, out)
-    fsync(out.absolute().parent)
+        fsync(out.absolute().parent)
+    _remove_leftovers(out)
+
+
+def clear_leftovers(out: Path) -> None:
+    """Remove what a conversion that was killed after `put_in_place` had renamed its dataset left beside and in it.
+
+    What another process is writing to, an unfinished conversion and what is not of our making stay.
+    """
+    partial = out.with_name(out.name + PARTIAL_SUFFIX)
+    if partial.is_dir() and not partial.is_symlink():
+        try:
+            lock = _lock(partial)
+        except DestinationError:
+            return
+        try:
+            if not is_begun(partial) and not _others(partial):
+                shutil.rmtree(partial)
+        finally:
+            os.close(lock)
+    _remove_leftovers(out)
+
+
+def _remove_leftovers(out: Path) -> None:
+    aside = out.with_name(out.name + _ASIDE_SUFFIX)
+    if is_dataset(aside):
+        shutil.rmtree(aside)
+    found = [out / name for name in _WORKING_FILES if (out / name).exists()]
+    for file in found:
+        file.unlink()
+    if found:
+        fsync(out)
 
 
 def fsync(path: Path) -> None:
@@ -111,21 +177,35 @@ def fsync(path: Path) -> None:
 
 
 @contextmanager
-def explain_full_disk(path: Path) -> Iterator[None]:
-    """Turn "no space left" of any kind into DiskFullError with the place and what is free."""
+def explain_full_disk(path: Path, needed_nbytes: Callable[[], int] = lambda: 0) -> Iterator[None]:
+    """Turn "no space left" of any kind into DiskFullError with the place, what is free and what is missing.
+
+    Args:
+        path: What is written to.
+        needed_nbytes: Returns about how much is still to be written, 0 where that is not known.
+    """
     try:
         yield
+    except DiskFullError:
+        raise
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        raise disk_full(path, error) from error
+        raise disk_full(path, error, needed_nbytes()) from error
 
 
-def disk_full(path: Path, error: Exception) -> DiskFullError:
-    """Return the error to raise when writing below `path` found no room."""
+def disk_full(path: Path, error: Exception, needed_nbytes: int = 0) -> DiskFullError:
+    """Return the error to raise when writing below `path` found no room.
+
+    Args:
+        path: What was written to.
+        error: What the system said.
+        needed_nbytes: About how much was still to be written, where that is known.
+    """
     free = shutil.disk_usage(path if path.exists() else path.absolute().parent).free
+    needed = f", about {-(-needed_nbytes // 2**20)} MiB more are needed" if needed_nbytes else ""
     return DiskFullError(
-        f"{path}: disk full ({error}); {free / 2**20:.0f} MiB are free there. Free some room and convert again."
+        f"{path}: disk full ({error}): {free // 2**20} MiB are free there{needed}. Free some room and run it again."
     )
 
 
@@ -135,10 +215,14 @@ def is_full_disk(message: str) -> bool:
 
 
 def has_no_room(file: Path, nbytes: int) -> bool:
-    """Return whether `nbytes` more do not fit behind a file, by reserving them; only for a file that is given up."""
+    """Return whether `nbytes` more do not fit behind a file, by reserving them for a moment."""
     try:
         with open(file, "ab") as handle:
-            os.posix_fallocate(handle.fileno(), handle.tell(), max(nbytes, 1))
+            size = handle.tell()
+            try:
+                os.posix_fallocate(handle.fileno(), size, max(nbytes, 1))
+            finally:
+                os.ftruncate(handle.fileno(), size)
     except OSError as error:
         return error.errno in _FULL
     return False
@@ -188,22 +272,17 @@ def _is_same(handle: int, path: Path) -> bool:
         return False
 
 
-def _empty(folder: Path) -> None:
-    """Remove what a killed conversion left.
+def _others(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir() if entry.name not in _OURS)
 
-    Raises:
-        DestinationError: There is something else.
-    """
-    if others := sorted(entry.name for entry in folder.iterdir() if entry.name not in _OURS):
+
+def _refuse_others(folder: Path) -> None:
+    """Raise DestinationError where there is something that no conversion leaves."""
+    if others := _others(folder):
         raise DestinationError(
             f"{folder}: {others[0]!r} in it is not of our making, and a dataset is written there until it is complete. "
             "Move it away."
         )
-    for entry in folder.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
 
 
 def _exchange(a: Path, b: Path) -> None:
@@ -211,7 +290,7 @@ def _exchange(a: Path, b: Path) -> None:
     if renameat2 and renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0:
         return
     # Without an exchange there is a moment in which nothing stands at `b`; both datasets are whole all the time.
-    aside = b.with_name(b.name + ".replaced")
+    aside = b.with_name(b.name + _ASIDE_SUFFIX)
     os.rename(b, aside)
     os.rename(a, b)
     os.rename(aside, a)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,17 +47,21 @@ from lmdbloader.store.publish import (
     put_in_place,
 )
 from lmdbloader.store.records import Block, Chunk
+from lmdbloader.store.recovery import delete_records, spool_records
 
 # A transaction this large makes the price of its fsync small beside that of its bytes.
 TRANSACTION_NBYTES = 16 * 2**20
 _MIN_MAP_NBYTES = 2**20
 _PAGE_NBYTES = 4096
+_MAP_SPARE = 1.25
+# About what a sample with one image takes in the index.
+_INDEX_ROW_NBYTES = 60
 
 
 def estimate_map_nbytes(payload_nbytes: float, num_samples: float) -> int:
     """Return a map size for a dataset of about that many payload bytes and samples, with a quarter to spare."""
     needed = payload_nbytes * 1.08 + num_samples * 64
-    return _whole_pages(math.ceil(needed * 1.25) + _MIN_MAP_NBYTES)
+    return _whole_pages(math.ceil(needed * _MAP_SPARE) + _MIN_MAP_NBYTES)
 
 
 def _whole_pages(nbytes: int) -> int:
@@ -81,33 +86,73 @@ class Written:
 
 
 class Writer:
-    """A dataset that is being written; use `open_writer`."""
+    """A dataset that is being written; use `open_writer`.
+
+    Attributes:
+        num_committed: Samples that a transaction has brought to the disk.
+    """
 
     def __init__(
-        self, partial: Path, out: Path, fields: Sequence[Field], *, with_source: bool, map_nbytes: int
+        self,
+        partial: Path,
+        out: Path,
+        fields: Sequence[Field],
+        *,
+        with_source: bool,
+        map_nbytes: int,
+        keep_samples: int = 0,
+        before_commit: Callable[[], None] = lambda: None,
     ) -> None:
+        """Open the data file and take over what is in it.
+
+        Args:
+            partial: The locked folder to write into.
+            out: Where the dataset is put once it is complete.
+            fields: Of every sample.
+            with_source: Whether the index tells where each sample came from.
+            map_nbytes: Estimated size of the whole data file, with a quarter to spare.
+            keep_samples: So many of the samples that are there already stay; no record may hold one of them and one
+                that does not.
+            before_commit: Called before each transaction; what it writes must be on the disk when it returns.
+
+        Raises:
+            CorruptError: The samples that are to stay are not all there.
+        """
         self.fields = tuple(fields)
         self.with_source = with_source
         self.map_growths = 0
         self._partial, self._out = partial, out
+        self._before_commit = before_commit
+        self.num_committed = keep_samples
+        self._expected_nbytes = int(map_nbytes / _MAP_SPARE)
         self._pending: list[tuple[bytes, Any]] = []
         self._pending_nbytes = 0
-        self._payload_nbytes = self._raw_nbytes = 0
+        self._schema = record_schema(fields, with_source=with_source)
+        data = partial / DATA_FILE
+        _remove_rest(partial, keep_data=keep_samples > 0)
+        if keep_samples:
+            map_nbytes = max(map_nbytes, data.stat().st_size + 2 * TRANSACTION_NBYTES)
         self._spool = Spool(partial / COLUMNS_FOLDER, fields, with_source=with_source)
         with self._explain_lmdb():
             self._env = lmdb.open(
-                os.fsencode(partial / DATA_FILE),
+                os.fsencode(data),
                 subdir=False,
                 map_size=max(_whole_pages(map_nbytes), _MIN_MAP_NBYTES),
                 lock=False,  # the folder's own lock keeps others out
                 readahead=False,
             )
-        schema = record_schema(fields, with_source=with_source).serialize()
-        self._put(SCHEMA_KEY, schema)
+        try:
+            if keep_samples:
+                self._take_over(keep_samples)
+            else:
+                self._put(SCHEMA_KEY, self._schema.serialize())
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def num_samples(self) -> int:
-        """Samples added so far."""
+        """Samples added so far, kept ones included."""
         return self._spool.num_samples
 
     def add(self, chunk: Chunk, blocks: Sequence[Block]) -> None:
@@ -120,11 +165,8 @@ class Writer:
         for block in blocks:
             self._put(record_key(first, block.checksum), block.value)
             first += block.num_samples
-        with explain_full_disk(self._partial):
+        with explain_full_disk(self._partial, self._missing_nbytes):
             self._spool.add(chunk, blocks)
-        for payloads in chunk.payloads.values():
-            self._payload_nbytes += int(payloads.stored_nbytes.sum())
-            self._raw_nbytes += int(payloads.raw_nbytes.sum())
         if self._pending_nbytes >= TRANSACTION_NBYTES:
             self._commit()
 
@@ -140,17 +182,18 @@ class Writer:
         )
         self._put(DESCRIPTION_KEY, description.to_json())
         self._commit()
-        with explain_full_disk(self._partial):
+        with explain_full_disk(self._partial, lambda: _INDEX_ROW_NBYTES * self.num_samples):
             at = self._harvest()
             self._env.close()
             index_path = self._partial / INDEX_FILE
             self._spool.write(index_path, at)
+            payload_nbytes, raw_nbytes = self._spool.total("stored_nbytes"), self._spool.total("raw_nbytes")
             self._spool.close()
             index = map_file(index_path)
             batch = pa.ipc.open_file(pa.py_buffer(index)).get_batch(0)
             sizes = {
-                "payload_nbytes": self._payload_nbytes,
-                "raw_nbytes": self._raw_nbytes,
+                "payload_nbytes": payload_nbytes,
+                "raw_nbytes": raw_nbytes,
                 "data_nbytes": (self._partial / DATA_FILE).stat().st_size,
                 "index_nbytes": index_path.stat().st_size,
             }
@@ -175,6 +218,21 @@ class Writer:
         self._env.close()
         self._spool.close()
 
+    def _take_over(self, keep_samples: int) -> None:
+        with self._explain_lmdb(), self._env.begin(write=True) as transaction:
+            delete_records(transaction, keep_samples)
+            transaction.put(PROGRESS_KEY, progress_value(keep_samples))
+        data = self._partial / DATA_FILE
+        with explain_full_disk(self._partial, self._missing_nbytes), self._env.begin(buffers=True) as transaction:
+            spool_records(transaction, self._spool, self._schema, data)
+        if self.num_samples != keep_samples:
+            raise CorruptError(f"{data}: holds {self.num_samples} samples, expected {keep_samples}")
+
+    def _missing_nbytes(self) -> int:
+        """Return about how much of data.mdb is still to be written."""
+        done = (self._partial / DATA_FILE).stat().st_size
+        return max(self._expected_nbytes - done, self._pending_nbytes)
+
     def _put(self, key: bytes, value: Any) -> None:
         self._pending.append((key, value))
         self._pending_nbytes += len(value)
@@ -183,6 +241,8 @@ class Writer:
         """Write everything pending in one transaction, growing the map and starting over where it is too small."""
         if not self._pending:
             return
+        with explain_full_disk(self._partial, self._missing_nbytes):
+            self._before_commit()
         progress = progress_value(self.num_samples)
         while True:
             try:
@@ -197,6 +257,7 @@ class Writer:
                 self._env.set_mapsize(_whole_pages(max(size + size // 2, size + 2 * self._pending_nbytes)))
                 self.map_growths += 1
         self._pending, self._pending_nbytes = [], 0
+        self.num_committed = self.num_samples
 
     @contextmanager
     def _explain_lmdb(self) -> Iterator[None]:
@@ -209,7 +270,7 @@ class Writer:
             short_write = os.strerror(errno.EIO) in str(error)
             data = self._partial / DATA_FILE
             if is_full_disk(str(error)) or (short_write and has_no_room(data, self._pending_nbytes)):
-                raise disk_full(self._partial, error) from error
+                raise disk_full(self._partial, error, self._missing_nbytes()) from error
             raise
 
     def _harvest(self) -> npt.NDArray[np.int64]:
@@ -239,6 +300,13 @@ class Writer:
         raise CorruptError(f"{self._partial}: a record that was just written is not in data.mdb")
 
 
+def _remove_rest(partial: Path, *, keep_data: bool) -> None:
+    """Remove what is made anew of a dataset that was not finished."""
+    shutil.rmtree(partial / COLUMNS_FOLDER, ignore_errors=True)
+    for name in (INDEX_FILE, MANIFEST_FILE) if keep_data else (INDEX_FILE, MANIFEST_FILE, DATA_FILE):
+        (partial / name).unlink(missing_ok=True)
+
+
 def _lie_there(data: Any, start: npt.NDArray[np.int64], nbytes: Sequence[int], checksums: Sequence[int]) -> bool:
     """Return whether up to 64 values, evenly spread, lie at their places with their checksums."""
     view = memoryview(data)
@@ -250,15 +318,21 @@ def _lie_there(data: Any, start: npt.NDArray[np.int64], nbytes: Sequence[int], c
 
 
 @contextmanager
-def open_writer(out: Path, fields: Sequence[Field], *, with_source: bool, map_nbytes: int) -> Iterator[Writer]:
+def open_writer(
+    out: Path,
+    fields: Sequence[Field],
+    *,
+    with_source: bool,
+    map_nbytes: int,
+) -> Iterator[Writer]:
     """Yield a writer of a new dataset at `out`; whatever is not finished leaves nothing behind.
 
     Raises:
         DestinationError: Somebody else is writing there, or the parent folder is missing.
     """
-    with explain_full_disk(out), partial_folder(out) as partial:
-        writer = Writer(partial, out, fields, with_source=with_source, map_nbytes=map_nbytes)
-        try:
-            yield writer
-        finally:
-            writer.close()
+    with (
+        explain_full_disk(out),
+        partial_folder(out) as partial,
+        closing(Writer(partial, out, fields, with_source=with_source, map_nbytes=map_nbytes)) as writer,
+    ):
+        yield writer

@@ -1,0 +1,231 @@
+"""What a conversion notes in OUT.partial, so that one that was interrupted goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lmdbloader.codecs import checksum
+from lmdbloader.conversion.identity import ContentHash, changed_options
+from lmdbloader.conversion.tasks import Part, hash_files
+from lmdbloader.errors import DestinationError, FormatError
+from lmdbloader.format import Field
+from lmdbloader.manifest import field_json, parse_field
+from lmdbloader.sources import Source, Sources, changed_at
+from lmdbloader.store import num_committed
+from lmdbloader.store.publish import JOURNAL_FILE, PLAN_FILE, empty, fsync, is_begun
+
+_PLAN_VERSION = 1
+_MAX_PLAN_NBYTES = 2**20
+_SOURCES_AT_ONCE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What was settled when a conversion began.
+
+    Attributes:
+        fields: Of the dataset, their codecs settled.
+        scale: Between the halves of pairs.
+        map_nbytes: Estimated size of LMDB's map.
+        made_by: As `describe` returned it.
+    """
+
+    fields: tuple[Field, ...]
+    scale: int | None
+    map_nbytes: int
+    made_by: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Progress:
+    """What is done of a conversion.
+
+    Attributes:
+        num_samples: Samples that are committed and complete to the last of their sources.
+        num_sources: Sources that these were made from, skipped ones included.
+        content: The digest of their files.
+        skipped: (name, reason) of those that could not be used.
+    """
+
+    num_samples: int = 0
+    num_sources: int = 0
+    content: ContentHash = field(default_factory=ContentHash)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+
+def write_plan(partial: Path, begun: Begun) -> None:
+    """Note what a conversion is to do, durably."""
+    body = {
+        "version": _PLAN_VERSION,
+        "made_by": begun.made_by,
+        "fields": [field_json(f) for f in begun.fields],
+        "scale": begun.scale,
+        "map_nbytes": begun.map_nbytes,
+    }
+    path = partial / PLAN_FILE
+    path.write_text(json.dumps(body, indent=1), "utf-8")
+    fsync(path)
+    fsync(partial)
+
+
+def read_plan(partial: Path, made_by: Mapping[str, Any]) -> Begun | None:
+    """Return what was settled by the conversion that was begun in a folder, None where there is none.
+
+    Args:
+        partial: The folder, which is emptied where nothing of use is in it.
+        made_by: What the conversion at hand is, as `describe` returns it.
+
+    Raises:
+        DestinationError: Another conversion was begun there, or its plan does not decode.
+    """
+    if not is_begun(partial):
+        empty(partial)
+        return None
+    again = "Restart with --restart, which discards what is done of it."
+    try:
+        with open(partial / PLAN_FILE, "rb") as file:
+            body = json.loads(file.read(_MAX_PLAN_NBYTES))
+        if body["version"] != _PLAN_VERSION:
+            raise ValueError(f"version {body['version']!r:.20}")
+        fields = tuple(parse_field(f) for f in body["fields"])
+        scale, map_nbytes = body["scale"], int(body["map_nbytes"])
+        begun = Begun(fields, None if scale is None else int(scale), map_nbytes, dict(body["made_by"]))
+        differences = changed_options(begun.made_by, made_by)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, FormatError) as error:
+        raise DestinationError(f"{partial / PLAN_FILE}: does not decode ({error!r:.80}). {again}") from error
+    if differences:
+        raise DestinationError(
+            f"{partial}: a conversion with other options is unfinished there ({'; '.join(differences)}). Finish it "
+            f"with its own options, or: {again[0].lower()}{again[1:]}"
+        )
+    return begun
+
+
+class Journal:
+    """The list of the sources that are done, in OUT.partial; on the disk before the transaction that holds them."""
+
+    def __init__(self, partial: Path) -> None:
+        """Open the journal, to append to it."""
+        self._path = partial / JOURNAL_FILE
+        self._file = open(self._path, "ab")  # noqa: SIM115 - closed by close()
+        self._lines: list[bytes] = []
+        self._waiting: deque[tuple[int, int]] = deque()
+
+    def add(self, part: Part, sources: Sequence[Source], num_samples: int) -> None:
+        """Note a part.
+
+        Args:
+            part: What came of some sources.
+            sources: Those that are done with it, `part.num_sources` of them.
+            num_samples: Of the dataset with this part.
+        """
+        # A source that comes in several parts is read before the first and done with the last of them.
+        self._waiting += zip(part.changed_ns, part.file_hashes, strict=True)
+        if not part.num_sources:
+            return
+        done = [[_name_hash(source), source.nbytes, *self._waiting.popleft()] for source in sources]
+        self._lines.append(_line({"num_samples": num_samples, "sources": done, "skipped": part.skipped}))
+
+    def flush(self) -> None:
+        """Bring what was noted to the disk."""
+        self._file.writelines(self._lines)
+        self._lines = []
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def discard(self) -> None:
+        """Empty the journal: nothing of what it notes was committed."""
+        self._file.truncate(0)
+
+    def close(self) -> None:
+        """Close the file; what was not flushed belongs to no transaction and is dropped."""
+        self._file.close()
+
+
+def recover(partial: Path, sources: Sources, *, check_content: bool = False) -> Progress:
+    """Return what is done of the conversion in a folder; what was noted beyond that is cut off its journal.
+
+    Args:
+        partial: The folder.
+        sources: What is converted now.
+        check_content: Read the files of all sources that are done and compare their content too.
+
+    Raises:
+        DestinationError: Sources that are done have changed since.
+        CorruptError: The data file is damaged.
+    """
+    path = partial / JOURNAL_FILE
+    progress = Progress()
+    if not path.exists():
+        return progress
+    committed = num_committed(partial)
+    kept_nbytes = 0
+    with open(path, "rb") as file:
+        for note, end in _notes(file):
+            if note["num_samples"] > committed:
+                break
+            _compare(partial, note["sources"], sources, progress.num_sources, check_content)
+            progress.num_samples = note["num_samples"]
+            progress.num_sources += len(note["sources"])
+            progress.content.add(row[-1] for row in note["sources"])
+            progress.skipped += [(name, reason) for name, reason in note["skipped"]]
+            kept_nbytes = end
+    os.truncate(path, kept_nbytes)
+    return progress
+
+
+def _line(note: Mapping[str, Any]) -> bytes:
+    text = json.dumps(note, separators=(",", ":")).encode()
+    return f"{checksum(text):016x} ".encode() + text + b"\n"
+
+
+def _notes(file: Any) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield notes, and where each ends in the file, up to the first that is not whole."""
+    end = 0
+    for line in file:
+        digest, _, text = line.rstrip(b"\n").partition(b" ")
+        if not line.endswith(b"\n") or digest != f"{checksum(text):016x}".encode():
+            return
+        end += len(line)
+        yield json.loads(text), end
+
+
+def _compare(partial: Path, done: Sequence[Sequence[int]], sources: Sources, first: int, check_content: bool) -> None:
+    """Raise DestinationError where sources are not those that were done."""
+    now = sources[first : first + len(done)]
+    for at in range(0, len(done), _SOURCES_AT_ONCE):
+        few = now[at : at + _SOURCES_AT_ONCE]
+        hashes = hash_files(few) if check_content else []
+        for i, source in enumerate(few):
+            name_hash, nbytes, changed_ns, digest = done[at + i]
+            changed = ""
+            if _name_hash(source) != name_hash:
+                changed = "stands where another one stood: an input was added, removed or renamed"
+            elif source.nbytes != nbytes:
+                changed = f"has {source.nbytes} bytes, and had {nbytes}"
+            elif (check_content and hashes[i] != digest) or (
+                changed_at(source) != changed_ns and hash_files([source])[0] != digest
+            ):
+                changed = "has another content"
+            if changed:
+                raise _changed(partial, f"{source.name} {changed}")
+    if len(now) < len(done):
+        raise _changed(partial, f"there are {first + len(now)} inputs, and more than that are done")
+
+
+def _changed(partial: Path, what: str) -> DestinationError:
+    return DestinationError(
+        f"{partial}: inputs that are converted already have changed since: {what}. Put them back as they were and run "
+        "it again, or discard what is done with --restart."
+    )
+
+
+def _name_hash(source: Source) -> int:
+    name = f"{source.name}\0{os.path.basename(source.lr_name or b'')!r}"
+    return checksum(name.encode("utf-8", "surrogatepass"))
