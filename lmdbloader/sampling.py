@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Literal
 
@@ -120,34 +120,84 @@ def _parts(nbytes: I64, part_nbytes: int) -> I64:
     return np.concatenate([[0], np.flatnonzero(number[1:] != number[:-1]) + 1, [len(nbytes)]]).astype(np.int64)
 
 
-def num_batches(length: int, batch_size: int, *, rank: int, world_size: int, drop_last: bool) -> int:
-    """Return how many batches a rank reads in an epoch.
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which part of a common order one of several ranks reads, and in what batches.
 
-    >>> [num_batches(9, 2, rank=rank, world_size=2, drop_last=False) for rank in (0, 1)]
-    [3, 2]
+    Attributes:
+        batch_size: Samples of a batch of one rank.
+        rank, world_size: Which rank, of how many.
+        drop_last: Whether the last step is left out where it is short.
+        pad: Whether the last step is filled up with positions from the beginning, so that all ranks get as much.
     """
-    whole, rest = divmod(length, batch_size * world_size)
-    return whole + (not drop_last and rest > rank)
+
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    drop_last: bool = False
+    pad: bool = False
+
+    def num_batches(self, length: int) -> int:
+        """Return how many batches the rank reads of so many samples.
+
+        >>> [Share(2, rank, 2).num_batches(9) for rank in (0, 1)]
+        [3, 2]
+        >>> [Share(2, rank, 2, pad=True).num_batches(9) for rank in (0, 1)]
+        [3, 3]
+        """
+        whole, rest = divmod(length, self.batch_size * self.world_size)
+        return whole + (not self.drop_last and rest > (0 if self.pad else self.rank))
+
+    def bounds(self, length: int, start: int = 0) -> tuple[I64, I64]:
+        """Return which positions of the epoch's order the rank reads: where its batches begin and end, (n,) each.
+
+        Step s takes the next world_size * batch_size positions, rank r the r-th batch_size of them. The last, short
+        step is spread over the ranks in their order, so that sizes differ by at most one; a rank for which nothing is
+        left has one batch less. With `pad` each has ceil(left / world_size) positions in it, of which fewer than
+        world_size lie beyond the end: see `with_repeats`.
+
+        Args:
+            length: Of the order.
+            start: How many of its positions were given out earlier, to any number of ranks.
+
+        >>> [bounds.tolist() for bounds in Share(3, rank=1, world_size=2).bounds(11)]
+        [[3, 9], [6, 11]]
+        >>> [bounds.tolist() for bounds in Share(3, rank=1, world_size=2, pad=True).bounds(11, start=8)]
+        [[10], [12]]
+        """
+        step = self.batch_size * self.world_size
+        whole, rest = divmod(length - start, step)
+        starts = start + np.arange(whole, dtype=np.int64) * step + self.rank * self.batch_size
+        stops = starts + self.batch_size
+        if self.num_batches(length - start) > whole:
+            each, more = (-(-rest // self.world_size), 0) if self.pad else divmod(rest, self.world_size)
+            last = length - rest + self.rank * each + min(self.rank, more)
+            starts, stops = np.append(starts, last), np.append(stops, last + each + (self.rank < more))
+        return starts, stops
+
+    def position_after(self, num_steps: int, length: int, start: int = 0) -> int:
+        """Return how many positions all ranks together have been given after so many steps, the same for every rank.
+
+        The last step counts to the end, whatever is left out of it or repeated in it.
+
+        >>> [Share(3, rank=1, world_size=2).position_after(steps, 11) for steps in (0, 1, 2)]
+        [0, 6, 11]
+        """
+        # The first rank has as many batches as any.
+        most = replace(self, rank=0).num_batches(length - start)
+        return length if 0 < most <= num_steps else start + num_steps * self.batch_size * self.world_size
 
 
-def batch_bounds(length: int, batch_size: int, *, rank: int, world_size: int, drop_last: bool) -> tuple[I64, I64]:
-    """Return which positions of the epoch's order a rank reads: where each of its batches begins and ends, (n,) each.
+def with_repeats(order: EpochOrder, length: int) -> EpochOrder:
+    """Return an order of at least so many samples: where it ends it begins again, within its last window.
 
-    Step s takes the next world_size * batch_size positions, rank r the r-th batch_size of them. The last, short step is
-    spread over the ranks in their order, so that sizes differ by at most one; a rank for which nothing is left has one
-    batch less.
-
-    >>> [bounds.tolist() for bounds in batch_bounds(11, 3, rank=1, world_size=2, drop_last=False)]
-    [[3, 9], [6, 11]]
+    >>> with_repeats(EpochOrder(np.array([2, 0, 1]), np.array([0, 3])), 5)
+    EpochOrder(samples=array([2, 0, 1, 2, 0]), windows=array([0, 5]))
     """
-    whole, rest = divmod(length, batch_size * world_size)
-    starts = np.arange(whole, dtype=np.int64) * (batch_size * world_size) + rank * batch_size
-    stops = starts + batch_size
-    if not drop_last and rest > rank:
-        each, more = divmod(rest, world_size)
-        start = length - rest + rank * each + min(rank, more)
-        starts, stops = np.append(starts, start), np.append(stops, start + each + (rank < more))
-    return starts, stops
+    if length <= len(order.samples):
+        return order
+    windows = order.windows if order.windows is None else np.append(order.windows[:-1], length)
+    return EpochOrder(np.resize(order.samples, length), windows)
 
 
 @dataclass(frozen=True, slots=True)

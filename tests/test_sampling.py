@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from hypothesis import strategies as st
 
 from lmdbloader.errors import OptionError
 from lmdbloader.sampling import (
+    EpochOrder,
     QuasiRandom,
-    batch_bounds,
+    Share,
     check_order,
     epoch_order,
     mixing,
-    num_batches,
     storage_reads,
+    with_repeats,
 )
 
 ORDERS = ("random", "quasi_random", "sequential", QuasiRandom(1, 1), QuasiRandom(100, 1000), QuasiRandom(7, 10**9))
@@ -151,34 +153,107 @@ def test_the_order_of_storage_is_read_in_windows_too() -> None:
     assert found.windows.tolist() == [0, 2, 4, 6, 8, 9]
 
 
-def shares(length: int, batch_size: int, world_size: int, drop_last: bool) -> list[list[list[int]]]:
+def shares(length: int, share: Share, start: int = 0) -> list[list[list[int]]]:
     """Return the positions of every batch of every rank as the documents define them, the slow way."""
-    positions, ranks = list(range(length)), [[] for _ in range(world_size)]  # type: ignore[var-annotated]
-    while len(positions) >= world_size * batch_size:
+    positions, ranks = list(range(start, length)), [[] for _ in range(share.world_size)]  # type: ignore[var-annotated]
+    step = share.world_size * share.batch_size
+    while len(positions) >= step:
         for rank in ranks:
-            rank.append(positions[:batch_size])
-            del positions[:batch_size]
-    if not drop_last:
+            rank.append(positions[: share.batch_size])
+            del positions[: share.batch_size]
+    left = len(positions)
+    if share.pad:
+        positions += range(length, length + -left % share.world_size)
+        left = len(positions)
+    if not share.drop_last:
         for number, rank in enumerate(ranks):
-            count = len(range(number, length % (world_size * batch_size), world_size))
+            count = len(range(number, left, share.world_size))
             if count:
                 rank.append(positions[:count])
                 del positions[:count]
     return ranks
 
 
-@given(st.integers(0, 200), st.integers(1, 12), st.integers(1, 7), st.booleans())
-def test_ranks_share_the_order_out(length: int, batch_size: int, world_size: int, drop_last: bool) -> None:
-    expected = shares(length, batch_size, world_size, drop_last)
-    for rank in range(world_size):
-        starts, stops = batch_bounds(length, batch_size, rank=rank, world_size=world_size, drop_last=drop_last)
-        found = [list(range(a, b)) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
-        assert found == expected[rank]
-        count = num_batches(length, batch_size, rank=rank, world_size=world_size, drop_last=drop_last)
-        assert len(found) == count
-    everything = sorted(p for rank in expected for batch in rank for p in batch)
-    rest = length % (world_size * batch_size) if drop_last else 0
-    assert everything == list(range(length - rest))
+SHARES = st.builds(
+    lambda batch_size, world_size, last: Share(batch_size, 0, world_size, last == "drop", last == "pad"),
+    st.integers(1, 12),
+    st.integers(1, 7),
+    st.sampled_from(["short", "drop", "pad"]),
+)
+
+
+def bounds_of(share: Share, length: int, start: int = 0) -> list[list[list[int]]]:
+    found = []
+    for rank in range(share.world_size):
+        mine = replace(share, rank=rank)
+        starts, stops = mine.bounds(length, start)
+        found.append([list(range(a, b)) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)])
+        assert len(found[-1]) == mine.num_batches(length - start)
+    return found
+
+
+@given(st.integers(0, 200), st.integers(0, 200), SHARES)
+def test_ranks_share_the_order_out_from_any_position_on(length: int, start: int, share: Share) -> None:
+    start = min(start, length)
+    found = bounds_of(share, length, start)
+    assert found == shares(length, share, start)
+    everything = sorted(p for rank in found for batch in rank for p in batch)
+    step = share.world_size * share.batch_size
+    rest = (length - start) % step if share.drop_last else 0
+    assert everything[: length - start - rest] == list(range(start, length - rest))
+    repeats = everything[length - start - rest :]
+    assert len(repeats) < share.world_size
+    assert not repeats or share.pad
+
+
+@given(st.integers(0, 200), SHARES)
+def test_padding_gives_every_rank_as_many_batches_of_the_same_sizes(length: int, share: Share) -> None:
+    share = replace(share, drop_last=False, pad=True)
+    found = bounds_of(share, length)
+    assert len({tuple(len(batch) for batch in rank) for rank in found}) == 1
+    # As many as torch's DistributedSampler gives each.
+    assert sum(len(batch) for batch in found[0]) == -(-length // share.world_size)
+    samples = np.random.default_rng(length).permutation(length)
+    last = max((p + 1 for rank in found for batch in rank for p in batch), default=0)
+    order = with_repeats(EpochOrder(samples, np.unique([0, length // 2, length])), last)
+    assert order.windows is not None
+    assert order.windows[-1] == len(order.samples) == max(last, length)
+    given_out = [int(order.samples[p]) for rank in found for batch in rank for p in batch]
+    assert set(given_out) == set(range(length))
+    assert order.samples[length:].tolist() == [int(samples[k % length]) for k in range(len(order.samples) - length)]
+
+
+@given(st.integers(0, 200), SHARES, st.lists(st.tuples(SHARES, st.integers(0, 4)), max_size=4))
+def test_what_remains_is_dealt_out_again_after_any_number_of_steps(
+    length: int, last: Share, runs: list[tuple[Share, int]]
+) -> None:
+    start = 0
+    seen: list[int] = []
+    for share, steps in runs:
+        share = replace(share, drop_last=False)
+        ranks = bounds_of(share, length, start)
+        steps = min(steps, len(ranks[0]))
+        taken = [p for rank in ranks for batch in rank[:steps] for p in batch]
+        seen += taken
+        places = {replace(share, rank=r).position_after(steps, length, start) for r in range(share.world_size)}
+        start = places.pop()
+        assert not places
+        assert start == length or steps < len(ranks[0])
+    rest = bounds_of(replace(last, drop_last=False), length, start)
+    seen += [p for rank in rest for batch in rank for p in batch]
+    assert sorted({p for p in seen if p < length}) == list(range(length))
+    assert len([p for p in seen if p < length]) == length
+
+
+def test_a_step_is_the_same_place_for_all_ranks_and_the_last_one_is_the_end() -> None:
+    for share in (Share(4, 0, 3), Share(4, 0, 3, drop_last=True), Share(4, 0, 3, pad=True)):
+        ranks = [replace(share, rank=rank) for rank in range(3)]
+        most = share.num_batches(31)
+        places = [{rank.position_after(steps, 31) for rank in ranks} for steps in range(most + 1)]
+        assert places == [*({12 * steps} for steps in range(most)), {31}]
+    assert Share(4, 1, 2).num_batches(9) == 1
+    assert Share(4, 1, 2).position_after(1, 9) == Share(4, 0, 2).position_after(1, 9) == 8
+    assert Share(4, drop_last=True).position_after(0, 3) == 0
 
 
 def test_mixing_and_reads_tell_orders_apart() -> None:

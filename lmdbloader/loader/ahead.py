@@ -48,14 +48,16 @@ class Ahead:
         self._lock = threading.Lock()
         self._asked = 0
         self._is_cold = False
-        self._tickets: list[Ticket | None] = []
+        # Nothing of the windows before the first batch is needed, where a loader goes on in the middle.
+        begun = 0 if order.windows is None or not len(starts) else self._window(int(starts[0]))
+        self._tickets: list[Ticket | None] = [None] * begun
 
     def need(self, first: int, end: int) -> None:
         """Say that the batches first ... end - 1 are read next; return when it is time to."""
         if self._order.windows is None:
             self._ask_for_samples(first, end)
             return
-        window = int(np.searchsorted(self._order.windows, self._stops[end - 1] - 1, "right")) - 1
+        window = self._window(int(self._stops[end - 1]) - 1)
         with self._lock:
             while len(self._tickets) < min(window + 1 + _WINDOWS_AHEAD, len(self._order.windows) - 1):
                 self._tickets.append(self._load(len(self._tickets)))
@@ -83,6 +85,10 @@ class Ahead:
                 self._readahead.advise(random=True)
                 self._is_cold = True
             self._readahead.will_need(rows)
+
+    def _window(self, position: int) -> int:
+        assert self._order.windows is not None
+        return int(np.searchsorted(self._order.windows, position, "right")) - 1
 
     def _load(self, window: int) -> Ticket | None:
         windows = self._order.windows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -16,18 +16,27 @@ from lmdbloader.cores import count_cores
 from lmdbloader.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.device import on_device, usable_device
+from lmdbloader.loader.options import (
+    Shard,
+    check_dataset,
+    check_numbers,
+    compiled_and_functions,
+    is_channels_last,
+    resolve_shard,
+)
 from lmdbloader.loader.run import Run, deliver
 from lmdbloader.loader.source import Source
+from lmdbloader.loader.state import Batches, Identity, Place, identity
 from lmdbloader.loader.threads import Threads
 from lmdbloader.pipeline import check_epoch, check_seed
 from lmdbloader.resolution import ProgressiveResize, full_size, with_resolution
-from lmdbloader.sampling import Order, batch_bounds, check_order, num_batches
-from lmdbloader.store import IO
+from lmdbloader.sampling import Order, Share, check_order, with_repeats
+from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import Transform
 
-Shard = tuple[int, int] | Literal["auto"] | None
 # Small batches are read several at a time: a call, and waking a thread, costs as much as reading some samples.
 _SAMPLES_AT_ONCE = 64
+_logger = logging.getLogger("lmdbloader")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,8 @@ class Loader:
     """Iterates over batches of a dataset; every iteration is the next epoch.
 
     Batches are named tuples of the dataset's fields: images as tensors (B, C, H, W), numbers as tensors (B,), text and
-    bytes as lists. Threads read ahead; a batch that is still referred to never changes.
+    bytes as lists. Threads read ahead; a batch that is still referred to never changes. It pickles with its place: the
+    copy goes on where this one is.
 
     >>> loader = Loader(dataset, 16, transforms=[RandomCrop(64), RandomDihedral()])  # doctest: +SKIP
     >>> for lr, hr in loader:  # doctest: +SKIP
@@ -65,6 +75,7 @@ class Loader:
         order: Order = "random",
         seed: int = 0,
         drop_last: bool = False,
+        pad: bool = False,
         transforms: Sequence[Transform | Callable[[Any], Any]] = (),
         num_threads: int | Literal["auto"] = "auto",
         prefetch: int = 2,
@@ -74,6 +85,7 @@ class Loader:
         resolution: ProgressiveResize | None = None,
         io: IO | None = None,
         verify: bool = True,
+        on_corrupt: Literal["raise", "skip"] = "raise",
     ) -> None:
         """Prepare to load; nothing is read yet.
 
@@ -84,6 +96,8 @@ class Loader:
                 neighbouring samples, for datasets larger than memory; a `QuasiRandom` sets the windows), "sequential".
             seed: Of the order and of every random choice; with the epoch and the sample's number it determines them.
             drop_last: Whether to leave out the last batches where they are short.
+            pad: Whether to fill the last batches up, with samples from the beginning of the epoch, so that every rank
+                has as many of the same sizes; each rank then reads ceil(samples / ranks).
             transforms: Of `lmdbloader.transforms`, carried out by compiled code for all image fields in step; after
                 them any functions, each called with the whole batch.
             num_threads: Threads that read; "auto" means one for each core that this process may use, which is also
@@ -98,23 +112,37 @@ class Loader:
                 short while it is read is an error instead of the end of the process. As the dataset was opened by
                 default.
             verify: Whether to check every payload's checksum before using it.
+            on_corrupt: "raise" lets a damaged sample end the iteration with CorruptError; "skip" leaves it out of its
+                batch, logs it and lists it in `corrupt`.
 
         Raises:
             OptionError: An option is out of its range, or a transform does not suit the images.
         """
-        self._check(dataset, batch_size, prefetch, num_threads)
+        check_dataset(dataset)
+        check_numbers(batch_size, prefetch, num_threads)
+        if on_corrupt not in ("raise", "skip"):
+            raise OptionError(f"on_corrupt={on_corrupt!r}: expected 'raise' or 'skip'")
+        if drop_last and pad:
+            raise OptionError("drop_last=True, pad=True: the last short batches are left out or filled up. Choose one.")
         self._options = {
-            "order": order, "seed": seed, "drop_last": drop_last, "transforms": tuple(transforms),
+            "order": order, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": tuple(transforms),
             "num_threads": num_threads, "prefetch": prefetch, "device": device, "memory_format": memory_format,
             "shard": shard, "resolution": resolution, "io": io, "verify": verify,
+            "on_corrupt": on_corrupt,
         }  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self.seed, self.order = check_seed(seed), check_order(order)
-        self.rank, self.world_size = _resolve_shard(shard)
+        self.rank, self.world_size = resolve_shard(shard)
+        self._share = Share(batch_size, self.rank, self.world_size, drop_last, pad)
         cores = count_cores()
         self.num_threads = cores if num_threads == "auto" else min(num_threads, cores)
         self.prefetch = prefetch
-        self._epoch = 0
+        # Where the next iteration begins, and how far the one that was begun last has come.
+        self._epoch = self._start = 0
+        self._place: Place | None = None
+        self._identity: Identity | None = None
+        self._skips = on_corrupt == "skip"
+        self._corrupt: dict[tuple[int, str], Damage] = {}
         self._device = usable_device(device)
         if num_threads != "auto" and num_threads > cores:
             # They would only take turns; waiting for the disk is done in the background.
@@ -122,17 +150,9 @@ class Loader:
                 f"num_threads={num_threads}, and this process may use {cores} cores: {cores} threads are used",
                 stacklevel=2,
             )
-        compiled = [t for t in transforms if isinstance(t, Transform)]
-        functions = [t for t in transforms if not isinstance(t, Transform)]
-        for t in functions:
-            if isinstance(t, type) and issubclass(t, Transform):
-                raise OptionError(f"transforms: {t.__name__} is the class. Make one of it: {t.__name__}(...)")
-            if not callable(t):
-                raise OptionError(f"transforms: {t!r} is neither of lmdbloader.transforms nor a function")
-        if list(transforms) != compiled + functions:
-            raise OptionError("transforms: functions are called with whole batches, after all others. Move them last.")
+        compiled, functions = compiled_and_functions(transforms)
         self._transforms, self._functions = [*dataset.all_transforms, *compiled], functions
-        self._channels_last = _is_channels_last(memory_format)
+        self._channels_last = is_channels_last(memory_format)
         self._verify = verify
         self._read_from = dataset if io is None else dataset.with_io(io)
         self._schedule = resolution
@@ -141,23 +161,6 @@ class Loader:
             with_resolution(self._transforms, full_size(self._transforms))
         self._source = self._make_source(self._transforms)
         self._threads = Threads(self.num_threads, "lmdbloader")
-
-    @staticmethod
-    def _check(dataset: LMDBDataset, batch_size: int, prefetch: int, num_threads: Any) -> None:
-        if not isinstance(dataset, LMDBDataset):
-            raise OptionError(
-                f"Loader({type(dataset).__name__}): expected an LMDBDataset. torch's DataLoader reads any other."
-            )
-        for name in ("__getitem__", "__getitems__"):
-            if getattr(type(dataset), name) is not getattr(LMDBDataset, name):
-                raise OptionError(
-                    f"{type(dataset).__name__} overrides {name}, which the Loader does not call. Override `transform` "
-                    "instead, or use torch's DataLoader."
-                )
-        if batch_size < 1 or prefetch < 0:
-            raise OptionError(f"batch_size={batch_size}, prefetch={prefetch}: expected at least 1 and at least 0")
-        if num_threads != "auto" and num_threads < 1:
-            raise OptionError(f"num_threads={num_threads}: expected at least 1, or 'auto'")
 
     def _make_source(self, transforms: Sequence[Transform]) -> Source:
         return Source(
@@ -208,41 +211,96 @@ class Loader:
         return -(-_SAMPLES_AT_ONCE // self.batch_size)
 
     def __len__(self) -> int:
-        """Return the number of batches of this rank in an epoch."""
-        return num_batches(
-            len(self.dataset),
-            self.batch_size,
-            rank=self.rank,
-            world_size=self.world_size,
-            drop_last=self.drop_last,
-        )
+        """Return the number of batches of this rank in a whole epoch, also where one goes on in the middle.
+
+        With `on_corrupt="skip"` there may be fewer: a batch of damaged samples only is left out.
+        """
+        return self._share.num_batches(len(self.dataset))
+
+    @property
+    def corrupt(self) -> tuple[Damage, ...]:
+        """The damaged samples that were left out of the batches given so far, each once, by `on_corrupt="skip"`."""
+        return tuple(self._corrupt.values())
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of an epoch; the one after it is epoch + 1.
 
+        It begins at the epoch's start, but for the epoch that `load_state_dict` has restored: that keeps its place.
+
         Raises:
             OptionError: It is negative, or does not fit 63 bits.
         """
-        self._epoch = check_epoch(epoch)
+        epoch = check_epoch(epoch)
+        if self._place is not None and self._place.is_ended:
+            self._place = None
+        if epoch != self._epoch:
+            self._epoch, self._start = epoch, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this loader is, as whole numbers and text: for torch.save, JSON and the like.
+
+        It tells of the iterator that was made last, and counts the batches that the loop was given, not those that are
+        read ahead. All ranks are at the same place after the same number of steps.
+        """
+        return self._described().state(*self._reached())
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let the next iteration go on where a loader was: the rest of its epoch, and after that the next epoch.
+
+        Each of the remaining samples comes as it would have, also with another batch size, other threads or another
+        number of ranks: what remains is then dealt out anew. Nothing is read and thrown away. Iterators that are under
+        way stay as they are.
+
+        Args:
+            state_dict: What `state_dict` of a loader with the same dataset, order, seed and transforms returned.
+
+        Raises:
+            OptionError: It is something else, of a newer release, or of another dataset, order or seed.
+        """
+        self._epoch, self._start = self._described().place(state_dict)
+        self._place = None
+
+    def _reached(self) -> tuple[int, int]:
+        """Return the epoch, and how many positions of its order all ranks together have been given."""
+        place = self._place
+        if place is None or place.is_complete:
+            return self._epoch, self._start
+        return place.epoch, self._share.position_after(place.num_steps, len(self.dataset), place.start)
+
+    def _described(self) -> Identity:
+        if self._identity is None:
+            self._identity = identity(self.dataset, self.order, self.seed, self._source.extents())
+        return self._identity
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator over the batches of the next epoch."""
-        epoch = self._epoch
-        self._epoch += 1
-        return self._iterate(epoch)
+        """Return an iterator over the batches of the next epoch, or of what remains of a restored one."""
+        place = Place(self._epoch, self._start)
+        batches = Batches(self._items(place), place, self._note)
+        self._epoch, self._start, self._place = place.epoch + 1, 0, place
+        return batches
 
-    def _iterate(self, epoch: int) -> Iterator[Any]:
-        self._begin(epoch)
-        batches = deliver(self._run(epoch), self._threads, self.num_threads + self.prefetch)
-        return batches if self._device is None else on_device(batches, self._device)
+    def _note(self, damage: Damage) -> None:
+        if (damage.sample, damage.field) not in self._corrupt:
+            self._corrupt[damage.sample, damage.field] = damage
+            _logger.warning("lmdbloader: left out: %s", damage.reason)
 
-    def _run(self, epoch: int, limit: int | None = None) -> Run:
-        """Return a pass through an epoch, or its first batches."""
-        order = self._source.order(self.order, self.seed, epoch)
-        starts, stops = batch_bounds(
-            len(self.dataset), self.batch_size, rank=self.rank, world_size=self.world_size, drop_last=self.drop_last
-        )
-        return Run(self._source, epoch, order, starts[:limit], stops[:limit], self._batches_at_once)
+    def _items(self, place: Place) -> Iterator[Any]:
+        """Return what `Batches` hands out, from a place on."""
+        self._begin(place.epoch)
+        items = deliver(self._run(place), self._threads, self.num_threads + self.prefetch)
+        return items if self._device is None else on_device(items, self._device)
+
+    def _run(self, place: Place, limit: int | None = None) -> Run:
+        """Return a pass through an epoch from a place on, or through its first batches."""
+        order = self._source.order(self.order, self.seed, place.epoch)
+        starts, stops = self._share.bounds(len(order.samples), place.start)
+        if len(stops):
+            order = with_repeats(order, int(stops[-1]))
+        share = self._share
+        return Run(
+            self._source, place.epoch, order, starts[:limit], stops[:limit], self._batches_at_once, skips=self._skips,
+            may_lack=share.world_size == 1 or not (share.drop_last or share.pad),
+        )  # fmt: skip
 
     def benchmark(self, seconds: float = 5.0) -> Throughput:
         """Read batches for some seconds and say how fast; the epoch that the next iteration has stays.
@@ -254,17 +312,17 @@ class Loader:
             raise OptionError(f"benchmark: {self.dataset!r} gives this loader no batch")
         epoch = self._epoch
         self._begin(epoch)
-        for _ in deliver(self._run(epoch, self._batches_at_once), self._threads, 1):
+        for _ in deliver(self._run(Place(epoch, 0), self._batches_at_once), self._threads, 1):
             pass  # compiles, starts the threads
         latencies: list[float] = []
         samples = 0
         began = before = time.perf_counter()
         while before - began < seconds:
-            for batch in self._iterate(epoch):
+            for _, batch, _ in self._items(Place(epoch, 0)):
                 now = time.perf_counter()
                 latencies.append(now - before)
                 before = now
-                samples += len(batch[0])
+                samples += 0 if batch is None else len(batch[0])
                 if now - began >= seconds:
                     break
             epoch += 1
@@ -278,7 +336,7 @@ class Loader:
     def __reduce__(self) -> tuple[Any, ...]:
         options = {**self._options, "resolution": self._schedule}
         size = None if self._schedule is not None else self._size
-        return _open_loader, (self.dataset, self.batch_size, options, self._epoch, size)
+        return _open_loader, (self.dataset, self.batch_size, options, *self._reached(), size)
 
     def __repr__(self) -> str:
         return (
@@ -287,35 +345,11 @@ class Loader:
         )
 
 
-def _open_loader(dataset: LMDBDataset, batch_size: int, options: dict[str, Any], epoch: int, size: Any) -> Loader:
+def _open_loader(
+    dataset: LMDBDataset, batch_size: int, options: dict[str, Any], epoch: int, start: int, size: Any
+) -> Loader:
     loader = Loader(dataset, batch_size, **options)
-    loader.set_epoch(epoch)
+    loader._epoch, loader._start = epoch, start
     if size is not None:
         loader.set_resolution(size)
     return loader
-
-
-def _is_channels_last(memory_format: torch.memory_format) -> bool:
-    if memory_format not in (torch.contiguous_format, torch.channels_last):
-        raise OptionError(f"memory_format={memory_format}: expected torch.contiguous_format or torch.channels_last")
-    return memory_format == torch.channels_last
-
-
-def _resolve_shard(shard: Shard) -> tuple[int, int]:
-    """Return (rank, world_size)."""
-    if shard is None:
-        return 0, 1
-    if shard != "auto":
-        rank, world_size = shard
-        if not 0 <= rank < world_size:
-            raise OptionError(f"shard={shard}: expected (rank, world_size) with a rank from 0 to world_size - 1")
-        return rank, world_size
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise OptionError(
-            "shard='auto': this is one of several processes (WORLD_SIZE is set), but torch.distributed is not "
-            "initialised yet. Call torch.distributed.init_process_group first, or give shard=(rank, world_size)."
-        )
-    return 0, 1

@@ -9,24 +9,49 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.errors import CorruptError
 from lmdbloader.loader.source import Source
 from lmdbloader.loader.threads import Threads
 from lmdbloader.sampling import EpochOrder
+from lmdbloader.store import Damage
 
 I64 = npt.NDArray[np.int64]
+# A batch, None where nothing of it is left, and what was left out of it.
+Item = tuple[Any, tuple[Damage, ...]]
 
 
 class Run:
     """One pass through an epoch: what the threads and the iterator share."""
 
     def __init__(
-        self, source: Source, epoch: int, order: EpochOrder, starts: I64, stops: I64, batches_at_once: int
+        self,
+        source: Source,
+        epoch: int,
+        order: EpochOrder,
+        starts: I64,
+        stops: I64,
+        batches_at_once: int,
+        *,
+        skips: bool,
+        may_lack: bool,
     ) -> None:
+        """Prepare; threads do the work.
+
+        Args:
+            source: Reads.
+            epoch: Which one.
+            order: Of the epoch, with what is repeated at its end.
+            starts, stops: (n,) which positions of the order each batch has.
+            batches_at_once: How many are read in one go.
+            skips: Whether damaged samples are left out.
+            may_lack: Whether a batch of nothing but damaged ones may be, too.
+        """
+        self._skips, self._may_lack = skips, may_lack
         self._source, self._epoch, self._order = source, epoch, order
         self._starts, self._stops, self._at_once = starts, stops, batches_at_once
         self._ahead = source.ahead(order, starts, stops)
         self.num_groups = -(-len(starts) // batches_at_once)
-        self.results: SimpleQueue[tuple[int, list[Any], BaseException | None]] = SimpleQueue()
+        self.results: SimpleQueue[tuple[int, list[Item], BaseException | None]] = SimpleQueue()
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -43,10 +68,10 @@ class Run:
         end = min(first + self._at_once, len(self._starts))
         try:
             self._ahead.need(first, end)
-            batches = self._source.read(self._samples(first, end), self._epoch)
+            items: list[Item] = [(batch, ()) for batch in self._source.read(self._samples(first, end), self._epoch)]
         except BaseException:
-            batches, error = self._read_singly(group)
-        self.results.put((group, batches, error))
+            items, error = self._read_singly(group)
+        self.results.put((group, items, error))
 
     def _samples(self, first: int, end: int) -> I64:
         starts, stops = self._starts[first:end], self._stops[first:end]
@@ -54,21 +79,36 @@ class Run:
             return self._order.samples[starts[0] : stops[-1]]
         return np.concatenate([self._order.samples[a:b] for a, b in zip(starts, stops, strict=True)])
 
-    def _read_singly(self, group: int) -> tuple[list[Any], BaseException | None]:
+    def _read_singly(self, group: int) -> tuple[list[Item], BaseException | None]:
         """Return the batches of a group up to the one that cannot be read."""
-        batches: list[Any] = []
+        items: list[Item] = []
         for number in range(group * self._at_once, min((group + 1) * self._at_once, len(self._starts))):
+            samples = self._samples(number, number + 1)
             try:
-                batches += self._source.read(self._samples(number, number + 1), self._epoch)
+                items.append(self._read_one(samples))
             except BaseException as error:
-                return batches, error
-        return batches, None
+                return items, error
+        return items, None
+
+    def _read_one(self, samples: I64) -> Item:
+        if not self._skips:
+            return self._source.read(samples, self._epoch)[0], ()
+        batch, damaged = self._source.read_sound(samples, self._epoch)
+        if batch is None and not self._may_lack:
+            raise CorruptError(
+                f"{damaged[0].reason} All {len(samples)} samples of a batch are damaged, and it cannot be left out: "
+                "with drop_last or pad every rank has as many batches. Use larger ones, or repair the dataset."
+            )
+        return batch, damaged
 
 
 def deliver(run: Run, threads: Threads, ahead: int) -> Iterator[Any]:
-    """Yield the batches of a run in order, keeping so many groups under way."""
+    """Yield the batches of a run in order, keeping so many groups under way.
+
+    Each comes as (batches so far with this one, batch or None, what was left out of it).
+    """
     arrived: dict[int, Any] = {}
-    submitted = 0
+    submitted = number = 0
     try:
         for group in range(run.num_groups):
             while submitted < min(group + ahead, run.num_groups):
@@ -81,7 +121,8 @@ def deliver(run: Run, threads: Threads, ahead: int) -> Iterator[Any]:
             _, found, error = arrived.pop(group)
             found.reverse()
             while found:
-                yield found.pop()
+                number += 1
+                yield number, *found.pop()
             if error is not None:
                 raise error
     finally:

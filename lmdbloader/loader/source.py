@@ -13,12 +13,14 @@ from lmdbloader.batch_functions import call
 from lmdbloader.batches import Batch, sample_type
 from lmdbloader.columns import read_batch_values
 from lmdbloader.dataset import LMDBDataset
+from lmdbloader.errors import CorruptError
 from lmdbloader.format import CODEC_TILES
 from lmdbloader.loader.ahead import Ahead
 from lmdbloader.loader.memory import BatchMemory
 from lmdbloader.loading import collate, stacked
 from lmdbloader.pipeline import Output, Pipeline, Scratch
 from lmdbloader.sampling import EpochOrder, Order, epoch_order
+from lmdbloader.store import Damage
 from lmdbloader.transforms import Transform
 
 I64 = npt.NDArray[np.int64]
@@ -65,11 +67,15 @@ class Source:
 
     def order(self, order: Order, seed: int, epoch: int) -> EpochOrder:
         """Return the order of an epoch."""
+        offset, nbytes = self.extents()
+        return epoch_order(order, seed=seed, epoch=epoch, offset=offset, nbytes=nbytes)
+
+    def extents(self) -> tuple[I64, I64]:
+        """Return where each sample lies in the file, and how many bytes it takes, (n,) each."""
         if self._extents is None:
             rows = self._dataset.rows_of(np.arange(len(self._dataset), dtype=np.int64))
             self._extents = self._dataset.reader.extents(tuple(self._dataset.fields), rows)
-        offset, nbytes = self._extents
-        return epoch_order(order, seed=seed, epoch=epoch, offset=offset, nbytes=nbytes)
+        return self._extents
 
     def ahead(self, order: EpochOrder, starts: I64, stops: I64) -> Ahead:
         """Return what brings in the bytes of a rank's coming batches."""
@@ -85,6 +91,38 @@ class Source:
 
     def read(self, samples: I64, epoch: int) -> list[Any]:
         """Return the batches of samples (n,), all of batch_size but the last."""
+        return self._finished(self._stored(samples, epoch), epoch, samples[:: self._batch_size])
+
+    def read_sound(self, samples: I64, epoch: int) -> tuple[Any, tuple[Damage, ...]]:
+        """Return one batch without its damaged samples, None if no other is left, and what was left out."""
+        sound = samples
+        damaged: list[Damage] = []
+        while len(sound):
+            try:
+                stored = self._stored(sound, epoch)
+            except CorruptError:
+                found = [self._damage(sound[i : i + 1], epoch) for i in range(len(sound))]
+                if not any(found):  # it does not read, and each part of it does: that is no damage to a sample
+                    raise
+                damaged += filter(None, found)
+                sound = sound[[damage is None for damage in found]]
+                continue
+            # What a batch's random numbers follow from stays that of the whole batch.
+            return self._finished(stored, epoch, samples[:1])[0], tuple(damaged)
+        return None, tuple(damaged)
+
+    def _damage(self, sample: I64, epoch: int) -> Damage | None:
+        """Return what is wrong with one sample, given as (1,)."""
+        try:
+            self._stored(sample, epoch)
+        except CorruptError as error:
+            if error.sample is None or error.field is None:
+                raise
+            return Damage(error.sample, error.field, error.source, str(error))
+        return None
+
+    def _stored(self, samples: I64, epoch: int) -> list[Any]:
+        """Return the batches of samples as the dataset has them, images transformed by compiled code."""
         rows = self._dataset.rows_of(samples)
         starts = range(0, len(samples), self._batch_size)
         batches: list[list[Any]] = [[None] * len(self._type._fields) for _ in starts]
@@ -94,15 +132,18 @@ class Source:
             for batch, start in zip(batches, starts, strict=True):
                 column = read_batch_values(self._dataset.reader, f, rows[start : start + self._batch_size])
                 batch[place] = stacked(f.name, column)
-        finished = [self._type(*batch) for batch in batches]
+        return [self._type(*batch) for batch in batches]
+
+    def _finished(self, batches: list[Any], epoch: int, first_samples: I64) -> list[Any]:
+        """Return batches after the dataset's own transform and the functions; first_samples (batches,) begin them."""
         if self._dataset.has_own_transform:
-            finished = [self._transformed(batch) for batch in finished]
+            batches = [self._transformed(batch) for batch in batches]
         for function in self._functions:
-            finished = [
-                call(function, batch, seed=self._seed, epoch=epoch, first_sample=int(samples[start]))
-                for batch, start in zip(finished, starts, strict=True)
+            batches = [
+                call(function, batch, seed=self._seed, epoch=epoch, first_sample=int(first))
+                for batch, first in zip(batches, first_samples, strict=True)
             ]
-        return finished
+        return batches
 
     def _read_images(self, rows: I64, samples: I64, epoch: int, batches: list[list[Any]]) -> None:
         addresses = np.empty((len(batches), len(self._memory)), np.int64)

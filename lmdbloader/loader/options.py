@@ -1,0 +1,100 @@
+"""The options of a Loader: what they may be, and what they come to on this machine and in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+
+from lmdbloader.dataset import LMDBDataset
+from lmdbloader.errors import OptionError
+from lmdbloader.transforms import Transform
+
+Shard = tuple[int, int] | Literal["auto"] | None
+
+
+def check_dataset(dataset: Any) -> None:
+    """Check that a Loader reads what the dataset would.
+
+    Raises:
+        OptionError: It would not.
+    """
+    if not isinstance(dataset, LMDBDataset):
+        raise OptionError(
+            f"Loader({type(dataset).__name__}): expected an LMDBDataset. torch's DataLoader reads any other."
+        )
+    for name in ("__getitem__", "__getitems__"):
+        if getattr(type(dataset), name) is not getattr(LMDBDataset, name):
+            raise OptionError(
+                f"{type(dataset).__name__} overrides {name}, which the Loader does not call. Override `transform` "
+                "instead, or use torch's DataLoader."
+            )
+
+
+def check_numbers(batch_size: int, prefetch: int, num_threads: int | str) -> None:
+    """Check what is counted.
+
+    Raises:
+        OptionError: One is out of its range.
+    """
+    if batch_size < 1 or prefetch < 0:
+        raise OptionError(f"batch_size={batch_size}, prefetch={prefetch}: expected at least 1 and at least 0")
+    if num_threads != "auto" and (isinstance(num_threads, str) or num_threads < 1):
+        raise OptionError(f"num_threads={num_threads}: expected at least 1, or 'auto'")
+
+
+def compiled_and_functions(
+    transforms: Sequence[Transform | Callable[[Any], Any]],
+) -> tuple[list[Transform], list[Callable[[Any], Any]]]:
+    """Return transforms that are carried out by compiled code, and the functions after them.
+
+    Raises:
+        OptionError: One is neither, or a function comes before a transform.
+    """
+    compiled = [t for t in transforms if isinstance(t, Transform)]
+    functions = [t for t in transforms if not isinstance(t, Transform)]
+    for t in functions:
+        if isinstance(t, type) and issubclass(t, Transform):
+            raise OptionError(f"transforms: {t.__name__} is the class. Make one of it: {t.__name__}(...)")
+        if not callable(t):
+            raise OptionError(f"transforms: {t!r} is neither of lmdbloader.transforms nor a function")
+    if list(transforms) != compiled + functions:
+        raise OptionError("transforms: functions are called with whole batches, after all others. Move them last.")
+    return compiled, functions
+
+
+def is_channels_last(memory_format: torch.memory_format) -> bool:
+    """Return whether images lie as (H, W, C) in memory.
+
+    Raises:
+        OptionError: It is a layout that images cannot have.
+    """
+    if memory_format not in (torch.contiguous_format, torch.channels_last):
+        raise OptionError(f"memory_format={memory_format}: expected torch.contiguous_format or torch.channels_last")
+    return memory_format == torch.channels_last
+
+
+def resolve_shard(shard: Shard) -> tuple[int, int]:
+    """Return (rank, world_size).
+
+    Raises:
+        OptionError: There is no such rank, or torch.distributed does not know yet.
+    """
+    if shard is None:
+        return 0, 1
+    if shard != "auto":
+        rank, world_size = shard
+        if not 0 <= rank < world_size:
+            raise OptionError(f"shard={shard}: expected (rank, world_size) with a rank from 0 to world_size - 1")
+        return rank, world_size
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise OptionError(
+            "shard='auto': this is one of several processes (WORLD_SIZE is set), but torch.distributed is not "
+            "initialised yet. Call torch.distributed.init_process_group first, or give shard=(rank, world_size)."
+        )
+    return 0, 1

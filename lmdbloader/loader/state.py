@@ -1,0 +1,191 @@
+"""Where a Loader is in its epochs: noted while batches are handed out, and as plain values that can be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.codecs import checksum
+from lmdbloader.dataset import LMDBDataset
+from lmdbloader.errors import OptionError
+from lmdbloader.sampling import Order, QuasiRandom
+from lmdbloader.store import Damage
+
+I64 = npt.NDArray[np.int64]
+STATE_VERSION = 1
+_KINDS = {
+    "version": Integral, "epoch": Integral, "position": Integral, "length": Integral, "seed": Integral, "order": str,
+    "content_digest": str,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Place:
+    """How far an iteration has come.
+
+    Attributes:
+        epoch: Its epoch.
+        start: Position in the epoch's order at which it began.
+        num_steps: Steps of all ranks together since then.
+        is_ended: Whether its iterator gives no more: it came to the end, failed, was closed or deleted.
+        is_complete: Whether it came to the end.
+    """
+
+    epoch: int
+    start: int
+    num_steps: int = 0
+    is_ended: bool = False
+    is_complete: bool = False
+
+
+class Batches(Iterator[Any]):
+    """The iterator that a loop gets: batches, each noted as given at the moment when the loop gets it.
+
+    It keeps no batch, so that the memory of one that the loop lets go is free for the next.
+    """
+
+    __slots__ = ("_items", "_note", "place")
+
+    def __init__(self, items: Iterator[Any], place: Place, note: Callable[[Damage], None]) -> None:
+        """Hand out.
+
+        Args:
+            items: Gives (number of steps with this one, batch or None, what was left out of it).
+            place: Kept up to date.
+            note: Gets what was left out.
+        """
+        self._items, self.place, self._note = items, place, note
+
+    def __next__(self) -> Any:
+        """Return the next batch."""
+        if self.place.is_ended:
+            raise StopIteration
+        try:
+            while True:
+                self.place.num_steps, batch, damaged = next(self._items)
+                for one in damaged:
+                    self._note(one)
+                if batch is not None:
+                    return batch
+        except StopIteration:
+            self.place.is_ended = self.place.is_complete = True
+            raise
+        except BaseException:
+            self.place.is_ended = True
+            raise
+
+    def close(self) -> None:
+        """Give no more, and let the threads skip what they have not begun."""
+        self.place.is_ended = True
+        close = getattr(self._items, "close", None)
+        if close is not None:
+            close()
+
+    def __del__(self) -> None:
+        self.place.is_ended = True
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What an epoch's order follows from, beside its number; a position means nothing in another one.
+
+    Attributes:
+        length: Samples in the order.
+        seed: Of the order and of the random choices.
+        order: Its kind, and what it depends on beside the seed.
+        content_digest: Of the dataset and, for a view, of its rows.
+    """
+
+    length: int
+    seed: int
+    order: str
+    content_digest: str
+
+    def state(self, epoch: int, position: int) -> dict[str, Any]:
+        """Return whole numbers and text that say where a loader is."""
+        return {
+            "version": STATE_VERSION, "epoch": epoch, "position": position, "length": self.length, "seed": self.seed,
+            "order": self.order, "content_digest": self.content_digest,
+        }  # fmt: skip
+
+    def place(self, state: Any) -> tuple[int, int]:
+        """Return the epoch and the position that a state says.
+
+        Raises:
+            OptionError: It is no state, of a newer release, or of another dataset, order or seed.
+        """
+        version = state.get("version") if isinstance(state, dict) else None
+        if not _is(version, Integral):
+            raise OptionError(f"load_state_dict({_shown(state)}): expected what a Loader's state_dict() returned")
+        if version != STATE_VERSION:
+            raise OptionError(
+                f"load_state_dict: the state has version {version}; this release reads {STATE_VERSION}. Use the "
+                "release that saved it."
+            )
+        for name, kind in _KINDS.items():
+            if not _is(state.get(name), kind):
+                expected = "text" if kind is str else "a whole number"
+                raise OptionError(f"load_state_dict: {name!r} is {_shown(state.get(name))}; expected {expected}")
+        for name, what in _MUST_AGREE.items():
+            if state[name] != getattr(self, name):
+                raise OptionError(
+                    f"load_state_dict: the state is of {what}: its {name} is {state[name]!r}, this loader's is "
+                    f"{getattr(self, name)!r}. A position means nothing there; use the same, or set_epoch("
+                    f"{state['epoch']}) to begin that epoch."
+                )
+        epoch, position = int(state["epoch"]), int(state["position"])
+        if not 0 <= epoch < 2**63 or not 0 <= position <= self.length:
+            raise OptionError(
+                f"load_state_dict: epoch {epoch} and position {position}; expected an epoch from 0 on and a position "
+                f"from 0 to {self.length}"
+            )
+        return epoch, position
+
+
+_MUST_AGREE = {
+    "content_digest": "another dataset, or of other samples of it",
+    "length": "another number of samples",
+    "order": "another order",
+    "seed": "another seed",
+}
+
+
+def identity(dataset: LMDBDataset, order: Order, seed: int, extents: tuple[I64, I64]) -> Identity:
+    """Return what the orders of a loader follow from.
+
+    Args:
+        dataset: What is read.
+        order: Which kind.
+        seed: Of the loader.
+        extents: Where samples lie in the file, and how long they are, (n,) each.
+    """
+    everything = np.arange(len(dataset), dtype=np.int64)
+    rows = dataset.rows_of(everything)
+    digest = dataset.reader.manifest.content_digest
+    if len(rows) != len(dataset.reader) or (rows != everything).any():
+        digest += f", rows {_digest(rows)}"
+    if order in ("random", "sequential"):
+        return Identity(len(dataset), seed, str(order), digest)
+    # Blocks and windows follow from where samples lie and how long they are, which another copy may have otherwise.
+    sizes = order if isinstance(order, QuasiRandom) else QuasiRandom()
+    text = f"quasi_random({sizes.block_nbytes}, {sizes.window_nbytes}), stored {_digest(*extents)}"
+    return Identity(len(dataset), seed, text, digest)
+
+
+def _digest(*columns: I64) -> str:
+    data = b"".join(np.ascontiguousarray(column, "<i8").tobytes() for column in columns)
+    return f"xxh64:{checksum(data):016x}"
+
+
+def _is(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
