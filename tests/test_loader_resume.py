@@ -1,0 +1,459 @@
+"""Going on in the middle of an epoch: the same samples with the same augmentations, whatever else has changed."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader, ProgressiveResize, QuasiRandom
+from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.store import Readahead
+from lmdbloader.transforms import BatchFunction, RandomCrop, RandomDihedral
+
+COUNT = 83
+ORDERS = ("random", "quasi_random", "sequential", QuasiRandom(2000, 9000))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("resume") / "d.lmdb"
+    rng = np.random.default_rng(0)
+    pictures = (rng.integers(0, 256, (16, 16, 3)).astype(np.uint8) for _ in range(COUNT))
+    lmdbloader.write(({"image": image, "number": i} for i, image in enumerate(pictures)), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ds(path: Path) -> LMDBDataset:
+    return LMDBDataset(path)
+
+
+def make(ds: LMDBDataset, batch_size: int = 4, **options: Any) -> Loader:
+    return Loader(ds, batch_size, **{"seed": 3, "transforms": [RandomCrop(8), RandomDihedral()], **options})
+
+
+def through_files(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state after torch.save and JSON."""
+    memory = io.BytesIO()
+    torch.save({"loader": state}, memory)
+    memory.seek(0)
+    loaded = torch.load(memory, weights_only=True)["loader"]
+    assert loaded == state == json.loads(json.dumps(state))
+    return json.loads(json.dumps(loaded))  # type: ignore[no-any-return]
+
+
+def numbers(batches: Any) -> list[list[int]]:
+    return [batch.number.tolist() for batch in batches]
+
+
+def assert_same(found: list[Any], expected: list[Any]) -> None:
+    assert numbers(found) == numbers(expected)
+    assert all(torch.equal(a.image, b.image) for a, b in zip(found, expected, strict=True))
+
+
+def images(batches: Any) -> dict[int, torch.Tensor]:
+    return {n: image for batch in batches for n, image in zip(batch.number.tolist(), batch.image, strict=True)}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"pad": True}, {"io": "pread", "prefetch": 0}])
+def test_the_same_settings_give_the_very_same_batches(ds: LMDBDataset, order: Any, options: dict[str, Any]) -> None:
+    whole = make(ds, order=order, **options)
+    epochs = [list(whole), list(whole)]
+    for taken in (0, 1, 5, len(whole) - 1, len(whole)):
+        loader = make(ds, order=order, **options)
+        for number, batch in enumerate(loader if taken else ()):
+            assert torch.equal(batch.image, epochs[0][number].image)
+            if number + 1 == taken:
+                break
+        other = make(ds, order=order, **options)
+        other.load_state_dict(through_files(loader.state_dict()))
+        assert other.state_dict() == loader.state_dict()
+        assert len(other) == len(whole)
+        assert_same(list(other), epochs[0][taken:])
+        assert_same(list(other), epochs[1])
+
+
+SETTINGS = st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(1, 2), st.sampled_from(["short", "pad"]))
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(SETTINGS, st.integers(0, 5)), min_size=1, max_size=4), SETTINGS, st.sampled_from(ORDERS))
+def test_batch_size_threads_and_ranks_may_change_at_every_interruption(
+    path: Path, runs: list[Any], last: Any, order: Any
+) -> None:
+    ds = LMDBDataset(path)
+
+    def ranks(how: Any, state: dict[str, Any] | None) -> list[Loader]:
+        batch_size, world_size, num_threads, end = how
+        found = [
+            make(ds, batch_size, order=order, shard=(rank, world_size), num_threads=num_threads, pad=end == "pad")
+            for rank in range(world_size)
+        ]
+        for loader in found:
+            if state is not None:
+                loader.load_state_dict(state)
+        return found
+
+    expected = images(make(ds, 64, order=order))
+    state = None
+    seen: dict[int, torch.Tensor] = {}
+    again = 0
+    for how, steps in runs:
+        loaders = ranks(how, state)
+        iterators = [iter(loader) for loader in loaders]
+        left = COUNT if state is None else COUNT - state["position"]
+        for _ in range(min(steps, -(-left // (how[0] * how[1])))):
+            batches = [next(iterator, None) for iterator in iterators]
+            given_out = images(batch for batch in batches if batch is not None)
+            again += len(given_out.keys() & seen.keys())
+            seen |= given_out
+        states = [loader.state_dict() for loader in loaders]
+        state = states[0]
+        assert state["epoch"] == 0
+        if state["position"] < COUNT:  # in the last step some ranks may be through
+            assert all(one == state for one in states)
+    rest = [list(loader) for loader in ranks(last, state)]
+    last_images = images(batch for rank in rest for batch in rank)
+    again += len(last_images.keys() & seen.keys())
+    seen |= last_images
+    assert seen.keys() == expected.keys()
+    assert all(torch.equal(image, expected[n]) for n, image in seen.items())
+    assert again < 4 * (len(runs) + 1)
+    assert again == 0 or "pad" in [how[3] for how, _ in runs] + [last[3]]
+
+
+def test_batches_that_were_read_ahead_do_not_count(ds: LMDBDataset) -> None:
+    loader = make(ds, 1, prefetch=8, num_threads=2)  # 64 batches are read at once
+    batches = iter(loader)
+    positions = [(next(batches), loader.state_dict()["position"])[1] for _ in range(5)]
+    assert positions == [1, 2, 3, 4, 5]
+
+
+def test_after_the_last_batch_nothing_is_left_and_after_the_end_the_next_epoch_begins(ds: LMDBDataset) -> None:
+    loader, other = make(ds), make(ds)
+    expected = [list(make(ds)), [b for loader in [make(ds)] for _ in (list(loader),) for b in loader]]
+    batches = iter(loader)
+    for _ in range(len(loader)):
+        next(batches)
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (0, COUNT)
+    other.load_state_dict(state)
+    assert list(other) == []
+    assert_same(list(other), expected[1])
+    assert next(batches, None) is None
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (1, 0)
+    other.load_state_dict(state)
+    assert_same(list(other), expected[1])
+
+
+def test_set_epoch_keeps_the_place_in_the_restored_epoch_only(ds: LMDBDataset) -> None:
+    loader = make(ds)
+    list(loader)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (1, 4)
+    rest = numbers(batches)
+    other = make(ds)
+    other.load_state_dict(state)
+    other.set_epoch(1)
+    assert other.state_dict() == state
+    assert numbers(other) == rest
+    other.load_state_dict(state)
+    other.set_epoch(5)
+    assert (other.state_dict()["epoch"], other.state_dict()["position"]) == (5, 0)
+    other.set_epoch(1)
+    assert len(numbers(other)) == len(loader)
+
+
+def test_leaving_the_loop_means_the_next_epoch_but_its_place_can_be_saved(ds: LMDBDataset) -> None:
+    loader = make(ds)
+    epochs = [numbers(make(ds)), None]
+    for _ in loader:
+        break
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (0, 4)
+    epochs[1] = numbers(loader)
+    fresh = make(ds)
+    fresh.set_epoch(1)
+    assert numbers(fresh) == epochs[1]
+    loader.load_state_dict(state)
+    assert numbers(loader) == epochs[0][1:]
+    for _ in loader:
+        break
+    loader.set_epoch(2)  # what was left is given up
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (2, 0)
+    loader.set_epoch(2)
+    assert len(numbers(loader)) == len(loader)
+
+
+def test_set_epoch_within_the_loop_is_about_the_next_iteration(ds: LMDBDataset) -> None:
+    loader = make(ds)
+    for number, _ in enumerate(loader):
+        loader.set_epoch(7)
+        assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, min(4 * number + 4, COUNT))
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (7, 0)
+
+
+def test_of_two_iterators_the_one_that_was_made_last_tells(ds: LMDBDataset) -> None:
+    loader = make(ds)
+    first, second = iter(loader), iter(loader)
+    for _ in range(3):
+        next(first)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 0)
+    next(second)
+    next(first)
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (1, 4)
+    # Restoring leaves both alone, and neither moves what was restored.
+    loader.load_state_dict({**state, "position": 40})
+    assert len(numbers(first)) == len(loader) - 4
+    assert len(numbers(second)) == len(loader) - 1
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 40)
+    assert len(numbers(loader)) == 11
+
+
+def test_an_error_leaves_the_place_before_it(ds: LMDBDataset) -> None:
+    fails = [True]
+
+    def function(batch: Any) -> Any:
+        if fails[0] and 17 in batch.number.tolist():
+            raise ZeroDivisionError
+        return batch
+
+    expected = numbers(make(ds, transforms=[]))
+    loader = make(ds, transforms=[function])
+    seen = []
+    batches = iter(loader)
+    with pytest.raises(ZeroDivisionError):
+        for batch in batches:
+            seen.append(batch.number.tolist())
+    assert next(batches, None) is None
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (0, 4 * len(seen))
+    fails[0] = False
+    loader.load_state_dict(state)
+    assert seen + numbers(loader) == expected
+
+
+def test_a_closed_iterator_gives_no_more_and_is_not_complete(ds: LMDBDataset) -> None:
+    loader = make(ds)
+    batches: Any = iter(loader)
+    next(batches)
+    batches.close()
+    assert next(batches, None) is None
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, 4)
+
+
+def test_functions_draw_the_same_numbers_again(ds: LMDBDataset) -> None:
+    class Noise(BatchFunction):
+        def apply(self, batch: Any, random: np.random.Generator) -> Any:
+            return batch._replace(image=batch.image + torch.from_numpy(random.integers(0, 9, batch.image.shape)))
+
+    whole = list(make(ds, transforms=[Noise()]))
+    loader = make(ds, transforms=[Noise()])
+    for number, _ in enumerate(loader):
+        if number == 6:
+            break
+    other = make(ds, transforms=[Noise()])
+    other.load_state_dict(loader.state_dict())
+    assert_same(list(other), whole[7:])
+
+
+def test_pickles_and_copies_go_on_at_the_same_place(ds: LMDBDataset) -> None:
+    loader = make(ds, num_threads=1, pad=True, on_corrupt="skip")
+    batches = iter(loader)
+    next(batches), next(batches)
+    others = [pickle.loads(pickle.dumps(loader)), copy.deepcopy(loader), copy.copy(loader)]
+    restored = make(ds, num_threads=1)
+    restored.load_state_dict(loader.state_dict())
+    others.append(pickle.loads(pickle.dumps(restored)))
+    rest = list(batches)
+    for other in others:
+        assert_same(list(other), rest)
+
+
+def test_sizes_of_the_restored_epoch_are_those_of_the_schedule(ds: LMDBDataset) -> None:
+    schedule = ProgressiveResize(4, initial_scale=0.5, delay_fraction=0.25, finetune_fraction=0.5, size_increment=1)
+    transforms = [RandomCrop(12)]
+    whole = make(ds, transforms=transforms, resolution=schedule)
+    sizes = [next(iter(whole)).image.shape[-1] for _ in range(4)]
+    assert len(set(sizes)) > 1
+    for epoch in range(4):
+        loader = make(ds, transforms=transforms, resolution=schedule)
+        loader.set_epoch(epoch)
+        for _ in loader:
+            break
+        other = make(ds, transforms=transforms, resolution=schedule)
+        other.load_state_dict(loader.state_dict())
+        assert {batch.image.shape[-1] for batch in other} == {sizes[epoch]}
+        other.load_state_dict(loader.state_dict())
+        other.set_resolution(5)
+        assert {batch.image.shape[-1] for batch in other} == {5}
+
+
+def test_the_seed_may_be_any(ds: LMDBDataset) -> None:
+    loader = make(ds, seed=2**64 - 1)
+    next(iter(loader))
+    other = make(ds, seed=2**64 - 1)
+    other.load_state_dict(through_files(loader.state_dict()))
+    assert len(numbers(other)) == len(loader) - 1
+
+
+def test_an_empty_dataset_has_a_place_too(ds: LMDBDataset) -> None:
+    loader = make(ds[:0], transforms=[])
+    loader.load_state_dict(through_files(loader.state_dict()))
+    assert list(loader) == []
+    assert loader.state_dict()["epoch"] == 1
+
+
+def test_states_of_something_else_are_refused_by_name(ds: LMDBDataset, tmp_path: Path) -> None:
+    state = make(ds).state_dict()
+    lmdbloader.write(
+        ({"image": np.zeros((16, 16, 3), np.uint8), "number": i} for i in range(COUNT)), tmp_path / "other"
+    )
+    even, odd = ds[: COUNT // 2], ds[COUNT // 2 : COUNT // 2 * 2]
+    fewer = LMDBDataset(ds.path, fields=["number"])
+    for loader, message in (
+        (make(LMDBDataset(tmp_path / "other")), "another dataset.*content_digest is 'blake2b:"),
+        (make(ds[:50]), "another dataset, or of other samples of it"),
+        (make(ds, seed=4), "another seed: its seed is 3, this loader's is 4"),
+        (make(ds, order="sequential"), "another order: its order is 'random', this loader's is 'sequential'"),
+        (make(ds, order="quasi_random"), r"another order.*'quasi_random\(4194304, 134217728\), stored xxh64:"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            loader.load_state_dict(state)
+        assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, 0)
+    with pytest.raises(OptionError, match="other samples"):
+        make(even).load_state_dict(make(odd).state_dict())
+    # Blocks follow from the bytes of the fields that are read.
+    with pytest.raises(OptionError, match="another order"):
+        make(fewer, order="quasi_random", transforms=[]).load_state_dict(make(ds, order="quasi_random").state_dict())
+    make(fewer, transforms=[]).load_state_dict(state)
+    make(ds, order=QuasiRandom()).load_state_dict(make(ds, order="quasi_random").state_dict())
+    make(ds.select(range(COUNT))).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "version 2; this release reads 1"),
+        ({"version": None}, "expected what a Loader's state_dict"),
+        ({"version": True}, "expected what a Loader's state_dict"),
+        ({"epoch": "3"}, "'epoch' is '3'; expected a whole number"),
+        ({"epoch": -1}, "epoch -1"),
+        ({"epoch": 2**63}, "expected an epoch"),
+        ({"position": 1.0}, "'position' is 1.0; expected a whole number"),
+        ({"position": -1}, "position -1"),
+        ({"position": COUNT + 1}, f"position {COUNT + 1}; expected .* from 0 to {COUNT}"),
+        ({"position": True}, "'position' is True"),
+        ({"length": COUNT + 1}, "another number of samples: its length is 84, this loader's is 83"),
+        ({"seed": None}, "'seed' is None; expected a whole number"),
+        ({"order": 5}, "'order' is 5; expected text"),
+        ({"content_digest": b"x"}, "'content_digest' is b'x'; expected text"),
+        ({"content_digest": "x"}, "another dataset"),
+    ],
+)
+def test_states_that_are_none_are_refused_and_change_nothing(
+    ds: LMDBDataset, change: dict[str, Any], message: str
+) -> None:
+    loader = make(ds)
+    loader.set_epoch(2)
+    state = loader.state_dict()
+    with pytest.raises(OptionError, match=message):
+        loader.load_state_dict({**state, "epoch": 5, **change})
+    assert loader.state_dict() == state
+
+
+@pytest.mark.parametrize("state", [None, {}, [], "x", 3, {"epoch": 1}, {"version": "1"}])
+def test_anything_else_is_no_state(ds: LMDBDataset, state: Any) -> None:
+    with pytest.raises(OptionError, match="load_state_dict"):
+        make(ds).load_state_dict(state)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@pytest.fixture(scope="module")
+def loader(ds: LMDBDataset) -> Loader:
+    return make(ds, transforms=[])
+
+
+@given(st.data())
+def test_mutated_states_are_refused_or_mean_a_place(loader: Loader, data: st.DataObject) -> None:
+    loader.set_epoch(0)
+    state = loader.state_dict()
+    for name in data.draw(st.sets(st.sampled_from(sorted(state)), max_size=2)):
+        state[name] = data.draw(JSON | st.integers(0, COUNT))
+    try:
+        loader.load_state_dict(state)
+    except OptionError:
+        return
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (state["epoch"], state["position"])
+    assert 0 <= state["position"] <= COUNT
+
+
+def test_restoring_reads_nothing_that_was_given(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    def function(batch: Any) -> Any:
+        read.extend(batch.number.tolist())
+        return batch
+
+    asked: list[int] = []
+    is_resident = Readahead.is_resident
+    monkeypatch.setattr(Readahead, "is_resident", lambda self, rows: (asked.extend(rows), is_resident(self, rows))[1])
+    for order in ORDERS:
+        loader = make(ds, order=order, transforms=[function])
+        whole = [n for batch in numbers(loader) for n in batch]
+        loader.load_state_dict({**loader.state_dict(), "epoch": 0, "position": 60})
+        read.clear()
+        asked.clear()
+        assert [n for batch in numbers(loader) for n in batch] == whole[60:]
+        assert sorted(read) == sorted(whole[60:])
+        assert set(asked) <= set(whole[60:])
+
+
+def test_the_batches_of_all_ranks_are_equally_many_with_pad(ds: LMDBDataset) -> None:
+    few = ds[:9]
+    loaders = [make(few, 4, shard=(rank, 2), pad=True) for rank in range(2)]
+    found = [list(loader) for loader in loaders]
+    assert [[len(batch.number) for batch in rank] for rank in found] == [[4, 1], [4, 1]]
+    order = [n for batch in numbers(make(few, 9)) for n in batch]
+    assert numbers(found[1])[1] == order[:1]
+    seen = images(make(few, 9))
+    assert all(torch.equal(image, seen[n]) for rank in found for n, image in images(rank).items())
+    tiny = [list(make(ds[:2], 4, shard=(rank, 5), pad=True)) for rank in range(5)]
+    assert [len(numbers(rank)[0]) for rank in tiny] == [1] * 5
+    with pytest.raises(OptionError, match="Choose one"):
+        make(ds, pad=True, drop_last=True)
+
+
+def test_damage_in_the_rest_is_met_there(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(batch: Any) -> Any:
+        if 5 in batch.number.tolist():
+            raise CorruptError("mine")
+        return batch
+
+    loader = make(ds, order="sequential", transforms=[function])
+    loader.load_state_dict({**loader.state_dict(), "position": 8})
+    assert numbers(loader)[0] == [8, 9, 10, 11]
+    with pytest.raises(CorruptError, match="mine"):
+        list(loader)
