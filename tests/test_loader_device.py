@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections import namedtuple
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import lmdbloader
 from lmdbloader.loader.device import apply, on_device, usable_device
 
 Pair = namedtuple("Pair", ["lr", "names"])
@@ -140,3 +143,11 @@ def test_the_cpu_needs_no_copies() -> None:
     assert usable_device(None) is None
     assert usable_device("cpu") is None
     assert usable_device("meta") == torch.device("meta")
+
+
+def test_the_batch_that_is_copied_ahead_does_not_count_as_given(cuda: FakeCuda, tmp_path: Path) -> None:
+    lmdbloader.write(({"n": i, "image": np.zeros((4, 4, 3), np.uint8)} for i in range(10)), tmp_path / "d")
+    loader = lmdbloader.Loader(lmdbloader.LMDBDataset(tmp_path / "d"), 3)
+    loader._device = torch.device("cpu")  # whose copies the fake counts
+    found = [(len(batch.n), cuda.started, loader.state_dict()["position"]) for batch in loader]
+    assert found == [(3, 2, 3), (3, 3, 6), (3, 4, 9), (1, 4, 10)]

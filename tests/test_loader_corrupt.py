@@ -1,0 +1,235 @@
+"""`on_corrupt="skip"`: batches without their damaged samples, which are listed; everything else is as it would be."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.transforms import MixUp, RandomCrop, RandomDihedral, ToDtype
+
+COUNT = 60
+TRANSFORMS = [RandomCrop(8), RandomDihedral()]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("corrupt") / "d.lmdb"
+    rng = np.random.default_rng(0)
+    samples = (
+        {
+            "image": rng.integers(0, 256, (16, 16, 3)).astype(np.uint8),
+            "label": i % 3,
+            "number": i,
+            "raw": bytes([i] * 50),
+            "values": np.full(20, i, np.float32),
+            "facts": {"a": [i] * 20},
+        }
+        for i in range(COUNT)
+    )
+    lmdbloader.write(samples, path)
+    return path
+
+
+def damaged(path: Path, into: Path, *, field: str = "image", samples: Sequence[int]) -> LMDBDataset:
+    """Return a copy of a dataset in which a byte of some samples' field is another."""
+    into.mkdir()
+    for file in path.iterdir():
+        (into / file.name).write_bytes(file.read_bytes())
+    offsets = LMDBDataset(path).reader.index.arrays[f"{field}.offset"]
+    with open(into / "data.mdb", "r+b") as data:
+        for sample in samples:
+            data.seek(int(offsets[sample]) + 7)
+            byte = data.read(1)[0]
+            data.seek(-1, os.SEEK_CUR)
+            data.write(bytes([byte ^ 1]))
+    return LMDBDataset(into)
+
+
+def numbers(batches: Any) -> list[list[int]]:
+    return [batch.number.tolist() for batch in batches]
+
+
+def without(batches: list[list[int]], lost: Sequence[int]) -> list[list[int]]:
+    """Return batches without some samples, and without batches of which nothing is left."""
+    return [left for batch in batches if (left := [n for n in batch if n not in lost])]
+
+
+@pytest.mark.parametrize("field", ["image", "raw", "values", "facts"])
+@pytest.mark.parametrize(
+    ("batch_size", "options"),
+    [(1, {}), (7, {}), (60, {}), (7, {"io": "pread"}), (7, {"num_threads": 1, "prefetch": 0}), (7, {"pad": True})],
+)
+def test_batches_come_without_what_is_damaged(
+    path: Path, tmp_path: Path, caplog: Any, field: str, batch_size: int, options: dict[str, Any]
+) -> None:
+    lost = [0, 11, 12, 59]
+    ds = damaged(path, tmp_path / "x", field=field, samples=lost)
+    sound = Loader(LMDBDataset(path), batch_size, transforms=TRANSFORMS, **options)
+    expected = list(sound)
+    pictures = {n: image for batch in expected for n, image in zip(batch.number.tolist(), batch.image, strict=True)}
+    loader = Loader(ds, batch_size, transforms=TRANSFORMS, on_corrupt="skip", **options)
+    found = list(loader)
+    assert numbers(found) == without(numbers(expected), lost)
+    for batch in found:
+        for n, image, raw, values in zip(batch.number.tolist(), batch.image, batch.raw, batch.values, strict=True):
+            assert torch.equal(image, pictures[n])
+            assert (raw, values.tolist()) == (bytes([n] * 50), [n] * 20)
+    assert sorted((d.sample, d.field, d.source) for d in loader.corrupt) == [(n, field, None) for n in lost]
+    assert all(f"field {field!r} of sample {d.sample}: its checksum" in d.reason for d in loader.corrupt)
+    assert [r.levelno for r in caplog.records] == [logging.WARNING] * 4
+    assert all("left out" in r.getMessage() for r in caplog.records)
+    list(loader)  # the same again, which is not said again
+    assert (len(loader.corrupt), len(caplog.records)) == (4, 4)
+
+
+def test_raising_is_the_default_and_other_errors_raise_anyway(path: Path, tmp_path: Path) -> None:
+    ds = damaged(path, tmp_path / "x", samples=[9])
+    with pytest.raises(CorruptError, match="sample 9"):
+        list(Loader(ds, 4))
+
+    def function(batch: Any) -> Any:
+        if 17 in batch.number.tolist():
+            raise ZeroDivisionError
+        return batch
+
+    def corrupt(batch: Any) -> Any:
+        raise CorruptError("of another dataset", sample=3, field="image")
+
+    for broken, error in ((function, ZeroDivisionError), (corrupt, CorruptError)):
+        loader = Loader(ds, 4, order="sequential", transforms=[broken], on_corrupt="skip")
+        with pytest.raises(error):
+            list(loader)
+        assert all(damage.sample == 9 for damage in loader.corrupt)
+    with pytest.raises(OptionError, match="on_corrupt='ignore': expected 'raise' or 'skip'"):
+        Loader(ds, 4, on_corrupt="ignore")  # type: ignore[arg-type]
+
+
+def test_functions_get_the_shorter_batch_and_the_numbers_of_the_whole_one(path: Path, tmp_path: Path) -> None:
+    mix = [ToDtype(torch.float32, scale=True), MixUp(0.5, num_classes=3)]
+    whole = list(Loader(LMDBDataset(path), 10, transforms=mix, order="sequential"))
+    ds = damaged(path, tmp_path / "x", samples=[20, 35])
+    found = list(Loader(ds, 10, transforms=mix, order="sequential", on_corrupt="skip"))
+    assert [len(batch.number) for batch in found] == [10, 10, 9, 9, 10, 10]
+    # Sample 22 still has the one before it, blended with the same share.
+    assert torch.equal(found[2].image[1:], whole[2].image[2:])
+    assert torch.equal(found[3].image[6:], whole[3].image[7:])
+    assert torch.equal(found[2].label[1:], whole[2].label[2:])
+    assert torch.equal(found[0].image, whole[0].image)
+
+
+def test_a_datasets_own_transform_sees_sound_samples_only(path: Path, tmp_path: Path) -> None:
+    class Mine(LMDBDataset):
+        def transform(self, sample: Any) -> Any:
+            return {"number": sample.number, "mean": sample.image.float().mean()}
+
+    damaged(path, tmp_path / "x", samples=[3])
+    found = list(Loader(Mine(tmp_path / "x"), 6, order="sequential", on_corrupt="skip"))
+    assert found[0]["number"].tolist() == [0, 1, 2, 4, 5]
+
+
+def test_a_batch_of_nothing_but_damaged_samples_is_left_out(path: Path, tmp_path: Path) -> None:
+    lost = [4, 5, 6, 7, 56, 57, 58, 59]
+    ds = damaged(path, tmp_path / "x", samples=lost)
+    loader = Loader(ds, 4, order="sequential", on_corrupt="skip")
+    found = [(batch.number.tolist(), loader.state_dict()["position"]) for batch in loader]
+    assert [batch for batch, _ in found] == without([list(range(i, i + 4)) for i in range(0, 60, 4)], lost)
+    assert [position for _, position in found] == [4, *range(12, 60, 4)]
+    assert len(found) == len(loader) - 2
+    # At the end of an epoch they are left out too, and listed.
+    assert len(loader.corrupt) == 8
+    assert loader.state_dict()["epoch"] == 1
+    everything = damaged(path, tmp_path / "y", samples=range(COUNT))
+    loader = Loader(everything, 7, on_corrupt="skip")
+    assert list(loader) == []
+    assert len(loader.corrupt) == COUNT
+
+
+@pytest.mark.parametrize("options", [{"drop_last": True}, {"pad": True}, {}])
+def test_ranks_that_were_promised_as_many_batches_hear_of_one_that_is_lost(
+    path: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    ds = damaged(path, tmp_path / "x", samples=[4, 5, 6, 7, 21])
+    ranks = [Loader(ds, 4, order="sequential", shard=(r, 2), on_corrupt="skip", **options) for r in range(2)]
+    assert len(numbers(ranks[0])) == len(ranks[0])
+    if options:
+        with pytest.raises(CorruptError, match=r"All 4 samples of a batch are damaged.*every rank has as many"):
+            list(ranks[1])
+    else:
+        assert len(numbers(ranks[1])) == len(ranks[1]) - 1
+    # One process alone waits for nobody.
+    assert len(numbers(Loader(ds, 4, order="sequential", on_corrupt="skip", **options))) == 14
+
+
+def test_a_restored_epoch_skips_the_same(path: Path, tmp_path: Path) -> None:
+    ds = damaged(path, tmp_path / "x", samples=[4, 30, 31, 32])
+    expected = numbers(Loader(ds, 5, on_corrupt="skip", seed=2))
+    for taken in range(len(expected) + 1):
+        loader = Loader(ds, 5, on_corrupt="skip", seed=2)
+        batches = iter(loader)
+        for _ in range(taken):
+            next(batches)
+        other = pickle.loads(pickle.dumps(loader))
+        assert other.corrupt == ()
+        assert numbers(other) == expected[taken:]
+
+
+def test_samples_of_a_view_are_named_as_the_dataset_names_them(path: Path, tmp_path: Path) -> None:
+    ds = damaged(path, tmp_path / "x", samples=[40])
+    loader = Loader(ds[30:50], 8, on_corrupt="skip")
+    assert sorted(n for batch in numbers(loader) for n in batch) == [*range(30, 40), *range(41, 50)]
+    assert [damage.sample for damage in loader.corrupt] == [40]
+    assert lmdbloader.verify(ds.path).damaged[0].sample == 40
+
+
+def test_sources_are_named_and_files_that_pillow_decodes_are_skipped_too(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    rng = np.random.default_rng(0)
+    for i in range(6):
+        picture = Image.fromarray(rng.integers(0, 256, (32, 32, 3)).astype(np.uint8))
+        picture.save(tmp_path / "src" / f"{i}.jpg")
+    for mode in ("original", "raw"):
+        lmdbloader.convert(tmp_path / "src", tmp_path / mode, write_mode=mode, workers=1)
+        ds = damaged(tmp_path / mode, tmp_path / f"{mode}x", samples=[2])
+        loader = Loader(ds, 3, order="sequential", on_corrupt="skip")
+        assert [len(batch[0]) for batch in loader] == [2, 3]
+        assert [damage.source for damage in loader.corrupt] == ["2.jpg"]
+
+
+def test_a_file_that_is_cut_short_while_it_is_read_loses_its_end_only(path: Path, tmp_path: Path) -> None:
+    damaged(path, tmp_path / "x", samples=[])
+    ds = LMDBDataset(tmp_path / "x", fields=["image", "number"])
+    loader = Loader(ds, 4, order="sequential", io="pread", num_threads=1, on_corrupt="skip")
+    end = int(ds.reader.index.arrays["image.offset"][41])
+    os.truncate(tmp_path / "x" / "data.mdb", end)
+    seen = [n for batch in numbers(loader) for n in batch]
+    assert seen == list(range(41))
+    assert sorted([*seen, *(damage.sample for damage in loader.corrupt)]) == list(range(COUNT))
+    assert all("lie outside of the file" in damage.reason for damage in loader.corrupt)
+
+
+def test_sound_datasets_are_read_once(path: Path) -> None:
+    loader = Loader(LMDBDataset(path), 4, on_corrupt="skip")
+    read = []
+    pipeline = loader._source.pipeline
+    original = pipeline.read
+    pipeline.read = lambda rows, *rest: (read.extend(rows.tolist()), original(rows, *rest))[1]  # type: ignore[method-assign]
+    assert len(list(loader)) == 15
+    assert sorted(read) == list(range(COUNT))
+    assert loader.corrupt == ()
+
+
+def test_benchmark_measures_what_is_left(path: Path, tmp_path: Path) -> None:
+    ds = damaged(path, tmp_path / "x", samples=[4, 5, 6, 7])
+    assert Loader(ds, 4, order="sequential", on_corrupt="skip").benchmark(0.05).samples_per_s > 0
