@@ -178,6 +178,15 @@ def parse_description(data: bytes, path: str) -> Description:
         raise FormatError(f"{where} does not read ({error!r})") from error
 
 
+def is_signed(data: bytes) -> bool:
+    """Return whether a manifest, of whatever format and version, has the digest of what it says."""
+    try:
+        body = json.loads(data.decode("utf-8"))
+        return isinstance(body, dict) and "manifest_digest" in body and body.pop("manifest_digest") == _digest_of(body)
+    except (ValueError, RecursionError):
+        return False
+
+
 def _signed(body: dict[str, Any], key: str) -> bytes:
     """Return a JSON object's text with the digest of everything in it as its last key."""
     text = json.dumps({**body, key: _digest_of(body)}, indent=1, ensure_ascii=False) + "\n"

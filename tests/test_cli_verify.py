@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +43,8 @@ def test_damaged_samples_are_named_with_their_files(dataset: Path, capsys: Captu
     assert len(set(files)) == 2
     assert main(["verify", str(dataset), "--quiet"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].startswith(f"{dataset}: DAMAGED: 2 of 48 samples, ")
+    assert lines[-2] == f"{dataset}: DAMAGED: 2 of 48 samples, 1 problems of the dataset as a whole"
+    assert lines[-1].startswith(f"`lmdbloader repair {dataset} OUT` writes the samples that are sound")
     for sample, field, source in ((3, "lr", files[0]), (41, "hr", files[1]), (41, "lr", files[2])):
         (line,) = [line for line in lines if line.startswith(f"sample {sample}, field {field}, from {source}: ")]
         assert "its checksum does not match" in line
@@ -56,26 +56,31 @@ def test_damage_outside_of_the_pixels_is_found(dataset: Path, capsys: Capture) -
     index[len(index) // 2] ^= 1
     index.tofile(dataset / "index.arrow")
     assert main(["verify", str(dataset)]) == 1
-    assert "index.arrow: its digest is" in capsys.readouterr().err
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{dataset}: index.arrow: its digest is")
+    assert lines[-1] == f"`lmdbloader repair {dataset}` makes index.arrow anew from data.mdb."
 
 
-@pytest.mark.parametrize("what", ["missing", "empty", "file", "cut"])
-def test_what_is_no_dataset(dataset: Path, tmp_path: Path, capsys: Capture, what: str) -> None:
+@pytest.mark.parametrize("name", ["data.mdb", "manifest.json"])
+def test_files_cut_short_are_named(dataset: Path, capsys: Capture, name: str) -> None:
+    (dataset / name).write_bytes((dataset / name).read_bytes()[:-300])
+    assert main(["verify", str(dataset)]) == 1
+    text = capsys.readouterr()
+    assert text.out.startswith(f"{dataset}: {name}: ") and text.err == ""
+
+
+@pytest.mark.parametrize("what", ["missing", "empty", "file"])
+def test_what_is_no_dataset(tmp_path: Path, capsys: Capture, what: str) -> None:
     path = tmp_path / "other"
     messages = {
         "missing": "there is no such folder",
         "empty": "has no manifest.json",
         "file": "is a file, not a dataset folder",
-        "cut": "it is cut short",
     }
     if what == "empty":
         path.mkdir()
     elif what == "file":
         path.touch()
-    elif what == "cut":
-        shutil.copytree(dataset, path)
-        data = (path / "data.mdb").read_bytes()
-        (path / "data.mdb").write_bytes(data[: len(data) // 2])
     assert main(["verify", str(path)]) == 1
     text = capsys.readouterr()
     assert text.out == "" and text.err.startswith("lmdbloader: ") and text.err.count("\n") == 1

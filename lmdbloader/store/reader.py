@@ -25,6 +25,7 @@ from lmdbloader.format import (
     parse_array_type,
 )
 from lmdbloader.images import DecodePolicy, decode_image
+from lmdbloader.manifest import Manifest
 from lmdbloader.store.index import Index
 from lmdbloader.store.opening import IO, DataFile, check_io, open_index, read_manifest, wrong_size
 
@@ -96,6 +97,14 @@ class Reader:
         self._thread = threading.local()
         self._gathered = {f.name: self._gather_arguments(f) for f in self.manifest.fields if f.is_payload}
 
+    @classmethod
+    def of_files(cls, path: Path, manifest: Manifest, file: DataFile, index: Index) -> Reader:
+        """Return a reader of files that are open already; payloads that lie beyond the data file are CorruptErrors."""
+        reader = cls.__new__(cls)
+        reader.path, reader.manifest = path, manifest
+        reader._use(file, index)
+        return reader
+
     def with_io(self, io: IO) -> Reader:
         """Return a reader of the very same files, whatever has their names by now, that reads them as `io` says.
 
@@ -104,13 +113,11 @@ class Reader:
         """
         if check_io(io) == self.io:
             return self
-        other = Reader.__new__(Reader)
-        other.path, other.manifest = self.path, self.manifest
         file = DataFile(self.path / DATA_FILE, io, descriptor=self.descriptor)
         if file.nbytes != self.data_file.nbytes:
             raise wrong_size(self.path / DATA_FILE, file.nbytes, self.data_file.nbytes)
-        other._use(file, Index(self.path, self.manifest, file.nbytes, bytes(self.index.content)))
-        return other
+        index = Index(self.path, self.manifest, file.nbytes, bytes(self.index.content))
+        return Reader.of_files(self.path, self.manifest, file, index)
 
     @property
     def data(self) -> npt.NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""Checks a dataset completely: LMDB's page structure, every record, every payload, and the index against both."""
+"""Checks a dataset completely: every file's digest, LMDB's pages, every record and payload, the index against both."""
 
 from __future__ import annotations
 
@@ -8,28 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import numpy as np
-import pyarrow as pa
 from lmdb.verify import VerifyError
 from lmdb.verify import verify as check_pages
 
+from lmdbloader.codecs import RunningChecksum
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format import (
-    DATA_FILE,
-    PROGRESS_KEY,
-    RECORD_KEY_NBYTES,
-    SCHEMA_KEY,
-    parse_record_key,
-    progress_value,
-    record_schema,
-)
-from lmdbloader.store.index import content_digest, digest_columns
+from lmdbloader.format import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
+from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed
+from lmdbloader.store.comparing import compare_records
+from lmdbloader.store.index import Index, content_digest, digest_columns
+from lmdbloader.store.opening import DataFile, open_index, read_manifest
+from lmdbloader.store.pages import find_description
 from lmdbloader.store.reader import Reader
-from lmdbloader.store.records import decode_block
 
 _ROWS_AT_ONCE = 256
 _READ_AT_ONCE_NBYTES = 64 * 2**20
+_PIECE_NBYTES = 4 * 2**20
+# What is said of one file: a damaged tree has a hundred findings.
+_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +51,18 @@ class Verification:
     """What `verify` found.
 
     Attributes:
-        num_samples: Samples looked at.
+        num_samples: Samples looked at; 0 where the dataset does not open.
         problems: What is wrong with the dataset as a whole, one sentence each.
         damaged: Values that do not read.
+        files: Names of the files that are missing or not as they were written.
+        advice: What can be done about it; empty where nothing is wrong.
     """
 
     num_samples: int
     problems: tuple[str, ...]
     damaged: tuple[Damage, ...]
+    files: tuple[str, ...] = ()
+    advice: str = ""
 
     @property
     def is_sound(self) -> bool:
@@ -70,7 +71,7 @@ class Verification:
 
 
 def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = lambda done: None) -> Verification:
-    """Check a dataset completely.
+    """Check a dataset completely, whatever state it is in.
 
     Args:
         path: Of the dataset.
@@ -79,29 +80,179 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
     Raises:
         FileNotFoundError: There is nothing at `path`.
         FormatError: It is not a finished dataset of this format version.
-        CorruptError: It is so damaged that it does not open; the message says where.
     """
-    reader = Reader(path)
-    problems: list[str] = []
-    damaged = list(_unreadable(reader, progress))
-    if (found := content_digest(digest_columns(reader.index.batch))) != reader.manifest.content_digest:
-        problems.append(f"the content digest is {found}, the manifest says {reader.manifest.content_digest}")
-    # LMDB aborts the process on some damaged pages, so it opens the file only once its structure is known to be sound.
-    structure = _check_structure(Path(reader.path) / DATA_FILE)
-    problems += structure or _compare_records(reader)
-    return Verification(len(reader), tuple(problems), tuple(damaged))
+    found = _Findings(Path(path).absolute())
+    try:
+        manifest = read_manifest(path)
+    except FormatError as error:
+        return _verify_without_manifest(found, error)
+    data, index = _open_data(found, manifest), _open_index(found, manifest)
+    if not data:
+        return found.result(0)
+    digest = _RunningDigest(data)
+    reader = Reader.of_files(found.folder, manifest, data, index) if index else None
+    if reader:
+        found.damaged += _unreadable(reader, progress, digest)
+        if (content := content_digest(digest_columns(reader.index.batch))) != manifest.content_digest:
+            found.problems.append(f"the content digest is {content}, the manifest says {manifest.content_digest}")
+    if DATA_FILE not in found.files:
+        found.add(DATA_FILE, *digest.differences(manifest.data_digest))
+    found.add(DATA_FILE, *_page_problems(found.folder / DATA_FILE))
+    # LMDB aborts the process on some damaged pages, so it opens the file only when nothing speaks against it.
+    if reader and DATA_FILE not in found.files:
+        found.problems += [f"{DATA_FILE}: {difference}" for difference in compare_records(reader)]
+    if found.damaged:
+        found.files.setdefault(DATA_FILE)
+    return found.result(len(reader) if reader else 0)
 
 
-def _unreadable(reader: Reader, progress: Callable[[int], None]) -> Iterator[Damage]:
+class _Findings:
+    """What is found, in the order of the search."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.problems: list[str] = []
+        self.files: dict[str, None] = {}
+        self.damaged: list[Damage] = []
+
+    def add(self, file: str, *texts: str) -> None:
+        """Note what is wrong with a file."""
+        if texts:
+            self.files.setdefault(file)
+        more = [f"and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
+        self.problems += [f"{file}: {text}" for text in [*texts[:_SHOWN], *more]]
+
+    def result(self, num_samples: int, *, has_description: bool = True) -> Verification:
+        """Return all of it."""
+        advice = self._advice(has_description) if self.problems or self.damaged else ""
+        return Verification(num_samples, tuple(self.problems), tuple(self.damaged), tuple(self.files), advice)
+
+    def _advice(self, has_description: bool) -> str:
+        lost = [name for name in (MANIFEST_FILE, INDEX_FILE) if name in self.files]
+        if not (self.folder / DATA_FILE).is_file():
+            return f"Without {DATA_FILE} nothing can be mended. Restore it from a copy, or convert again."
+        if MANIFEST_FILE in lost and not has_description:
+            return (
+                f"{DATA_FILE} does not tell what {MANIFEST_FILE} said, so it cannot be mended. Restore {MANIFEST_FILE} "
+                "from a copy, or convert again."
+            )
+        if DATA_FILE in self.files:
+            return (
+                f"`lmdbloader repair {self.folder} OUT` writes the samples that are sound into a new dataset, OUT, and "
+                "lists the others."
+            )
+        if lost:
+            return f"`lmdbloader repair {self.folder}` makes {' and '.join(lost)} anew from {DATA_FILE}."
+        return "Its files do not agree with each other. Restore all of them from one copy, or convert again."
+
+
+def _verify_without_manifest(found: _Findings, error: FormatError) -> Verification:
+    """Return what can be said of a dataset whose manifest does not read; raise `error` where it is none of ours."""
+    folder = found.folder
+    if not folder.is_dir() or folder.name.endswith(PARTIAL_SUFFIX) or _is_signed(folder / MANIFEST_FILE):
+        raise error
+    is_there = (folder / MANIFEST_FILE).exists()
+    found.add(MANIFEST_FILE, str(error).removeprefix(f"{folder / MANIFEST_FILE}: ") if is_there else "is missing")
+    data = _open_data(found, None)
+    description = find_description(data.descriptor, str(folder)) if data else None
+    if not description and not (folder / INDEX_FILE).exists():
+        raise error
+    if not (folder / INDEX_FILE).is_file():
+        found.add(INDEX_FILE, "is missing")
+    if data:
+        found.add(DATA_FILE, *_page_problems(found.folder / DATA_FILE))
+    return found.result(0, has_description=description is not None)
+
+
+def _is_signed(path: Path) -> bool:
+    """Return whether a manifest says what it was written to say: then its errors are no damage."""
+    try:
+        with open(path, "rb") as file:
+            return is_signed(file.read(MAX_MANIFEST_NBYTES + 1))
+    except OSError:
+        return False
+
+
+def _open_data(found: _Findings, manifest: Manifest | None) -> DataFile | None:
+    try:
+        data = DataFile(found.folder / DATA_FILE, "pread")
+    except FileNotFoundError:
+        found.add(DATA_FILE, "is missing")
+        return None
+    except (IsADirectoryError, FormatError):
+        found.add(DATA_FILE, "is no regular file")
+        return None
+    expected = manifest.sizes.get("data_nbytes") if manifest else data.nbytes
+    if data.nbytes != expected:
+        found.add(DATA_FILE, f"{data.nbytes} bytes, expected {expected}: it is cut short or was changed")
+    return data
+
+
+def _open_index(found: _Findings, manifest: Manifest) -> Index | None:
+    path = found.folder / INDEX_FILE
+    try:
+        content = open_index(path, "pread", manifest.sizes["index_nbytes"])
+        return Index(found.folder, manifest, manifest.sizes["data_nbytes"], content)
+    except FileNotFoundError:
+        found.add(INDEX_FILE, "is missing")
+    except KeyError as error:
+        found.add(INDEX_FILE, f"the manifest does not state {error}")
+    except OSError as error:
+        found.add(INDEX_FILE, first_sentence(error, path))
+    except FormatError as error:
+        found.add(INDEX_FILE, first_sentence(error, path))
+    return None
+
+
+def first_sentence(error: Exception, where: object) -> str:
+    """Return what an error says is wrong, without where and what to do."""
+    return str(error).removeprefix(f"{where}: ").partition(". ")[0]
+
+
+class _RunningDigest:
+    """The digest of data.mdb, read just before others read the same bytes, so that a cold file is read once."""
+
+    def __init__(self, data: DataFile) -> None:
+        self._data = data
+        self._running = RunningChecksum()
+        self._at = 0
+        self._error: OSError | None = None
+
+    def advance(self, to: int) -> None:
+        """Read as far as some offset."""
+        try:
+            while self._at < to and (piece := self._data.read(self._at, _PIECE_NBYTES)):
+                self._running.update(piece)
+                self._at += len(piece)
+        except OSError as error:
+            self._error = error
+
+    def differences(self, expected: str) -> list[str]:
+        """Read the rest; return what is wrong with the file.
+
+        Args:
+            expected: The digest, empty where it is not known.
+        """
+        self.advance(self._data.nbytes)
+        if self._error:
+            return [f"cannot be read behind byte {self._at} ({self._error.strerror})"]
+        if expected and (digest := f"xxh64:{self._running.value:016x}") != expected:
+            return [f"its digest is {digest}, expected {expected}: it was changed after it was written"]
+        return []
+
+
+def _unreadable(reader: Reader, progress: Callable[[int], None], digest: _RunningDigest) -> Iterator[Damage]:
     """Read every payload, many at once; where that fails, one by one to name each damaged one."""
     names = [f.name for f in reader.manifest.fields if f.is_payload]
     for first in range(0, len(reader), _ROWS_AT_ONCE):
         rows = np.arange(first, min(first + _ROWS_AT_ONCE, len(reader)), dtype=np.int64)
         for name in names:
+            starts, nbytes = reader.extents([name], rows)
+            digest.advance(int((starts + nbytes).max()))
             for part in _parts(rows, reader.raw_nbytes(name, rows)):
                 try:
                     _read(reader, name, part)
-                except CorruptError:
+                except (CorruptError, FormatError):
                     yield from _each(reader, name, part)
         progress(len(rows))
 
@@ -125,90 +276,12 @@ def _each(reader: Reader, name: str, rows: np.ndarray[Any, Any]) -> Iterator[Dam
         try:
             _read(reader, name, np.array([row], np.int64))
         except (CorruptError, FormatError) as error:
-            yield Damage(row, name, reader.source(row), str(error))
+            yield Damage(row, name, reader.source(row), first_sentence(error, reader.where(name, row)))
 
 
-def _check_structure(path: Path) -> list[str]:
+def _page_problems(path: Path) -> list[str]:
     """Return what is wrong with LMDB's pages; values are not looked at."""
     try:
-        return [f"{DATA_FILE}: {finding}" for finding in check_pages(os.fsencode(path), subdir=False)]  # type: ignore[no-untyped-call]
-    except VerifyError as error:
-        return [f"{DATA_FILE}: {error}"]
-
-
-def _compare_records(reader: Reader) -> list[str]:
-    """Return what in data.mdb's records differs from the index."""
-    path = Path(reader.path) / DATA_FILE
-    schema = record_schema(reader.manifest.fields, with_source=reader.manifest.with_source)
-    try:
-        with (
-            lmdb.open(os.fsencode(path), subdir=False, readonly=True, lock=False, readahead=True) as env,
-            env.begin(buffers=True) as transaction,
-        ):
-            problems = []
-            if not _describes(transaction.get(SCHEMA_KEY, b""), schema):
-                problems.append(f"{DATA_FILE}: its schema is not the one that the manifest describes")
-            if bytes(transaction.get(PROGRESS_KEY, b"")) != progress_value(len(reader)):
-                problems.append(f"{DATA_FILE}: its progress entry does not state {len(reader)} samples")
-            return problems + list(_differences(reader, transaction, schema))
-    except lmdb.Error as error:
-        return [f"{DATA_FILE}: {error}"]
-
-
-def _describes(stored: Any, schema: pa.Schema) -> bool:
-    """Return whether a serialized schema is `schema`; releases of Arrow may write it differently."""
-    try:
-        return bool(pa.ipc.read_schema(pa.py_buffer(bytes(stored))).equals(schema))
-    except (pa.ArrowException, OSError):
-        return False
-
-
-def _differences(reader: Reader, transaction: lmdb.Transaction, schema: pa.Schema) -> Iterator[str]:
-    row = 0
-    base: int | None = None
-    for key, value in transaction.cursor():
-        if len(key) != RECORD_KEY_NBYTES:
-            continue
-        first, expected = parse_record_key(bytes(key))
-        where = f"{DATA_FILE}: record of samples from {first}"
-        if first != row:
-            yield f"{where}: expected the one from {row}; a record is missing"
-            row = first
-        try:
-            count, columns = decode_block(value, schema, reader.manifest.fields, expected, where)
-        except CorruptError as error:
-            yield str(error)
-            row = _next_row(transaction, key, reader)
-            continue
-        address = np.frombuffer(value, np.uint8).ctypes.data
-        for name in schema_columns(reader):
-            ours = reader.index.batch.column(name)[row : row + count]
-            theirs = columns[name]
-            if name.endswith(".offset"):
-                if base is None and count and len(ours):
-                    base = address - (ours[0].as_py() - int(theirs[0]))
-                theirs = theirs + (address - (base or 0))
-            if not _same(ours, theirs):
-                yield f"{where}: its column {name!r} differs from the index"
-        row += count
-    if row != len(reader):
-        yield f"{DATA_FILE}: holds {row} samples, the index {len(reader)}"
-
-
-def schema_columns(reader: Reader) -> list[str]:
-    """Return the names of the index's columns."""
-    return list(reader.index.batch.schema.names)
-
-
-def _next_row(transaction: lmdb.Transaction, key: Any, reader: Reader) -> int:
-    cursor = transaction.cursor()
-    cursor.set_key(bytes(key))
-    if cursor.next() and len(cursor.key()) == RECORD_KEY_NBYTES:
-        return parse_record_key(bytes(cursor.key()))[0]
-    return len(reader)
-
-
-def _same(ours: pa.Array, theirs: Any) -> bool:
-    if isinstance(theirs, pa.Array):
-        return bool(ours.to_pylist() == theirs.to_pylist())
-    return bool(len(ours) == len(theirs) and (ours.to_numpy(zero_copy_only=False) == theirs).all())
+        return [str(finding) for finding in check_pages(os.fsencode(path), subdir=False)]  # type: ignore[no-untyped-call]
+    except (VerifyError, OSError) as error:
+        return [str(error)]

@@ -1,0 +1,107 @@
+"""Compares the records in data.mdb with the index, column by column."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pyarrow as pa
+
+from lmdbloader.errors import CorruptError
+from lmdbloader.format import (
+    DATA_FILE,
+    PROGRESS_KEY,
+    RECORD_KEY_NBYTES,
+    SCHEMA_KEY,
+    parse_record_key,
+    progress_value,
+    record_schema,
+)
+from lmdbloader.store.reader import Reader
+from lmdbloader.store.records import decode_block
+
+
+def compare_records(reader: Reader) -> list[str]:
+    """Return what in data.mdb's records differs from the index.
+
+    Args:
+        reader: Of a dataset whose pages are known to be sound: LMDB aborts the process on some damaged ones.
+    """
+    path = Path(reader.path) / DATA_FILE
+    schema = record_schema(reader.manifest.fields, with_source=reader.manifest.with_source)
+    try:
+        with (
+            lmdb.open(os.fsencode(path), subdir=False, readonly=True, lock=False, readahead=True) as env,
+            env.begin(buffers=True) as transaction,
+        ):
+            problems = []
+            if not _describes(transaction.get(SCHEMA_KEY, b""), schema):
+                problems.append("its schema is not the one that the manifest describes")
+            if bytes(transaction.get(PROGRESS_KEY, b"")) != progress_value(len(reader)):
+                problems.append(f"its progress entry does not state {len(reader)} samples")
+            return problems + list(_differences(reader, transaction, schema))
+    except lmdb.Error as error:
+        return [str(error)]
+
+
+def _describes(stored: Any, schema: pa.Schema) -> bool:
+    """Return whether a serialized schema is `schema`; releases of Arrow may write it differently."""
+    try:
+        return bool(pa.ipc.read_schema(pa.py_buffer(bytes(stored))).equals(schema))
+    except (pa.ArrowException, OSError):
+        return False
+
+
+def _differences(reader: Reader, transaction: lmdb.Transaction, schema: pa.Schema) -> Iterator[str]:
+    row = 0
+    base: int | None = None
+    for key, value in transaction.cursor():
+        if len(key) != RECORD_KEY_NBYTES:
+            continue
+        first, expected = parse_record_key(bytes(key))
+        where = f"record of samples from {first}"
+        if first != row:
+            yield f"{where}: expected the one from {row}; a record is missing"
+            row = first
+        try:
+            count, columns = decode_block(value, schema, reader.manifest.fields, expected, where)
+        except CorruptError as error:
+            yield str(error)
+            row = _next_row(transaction, key, reader)
+            continue
+        address = np.frombuffer(value, np.uint8).ctypes.data
+        for name in schema_columns(reader):
+            ours = reader.index.batch.column(name)[row : row + count]
+            theirs = columns[name]
+            if name.endswith(".offset"):
+                if base is None and count and len(ours):
+                    base = address - (ours[0].as_py() - int(theirs[0]))
+                theirs = theirs + (address - (base or 0))
+            if not _same(ours, theirs):
+                yield f"{where}: its column {name!r} differs from the index"
+        row += count
+    if row != len(reader):
+        yield f"holds {row} samples, the index {len(reader)}"
+
+
+def schema_columns(reader: Reader) -> list[str]:
+    """Return the names of the index's columns."""
+    return list(reader.index.batch.schema.names)
+
+
+def _next_row(transaction: lmdb.Transaction, key: Any, reader: Reader) -> int:
+    cursor = transaction.cursor()
+    cursor.set_key(bytes(key))
+    if cursor.next() and len(cursor.key()) == RECORD_KEY_NBYTES:
+        return parse_record_key(bytes(cursor.key()))[0]
+    return len(reader)
+
+
+def _same(ours: pa.Array, theirs: Any) -> bool:
+    if isinstance(theirs, pa.Array):
+        return bool(ours.to_pylist() == theirs.to_pylist())
+    return bool(len(ours) == len(theirs) and (ours.to_numpy(zero_copy_only=False) == theirs).all())
