@@ -23,6 +23,7 @@ from lmdbloader.format import (
 )
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.records import decode_block
+from lmdbloader.store.recovery import is_schema
 
 
 def compare_records(reader: Reader) -> list[str]:
@@ -39,21 +40,13 @@ def compare_records(reader: Reader) -> list[str]:
             env.begin(buffers=True) as transaction,
         ):
             problems = []
-            if not _describes(transaction.get(SCHEMA_KEY, b""), schema):
+            if not is_schema(transaction.get(SCHEMA_KEY, b""), schema):
                 problems.append("its schema is not the one that the manifest describes")
             if bytes(transaction.get(PROGRESS_KEY, b"")) != progress_value(len(reader)):
                 problems.append(f"its progress entry does not state {len(reader)} samples")
             return problems + list(_differences(reader, transaction, schema))
     except lmdb.Error as error:
         return [str(error)]
-
-
-def _describes(stored: Any, schema: pa.Schema) -> bool:
-    """Return whether a serialized schema is `schema`; releases of Arrow may write it differently."""
-    try:
-        return bool(pa.ipc.read_schema(pa.py_buffer(bytes(stored))).equals(schema))
-    except (pa.ArrowException, OSError):
-        return False
 
 
 def _differences(reader: Reader, transaction: lmdb.Transaction, schema: pa.Schema) -> Iterator[str]:

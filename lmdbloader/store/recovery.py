@@ -76,7 +76,7 @@ def spool_records(transaction: lmdb.Transaction, spool: Spool, schema: pa.Schema
     Raises:
         CorruptError: A record is damaged or missing, or of another schema.
     """
-    if not _is_schema(transaction.get(SCHEMA_KEY, b""), schema):
+    if not is_schema(transaction.get(SCHEMA_KEY, b""), schema):
         raise CorruptError(f"{where}: its records are not of the schema that is expected ({', '.join(schema.names)})")
     for first, expected, value in records(transaction):
         here = f"{where}: record of samples from {first}"
@@ -93,7 +93,7 @@ def records(transaction: lmdb.Transaction) -> Iterator[tuple[int, int, memoryvie
             yield *parse_record_key(bytes(key)), value
 
 
-def _is_schema(stored: Any, schema: pa.Schema) -> bool:
+def is_schema(stored: Any, schema: pa.Schema) -> bool:
     """Return whether a serialized schema is `schema`; releases of Arrow may write it differently."""
     try:
         return bool(pa.ipc.read_schema(pa.py_buffer(bytes(stored))).equals(schema))

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lmdb.verify import VerifyError
-from lmdb.verify import verify as check_pages
 
 from lmdbloader.codecs import RunningChecksum
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
 from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed
 from lmdbloader.store.comparing import compare_records
+from lmdbloader.store.foreign import page_problems
 from lmdbloader.store.index import Index, content_digest, digest_columns
 from lmdbloader.store.opening import DataFile, open_index, read_manifest
 from lmdbloader.store.pages import find_description
@@ -97,7 +96,7 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
             found.problems.append(f"the content digest is {content}, the manifest says {manifest.content_digest}")
     if DATA_FILE not in found.files:
         found.add(DATA_FILE, *digest.differences(manifest.data_digest))
-    found.add(DATA_FILE, *_page_problems(found.folder / DATA_FILE))
+    found.add(DATA_FILE, *page_problems(found.folder / DATA_FILE))
     # LMDB aborts the process on some damaged pages, so it opens the file only when nothing speaks against it.
     if reader and DATA_FILE not in found.files:
         found.problems += [f"{DATA_FILE}: {difference}" for difference in compare_records(reader)]
@@ -160,7 +159,7 @@ def _verify_without_manifest(found: _Findings, error: FormatError) -> Verificati
     if not (folder / INDEX_FILE).is_file():
         found.add(INDEX_FILE, "is missing")
     if data:
-        found.add(DATA_FILE, *_page_problems(found.folder / DATA_FILE))
+        found.add(DATA_FILE, *page_problems(found.folder / DATA_FILE))
     return found.result(0, has_description=description is not None)
 
 
@@ -277,11 +276,3 @@ def _each(reader: Reader, name: str, rows: np.ndarray[Any, Any]) -> Iterator[Dam
             _read(reader, name, np.array([row], np.int64))
         except (CorruptError, FormatError) as error:
             yield Damage(row, name, reader.source(row), first_sentence(error, reader.where(name, row)))
-
-
-def _page_problems(path: Path) -> list[str]:
-    """Return what is wrong with LMDB's pages; values are not looked at."""
-    try:
-        return [str(finding) for finding in check_pages(os.fsencode(path), subdir=False)]  # type: ignore[no-untyped-call]
-    except (VerifyError, OSError) as error:
-        return [str(error)]
