@@ -1,0 +1,199 @@
+"""Flipped bits, one or several, anywhere in a dataset: an error that names the sample, or the right bytes."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .cases import Case, Wrong, run_cases
+from .datasets import FILES, make_datasets
+from .outcome import Outcome
+
+_PAGE = 4096
+_VERIFY_EACH = 10
+
+
+def run(count: int, seed: int, folder: Path) -> Outcome:
+    """Flip bits `count` times, each time in one file of one of the datasets, and read everything."""
+    paths = {name: str(path) for name, path in make_datasets(folder).items()}
+    counts, failures = run_cases(_prepare, (paths, seed), count, folder)
+    counts = {"flips": count, **dict(sorted(counts.items()))}
+    return Outcome("flips", "0 crashes, 0 silent differences", counts, failures)
+
+
+def _prepare(paths: dict[str, str], seed: int) -> Case:
+    subjects = [_Subject(path) for path in paths.values()]
+
+    def case(number: int) -> str:
+        rng = random.Random(f"{seed} {number}")
+        subject = rng.choice(subjects)
+        name = rng.choices(FILES, (6, 3, 1))[0]
+        changes = _flips(rng, subject.sound[name], subject.places if name == "data.mdb" else ())
+        # What was opened before reads the damaged data.mdb through a map that is there already.
+        opened = subject.open() if name == "data.mdb" and rng.random() < 0.3 else None
+        what = f"{Path(subject.path).name}/{name}, bits {changes}"
+        try:
+            _write(subject.path, name, {at: subject.sound[name][at] ^ mask for at, mask in changes.items()})
+            try:
+                found = subject.read(opened)
+            except Wrong as error:
+                raise Wrong(f"{what}: {error}") from error
+            if number % _VERIFY_EACH == 0 and not subject.verify_finds(name, found):
+                raise Wrong(f"{what}: verify found nothing")
+        finally:
+            _write(subject.path, name, {at: subject.sound[name][at] for at in changes})
+        return found
+
+    return case
+
+
+def _flips(rng: random.Random, sound: bytes, places: Any) -> dict[int, int]:
+    """Return which bits to flip: a mask for each byte's place."""
+    if len(places) and rng.random() < 0.5:
+        at = rng.choice(places)  # a page's header, a meta page, a key: a small part of the file
+    else:
+        at = rng.randrange(len(sound))
+    kind = rng.random()
+    if kind < 0.6:
+        return {at: 1 << rng.randrange(8)}
+    if kind < 0.8:
+        return {rng.randrange(len(sound)): 1 << rng.randrange(8) for _ in range(rng.randint(2, 8))} | {at: 1}
+    return {i: rng.randrange(1, 256) for i in range(at, min(at + rng.randint(2, 64), len(sound)))}
+
+
+def _write(path: str, name: str, values: dict[int, int]) -> None:
+    descriptor = os.open(Path(path, name), os.O_WRONLY)
+    try:
+        for at, value in values.items():
+            os.pwrite(descriptor, bytes([value]), at)
+    finally:
+        os.close(descriptor)
+
+
+class _Subject:
+    """A dataset, what its files hold, and what reading it gives as long as it is sound."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.sound = {name: Path(path, name).read_bytes() for name in FILES}
+        ds = self.open()
+        self.images = [name for name, f in ds.fields.items() if f.kind == "image"]
+        self.places = _structure(ds, len(self.sound["data.mdb"]))
+        self.manifest = ds.reader.manifest
+        self.expected = {name: [read(ds, i) for i in range(len(ds))] for name, read in self.one_by_one().items()}
+        self.batches = {name: read(ds) for name, read in self.together().items()}
+
+    def open(self) -> Any:
+        from lmdbloader import LMDBDataset
+
+        return LMDBDataset(self.path)
+
+    def one_by_one(self) -> dict[str, Callable[[Any, int], Any]]:
+        """Return the ways of reading one sample."""
+        field = self.images[0]
+        return {
+            "ds[i]": lambda ds, i: _plain(ds[i]),
+            "crop": lambda ds, i: _plain([ds.crop(i, top=3, left=5, height=9, width=11, field=field)]),
+        }
+
+    def together(self) -> dict[str, Callable[[Any], Any]]:
+        """Return the ways of reading all samples."""
+        from lmdbloader import Loader
+        from lmdbloader.transforms import RandomHorizontalFlip, RandomResizedCrop
+
+        random_crops = [RandomResizedCrop(16), RandomHorizontalFlip()]
+        options: dict[str, Any] = {"order": "sequential", "num_threads": 1}
+        return {
+            "__getitems__": lambda ds: [_plain(sample) for sample in ds.__getitems__(range(len(ds)))],
+            "Loader": lambda ds: [_plain(batch) for batch in Loader(ds, 3, **options)],
+            "Loader, cropped, pread": lambda ds: [
+                _plain(batch) for batch in Loader(ds, 3, transforms=random_crops, io="pread", **options)
+            ],
+        }
+
+    def read(self, opened: Any) -> str:
+        """Return what reading everything came to: refused, damaged or the same.
+
+        Raises:
+            Wrong: Something else than the sound dataset's bytes came, or an error that does not name the sample.
+        """
+        from lmdbloader.errors import CorruptError, LmdbloaderError
+
+        try:
+            ds = opened or self.open()
+        except LmdbloaderError as error:
+            if self.path not in str(error):
+                raise Wrong(f"{error} does not say where") from error
+            return "refused at open"
+        if ds.reader.manifest != self.manifest:
+            raise Wrong("the manifest says something else")
+        damaged = set()
+        for name, read in self.one_by_one().items():
+            for i in range(len(ds)):
+                try:
+                    if read(ds, i) != self.expected[name][i]:
+                        raise Wrong(f"{name} of sample {i} differs")
+                except CorruptError as error:
+                    if error.sample != i or error.path != self.path or error.field not in ds.fields:
+                        raise Wrong(f"{name} of sample {i}: {error!r} does not name it") from error
+                    if name == "ds[i]":
+                        damaged.add(i)
+                    elif i not in damaged:
+                        raise Wrong(f"{name} of sample {i}: {error!r}, ds[i] is sound") from error
+        for name, read_all in self.together().items():
+            try:
+                if read_all(ds) != self.batches[name]:
+                    raise Wrong(f"{name} differs")
+                found = None
+            except CorruptError as error:
+                found = error
+                if error.sample not in damaged or error.path != self.path:
+                    raise Wrong(f"{name}: {error!r}, damaged are {damaged}") from error
+            # Only a crop may miss the damage: it reads and checks no more than the tiles that it touches.
+            if damaged and not found and "cropped" not in name:
+                raise Wrong(f"{name} reads damaged samples {damaged}")
+        return "an error that names the sample" if damaged else "the same bytes"
+
+    def verify_finds(self, name: str, found: str) -> bool:
+        """Return whether `lmdbloader.verify` finds a flip that is there, as far as it promises to."""
+        import lmdbloader
+        from lmdbloader.errors import LmdbloaderError
+
+        try:
+            is_sound = lmdbloader.verify(self.path).is_sound
+        except LmdbloaderError:
+            return True
+        promised = found != "the same bytes" or (name == "data.mdb" and getattr(self.manifest, "data_digest", None))
+        return not (is_sound and promised)
+
+
+def _plain(values: Any) -> list[Any]:
+    """Return a sample's or a batch's values as things that `==` compares byte by byte."""
+    import torch
+
+    plain: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            plain.append((str(value.dtype), tuple(value.shape), value.contiguous().numpy().tobytes()))
+        elif isinstance(value, list):
+            plain.append(_plain(value))
+        else:
+            plain.append(value)
+    return plain
+
+
+def _structure(ds: Any, nbytes: int) -> list[int]:
+    """Return the places of data.mdb that hold no payload: meta pages, trees, records' heads, and what lies between."""
+    import numpy as np
+
+    free = np.ones(nbytes, bool)
+    arrays = ds.reader.index.arrays
+    for f in ds.reader.manifest.fields:
+        if f.is_payload:
+            columns = (arrays[f"{f.name}.{part}"].tolist() for part in ("offset", "stored_nbytes"))
+            for at, length in zip(*columns, strict=True):
+                free[at : at + length] = False
+    return np.flatnonzero(free).tolist()
