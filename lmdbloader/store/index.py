@@ -26,6 +26,7 @@ from lmdbloader.format import (
     index_schema,
 )
 from lmdbloader.manifest import Manifest
+from lmdbloader.store.arrow import read_file
 from lmdbloader.store.records import Block, Chunk
 
 _ROWS_AT_ONCE = 1 << 16
@@ -227,15 +228,9 @@ class Index:
             )
         expected = index_schema(manifest.fields, with_source=manifest.with_source)
         try:
-            reader = pa.ipc.open_file(pa.py_buffer(content))
-            if not reader.schema.equals(expected) or reader.num_record_batches != 1:
-                raise FormatError(f"{where}: its columns are {reader.schema.names}, expected {expected.names}")
-            self.batch = reader.get_batch(0)
-            self.batch.validate(full=True)
+            self.batch = read_file(content, expected)
         except (pa.ArrowException, OSError) as error:
-            raise FormatError(f"{where}: does not read as an Arrow file ({error})") from error
-        if any(self.batch.column(name).null_count for name in expected.names):
-            raise FormatError(f"{where}: holds nulls, which no column of a dataset has")
+            raise FormatError(f"{where}: does not read as the index of this dataset ({error})") from error
         if self.batch.num_rows != manifest.num_samples:
             raise FormatError(f"{where}: {self.batch.num_rows} rows, the manifest says {manifest.num_samples} samples")
         self.arrays = {

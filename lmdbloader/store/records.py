@@ -13,6 +13,7 @@ import pyarrow as pa
 from lmdbloader.codecs import Payloads, checksum
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.format import BLOCK_NBYTES, CODEC_TILES, MAX_PAYLOAD_NBYTES, Field, record_schema
+from lmdbloader.store.arrow import decode_runs, read_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,28 +124,26 @@ def decode_block(
     """
     if (found := checksum(value)) != expected:
         raise CorruptError(f"{where}: checksum {found:016x}, expected {expected:016x}; the stored bytes were damaged")
-    import pyarrow.compute as pc
-
     buffer = pa.py_buffer(value)
+    columns: dict[str, Any] = {}
+    payload_names = {f.name for f in fields if f.is_payload}
     try:
-        batch = pa.ipc.read_record_batch(buffer, schema)
+        batch = read_record(buffer, schema)
+        if not batch.num_rows:
+            raise pa.ArrowInvalid("it holds no sample")
+        for column in schema:
+            array = batch.column(column.name)
+            if column.name not in payload_names:
+                columns[column.name] = decode_runs(array) if pa.types.is_run_end_encoded(column.type) else array
+                continue
+            _, offsets, data = array.buffers()
+            ends = np.frombuffer(offsets, np.int32, batch.num_rows + 1).astype(np.int64)
+            at = data.address - buffer.address if data is not None and ends[-1] else 0
+            columns[f"{column.name}.offset"] = at + ends[:-1]
+            columns[f"{column.name}.stored_nbytes"] = np.diff(ends)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise CorruptError(f"{where}: is no Arrow record batch of this dataset's schema ({error})") from error
     raw = np.frombuffer(value, np.uint8)
-    columns: dict[str, Any] = {}
-    payload_names = {f.name for f in fields if f.is_payload}
-    for column in schema:
-        array = batch.column(column.name)
-        if column.name not in payload_names:
-            ree = pa.types.is_run_end_encoded(column.type)
-            columns[column.name] = pc.run_end_decode(array) if ree else array
-            continue
-        _, offsets, data = array.buffers()
-        ends = np.frombuffer(offsets, np.int32, batch.num_rows + 1).astype(np.int64)
-        at = data.address - buffer.address if data is not None and ends[-1] else 0
-        stored = np.diff(ends)
-        columns[f"{column.name}.offset"] = at + ends[:-1]
-        columns[f"{column.name}.stored_nbytes"] = stored
     for f in fields:
         if f.is_payload:
             columns[f"{f.name}.checksum"] = _payload_checksums(raw, f, columns)

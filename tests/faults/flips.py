@@ -52,10 +52,8 @@ def _prepare(paths: dict[str, str], seed: int) -> Case:
 
 def _flips(rng: random.Random, sound: bytes, places: Any) -> dict[int, int]:
     """Return which bits to flip: a mask for each byte's place."""
-    if len(places) and rng.random() < 0.5:
-        at = rng.choice(places)  # a page's header, a meta page, a key: a small part of the file
-    else:
-        at = rng.randrange(len(sound))
+    # A page's header, a meta page, a key: they are a small part of the file.
+    at = rng.choice(places) if len(places) and rng.random() < 0.5 else rng.randrange(len(sound))
     kind = rng.random()
     if kind < 0.6:
         return {at: 1 << rng.randrange(8)}

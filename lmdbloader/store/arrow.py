@@ -1,0 +1,132 @@
+"""Arrow data that anybody may have written, checked whole before anything uses it."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+# The file format is a stream with this in front, and a table of contents behind it that is not needed.
+_FILE_MAGIC = b"ARROW1\0\0"
+# What texts that stand once for many samples may take when they are written out for each.
+_MAX_REPEATED_NBYTES = 2**28
+# Slots of flatbuffers' tables, in Arrow's Message.fbs.
+_MESSAGE_HEADER, _BATCH_IN_DICTIONARY, _BATCH_COMPRESSION = 2, 1, 3
+_RECORD_BATCH, _DICTIONARY_BATCH = "record batch", "dictionary"
+
+
+def read_record(value: Any, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the record batch of one message.
+
+    Raises:
+        pa.ArrowInvalid, OSError: It is none of this schema, or what it says of itself does not hold.
+    """
+    with pa.BufferReader(value) as source:
+        message = pa.ipc.read_message(source)
+    if message.type != _RECORD_BATCH:
+        raise pa.ArrowInvalid(f"it is a {message.type} message")
+    _refuse_compression(message)
+    batch = pa.ipc.read_record_batch(message, schema)
+    check_batch(batch)
+    return batch
+
+
+def read_file(content: Any, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the only record batch of an Arrow file, without a copy.
+
+    Raises:
+        pa.ArrowInvalid, OSError: It is none, has other columns, or what it says of itself does not hold.
+    """
+    buffer = pa.py_buffer(content)
+    if buffer.size < len(_FILE_MAGIC) or buffer[: len(_FILE_MAGIC)].to_pybytes() != _FILE_MAGIC:
+        raise pa.ArrowInvalid("it does not begin as an Arrow file")
+    stream = buffer[len(_FILE_MAGIC) :]
+    for message in pa.ipc.MessageReader.open_stream(stream):
+        if message.type in (_RECORD_BATCH, _DICTIONARY_BATCH):
+            _refuse_compression(message)
+    with pa.ipc.open_stream(stream) as reader:
+        if not reader.schema.equals(schema):
+            raise pa.ArrowInvalid(f"its columns are {_names(reader.schema)}, expected {schema.names}")
+        batches = list(reader)
+    if len(batches) != 1:
+        raise pa.ArrowInvalid(f"it has {len(batches)} batches, expected 1")
+    check_batch(batches[0])
+    return batches[0]
+
+
+def check_batch(batch: pa.RecordBatch) -> None:
+    """Check every buffer, so that no use of the batch reads outside of them, finds a null, or text that is not UTF-8.
+
+    Raises:
+        pa.ArrowInvalid: Something does not hold.
+    """
+    batch.validate(full=True)
+    for column, array in zip(batch.schema, batch.columns, strict=True):
+        parts = [array]
+        if pa.types.is_dictionary(column.type):
+            parts.append(array.dictionary)
+        elif pa.types.is_run_end_encoded(column.type):
+            parts += [array.run_ends, array.values]
+        for part in parts:
+            part.validate(full=True)  # a batch's own check leaves dictionaries and runs out
+            if part.null_count:
+                raise pa.ArrowInvalid(f"column {column.name!r} holds nulls")
+
+
+def decode_runs(array: pa.Array) -> pa.Array:
+    """Return a run-end encoded array with one value a row.
+
+    Raises:
+        pa.ArrowInvalid: Its texts would take more memory than those of any dataset.
+    """
+    import pyarrow.compute as pc
+
+    if pa.types.is_string(array.type.value_type):
+        runs = np.diff(array.run_ends.to_numpy(), prepend=0).astype(np.float64)
+        nbytes = float((runs * pc.binary_length(array.values).to_numpy()).sum())
+        if nbytes > _MAX_REPEATED_NBYTES:
+            raise pa.ArrowInvalid(f"its texts take {nbytes:.0f} bytes, expected at most {_MAX_REPEATED_NBYTES}")
+    return pc.run_end_decode(array)
+
+
+def _names(schema: pa.Schema) -> list[str]:
+    try:
+        return list(schema.names)
+    except UnicodeDecodeError as error:
+        raise pa.ArrowInvalid(f"the names of its columns are no text ({error})") from error
+
+
+def _refuse_compression(message: pa.Message) -> None:
+    """Refuse buffers that grow when they are read: datasets have none, and those of a stranger may grow without end."""
+    data = message.metadata.to_pybytes()
+    try:
+        (root,) = struct.unpack_from("<I", data)
+        batch = _follow(data, root, _MESSAGE_HEADER)
+        if message.type == _DICTIONARY_BATCH:
+            batch = _follow(data, batch, _BATCH_IN_DICTIONARY)
+        compressed = _slot(data, batch, _BATCH_COMPRESSION)
+    except struct.error as error:
+        raise pa.ArrowInvalid("its message is cut short") from error
+    if compressed:
+        raise pa.ArrowInvalid("its buffers are compressed")
+
+
+def _slot(data: bytes, table: int, slot: int) -> int:
+    """Return where in a flatbuffers table a field lies, counted from the table; 0 where it is left out."""
+    (back,) = struct.unpack_from("<i", data, table)
+    vtable = table - back
+    if vtable < 0:
+        raise struct.error
+    (nbytes,) = struct.unpack_from("<H", data, vtable)
+    at = 4 + 2 * slot
+    return int(struct.unpack_from("<H", data, vtable + at)[0]) if at + 2 <= nbytes else 0
+
+
+def _follow(data: bytes, table: int, slot: int) -> int:
+    """Return where the table lies that a field of a table points to."""
+    inside = _slot(data, table, slot)
+    if not inside:
+        raise struct.error
+    return table + inside + int(struct.unpack_from("<I", data, table + inside)[0])
