@@ -70,8 +70,8 @@ def write_plan(partial: Path, begun: Begun) -> None:
     }
     path = partial / PLAN_FILE
     path.write_text(json.dumps(body, indent=1), "utf-8")
-    fsync(path)
-    fsync(partial)
+    for place in (path, partial, partial.absolute().parent):
+        fsync(place)
 
 
 def read_plan(partial: Path, made_by: Mapping[str, Any]) -> Begun | None:

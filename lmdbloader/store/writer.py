@@ -41,6 +41,7 @@ from lmdbloader.store.publish import (
     COLUMNS_FOLDER,
     disk_full,
     explain_full_disk,
+    fsync,
     has_no_room,
     is_full_disk,
     partial_folder,
@@ -142,6 +143,8 @@ class Writer:
                 readahead=False,
             )
         try:
+            # A transaction that outlives a power cut is of no use where its file's name does not.
+            fsync(partial)
             if keep_samples:
                 self._take_over(keep_samples)
             else:

@@ -101,19 +101,12 @@ class Ended:
 
 
 class Nursery:
-    """A process that has everything imported and compiled, and forks one for each command. Use it in a `with`.
-
-    Args:
-        warm: Command lines that it runs itself first.
-    """
-
-    def __init__(self, *warm: Sequence[str]) -> None:
-        self._warm = warm
+    """A process that has everything imported, and forks one for each command. Use it in a `with`."""
 
     def __enter__(self) -> Nursery:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._warm))
+        self._process = context.Process(target=_serve, args=(theirs,))
         self._process.start()
         theirs.close()
         return self
@@ -126,25 +119,30 @@ class Nursery:
         self._process.kill()
         self._process.join()
 
+    def warm(self, words: Sequence[str]) -> None:
+        """Have it run a command by itself, so that what that loads is there in all that it forks from now on."""
+        self._connection.send(list(words))
+        if status := self._connection.recv():
+            raise RuntimeError(f"{' '.join(words)}: exit status {status}")
+
     def run(self, request: Request) -> Ended:
         """Run a command to its end, whatever that is."""
         self._connection.send(request)
         return self._connection.recv()  # type: ignore[no-any-return]
 
 
-def _serve(connection: Any, warm: Sequence[Sequence[str]]) -> None:
+def _serve(connection: Any) -> None:
     faulthandler.enable()
     import lmdbloader.cli
 
-    for words in warm:
-        with contextlib.redirect_stderr(io.StringIO()):
-            status = lmdbloader.cli.main([*words, "--quiet"])
-        if status:
-            raise RuntimeError(f"{' '.join(words)}: exit status {status}")
     with contextlib.suppress(EOFError):
         while True:
             request = connection.recv()
-            connection.send(_run(request, connection))
+            if isinstance(request, Request):
+                connection.send(_run(request, connection))
+            else:
+                with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+                    connection.send(lmdbloader.cli.main(request))
 
 
 def _run(request: Request, connection: Any) -> Ended:

@@ -1,0 +1,172 @@
+"""Two conversions to one place: the second is refused by the first's name, and nothing of the first's is touched."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+import lmdbloader
+from lmdbloader.errors import LockedError
+
+ROOT = Path(__file__).resolve().parent.parent
+# The command, which stops at a step until a file is there.
+HALTED = """
+import os, socket, sys, time
+from pathlib import Path
+import lmdbloader.cli
+from lmdbloader.conversion import pool, tasks
+from lmdbloader.store import writer
+from tests.faults.steps import watch
+
+folder, step, host, *words = sys.argv[1:]
+if host:
+    socket.gethostname = lambda: host
+writer.TRANSACTION_NBYTES = pool.TASK_NBYTES = 1
+
+def see(found):
+    if str(found) == step and not Path(folder, "halted").exists():
+        Path(folder, "halted").touch()
+        while not Path(folder, "go").exists():
+            time.sleep(0.01)
+
+watch(Path(folder, "place"), see)
+sys.exit(lmdbloader.cli.main(words))
+"""
+
+
+@pytest.fixture
+def src(tmp_path: Path) -> Path:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    for number in range(4):
+        pixels = np.random.default_rng(number).integers(0, 256, (20, 30, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    (tmp_path / "place").mkdir()
+    return tmp_path / "place" / "out"
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+@contextmanager
+def halted(src: Path, out: Path, step: str, host: str = "") -> Iterator[subprocess.Popen[str]]:
+    """Start the command and wait until it has come to a step; it goes on, and ends, when the block ends."""
+    folder = out.parent.parent
+    words = ["convert", str(src), str(out), "--workers", "1"]
+    with subprocess.Popen(
+        [sys.executable, "-c", HALTED, str(folder), step, host, *words],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        try:
+            until = time.monotonic() + 60
+            while not (folder / "halted").exists() and child.poll() is None and time.monotonic() < until:
+                time.sleep(0.01)
+            assert (folder / "halted").exists(), child.communicate()
+            yield child
+        finally:
+            (folder / "go").touch()
+            child.wait(60)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("step", "host"), [("after commit out.partial/data.mdb", "node17.cluster"), ("before rename out.partial", "")]
+)
+def test_the_second_is_told_who_the_first_is(src: Path, out: Path, step: str, host: str) -> None:
+    with halted(src, out, step, host) as first:
+        before = content(out.parent)
+        expected = rf"out\.partial: process {first.pid} on host {host or socket.gethostname()} is writing there"
+        with pytest.raises(LockedError, match=expected):
+            lmdbloader.convert(src, out)
+        assert content(out.parent) == before
+    assert first.returncode == 0
+    assert os.listdir(out.parent) == ["out"]
+    assert lmdbloader.verify(out).is_sound
+
+
+def test_the_second_finds_what_the_first_has_just_published(src: Path, out: Path) -> None:
+    with halted(src, out, "after rename out.partial") as first:
+        assert lmdbloader.convert(src, out).was_finished
+    assert first.returncode == 0
+    assert os.listdir(out.parent) == ["out"]
+    assert lmdbloader.verify(out).is_sound
+
+
+def test_a_second_that_came_just_before_the_first_was_done_does_nothing(src: Path, out: Path) -> None:
+    with halted(src, out, "before mkdir out.partial") as second:
+        assert not lmdbloader.convert(src, out).was_finished
+        before = content(out.parent)
+    assert second.returncode == 0
+    assert content(out.parent) == before
+
+
+# Code for a worker: with one of the images it takes 300 seconds, and writes its own number down.
+SLOW = """
+import os, time
+from lmdbloader.conversion import tasks
+real = tasks.read_files
+def slow(source, hashes=None, fetched=None):
+    if source.name == "2.png":
+        with open({sign!r} + "~", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename({sign!r} + "~", {sign!r})
+        time.sleep(300)
+    return real(source, hashes, fetched)
+tasks.read_files = slow
+"""
+WITH_SLOW_WORKERS = """
+import sys
+import lmdbloader.cli
+from lmdbloader.conversion import folder, pool
+
+slow, *words = sys.argv[1:]
+pool.TASK_NBYTES = 1
+real = folder.try_out
+def try_out(*arguments):
+    with pool.WorkerPool(1) as alone:
+        return real(*arguments[:2], alone, *arguments[3:])
+folder.try_out = try_out
+pool._START = slow + pool._START
+sys.exit(lmdbloader.cli.main(words))
+"""
+
+
+def test_a_worker_that_outlives_its_parent_does_not_hold_the_destination(src: Path, out: Path) -> None:
+    sign = out.parent.parent / "sign"
+    words = [SLOW.format(sign=str(sign)), "convert", str(src), str(out), "--workers", "2"]
+    with subprocess.Popen([sys.executable, "-c", WITH_SLOW_WORKERS, *words], env=environment()) as first:
+        until = time.monotonic() + 60
+        while not sign.exists() and first.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        worker = psutil.Process(int(sign.read_text()))
+        first.kill()
+    try:
+        assert os.listdir(out.parent) == ["out.partial"]
+        assert lmdbloader.convert(src, out).num_samples == 4
+        assert worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE
+    finally:
+        worker.kill()
+    assert os.listdir(out.parent) == ["out"]
