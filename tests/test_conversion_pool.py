@@ -57,8 +57,19 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def children() -> list[int]:
-    """Process numbers of the children of this process, those that have ended but were not waited for included."""
-    return [child.pid for child in psutil.Process().children(recursive=True)]
+    """Process numbers of the children of this process, those that have ended but were not waited for included.
+
+    Without multiprocessing's own, which stays from the first use of it on, in whichever test that is.
+    """
+    found = psutil.Process().children(recursive=True)
+    return [child.pid for child in found if "multiprocessing.resource_tracker" not in " ".join(_command(child))]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 @pytest.fixture(autouse=True)
