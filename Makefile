@@ -29,7 +29,7 @@ demo: setup  ## Convert real photographs, train SRCNN and a classifier, compare 
 	@$(ENV) scripts/demo.py $(if $(IMAGES),--images "$(IMAGES)") $(ARGS)
 
 test: lint  ## Run the linters and every test
-	@$(ENV) -m pytest $(ARGS)
+	@$(ENV) -m pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 faults: setup  ## Make every fault on purpose, in full, and see what holds (ARGS="--only flips --count 100")
 	@$(ENV) -m tests.faults $(ARGS)

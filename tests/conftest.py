@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import gc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -25,32 +28,48 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled_kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
+def compiled_kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Have the kernels compiled and kept, so that no process that a test starts has to say that it is compiling."""
+    base = tmp_path_factory.getbasetemp()
+    # Of several that test at the same time one compiles, the others wait; their folders have the same parent.
+    common = base.parent if hasattr(request.config, "workerinput") else base
+    with (common / "compiled").open("a") as done:
+        fcntl.flock(done, fcntl.LOCK_EX)
+        if done.tell() == 0:
+            compile_kernels(tmp_path_factory.mktemp("compiling"))
+            done.write("yes")
+    # What is there now lives to the end (torch, Numba, thousands of tests): no later collection needs to go over it.
+    gc.collect()
+    gc.freeze()
+
+
+def compile_kernels(folder: Path) -> None:
+    """Convert, verify and read in every way that needs kernels of its own."""
     import numpy as np
     from PIL import Image
 
     import lmdbloader
     from lmdbloader.transforms import RandomCrop
 
-    folder = tmp_path_factory.mktemp("compiled")
-    (folder / "photos").mkdir()
     shades = np.arange(40 * 40 * 3, dtype=np.uint8).reshape(40, 40, 3)
-    Image.fromarray(shades).save(folder / "photos" / "a.png")
-    lmdbloader.convert(folder / "photos", folder / "pairs", patch_size=16, scale=2, codec="lz4", workers=1)
-    lmdbloader.verify(folder / "pairs")
-    ds = lmdbloader.LMDBDataset(folder / "pairs")
-    next(iter(lmdbloader.Loader(ds, 2, transforms=[RandomCrop(8)])))
-    (folder / "jpegs").mkdir()
-    Image.fromarray(shades).save(folder / "jpegs" / "a.jpg")
-    for name, options in (("kept", {}), ("made", {"write_mode": "jpg", "max_resolution": 30, "subset": 1})):
-        lmdbloader.convert(folder / "jpegs", folder / name, workers=1, **options)  # type: ignore[arg-type]
-        assert lmdbloader.LMDBDataset(folder / name)[0].image.shape[0] == 3
     large = np.resize(shades, (400, 400, 3))
-    lmdbloader.write([{"image": large, "more": b"bytes"}], folder / "large", codec="lz4")
-    whole = lmdbloader.LMDBDataset(folder / "large")
-    assert whole[0].more == b"bytes"
-    assert whole.crop(0, top=1, left=1, height=2, width=2).shape == (3, 2, 2)
+    for name, ending in (("photos", "png"), ("jpegs", "jpg")):
+        (folder / name).mkdir()
+        Image.fromarray(shades).save(folder / name / f"a.{ending}")
+    for codec in ("lz4", "raw"):
+        options: dict[str, Any] = {"scale": 2, "codec": codec, "workers": 1}
+        lmdbloader.convert(folder / "photos", folder / f"pairs {codec}", patch_size=16, **options)
+        lmdbloader.convert(folder / "photos", folder / f"whole {codec}", **options)
+        assert lmdbloader.verify(folder / f"pairs {codec}").is_sound
+        lmdbloader.write([{"image": large, "more": b"bytes"}], folder / f"large {codec}", codec=codec)
+        whole = lmdbloader.LMDBDataset(folder / f"large {codec}")
+        assert whole[0].more == b"bytes"
+        assert whole.crop(0, top=1, left=1, height=2, width=2).shape == (3, 2, 2)
+    ds = lmdbloader.LMDBDataset(folder / "pairs lz4")
+    next(iter(lmdbloader.Loader(ds, 2, transforms=[RandomCrop(8)])))
+    for name, options in (("kept", {}), ("made", {"write_mode": "jpg", "max_resolution": 30, "subset": 1})):
+        lmdbloader.convert(folder / "jpegs", folder / name, workers=1, **options)
+        assert lmdbloader.LMDBDataset(folder / name)[0].image.shape[0] == 3
 
 
 @pytest.fixture(scope="session")

@@ -82,7 +82,7 @@ def test_what_is_stored_is_what_a_run_gives(fresh: nbformat.NotebookNode, stored
         if new.cell_type != "code":
             continue
         kinds = [[(o.output_type, o.get("name")) for o in cell.outputs] for cell in (new, old)]
-        assert kinds[0] == kinds[1], new.source
+        assert kinds[0] == kinds[1], f"{new.source}\n{text_of(new)}"
         if not any(word in new.source for word in VARYING):
             assert text_of(new) == text_of(old), new.source
     assert [p.size for p in pictures_of(fresh)] == [p.size for p in pictures_of(stored)]
