@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lmdbloader.resolution import ProgressiveResize as ProgressiveResize
     from lmdbloader.sampling import QuasiRandom as QuasiRandom
     from lmdbloader.staging import stage as stage
+    from lmdbloader.store import repair as repair
     from lmdbloader.store import verify as verify
 
 # Names load their module when first used: `import lmdbloader` costs no torch, pyarrow or numba.
@@ -45,6 +46,7 @@ _HOMES = {
     "dataloader": "lmdbloader.loading",
     "estimate": "lmdbloader.conversion",
     "find_splits": "lmdbloader.conversion",
+    "repair": "lmdbloader.store",
     "stage": "lmdbloader.staging",
     "verify": "lmdbloader.store",
     "write": "lmdbloader.conversion",

@@ -27,6 +27,8 @@ DATA_FILE = "data.mdb"
 INDEX_FILE = "index.arrow"
 MANIFEST_FILE = "manifest.json"
 PARTIAL_SUFFIX = ".partial"
+# Notes for people beside a dataset: images that a conversion skipped, samples that a repair left out.
+SKIPPED_FILE, LEFT_OUT_FILE = "skipped.tsv", "left_out.tsv"
 
 # LMDB stores values in whole pages: 256 KiB a value keeps the waste under 2 % for small samples.
 BLOCK_NBYTES = 256 * 1024

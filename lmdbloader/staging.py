@@ -14,10 +14,9 @@ from typing import Any
 from tqdm import tqdm
 
 from lmdbloader.codecs import checksum
-from lmdbloader.conversion.folder import SKIPPED_FILE
 from lmdbloader.conversion.places import named_folder, refuse_inside
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
-from lmdbloader.format import DATA_FILE, INDEX_FILE, MANIFEST_FILE
+from lmdbloader.format import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.store import Reader, check_destination, partial_folder, put_in_place, read_manifest
 from lmdbloader.store.publish import explain_full_disk, fsync
 
@@ -126,8 +125,7 @@ def _is_staged(source: Reader, target: Path, log: Callable[[str], None]) -> bool
 def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Callable[[str], None]) -> None:
     """Copy every file of a dataset, check the copy and put it in place."""
     names = [MANIFEST_FILE, INDEX_FILE, DATA_FILE]
-    if (source.path / SKIPPED_FILE).is_file():
-        names.insert(0, SKIPPED_FILE)
+    names[:0] = [name for name in (SKIPPED_FILE, LEFT_OUT_FILE) if (source.path / name).is_file()]
     nbytes = sum((source.path / name).stat().st_size for name in names)
     free = shutil.disk_usage(partial).free
     if free < nbytes + _SPARE_NBYTES:

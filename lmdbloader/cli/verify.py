@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from lmdbloader.store import Damage
+from typing import Any
 
 _DESCRIPTION = """\
 Check a dataset completely: the digest of each of its three files (a single
@@ -47,7 +44,7 @@ def _run(options: argparse.Namespace) -> int:
     for problem in found.problems:
         print(f"{options.dataset}: {problem}")
     for damage in found.damaged:
-        print(damage_line(damage))
+        print(damage)
     if found.is_sound:
         if not options.quiet:
             print(f"{options.dataset}: sound, {found.num_samples} samples")
@@ -59,11 +56,6 @@ def _run(options: argparse.Namespace) -> int:
     )
     print(found.advice)
     return 1
-
-
-def damage_line(damage: Damage) -> str:
-    """Return a line for people about one value."""
-    return f"sample {damage.sample}, field {damage.field}, from {damage.source or 'no file'}: {damage.reason}"
 
 
 def _num_samples(path: str) -> int | None:

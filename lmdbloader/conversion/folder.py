@@ -24,11 +24,10 @@ from lmdbloader.conversion.tally import tally
 from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import try_out
 from lmdbloader.errors import SourceError
+from lmdbloader.format import SKIPPED_FILE
 from lmdbloader.sources import Layout, Listing, Sources
 from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers, partial_folder
 from lmdbloader.store.publish import empty, explain_full_disk
-
-SKIPPED_FILE = "skipped.tsv"
 
 
 @dataclass(frozen=True, slots=True)

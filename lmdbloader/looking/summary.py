@@ -13,10 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmdbloader.errors import CorruptError
-from lmdbloader.format import CODEC_NAMES, FORMAT_VERSION, Field
+from lmdbloader.format import CODEC_NAMES, FORMAT_VERSION, SKIPPED_FILE, Field
 from lmdbloader.store import Reader
-
-_SKIPPED_FILE = "skipped.tsv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +195,7 @@ def _count_classes(reader: Reader, field: str, names: tuple[str, ...]) -> tuple[
 
 def _count_skipped(path: Path) -> int:
     try:
-        with open(path / _SKIPPED_FILE, "rb") as file:
+        with open(path / SKIPPED_FILE, "rb") as file:
             return max(0, sum(1 for _ in file) - 1)
     except FileNotFoundError:
         return 0

@@ -8,6 +8,7 @@ from lmdbloader.store.readahead import Readahead, Ticket
 from lmdbloader.store.reader import Reader, check_rows
 from lmdbloader.store.records import Block, Chunk, encode_blocks
 from lmdbloader.store.recovery import num_committed
+from lmdbloader.store.repair import Repair, repair
 from lmdbloader.store.verify import Damage, Verification, verify
 from lmdbloader.store.writer import Writer, Written, estimate_map_nbytes, open_writer
 
@@ -18,6 +19,7 @@ __all__ = [
     "Damage",
     "Readahead",
     "Reader",
+    "Repair",
     "Ticket",
     "Verification",
     "Writer",
@@ -33,5 +35,6 @@ __all__ = [
     "partial_folder",
     "put_in_place",
     "read_manifest",
+    "repair",
     "verify",
 ]

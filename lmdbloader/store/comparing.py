@@ -11,6 +11,7 @@ import lmdb
 import numpy as np
 import pyarrow as pa
 
+from lmdbloader.codecs import checksum
 from lmdbloader.errors import CorruptError
 from lmdbloader.format import (
     DATA_FILE,
@@ -23,7 +24,7 @@ from lmdbloader.format import (
 )
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.records import decode_block
-from lmdbloader.store.recovery import is_schema
+from lmdbloader.store.recovery import is_schema, records
 
 
 def compare_records(reader: Reader) -> list[str]:
@@ -45,6 +46,26 @@ def compare_records(reader: Reader) -> list[str]:
             if bytes(transaction.get(PROGRESS_KEY, b"")) != progress_value(len(reader)):
                 problems.append(f"its progress entry does not state {len(reader)} samples")
             return problems + list(_differences(reader, transaction, schema))
+    except lmdb.Error as error:
+        return [str(error)]
+
+
+def damaged_records(data: Path) -> list[str]:
+    """Return which records are not what their keys say, where there is no index to compare them with.
+
+    Args:
+        data: A data file whose pages are known to be sound.
+    """
+    try:
+        with (
+            lmdb.open(os.fsencode(data), subdir=False, readonly=True, lock=False, readahead=True) as env,
+            env.begin(buffers=True) as transaction,
+        ):
+            return [
+                f"record of samples from {first}: its checksum does not match: the stored bytes were damaged"
+                for first, expected, value in records(transaction)
+                if checksum(value) != expected
+            ]
     except lmdb.Error as error:
         return [str(error)]
 

@@ -1,21 +1,45 @@
-"""The digest of a whole file, as the manifest keeps it."""
+"""The manifest of data and index files that are complete: their digests and sizes."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from lmdbloader.codecs import checksum_file
+import pyarrow as pa
+
+from lmdbloader.codecs import checksum, checksum_file
+from lmdbloader.manifest import Description, Manifest
+from lmdbloader.store.index import Spool, content_digest, digest_columns
+from lmdbloader.store.opening import map_file
 
 
-def file_digest(path: Path) -> str:
-    """Return the digest of a file, read once from its beginning to its end.
+def make_manifest(description: Description, spool: Spool, index: Path, data: Path) -> Manifest:
+    """Return the manifest of a dataset.
+
+    Args:
+        description: What of it does not follow from the files.
+        spool: The index's columns.
+        index: index.arrow, as the spool has written it.
+        data: data.mdb, to which nothing is added any more.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: A file cannot be read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    content = map_file(index)
+    descriptor = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return f"xxh64:{checksum_file(descriptor):016x}"
+        data_checksum = checksum_file(descriptor)
     finally:
         os.close(descriptor)
+    return description.manifest(
+        num_samples=spool.num_samples,
+        sizes={
+            "payload_nbytes": spool.total("stored_nbytes"),
+            "raw_nbytes": spool.total("raw_nbytes"),
+            "data_nbytes": data.stat().st_size,
+            "index_nbytes": len(content),
+        },
+        content_digest=content_digest(digest_columns(pa.ipc.open_file(pa.py_buffer(content)).get_batch(0))),
+        index_digest=f"xxh64:{checksum(content):016x}",
+        data_digest=f"xxh64:{data_checksum:016x}",
+    )

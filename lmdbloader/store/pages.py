@@ -24,7 +24,7 @@ _LEAF, _OVERFLOW = 2, 4
 _IS_BIG = 1
 # LMDB's pages are as large as those of the system that made the file; a meta page, of the first two, says it.
 _PAGE_SIZES = (4096, 16384, 8192, 32768)
-_PAGE_SIZE_AT = 40
+_PAGE_SIZE_AT, _LAST_PAGE_AT = 40, 136
 _WINDOW_NBYTES = 16 * 2**20
 
 
@@ -107,6 +107,13 @@ def find_records(descriptor: int) -> list[Record]:
             if checksum(read_around_errors(descriptor, nbytes, at)) == expected:
                 records[key] = Record(first, expected, at, nbytes)
     return sorted(records.values())
+
+
+def needed_nbytes(descriptor: int) -> int:
+    """Return how long a data file must be to hold every page that one of its meta pages tells of."""
+    nbytes = _page_nbytes(descriptor)
+    last = (read_around_errors(descriptor, 8, at + _LAST_PAGE_AT) for at in (0, nbytes))
+    return (max(int.from_bytes(number, "little") for number in last) + 1) * nbytes
 
 
 def find_description(descriptor: int, path: str) -> Description | None:

@@ -14,7 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lmdbloader.errors import DestinationError, DiskFullError, LockedError
-from lmdbloader.format import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
+from lmdbloader.format import (
+    DATA_FILE,
+    FORMAT_NAME,
+    INDEX_FILE,
+    LEFT_OUT_FILE,
+    MANIFEST_FILE,
+    PARTIAL_SUFFIX,
+    SKIPPED_FILE,
+)
 
 OWNER_FILE = "owner.json"
 COLUMNS_FOLDER = "columns"
@@ -23,7 +31,7 @@ PLAN_FILE, JOURNAL_FILE = "plan.json", "journal"
 # Not of the dataset itself. They go once it is in place: until then a run that was killed could not be resumed without.
 _WORKING_FILES = (OWNER_FILE, JOURNAL_FILE, PLAN_FILE)
 # What an interrupted conversion may leave in OUT.partial; a folder with anything else in it is somebody's own.
-_OURS = frozenset({DATA_FILE, INDEX_FILE, MANIFEST_FILE, COLUMNS_FOLDER, "skipped.tsv", *_WORKING_FILES})
+_OURS = frozenset({DATA_FILE, INDEX_FILE, MANIFEST_FILE, COLUMNS_FOLDER, SKIPPED_FILE, LEFT_OUT_FILE, *_WORKING_FILES})
 # Where the dataset that is replaced stands for a moment, on systems that cannot exchange two folders.
 _ASIDE_SUFFIX = PARTIAL_SUFFIX + ".replaced"
 _RENAME_EXCHANGE = 2

@@ -14,11 +14,11 @@ from lmdbloader.codecs import RunningChecksum
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
 from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed
-from lmdbloader.store.comparing import compare_records
+from lmdbloader.store.comparing import compare_records, damaged_records
 from lmdbloader.store.foreign import page_problems
 from lmdbloader.store.index import Index, content_digest, digest_columns
 from lmdbloader.store.opening import DataFile, open_index, read_manifest
-from lmdbloader.store.pages import find_description
+from lmdbloader.store.pages import find_description, needed_nbytes
 from lmdbloader.store.reader import Reader
 
 _ROWS_AT_ONCE = 256
@@ -43,6 +43,9 @@ class Damage:
     field: str
     source: str | None
     reason: str
+
+    def __str__(self) -> str:
+        return f"sample {self.sample}, field {self.field}, from {self.source or 'no file'}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +101,10 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
         found.add(DATA_FILE, *digest.differences(manifest.data_digest))
     found.add(DATA_FILE, *page_problems(found.folder / DATA_FILE))
     # LMDB aborts the process on some damaged pages, so it opens the file only when nothing speaks against it.
-    if reader and DATA_FILE not in found.files:
-        found.problems += [f"{DATA_FILE}: {difference}" for difference in compare_records(reader)]
+    if DATA_FILE not in found.files and reader:
+        found.add(DATA_FILE, *compare_records(reader))
+    elif DATA_FILE not in found.files and not manifest.data_digest:
+        found.add(DATA_FILE, *damaged_records(found.folder / DATA_FILE))
     if found.damaged:
         found.files.setdefault(DATA_FILE)
     return found.result(len(reader) if reader else 0)
@@ -159,7 +164,11 @@ def _verify_without_manifest(found: _Findings, error: FormatError) -> Verificati
     if not (folder / INDEX_FILE).is_file():
         found.add(INDEX_FILE, "is missing")
     if data:
-        found.add(DATA_FILE, *page_problems(found.folder / DATA_FILE))
+        if data.nbytes < (needed := needed_nbytes(data.descriptor)):
+            found.add(DATA_FILE, f"{data.nbytes} bytes, its pages take {needed}: it is cut short")
+        found.add(DATA_FILE, *page_problems(folder / DATA_FILE))
+        if DATA_FILE not in found.files:
+            found.add(DATA_FILE, *damaged_records(folder / DATA_FILE))
     return found.result(0, has_description=description is not None)
 
 

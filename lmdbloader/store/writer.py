@@ -15,7 +15,6 @@ from typing import Any
 import lmdb
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from lmdbloader.codecs import checksum
 from lmdbloader.errors import CorruptError
@@ -34,8 +33,8 @@ from lmdbloader.format import (
     record_schema,
 )
 from lmdbloader.manifest import Description
-from lmdbloader.store.digest import file_digest
-from lmdbloader.store.index import Spool, content_digest, digest_columns
+from lmdbloader.store.digest import make_manifest
+from lmdbloader.store.index import Spool
 from lmdbloader.store.opening import map_file
 from lmdbloader.store.publish import (
     COLUMNS_FOLDER,
@@ -190,26 +189,11 @@ class Writer:
             self._env.close()
             index_path = self._partial / INDEX_FILE
             self._spool.write(index_path, at)
-            payload_nbytes, raw_nbytes = self._spool.total("stored_nbytes"), self._spool.total("raw_nbytes")
+            manifest = make_manifest(description, self._spool, index_path, self._partial / DATA_FILE)
             self._spool.close()
-            index = map_file(index_path)
-            batch = pa.ipc.open_file(pa.py_buffer(index)).get_batch(0)
-            sizes = {
-                "payload_nbytes": payload_nbytes,
-                "raw_nbytes": raw_nbytes,
-                "data_nbytes": (self._partial / DATA_FILE).stat().st_size,
-                "index_nbytes": index_path.stat().st_size,
-            }
-            manifest = description.manifest(
-                num_samples=self.num_samples,
-                sizes=sizes,
-                content_digest=content_digest(digest_columns(batch)),
-                index_digest=f"xxh64:{checksum(index):016x}",
-                data_digest=file_digest(self._partial / DATA_FILE),
-            )
             (self._partial / MANIFEST_FILE).write_bytes(manifest.to_json())
             put_in_place(self._partial, self._out)
-        return Written(self.num_samples, sizes, self.map_growths, manifest.content_digest)
+        return Written(self.num_samples, manifest.sizes, self.map_growths, manifest.content_digest)
 
     def add_file(self, name: str, data: bytes) -> None:
         """Put a small file beside the dataset's own."""

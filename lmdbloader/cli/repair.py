@@ -1,0 +1,57 @@
+"""`lmdbloader repair`: a lost index or manifest made anew, or a new dataset without what is damaged."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+_DESCRIPTION = """\
+Mend a dataset. First everything in it is checked, as `lmdbloader verify` does.
+
+Where index.arrow or manifest.json is lost or damaged, and data.mdb is sound,
+they are made anew from data.mdb and put in their place in one step: readers
+that have the dataset open are not disturbed. Nothing else in DB is changed.
+
+Where data.mdb is damaged or cut short, the samples that are sound are written
+to a new dataset, OUT: in their order, the stored bytes as they are, with the
+same fields, classes and source names. Those that are left out are listed here
+and in OUT/left_out.tsv. DB stays as it is. Without OUT it is only said what is
+damaged. No index and no LMDB that opens is needed for that: without an index,
+every record that is still whole is found by looking at all of data.mdb.
+
+Nothing is written for a dataset that is sound.
+"""
+
+_EPILOG = """\
+Exit status: 0 mended, or nothing to do; 1 cannot be mended, or not without
+OUT; 2 wrong usage; 130 interrupted.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "repair",
+        help="make a lost index anew, or a new dataset without damaged samples",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
+    parser.add_argument("out", metavar="OUT", nargs="?", help="the new dataset's folder, where data.mdb is damaged")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from lmdbloader.store import repair
+
+    with tqdm(unit=" samples checked", disable=not sys.stderr.isatty()) as bar:
+        repair(options.dataset, options.out, progress=bar.update, log=_tell)
+    return 0
+
+
+def _tell(line: str) -> None:
+    print(line)

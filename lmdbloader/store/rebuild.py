@@ -1,0 +1,126 @@
+"""Makes the index and the manifest of a dataset anew from the records in its data.mdb, and puts them in place."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+import numpy as np
+
+from lmdbloader.errors import CorruptError, DestinationError, LockedError
+from lmdbloader.format import (
+    DATA_FILE,
+    INDEX_FILE,
+    MANIFEST_FILE,
+    PROGRESS_KEY,
+    RECORD_KEY_NBYTES,
+    progress_value,
+    record_schema,
+)
+from lmdbloader.manifest import Description, Manifest
+from lmdbloader.store.digest import make_manifest
+from lmdbloader.store.foreign import list_values
+from lmdbloader.store.index import Index, Spool
+from lmdbloader.store.opening import map_file
+from lmdbloader.store.publish import COLUMNS_FOLDER, explain_full_disk, fsync
+from lmdbloader.store.recovery import spool_records
+
+_WORK_FOLDER = ".repair"
+
+
+def rebuild(folder: Path, manifest: Manifest | Description) -> tuple[str, ...]:
+    """Make index.arrow, and where it is lost or describes an index of other bytes the manifest, anew from data.mdb.
+
+    Each is put in place in one step once it is complete and on the disk; data.mdb is only read.
+
+    Args:
+        folder: The dataset, whose data.mdb must be sound.
+        manifest: What is known of it; a description where the manifest is lost.
+
+    Returns:
+        The names of the files that were replaced.
+
+    Raises:
+        CorruptError: The records are not those of the dataset, or damaged.
+        LockedError: Another process is mending it.
+        DestinationError: The folder cannot be written to.
+        DiskFullError: There is no room for the index.
+    """
+    with _work_folder(folder) as work, explain_full_disk(folder):
+        made = _make(folder / DATA_FILE, _description(manifest), work)
+        Index(work, made, made.sizes["data_nbytes"], map_file(work / INDEX_FILE))
+        names = [INDEX_FILE]
+        if isinstance(manifest, Description):
+            names.append(MANIFEST_FILE)
+        elif made.content_digest != manifest.content_digest:
+            raise CorruptError(
+                f"{folder / DATA_FILE}: the content digest of its records is {made.content_digest}, the manifest says "
+                f"{manifest.content_digest}: they are not those of this dataset. Restore it from a copy."
+            )
+        elif made.index_digest != manifest.index_digest:
+            names.append(MANIFEST_FILE)  # another release of Arrow writes the same index with other bytes
+        (work / MANIFEST_FILE).write_bytes(made.to_json())
+        _put_in_place(work, folder, names)
+    return tuple(names)
+
+
+def _description(manifest: Manifest | Description) -> Description:
+    return Description(manifest.fields, manifest.with_source, manifest.classes, manifest.made_by)
+
+
+def _make(data: Path, description: Description, work: Path) -> Manifest:
+    """Write an index into the folder `work`; return the manifest that belongs to it."""
+    places = np.array([at for key, at, _ in list_values(data) if len(key) == RECORD_KEY_NBYTES], np.int64)
+    schema = record_schema(description.fields, with_source=description.with_source)
+    spool = Spool(work / COLUMNS_FOLDER, description.fields, with_source=description.with_source)
+    try:
+        with (
+            lmdb.open(os.fsencode(data), subdir=False, readonly=True, lock=False, readahead=True) as env,
+            env.begin(buffers=True) as transaction,
+        ):
+            spool_records(transaction, spool, schema, data)
+            if bytes(transaction.get(PROGRESS_KEY, b"")) != progress_value(spool.num_samples):
+                raise CorruptError(f"{data}: holds {spool.num_samples} samples, which is not what its progress says")
+        spool.write(work / INDEX_FILE, places)
+        return make_manifest(description, spool, work / INDEX_FILE, data)
+    finally:
+        spool.close()
+
+
+def _put_in_place(work: Path, folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        if (folder / name).is_dir():
+            raise DestinationError(f"{folder / name}: is a folder. Move it away.")
+    for name in names:
+        fsync(work / name)
+    for name in names:
+        os.rename(work / name, folder / name)
+    fsync(folder)
+
+
+@contextmanager
+def _work_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder within a dataset, which is locked meanwhile; it is removed afterwards."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise LockedError(f"{folder}: cannot be locked ({error.strerror}). Is it being mended already?") from error
+        work = folder / _WORK_FOLDER
+        shutil.rmtree(work, ignore_errors=True)  # of a process that was killed
+        try:
+            work.mkdir()
+        except OSError as error:
+            raise DestinationError(f"{folder}: cannot be written to ({error.strerror}). Mend a copy of it.") from error
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    finally:
+        os.close(lock)

@@ -1,0 +1,191 @@
+"""Mends a dataset: a lost index or manifest in its place, damaged samples by a new dataset without them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmdbloader.errors import CorruptError, DestinationError
+from lmdbloader.format import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
+from lmdbloader.manifest import Description, Manifest
+from lmdbloader.store.index import Index
+from lmdbloader.store.opening import DataFile, open_index, read_manifest
+from lmdbloader.store.pages import find_description
+from lmdbloader.store.reader import Reader
+from lmdbloader.store.rebuild import rebuild
+from lmdbloader.store.records import Chunk, encode_blocks
+from lmdbloader.store.salvage import RecordSalvage, sound_samples
+from lmdbloader.store.verify import Damage, Verification, verify
+from lmdbloader.store.writer import estimate_map_nbytes, open_writer
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What `repair` did.
+
+    Attributes:
+        found: What was wrong.
+        replaced: Names of the files of the dataset that were made anew in their place.
+        out: The new dataset, None where none was needed.
+        num_samples: Samples in the dataset that is sound now.
+        left_out: What the new dataset lacks: the damaged values, one for each field of a sample that is damaged.
+    """
+
+    found: Verification
+    replaced: tuple[str, ...]
+    out: Path | None
+    num_samples: int
+    left_out: tuple[Damage, ...]
+
+
+def repair(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    progress: Callable[[int], None] = lambda done: None,
+    log: Callable[[str], None] = lambda line: None,
+) -> Repair:
+    """Mend a dataset.
+
+    A lost or damaged index or manifest is made anew from data.mdb and put in its place in one step. Where data.mdb
+    itself is damaged, it stays as it is, and the samples that are sound are written to a new dataset, as they are
+    stored. A dataset that is sound is left alone.
+
+    Args:
+        path: Of the dataset.
+        out: Of the new dataset, for one whose data.mdb is damaged; nothing is written there otherwise.
+        progress: Called with the number of samples checked since the last call.
+        log: Called with lines of text for people: everything that is wrong, and what was done.
+
+    Raises:
+        FileNotFoundError: There is nothing at `path`.
+        FormatError: It is not a finished dataset of this format version.
+        CorruptError: It cannot be mended, or not without `out`; the message says why.
+        DestinationError: `out` exists already, or cannot be written.
+        DiskFullError: No room left.
+    """
+    folder = Path(path).absolute()
+    target = None if out is None else _check_out(Path(out), folder)
+    found = verify(path, progress=progress)
+    for line in (*(f"{folder}: {problem}" for problem in found.problems), *map(str, found.damaged)):
+        log(line)
+    if found.is_sound:
+        log(f"{folder}: is sound, nothing was done")
+        return Repair(found, (), None, found.num_samples, ())
+    manifest = _what_is_known(folder, found)
+    if DATA_FILE not in found.files and {INDEX_FILE, MANIFEST_FILE} & set(found.files):
+        replaced = rebuild(folder, manifest)
+        log(f"{folder}: {' and '.join(replaced)} made anew from {DATA_FILE}")
+        return Repair(found, replaced, None, read_manifest(folder).num_samples, ())
+    if DATA_FILE not in found.files or not (folder / DATA_FILE).is_file():
+        raise CorruptError(f"{folder}: cannot be mended. {found.advice}", path=str(folder))
+    if target is None:
+        raise CorruptError(f"{folder}: {DATA_FILE} is damaged, and is never changed. {found.advice}", path=str(folder))
+    if isinstance(manifest, Manifest) and INDEX_FILE not in found.files:
+        return _write_sound(folder, manifest, found, target, log)
+    return _write_salvaged(folder, manifest, found, target, log)
+
+
+def _check_out(out: Path, folder: Path) -> Path:
+    if out.exists() or out.is_symlink():
+        raise DestinationError(f"{out}: is there already. Choose another name for the new dataset.")
+    if Path(os.path.realpath(folder)) in Path(os.path.realpath(out)).parents:
+        raise DestinationError(f"{out}: lies inside {folder}. Choose a place outside of it.")
+    return out
+
+
+def _what_is_known(folder: Path, found: Verification) -> Manifest | Description:
+    """Return the manifest, or where it is lost what data.mdb keeps of it."""
+    if MANIFEST_FILE not in found.files:
+        return read_manifest(folder)
+    description = None
+    if (folder / DATA_FILE).is_file():
+        data = DataFile(folder / DATA_FILE, "pread")
+        description = find_description(data.descriptor, str(folder))
+    if description is None:
+        raise CorruptError(f"{folder}: cannot be mended. {found.advice}", path=str(folder))
+    return description
+
+
+def _write_sound(
+    folder: Path, manifest: Manifest, found: Verification, out: Path, log: Callable[[str], None]
+) -> Repair:
+    """Write the samples that the index finds and that read."""
+    content = open_index(folder / INDEX_FILE, "pread", manifest.sizes["index_nbytes"])
+    index = Index(folder, manifest, manifest.sizes["data_nbytes"], content)
+    reader = Reader.of_files(folder, manifest, DataFile(folder / DATA_FILE, "pread"), index)
+    chunks = sound_samples(reader, {damage.sample for damage in found.damaged})
+    num_samples = _write(folder, manifest, chunks, lambda: found.damaged, out)
+    return _report(folder, Repair(found, (), out, num_samples, found.damaged), log)
+
+
+def _write_salvaged(
+    folder: Path, manifest: Manifest | Description, found: Verification, out: Path, log: Callable[[str], None]
+) -> Repair:
+    """Write the samples of all records that are found on the pages of data.mdb."""
+    salvage = RecordSalvage(
+        folder, _description(manifest), manifest.num_samples if isinstance(manifest, Manifest) else None
+    )
+
+    def left_out() -> tuple[Damage, ...]:
+        reason = "the record that held it is damaged, and so is the index"
+        return tuple(Damage(sample, "all", None, reason) for lost in salvage.lost for sample in lost)
+
+    num_samples = _write(folder, manifest, salvage.chunks(), left_out, out)
+    return _report(folder, Repair(found, (), out, num_samples, left_out()), log)
+
+
+def _description(manifest: Manifest | Description) -> Description:
+    return Description(manifest.fields, manifest.with_source, manifest.classes, manifest.made_by)
+
+
+def _write(
+    folder: Path,
+    manifest: Manifest | Description,
+    chunks: Iterator[Chunk],
+    left_out: Callable[[], Sequence[Damage]],
+    out: Path,
+) -> int:
+    """Write samples as a new dataset; return how many they were.
+
+    Args:
+        folder: The damaged dataset.
+        manifest: What is known of it.
+        chunks: The samples.
+        left_out: Returns what they lack, once all of them were taken.
+        out: The new dataset.
+    """
+    nbytes = (folder / DATA_FILE).stat().st_size
+    fields, with_source = manifest.fields, manifest.with_source
+    map_nbytes = estimate_map_nbytes(nbytes, nbytes / 4096)
+    with open_writer(out, fields, with_source=with_source, map_nbytes=map_nbytes) as writer:
+        for chunk in chunks:
+            writer.add(chunk, encode_blocks(chunk, fields, with_source=with_source))
+        if not writer.num_samples and left_out():
+            raise CorruptError(f"{folder}: not one sample of it is sound. Restore it from a copy, or convert again.")
+        made_by: dict[str, Any] = dict(manifest.made_by)
+        if damaged := left_out():
+            writer.add_file(LEFT_OUT_FILE, _table(damaged))
+            # Whoever compares what a dataset was made from must see that it is not all of it.
+            made_by["inputs"] = {**(made_by.get("inputs") or {}), "left_out": len({d.sample for d in damaged})}
+        if (folder / SKIPPED_FILE).is_file():
+            writer.add_file(SKIPPED_FILE, (folder / SKIPPED_FILE).read_bytes())
+        return writer.finish(classes=manifest.classes, made_by=made_by).num_samples
+
+
+def _table(damaged: Sequence[Damage]) -> bytes:
+    escapes = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
+    rows = [("sample", "field", "source", "reason")]
+    rows += [(str(d.sample), d.field, d.source or "", d.reason) for d in damaged]
+    lines = ("\t".join(value.translate(escapes) for value in row) + "\n" for row in rows)
+    return "".join(lines).encode("utf-8", "backslashreplace")
+
+
+def _report(folder: Path, done: Repair, log: Callable[[str], None]) -> Repair:
+    lost = len({damage.sample for damage in done.left_out})
+    listed = f"; {lost} are left out, listed in {done.out}/{LEFT_OUT_FILE}" if lost else ""
+    log(f"{done.out}: written, {done.num_samples} samples of {folder}{listed}")
+    return done

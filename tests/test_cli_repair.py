@@ -1,0 +1,72 @@
+"""`lmdbloader repair`: says what is damaged, mends what it can, and its exit status tells which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import lmdbloader
+from lmdbloader.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def dataset(photos: Path, tmp_path: Path) -> Path:
+    lmdbloader.convert(photos, tmp_path / "made.lmdb", patch_size=96, scale=2, workers=1)
+    return tmp_path / "made.lmdb"
+
+
+def flip(dataset: Path, field: str, sample: int) -> str:
+    """Flip one bit in a stored payload; return the file that it came from."""
+    reader = lmdbloader.LMDBDataset(dataset).reader
+    with open(dataset / "data.mdb", "r+b") as file:
+        at = int(reader.index.arrays[f"{field}.offset"][sample]) + 5
+        file.seek(at)
+        byte = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte[0] ^ 16]))
+    return str(reader.source(sample))
+
+
+def test_nothing_to_do(dataset: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert main(["repair", str(dataset), str(tmp_path / "out")]) == 0
+    assert capsys.readouterr() == (f"{dataset}: is sound, nothing was done\n", "")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_lost_index_comes_back(dataset: Path, capsys: Capture) -> None:
+    expected = (dataset / "index.arrow").read_bytes()
+    (dataset / "index.arrow").unlink()
+    assert main(["repair", str(dataset)]) == 0
+    assert capsys.readouterr() == (
+        f"{dataset}: index.arrow: is missing\n{dataset}: index.arrow made anew from data.mdb\n",
+        "",
+    )
+    assert (dataset / "index.arrow").read_bytes() == expected
+    assert main(["verify", str(dataset)]) == 0
+
+
+def test_damaged_samples_are_said_and_left_out(dataset: Path, tmp_path: Path, capsys: Capture) -> None:
+    source = flip(dataset, "lr", 3)
+    assert main(["repair", str(dataset)]) == 1
+    text = capsys.readouterr()
+    assert f"sample 3, field lr, from {source}: its checksum does not match" in text.out
+    assert text.err.startswith(f"lmdbloader: {dataset}: data.mdb is damaged") and "OUT" in text.err
+    out = tmp_path / "new.lmdb"
+    assert main(["repair", str(dataset), str(out)]) == 0
+    text = capsys.readouterr()
+    assert text.out.splitlines()[-1] == (
+        f"{out}: written, 47 samples of {dataset}; 1 are left out, listed in {out}/left_out.tsv"
+    )
+    assert main(["verify", str(out)]) == 0
+    assert main(["repair", str(dataset), str(out)]) == 1
+    assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["a", "b", "c"], ["a", "--overwrite"]])
+def test_wrong_usage(arguments: list[str], capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["repair", *arguments])
+    assert caught.value.code == 2
