@@ -293,14 +293,14 @@ def test_an_older_dataset_whose_manifest_is_lost_cannot_be_mended(tmp_path: Path
     assert verify(path).is_sound
     assert read_manifest(path).content_digest == json.loads(before[MANIFEST_FILE])["content_digest"]
     lose(path, MANIFEST_FILE)
-    with pytest.raises(CorruptError, match="data.mdb does not tell what manifest.json said"):
+    with pytest.raises(CorruptError, match=r"data\.mdb does not tell what manifest\.json said"):
         repair(path, tmp_path / "out")
 
 
 @pytest.mark.parametrize("out", [None, "out"])
 def test_without_data_nothing_can_be_mended(path: Path, tmp_path: Path, out: str | None) -> None:
     lose(path, "data.mdb")
-    with pytest.raises(CorruptError, match="Without data.mdb nothing can be mended"):
+    with pytest.raises(CorruptError, match=r"Without data\.mdb nothing can be mended"):
         repair(path, out and tmp_path / out)
     assert not (tmp_path / "out").exists()
 

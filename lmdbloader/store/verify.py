@@ -25,7 +25,7 @@ _ROWS_AT_ONCE = 256
 _READ_AT_ONCE_NBYTES = 64 * 2**20
 _PIECE_NBYTES = 4 * 2**20
 # What is said of one file: a damaged tree has a hundred findings.
-_SHOWN = 5
+_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
