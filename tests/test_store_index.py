@@ -111,6 +111,10 @@ def test_an_index_that_is_not_the_one_written_is_refused(path: Path, change: str
     ("name", "value"),
     [
         ("image.offset", -1),
+        ("mask.raw_nbytes", 2**31),
+        ("mask.type", "float32[3,3]"),
+        ("mask.type", "float64[3,2]"),
+        ("mask.type", "float32[0,999999999999,999999999999]"),
         ("image.offset", 2**40),
         ("image.offset", 2**63 - 1),
         ("image.stored_nbytes", 2**32 - 1),
@@ -125,10 +129,13 @@ def test_an_index_that_is_not_the_one_written_is_refused(path: Path, change: str
         ("mask.codec", 2),
     ],
 )
-def test_an_index_that_cannot_be_true_is_refused_whatever_its_digest(path: Path, name: str, value: int) -> None:
+def test_an_index_that_cannot_be_true_is_refused_whatever_its_digest(path: Path, name: str, value: Any) -> None:
     replace_index(path, with_value(index_batch(path), name, 7, value))
-    with pytest.raises(CorruptError, match=rf"row 7, field '{name.partition('.')[0]}': .* does not fit"):
+    field = name.partition(".")[0]
+    with pytest.raises(CorruptError, match=rf"row 7, field '{field}': .* does not fit") as caught:
         Reader(path)
+    assert (caught.value.sample, caught.value.field, caught.value.path) == (7, field, str(path))
+    assert caught.value.source is None
 
 
 def test_other_columns_rows_or_nulls_are_refused(path: Path) -> None:

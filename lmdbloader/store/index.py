@@ -17,16 +17,10 @@ import pyarrow as pa
 
 from lmdbloader.codecs import checksum
 from lmdbloader.errors import CorruptError, FormatError, OptionError
-from lmdbloader.format import (
-    CODEC_FILE,
-    CODEC_JPEG,
-    CODEC_LZ4,
-    INDEX_FILE,
-    Field,
-    index_schema,
-)
+from lmdbloader.format import INDEX_FILE, Field, index_schema
 from lmdbloader.manifest import Manifest
 from lmdbloader.store.arrow import read_file
+from lmdbloader.store.bounds import check_index
 from lmdbloader.store.records import Block, Chunk
 
 _ROWS_AT_ONCE = 1 << 16
@@ -215,7 +209,7 @@ class Index:
             content: Of index.arrow, mapped or read; kept.
 
         Raises:
-            CorruptError: It is not the file that was written, or points outside of data.mdb.
+            CorruptError: It is not the file that was written, or cannot be true.
             FormatError: Its columns are not those that the manifest's fields have.
         """
         where = path / INDEX_FILE
@@ -238,28 +232,7 @@ class Index:
             for column in expected
             if _is_number(column.type)
         }
-        for f in manifest.fields:
-            if f.is_payload:
-                self._check_bounds(f, data_nbytes, where)
-
-    def _check_bounds(self, f: Field, data_nbytes: int, where: Path) -> None:
-        a = {part: self.arrays[f"{f.name}.{part}"] for part in ("offset", "stored_nbytes", "raw_nbytes", "codec")}
-        wrong = (a["offset"] < 0) | (a["offset"] > data_nbytes - a["stored_nbytes"].astype(np.int64))
-        wrong |= a["codec"] > (CODEC_FILE if f.kind == "image" else CODEC_LZ4)
-        if f.kind == "image":
-            bits, channels = self.arrays[f"{f.name}.bits"], self.arrays[f"{f.name}.channels"]
-            wrong |= (a["codec"] == CODEC_JPEG) & (bits != 8)
-            wrong |= ((bits != 8) & (bits != 16)) | ((channels != 1) & (channels != 3))
-            size = np.ones(len(wrong), np.float64)  # exact up to 2**53, and no overflow wraps around
-            for part in ("height", "width", "channels"):
-                size *= self.arrays[f"{f.name}.{part}"]
-            wrong |= size * self.arrays[f"{f.name}.bits"] != a["raw_nbytes"] * 8.0
-        if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
-            found = {part: int(column[row]) for part, column in a.items()}
-            raise CorruptError(
-                f"{where}: row {row}, field {f.name!r}: {found} does not fit data.mdb's {data_nbytes} bytes"
-            )
+        check_index(self.arrays, self.batch, manifest, data_nbytes, path)
 
     def text(self, name: str, row: int) -> str:
         """Return one value of a text or dictionary column."""
