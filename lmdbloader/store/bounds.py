@@ -42,9 +42,8 @@ _LZ4_RATIO = 255
 # and at most 256 pixels of 3 values for 6 blocks (4:2:0): 768 bytes from 12 bits.
 _JPEG_RATIO = 512
 # Any other image file: WebP and TIFF hold one colour of any size in some dozens of bytes, so only the pixels are
-# limited, to those that `convert` and `write` put into one payload.
-_MOST_RAW_NBYTES = MAX_PAYLOAD_NBYTES
-_RATIOS = np.full(256, _MOST_RAW_NBYTES)
+# limited, to what `convert` and `write` put into one payload.
+_RATIOS = np.full(256, MAX_PAYLOAD_NBYTES)
 _RATIOS[[CODEC_RAW, CODEC_LZ4, CODEC_TILES, CODEC_JPEG]] = 1, _LZ4_RATIO, _LZ4_RATIO, _JPEG_RATIO
 
 
@@ -116,7 +115,7 @@ def _rules(
     stored, raw = (columns[name].astype(np.int64) for name in ("stored_nbytes", "raw_nbytes"))
     yield (at < 0) | (at > data_nbytes - stored), f"{DATA_FILE}'s {data_nbytes} bytes"
     yield codec > (CODEC_FILE if f.kind == "image" else CODEC_LZ4), f"the codecs of {f.kind}s"
-    yield raw > _MOST_RAW_NBYTES, f"the {_MOST_RAW_NBYTES} bytes that one payload may have"
+    yield np.maximum(stored, raw) > MAX_PAYLOAD_NBYTES, f"the {MAX_PAYLOAD_NBYTES} bytes that one payload may have"
     yield (codec == CODEC_RAW) & (raw != stored), "what is stored raw, which has one length"
     body = stored
     if f.kind == "image":

@@ -232,6 +232,9 @@ class Index:
             for column in expected
             if _is_number(column.type)
         }
+        # Kernels read them by address.
+        if not all(array.flags.aligned for array in self.arrays.values()):
+            raise FormatError(f"{where}: a column does not begin at a multiple of its numbers' length")
         check_index(self.arrays, self.batch, manifest, data_nbytes, path)
 
     def text(self, name: str, row: int) -> str:

@@ -304,8 +304,10 @@ class Reader:
             return 0
         from lmdbloader.kernels.jpeg import jpeg_room
 
-        # No image is higher than the highest and wider than the widest one: that takes some address space only.
-        return int(jpeg_room(*(int(column[is_jpeg].max()) for column in (columns[1], height, width))))
+        nbytes, height, width = (column[is_jpeg].astype(np.int64) for column in (columns[1], height, width))
+        # For an image with the longest of all sides and the most pixels of all: no other one takes more.
+        longest = int(np.maximum(height, width).max())
+        return int(jpeg_room(int(nbytes.max()), longest, -(-int((height * width).max()) // longest)))
 
     def _jpeg_work(self, name: str) -> npt.NDArray[np.uint8]:
         """Return this thread's scratch for decoding JPEGs of a field."""
