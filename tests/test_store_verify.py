@@ -20,7 +20,7 @@ import pytest
 
 import lmdbloader
 from lmdbloader.codecs import checksum, encode_many
-from lmdbloader.errors import FormatError
+from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format import MANIFEST_FILE, make_field, record_key
 from lmdbloader.manifest import _signed
 from lmdbloader.store import Chunk, Reader, encode_blocks, open_writer, read_manifest, verify
