@@ -210,8 +210,8 @@ def test_a_worker_that_dies_between_its_images_names_none(folder: Path) -> None:
     sources = list_sources(folder).sources[:3]
     with WorkerPool(2) as workers:
         list(workers.convert(RECIPE, [[s] for s in sources]))
-        for child in psutil.Process().children():
-            child.kill()
+        for child in children():
+            os.kill(child, signal.SIGKILL)
         with pytest.raises(WorkerError, match=r"^worker process \d+ was killed by SIGKILL\. Out of memory\?"):
             list(workers.convert(RECIPE, [[s] for s in sources]))
 
