@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import json
 import multiprocessing
 import signal
 import sys
@@ -13,10 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Case = Callable[[int], str]
+Case = Callable[[int], "str | dict[str, int]"]
 # No case takes a hundredth of it.
 _HUNG_SECONDS = 120.0
-_FAILED = "FAILED: "
 
 
 class Wrong(Exception):
@@ -30,7 +30,8 @@ def run_cases(
 
     Args:
         prepare: Called in the child with `arguments`; returns the function that runs one case by its number, and
-            returns in a word what came of it. It raises `Wrong` where the promise did not hold. A function of a module.
+            returns in a word what came of it, or how often which word did. It raises `Wrong` where the promise did not
+            hold. A function of a module.
         arguments: Things that pickle.
         count: Number of cases.
         folder: For the list of results.
@@ -48,12 +49,12 @@ def run_cases(
         child = context.Process(target=_run_here, args=(prepare, arguments, first, count, str(results)))
         child.start()
         hung = _wait(child, results)
-        done = results.read_text("utf-8", "backslashreplace").splitlines()
+        done = [json.loads(line) for line in results.read_text("ascii").splitlines()]
         for number, result in enumerate(done, first):
-            if result.startswith(_FAILED):
-                failures.append(f"case {number}: {result.removeprefix(_FAILED)}")
+            if isinstance(result, dict):
+                counts.update(result)
             else:
-                counts[result] += 1
+                failures.append(f"case {number}: {result}")
         first += len(done)
         if first < count:
             signals += bool(child.exitcode and child.exitcode < 0 and not hung)
@@ -84,14 +85,20 @@ def _run_here(prepare: Callable[..., Case], arguments: tuple[Any, ...], first: i
     with open(results, "ab", buffering=0) as file:  # what a crash leaves behind is complete up to the case before it
         for number in range(first, count):
             try:
-                result = case(number)
+                found = case(number)
+                result: dict[str, int] | str = found if isinstance(found, dict) else {found: 1}
             except Wrong as error:
-                result = f"{_FAILED}{error}"
+                result = str(error)
             except Exception as error:
-                place = traceback.extract_tb(error.__traceback__)[-1]
-                result = f"{_FAILED}{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
-            file.write(" ".join(result.split("\n")).encode("utf-8", "backslashreplace") + b"\n")
+                result = describe(error)
+            file.write(json.dumps(result).encode() + b"\n")
     sys.stderr.flush()
+
+
+def describe(error: Exception) -> str:
+    """Return an unexpected error in one line, with where it was raised."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
 
 
 def _how(status: int | None) -> str:

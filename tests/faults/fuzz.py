@@ -1,0 +1,77 @@
+"""Random and mutated files whose digests and checksums hold: an error of ours, or something that reads; no crash."""
+
+from __future__ import annotations
+
+import resource
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from . import fuzz_descriptions, fuzz_images, fuzz_payloads, fuzz_tables
+from .cases import Case, run_cases
+from .datasets import make_datasets
+from .outcome import Outcome
+
+# What it may take beyond what it has with everything imported, threads' stacks among it. No file here is above 1 MB.
+_MORE_NBYTES = 2**30
+
+Prepare = Callable[[dict[str, str], Path, int], Case]
+# Of each kind its share of the inputs, and how many of them are one case.
+_KINDS: dict[str, tuple[Prepare, float, int]] = {
+    "manifests": (fuzz_descriptions.prepare_manifests, 0.22, 100),
+    "array types": (fuzz_descriptions.prepare_array_types, 0.10, 500),
+    "index values": (fuzz_tables.prepare_index_values, 0.08, 1),
+    "index bytes": (fuzz_tables.prepare_index_bytes, 0.10, 1),
+    "records": (fuzz_tables.prepare_records, 0.20, 1),
+    "LMDB pages": (fuzz_tables.prepare_pages, 0.01, 1),
+    "payloads": (fuzz_payloads.prepare_payloads, 0.20, 1),
+    "payloads in datasets": (fuzz_payloads.prepare_in_datasets, 0.02, 1),
+    "image files": (fuzz_images.prepare_images, 0.05, 1),
+    "tars": (fuzz_images.prepare_tars, 0.02, 1),
+}
+
+
+def run(count: int, seed: int, folder: Path) -> Outcome:
+    """Make about `count` inputs of all kinds."""
+    paths = {name: str(path) for name, path in make_datasets(folder).items()}
+    cases = {name: max(round(count * share / each), 1) for name, (_, share, each) in _KINDS.items()}
+    found, failures = run_cases(_prepare, (paths, str(folder), seed, cases), sum(cases.values()), folder)
+    failures = [f"{_place(int(line.split()[1].rstrip(':')), cases)[0]}, {line}" for line in failures]
+    inputs = {name: number * _KINDS[name][2] for name, number in cases.items()}
+    results = {name: found[name] for name in sorted(found)}
+    return Outcome(
+        "fuzz", "0 crashes, only our errors", {"inputs": sum(inputs.values()), **inputs, **results}, failures
+    )
+
+
+def _prepare(paths: dict[str, str], folder: str, seed: int, cases: dict[str, int]) -> Case:
+    warnings.simplefilter("error")
+    ready: dict[str, Case] = {}
+
+    def case(number: int) -> str | dict[str, int]:
+        name, number = _place(number, cases)
+        if name not in ready:
+            _limit(None)  # what it imports and compiles is not what its inputs take
+            own = Path(folder, name)
+            own.mkdir(exist_ok=True)
+            ready[name] = _KINDS[name][0](paths, own, seed)
+            _limit(_MORE_NBYTES)
+        return ready[name](number)
+
+    return case
+
+
+def _place(number: int, cases: dict[str, int]) -> tuple[str, int]:
+    """Return the kind of a case, and its number among those of its kind."""
+    for name, count in cases.items():
+        if number < count:
+            return name, number
+        number -= count
+    raise IndexError(number)
+
+
+def _limit(more: int | None) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft = most if more is None else pages * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (soft, most))

@@ -1,0 +1,82 @@
+"""Image files and tars as a conversion meets them, changed anywhere."""
+
+from __future__ import annotations
+
+import io
+import random
+import tarfile
+from pathlib import Path
+
+from .cases import Case
+from .hostile import mutate
+from .material import NAMES
+
+
+def prepare_images(paths: dict[str, str], folder: Path, seed: int) -> Case:
+    """Return the case of one image file of any kind."""
+    import skimage.data
+    from PIL import Image, features
+
+    from lmdbloader.errors import ImageError
+    from lmdbloader.images import DecodePolicy, decode_image, image_info
+
+    photograph = Image.fromarray(getattr(skimage.data, NAMES[0])()).resize((61, 47))
+    kinds = [("PNG", {}), ("JPEG", {}), ("JPEG", {"progressive": True}), ("BMP", {}), ("PPM", {}), ("GIF", {})]
+    kinds += [("TIFF", {}), ("PNG", {"optimize": True})] + [("WEBP", {})] * bool(features.check("webp"))
+    files = [_encoded(photograph, kind, options) for kind, options in kinds]
+    files += [_encoded(photograph.convert(mode), "PNG", {}) for mode in ("L", "P", "1", "RGBA", "LA", "I;16")]
+    files += [_encoded(photograph.convert("CMYK"), "JPEG", {}), _encoded(photograph.convert("L"), "TIFF", {})]
+    policies = [DecodePolicy(max_pixels=10**6, alpha=alpha) for alpha in ("refuse", "drop", "white")]
+
+    def case(number: int) -> str:
+        rng = random.Random(f"{seed} image {number}")
+        data = rng.choice(files)
+        data = mutate(rng, data, [(0, 64), (0, 400), (len(data) - 64, len(data))])
+        words = []
+        for attempt in (image_info, lambda data: decode_image(data, rng.choice(policies))):
+            try:
+                attempt(data)
+                words.append("read")
+            except ImageError:
+                words.append("refused")
+        return words[-1]
+
+    return case
+
+
+def _encoded(image: object, kind: str, options: dict[str, object]) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)  # type: ignore[attr-defined]
+    return file.getvalue()
+
+
+def prepare_tars(paths: dict[str, str], folder: Path, seed: int) -> Case:
+    """Return the case of one tar, listed as a conversion lists it."""
+    from lmdbloader.errors import LmdbloaderError
+    from lmdbloader.sources import list_sources
+
+    tars = []
+    for kind in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w", format=kind) as tar:
+            for i, name in enumerate((*NAMES[:3], "x" * 80)):
+                for suffix, content in (("png", b"\x89PNG" * 40), ("cls", str(i).encode()), ("json", b"{}")):
+                    member = tarfile.TarInfo(f"{'long/' * 8}{name}.{suffix}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+        tars.append(file.getvalue())
+    path = folder / "shard.tar"
+
+    def case(number: int) -> str:
+        rng = random.Random(f"{seed} tar {number}")
+        data = rng.choice(tars)
+        heads = [(at, at + 512) for at in range(0, len(data) - 512, 512) if data[at + 257 : at + 262] == b"ustar"]
+        path.write_bytes(mutate(rng, data, heads))
+        try:
+            for source in list_sources(path, layout="tar").sources:
+                repr(source)
+        except LmdbloaderError:
+            return "refused"
+        return "read"
+
+    return case

@@ -1,0 +1,190 @@
+"""Payloads of every codec, changed, between pages that nothing may touch; some of them through whole datasets."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .cases import Case, Wrong
+from .hostile import Copy, mutate, use
+
+_MARK = 0xA5
+_PAGE = mmap.PAGESIZE
+
+
+@dataclass(frozen=True, slots=True)
+class _Payload:
+    """One payload, and all that an index says of it."""
+
+    stored: bytes
+    raw_nbytes: int
+    codec: int
+    geometry: tuple[int, int, int, int]
+    tile: int
+
+
+def prepare_payloads(paths: dict[str, str], folder: Path, seed: int) -> Case:
+    """Return the case of one payload given to the kernel that reads all of them."""
+    import numpy as np
+
+    from lmdbloader.codecs import checksum
+    from lmdbloader.format import CODEC_FILE, CODEC_TILES
+    from lmdbloader.kernels.gather import gather
+    from lmdbloader.kernels.jpeg import jpeg_room
+
+    payloads = [payload for path in paths.values() for payload in _payloads(path) if payload.codec != CODEC_FILE]
+    by_codec = {payload.codec: [p for p in payloads if p.codec == payload.codec] for payload in payloads}
+    source, out, room, scratch, work = (_Walled(2**22) for _ in range(5))
+    memory_file = os.memfd_create("payload")
+
+    def case(number: int) -> str:
+        rng = random.Random(f"{seed} payload {number}")
+        payload = rng.choice(by_codec[rng.choice(sorted(by_codec))])
+        stored = mutate(rng, payload.stored, _focus(payload))[: 2**21]
+        height, width, channels, bits = payload.geometry
+        raw_nbytes = payload.raw_nbytes
+        if rng.random() < 0.2 and bits in (8, 16):  # another shape, as an index may state it
+            height, width, channels = rng.randint(1, 400), rng.randint(1, 400), rng.choice((1, 3))
+            raw_nbytes = height * width * channels * bits // 8
+        at_end, by_descriptor = rng.random() < 0.5, rng.random() < 0.25
+        data = source.place(len(stored), at_end)
+        data[:] = np.frombuffer(stored, np.uint8)
+        file = (data.ctypes.data, len(stored), -1)
+        if by_descriptor:
+            os.ftruncate(memory_file, 0)
+            os.pwrite(memory_file, stored, 0)
+            file = (0, len(stored), memory_file)
+        target = out.place(raw_nbytes, at_end)
+        hashed = stored if payload.codec != CODEC_TILES else stored[: _table_nbytes(height, width, payload.tile)]
+        columns = _columns(
+            (0, len(stored), raw_nbytes, checksum(hashed), payload.codec), ("i8", "u4", "u4", "u8", "u1")
+        )
+        geometry = _columns((height, width, channels, bits), ("u4", "u4", "u1", "u1"))
+        status = gather(
+            file, np.zeros(1, np.int64), columns, rng.random() < 0.3, geometry, payload.tile, target,
+            np.zeros(1, np.int64), room.place(len(stored) * by_descriptor, at_end),
+            scratch.place(payload.tile * payload.tile * 6, at_end),
+            work.place(int(jpeg_room(len(stored), height, width)), at_end), np.zeros(1, np.int64),
+        )  # fmt: skip
+        for walled in (out, room, scratch, work):
+            walled.check()
+        return "refused" if status else "read"
+
+    return case
+
+
+def _columns(values: tuple[int, ...], kinds: tuple[str, ...]) -> tuple[Any, ...]:
+    """Return columns of an index that has one row."""
+    import numpy as np
+
+    return tuple(np.array([value], kind) for value, kind in zip(values, kinds, strict=True))
+
+
+def _table_nbytes(height: int, width: int, tile: int) -> int:
+    return -(-height // tile) * -(-width // tile) * 12
+
+
+def _focus(payload: _Payload) -> list[tuple[int, int]]:
+    """Return where a payload says how it is to be read."""
+    nbytes = len(payload.stored)
+    if payload.codec == 2:
+        return [(0, _table_nbytes(*payload.geometry[:2], payload.tile))]
+    if payload.codec == 3:  # the file's head, the table behind it, its end
+        return [(0, 700), (150, 700), (nbytes - 200, nbytes), (nbytes - 16, nbytes)]
+    return [(0, 40), (nbytes - 40, nbytes)]
+
+
+def _payloads(path: str) -> list[_Payload]:
+    from lmdbloader.store import Reader
+
+    reader = Reader(path)
+    a, data = reader.index.arrays, reader.data
+    found = []
+    for f in reader.manifest.fields:
+        if not f.is_payload:
+            continue
+        for row in range(len(reader)):
+            at, nbytes = int(a[f"{f.name}.offset"][row]), int(a[f"{f.name}.stored_nbytes"][row])
+            parts = ("height", "width", "channels", "bits")
+            geometry = tuple(int(a[f"{f.name}.{part}"][row]) for part in parts) if f.kind == "image" else (1, 1, 1, 0)
+            codec, raw_nbytes = int(a[f"{f.name}.codec"][row]), int(a[f"{f.name}.raw_nbytes"][row])
+            stored = bytes(data[at : at + nbytes])
+            found.append(_Payload(stored, raw_nbytes, codec, geometry, f.tile_size or 1))  # type: ignore[arg-type]
+    return found
+
+
+class _Walled:
+    """Memory between two pages that end the process when they are touched."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._memory = mmap.mmap(-1, nbytes + 2 * _PAGE)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        protect = ctypes.CDLL(None, use_errno=True).mprotect
+        for wall in (self._address, self._address + _PAGE + nbytes):
+            if protect(ctypes.c_void_p(wall), ctypes.c_size_t(_PAGE), 0):
+                raise OSError(ctypes.get_errno(), "mprotect")
+        self._sides: list[Any] = []
+
+    def place(self, nbytes: int, at_end: bool) -> Any:
+        """Return memory (nbytes,) uint8 beside one of the walls; what lies on its other side is marked."""
+        if nbytes + 128 > self._nbytes:
+            raise ValueError(f"{nbytes} bytes in {self._nbytes}")
+        # Scratch begins where every number may: eight bytes are a kernel's longest.
+        first = (self._nbytes - nbytes) // 8 * 8 if at_end else 0
+        before, after = max(first - 64, 0), min(first + nbytes + 64, self._nbytes)
+        self._sides = [self._view(before, first - before), self._view(first + nbytes, after - first - nbytes)]
+        for side in self._sides:
+            side[:] = _MARK
+        return self._view(first, nbytes)
+
+    def _view(self, at: int, nbytes: int) -> Any:
+        import numpy as np
+
+        return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(self._address + _PAGE + at), np.uint8)
+
+    def check(self) -> None:
+        """Raise `Wrong` where what lies beside the memory was written to."""
+        if any((side != _MARK).any() for side in self._sides):
+            raise Wrong("written outside of its memory")
+
+
+def prepare_in_datasets(paths: dict[str, str], folder: Path, seed: int) -> Case:
+    """Return the case of a dataset with one payload changed, checksums and digests made to fit."""
+    import numpy as np
+
+    from lmdbloader.codecs import checksum
+    from lmdbloader.store import Reader
+
+    copies = [Copy(Path(path), folder / name) for name, path in paths.items()]
+    readers = [Reader(path) for path in paths.values()]
+    for copy in copies:
+        use(copy.path, batches=True)
+
+    def case(number: int) -> str:
+        rng = random.Random(f"{seed} dataset {number}")
+        which = rng.randrange(len(copies))
+        copy, reader = copies[which], readers[which]
+        f = rng.choice([f for f in reader.manifest.fields if f.is_payload])
+        a, row = reader.index.arrays, rng.randrange(len(reader))
+        at, nbytes = int(a[f"{f.name}.offset"][row]), int(a[f"{f.name}.stored_nbytes"][row])
+        if not nbytes:
+            return "read"
+        payload = mutate(rng, copy.data[at : at + nbytes], [(0, 64), (nbytes - 64, nbytes)])[:nbytes]
+        payload = payload.ljust(nbytes, b"\0")
+        hashed = payload
+        if a[f"{f.name}.codec"][row] == 2:
+            hashed = payload[: _table_nbytes(int(a[f"{f.name}.height"][row]), int(a[f"{f.name}.width"][row]), 64)]
+        base = np.frombuffer(reader.index.content, np.uint8).ctypes.data
+        place = a[f"{f.name}.checksum"].ctypes.data - base + 8 * row
+        index = bytearray(copy.index)
+        index[place : place + 8] = checksum(hashed).to_bytes(8, "little")
+        copy.write(index=bytes(index), data=copy.data[:at] + payload + copy.data[at + nbytes :])
+        return use(copy.path, batches=number % 3 == 0)
+
+    return case
