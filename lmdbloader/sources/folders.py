@@ -104,6 +104,4 @@ def _size(path: bytes) -> int | str:
         return str(error.strerror)
     if stat.S_ISREG(found.st_mode):
         return found.st_size
-    if os.path.islink(path):
-        return "" if stat.S_ISDIR(found.st_mode) else "a broken link"
-    return "not a regular file"
+    return "" if stat.S_ISDIR(found.st_mode) and os.path.islink(path) else "not a regular file"
