@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lmdbloader.errors import CorruptError, FormatError
 
+if TYPE_CHECKING:
+    from lmdbloader.loader import Loader
+
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
-CHECKPOINT_VERSION = 1
+# Version 1 had no place within an epoch.
+CHECKPOINT_VERSION = 2
 
 
 def save_checkpoint(
@@ -23,6 +27,7 @@ def save_checkpoint(
     epoch: int,
     settings: dict[str, Any],
     scaler: torch.amp.GradScaler | None = None,
+    loader: Loader | None = None,
 ) -> None:
     """Write what a run needs to continue; the file is replaced only once the new one is complete.
 
@@ -33,6 +38,7 @@ def save_checkpoint(
         epoch: Epochs finished.
         settings: Plain numbers and strings that a resumed run must share, such as the model's name and the scale.
         scaler: Its state is saved, where there is one (float16 needs it).
+        loader: Its place is saved, for a run that goes on in the middle of an epoch.
     """
     path = Path(path)
     content = {
@@ -42,6 +48,7 @@ def save_checkpoint(
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "scaler": {} if scaler is None else scaler.state_dict(),
+        "loader": {} if loader is None else loader.state_dict(),
         "rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -64,6 +71,7 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     settings: dict[str, Any],
     scaler: torch.amp.GradScaler | None = None,
+    loader: Loader | None = None,
 ) -> int:
     """Continue from a checkpoint: loads weights, optimiser and random state in place. Nothing is unpickled but tensors.
 
@@ -73,6 +81,8 @@ def load_checkpoint(
         optimizer: Gets the optimiser's state.
         settings: What this run uses; it must equal what was saved.
         scaler: Gets the scaler's state, if one was saved.
+        loader: Its next iteration becomes the rest of the epoch that was under way, else the epoch after those
+            finished.
 
     Returns:
         Epochs finished.
@@ -80,6 +90,7 @@ def load_checkpoint(
     Raises:
         FormatError: The file is not a checkpoint of this release, or the settings differ.
         CorruptError: The file is damaged.
+        OptionError: An epoch was under way, and the loader has another dataset, order or seed.
         FileNotFoundError: There is no such file.
     """
     with open(path, "rb") as file:
@@ -91,12 +102,18 @@ def load_checkpoint(
                 f"{path}: not a checkpoint, or damaged ({error}). Start again without --resume."
             ) from error
     found = content.get("version") if isinstance(content, dict) else None
-    if found != CHECKPOINT_VERSION:
+    if found not in (1, CHECKPOINT_VERSION):
         raise FormatError(f"{path}: checkpoint version {found}; this release reads {CHECKPOINT_VERSION}.")
     if content["settings"] != settings:
         raise FormatError(
             f"{path}: made with {content['settings']}, this run has {settings}. They must be equal to resume."
         )
+    if loader is not None:
+        place = content.get("loader")
+        if place and place["position"]:
+            loader.load_state_dict(place)
+        else:
+            loader.set_epoch(int(content["epoch"]))
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])
     if scaler is not None and content.get("scaler"):

@@ -106,6 +106,7 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     files = parser.add_argument_group("files")
     add = files.add_argument
     add("--checkpoint", type=Path, metavar="FILE", help="written after every epoch")
+    add("--checkpoint-steps", type=positive, metavar="N", help="write it every N steps of an epoch, too")
     add("--resume", action="store_true", help="continue from --checkpoint, as if never interrupted")
     add("--log-json", type=Path, metavar="FILE", help="append a line of JSON for every epoch")
     options = parser.parse_args(argv)
@@ -113,8 +114,9 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         name = {"rate": "lr"}.get(field, field)
         if hasattr(options, name) and getattr(options, name) is None:
             setattr(options, name, value)
-    if options.resume and options.checkpoint is None:
-        parser.error("--resume continues from a file: name it with --checkpoint FILE")
+    for name in ("resume", "checkpoint_steps"):
+        if getattr(options, name) and options.checkpoint is None:
+            parser.error(f"--{name.replace('_', '-')} needs a file: name it with --checkpoint FILE")
     if options.progressive and RECIPES[options.preset].small_images:
         parser.error(f"--progressive: the preset {options.preset} cuts its images and does not resize them")
     if options.label_smoothing >= 1:
@@ -245,16 +247,32 @@ class Run:
 
     def resume(self) -> int:
         """Continue from the checkpoint; returns the epochs that are done."""
-        return load_checkpoint(
+        epoch = load_checkpoint(
             self.options.checkpoint,
             model=self.bare,
             optimizer=self.optimizer,
             settings=self.settings,
             scaler=self.scaler,
+            loader=self.loader,
         )
+        position = self.loader.state_dict()["position"]
+        if position and len(self.dataset) - position < self.step_size:
+            epoch += 1  # what is left of it is less than a step of as many processes as there are now
+            self.loader.set_epoch(epoch)
+        return epoch
+
+    @property
+    def step_size(self) -> int:
+        """Images of one step of all processes."""
+        return int(self.options.batch_size * world_size())
+
+    @property
+    def steps_done(self) -> int:
+        """Steps that are done of the epoch that the loader is in, counted in steps of this run."""
+        return int(self.loader.state_dict()["position"] // self.step_size)
 
     def save(self, epoch: int) -> None:
-        """Write the checkpoint after an epoch."""
+        """Write the checkpoint after so many epochs, and what is done of the next one."""
         save_checkpoint(
             self.options.checkpoint,
             model=self.bare,
@@ -262,6 +280,7 @@ class Run:
             epoch=epoch,
             settings=self.settings,
             scaler=self.scaler,
+            loader=self.loader,
         )
 
     def size(self, epoch: int) -> int:
@@ -273,13 +292,14 @@ class Run:
         """Train for an epoch, 0 first; returns what all processes saw together."""
         options = self.options
         self.loader.set_epoch(epoch)
-        title = f"epoch {epoch + 1}/{options.epochs}"
-        with tqdm(total=self.num_steps, desc=title, disable=None if is_first() else True, leave=False) as bar:
+        done = self.steps_done
+        title, quiet = f"epoch {epoch + 1}/{options.epochs}", None if is_first() else True
+        with tqdm(total=self.num_steps, initial=done, desc=title, disable=quiet, leave=False) as bar:
 
             def before_step(step: int) -> None:
                 now = learning_rate(
                     self.peak_rate,
-                    epoch + (step + 1) / self.num_steps,
+                    epoch + (done + step + 1) / self.num_steps,
                     num_epochs=options.epochs,
                     warmup=min(options.warmup, options.epochs / 2),
                     schedule=options.schedule,
@@ -288,15 +308,22 @@ class Run:
                     group["lr"] = now
                 bar.update(1)
 
+            def after_step(step: int) -> None:
+                steps, every = done + step + 1, options.checkpoint_steps
+                if every and steps % every == 0 and steps < self.num_steps and is_first():
+                    self.save(epoch)
+
             result = train_epoch(
                 self.model,
                 self.optimizer,
-                islice(self.loader, self.num_steps),
+                islice(self.loader, max(self.num_steps - done, 1)),
                 precision=self.precision,
                 scaler=self.scaler,
                 label_smoothing=options.label_smoothing,
                 before_step=before_step,
+                after_step=after_step,
             )
+        self.loader.set_epoch(epoch + 1)
         number = world_size()
         loss, images, seconds, waited = total(*dataclasses.astuple(result), device=self.precision.device)
         return EpochResult(loss / number, int(images), seconds / number, waited / number)
@@ -321,7 +348,8 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
     first_epoch = run.resume() if options.resume else 0
     if is_first():
         if options.resume:
-            print(f"continuing {options.checkpoint} after epoch {first_epoch}")
+            done = run.steps_done
+            print(f"continuing {options.checkpoint} after epoch {first_epoch}" + f" and {done:,} steps" * bool(done))
         where = f"{world_size()} x {device.type}" if world_size() > 1 else str(device)
         print(
             f"{options.model} on {where}, {str(run.precision.dtype).removeprefix('torch.')}: {len(run.dataset):,} "

@@ -49,6 +49,9 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         "--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto, CUDA if there is any)"
     )
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="written after every epoch")
+    parser.add_argument(
+        "--checkpoint-steps", type=positive, metavar="N", help="write it every N steps of an epoch, too"
+    )
     parser.add_argument("--resume", action="store_true", help="continue from --checkpoint, as if never interrupted")
     parser.add_argument(
         "--seed", type=int, default=0, help="of the weights and the order of samples (default: %(default)s)"
@@ -61,8 +64,9 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         options.lr = 2e-4 if options.model == "residual" else 1e-3
     if not (math.isfinite(options.lr) and options.lr > 0):
         parser.error(f"argument --lr: must be a number above 0, not {options.lr}")
-    if options.resume and options.checkpoint is None:
-        parser.error("--resume continues from a file: name it with --checkpoint FILE")
+    for name in ("resume", "checkpoint_steps"):
+        if getattr(options, name) and options.checkpoint is None:
+            parser.error(f"--{name.replace('_', '-')} needs a file: name it with --checkpoint FILE")
     return options
 
 
@@ -116,10 +120,6 @@ def train(options: argparse.Namespace) -> None:
     model = build_model(options.model, scale).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
     settings = {"model": options.model, "scale": scale}
-    first_epoch = 0
-    if options.resume:
-        first_epoch = load_checkpoint(options.checkpoint, model=model, optimizer=optimizer, settings=settings)
-        print(f"continuing {options.checkpoint} after epoch {first_epoch}")
 
     # What an epoch reads depends on its number and the seed alone, so a resumed run sees what an unbroken one would.
     loader = lmdbloader.Loader(
@@ -130,26 +130,53 @@ def train(options: argparse.Namespace) -> None:
         num_threads=options.num_threads or "auto",
     )
     num_steps = min(len(loader), options.limit_steps or len(loader))
+    first_epoch = 0
+    if options.resume:
+        first_epoch = load_checkpoint(
+            options.checkpoint, model=model, optimizer=optimizer, settings=settings, loader=loader
+        )
+        steps = loader.state_dict()["position"] // options.batch_size
+        print(f"continuing {options.checkpoint} after epoch {first_epoch}" + f" and {steps:,} steps" * bool(steps))
     print(f"{options.model} x{scale} on {device}: {len(dataset):,} pairs, {num_steps:,} steps an epoch")
     baseline: Scores | None = None
     if validation is not None:
         baseline = score(lambda lr: bicubic(lr, scale), validation, scale)
         print(f"bicubic on {len(validation):,} images: PSNR {baseline.psnr:.2f} dB, SSIM {baseline.ssim:.4f}")
 
+    def save(epoch: int) -> None:
+        save_checkpoint(
+            options.checkpoint, model=model, optimizer=optimizer, epoch=epoch, settings=settings, loader=loader
+        )
+
     for epoch in range(first_epoch, options.epochs):
         loader.set_epoch(epoch)
+        done = loader.state_dict()["position"] // options.batch_size  # of the epoch that was interrupted, else 0
         timer = StepTimer(device)
-        with tqdm(total=num_steps, desc=f"epoch {epoch + 1}/{options.epochs}", disable=None, leave=False) as bar:
+        title = f"epoch {epoch + 1}/{options.epochs}"
+        with tqdm(total=num_steps, initial=done, desc=title, disable=None, leave=False) as bar:
 
-            def before_step(step: int, epoch: int = epoch, bar: tqdm[None] = bar) -> None:
-                rate = cosine_rate(options.lr, (epoch + step / num_steps) / options.epochs)
+            def before_step(step: int, epoch: int = epoch, done: int = done, bar: tqdm[None] = bar) -> None:
+                rate = cosine_rate(options.lr, (epoch + (done + step) / num_steps) / options.epochs)
                 for group in optimizer.param_groups:
                     group["lr"] = rate
                 bar.update(1)
 
-            loss = train_epoch(model, optimizer, islice(loader, num_steps), timer=timer, before_step=before_step)
+            def after_step(step: int, epoch: int = epoch, done: int = done) -> None:
+                steps = done + step + 1
+                if options.checkpoint_steps and steps % options.checkpoint_steps == 0 and steps < num_steps:
+                    save(epoch)
+
+            loss = train_epoch(
+                model,
+                optimizer,
+                islice(loader, max(num_steps - done, 1)),
+                timer=timer,
+                before_step=before_step,
+                after_step=after_step,
+            )
+        loader.set_epoch(epoch + 1)
         if options.checkpoint:
-            save_checkpoint(options.checkpoint, model=model, optimizer=optimizer, epoch=epoch + 1, settings=settings)
+            save(epoch + 1)
         scores = None if validation is None else evaluate(model, validation, scale, baseline=baseline)
         print(epoch_line(epoch + 1, options.epochs, loss, scores, timer), flush=True)
 

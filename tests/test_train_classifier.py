@@ -188,6 +188,39 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(
     assert "They must be equal to resume" in capsys.readouterr().err
 
 
+def test_a_run_resumed_within_an_epoch_ends_where_an_unbroken_one_does(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (photographs / "train.lmdb", "--epochs", 2, "--limit-steps", 3, "--checkpoint-steps", 2, "--checkpoint")
+    assert run(*options, tmp_path / "unbroken.pt") == 0
+    saves = [0]
+    with monkeypatch.context() as patch:
+
+        def save_and_stop(path: Path, **content: object) -> None:
+            save_checkpoint(path, **content)  # type: ignore[arg-type]
+            saves[0] += 1
+            if saves[0] == 3:  # one in each epoch, and one after it
+                raise KeyboardInterrupt
+
+        patch.setattr(train_classifier, "save_checkpoint", save_and_stop)
+        assert run(*options, tmp_path / "broken.pt") == 130
+    assert run(*options, tmp_path / "broken.pt", "--resume") == 0
+    assert "after epoch 1 and 2 steps" in capsys.readouterr().out
+    unbroken, resumed = weights(tmp_path / "unbroken.pt"), weights(tmp_path / "broken.pt")
+    for key, value in unbroken.items():
+        assert torch.equal(value, resumed[key]), key
+
+
+def test_what_is_left_of_an_epoch_may_be_less_than_a_step(photographs: Path, tmp_path: Path) -> None:
+    options = (photographs / "train.lmdb", "--epochs", 1, "--checkpoint", tmp_path / "run.pt")
+    assert run(*options) == 0
+    content = torch.load(tmp_path / "run.pt", weights_only=True)
+    content["epoch"] = 0
+    content["loader"] |= {"epoch": 0, "position": content["loader"]["length"] - 1}
+    torch.save(content, tmp_path / "run.pt")
+    assert run(*options, "--resume") == 0
+
+
 def test_the_state_of_a_gradient_scaler_comes_back(tmp_path: Path) -> None:
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1)

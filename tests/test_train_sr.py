@@ -136,6 +136,35 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(
         assert torch.equal(weights, resumed["model"][key]), key
 
 
+def test_a_run_resumed_within_an_epoch_ends_where_an_unbroken_one_does(
+    patches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (patches, "--epochs", 2, "--limit-steps", 3, "--batch-size", 2, "--checkpoint-steps", 1, "--checkpoint")
+    assert run(*options, tmp_path / "unbroken.pt") == 0
+    saves = [0]
+    with monkeypatch.context() as patch:
+
+        def save_and_stop(path: Path, **content: object) -> None:
+            save_checkpoint(path, **content)  # type: ignore[arg-type]
+            saves[0] += 1
+            if saves[0] == 5:  # two in each epoch, and one after it
+                raise KeyboardInterrupt
+
+        patch.setattr(train_sr, "save_checkpoint", save_and_stop)
+        assert run(*options, tmp_path / "broken.pt") == 130
+    capsys.readouterr()
+    place = torch.load(tmp_path / "broken.pt", weights_only=True)["loader"]
+    assert (place["epoch"], place["position"]) == (1, 4)
+    torch.rand(7)
+    assert run(*options, tmp_path / "broken.pt", "--resume") == 0
+    assert "after epoch 1 and 2 steps" in capsys.readouterr().out
+
+    unbroken, resumed = (torch.load(tmp_path / name, weights_only=True) for name in ("unbroken.pt", "broken.pt"))
+    assert unbroken["loader"] == resumed["loader"]
+    for key, weights in unbroken["model"].items():
+        assert torch.equal(weights, resumed["model"][key]), key
+
+
 def test_a_checkpoint_is_not_overwritten_unasked(
     patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,6 +179,7 @@ def test_a_checkpoint_is_not_overwritten_unasked(
     ("arguments", "message"),
     [
         (["--resume"], "--checkpoint FILE"),
+        (["--checkpoint-steps", "5"], "--checkpoint-steps needs a file"),
         (["--lr", "0"], "--lr: must be a number above 0"),
         (["--lr", "nan"], "--lr: must be a number above 0"),
         (["--epochs", "0"], "must be 1 or more"),
@@ -343,6 +373,9 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(CorruptError, match=r"run\.pt: not a checkpoint, or damaged"):
         load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 2})
+    save_checkpoint(path, model=model, optimizer=optimizer, epoch=4, settings={})
+    torch.save({**torch.load(path, weights_only=True), "version": 1, "loader": {}}, path)
+    assert load_checkpoint(path, model=model, optimizer=optimizer, settings={}) == 4
     torch.save({"version": 99}, path)
     with pytest.raises(FormatError, match="checkpoint version 99"):
         load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 2})

@@ -122,6 +122,7 @@ def train_epoch(
     scaler: torch.amp.GradScaler | None = None,
     label_smoothing: float = 0.0,
     before_step: Callable[[int], None] | None = None,
+    after_step: Callable[[int], None] | None = None,
 ) -> EpochResult:
     """Train on every batch once.
 
@@ -134,6 +135,7 @@ def train_epoch(
         scaler: For float16; it lives as long as the run.
         label_smoothing: Share of the target that is spread over all classes.
         before_step: Called with the step's number, 0 first: the place to set the learning rate.
+        after_step: Called with the step's number: the place to save a checkpoint.
 
     Returns:
         Loss, images and times of this process.
@@ -164,6 +166,8 @@ def train_epoch(
         scaler.update()
         losses.append(loss.detach())
         num_images += len(images)
+        if after_step is not None:
+            after_step(len(losses) - 1)
         clock.asked()
     waited, seconds = clock.close()
     if not losses:

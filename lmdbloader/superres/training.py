@@ -120,6 +120,7 @@ def train_epoch(
     *,
     timer: StepTimer | None = None,
     before_step: Callable[[int], None] | None = None,
+    after_step: Callable[[int], None] | None = None,
 ) -> float:
     """Train on every batch once.
 
@@ -129,6 +130,7 @@ def train_epoch(
         batches: Yields (lr, hr) batches as `train_step` takes them.
         timer: Adds up where the time goes.
         before_step: Called with the step's number, 0 first: the place to set the learning rate or draw progress.
+        after_step: Called with the step's number: the place to save a checkpoint.
 
     Returns:
         The mean loss of the steps.
@@ -145,6 +147,9 @@ def train_epoch(
         if before_step is not None:
             before_step(step)
         losses.append(train_step(model, optimizer, lr, hr, timer=timer))
+        if after_step is not None:
+            after_step(step)
+            timer.start()
     if not losses:
         raise TrainingError("the loader gave no batch: the dataset is smaller than one batch, or empty.")
     loss = float(torch.stack(losses).mean())
