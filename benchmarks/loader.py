@@ -288,7 +288,7 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
         ),
         "crops": (lambda: time_crops(folder, options), lambda r: report_crops(r, options.markdown)),
         "memory": (
-            lambda: measure_memory(folder, list(OURS.values()), options.seconds),
+            lambda: measure_memory(folder, list(OURS.values()), options),
             lambda r: table(
                 ["peak RssAnon", ""], [[name, mib(nbytes)] for name, nbytes in r.items()], markdown=options.markdown
             ),

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+# Read once, when torch is imported: its threads, and those of every process that a test starts, do not spin while they
+# wait for each other. The tests that run beside them have better use for the cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # A deadline measures the machine's other work, not the code.
 settings.register_profile("lmdbloader", deadline=None, print_blob=True)
