@@ -52,7 +52,7 @@ def _together(beasts: list[Beast], folder: Path, mode: Any) -> dict[str, int]:
 
     out = folder / f"{mode}.lmdb"
     report = lmdbloader.convert(
-        folder / "zoo", out, layout="images", write_mode=mode, on_error="skip", max_pixels=10**6, workers=2
+        folder / "zoo", out, layout="images", write_mode=mode, on_error="skip", max_pixels=10**6, workers=1
     )
     ds = lmdbloader.LMDBDataset(out)
     numbers = {source: i for i, source in enumerate(ds.table.column("source").to_pylist())}
