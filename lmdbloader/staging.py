@@ -138,7 +138,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
     began = time.monotonic()
     with (
         _bar(2 * nbytes, progress) as bar,
-        explain_full_disk(partial),
+        explain_full_disk(partial, lambda: nbytes - sum(path.stat().st_size for path in partial.iterdir())),
     ):
         for name in names:
             # The data file is the one that was opened and checked, whatever has its name by now.

@@ -211,10 +211,19 @@ def disk_full(path: Path, error: Exception, needed_nbytes: int = 0) -> DiskFullE
         needed_nbytes: About how much was still to be written, where that is known.
     """
     free = shutil.disk_usage(path if path.exists() else path.absolute().parent).free
-    needed = f", about {-(-needed_nbytes // 2**20)} MiB more are needed" if needed_nbytes else ""
-    return DiskFullError(
-        f"{path}: disk full ({error}): {free // 2**20} MiB are free there{needed}. Free some room and run it again."
-    )
+    there = f"{free // 2**20} MiB are free there"
+    if needed_nbytes > free:
+        there = f"about {_mebibytes(needed_nbytes - free)} MiB are missing, {there}"
+    elif needed_nbytes:
+        there = (
+            f"about {_mebibytes(needed_nbytes)} MiB are still to be written, {there}, and a quota or a limit of files' "
+            "sizes (ulimit -f) may allow less"
+        )
+    return DiskFullError(f"{path}: disk full ({error}): {there}. Free some room and run it again.")
+
+
+def _mebibytes(nbytes: int) -> int:
+    return -(-nbytes // 2**20)
 
 
 def is_full_disk(message: str) -> bool:

@@ -197,7 +197,7 @@ class Writer:
 
     def add_file(self, name: str, data: bytes) -> None:
         """Put a small file beside the dataset's own."""
-        with explain_full_disk(self._partial):
+        with explain_full_disk(self._partial, lambda: len(data) + self._missing_nbytes()):
             (self._partial / name).write_bytes(data)
 
     def close(self) -> None:

@@ -120,12 +120,14 @@ class Place:
         self.folder.mkdir()
         if not scenario.replaces:
             return
+        shutil.copytree(self.older(), self.out)
+
+    def older(self) -> Path:
+        """Return another dataset, which lies elsewhere."""
         if not self._old.exists():
-            words = ["convert", str(self._sources / "images"), str(self.out), "--workers", "1", "--subset", "5"]
-            ended = self.run(words)
-            expect(ended.status == 0, "the older dataset", ended)
-            shutil.move(self.out, self._old)
-        shutil.copytree(self._old, self.out)
+            words = ["convert", str(self._sources / "images"), str(self._old), "--workers", "1", "--subset", "5"]
+            self._nursery.warm(words)
+        return self._old
 
     def run(self, words: list[str], interruption: Interruption | None = None, *, can_exchange: bool = True) -> Ended:
         """Run a command."""
@@ -168,7 +170,7 @@ class Place:
         known = {"out.lmdb", "out.lmdb.partial"} | (set() if scenario.can_exchange else {"out.lmdb.partial.replaced"})
         expect(names <= known, f"{sorted(names - known)} beside OUT", ended)
         if "out.lmdb" in names:
-            _check_sound(self.out, ended)
+            self.check_sound(self.out, ended)
             digest = manifest_of(self.out)["content_digest"]
             expect(digest in (whole.digest, whole.old_digest), "another dataset is at OUT", ended)
         else:
@@ -186,8 +188,14 @@ class Place:
         expect(manifest["content_digest"] == whole.digest, "another digest", ended)
         expect(_lasting(manifest) == whole.manifest, "another manifest", ended)
         expect(_files(self.out) == whole.files, "other files", ended)
-        _check_sound(self.out, ended)
+        self.check_sound(self.out, ended)
         self.counts["same digest"] += 1
+
+    def check_sound(self, path: Path, ended: Ended) -> None:
+        """Check that a dataset is whole."""
+        import lmdbloader
+
+        expect(lmdbloader.verify(path).is_sound, f"{path.name} is damaged", ended)
 
     def check_again(self, scenario: Scenario) -> None:
         """Check that a finished dataset is left as it is."""
@@ -234,9 +242,3 @@ def _lasting(manifest: dict[str, Any]) -> dict[str, Any]:
 
 def _files(path: Path) -> dict[str, bytes]:
     return {entry.name: entry.read_bytes() if entry.suffix == ".tsv" else b"" for entry in path.iterdir()}
-
-
-def _check_sound(path: Path, ended: Ended) -> None:
-    import lmdbloader
-
-    expect(lmdbloader.verify(path).is_sound, f"{path.name} is damaged", ended)

@@ -9,6 +9,7 @@ import io
 import multiprocessing
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -26,6 +27,8 @@ from .steps import Step, watch, watch_function
 _HUNG_SECONDS = 120.0
 # Lines of the log besides those with the name of a source that is begun.
 TRIAL, NO_TRIAL, COMMIT = "# trial", "# no trial", "# commit"
+# A file that takes the room on a disk.
+BALLAST = "ballast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +36,21 @@ class Interruption:
     """What befalls a command.
 
     Attributes:
-        kind: "kill", "term" (SIGTERM), "int" (Ctrl-C), "cut" (the power goes), or "worker" (one of its workers is
-            killed).
+        kind: "kill", "term" (SIGTERM), "int" (Ctrl-C), "cut" (the power goes), "worker" (one of its workers is killed),
+            or "full" (from then on the disk is).
         step: At this step ...
         nth: ... when it is reached so often. None for another time:
         seconds: So long after the start.
-        seed: Of what a power cut leaves, and which worker is killed.
+        seed: Of what a power cut leaves, which worker is killed, and how little room is left.
+        room: The folder whose file system is full; None where files cannot grow.
     """
 
-    kind: Literal["kill", "term", "int", "cut", "worker"]
+    kind: Literal["kill", "term", "int", "cut", "worker", "full"]
     step: Step | None = None
     nth: int = 1
     seconds: float = 0.0
     seed: int = 0
+    room: str | None = None
 
     def __str__(self) -> str:
         when = f"{self.step} ({self.nth})" if self.step else f"{self.seconds:.3f} s"
@@ -62,7 +67,6 @@ class Request:
         log: A folder for what the process says and does.
         interruption: What befalls it.
         can_exchange: Whether the system has renameat2.
-        file_nbytes: Files cannot grow larger than this.
     """
 
     words: Sequence[str]
@@ -70,7 +74,6 @@ class Request:
     log: Path
     interruption: Interruption | None = None
     can_exchange: bool = True
-    file_nbytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +177,7 @@ def _run(request: Request, connection: Any) -> Ended:
         _text(request.log / "output"),
         _text(request.log / "error"),
         *_started(_text(request.log / "log").splitlines()),
-        [_parse(line) for line in _text(request.log / "steps").splitlines()],
+        [_parse(line) for line in _text(request.log / "steps").splitlines() if line.count("\t") == 2],
         seconds,
         was_interrupted,
         hung,
@@ -245,13 +248,8 @@ def _command(request: Request) -> int:
     watch_function(folder, "try_out", "trial", see)
     watch_function(index.Spool, "write", "index", see)
     watch_function(publish, "_exchange", "exchange", see)
-    if request.file_nbytes is not None:
-        import resource
-
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (request.file_nbytes, request.file_nbytes))
     try:
-        status = lmdbloader.cli.main(list(request.words))
+        status = _write(request.words[1]) if request.words[0] == "write" else lmdbloader.cli.main(list(request.words))
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1
     except BaseException:
@@ -263,6 +261,22 @@ def _command(request: Request) -> int:
     return status
 
 
+def _write(out: str) -> int:
+    """Write samples of Python's, as a command would."""
+    import numpy as np
+
+    import lmdbloader
+    from lmdbloader.errors import LmdbloaderError
+
+    samples = ({"image": np.full((64, 64, 3), i, np.uint8), "label": i} for i in range(20))
+    try:
+        lmdbloader.write(samples, out)
+    except LmdbloaderError as error:
+        print(f"lmdbloader: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 def _observer(request: Request) -> Callable[[Step], None]:
     """Return what is called at every step: it writes the step down, and interrupts at the one that was asked for."""
     interruption = request.interruption
@@ -272,7 +286,8 @@ def _observer(request: Request) -> Callable[[Step], None]:
     times: Counter[Step] = Counter()
 
     def see(step: Step) -> None:
-        write(steps, f"{int(step.is_done)}\t{step.call}\t{step.path}\n".encode())
+        with contextlib.suppress(OSError):  # what limits the files of the conversion limits this one too
+            write(steps, f"{int(step.is_done)}\t{step.call}\t{step.path}\n".encode())
         times[step] += 1
         if step.is_done and step.call == "commit":
             _say(str(request.log / "log"), COMMIT)
@@ -284,10 +299,33 @@ def _observer(request: Request) -> Callable[[Step], None]:
             disk.cut(request.log / "cut", random.Random(interruption.seed))
         if interruption.kind != "worker" or _kill_worker(os.getpid(), interruption.seed):
             os.close(os.open(request.log / "interrupted", os.O_WRONLY | os.O_CREAT))
-        if interruption.kind != "worker":
+        if interruption.kind == "full":
+            _fill(request.folder, interruption.room, random.Random(interruption.seed))
+        elif interruption.kind != "worker":
             _befall(os.getpid(), interruption)
 
     return see
+
+
+def _fill(folder: Path, room: str | None, rng: random.Random) -> None:
+    """Take the room on a disk but for a few bytes, or let no file become much larger than the largest one."""
+    spare = rng.choice((0, rng.randrange(2**10, 2**16)))
+    if room is None:
+        largest = max((path.stat().st_size for path in folder.rglob("*") if path.is_file()), default=0)
+        # Enough for the message.
+        limit = max(2**10, rng.choice((largest // 2, largest + spare)))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        return
+    with open(Path(room, BALLAST), "wb", buffering=0) as ballast:
+        with contextlib.suppress(OSError):
+            while ballast.write(bytes(2**16)):
+                pass
+        while True:
+            try:
+                ballast.write(bytes(2**9))
+            except OSError:
+                break
+        ballast.truncate(max(0, ballast.tell() - spare))
 
 
 def watch_sources(log: str) -> None:
@@ -308,7 +346,7 @@ def watch_sources(log: str) -> None:
 
 
 def _say(log: str, line: str) -> None:
-    with contextlib.ExitStack() as stack:
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         stack.callback(os.close, handle)
         os.write(handle, f"{line}\n".encode())
