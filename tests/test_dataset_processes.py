@@ -21,9 +21,6 @@ from lmdbloader.loading import collate
 
 COUNT = 30
 
-# From Python 3.12 on forking a process that has threads warns; torch's are idle here.
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-
 
 class Brightness(LMDBDataset):
     """A subclass as users write it."""

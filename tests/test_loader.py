@@ -7,7 +7,6 @@ import os
 import pickle
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -319,9 +318,7 @@ def test_a_forked_child_has_threads_of_its_own(ds: LMDBDataset) -> None:
     loader = Loader(ds, 8, seed=2, num_threads=2)
     expected = numbers(loader)
     loader.set_epoch(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, from Python 3.12 on
-        child = os.fork()
+    child = os.fork()
     if child == 0:
         os._exit(0 if numbers(loader) == expected else 1)
     deadline = time.monotonic() + 60
