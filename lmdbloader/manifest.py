@@ -93,6 +93,11 @@ class Manifest:
     data_digest: str = ""
     manifest_digest: str = field(default="", compare=False)
 
+    @property
+    def description(self) -> Description:
+        """What of it does not follow from the samples."""
+        return Description(self.fields, self.with_source, self.classes, self.made_by)
+
     def to_json(self) -> bytes:
         """Return the file's bytes; the digest of everything else stands last."""
         body: dict[str, Any] = {

@@ -346,6 +346,21 @@ def test_records_of_another_dataset_are_not_taken(path: Path, tmp_path: Path) ->
     assert bytes_of(path) == before
 
 
+def test_a_manifest_beside_the_data_of_another_dataset_is_not_replaced(path: Path, tmp_path: Path) -> None:
+    lmdbloader.write([{"text": "a"}], tmp_path / "other")
+    expected = bytes_of(path)
+    shutil.copy(tmp_path / "other" / MANIFEST_FILE, path)
+    before = bytes_of(path)
+    assert any("is of another dataset than data.mdb" in problem for problem in verify(path).problems)
+    for out in (None, tmp_path / "out"):
+        with pytest.raises(CorruptError, match=r"where data\.mdb is the right one, remove manifest\.json"):
+            repair(path, out)
+    assert bytes_of(path) == before
+    lose(path, MANIFEST_FILE)
+    repair(path)
+    assert bytes_of(path) == expected
+
+
 def test_one_repair_at_a_time_and_what_a_killed_one_left_goes(path: Path) -> None:
     before = bytes_of(path)
     lose(path, "index.arrow")

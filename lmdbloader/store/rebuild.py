@@ -33,14 +33,15 @@ from lmdbloader.store.recovery import spool_records
 _WORK_FOLDER = ".repair"
 
 
-def rebuild(folder: Path, manifest: Manifest | Description) -> tuple[str, ...]:
+def rebuild(folder: Path, description: Description, manifest: Manifest | None) -> tuple[str, ...]:
     """Make index.arrow, and where it is lost or describes an index of other bytes the manifest, anew from data.mdb.
 
     Each is put in place in one step once it is complete and on the disk; data.mdb is only read.
 
     Args:
         folder: The dataset, whose data.mdb must be sound.
-        manifest: What is known of it; a description where the manifest is lost.
+        description: What it is.
+        manifest: Its manifest, None where that is lost.
 
     Returns:
         The names of the files that were replaced.
@@ -52,10 +53,10 @@ def rebuild(folder: Path, manifest: Manifest | Description) -> tuple[str, ...]:
         DiskFullError: There is no room for the index.
     """
     with _work_folder(folder) as work, explain_full_disk(folder):
-        made = _make(folder / DATA_FILE, _description(manifest), work)
+        made = _make(folder / DATA_FILE, description, work)
         Index(work, made, made.sizes["data_nbytes"], map_file(work / INDEX_FILE))
         names = [INDEX_FILE]
-        if isinstance(manifest, Description):
+        if manifest is None:
             names.append(MANIFEST_FILE)
         elif made.content_digest != manifest.content_digest:
             raise CorruptError(
@@ -67,10 +68,6 @@ def rebuild(folder: Path, manifest: Manifest | Description) -> tuple[str, ...]:
         (work / MANIFEST_FILE).write_bytes(made.to_json())
         _put_in_place(work, folder, names)
     return tuple(names)
-
-
-def _description(manifest: Manifest | Description) -> Description:
-    return Description(manifest.fields, manifest.with_source, manifest.classes, manifest.made_by)
 
 
 def _make(data: Path, description: Description, work: Path) -> Manifest:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmdbloader.errors import CorruptError, DestinationError
+from lmdbloader.errors import CorruptError, DestinationError, FormatError
 from lmdbloader.format import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.manifest import Description, Manifest
 from lmdbloader.store.index import Index
@@ -75,18 +76,18 @@ def repair(
     if found.is_sound:
         log(f"{folder}: is sound, nothing was done")
         return Repair(found, (), None, found.num_samples, ())
-    manifest = _what_is_known(folder, found)
+    description, manifest = _what_is_known(folder, found)
     if DATA_FILE not in found.files and {INDEX_FILE, MANIFEST_FILE} & set(found.files):
-        replaced = rebuild(folder, manifest)
+        replaced = rebuild(folder, description, manifest)
         log(f"{folder}: {' and '.join(replaced)} made anew from {DATA_FILE}")
         return Repair(found, replaced, None, read_manifest(folder).num_samples, ())
     if DATA_FILE not in found.files or not (folder / DATA_FILE).is_file():
         raise CorruptError(f"{folder}: cannot be mended. {found.advice}", path=str(folder))
     if target is None:
         raise CorruptError(f"{folder}: {DATA_FILE} is damaged, and is never changed. {found.advice}", path=str(folder))
-    if isinstance(manifest, Manifest) and INDEX_FILE not in found.files:
+    if manifest and INDEX_FILE not in found.files:
         return _write_sound(folder, manifest, found, target, log)
-    return _write_salvaged(folder, manifest, found, target, log)
+    return _write_salvaged(folder, description, manifest, found, target, log)
 
 
 def _check_out(out: Path, folder: Path) -> Path:
@@ -97,17 +98,20 @@ def _check_out(out: Path, folder: Path) -> Path:
     return out
 
 
-def _what_is_known(folder: Path, found: Verification) -> Manifest | Description:
-    """Return the manifest, or where it is lost what data.mdb keeps of it."""
-    if MANIFEST_FILE not in found.files:
-        return read_manifest(folder)
+def _what_is_known(folder: Path, found: Verification) -> tuple[Description, Manifest | None]:
+    """Return what a dataset is, and its manifest; where that is lost, data.mdb tells the rest."""
+    with suppress(FormatError):
+        manifest = read_manifest(folder)
+        if MANIFEST_FILE not in found.files:
+            return manifest.description, manifest
+        raise CorruptError(f"{folder}: cannot be mended. {found.advice}", path=str(folder))  # of another dataset
     description = None
     if (folder / DATA_FILE).is_file():
         data = DataFile(folder / DATA_FILE, "pread")
         description = find_description(data.descriptor, str(folder))
     if description is None:
         raise CorruptError(f"{folder}: cannot be mended. {found.advice}", path=str(folder))
-    return description
+    return description, None
 
 
 def _write_sound(
@@ -118,33 +122,32 @@ def _write_sound(
     index = Index(folder, manifest, manifest.sizes["data_nbytes"], content)
     reader = Reader.of_files(folder, manifest, DataFile(folder / DATA_FILE, "pread"), index)
     chunks = sound_samples(reader, {damage.sample for damage in found.damaged})
-    num_samples = _write(folder, manifest, chunks, lambda: found.damaged, out)
+    num_samples = _write(folder, manifest.description, chunks, lambda: found.damaged, out)
     return _report(folder, Repair(found, (), out, num_samples, found.damaged), log)
 
 
 def _write_salvaged(
-    folder: Path, manifest: Manifest | Description, found: Verification, out: Path, log: Callable[[str], None]
+    folder: Path,
+    description: Description,
+    manifest: Manifest | None,
+    found: Verification,
+    out: Path,
+    log: Callable[[str], None],
 ) -> Repair:
     """Write the samples of all records that are found on the pages of data.mdb."""
-    salvage = RecordSalvage(
-        folder, _description(manifest), manifest.num_samples if isinstance(manifest, Manifest) else None
-    )
+    salvage = RecordSalvage(folder, description, manifest.num_samples if manifest else None)
 
     def left_out() -> tuple[Damage, ...]:
         reason = "the record that held it is damaged, and so is the index"
         return tuple(Damage(sample, "all", None, reason) for lost in salvage.lost for sample in lost)
 
-    num_samples = _write(folder, manifest, salvage.chunks(), left_out, out)
+    num_samples = _write(folder, description, salvage.chunks(), left_out, out)
     return _report(folder, Repair(found, (), out, num_samples, left_out()), log)
-
-
-def _description(manifest: Manifest | Description) -> Description:
-    return Description(manifest.fields, manifest.with_source, manifest.classes, manifest.made_by)
 
 
 def _write(
     folder: Path,
-    manifest: Manifest | Description,
+    description: Description,
     chunks: Iterator[Chunk],
     left_out: Callable[[], Sequence[Damage]],
     out: Path,
@@ -153,27 +156,27 @@ def _write(
 
     Args:
         folder: The damaged dataset.
-        manifest: What is known of it.
+        description: What it is.
         chunks: The samples.
         left_out: Returns what they lack, once all of them were taken.
         out: The new dataset.
     """
     nbytes = (folder / DATA_FILE).stat().st_size
-    fields, with_source = manifest.fields, manifest.with_source
+    fields, with_source = description.fields, description.with_source
     map_nbytes = estimate_map_nbytes(nbytes, nbytes / 4096)
     with open_writer(out, fields, with_source=with_source, map_nbytes=map_nbytes) as writer:
         for chunk in chunks:
             writer.add(chunk, encode_blocks(chunk, fields, with_source=with_source))
         if not writer.num_samples and left_out():
             raise CorruptError(f"{folder}: not one sample of it is sound. Restore it from a copy, or convert again.")
-        made_by: dict[str, Any] = dict(manifest.made_by)
+        made_by: dict[str, Any] = dict(description.made_by)
         if damaged := left_out():
             writer.add_file(LEFT_OUT_FILE, _table(damaged))
             # Whoever compares what a dataset was made from must see that it is not all of it.
             made_by["inputs"] = {**(made_by.get("inputs") or {}), "left_out": len({d.sample for d in damaged})}
         if (folder / SKIPPED_FILE).is_file():
             writer.add_file(SKIPPED_FILE, (folder / SKIPPED_FILE).read_bytes())
-        return writer.finish(classes=manifest.classes, made_by=made_by).num_samples
+        return writer.finish(classes=description.classes, made_by=made_by).num_samples
 
 
 def _table(damaged: Sequence[Damage]) -> bytes:

@@ -93,8 +93,6 @@ class RecordSalvage:
                     count, columns = decode_block(value, schema, d.fields, record.checksum, where)
                 except CorruptError:
                     continue  # of another schema
-                if self._num_samples is not None and record.first + count > self._num_samples:
-                    continue
                 self.lost += [range(at, record.first)] if record.first > at else []
                 at = record.first + count
                 yield _chunk(d.fields, count, columns, _cut(value, d.fields, columns))

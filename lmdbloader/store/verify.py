@@ -87,6 +87,8 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
     try:
         manifest = read_manifest(path)
     except FormatError as error:
+        if not found.folder.is_dir() or found.folder.name.endswith(PARTIAL_SUFFIX) or _is_signed(found.folder):
+            raise
         return _verify_without_manifest(found, error)
     data, index = _open_data(found, manifest), _open_index(found, manifest)
     if not data:
@@ -99,6 +101,10 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
             found.problems.append(f"the content digest is {content}, the manifest says {manifest.content_digest}")
     if DATA_FILE not in found.files:
         found.add(DATA_FILE, *digest.differences(manifest.data_digest))
+    if not reader and DATA_FILE in found.files and _is_of_another(data, manifest, found.folder):
+        found.add(MANIFEST_FILE, f"is of another dataset than {DATA_FILE}")
+        found.is_mixed = True
+        return found.result(0)
     found.add(DATA_FILE, *page_problems(found.folder / DATA_FILE))
     # LMDB aborts the process on some damaged pages, so it opens the file only when nothing speaks against it.
     if DATA_FILE not in found.files and reader:
@@ -118,6 +124,7 @@ class _Findings:
         self.problems: list[str] = []
         self.files: dict[str, None] = {}
         self.damaged: list[Damage] = []
+        self.is_mixed = False
 
     def add(self, file: str, *texts: str) -> None:
         """Note what is wrong with a file."""
@@ -135,6 +142,11 @@ class _Findings:
         lost = [name for name in (MANIFEST_FILE, INDEX_FILE) if name in self.files]
         if not (self.folder / DATA_FILE).is_file():
             return f"Without {DATA_FILE} nothing can be mended. Restore it from a copy, or convert again."
+        if self.is_mixed:
+            return (
+                f"Put the file back that was replaced; or, where {DATA_FILE} is the right one, remove {MANIFEST_FILE}: "
+                f"`lmdbloader repair {self.folder}` then makes it anew."
+            )
         if MANIFEST_FILE in lost and not has_description:
             return (
                 f"{DATA_FILE} does not tell what {MANIFEST_FILE} said, so it cannot be mended. Restore {MANIFEST_FILE} "
@@ -150,11 +162,14 @@ class _Findings:
         return "Its files do not agree with each other. Restore all of them from one copy, or convert again."
 
 
+def _is_of_another(data: DataFile, manifest: Manifest, folder: Path) -> bool:
+    """Return whether a data file says of its dataset something else than the manifest beside it."""
+    return find_description(data.descriptor, str(folder)) not in (None, manifest.description)
+
+
 def _verify_without_manifest(found: _Findings, error: FormatError) -> Verification:
-    """Return what can be said of a dataset whose manifest does not read; raise `error` where it is none of ours."""
+    """Return what can be said of a dataset whose manifest is lost; raise `error` where it is none of ours."""
     folder = found.folder
-    if not folder.is_dir() or folder.name.endswith(PARTIAL_SUFFIX) or _is_signed(folder / MANIFEST_FILE):
-        raise error
     is_there = (folder / MANIFEST_FILE).exists()
     found.add(MANIFEST_FILE, str(error).removeprefix(f"{folder / MANIFEST_FILE}: ") if is_there else "is missing")
     data = _open_data(found, None)
@@ -172,10 +187,10 @@ def _verify_without_manifest(found: _Findings, error: FormatError) -> Verificati
     return found.result(0, has_description=description is not None)
 
 
-def _is_signed(path: Path) -> bool:
+def _is_signed(folder: Path) -> bool:
     """Return whether a manifest says what it was written to say: then its errors are no damage."""
     try:
-        with open(path, "rb") as file:
+        with open(folder / MANIFEST_FILE, "rb") as file:
             return is_signed(file.read(MAX_MANIFEST_NBYTES + 1))
     except OSError:
         return False
