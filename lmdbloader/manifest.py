@@ -184,7 +184,9 @@ def parse_description(data: bytes, path: str) -> Description:
 
 
 def is_signed(data: bytes) -> bool:
-    """Return whether a manifest, of whatever format and version, has the digest of what it says."""
+    """Return whether a manifest, of whatever format and version, is whole and has the digest of what it says."""
+    if not data.endswith(b"\n"):
+        return False
     try:
         body = json.loads(data.decode("utf-8"))
         return isinstance(body, dict) and "manifest_digest" in body and body.pop("manifest_digest") == _digest_of(body)

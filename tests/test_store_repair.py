@@ -343,7 +343,11 @@ def test_records_of_another_dataset_are_not_taken(path: Path, tmp_path: Path) ->
     before = bytes_of(path)
     with pytest.raises(CorruptError, match="are not those of this dataset"):
         repair(path)
-    assert bytes_of(path) == before
+    flip(path, 0)  # so that the pages are damaged too, and no record
+    with pytest.raises(CorruptError, match="are whole, but not those of the dataset"):
+        repair(path, tmp_path / "out")
+    flip(path, 0)
+    assert bytes_of(path) == before and not (tmp_path / "out").exists()
 
 
 def test_a_manifest_beside_the_data_of_another_dataset_is_not_replaced(path: Path, tmp_path: Path) -> None:

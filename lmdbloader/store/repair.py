@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -142,6 +143,13 @@ def _write_salvaged(
         return tuple(Damage(sample, "all", None, reason) for lost in salvage.lost for sample in lost)
 
     num_samples = _write(folder, description, salvage.chunks(), left_out, out)
+    if manifest and not left_out() and read_manifest(out).content_digest != manifest.content_digest:
+        shutil.rmtree(out)
+        raise CorruptError(
+            f"{folder}: cannot be mended: the records in {DATA_FILE} are whole, but not those of the dataset in "
+            f"{MANIFEST_FILE}. Put the right {DATA_FILE} back; or remove {MANIFEST_FILE}, to mend what is there.",
+            path=str(folder),
+        )
     return _report(folder, Repair(found, (), out, num_samples, left_out()), log)
 
 

@@ -15,10 +15,10 @@ from .mending import KINDS, Subject, check, plant, run, write_records
 
 
 def test_what_is_sound_comes_back(tmp_path: Path) -> None:
-    outcome = run(60, 1, tmp_path)
+    outcome = run(40, 1, tmp_path)
     assert outcome.failures == []
-    assert outcome.counts["mended in place"] > 5
-    assert outcome.counts["saved by the index"] > 5
+    assert outcome.counts["mended in place"] > 3
+    assert outcome.counts["saved by the index"] > 3
     assert outcome.counts["saved record by record"] > 0
     assert outcome.counts["signals"] == 0
 
@@ -31,7 +31,7 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> list[Subject]:
     return [Subject(folder / f"{seed}.lmdb") for seed in (0, 1)]
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     changes=st.lists(
         st.tuples(st.sampled_from(KINDS), st.sampled_from(FILES), st.integers(0, 2**21), st.integers(0, 2**32)),
@@ -44,4 +44,4 @@ def test_whatever_is_damaged_is_found_and_the_rest_is_saved(subjects: list[Any],
     for change in changes:
         damaged = plant(damaged, change, subjects[1].files)
     with tempfile.TemporaryDirectory() as folder:
-        check(subjects[0], damaged, Path(folder) / "d", Path(folder) / "out")
+        check(subjects[0], damaged, changes, Path(folder))
