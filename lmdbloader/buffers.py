@@ -63,10 +63,3 @@ class Buffers(threading.local):
     def take_tensor(self, nbytes: int) -> torch.Tensor:
         """Return a buffer as a tensor (nbytes,) uint8."""
         return torch.from_numpy(self.take(nbytes))
-
-
-def shared_tensor(nbytes: int) -> torch.Tensor:
-    """Return memory (nbytes,) uint8 that another process gets to see without a copy when it is sent there."""
-    # As torch's own collate function does in its workers.
-    storage = torch.UntypedStorage._new_shared(max(nbytes, 1))  # type: ignore[no-untyped-call]
-    return torch.empty(0, dtype=torch.uint8).set_(storage)[:nbytes]

@@ -15,11 +15,12 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from lmdbloader.batches import Batch
-from lmdbloader.buffers import Buffers, shared_tensor
+from lmdbloader.buffers import Buffers
 from lmdbloader.columns import read_different_images, read_values
 from lmdbloader.errors import OptionError
 from lmdbloader.format import Field
 from lmdbloader.pipeline import Pipeline, check_epoch, check_seed
+from lmdbloader.shared import shared_tensor
 from lmdbloader.splits import share_out
 from lmdbloader.store import IO, Reader, check_rows
 from lmdbloader.transforms import ToDtype, Transform
@@ -79,7 +80,7 @@ class LMDBDataset(Dataset[Any]):
         self._dtype: torch.dtype | None = None
         self._transforms: tuple[Transform, ...] = ()
         self._seed = 0
-        # In shared memory, so that worker processes see it change.
+        # In a view of `transformed` it is shared, so that worker processes see it change.
         self._epoch = torch.zeros(1, dtype=torch.int64)
         self._forget_pipeline()
         self._buffers = Buffers()
@@ -202,7 +203,7 @@ class LMDBDataset(Dataset[Any]):
         view = copy.copy(self)
         view._transforms = (*self._transforms, *transforms)
         view._seed = check_seed(seed)
-        view._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        view._epoch = shared_tensor(8).view(torch.int64).zero_()
         view._forget_pipeline()
         if view._open_pipeline() is None and transforms:
             raise OptionError(f"{self.path}: transformed({list(transforms)}): the dataset has no image field")

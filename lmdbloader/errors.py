@@ -85,7 +85,7 @@ class LockedError(DestinationError):
 
 
 class DiskFullError(LmdbloaderError, OSError):
-    """The destination's file system has no room left."""
+    """A file system that is written to has no room left: the destination's, or that of shared memory."""
 
 
 class WorkerError(LmdbloaderError, RuntimeError):

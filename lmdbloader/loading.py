@@ -14,17 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, default_collate, get_worker_info
+from torch.utils.data._utils.collate import collate as collate_with
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from lmdbloader.batches import Batch, sample_type
 from lmdbloader.cores import count_cores
 from lmdbloader.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
+from lmdbloader.shared import free_nbytes, in_shared_memory, is_plain, no_space, shared_like
+from lmdbloader.workers import WorkerStart
 
 # One more process must bring at least this much, or it is not worth its memory.
 _WORTH_A_WORKER = 1.10
 _TRIAL_SECONDS = 0.4
 _TRIAL_BATCHES = 64
+# A semaphore takes a page, and a worker has about five.
+_QUEUE_NBYTES = 5 * 4096
 
 
 def collate(samples: Sequence[Any]) -> Any:
@@ -36,9 +42,24 @@ def collate(samples: Sequence[Any]) -> Any:
     Raises:
         OptionError: Images of one batch differ in shape.
     """
-    if not isinstance(samples, Batch):
-        return default_collate(list(samples))
-    return sample_type(tuple(samples.columns))(*[stacked(name, column) for name, column in samples.columns.items()])
+    in_worker = get_worker_info() is not None
+    if isinstance(samples, Batch):
+        columns = [stacked(name, column) for name, column in samples.columns.items()]
+        batch = sample_type(tuple(samples.columns))(*columns)
+    elif in_worker:
+        batch = collate_with(list(samples), collate_fn_map={**default_collate_fn_map, torch.Tensor: _stacked_shared})
+    else:
+        batch = default_collate(list(samples))
+    # What is not shared yet would be when it is sent: in /dev/shm, which may be full.
+    return in_shared_memory(batch) if in_worker else batch
+
+
+def _stacked_shared(tensors: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+    """Return a batch (B, ...) of tensors in shared memory, as torch does; but not in /dev/shm if that can be helped."""
+    first = tensors[0]
+    if not all(type(t) is torch.Tensor and is_plain(t) and t.dtype == first.dtype for t in tensors):
+        return collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)  # type: ignore[no-any-return]
+    return torch.stack(list(tensors), out=shared_like(first, (len(tensors), *first.shape)))
 
 
 def stacked(name: str, column: Any) -> Any:
@@ -70,9 +91,13 @@ def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any
         **options: `torch.utils.data.DataLoader`'s own. Where they are not given: `num_workers` is measured once for
             this dataset, batch size and machine and remembered in the user's cache folder; `pin_memory` is on only
             where there is an accelerator; `persistent_workers` is on with workers; `collate_fn` is `collate`.
+            `worker_init_fn` is called after what we do at a worker's start: see that it ends with its parent.
 
     Returns:
         The DataLoader; batches of an LMDBDataset are named tuples of stacked tensors.
+
+    Raises:
+        DiskFullError: There are to be worker processes, and no room at all in /dev/shm for their queues.
     """
     settings = dict(options)
     if batch_size is not None:
@@ -85,6 +110,10 @@ def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any
         size = getattr(settings.get("batch_sampler"), "batch_size", batch_size)
         settings["num_workers"] = tuned_num_workers(dataset, size, settings.get("collate_fn"))
     settings.setdefault("persistent_workers", settings["num_workers"] > 0)
+    if settings["num_workers"] > 0:
+        if free_nbytes() == 0:
+            raise no_space(_QUEUE_NBYTES * settings["num_workers"])
+        settings["worker_init_fn"] = WorkerStart(settings.get("worker_init_fn"))
     return DataLoader(dataset, batch_size, **settings)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from nursery import Nursery
 
 # Read once, when torch is imported: its threads, and those of every process that a test starts, do not spin while they
 # wait for each other. The tests that run beside them have better use for the cores.
@@ -90,3 +91,11 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
         left, top = (photograph.width - 288) // 2, (photograph.height - 192) // 2
         photograph.crop((left, top, left + 288, top + 192)).save(folder / f"{name}.png")
     return folder
+
+
+@pytest.fixture(scope="session")
+def nursery(own_cache: Path, compiled_kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Starts programs that have imported lmdbloader and torch already."""
+    made = Nursery(tmp_path_factory.mktemp("nursery"))
+    yield made
+    made.close()

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any
+
+# How long the interpreter's exit, or whoever deletes the object, waits for jobs under way.
+_JOIN_SECONDS = 2.0
 
 Job = Callable[[], Any]
 Jobs = SimpleQueue[Job | None]
@@ -17,14 +22,14 @@ class Threads:
     """Threads that carry out jobs in the order in which they come; a job must not raise.
 
     They start with the first job, know nothing of this object, and end when it is closed, deleted, or the interpreter
-    exits. After a fork the child starts its own.
+    exits; only closing waits for ever for the jobs that they are at. After a fork the child starts its own.
     """
 
     def __init__(self, count: int, name: str) -> None:
         self._count, self._name = count, name
         self._process = -1
         self._jobs: Jobs = SimpleQueue()
-        self._end: Callable[[], Any] = lambda: None
+        self._end: Callable[[], Sequence[threading.Thread] | None] = lambda: None
 
     def submit(self, job: Job) -> None:
         """Have a job carried out."""
@@ -34,8 +39,10 @@ class Threads:
 
     def close(self) -> None:
         """Let the threads finish the jobs that they are at, and wait for that; later jobs start new ones."""
-        self._end()
+        ended = self._end()
         self._process = -1
+        for thread in ended or ():
+            thread.join()
 
     def _start(self) -> None:
         # Daemons, because the interpreter waits for others before it lets anybody tell them to end.
@@ -56,13 +63,18 @@ def _work(jobs: Jobs) -> None:
         del job  # whoever waits for the next one must not keep this one's memory
 
 
-def _end(jobs: Jobs, threads: Sequence[threading.Thread], process: int) -> None:
+def _end(jobs: Jobs, threads: Sequence[threading.Thread], process: int) -> Sequence[threading.Thread]:
+    """Have threads end; return those that are still at a job after a while."""
     if process != os.getpid():
-        return  # a forked child has none of them
-    while not jobs.empty():
-        jobs.get()
+        return ()  # a forked child has none of them
+    with suppress(Empty):
+        while True:
+            jobs.get_nowait()
     for _ in threads:
         jobs.put(None)
-    for thread in threads:
-        if thread is not threading.current_thread() and thread.is_alive():
-            thread.join()
+    # Compiled code must not be cut off from its memory, and takes milliseconds; a function of the user's may never end.
+    until = time.monotonic() + _JOIN_SECONDS
+    others = [thread for thread in threads if thread is not threading.current_thread()]
+    for thread in others:
+        thread.join(max(0.0, until - time.monotonic()))
+    return [thread for thread in others if thread.is_alive()]
