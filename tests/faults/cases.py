@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
 import json
 import multiprocessing
@@ -15,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,8 @@ def _child() -> _Child:
         _children.pop().end()
     if not _children:
         _children.append(_Child())
-        atexit.register(_children[0].end)  # before multiprocessing waits for it
+        # Before multiprocessing waits for it; atexit means nothing in a child of multiprocessing.
+        Finalize(None, _children[0].end, exitpriority=1)
     return _children[0]
 
 
