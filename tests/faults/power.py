@@ -10,6 +10,8 @@ from pathlib import Path
 
 from .steps import Step
 
+_PAGE_NBYTES = 4096
+
 
 class Disk:
     """Follows what is flushed below a folder, step by step, and tells what a power cut may leave.
@@ -66,7 +68,20 @@ class Disk:
             for name, below in names.items():
                 self._cut(below, to / name, paths, rng)
             return
-        to.write_bytes(rng.choice([self._contents.get(file, b""), *([path.read_bytes()] if path else [])]))
+        flushed = self._contents.get(file, b"")
+        to.write_bytes(_torn(flushed, path.read_bytes(), rng) if path else flushed)
+
+
+def _torn(flushed: bytes, now: bytes, rng: random.Random) -> bytes:
+    """Return what is left of a file that was written to after it had been flushed: any of the pages, or none, or all."""
+    share = rng.choice((0, rng.random(), 1))
+    length = max(len(flushed), len(now) if rng.random() < share else 0)
+    pages = []
+    for at in range(0, length, _PAGE_NBYTES):
+        source = now if rng.random() < share else flushed
+        size = min(_PAGE_NBYTES, length - at)
+        pages.append(source[at : at + size].ljust(size, b"\0"))
+    return b"".join(pages)
 
 
 def put_back(cut: Path, folder: Path) -> None:
