@@ -26,6 +26,7 @@ class Disk:
         self._files: dict[int, int] = {}
         self._contents: dict[int, bytes] = {}
         self._names: dict[int, dict[str, int]] = {}
+        self._folders: set[int] = set()
         self._look()
         # What is there at first was there before.
         for path in [folder, *folder.rglob("*")]:
@@ -46,7 +47,9 @@ class Disk:
         before, self._files = self._files, {}
         for path in [self._folder, *self._folder.rglob("*")]:
             number = os.lstat(path).st_ino
-            self._files[number] = before[number] if number in before else next(self._new)
+            self._files[number] = file = before[number] if number in before else next(self._new)
+            if path.is_dir():
+                self._folders.add(file)
 
     def _file(self, path: Path | str) -> int:
         return self._files[os.lstat(path).st_ino]
@@ -62,7 +65,7 @@ class Disk:
 
     def _cut(self, file: int, to: Path, paths: dict[int, Path], rng: random.Random) -> None:
         path = paths.get(file)
-        if file in self._names or (path is not None and path.is_dir()):
+        if file in self._folders:
             names = rng.choice([self._names.get(file, {}), *([self._list(path)] if path else [])])
             to.mkdir()
             for name, below in names.items():
@@ -73,7 +76,7 @@ class Disk:
 
 
 def _torn(flushed: bytes, now: bytes, rng: random.Random) -> bytes:
-    """Return what is left of a file that was written to after it had been flushed: any of the pages, or none, or all."""
+    """Return what is left of a file that was written to since it was flushed: any of the pages, or none, or all."""
     share = rng.choice((0, rng.random(), 1))
     length = max(len(flushed), len(now) if rng.random() < share else 0)
     pages = []
