@@ -232,3 +232,18 @@ def test_more_names_than_an_index_can_hold(tmp_path: Path, monkeypatch: pytest.M
 def test_an_empty_file_maps_to_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert len(map_file(tmp_path / "empty")) == 0
+
+
+def test_columns_that_begin_at_odd_addresses_are_refused(path: Path) -> None:
+    data = (path / "index.arrow").read_bytes()
+    at = 8  # behind the file's magic; each message: a mark, its length, itself, its body
+    while True:
+        nbytes = int.from_bytes(data[at + 4 : at + 8], "little")
+        message = pa.ipc.read_message(data[at:])
+        if message.type == "record batch":
+            break
+        at += 8 + nbytes + message.body.size
+    longer = (nbytes + 1).to_bytes(4, "little")
+    sign_index(path, data[: at + 4] + longer + data[at + 8 : at + 8 + nbytes] + b"\0" + data[at + 8 + nbytes :])
+    with pytest.raises(FormatError, match="a column does not begin at a multiple of its numbers' length"):
+        Reader(path)

@@ -180,6 +180,14 @@ def test_a_missing_file_or_a_folder_in_its_place_is_named(path: Path, file: str)
 
 
 @pytest.mark.parametrize("file", ["data.mdb", "index.arrow", "manifest.json"])
+def test_a_fifo_in_a_files_place_holds_nobody_up(path: Path, file: str) -> None:
+    (path / file).unlink()
+    os.mkfifo(path / file)
+    with pytest.raises(FormatError, match=f"{file}: is no regular file"):
+        Reader(path)
+
+
+@pytest.mark.parametrize("file", ["data.mdb", "index.arrow", "manifest.json"])
 def test_a_file_cut_short_anywhere_or_extended_is_refused(path: Path, file: str) -> None:
     sound = (path / file).read_bytes()
     # The last byte of the manifest ends its line.

@@ -260,7 +260,7 @@ def _unpack(reader: Reader, f: Field, row: int, payload: bytes) -> bytes:
     try:
         return unpack_jpeg(payload)
     except FormatError as error:
-        raise CorruptError(f"{reader.where(f.name, row)}: {error}. Restore the dataset from a copy.") from error
+        raise reader.corrupt(f.name, row, f"{error}. Restore the dataset from a copy.") from error
 
 
 def _value(reader: Reader, f: Field, row: int) -> Any:
