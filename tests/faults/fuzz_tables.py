@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from .cases import Case
 from .hostile import INTERESTING, Copy, mutate, use
 
 _BATCHES_EACH = 5
+_REPAIR_EACH = 3
 
 
 def prepare_index_values(paths: dict[str, str], folder: Path, seed: int) -> Case:
@@ -110,7 +112,7 @@ def prepare_records(paths: dict[str, str], folder: Path, seed: int) -> Case:
 
 
 def prepare_pages(paths: dict[str, str], folder: Path, seed: int) -> Case:
-    """Return the case of LMDB's own pages changed, and all of the dataset verified: LMDB ends the process on some."""
+    """Return the case of LMDB's own pages changed, verified or repaired: LMDB itself ends the process on some."""
     import lmdbloader
     from lmdbloader.errors import LmdbloaderError
 
@@ -127,10 +129,19 @@ def prepare_pages(paths: dict[str, str], folder: Path, seed: int) -> Case:
             part = bytes(changed[low:high])
             changed[low:high] = mutate(rng, part)[: len(part)].ljust(len(part), b"\0")
         copy.write(data=bytes(changed))
+        mended = folder / "mended"
         try:
-            return "read" if lmdbloader.verify(copy.path).is_sound else "refused"
+            if number % _REPAIR_EACH:
+                return "read" if lmdbloader.verify(copy.path).is_sound else "refused"
+            lost = [name for name in ("manifest.json", "index.arrow") if rng.random() < 0.5]
+            copy.lose(*lost)
+            lmdbloader.repair(copy.path, mended)
+            return use(mended if mended.exists() else copy.path)
         except LmdbloaderError:
             return "refused"
+        finally:
+            copy.lose("data.mdb", "index.arrow", "manifest.json")  # what was mended is no copy any more
+            shutil.rmtree(mended, ignore_errors=True)
 
     return case
 

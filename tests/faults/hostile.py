@@ -101,6 +101,12 @@ class Copy:
             manifest = signed({**self.body, "sizes": sizes, **digests})
         self._put("manifest.json", manifest)
 
+    def lose(self, *names: str) -> None:
+        """Remove files."""
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
+            self._on_disk.pop(name, None)
+
     def _put(self, name: str, content: bytes) -> None:
         if self._on_disk.get(name) != content:
             # Anew each time: what was opened before keeps its own file.
