@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +17,7 @@ import lmdbloader
 from lmdbloader.errors import LockedError
 
 ROOT = Path(__file__).resolve().parent.parent
-# The command, which stops at a step until a file is there.
+# The command, which stops at each of some steps until a file is there.
 HALTED = """
 import os, socket, sys, time
 from pathlib import Path
@@ -29,16 +26,17 @@ from lmdbloader.conversion import pool, tasks
 from lmdbloader.store import writer
 from tests.faults.steps import watch
 
-folder, step, host, *words = sys.argv[1:]
+folder, host, steps, *words = sys.argv[1:]
 if host:
     socket.gethostname = lambda: host
 writer.TRANSACTION_NBYTES = pool.TASK_NBYTES = 1
 
 def see(found):
-    if str(found) == step and not Path(folder, "halted").exists():
-        Path(folder, "halted").touch()
-        while not Path(folder, "go").exists():
-            time.sleep(0.01)
+    for number, step in enumerate(steps.split(",")):
+        if str(found) == step and not Path(folder, f"halted-{number}").exists():
+            Path(folder, f"halted-{number}").touch()
+            while not Path(folder, f"go-{number}").exists():
+                time.sleep(0.01)
 
 watch(Path(folder, "place"), see)
 sys.exit(lmdbloader.cli.main(words))
@@ -65,61 +63,70 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-@contextmanager
-def halted(src: Path, out: Path, step: str, host: str = "") -> Iterator[subprocess.Popen[str]]:
-    """Start the command and wait until it has come to a step; it goes on, and ends, when the block ends."""
-    folder = out.parent.parent
-    words = ["convert", str(src), str(out), "--workers", "1"]
-    with subprocess.Popen(
-        [sys.executable, "-c", HALTED, str(folder), step, host, *words],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as child:
-        try:
-            until = time.monotonic() + 60
-            while not (folder / "halted").exists() and child.poll() is None and time.monotonic() < until:
-                time.sleep(0.01)
-            assert (folder / "halted").exists(), child.communicate()
-            yield child
-        finally:
-            (folder / "go").touch()
-            child.wait(60)
+class Halted:
+    """The command in a process of its own, which stops at some steps, one after the other.
+
+    It goes on with `go`, and to its end when the block ends.
+    """
+
+    def __init__(self, src: Path, out: Path, *steps: str, host: str = "") -> None:
+        self.folder, self.steps, self.at = out.parent.parent, steps, -1
+        words = [str(self.folder), host, ",".join(steps), "convert", str(src), str(out), "--workers", "1"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HALTED, *words],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Halted:
+        return self.go()
+
+    def __exit__(self, *error: object) -> None:
+        for number in range(len(self.steps)):
+            (self.folder / f"go-{number}").touch()
+        self.said = self.process.communicate(timeout=60)
+
+    def go(self) -> Halted:
+        """Go on, and wait until the process has come to the next step."""
+        if self.at >= 0:
+            (self.folder / f"go-{self.at}").touch()
+        self.at += 1
+        sign = self.folder / f"halted-{self.at}"
+        until = time.monotonic() + 60
+        while not sign.exists() and self.process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        assert sign.exists(), self.process.communicate()
+        return self
 
 
 def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("step", "host"), [("after commit out.partial/data.mdb", "node17.cluster"), ("before rename out.partial", "")]
-)
-def test_the_second_is_told_who_the_first_is(src: Path, out: Path, step: str, host: str) -> None:
-    with halted(src, out, step, host) as first:
-        before = content(out.parent)
-        expected = rf"out\.partial: process {first.pid} on host {host or socket.gethostname()} is writing there"
-        with pytest.raises(LockedError, match=expected):
-            lmdbloader.convert(src, out)
-        assert content(out.parent) == before
-    assert first.returncode == 0
-    assert os.listdir(out.parent) == ["out"]
-    assert lmdbloader.verify(out).is_sound
-
-
-def test_the_second_finds_what_the_first_has_just_published(src: Path, out: Path) -> None:
-    with halted(src, out, "after rename out.partial") as first:
+def test_the_second_is_told_who_the_first_is_until_that_has_published(src: Path, out: Path) -> None:
+    steps = ("after commit out.partial/data.mdb", "before rename out.partial", "after rename out.partial")
+    with Halted(src, out, *steps, host="node17.cluster") as first:
+        expected = rf"out\.partial: process {first.process.pid} on host node17\.cluster is writing there"
+        for _ in range(2):  # in the middle, and when all is written
+            before = content(out.parent)
+            with pytest.raises(LockedError, match=expected):
+                lmdbloader.convert(src, out)
+            assert content(out.parent) == before
+            first.go()
         assert lmdbloader.convert(src, out).was_finished
-    assert first.returncode == 0
+    assert first.process.returncode == 0, first.said
     assert os.listdir(out.parent) == ["out"]
     assert lmdbloader.verify(out).is_sound
 
 
 def test_a_second_that_came_just_before_the_first_was_done_does_nothing(src: Path, out: Path) -> None:
-    with halted(src, out, "before mkdir out.partial") as second:
+    with Halted(src, out, "before mkdir out.partial") as second:
         assert not lmdbloader.convert(src, out).was_finished
         before = content(out.parent)
-    assert second.returncode == 0
+    assert second.process.returncode == 0, second.said
+    assert "nothing to do" in second.said[0]
     assert content(out.parent) == before
 
 

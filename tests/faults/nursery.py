@@ -145,7 +145,9 @@ def _serve(connection: Any) -> None:
                 connection.send(_run(request, connection))
             else:
                 with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-                    connection.send(lmdbloader.cli.main(request))
+                    status = lmdbloader.cli.main(request)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the command line set another
+                connection.send(status)
 
 
 def _run(request: Request, connection: Any) -> Ended:
