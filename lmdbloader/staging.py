@@ -13,7 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from lmdbloader.codecs import checksum
+from lmdbloader.codecs import RunningChecksum, checksum
 from lmdbloader.conversion.places import named_folder, refuse_inside
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
 from lmdbloader.format import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
@@ -144,28 +144,37 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
             # The data file is the one that was opened and checked, whatever has its name by now.
             descriptor = os.dup(source.descriptor) if name == DATA_FILE else os.open(source.path / name, os.O_RDONLY)
             try:
-                sums = _copy(descriptor, partial / name, bar)
+                sums, digest = _copy(descriptor, partial / name, bar)
             finally:
                 os.close(descriptor)
+            expected = source.manifest.data_digest
+            if name == DATA_FILE and expected not in ("", digest):
+                raise CorruptError(
+                    f"{source.path / name}: its digest is {digest}, expected {expected}: it was changed after it was "
+                    f"written, and is not copied. `lmdbloader verify {source.path}` says what is damaged.",
+                    path=str(source.path),
+                )
             _compare(partial / name, sums, source.path / name, bar)
         _check_copy(source, partial)
         put_in_place(partial, target)
     log(f"{target}: copied and checked in {time.monotonic() - began:.1f} s")
 
 
-def _copy(descriptor: int, out: Path, bar: Any) -> list[int]:
-    """Copy a file; return the checksum of each piece as it was read."""
+def _copy(descriptor: int, out: Path, bar: Any) -> tuple[list[int], str]:
+    """Copy a file; return the checksum of each piece as it was read, and the digest of the whole."""
     room = memoryview(bytearray(_PIECE_NBYTES))
     sums, at = [], 0
+    running = RunningChecksum()
     with open(out, "xb", buffering=0) as file:
         while nbytes := _read(descriptor, room, at):
             piece = room[:nbytes]
             sums.append(checksum(piece))
+            running.update(piece)
             while piece:
                 piece = piece[file.write(piece) or 0 :]
             at += nbytes
             bar.update(nbytes)
-    return sums
+    return sums, f"xxh64:{running.value:016x}"
 
 
 def _read(descriptor: int, room: memoryview, at: int) -> int:

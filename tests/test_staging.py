@@ -85,6 +85,15 @@ def test_a_damaged_copy_is_made_anew(db: Path, node: Path, how: str) -> None:
     assert "damaged; it is copied anew" in lines[0]
 
 
+def test_a_damaged_source_is_refused(db: Path, node: Path) -> None:
+    data = bytearray((db / "data.mdb").read_bytes())
+    data[-1] ^= 1  # in the unused room of the last page
+    (db / "data.mdb").write_bytes(data)
+    with pytest.raises(CorruptError, match=r"data\.mdb: its digest is .* and is not copied\. `lmdbloader verify"):
+        lmdbloader.stage(db, node)
+    assert list(node.iterdir()) == []
+
+
 def test_another_dataset_of_that_name_is_replaced_only_when_asked(db: Path, node: Path, tmp_path: Path) -> None:
     lmdbloader.stage(make(tmp_path / "other" / "train.lmdb", 1), node)
     before = content(node / "train.lmdb")

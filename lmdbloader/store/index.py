@@ -217,7 +217,7 @@ class Index:
         if (found := f"xxh64:{checksum(content):016x}") != manifest.index_digest:
             raise CorruptError(
                 f"{where}: its digest is {found}, expected {manifest.index_digest}: it is cut short or was damaged. "
-                "Restore it from a copy, or convert again.",
+                f"`lmdbloader repair {path}` makes it anew.",
                 path=str(path),
             )
         expected = index_schema(manifest.fields, with_source=manifest.with_source)

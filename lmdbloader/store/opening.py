@@ -129,7 +129,8 @@ def open_index(path: Path, io: IO, expected_nbytes: int) -> mmap.mmap | bytes:
 def wrong_size(path: Path, found: int, expected: int) -> CorruptError:
     """Return the error for a file that has another length than the manifest says."""
     return CorruptError(
-        f"{path}: {found} bytes, expected {expected}: it is cut short or was changed. Copy it again, or convert again.",
+        f"{path}: {found} bytes, expected {expected}: it is cut short or was changed. Copy it again; "
+        f"`lmdbloader verify {path.parent}` says what else helps.",
         path=str(path.parent),
     )
 

@@ -84,7 +84,8 @@ class Reader:
             self._use(data, Index(self.path, self.manifest, expected, content))
         except (FileNotFoundError, IsADirectoryError) as error:
             raise CorruptError(
-                f"{error.filename}: is missing. Copy the dataset again, or convert again.", path=str(self.path)
+                f"{error.filename}: is missing. Copy the dataset again; `lmdbloader verify {self.path}` says what else helps.",
+                path=str(self.path),
             ) from error
         except KeyError as error:
             raise FormatError(f"{self.path / MANIFEST_FILE}: does not state {error}") from error
@@ -372,7 +373,7 @@ class Reader:
             name,
             row,
             f"{_REASONS[status]}. `lmdbloader verify {self.path}` lists every damaged sample; "
-            "restore the dataset from a copy, or convert again.",
+            "restore the dataset from a copy, or convert again; `lmdbloader repair` leaves them out of a new one.",
         )
 
     def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
