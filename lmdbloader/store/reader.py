@@ -84,7 +84,8 @@ class Reader:
             self._use(data, Index(self.path, self.manifest, expected, content))
         except (FileNotFoundError, IsADirectoryError) as error:
             raise CorruptError(
-                f"{error.filename}: is missing. Copy the dataset again; `lmdbloader verify {self.path}` says what else helps.",
+                f"{error.filename}: is missing. Copy the dataset again; "
+                f"`lmdbloader verify {self.path}` says what else helps.",
                 path=str(self.path),
             ) from error
         except KeyError as error:
