@@ -18,16 +18,16 @@ _MORE_NBYTES = 2**30
 Prepare = Callable[[dict[str, str], Path, int], Case]
 # Of each kind its share of the inputs, and how many of them are one case.
 _KINDS: dict[str, tuple[Prepare, float, int]] = {
-    "manifests": (fuzz_descriptions.prepare_manifests, 0.22, 100),
+    "manifests": (fuzz_descriptions.prepare_manifests, 0.10, 100),
     "array types": (fuzz_descriptions.prepare_array_types, 0.10, 500),
-    "index values": (fuzz_tables.prepare_index_values, 0.08, 1),
-    "index bytes": (fuzz_tables.prepare_index_bytes, 0.10, 1),
-    "records": (fuzz_tables.prepare_records, 0.20, 1),
+    "index values": (fuzz_tables.prepare_index_values, 0.05, 1),
+    "index bytes": (fuzz_tables.prepare_index_bytes, 0.08, 1),
+    "records": (fuzz_tables.prepare_records, 0.30, 1),
     "LMDB pages": (fuzz_tables.prepare_pages, 0.01, 1),
-    "payloads": (fuzz_payloads.prepare_payloads, 0.20, 1),
+    "payloads": (fuzz_payloads.prepare_payloads, 0.28, 1),
     "payloads in datasets": (fuzz_payloads.prepare_in_datasets, 0.02, 1),
     "image files": (fuzz_images.prepare_images, 0.05, 1),
-    "tars": (fuzz_images.prepare_tars, 0.02, 1),
+    "tars": (fuzz_images.prepare_tars, 0.01, 1),
 }
 
 

@@ -114,6 +114,7 @@ def _change(body: Any, place: tuple[Any, ...], how: str, value: Any) -> None:
             return  # a change before this one took it away
     key = place[-1]
     if isinstance(body, dict):
+        key = str(key)
         if how == "drop":
             body.pop(key, None)
         else:

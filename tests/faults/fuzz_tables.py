@@ -15,7 +15,7 @@ _REPAIR_EACH = 3
 
 
 def prepare_index_values(paths: dict[str, str], folder: Path, seed: int) -> Case:
-    """Return the case of an index that Arrow wrote, with other values in one to three places."""
+    """Return the case of an index that Arrow wrote, with other values in one to three places, and sums that fit."""
     import pyarrow as pa
 
     copies = _copies(paths, folder)
@@ -24,28 +24,87 @@ def prepare_index_values(paths: dict[str, str], folder: Path, seed: int) -> Case
     def case(number: int) -> str:
         rng = random.Random(f"{seed} values {number}")
         which = rng.randrange(len(copies))
-        batch = batches[which]
+        schema = batches[which].schema
+        columns = {name: batches[which].column(name).to_pylist() for name in schema.names}
         for _ in range(rng.randint(1, 3)):
-            place = rng.randrange(batch.num_columns)
-            field = batch.schema.field(place)
-            values = batch.column(place).to_pylist()
-            row = rng.randrange(len(values))
-            changed = [_other(rng, values, row)] if rng.random() < 0.8 else [_other(rng, values, row)] * len(values)
-            values = changed if len(changed) > 1 else [*values[:row], *changed, *values[row + 1 :]]
-            try:
-                array = pa.array(values, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
-            except (pa.ArrowInvalid, OverflowError):
-                continue  # it does not fit the column
-            if pa.types.is_dictionary(field.type):
-                array = array.dictionary_encode().cast(field.type)
-            batch = batch.set_column(place, field, array)
+            rng.choice((_change_one, _change_one, _reshape, _exchange))(rng, columns)
+        try:
+            batch = pa.RecordBatch.from_arrays([_array(columns[f.name], f.type) for f in schema], schema=schema)
+        except (pa.ArrowInvalid, OverflowError):
+            return "fits no column"
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, batch.schema) as writer:
+        with pa.ipc.new_file(sink, schema) as writer:
             writer.write_batch(batch)
-        copies[which].write(index=sink.getvalue().to_pybytes())
+        sums = {
+            key: sum(sum(values) for name, values in columns.items() if name.endswith(ending))
+            for key, ending in (("payload_nbytes", ".stored_nbytes"), ("raw_nbytes", ".raw_nbytes"))
+        }
+        copies[which].write(index=sink.getvalue().to_pybytes(), sizes=sums)
         return use(copies[which].path, batches=number % _BATCHES_EACH == 0)
 
     return case
+
+
+def _array(values: list[Any], kind: Any) -> Any:
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(kind):
+        return pa.array(values, kind)
+    return pa.array(values, kind.value_type).dictionary_encode().cast(kind)
+
+
+def _change_one(rng: random.Random, columns: dict[str, list[Any]]) -> None:
+    """Put another value into one place, or all over one column."""
+    values = columns[rng.choice(list(columns))]
+    row = rng.randrange(len(values))
+    new = _other(rng, values, row)
+    if rng.random() < 0.8:
+        values[row] = new
+    else:
+        values[:] = [new] * len(values)
+
+
+def _reshape(rng: random.Random, columns: dict[str, list[Any]]) -> None:
+    """Give an image another shape of as many bytes, or as many more as its codec might hold."""
+    images = [name.removesuffix(".height") for name in columns if name.endswith(".height")]
+    name = rng.choice(images) if images else None
+    if name is None:
+        return
+    row = rng.randrange(len(columns[f"{name}.height"]))
+    part = {part: columns[f"{name}.{part}"] for part in ("height", "width", "channels", "bits", "raw_nbytes")}
+    height, width = part["height"][row], part["width"][row]
+    times = rng.choice((1, 1, 1, 2, 8, 100))
+    shapes = [
+        (width, height),
+        (1, height * width),
+        (height * width, 1),
+        (height * 2, width // 2),
+        (height * times, width),
+    ]
+    part["height"][row], part["width"][row] = rng.choice(shapes)
+    if rng.random() < 0.2:
+        part["bits"][row] = 24 - part["bits"][row]
+    if rng.random() < 0.2:
+        part["channels"][row] = 4 - part["channels"][row]
+    part["raw_nbytes"][row] = (
+        part["height"][row] * part["width"][row] * part["channels"][row] * (part["bits"][row] // 8)
+    )
+
+
+def _exchange(rng: random.Random, columns: dict[str, list[Any]]) -> None:
+    """Exchange some of what is said of two samples."""
+    fields = [name.removesuffix(".offset") for name in columns if name.endswith(".offset")]
+    if not fields:
+        return
+    name, other = rng.choice(fields), rng.choice(fields)
+    parts = [part.removeprefix(f"{name}.") for part in columns if part.startswith(f"{name}.")]
+    row, with_row = (rng.randrange(len(columns[f"{name}.offset"])) for _ in range(2))
+    for part in rng.choice(
+        (parts, parts[:2], ["offset", "stored_nbytes", "checksum", "codec", "raw_nbytes"], parts[-3:])
+    ):
+        mine, theirs = columns[f"{name}.{part}"], columns.get(f"{other}.{part}")
+        if theirs is not None:
+            mine[row], theirs[with_row] = theirs[with_row], mine[row]
 
 
 def _other(rng: random.Random, values: list[Any], row: int) -> Any:

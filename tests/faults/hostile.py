@@ -88,15 +88,28 @@ class Copy:
         self._on_disk: dict[str, bytes] = {}
         self.write()
 
-    def write(self, *, index: bytes | None = None, data: bytes | None = None, manifest: bytes | None = None) -> None:
-        """Write the files that are given, the sound ones for the others; the manifest with digests unless given."""
+    def write(
+        self,
+        *,
+        index: bytes | None = None,
+        data: bytes | None = None,
+        manifest: bytes | None = None,
+        sizes: dict[str, int] | None = None,
+    ) -> None:
+        """Write the files that are given, the sound ones for the others; unless given, the manifest with their digests.
+
+        Args:
+            index, data, manifest: The files.
+            sizes: Where the manifest shall say others.
+        """
         from lmdbloader.codecs import checksum
 
         index, data = self.index if index is None else index, self.data if data is None else data
         self._put("index.arrow", index)
         self._put("data.mdb", data)
         if manifest is None:
-            sizes = {**self.body["sizes"], "data_nbytes": len(data), "index_nbytes": len(index)}
+            lengths = {"data_nbytes": len(data), "index_nbytes": len(index)}
+            sizes = {**self.body["sizes"], **lengths, **(sizes or {})}
             digests = {"index_digest": f"xxh64:{checksum(index):016x}", "data_digest": f"xxh64:{checksum(data):016x}"}
             manifest = signed({**self.body, "sizes": sizes, **digests})
         self._put("manifest.json", manifest)
