@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import importlib
 import json
 import multiprocessing
 import os
@@ -407,7 +408,11 @@ def test_a_disk_that_does_not_read_is_a_finding(path: Path, monkeypatch: pytest.
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return real(descriptor, nbytes, at)
 
+    def check_pages(path: Path) -> list[str]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
     monkeypatch.setattr(os, "pread", pread)
+    monkeypatch.setattr(importlib.import_module("lmdbloader.store.verify"), "page_problems", check_pages)
     found = verify(path)
     assert any(re.match("data.mdb: cannot be read behind byte .*Input/output error", p) for p in found.problems)
     assert SAVES in found.advice

@@ -105,7 +105,7 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
         found.add(MANIFEST_FILE, f"is of another dataset than {DATA_FILE}")
         found.is_mixed = True
         return found.result(0)
-    found.add(DATA_FILE, *page_problems(found.folder / DATA_FILE))
+    found.add(DATA_FILE, *_page_problems(found.folder / DATA_FILE))
     # LMDB aborts the process on some damaged pages, so it opens the file only when nothing speaks against it.
     if DATA_FILE not in found.files and reader:
         found.add(DATA_FILE, *compare_records(reader))
@@ -181,7 +181,7 @@ def _verify_without_manifest(found: _Findings, error: FormatError) -> Verificati
     if data:
         if data.nbytes < (needed := needed_nbytes(data.descriptor)):
             found.add(DATA_FILE, f"{data.nbytes} bytes, its pages take {needed}: it is cut short")
-        found.add(DATA_FILE, *page_problems(folder / DATA_FILE))
+        found.add(DATA_FILE, *_page_problems(folder / DATA_FILE))
         if DATA_FILE not in found.files:
             found.add(DATA_FILE, *damaged_records(folder / DATA_FILE))
     return found.result(0, has_description=description is not None)
@@ -300,3 +300,10 @@ def _each(reader: Reader, name: str, rows: np.ndarray[Any, Any]) -> Iterator[Dam
             _read(reader, name, np.array([row], np.int64))
         except (CorruptError, FormatError) as error:
             yield Damage(row, name, reader.source(row), first_sentence(error, reader.where(name, row)))
+
+
+def _page_problems(path: Path) -> list[str]:
+    try:
+        return page_problems(path)
+    except OSError as error:  # of the disk
+        return [f"its pages cannot be read ({error.strerror})"]
