@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
+import shutil
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -12,12 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import BmpImagePlugin, Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 import lmdbloader
-from lmdbloader import LMDBDataset
+from lmdbloader import LMDBDataset, Loader
 from lmdbloader.errors import CorruptError
+from lmdbloader.loader.memory import BatchMemory
 from lmdbloader.loading import collate
+from lmdbloader.transforms import RandomCrop
 
 COUNT = 30
 
@@ -99,6 +105,7 @@ def exit_status_of_child(job: Any) -> int:
     """Run `job` in a fork of this process; 0 where it returned a true value."""
     pid = os.fork()
     if pid == 0:
+        signal.alarm(60)  # one that hangs ends
         status = 1
         try:
             status = 0 if job() else 2
@@ -161,3 +168,153 @@ def test_threads_that_read_at_random_agree(path: Path) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def slowly(batch: Any) -> Any:
+    """A batch function that is at work most of the time."""
+    time.sleep(0.01)
+    return batch
+
+
+@pytest.mark.parametrize("order", ["random", "quasi_random"])
+@pytest.mark.parametrize("batch_size", [2, 40])
+def test_an_epoch_goes_on_on_both_sides_of_a_fork(path: Path, order: Any, batch_size: int) -> None:
+    ds = LMDBDataset(path)
+    loader = Loader(ds[np.tile(np.arange(COUNT), 4)], batch_size, order=order, transforms=[slowly])
+    expected = [batch.number.tolist() for batch in loader]
+    for stop in (0, 1, len(loader) - 1):
+        loader.set_epoch(0)
+        batches = iter(loader)
+        begun = [next(batches).number.tolist() for _ in range(stop)]
+
+        def rest(batches: Iterator[Any] = batches, begun: list[list[int]] = begun) -> bool:
+            all_right = begun + [batch.number.tolist() for batch in batches] == expected
+            return all_right and sum(len(batch.number) for batch in loader) == 4 * COUNT
+
+        assert exit_status_of_child(rest) == 0
+        assert rest()
+    loader.close()
+
+
+def test_forks_at_any_moment_find_no_lock_taken(path: Path) -> None:
+    """Children of a process whose threads read all the time, each of which reads an epoch of its own."""
+    loader = Loader(LMDBDataset(path), 1)
+    batches = (batch for _ in range(10_000) for batch in loader)
+
+    for _ in range(20):
+        next(batches)
+        assert exit_status_of_child(lambda: sum(len(batch.number) for batch in loader) == COUNT) == 0
+    batches.close()
+    loader.close()
+
+
+def test_a_child_forked_while_a_thread_takes_memory_takes_its_own(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, leave = threading.Event(), threading.Event()
+    original = BatchMemory._allocate
+
+    def allocate(memory: BatchMemory, process: int = os.getpid()) -> Any:
+        if os.getpid() == process:
+            entered.set()
+            leave.wait()
+        return original(memory)
+
+    loader = Loader(LMDBDataset(path), 8, num_threads=1)
+    monkeypatch.setattr(BatchMemory, "_allocate", allocate)
+    thread = threading.Thread(target=lambda: list(loader))
+    thread.start()
+    try:
+        assert entered.wait(60)
+        assert exit_status_of_child(lambda: sum(len(batch.number) for batch in loader) == COUNT) == 0
+    finally:
+        leave.set()
+        thread.join()
+    loader.close()
+
+
+def test_a_fork_by_another_thread_than_the_one_that_reads(path: Path) -> None:
+    loader = Loader(LMDBDataset(path), 4, transforms=[slowly])
+    done = threading.Event()
+
+    def train() -> None:
+        while not done.is_set():
+            for _ in loader:
+                pass
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        for _ in range(5):
+            time.sleep(0.01)
+            assert exit_status_of_child(lambda: sum(len(b.number) for b in loader) == COUNT) == 0
+    finally:
+        done.set()
+        thread.join()
+    loader.close()
+
+
+def test_a_child_forked_while_a_thread_decodes_a_file_decodes_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "src").mkdir()
+    for name in "ab":
+        Image.new("RGB", (8, 8), "red").save(tmp_path / "src" / f"{name}.bmp")
+    lmdbloader.convert(tmp_path / "src", tmp_path / "d", write_mode="original", workers=1)
+    ds = LMDBDataset(tmp_path / "d")
+    entered, leave = threading.Event(), threading.Event()
+
+    def open_slowly(image: Any, process: int = os.getpid()) -> Any:
+        if os.getpid() == process:
+            entered.set()
+            leave.wait()
+        return original(image)
+
+    original = BmpImagePlugin.BmpImageFile._open
+    monkeypatch.setattr(BmpImagePlugin.BmpImageFile, "_open", open_slowly)
+    thread = threading.Thread(target=lambda: ds[0])
+    thread.start()
+    try:
+        assert entered.wait(60)
+        assert exit_status_of_child(lambda: bool((ds[1].image[0] == 255).all())) == 0
+    finally:
+        leave.set()
+        thread.join()
+
+
+def numbers(ds: Any) -> list[int]:
+    return [int(ds[i].number) for i in range(len(ds))]
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_everything_that_reads_pickles(path: Path, io: Any) -> None:
+    ds = LMDBDataset(path, io=io)
+    loader = Loader(ds.transformed([RandomCrop(8)], seed=3), 8, seed=1)
+    for thing in (ds, ds[5:9], ds.scaled(), ds.transformed([RandomCrop(8)], seed=3), Subset(ds, [3, 1])):
+        copy: Any = pickle.loads(pickle.dumps(thing))
+        assert numbers(copy) == numbers(thing)
+        assert torch.equal(copy[1].image, thing[1].image)
+    assert pickle.loads(pickle.dumps(ds)).reader.io == io
+    reader = pickle.loads(pickle.dumps(ds.reader))
+    assert reader.io == io and (reader.read_image("image", 7) == 7).all()
+    copied = pickle.loads(pickle.dumps(loader))
+    for found, expected in zip(copied, loader, strict=True):
+        assert found.number.tolist() == expected.number.tolist() and torch.equal(found.image, expected.image)
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_a_pickle_of_what_was_replaced_or_moved_says_so(path: Path, tmp_path: Path, io: Any) -> None:
+    place = tmp_path / "d"
+    shutil.copytree(path, place)
+    open_before = LMDBDataset(place, io=io)
+    data = [pickle.dumps(thing) for thing in (open_before, Loader(open_before, 4), open_before.reader)]
+    place.rename(tmp_path / "moved")
+    for pickled in data:
+        with pytest.raises(FileNotFoundError, match="no such folder"):
+            pickle.loads(pickled)
+    assert numbers(open_before) == list(range(COUNT))  # who has it open reads on
+    assert numbers(LMDBDataset(tmp_path / "moved", io=io)) == list(range(COUNT))
+
+    lmdbloader.write([{"image": np.zeros((64, 64, 3), np.uint8), "number": 5}], place)
+    for pickled in data:
+        with pytest.raises(CorruptError, match=r"was replaced by another dataset.*Open it again"):
+            pickle.loads(pickled)
+    assert numbers(open_before) == list(range(COUNT))

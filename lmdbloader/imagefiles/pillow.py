@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +29,8 @@ _RGB_MODES = frozenset({"RGB", "RGBX", "RGBA", "RGBa", "P", "PA", "CMYK", "YCbCr
 _ALPHA_MODES = frozenset({"LA", "La", "RGBA", "RGBa", "PA"})
 _BITS_PER_SAMPLE_TAG, _PHOTOMETRIC_TAG = 258, 262
 
-_limit_lock = threading.Lock()
+# By process: a forked child must not wait for a thread of its parent's.
+_limit_locks: dict[int, threading.Lock] = {}
 
 
 def read_bmp(data: memoryview, name: str) -> ImageHeader:
@@ -89,7 +91,7 @@ def _read_header(opener: Callable[..., ImageFile.ImageFile], kind: str, data: me
 @contextmanager
 def _no_pixel_limit() -> Iterator[None]:
     """Lift Pillow's own limit on an image's size, which is one per process: `DecodePolicy.max_pixels` rules here."""
-    with _limit_lock:
+    with _limit_locks.setdefault(os.getpid(), threading.Lock()):
         limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
             yield

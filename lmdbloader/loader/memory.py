@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from typing import Any
@@ -23,8 +24,21 @@ def _count_references(arrays: list[npt.NDArray[Any]], number: int) -> int:
 _FREE = _count_references([np.empty(0, np.uint8)], 0)
 
 
+class _Kept:
+    """What one process keeps."""
+
+    __slots__ = ("addresses", "arrays", "lock", "next", "process")
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.lock = threading.Lock()
+        self.arrays: list[npt.NDArray[Any]] = []
+        self.addresses: list[int] = []
+        self.next = 0
+
+
 class BatchMemory:
-    """Arrays of one shape for the batches of one field, safe from several threads.
+    """Arrays of one shape for the batches of one field, safe from several threads and across forks.
 
     A tensor that is given out refers to its array, as does every view of it; so an array that only this object refers
     to belongs to no batch any more.
@@ -39,29 +53,29 @@ class BatchMemory:
             pinned: Whether an accelerator copies from them, which it does faster from pinned memory.
         """
         self._shape, self._dtype, self._keep, self._pinned = shape, dtype, keep, pinned
-        self._lock = threading.Lock()
-        self._arrays: list[npt.NDArray[Any]] = []
-        self._addresses: list[int] = []
-        self._next = 0
+        self._kept = _Kept()
 
     def take(self) -> tuple[torch.Tensor, int]:
         """Return a tensor with anything in it, and its address."""
-        arrays = self._arrays
-        with self._lock:
+        kept = self._kept
+        if kept.process != os.getpid():  # a thread of the parent's may have been in the middle of this
+            kept = self._kept = _Kept()
+        arrays = kept.arrays
+        with kept.lock:
             count = len(arrays)
             # From the first where there are few: the fewer go round, the more of them the processor still has in its
             # caches. Of many small ones the next is most likely free.
-            first = self._next if count > _FEW else 0
+            first = kept.next if count > _FEW else 0
             for number in (*range(first, count), *range(min(first, count))):
                 if _count_references(arrays, number) == _FREE:
-                    self._next = number + 1
-                    return torch.from_numpy(arrays[number]), self._addresses[number]
+                    kept.next = number + 1
+                    return torch.from_numpy(arrays[number]), kept.addresses[number]
             fresh = self._allocate()
             address: int = fresh.__array_interface__["data"][0]
             if count >= self._keep:  # the oldest is somebody's, perhaps for long
-                del arrays[0], self._addresses[0]
+                del arrays[0], kept.addresses[0]
             arrays.append(fresh)
-            self._addresses.append(address)
+            kept.addresses.append(address)
             return torch.from_numpy(fresh), address
 
     def _allocate(self) -> npt.NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any
@@ -59,6 +60,11 @@ class Run:
         self.cancelled = True
         self._ahead.close()
 
+    def begin_anew(self) -> None:
+        """In a forked child, let go of what the parent's threads may have been at: locks and results."""
+        self._ahead = self._source.ahead(self._order, self._starts, self._stops)
+        self.results = SimpleQueue()
+
     def read_group(self, group: int) -> None:
         """Read some batches that follow each other and put them into `results`, with the error that ended it."""
         if self.cancelled:
@@ -109,8 +115,14 @@ def deliver(run: Run, threads: Threads, ahead: int) -> Iterator[Any]:
     """
     arrived: dict[int, Any] = {}
     submitted = number = 0
+    process = os.getpid()
     try:
         for group in range(run.num_groups):
+            if process != os.getpid():  # a forked child: the threads that were at some groups stayed behind
+                process = os.getpid()
+                run.begin_anew()
+                for missing in sorted({*range(group, submitted)} - arrived.keys()):
+                    threads.submit(_Job(run, missing))
             while submitted < min(group + ahead, run.num_groups):
                 threads.submit(_Job(run, submitted))
                 submitted += 1
