@@ -55,6 +55,10 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         with open(_open(folder / MANIFEST_FILE), "rb") as file:
             return parse_manifest(file.read(MAX_MANIFEST_NBYTES + 1), str(folder))
     except (FileNotFoundError, IsADirectoryError):
+        if (folder / INDEX_FILE).exists():
+            raise FormatError(
+                f"{folder}: has lost its {MANIFEST_FILE}. `lmdbloader repair {folder}` makes it anew."
+            ) from None
         what = "an LMDB, but not of ours" if (folder / DATA_FILE).exists() else "no dataset"
         raise FormatError(
             f"{folder}: has no {MANIFEST_FILE}, so it is {what} (a {FORMAT_NAME} dataset has {MANIFEST_FILE}, "
