@@ -318,7 +318,7 @@ class Loader:
         samples = 0
         began = before = time.perf_counter()
         while before - began < seconds:
-            for _, batch, _ in self._items(Place(epoch, 0)):
+            for batch, _ in self._items(Place(epoch, 0)):
                 now = time.perf_counter()
                 latencies.append(now - before)
                 before = now

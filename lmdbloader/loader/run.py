@@ -108,13 +108,10 @@ class Run:
         return batch, damaged
 
 
-def deliver(run: Run, threads: Threads, ahead: int) -> Iterator[Any]:
-    """Yield the batches of a run in order, keeping so many groups under way.
-
-    Each comes as (batches so far with this one, batch or None, what was left out of it).
-    """
+def deliver(run: Run, threads: Threads, ahead: int) -> Iterator[Item]:
+    """Yield the batches of a run in order, each with what was left out of it, keeping so many groups under way."""
     arrived: dict[int, Any] = {}
-    submitted = number = 0
+    submitted = 0
     process = os.getpid()
     try:
         for group in range(run.num_groups):
@@ -133,8 +130,7 @@ def deliver(run: Run, threads: Threads, ahead: int) -> Iterator[Any]:
             _, found, error = arrived.pop(group)
             found.reverse()
             while found:
-                number += 1
-                yield number, *found.pop()
+                yield found.pop()
             if error is not None:
                 raise error
     finally:

@@ -55,7 +55,7 @@ class Batches(Iterator[Any]):
         """Hand out.
 
         Args:
-            items: Gives (number of steps with this one, batch or None, what was left out of it).
+            items: Gives, for every step, (batch or None, what was left out of it).
             place: Kept up to date.
             note: Gets what was left out.
         """
@@ -63,20 +63,22 @@ class Batches(Iterator[Any]):
 
     def __next__(self) -> Any:
         """Return the next batch."""
-        if self.place.is_ended:
+        place = self.place
+        if place.is_ended:
             raise StopIteration
         try:
             while True:
-                self.place.num_steps, batch, damaged = next(self._items)
+                batch, damaged = next(self._items)
+                place.num_steps += 1
                 for one in damaged:
                     self._note(one)
                 if batch is not None:
                     return batch
         except StopIteration:
-            self.place.is_ended = self.place.is_complete = True
+            place.is_ended = place.is_complete = True
             raise
         except BaseException:
-            self.place.is_ended = True
+            place.is_ended = True
             raise
 
     def close(self) -> None:
