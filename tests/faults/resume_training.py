@@ -6,6 +6,7 @@ in the step after the one that they have saved.
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import random
@@ -23,6 +24,8 @@ from .outcome import Outcome
 
 _COUNT = 211
 _EPOCHS = 3
+# It takes a few seconds; many times that where the machine is busy. Where it hangs, its stack is printed.
+_HUNG_SECONDS = 300.0
 _ORDERS = ("random", "quasi_random", "sequential", "small windows")
 _ENDS: dict[str, dict[str, Any]] = {"short": {}, "padded": {"pad": True}, "dropped": {"drop_last": True}}
 _Expected = dict[tuple[str, int], tuple[list[int], dict[int, torch.Tensor]]]
@@ -211,15 +214,20 @@ def _elsewhere(part: _Part, file: Path) -> dict[str, Any]:
     file.unlink(missing_ok=True)
     process = multiprocessing.get_context("spawn").Process(target=_give_and_save, args=(part, str(file)))
     process.start()
-    process.join(120)
-    if process.exitcode != (-signal.SIGKILL if part.is_killed else 0):
+    process.join(2 * _HUNG_SECONDS)
+    if process.exitcode is None:
         process.kill()
+        process.join()
+        raise Wrong("a process hung")
+    if process.exitcode != (-signal.SIGKILL if part.is_killed else 0):
         raise Wrong(f"a process ended with status {process.exitcode}")
     saved: dict[str, Any] = torch.load(file, weights_only=True)
     return saved
 
 
 def _give_and_save(part: _Part, file: str) -> None:
+    faulthandler.dump_traceback_later(_HUNG_SECONDS)
+
     def save(given: dict[str, Any]) -> None:
         torch.save(given, f"{file}.partial")
         os.replace(f"{file}.partial", file)
