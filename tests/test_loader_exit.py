@@ -47,8 +47,9 @@ def check_message(program: Program, status: int) -> None:
         ("kept = [iter(loader) for _ in range(3)]; [next(it) for it in kept]; kept.append(kept)", 0),
         ("def slow(b): time.sleep(0.2); return b\nit = iter(lmdbloader.Loader(ds, 4, transforms=[slow])); next(it)", 0),
         ("import threading\nthreading.Thread(target=lambda: [b for _ in range(3) for b in loader]).start()", 0),
+        ("lmdbloader.store.Readahead.is_resident = lambda self, rows: False\nit = iter(loader); next(it)", 0),
     ],
-    ids=["left", "exit", "error", "broken off", "cycle", "busy", "another thread"],
+    ids=["left", "exit", "error", "broken off", "cycle", "busy", "another thread", "cold"],
 )
 def test_the_interpreter_exits_whatever_is_under_way(
     nursery: Nursery, path: Path, tmp_path: Path, code: str, status: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from lmdbloader.loader.loader import Loader, Throughput
+from lmdbloader.loader.benchmark import Throughput
+from lmdbloader.loader.loader import Loader
 
 __all__ = ["Loader", "Throughput"]

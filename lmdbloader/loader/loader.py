@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from lmdbloader.cores import count_cores
 from lmdbloader.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
+from lmdbloader.loader.benchmark import Throughput, measure
 from lmdbloader.loader.device import on_device, usable_device
 from lmdbloader.loader.options import (
     Shard,
@@ -37,22 +35,6 @@ from lmdbloader.transforms import Transform
 # Small batches are read several at a time: a call, and waking a thread, costs as much as reading some samples.
 _SAMPLES_AT_ONCE = 64
 _logger = logging.getLogger("lmdbloader")
-
-
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """What `Loader.benchmark` measured.
-
-    Attributes:
-        samples_per_s: Samples a second.
-        p50_seconds, p99_seconds: Median and 99th percentile of the time from asking for a batch to having it.
-        num_batches: How many batches were measured.
-    """
-
-    samples_per_s: float
-    p50_seconds: float
-    p99_seconds: float
-    num_batches: int
 
 
 class Loader:
@@ -127,8 +109,7 @@ class Loader:
         self._options = {
             "order": order, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": tuple(transforms),
             "num_threads": num_threads, "prefetch": prefetch, "device": device, "memory_format": memory_format,
-            "shard": shard, "resolution": resolution, "io": io, "verify": verify,
-            "on_corrupt": on_corrupt,
+            "shard": shard, "resolution": resolution, "io": io, "verify": verify, "on_corrupt": on_corrupt,
         }  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self.seed, self.order = check_seed(seed), check_order(order)
@@ -269,7 +250,7 @@ class Loader:
 
     def _described(self) -> Identity:
         if self._identity is None:
-            self._identity = identity(self.dataset, self.order, self.seed, self._source.extents())
+            self._identity = identity(self._read_from, self.order, self.seed, self._source.extents())
         return self._identity
 
     def __iter__(self) -> Iterator[Any]:
@@ -298,9 +279,15 @@ class Loader:
             order = with_repeats(order, int(stops[-1]))
         share = self._share
         return Run(
-            self._source, place.epoch, order, starts[:limit], stops[:limit], self._batches_at_once, skips=self._skips,
+            self._source,
+            place.epoch,
+            order,
+            starts[:limit],
+            stops[:limit],
+            self._batches_at_once,
+            skips=self._skips,
             may_lack=share.world_size == 1 or not (share.drop_last or share.pad),
-        )  # fmt: skip
+        )
 
     def benchmark(self, seconds: float = 5.0) -> Throughput:
         """Read batches for some seconds and say how fast; the epoch that the next iteration has stays.
@@ -314,20 +301,7 @@ class Loader:
         self._begin(epoch)
         for _ in deliver(self._run(Place(epoch, 0), self._batches_at_once), self._threads, 1):
             pass  # compiles, starts the threads
-        latencies: list[float] = []
-        samples = 0
-        began = before = time.perf_counter()
-        while before - began < seconds:
-            for batch, _ in self._items(Place(epoch, 0)):
-                now = time.perf_counter()
-                latencies.append(now - before)
-                before = now
-                samples += 0 if batch is None else len(batch[0])
-                if now - began >= seconds:
-                    break
-            epoch += 1
-        p50, p99 = np.percentile(latencies, [50, 99])
-        return Throughput(samples / (before - began), float(p50), float(p99), len(latencies))
+        return measure(lambda epoch: (batch for batch, _ in self._items(Place(epoch, 0))), epoch, seconds)
 
     def close(self) -> None:
         """End the threads; a later iteration starts new ones."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any
@@ -58,7 +59,8 @@ class Run:
     def cancel(self) -> None:
         """Let the threads skip what they have not begun."""
         self.cancelled = True
-        self._ahead.close()
+        if not sys.is_finalizing():  # when nothing can be imported any more, and the process ends anyway
+            self._ahead.close()
 
     def begin_anew(self) -> None:
         """In a forked child, let go of what the parent's threads may have been at: locks and results."""
