@@ -14,6 +14,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.stateful import Stateful
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader, ProgressiveResize, QuasiRandom
@@ -303,6 +305,16 @@ def test_sizes_of_the_restored_epoch_are_those_of_the_schedule(ds: LMDBDataset) 
         other.load_state_dict(loader.state_dict())
         other.set_resolution(5)
         assert {batch.image.shape[-1] for batch in other} == {5}
+
+
+def test_torchs_own_checkpoints_save_a_loader_and_restore_it(ds: LMDBDataset, tmp_path: Path) -> None:
+    loader, other = make(ds), make(ds)
+    assert isinstance(loader, Stateful)
+    batches = iter(loader)
+    next(batches), next(batches)
+    checkpoint.save({"loader": loader}, checkpoint_id=tmp_path / "saved", no_dist=True)
+    checkpoint.load({"loader": other}, checkpoint_id=tmp_path / "saved", no_dist=True)
+    assert_same(list(other), list(batches))
 
 
 def test_the_seed_may_be_any(ds: LMDBDataset) -> None:
