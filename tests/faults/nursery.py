@@ -166,9 +166,9 @@ def _run(request: Request, connection: Any) -> Ended:
     status = _wait(child, begin + deadline)
     was_interrupted, hung = (request.log / "interrupted").exists(), False
     if status is None and deadline < _HUNG_SECONDS:
-        was_interrupted = True
         _befall(child, interruption)
         status = _wait(child, begin + _HUNG_SECONDS)
+        was_interrupted = status != 0  # it may have ended a moment before
     if status is None:
         hung = True
         os.kill(child, signal.SIGKILL)
