@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
 import warnings
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from .outcome import Outcome
 
 # What it may take beyond what it has with everything imported, threads' stacks among it. No file here is above 1 MB.
 _MORE_NBYTES = 2**30
+_M_ARENA_MAX = -8
 
 Prepare = Callable[[dict[str, str], Path, int], Case]
 # Of each kind its share of the inputs, and how many of them are one case.
@@ -46,6 +48,8 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
 
 def _prepare(paths: dict[str, str], folder: str, seed: int, cases: dict[str, int]) -> Case:
     warnings.simplefilter("error")
+    # One heap for all threads: each more would take 64 MB of what is allowed, and nothing of it.
+    ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     ready: dict[str, Case] = {}
 
     def case(number: int) -> str | dict[str, int]:
