@@ -58,7 +58,7 @@ def test_damaged_samples_are_said_and_left_out(dataset: Path, tmp_path: Path, ca
     assert main(["repair", str(dataset), str(out)]) == 0
     text = capsys.readouterr()
     assert text.out.splitlines()[-1] == (
-        f"{out}: written, 47 samples of {dataset}; 1 are left out, listed in {out}/left_out.tsv"
+        f"{out}: written, 47 samples of {dataset}; 1 left out, listed in {out}/left_out.tsv"
     )
     assert main(["verify", str(out)]) == 0
     assert main(["repair", str(dataset), str(out)]) == 1

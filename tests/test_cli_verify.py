@@ -43,7 +43,7 @@ def test_damaged_samples_are_named_with_their_files(dataset: Path, capsys: Captu
     assert len(set(files)) == 2
     assert main(["verify", str(dataset), "--quiet"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-2] == f"{dataset}: DAMAGED: 2 of 48 samples, 1 problems of the dataset as a whole"
+    assert lines[-2] == f"{dataset}: DAMAGED: 2 of 48 samples, problems of the dataset as a whole: 1"
     assert lines[-1].startswith(f"`lmdbloader repair {dataset} OUT` writes the samples that are sound")
     for sample, field, source in ((3, "lr", files[0]), (41, "hr", files[1]), (41, "lr", files[2])):
         (line,) = [line for line in lines if line.startswith(f"sample {sample}, field {field}, from {source}: ")]

@@ -187,7 +187,7 @@ def test_damaged_samples_are_left_out_and_listed(path: Path, tmp_path: Path) -> 
     ]
     assert done.num_samples == COUNT - 3
     assert lines[-1] == (
-        f"{tmp_path}/out: written, 57 samples of {path}; 3 are left out, listed in {tmp_path}/out/left_out.tsv"
+        f"{tmp_path}/out: written, 57 samples of {path}; 3 left out, listed in {tmp_path}/out/left_out.tsv"
     )
     rows = [line.split("\t") for line in (tmp_path / "out" / "left_out.tsv").read_text().splitlines()]
     assert rows[0] == ["sample", "field", "source", "reason"]
@@ -277,7 +277,10 @@ def test_without_an_index_whole_records_are_saved(path: Path, tmp_path: Path, lo
         with open(path / "data.mdb", "r+b") as file:
             file.write(bytes(2 * PAGE))
         gone = set()
-    done = repair(path, tmp_path / "out")
+    lines: list[str] = []
+    done = repair(path, tmp_path / "out", log=lines.append)
+    if what == "flip":
+        assert f"samples {min(gone)} to {max(gone)}: their record is damaged, and there is no index" in lines
     check_samples(tmp_path / "out", [i for i in range(COUNT) if i not in gone])
     assert verify(tmp_path / "out").is_sound
     known = gone if MANIFEST_FILE not in lost or what != "cut" else set()

@@ -52,7 +52,7 @@ def _run(options: argparse.Namespace) -> int:
     samples = len({damage.sample for damage in found.damaged})
     print(
         f"{options.dataset}: DAMAGED: {samples} of {found.num_samples} samples, "
-        f"{len(found.problems)} problems of the dataset as a whole"
+        f"problems of the dataset as a whole: {len(found.problems)}"
     )
     print(found.advice)
     return 1

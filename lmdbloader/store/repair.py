@@ -23,6 +23,8 @@ from lmdbloader.store.salvage import RecordSalvage, sound_samples
 from lmdbloader.store.verify import Damage, Verification, verify
 from lmdbloader.store.writer import estimate_map_nbytes, open_writer
 
+_LOST = "their record is damaged, and there is no index"
+
 
 @dataclass(frozen=True, slots=True)
 class Repair:
@@ -139,8 +141,7 @@ def _write_salvaged(
     salvage = RecordSalvage(folder, description, manifest.num_samples if manifest else None)
 
     def left_out() -> tuple[Damage, ...]:
-        reason = "the record that held it is damaged, and so is the index"
-        return tuple(Damage(sample, "all", None, reason) for lost in salvage.lost for sample in lost)
+        return tuple(Damage(sample, "all", None, _LOST) for lost in salvage.lost for sample in lost)
 
     num_samples = _write(folder, description, salvage.chunks(), left_out, out)
     if manifest and not left_out() and read_manifest(out).content_digest != manifest.content_digest:
@@ -150,6 +151,8 @@ def _write_salvaged(
             f"{MANIFEST_FILE}. Put the right {DATA_FILE} back; or remove {MANIFEST_FILE}, to mend what is there.",
             path=str(folder),
         )
+    for lost in salvage.lost:
+        log(f"samples {lost.start} to {lost.stop - 1}: {_LOST}")
     return _report(folder, Repair(found, (), out, num_samples, left_out()), log)
 
 
@@ -197,6 +200,6 @@ def _table(damaged: Sequence[Damage]) -> bytes:
 
 def _report(folder: Path, done: Repair, log: Callable[[str], None]) -> Repair:
     lost = len({damage.sample for damage in done.left_out})
-    listed = f"; {lost} are left out, listed in {done.out}/{LEFT_OUT_FILE}" if lost else ""
+    listed = f"; {lost} left out, listed in {done.out}/{LEFT_OUT_FILE}" if lost else ""
     log(f"{done.out}: written, {done.num_samples} samples of {folder}{listed}")
     return done
