@@ -45,7 +45,7 @@ FAULTS = (
     Fault("truncation", 2000, "files cut at and beside every page boundary and anywhere", "refused at open, 0 signals"),
     Fault("flips", 10_000, "flipped bits in all three files", "0 crashes, 0 silent differences"),
     Fault("fuzz", 200_000, "random and mutated manifests, indexes and records", "0 crashes, only our errors"),
-    Fault("mending", 5000, "damage of any sort, several at once, found and repaired", "exactly the sound samples back"),
+    Fault("mending", 2000, "damage of any sort, several at once, found and repaired", "exactly the sound samples back"),
     Fault("resume_training", 200, "an epoch interrupted at a random step, resumed on others", "bit-equal remainder"),
     Fault("epochs", 1000, "epochs of a small dataset", _NOTHING_KEPT),
     Fault("open_close", 10_000, "a dataset opened and closed", _NOTHING_KEPT),
