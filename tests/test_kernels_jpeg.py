@@ -184,6 +184,19 @@ def test_restart_markers_out_of_order_are_refused() -> None:
     assert packed(file[:at] + b"\xff" + file[at:], 4) is not None  # fill bytes may stand before a marker
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_quantisation_that_is_missing_is_damage(number: int) -> None:
+    file = encoded(PHOTOGRAPHS[0][:64, :64])
+    at = file.index(bytes([0xFF, 0xDB, 0, 67, number]))
+    assert packed(file, 4) is not None
+    # Another number, where nobody looks for it; the segment gone; one with nothing in it.
+    assert packed(with_bytes(file, at + 4, 3), 4) is None
+    assert packed(file[:at] + file[at + 69 :], 4) is None
+    assert packed(file[:at] + b"\xff\xdb\0\2" + file[at + 69 :], 4) is None
+    twice = file[:at] + file[at : at + 69] + file[at:]
+    assert np.array_equal(decoded(packed(twice, 4) or b"", (64, 64, 3), (0, 64, 0, 64)), reference(file))
+
+
 @settings(max_examples=300)
 @given(files(), st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=5))
 def test_damage_is_never_unsafe(file: bytes, changes: list[tuple[float, int]]) -> None:

@@ -32,16 +32,19 @@ def _word(data, at):
 
 @kernel
 def _read_quantisation(data, at, end, quantisation):
+    """Return which tables were read, one bit each; -1 where they are damaged."""
+    found = np.int64(0)
     while at < end:
         wide, number = data[at] >> 4, np.int64(data[at] & 15)
         nbytes = 128 if wide else 64
         if wide > 1 or number > 3 or at + 1 + nbytes > end:
-            return False
+            return np.int64(-1)
         for k in range(64):
             value = _word(data, at + 1 + 2 * k) if wide else np.int64(data[at + 1 + k])
             quantisation[64 * number + k] = value
+        found |= np.int64(1) << number
         at += 1 + nbytes
-    return True
+    return found
 
 
 @kernel
@@ -139,7 +142,7 @@ def read_head(data, head, quantisation, tables):
     names = part(head, NAMES, 3)
     at = np.int64(2)
     head[RESTART] = head[COMPONENTS] = 0
-    seen, quantised = np.int64(0), False
+    seen, quantised = np.int64(0), np.int64(0)
     seen_jfif, adobe = False, np.int64(-1)
     while True:
         if at >= size or data[at] != 0xFF:
@@ -158,8 +161,9 @@ def read_head(data, head, quantisation, tables):
             return DAMAGED
         status = FINE
         if marker == 0xDB:
-            quantised = _read_quantisation(data, at, end, quantisation)
-            status = FINE if quantised else DAMAGED
+            found = _read_quantisation(data, at, end, quantisation)
+            status = FINE if found >= 0 else DAMAGED
+            quantised |= found
         elif marker == 0xC4:
             p = at
             while p + 17 <= end:  # which tables there are
@@ -183,8 +187,11 @@ def read_head(data, head, quantisation, tables):
             if data[at] == 0x41 and data[at + 1] == 0x64 and data[at + 2] == 0x6F and data[at + 3] == 0x62:
                 adobe = np.int64(data[at + 11])
         elif marker == 0xDA:
-            if head[COMPONENTS] == 0 or not quantised:
+            if head[COMPONENTS] == 0:
                 return DAMAGED
+            for c in range(head[COMPONENTS]):  # a table that nobody wrote would be whatever lay in the scratch
+                if not quantised >> head[PER_COMPONENT + 5 * c + QUANTISATION] & 1:
+                    return DAMAGED
             if head[COMPONENTS] == 3 and not _is_luminance_first(names, seen_jfif, adobe):
                 return UNSUPPORTED
             head[SCAN] = end
