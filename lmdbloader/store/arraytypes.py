@@ -12,6 +12,7 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 _LONGEST_NAME = max(map(len, ARRAY_DTYPES))
+_LONGEST_TEXT = 64
 _MOST_DIGITS, _MOST_SIZES = 12, 32
 # NumPy makes no array whose sizes, zeros left out, have a larger product.
 _MOST_NBYTES = 2.0**62
@@ -46,61 +47,52 @@ def _nbytes(text: str) -> float:
 def _regular(types: pa.StringArray) -> F64 | None:
     """Return what `array_nbytes` does, None where a text is not as expected; Python takes too long for very many."""
     _, offsets, data = types.buffers()
-    if data is None:
-        return None
     ends = np.frombuffer(offsets, np.int32)[types.offset : types.offset + len(types) + 1].astype(np.int64)
-    start, stop = ends[:-1], ends[1:]
-    text = np.frombuffer(data, np.uint8)[start[0] : stop[-1]]
-    start, stop = start - ends[0], stop - ends[0]
-    row = np.repeat(np.arange(len(types)), stop - start)
-    bracket = np.flatnonzero(text == ord("["))
-    if len(bracket) != len(types) or (start > bracket).any() or (bracket >= stop - 1).any():
+    length = np.diff(ends)
+    longest = int(length.max())
+    if data is None or not 0 < longest <= _LONGEST_TEXT:
         return None
-    itemsize = _itemsizes(text, start, bracket)
-    other = np.flatnonzero(text - np.uint8(ord("0")) > 9)
-    separator = other[other > bracket[row[other]]]
-    of = row[separator]
-    is_last = np.append(of[1:] != of[:-1], True)
-    kind = np.where(is_last, ord("]"), ord(","))
-    if itemsize is None or len(separator) < len(types) or is_last.sum() != len(types):
+    # One text a column, zeros behind its end.
+    column = np.arange(longest)[:, None]
+    text = np.frombuffer(data, np.uint8).take(ends[:-1] + column, mode="clip")
+    text[column >= length] = 0
+    opens, closes = text == ord("["), text == ord("]")
+    bracket = opens.argmax(0)
+    itemsize = _itemsizes(text, bracket)
+    inside = column > bracket
+    is_digit = (text - np.uint8(ord("0")) <= 9) & inside
+    ends_size = ((text == ord(",")) & inside) | closes
+    empty = (opens | ends_size)[:-1] & ends_size[1:]
+    is_scalar = closes[np.minimum(bracket + 1, longest - 1), np.arange(len(types))] & (length == bracket + 2)
+    fits = is_digit | ends_size | ~inside | (column >= length)
+    if itemsize is None or not fits.all() or (opens.sum(0) != 1).any() or (ends_size.sum(0) > _MOST_SIZES).any():
         return None
-    if (text[separator] != kind).any() or (separator[is_last] != stop - 1).any():
+    if (closes != (column == length - 1)).any() or (empty.any(0) & ~is_scalar).any():
         return None
-    is_first = np.append(True, is_last[:-1])
-    digits = separator - np.where(is_first, bracket[of], np.append(0, separator[:-1])) - 1
-    sizes = _sizes(text, separator, digits)
-    is_scalar = is_first & is_last & (digits == 0)
-    if ((digits == 0) & ~is_scalar).any() or digits.max() > _MOST_DIGITS or np.bincount(of).max() > _MOST_SIZES:
-        return None
-    sizes[is_scalar] = 1
-    first = np.flatnonzero(is_first)
-    nbytes = itemsize * np.multiply.reduceat(sizes, first)
-    spread = itemsize * np.multiply.reduceat(np.maximum(sizes, 1), first)
+    size, digits = np.zeros(len(types)), np.zeros(len(types), np.int8)
+    nbytes, spread = itemsize, itemsize
+    for k in range(int(bracket.min()) + 1, longest):
+        size = np.where(is_digit[k], 10 * size + text[k] - ord("0"), size)
+        digits = np.where(is_digit[k], digits + 1, 0)
+        if digits.max() > _MOST_DIGITS:
+            return None
+        if ends_size[k].any():
+            factor = np.where(ends_size[k] & ~is_scalar, size, 1)
+            nbytes, spread = nbytes * factor, spread * np.maximum(factor, 1)
+            size[ends_size[k]] = 0
     return np.where(spread <= _MOST_NBYTES, nbytes, np.inf)
 
 
-def _sizes(text: npt.NDArray[np.uint8], separator: I64, digits: I64) -> F64:
-    """Return the numbers (m,) of some digits (m,) that end before the separators (m,)."""
-    sizes = np.zeros(len(separator))
-    for k in range(min(int(digits.max()), _MOST_DIGITS)):
-        there = digits > k
-        sizes[there] += (text[separator[there] - k - 1] - np.float64(ord("0"))) * 10.0**k
-    return sizes
-
-
-def _itemsizes(text: npt.NDArray[np.uint8], start: I64, stop: I64) -> F64 | None:
-    """Return the bytes (n,) of values whose types' names stand in text[start : stop], None where one is none."""
-    length = stop - start
-    longest = int(length.max())
+def _itemsizes(text: npt.NDArray[np.uint8], bracket: I64) -> F64 | None:
+    """Return the bytes (n,) of a value of types whose names stand in text[:bracket], None where one is none."""
+    longest = int(bracket.max())
     if longest > _LONGEST_NAME:
         return None
-    name = text[np.minimum(start[:, None] + np.arange(longest), len(text) - 1)]
-    if (length != longest).any():
-        name[np.arange(longest) >= length[:, None]] = 0
+    name = text[:longest] * (np.arange(longest)[:, None] < bracket)
     # Most often all are alike, so only where one differs from the one before it is it looked at.
-    differs = np.append(True, (name[1:] != name[:-1]).any(1))
-    rows = np.flatnonzero(differs).tolist()
-    names = [name[row, : length[row]].tobytes().decode("latin1") for row in rows]
+    differs = np.append(True, (name[:, 1:] != name[:, :-1]).any(0))
+    columns = np.flatnonzero(differs).tolist()
+    names = [name[: bracket[column], column].tobytes().decode("latin1") for column in columns]
     if not ARRAY_DTYPES.issuperset(names):
         return None
     itemsizes: F64 = np.array([np.dtype(dtype).itemsize for dtype in names], np.float64)[np.cumsum(differs) - 1]
