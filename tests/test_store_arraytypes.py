@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lmdbloader.errors import FormatError
@@ -25,6 +25,7 @@ odd = st.sampled_from(
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 4096])
+@example(texts=["float32[3]"], other="float32\0[3]", skipped=0)
 @given(texts=st.lists(sound, max_size=8), other=st.none() | odd, skipped=st.integers(0, 2))
 def test_lengths_are_those_of_each_type(texts: list[str], other: str | None, skipped: int, at_once: int) -> None:
     texts = texts if other is None else [*texts, other, *texts]

@@ -55,7 +55,10 @@ def _regular(types: pa.StringArray) -> F64 | None:
     # One text a column, zeros behind its end.
     column = np.arange(longest)[:, None]
     text = np.frombuffer(data, np.uint8).take(ends[:-1] + column, mode="clip")
-    text[column >= length] = 0
+    behind = column >= length
+    if not (text.astype(bool) | behind).all():
+        return None
+    text[behind] = 0
     opens, closes = text == ord("["), text == ord("]")
     bracket = opens.argmax(0)
     itemsize = _itemsizes(text, bracket)
@@ -64,7 +67,7 @@ def _regular(types: pa.StringArray) -> F64 | None:
     ends_size = ((text == ord(",")) & inside) | closes
     empty = (opens | ends_size)[:-1] & ends_size[1:]
     is_scalar = closes[np.minimum(bracket + 1, longest - 1), np.arange(len(types))] & (length == bracket + 2)
-    fits = is_digit | ends_size | ~inside | (column >= length)
+    fits = is_digit | ends_size | ~inside | behind
     if itemsize is None or not fits.all() or (opens.sum(0) != 1).any() or (ends_size.sum(0) > _MOST_SIZES).any():
         return None
     if (closes != (column == length - 1)).any() or (empty.any(0) & ~is_scalar).any():

@@ -53,7 +53,9 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         raise FormatError(f"{folder}: is an unfinished conversion. Run the conversion again.")
     try:
         with open(_open(folder / MANIFEST_FILE), "rb") as file:
-            return parse_manifest(file.read(MAX_MANIFEST_NBYTES + 1), str(folder))
+            # A reader of so many bytes makes room for all of them first.
+            nbytes = min(os.fstat(file.fileno()).st_size, MAX_MANIFEST_NBYTES)
+            return parse_manifest(file.read(nbytes + 1), str(folder))
     except (FileNotFoundError, IsADirectoryError):
         if (folder / INDEX_FILE).exists():
             raise FormatError(
