@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +87,8 @@ class Nursery:
 
     def _clear(self) -> None:
         if self._running:
-            os.killpg(self._running, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(self._running, signal.SIGKILL)
             self.status()
 
     def _line(self) -> str:

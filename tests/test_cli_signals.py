@@ -1,0 +1,71 @@
+"""Every command that is interrupted says one line, has status 130 and leaves no process."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from nursery import Nursery
+
+import lmdbloader
+
+# The program stops at the moment when it, or a worker of it, opens a file of this name, until a signal comes.
+STOP = """
+import os, sys, time, lmdbloader.cli
+def stop(event, arguments):
+    if event == "open" and NAME in str(arguments[0]):
+        os.write(1, b"there\\n")
+        time.sleep(1000)
+sys.addaudithook(stop)
+sys.exit(lmdbloader.cli.main(WORDS))
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
+    folder = tmp_path_factory.mktemp("interrupted")
+    lmdbloader.convert(photos, folder / "db", workers=1)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "number", "everyone"),
+    [
+        (["info", "{place}/db"], "manifest.json", signal.SIGTERM, False),
+        (["verify", "{place}/db"], "data.mdb", signal.SIGINT, True),
+        (["preview", "{place}/db", "-o", "{own}/out.png"], "data.mdb", signal.SIGINT, False),
+        (["extract", "{place}/db", "{own}/out"], "data.mdb", signal.SIGTERM, True),
+        (["stage", "{place}/db", "{own}/out"], "data.mdb", signal.SIGTERM, False),
+        (["repair", "{place}/db", "{own}/out"], "data.mdb", signal.SIGTERM, False),
+        (["estimate", "{photos}"], "cat.png", signal.SIGINT, True),
+        (["estimate", "{photos}"], "cat.png", signal.SIGTERM, False),
+    ],
+)
+def test_an_interrupted_command_says_one_line(
+    nursery: Nursery,
+    place: Path,
+    photos: Path,
+    tmp_path: Path,
+    words: list[str],
+    name: str,
+    number: signal.Signals,
+    everyone: bool,
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    said = [word.format(place=place, own=own, photos=photos) for word in words]
+    program = nursery.start(f"NAME, WORDS = {name!r}, {said!r}\n" + STOP, tmp_path / "program")
+    program.wait_for("there")
+    program.signal(number, everyone=everyone)
+    assert program.end() == 130, program.errors
+    assert program.errors == "lmdbloader: interrupted\n"
+    assert list(own.iterdir()) == []
+
+
+def test_a_command_that_is_killed_leaves_no_worker(nursery: Nursery, photos: Path, tmp_path: Path) -> None:
+    words = ["convert", str(photos), str(tmp_path / "out"), "--workers", "2"]
+    program = nursery.start(f"NAME, WORDS = 'cat.png', {words!r}\n" + STOP, tmp_path / "program")
+    program.wait_for("there")
+    program.signal(signal.SIGKILL)
+    assert program.end() == -signal.SIGKILL
