@@ -198,3 +198,43 @@ def test_a_rank_that_was_killed_does_not_hold_up_the_others_loader(
     program = nursery.start(code, tmp_path)
     assert program.end() == 0, program.errors
     assert program.out == "True\n"
+
+
+SCRIPT = """
+import runpy, sys
+sys.argv = [f"scripts/{SCRIPT}.py", *WORDS]
+sys.path.insert(0, "scripts")
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+CLASSIFY = ["--preset", "cifar", "--model", "tiny", "--batch-size", "16", "--epochs", "5000", "--checkpoint"]
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "number", "status", "errors"),
+    [
+        ("train_classifier", CLASSIFY, signal.SIGINT, 130, "\ntrain_classifier: stopped; continue with --resume.\n"),
+        ("train_classifier", CLASSIFY, signal.SIGTERM, -15, ""),
+        ("train_sr", ["--epochs", "5000"], signal.SIGINT, 130, "\ntrain_sr: stopped.\n"),
+    ],
+)
+def test_a_training_script_ends_with_a_line(
+    nursery: Nursery,
+    path: Path,
+    tmp_path: Path,
+    script: str,
+    words: list[str],
+    number: signal.Signals,
+    status: int,
+    errors: str,
+) -> None:
+    made = path
+    if script == "train_sr":
+        made = tmp_path / "pairs"
+        pixels = np.zeros((16, 16, 3), np.uint8)
+        lmdbloader.write([{"lr": pixels[:8, :8], "hr": pixels}] * 32, made)
+    said = [str(made), *words, *([str(tmp_path / "checkpoint.pt")] if "--checkpoint" in words else [])]
+    program = nursery.start(f"SCRIPT, WORDS = {script!r}, {said!r}\n" + SCRIPT, tmp_path / "program")
+    program.wait_for("epoch 2/")
+    program.signal(number)
+    assert program.end() == status, program.errors
+    assert program.errors == errors
