@@ -74,7 +74,7 @@ def stacked(name: str, column: Any) -> Any:
     if isinstance(first, torch.Tensor):
         shapes = sorted({tuple(value.shape) for value in column})
         raise OptionError(
-            f"field {name!r}: the images of one batch have different shapes ({shapes[0]} and {shapes[-1]} among them). "
+            f"field {name!r}: the values of one batch have different shapes ({shapes[0]} and {shapes[-1]} among them). "
             "Convert with --patch-size, crop them in a transform, or use batch_size=1."
         )
     if isinstance(first, int) and not isinstance(first, bool):
