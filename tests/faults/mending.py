@@ -191,8 +191,9 @@ def check(subject: Subject, damaged: Files, changes: Sequence[Change], folder: P
     if not verify(result).is_sound:
         raise Wrong(f"what was mended is not sound: {verify(result).problems}")
     rows = _rows(Reader(result))
-    if done.out and any(kind == "swap" and name == "data.mdb" for kind, name, _, _ in changes):
-        return "saved of another dataset"  # whose samples they are is known only while all of them are there
+    is_known = not done.out and damaged.get("manifest.json") == subject.files["manifest.json"]
+    if not is_known and any(kind == "swap" and name == "data.mdb" for kind, name, _, _ in changes):
+        return "of another dataset"  # whose samples they are, the manifest tells while all of them are there
     if not done.out:
         if rows != subject.rows:
             raise Wrong("what was mended in place holds something else")
