@@ -62,6 +62,8 @@ def compile_kernels(folder: Path) -> None:
     for name, ending in (("photos", "png"), ("jpegs", "jpg")):
         (folder / name).mkdir()
         Image.fromarray(shades).save(folder / name / f"a.{ending}")
+    for name, size in (("b", 41), ("c", 401)):  # not a multiple of the scale: what is left of them is a view
+        Image.fromarray(np.resize(shades, (size, size, 3))).save(folder / "photos" / f"{name}.png")
     for codec in ("lz4", "raw"):
         options: dict[str, Any] = {"scale": 2, "codec": codec, "workers": 1}
         lmdbloader.convert(folder / "photos", folder / f"pairs {codec}", patch_size=16, **options)
@@ -72,7 +74,8 @@ def compile_kernels(folder: Path) -> None:
         assert whole[0].more == b"bytes"
         assert whole.crop(0, top=1, left=1, height=2, width=2).shape == (3, 2, 2)
     ds = lmdbloader.LMDBDataset(folder / "pairs lz4")
-    next(iter(lmdbloader.Loader(ds, 2, transforms=[RandomCrop(8)])))
+    for order in ("random", "quasi_random"):
+        next(iter(lmdbloader.Loader(ds, 2, order=order, transforms=[RandomCrop(8)])))
     for name, options in (("kept", {}), ("made", {"write_mode": "jpg", "max_resolution": 30, "subset": 1})):
         lmdbloader.convert(folder / "jpegs", folder / name, workers=1, **options)
         assert lmdbloader.LMDBDataset(folder / name)[0].image.shape[0] == 3
