@@ -267,9 +267,16 @@ class Pipeline:
 
             side = int(self._most[1]), int(self._most[2])
             bounds, weights, line = resize_scratch(max(side), max(side), max(side), max(side), 3, True)
-        return Scratch(
-            [stored, tile, pixels, image, image, jpeg], image, (bounds, weights, line), self._drawn(self._most.copy())
-        )
+        rooms, drawn = [stored, tile, pixels, image, image, jpeg], self._drawn(self._most.copy())
+        try:
+            return Scratch(rooms, image, (bounds, weights, line), drawn)
+        except MemoryError as error:  # what resizing takes grows with the square of the longest side
+            nbytes = sum(rooms) + 4 * (bounds + weights + line)
+            raise OptionError(
+                f"{self.reader.path}: images of up to {self._most[1]}x{self._most[2]} pixels want "
+                f"{nbytes / 2**20:,.0f} MiB of working memory for each thread, which this machine does not give. Convert with a "
+                "max_resolution, in patches, or leave the largest images out."
+            ) from error
 
     def read(self, rows: I64, samples: I64, epoch: int, out: I64, batch_size: int, scratch: Scratch) -> None:
         """Fill batches.

@@ -340,3 +340,16 @@ def test_images_of_different_kinds_are_refused(tmp_path: Path) -> None:
         Pipeline(mixed, ["image"], [T.CenterCrop(7)])
     with pytest.raises(OptionError, match="5 to 9 rows"):
         Pipeline(mixed, ["image"], [T.RandomTranslate(3)])
+
+
+def test_memory_that_is_not_there_is_said(datasets: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*sizes: Any) -> None:
+        raise MemoryError
+
+    reader, _ = datasets("one", 3, np.uint8, "raw")
+    pipeline = Pipeline(reader, ["image"], [T.RandomResizedCrop(8)])
+    monkeypatch.setattr(lmdbloader.pipeline, "Scratch", refuse)
+    with pytest.raises(
+        OptionError, match=r"images of up to 37x23 pixels want .* MiB of working memory .*max_resolution"
+    ):
+        pipeline.scratch()
