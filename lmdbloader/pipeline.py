@@ -274,8 +274,8 @@ class Pipeline:
             nbytes = sum(rooms) + 4 * (bounds + weights + line)
             raise OptionError(
                 f"{self.reader.path}: images of up to {self._most[1]}x{self._most[2]} pixels want "
-                f"{nbytes / 2**20:,.0f} MiB of working memory for each thread, which this machine does not give. Convert with a "
-                "max_resolution, in patches, or leave the largest images out."
+                f"{nbytes / 2**20:,.0f} MiB of working memory for each thread, which this machine does not give. "
+                "Convert with a max_resolution, in patches, or leave the largest images out."
             ) from error
 
     def read(self, rows: I64, samples: I64, epoch: int, out: I64, batch_size: int, scratch: Scratch) -> None:
