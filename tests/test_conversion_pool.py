@@ -56,13 +56,24 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "TASK_NBYTES", 1)
 
 
-def children() -> list[int]:
-    """Process numbers of the children of this process, those that have ended but were not waited for included.
+_others: set[int] = set()
 
-    Without multiprocessing's own, which stays from the first use of it on, in whichever test that is.
-    """
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    """Remember what other tests, and multiprocessing, keep running."""
+    _others.clear()
+    _others.update(child.pid for child in psutil.Process().children(recursive=True))
+
+
+def children() -> list[int]:
+    """Process numbers of children of this test, those that have ended but were not waited for included."""
     found = psutil.Process().children(recursive=True)
-    return [child.pid for child in found if "multiprocessing.resource_tracker" not in " ".join(_command(child))]
+    return [
+        child.pid
+        for child in found
+        if child.pid not in _others and "multiprocessing.resource_tracker" not in " ".join(_command(child))
+    ]
 
 
 def _command(process: psutil.Process) -> list[str]:
