@@ -126,6 +126,8 @@ def tuned_num_workers(dataset: Dataset[Any], batch_size: int | None, collate_fn:
     remembered = _read_cache()
     if key in remembered:
         return remembered[key]
+    if free_nbytes() == 0:  # not remembered: there may be room for workers' queues the next time
+        return 0
     best, best_speed = 0, _speed(dataset, batch_size, collate_fn, 0)
     for num_workers in _candidates():
         speed = _speed(dataset, batch_size, collate_fn, num_workers)
@@ -175,8 +177,14 @@ def _speed(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any, num_w
     count = min(length, (batch_size or 1) * _TRIAL_BATCHES)
     order = torch.randperm(length, generator=generator)[:count].tolist()
     loader = DataLoader(
-        dataset, batch_size, sampler=order, num_workers=num_workers, collate_fn=collate_fn, generator=generator
-    )  # fmt: skip
+        dataset,
+        batch_size,
+        sampler=order,
+        num_workers=num_workers,
+        collate_fn=collate_fn,
+        generator=generator,
+        worker_init_fn=WorkerStart() if num_workers else None,
+    )
     iterator = iter(loader)
     next(iterator, None)
     samples, began = 0, time.perf_counter()

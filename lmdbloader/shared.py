@@ -114,7 +114,8 @@ def free_nbytes() -> int | None:
         room = os.statvfs(NAMED_FOLDER)
     except (OSError, AttributeError):
         return None
-    return room.f_bavail * room.f_frsize
+    # One without a limit has no blocks at all.
+    return room.f_bavail * room.f_frsize if room.f_blocks else None
 
 
 def no_space(nbytes: int) -> DiskFullError:

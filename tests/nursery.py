@@ -134,7 +134,10 @@ class Program:
     @property
     def is_running(self) -> bool:
         """Whether its first process has not ended."""
-        return psutil.pid_exists(self.pid) and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
+        try:
+            return bool(psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
 
     def session(self) -> list[psutil.Process]:
         """Return all its processes that have not ended."""

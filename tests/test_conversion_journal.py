@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import lmdbloader
-from lmdbloader.errors import CorruptError, DestinationError, ImageError
+from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, ImageError
 from lmdbloader.store import Reader
 
 NUM_IMAGES = 12
@@ -256,7 +257,7 @@ def test_samples_from_python_do_not_take_the_place_of_an_unfinished_conversion(s
 def test_what_a_kill_after_the_renaming_left_is_cleared_away(src: Path, out: Path) -> None:
     convert(src, out)
     for name in ("plan.json", "journal", "owner.json"):
-        (out / name).write_text("left")
+        (out / name).write_text('{"pid": 1, "host": "node"}')
     partial_of(out).mkdir()
     for name in ("data.mdb", "index.arrow", "manifest.json"):
         (partial_of(out) / name).write_bytes(b"of the dataset that was replaced")
@@ -264,6 +265,69 @@ def test_what_a_kill_after_the_renaming_left_is_cleared_away(src: Path, out: Pat
     assert convert(src, out).was_finished
     assert_only(out)
     assert all(before[p.name] == (p.stat().st_mtime_ns, p.read_bytes()) for p in out.iterdir())
+
+
+def test_what_others_put_into_a_dataset_stays(src: Path, out: Path) -> None:
+    convert(src, out)
+    (out / "plan.json").write_text("mine")
+    assert convert(src, out).was_finished
+    assert (out / "plan.json").read_text() == "mine"
+    (out / "plan.json").rename(out / "splits.json")
+    with pytest.raises(DestinationError, match=r"'splits\.json' in it is not of our making, and would be lost"):
+        convert(src, out, patch_size=10, overwrite=True)
+    assert (out / "splits.json").read_text() == "mine"
+    (out / "splits.json").rename(out / "lock.mdb")  # which LMDB's own tools leave
+    assert convert(src, out, patch_size=10, overwrite=True).num_samples == 4 * NUM_IMAGES
+    assert_only(out)
+
+
+def test_a_dataset_that_was_just_put_in_place_is_not_made_again(src: Path, out: Path) -> None:
+    convert(src, out, overwrite=True)
+    for name in ("plan.json", "journal", "owner.json"):
+        (out / name).write_text('{"pid": 1, "host": "node"}')
+    assert convert(src, out, overwrite=True).was_finished
+    assert_only(out)
+    assert not convert(src, out, overwrite=True).was_finished
+
+
+def test_a_class_that_moves_the_labels_of_what_is_done_is_refused(tmp_path: Path, out: Path) -> None:
+    src = tmp_path / "classes"
+    src.mkdir()
+    for name in ("cat-big", "dog"):  # "cat-big/" is before "cat/", and cat before cat-big
+        make_images(src / name)
+    interrupt_classes(src, out)
+    make_images(src / "cat")
+    with pytest.raises(DestinationError, match=r"cat-big/00\.png stands where .*or has another label"):
+        convert(src, out, layout="classes")
+    report = convert(src, out, layout="classes", restart=True)
+    assert report.num_sources == 3 * NUM_IMAGES
+    ds = lmdbloader.LMDBDataset(out)
+    assert ds.classes[ds[0].label] == "cat-big"
+
+
+def interrupt_classes(src: Path, out: Path) -> None:
+    path = src / "dog" / "03.png"
+    whole = path.read_bytes()
+    path.write_bytes(b"")
+    with pytest.raises(ImageError, match=r"03\.png"):
+        convert(src, out, layout="classes")
+    path.write_bytes(whole)
+
+
+def test_a_full_disk_under_the_journal_says_how_much_is_missing(
+    src: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fsync
+
+    def full(handle: int) -> None:
+        if os.readlink(f"/proc/self/fd/{handle}").endswith("journal"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(handle)
+
+    with monkeypatch.context() as patch, pytest.raises(DiskFullError, match=r"partial: disk full .*MiB are"):
+        patch.setattr(os, "fsync", full)
+        convert(src, out)
+    assert not partial_of(out).exists()
 
 
 def test_an_unfinished_conversion_beside_a_finished_one_is_not_cleared_away(src: Path, out: Path) -> None:

@@ -175,9 +175,10 @@ def test_a_signal_to_a_group_of_ranks_leaves_nothing(
     for rank in range(2):
         program.wait_for(f"running {rank}")
     program.signal(number, everyone=True)
-    assert program.end() == -number
-    # The other rank's collective may fail before its own interrupt is seen: that is torch's to tell.
-    assert program.errors.count("[rank0]: Traceback") == (number == signal.SIGINT), program.errors
+    status, interrupted = program.end(), number == signal.SIGINT
+    # A collective may fail because the other rank has gone, before the own interrupt is seen: that is torch's to tell.
+    assert status == -number or (interrupted and status == 1), program.errors
+    assert ("[rank0]: Traceback" in program.errors) == interrupted, program.errors
 
 
 def test_a_rank_that_was_killed_does_not_hold_up_the_others_loader(

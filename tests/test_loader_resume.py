@@ -181,6 +181,29 @@ def test_set_epoch_keeps_the_place_in_the_restored_epoch_only(ds: LMDBDataset) -
     assert len(numbers(other)) == len(loader)
 
 
+def test_an_iterator_of_which_nothing_was_read_does_not_use_up_the_restored_place(ds: LMDBDataset) -> None:
+    loader = make(ds)
+    batches = iter(loader)
+    expected = numbers(batches)[5:]
+    loader.load_state_dict({**make(ds).state_dict(), "position": 20})
+    unread = iter(loader)
+    loader.set_epoch(0)
+    assert loader.state_dict()["position"] == 20
+    assert numbers(loader) == expected
+    del unread, batches
+
+
+def test_closing_in_the_middle_loses_no_batch(ds: LMDBDataset) -> None:
+    expected = numbers(make(ds))
+    loader = make(ds, num_threads=1, prefetch=0)
+    batches = iter(loader)
+    found = []
+    for batch in batches:
+        found.append(batch.number.tolist())
+        loader.close()
+    assert found == expected
+
+
 def test_leaving_the_loop_means_the_next_epoch_but_its_place_can_be_saved(ds: LMDBDataset) -> None:
     loader = make(ds)
     epochs = [numbers(make(ds)), None]

@@ -254,7 +254,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> Any:
     from lmdbloader.conversion import convert
-    from lmdbloader.errors import DestinationError, LmdbloaderError
+    from lmdbloader.errors import CorruptError, DestinationError, LmdbloaderError
 
     try:
         return convert(
@@ -270,12 +270,15 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
         )
     except DestinationError:
         raise  # says itself what to do with what is there
+    except CorruptError:
+        _tell_kept(out, "--restart discards it and begins anew.")
+        raise
     except (LmdbloaderError, OSError, KeyboardInterrupt):
-        _tell_kept(out)
+        _tell_kept(out, "The same command goes on with it; --restart begins anew.")
         raise
 
 
-def _tell_kept(out: Any) -> None:
+def _tell_kept(out: Any, advice: str) -> None:
     """Say what is left of a conversion that did not come to its end."""
     from lmdbloader.conversion.places import named_folder
     from lmdbloader.format import PARTIAL_SUFFIX
@@ -285,7 +288,7 @@ def _tell_kept(out: Any) -> None:
     partial = partial.with_name(partial.name + PARTIAL_SUFFIX)
     if is_begun(partial):
         print(
-            f"{partial}: what is done is kept here. The same command goes on with it; --restart begins anew.",
+            f"{partial}: what is done is kept here. {advice}",
             file=sys.stderr,
         )
 

@@ -27,7 +27,7 @@ from lmdbloader.errors import SourceError
 from lmdbloader.format import SKIPPED_FILE
 from lmdbloader.sources import Layout, Listing, Sources
 from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers, partial_folder
-from lmdbloader.store.publish import empty, explain_full_disk
+from lmdbloader.store.publish import empty, explain_full_disk, is_just_published
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,8 @@ def convert(
         refuse_inside(target, folder)
     made_by = describe(recipe, listing, codec, has_given_classes=classes is not None)
     ready = partial(_report_finished, target, made_by, listing, check_content)
-    if not overwrite and (report := ready()) is not None:
+    # One that was put in place by a run that was killed right then need not be made once more.
+    if (not overwrite or is_just_published(target)) and (report := ready()) is not None:
         return report
     check_destination(target, overwrite=overwrite)
     with explain_full_disk(target), partial_folder(target, resumable=True) as folder:

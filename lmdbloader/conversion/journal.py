@@ -113,7 +113,8 @@ class Journal:
     def __init__(self, partial: Path) -> None:
         """Open the journal, to append to it."""
         self._path = partial / JOURNAL_FILE
-        self._file = open(self._path, "ab")  # noqa: SIM115 - closed by close()
+        # Without a buffer: what a full disk has refused must not be written once more when it is closed.
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
         self._lines: list[bytes] = []
         self._waiting: deque[tuple[int, int]] = deque()
 
@@ -134,14 +135,15 @@ class Journal:
 
     def flush(self) -> None:
         """Bring what was noted to the disk."""
-        self._file.writelines(self._lines)
+        left = memoryview(b"".join(self._lines))
         self._lines = []
-        self._file.flush()
+        while left:
+            left = left[self._file.write(left) :]
         os.fsync(self._file.fileno())
 
     def discard(self) -> None:
         """Empty the journal: nothing of what it notes was committed."""
-        self._file.truncate(0)
+        os.ftruncate(self._file.fileno(), 0)
 
     def close(self) -> None:
         """Close the file; what was not flushed belongs to no transaction and is dropped."""
@@ -206,7 +208,7 @@ def _compare(partial: Path, done: Sequence[Sequence[int]], sources: Sources, fir
             name_hash, nbytes, changed_ns, digest = done[at + i]
             changed = ""
             if _name_hash(source) != name_hash:
-                changed = "stands where another one stood: an input was added, removed or renamed"
+                changed = "stands where another one stood, or has another label: inputs were added, removed or renamed"
             elif source.nbytes != nbytes:
                 changed = f"has {source.nbytes} bytes, and had {nbytes}"
             elif (check_content and hashes[i] != digest) or (
@@ -227,5 +229,6 @@ def _changed(partial: Path, what: str) -> DestinationError:
 
 
 def _name_hash(source: Source) -> int:
-    name = f"{source.name}\0{os.path.basename(source.lr_name or b'')!r}"
+    # With the label: it goes by the order of all classes, which a new one may change.
+    name = f"{source.name}\0{os.path.basename(source.lr_name or b'')!r}\0{source.label}"
     return checksum(name.encode("utf-8", "surrogatepass"))

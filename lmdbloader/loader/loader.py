@@ -206,13 +206,17 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of an epoch; the one after it is epoch + 1.
 
-        It begins at the epoch's start, but for the epoch that `load_state_dict` has restored: that keeps its place.
+        It begins at the epoch's start, but for the epoch that `load_state_dict` has restored: that keeps its place
+        until a batch of it was taken.
 
         Raises:
             OptionError: It is negative, or does not fit 63 bits.
         """
-        epoch = check_epoch(epoch)
-        if self._place is not None and self._place.is_ended:
+        epoch, place = check_epoch(epoch), self._place
+        if place is not None and place.num_steps == 0 and place.epoch == epoch:  # an iterator of which nothing was read
+            self._epoch, self._start, self._place = epoch, place.start, None
+            return
+        if place is not None and place.is_ended:
             self._place = None
         if epoch != self._epoch:
             self._epoch, self._start = epoch, 0
@@ -220,8 +224,9 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Return where this loader is, as whole numbers and text: for torch.save, JSON and the like.
 
-        It tells of the iterator that was made last, and counts the batches that the loop was given, not those that are
-        read ahead. All ranks are at the same place after the same number of steps.
+        It tells of the iterator that was made last, also of an unfinished one after `set_epoch`, as long as that is
+        held; and it counts the batches that the loop was given, not those that are read ahead. All ranks are at the
+        same place after the same number of steps.
         """
         return self._described().state(*self._reached())
 
@@ -277,7 +282,6 @@ class Loader:
         starts, stops = self._share.bounds(len(order.samples), place.start)
         if len(stops):
             order = with_repeats(order, int(stops[-1]))
-        share = self._share
         return Run(
             self._source,
             place.epoch,
@@ -286,7 +290,7 @@ class Loader:
             stops[:limit],
             self._batches_at_once,
             skips=self._skips,
-            may_lack=share.world_size == 1 or not (share.drop_last or share.pad),
+            may_lack=self.world_size == 1,
         )
 
     def benchmark(self, seconds: float = 5.0) -> Throughput:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class Run:
             starts, stops: (n,) which positions of the order each batch has.
             batches_at_once: How many are read in one go.
             skips: Whether damaged samples are left out.
-            may_lack: Whether a batch of nothing but damaged ones may be, too.
+            may_lack: Whether a batch of nothing but damaged ones may be, too: not where other ranks count it.
         """
         self._skips, self._may_lack = skips, may_lack
         self._source, self._epoch, self._order = source, epoch, order
@@ -66,6 +67,12 @@ class Run:
         """In a forked child, let go of what the parent's threads may have been at: locks and results."""
         self._ahead = self._source.ahead(self._order, self._starts, self._stops)
         self.results = SimpleQueue()
+
+    def arrived(self) -> Iterator[tuple[int, list[Item], BaseException | None]]:
+        """Yield the results that are there."""
+        with suppress(Empty):
+            while True:
+                yield self.results.get_nowait()
 
     def read_group(self, group: int) -> None:
         """Read some batches that follow each other and put them into `results`, with the error that ended it."""
@@ -105,7 +112,7 @@ class Run:
         if batch is None and not self._may_lack:
             raise CorruptError(
                 f"{damaged[0].reason} All {len(samples)} samples of a batch are damaged, and it cannot be left out: "
-                "with drop_last or pad every rank has as many batches. Use larger ones, or repair the dataset."
+                "the other ranks would be a batch ahead. Use larger ones, or repair the dataset."
             )
         return batch, damaged
 
@@ -114,12 +121,14 @@ def deliver(run: Run, threads: Threads, ahead: int) -> Iterator[Item]:
     """Yield the batches of a run in order, each with what was left out of it, keeping so many groups under way."""
     arrived: dict[int, Any] = {}
     submitted = 0
-    process = os.getpid()
+    process, num_closed = os.getpid(), threads.num_closed
     try:
         for group in range(run.num_groups):
-            if process != os.getpid():  # a forked child: the threads that were at some groups stayed behind
-                process = os.getpid()
-                run.begin_anew()
+            if (process, num_closed) != (os.getpid(), threads.num_closed):
+                if process != os.getpid():  # a forked child: the threads that were at some groups stayed behind
+                    run.begin_anew()
+                process, num_closed = os.getpid(), threads.num_closed
+                arrived.update((result[0], result) for result in run.arrived())
                 for missing in sorted({*range(group, submitted)} - arrived.keys()):
                     threads.submit(_Job(run, missing))
             while submitted < min(group + ahead, run.num_groups):

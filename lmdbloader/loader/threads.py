@@ -23,12 +23,16 @@ class Threads:
 
     They start with the first job, know nothing of this object, and end when it is closed, deleted, or the interpreter
     exits; only closing waits for ever for the jobs that they are at. After a fork the child starts its own.
+
+    Attributes:
+        num_closed: How often it was closed; jobs that were not begun then are dropped.
     """
 
     def __init__(self, count: int, name: str) -> None:
         self._count, self._name = count, name
         self._process = -1
         self._jobs: Jobs = SimpleQueue()
+        self.num_closed = 0
         self._end: Callable[[], Sequence[threading.Thread] | None] = lambda: None
 
     def submit(self, job: Job) -> None:
@@ -41,6 +45,7 @@ class Threads:
         """Let the threads finish the jobs that they are at, and wait for that; later jobs start new ones."""
         ended = self._end()
         self._process = -1
+        self.num_closed += 1
         for thread in ended or ():
             thread.join()
 

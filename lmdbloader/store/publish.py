@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -29,9 +30,15 @@ COLUMNS_FOLDER = "columns"
 # Of a conversion that can be resumed: what it is to do, and what of it is done.
 PLAN_FILE, JOURNAL_FILE = "plan.json", "journal"
 # Not of the dataset itself. They go once it is in place: until then a run that was killed could not be resumed without.
-_WORKING_FILES = (OWNER_FILE, JOURNAL_FILE, PLAN_FILE)
-# What an interrupted conversion may leave in OUT.partial; a folder with anything else in it is somebody's own.
-_OURS = frozenset({DATA_FILE, INDEX_FILE, MANIFEST_FILE, COLUMNS_FOLDER, SKIPPED_FILE, LEFT_OUT_FILE, *_WORKING_FILES})
+# The owner goes last: without it the others are somebody's own.
+_WORKING_FILES = (JOURNAL_FILE, PLAN_FILE, OWNER_FILE)
+# Where a repair makes files anew, and what LMDB's own tools leave where they open a dataset.
+REPAIR_FOLDER, _LOCK_FILE = ".repair", "lock.mdb"
+# What a dataset and an interrupted conversion consist of; a folder with anything else in it is somebody's own.
+_OURS = frozenset({
+    DATA_FILE, INDEX_FILE, MANIFEST_FILE, COLUMNS_FOLDER, SKIPPED_FILE, LEFT_OUT_FILE, REPAIR_FOLDER, _LOCK_FILE,
+    *_WORKING_FILES,
+})  # fmt: skip
 # Where the dataset that is replaced stands for a moment, on systems that cannot exchange two folders.
 _ASIDE_SUFFIX = PARTIAL_SUFFIX + ".replaced"
 _RENAME_EXCHANGE = 2
@@ -57,6 +64,11 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
         raise DestinationError(
             f"{out}: a dataset is there already, made from other inputs or with other options. "
             "Choose another destination, or overwrite it (--overwrite)."
+        )
+    if others := _others(out):
+        raise DestinationError(
+            f"{out}: {others[0]!r} in it is not of our making, and would be lost with the dataset that is replaced. "
+            "Move it away."
         )
 
 
@@ -138,7 +150,7 @@ def put_in_place(partial: Path, out: Path) -> None:
         _remove_leftovers(out)  # in OUT.partial they would look like an unfinished conversion
         _exchange(partial, out)
         fsync(out.absolute().parent)
-        shutil.rmtree(partial)
+        shutil.rmtree(partial, ignore_errors=True)
     else:
         os.rename(partial, out)
         fsync(out.absolute().parent)
@@ -165,14 +177,23 @@ def clear_leftovers(out: Path) -> None:
 
 
 def _remove_leftovers(out: Path) -> None:
+    # Another process may do the same at the same time.
     aside = out.with_name(out.name + _ASIDE_SUFFIX)
     if is_dataset(aside):
-        shutil.rmtree(aside)
-    found = [out / name for name in _WORKING_FILES if (out / name).exists()]
-    for file in found:
-        file.unlink()
-    if found:
+        shutil.rmtree(aside, ignore_errors=True)
+    if is_just_published(out):
+        for name in _WORKING_FILES:
+            (out / name).unlink(missing_ok=True)
         fsync(out)
+
+
+def is_just_published(out: Path) -> bool:
+    """Return whether a dataset still holds what it was made with: whoever put it in place was killed then."""
+    try:
+        owner = json.loads((out / OWNER_FILE).read_bytes())
+        return isinstance(owner, dict) and {"pid", "host"} <= owner.keys()
+    except (OSError, ValueError, RecursionError):
+        return False
 
 
 def fsync(path: Path) -> None:
@@ -310,4 +331,5 @@ def _exchange(a: Path, b: Path) -> None:
     aside = b.with_name(b.name + _ASIDE_SUFFIX)
     os.rename(b, aside)
     os.rename(a, b)
-    os.rename(aside, a)
+    with contextlib.suppress(FileNotFoundError):  # whoever found the new dataset has cleared the old one away
+        os.rename(aside, a)

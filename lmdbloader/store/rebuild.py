@@ -27,10 +27,8 @@ from lmdbloader.store.digest import make_manifest
 from lmdbloader.store.foreign import list_values
 from lmdbloader.store.index import Index, Spool
 from lmdbloader.store.opening import map_file
-from lmdbloader.store.publish import COLUMNS_FOLDER, explain_full_disk, fsync
+from lmdbloader.store.publish import COLUMNS_FOLDER, REPAIR_FOLDER, explain_full_disk, fsync
 from lmdbloader.store.recovery import spool_records
-
-_WORK_FOLDER = ".repair"
 
 
 def rebuild(folder: Path, description: Description, manifest: Manifest | None) -> tuple[str, ...]:
@@ -109,7 +107,7 @@ def _work_folder(folder: Path) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise LockedError(f"{folder}: cannot be locked ({error.strerror}). Is it being mended already?") from error
-        work = folder / _WORK_FOLDER
+        work = folder / REPAIR_FOLDER
         shutil.rmtree(work, ignore_errors=True)  # of a process that was killed
         try:
             work.mkdir()

@@ -22,10 +22,12 @@ from lmdbloader.format import (
     DATA_FILE,
     DESCRIPTION_KEY,
     INDEX_FILE,
+    LEFT_OUT_FILE,
     MANIFEST_FILE,
     PROGRESS_KEY,
     RECORD_KEY_NBYTES,
     SCHEMA_KEY,
+    SKIPPED_FILE,
     Field,
     parse_record_key,
     progress_value,
@@ -290,7 +292,7 @@ class Writer:
 def _remove_rest(partial: Path, *, keep_data: bool) -> None:
     """Remove what is made anew of a dataset that was not finished."""
     shutil.rmtree(partial / COLUMNS_FOLDER, ignore_errors=True)
-    for name in (INDEX_FILE, MANIFEST_FILE) if keep_data else (INDEX_FILE, MANIFEST_FILE, DATA_FILE):
+    for name in (INDEX_FILE, MANIFEST_FILE, SKIPPED_FILE, LEFT_OUT_FILE, *(() if keep_data else (DATA_FILE,))):
         (partial / name).unlink(missing_ok=True)
 
 
