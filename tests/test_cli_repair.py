@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from damage import flip_payload
 
 import lmdbloader
 from lmdbloader.cli import main
@@ -16,18 +17,6 @@ Capture = pytest.CaptureFixture[str]
 def dataset(photos: Path, tmp_path: Path) -> Path:
     lmdbloader.convert(photos, tmp_path / "made.lmdb", patch_size=96, scale=2, workers=1)
     return tmp_path / "made.lmdb"
-
-
-def flip(dataset: Path, field: str, sample: int) -> str:
-    """Flip one bit in a stored payload; return the file that it came from."""
-    reader = lmdbloader.LMDBDataset(dataset).reader
-    with open(dataset / "data.mdb", "r+b") as file:
-        at = int(reader.index.arrays[f"{field}.offset"][sample]) + 5
-        file.seek(at)
-        byte = file.read(1)
-        file.seek(at)
-        file.write(bytes([byte[0] ^ 16]))
-    return str(reader.source(sample))
 
 
 def test_nothing_to_do(dataset: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -49,7 +38,7 @@ def test_a_lost_index_comes_back(dataset: Path, capsys: Capture) -> None:
 
 
 def test_damaged_samples_are_said_and_left_out(dataset: Path, tmp_path: Path, capsys: Capture) -> None:
-    source = flip(dataset, "lr", 3)
+    source = flip_payload(dataset, "lr", 3)
     assert main(["repair", str(dataset)]) == 1
     text = capsys.readouterr()
     assert f"sample 3, field lr, from {source}: its checksum does not match" in text.out

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from damage import flip_payload
 
 import lmdbloader
 from lmdbloader.cli import main
@@ -19,18 +20,6 @@ def dataset(photos: Path, tmp_path: Path) -> Path:
     return tmp_path / "made.lmdb"
 
 
-def flip(dataset: Path, field: str, sample: int) -> str:
-    """Flip one bit in a stored payload; return the file that it came from."""
-    reader = lmdbloader.LMDBDataset(dataset).reader
-    at = int(reader.index.arrays[f"{field}.offset"][sample]) + 5
-    with open(dataset / "data.mdb", "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)
-        file.seek(at)
-        file.write(bytes([byte[0] ^ 16]))
-    return str(reader.source(sample))
-
-
 def test_a_sound_dataset(dataset: Path, capsys: Capture) -> None:
     assert main(["verify", str(dataset)]) == 0
     assert capsys.readouterr() == (f"{dataset}: sound, 48 samples\n", "")
@@ -39,7 +28,7 @@ def test_a_sound_dataset(dataset: Path, capsys: Capture) -> None:
 
 
 def test_damaged_samples_are_named_with_their_files(dataset: Path, capsys: Capture) -> None:
-    files = [flip(dataset, "lr", 3), flip(dataset, "hr", 41), flip(dataset, "lr", 41)]
+    files = [flip_payload(dataset, "lr", 3), flip_payload(dataset, "hr", 41), flip_payload(dataset, "lr", 41)]
     assert len(set(files)) == 2
     assert main(["verify", str(dataset), "--quiet"]) == 1
     lines = capsys.readouterr().out.splitlines()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from damage import flip
 from payloads import EACH, TILE, one_of_each, write_payloads
 
 import lmdbloader
@@ -103,14 +104,6 @@ def flipped(path: Path, name: str, place: int) -> Iterator[None]:
         yield
     finally:
         flip(path, at)
-
-
-def flip(path: Path, at: int) -> None:
-    with open(path / "data.mdb", "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 8]))
 
 
 @IO

@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 from demos import classification, superres
 from demos.class_folders import make_class_folders
+from loading_scripts import load_script
 from PIL import Image
 
 import lmdbloader
 from lmdbloader.errors import SourceError
 from lmdbloader.superres import Evaluation, Scores, build_model
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "demo.py"
-
-
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("demo", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["demo"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-demo = load_script()
+demo = load_script("demo")
 
 
 @pytest.fixture

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import http.server
-import importlib.util
 import io
 import stat
-import sys
 import threading
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from loading_scripts import load_script
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "get_div2k.py"
-
-
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("get_div2k", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["get_div2k"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-get_div2k = load_script()
+get_div2k = load_script("get_div2k")
 
 
 @dataclass

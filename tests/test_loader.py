@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from damage import flip_payload
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader, QuasiRandom
@@ -196,12 +197,7 @@ def damaged(path: Path, into: Path, sample: int) -> LMDBDataset:
     into.mkdir()
     for file in path.iterdir():
         (into / file.name).write_bytes(file.read_bytes())
-    at = int(LMDBDataset(path).reader.index.arrays["hr.offset"][sample])
-    with open(into / "data.mdb", "r+b") as file:
-        file.seek(at + 5)
-        byte = file.read(1)[0]
-        file.seek(at + 5)
-        file.write(bytes([byte ^ 1]))
+    flip_payload(into, "hr", sample)
     return LMDBDataset(into)
 
 

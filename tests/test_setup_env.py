@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from loading_scripts import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("setup_env", ROOT / "scripts" / "setup_env.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["setup_env"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-setup_env = load_script()
+setup_env = load_script("setup_env")
 VERSIONS = {"pillow": "13.0.0", "pillow-simd": "12.1.1.post0"}
 
 

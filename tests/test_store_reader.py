@@ -16,6 +16,7 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
+from damage import flip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,14 +106,6 @@ def tile_places(reader: Reader, name: str) -> tuple[int, np.ndarray, np.ndarray]
     ends = np.frombuffer(reader.data[at + 8 * count : at + 12 * count].tobytes(), "<u4").astype(int)
     body = at + 12 * count
     return at, body + np.append(0, ends[:-1]), body + ends
-
-
-def flip(path: Path, at: int) -> None:
-    with open(path / "data.mdb", "r+b") as file:
-        file.seek(at)
-        (old,) = file.read(1)
-        file.seek(at)
-        file.write(bytes([old ^ 0x10]))
 
 
 @pytest.mark.parametrize("name", ["raw", "lz4"])

@@ -15,6 +15,7 @@ import lmdb
 import numpy as np
 import pyarrow as pa
 import pytest
+from damage import flip
 
 import lmdbloader
 from lmdbloader.codecs import checksum
@@ -75,14 +76,6 @@ def find_all_records(path: Path) -> list[Any]:
 
 def bytes_of(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.iterdir()}
-
-
-def flip(path: Path, at: int, name: str = "data.mdb", bit: int = 4) -> None:
-    with open(path / name, "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)
-        file.seek(at)
-        file.write(bytes([byte[0] ^ bit]))
 
 
 def check_samples(path: Path, numbers: list[int]) -> None:

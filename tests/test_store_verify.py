@@ -18,6 +18,7 @@ import lmdb
 import numpy as np
 import pyarrow as pa
 import pytest
+from damage import flip
 
 import lmdbloader
 from lmdbloader.codecs import checksum, encode_many
@@ -66,10 +67,6 @@ def write_at(path: Path, at: int, data: bytes) -> None:
     with open(path / "data.mdb", "r+b") as file:
         file.seek(at)
         file.write(data)
-
-
-def flip(path: Path, at: int, bit: int = 4) -> None:
-    write_at(path, at, bytes([(path / "data.mdb").read_bytes()[at] ^ bit]))
 
 
 FILES = {"data": "data.mdb", "index": "index.arrow"}
@@ -194,10 +191,10 @@ def test_a_damaged_key_is_found(path: Path) -> None:
     for part in (7, 12):  # the number of its first sample; its checksum
         places = find_all(data, keys[1])
         for at in places:
-            flip(path, at + part, 1)
+            flip(path, at + part, bit=1)
         assert not verify(path).is_sound
         for at in places:
-            flip(path, at + part, 1)
+            flip(path, at + part, bit=1)
     assert verify(path).is_sound
 
 
@@ -423,6 +420,6 @@ def test_no_flipped_bit_in_a_payload_passes(path: Path) -> None:
     rng = np.random.default_rng(0)
     for at in rng.choice(places, 12).tolist():
         bit = 1 << int(rng.integers(8))
-        flip(path, at, bit)
+        flip(path, at, bit=bit)
         assert len(verify(path).damaged) == 1
-        flip(path, at, bit)
+        flip(path, at, bit=bit)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 from demos.class_folders import make_class_folders
+from loading_scripts import interrupt_at_save, load_script
 
 import lmdbloader
 from lmdbloader.checkpoints import load_checkpoint, save_checkpoint
@@ -26,17 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "scripts" / "train_classifier.py"
 
 
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_classifier", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["train_classifier"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-train_classifier = load_script()
+train_classifier = load_script("train_classifier")
 
 
 @pytest.fixture(scope="module")
@@ -168,12 +157,7 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(
     assert run(*options, tmp_path / "unbroken.pt") == 0
 
     with monkeypatch.context() as patch:
-
-        def save_and_stop(path: Path, **content: object) -> None:
-            save_checkpoint(path, **content)  # type: ignore[arg-type]
-            raise KeyboardInterrupt
-
-        patch.setattr(train_classifier, "save_checkpoint", save_and_stop)
+        interrupt_at_save(patch, train_classifier, 1)
         assert run(*options, tmp_path / "broken.pt") == 130
     assert "continue with --resume" in capsys.readouterr().err
     assert run(*options, tmp_path / "broken.pt", "--resume") == 0
@@ -193,16 +177,8 @@ def test_a_run_resumed_within_an_epoch_ends_where_an_unbroken_one_does(
 ) -> None:
     options = (photographs / "train.lmdb", "--epochs", 2, "--limit-steps", 3, "--checkpoint-steps", 2, "--checkpoint")
     assert run(*options, tmp_path / "unbroken.pt") == 0
-    saves = [0]
     with monkeypatch.context() as patch:
-
-        def save_and_stop(path: Path, **content: object) -> None:
-            save_checkpoint(path, **content)  # type: ignore[arg-type]
-            saves[0] += 1
-            if saves[0] == 3:  # one in each epoch, and one after it
-                raise KeyboardInterrupt
-
-        patch.setattr(train_classifier, "save_checkpoint", save_and_stop)
+        interrupt_at_save(patch, train_classifier, 3)  # one in each epoch, and one after it
         assert run(*options, tmp_path / "broken.pt") == 130
     assert run(*options, tmp_path / "broken.pt", "--resume") == 0
     assert "after epoch 1 and 2 steps" in capsys.readouterr().out

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
+from loading_scripts import interrupt_at_save, load_script
 from PIL import Image
 from torch import Tensor
 
@@ -31,20 +29,7 @@ from lmdbloader.superres import (
 )
 from lmdbloader.superres.evaluation import pair_scale
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "train_sr.py"
-
-
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_sr", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["train_sr"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-train_sr = load_script()
+train_sr = load_script("train_sr")
 Pairs = list[tuple[Tensor, Tensor]]
 
 
@@ -119,12 +104,7 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(
     assert run(*options, tmp_path / "unbroken.pt") == 0
 
     with monkeypatch.context() as patch:
-
-        def save_and_stop(path: Path, **content: object) -> None:
-            save_checkpoint(path, **content)  # type: ignore[arg-type]
-            raise KeyboardInterrupt
-
-        patch.setattr(train_sr, "save_checkpoint", save_and_stop)
+        interrupt_at_save(patch, train_sr, 1)
         assert run(*options, tmp_path / "broken.pt") == 130
     assert "continue with --resume" in capsys.readouterr().err
     torch.rand(7)
@@ -141,16 +121,8 @@ def test_a_run_resumed_within_an_epoch_ends_where_an_unbroken_one_does(
 ) -> None:
     options = (patches, "--epochs", 2, "--limit-steps", 3, "--batch-size", 2, "--checkpoint-steps", 1, "--checkpoint")
     assert run(*options, tmp_path / "unbroken.pt") == 0
-    saves = [0]
     with monkeypatch.context() as patch:
-
-        def save_and_stop(path: Path, **content: object) -> None:
-            save_checkpoint(path, **content)  # type: ignore[arg-type]
-            saves[0] += 1
-            if saves[0] == 5:  # two in each epoch, and one after it
-                raise KeyboardInterrupt
-
-        patch.setattr(train_sr, "save_checkpoint", save_and_stop)
+        interrupt_at_save(patch, train_sr, 5)  # two in each epoch, and one after it
         assert run(*options, tmp_path / "broken.pt") == 130
     capsys.readouterr()
     place = torch.load(tmp_path / "broken.pt", weights_only=True)["loader"]
