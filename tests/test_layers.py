@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "lmdbloader"
 LAYERS = (
     "codes",
     "errors",
+    "words",
     "format",
     "manifest",
     "cores",
@@ -25,6 +26,7 @@ LAYERS = (
     "images",
     "resize",
     "store",
+    "looking",
     "sources",
     "batch_functions",
     "transforms",
@@ -46,7 +48,6 @@ LAYERS = (
     "checkpoints",
     "superres",
     "classify",
-    "looking",
     "extraction",
     "cli",
     "__main__",

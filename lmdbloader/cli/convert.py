@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lmdbloader.cli.text import mebibytes
+from lmdbloader.words import mebibytes
 
 _DESCRIPTION = """\
 Convert images, or image pairs, into one dataset: the folder OUT.

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lmdbloader.cli.convert import add_options, plain_options
-from lmdbloader.cli.text import mebibytes
+from lmdbloader.words import mebibytes
 
 _DESCRIPTION = """\
 Predict how large a dataset would be and how long converting SRC would take, by

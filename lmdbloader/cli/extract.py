@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from lmdbloader.cli.text import mebibytes
+from lmdbloader.words import mebibytes
 
 _DESCRIPTION = """\
 Write a dataset's samples back to files: images that are stored as JPEG or as

@@ -8,10 +8,10 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lmdbloader.cli.text import mebibytes
+from lmdbloader.words import counted, mebibytes, plain
 
 if TYPE_CHECKING:
-    from lmdbloader.looking import FieldSummary, Summary
+    from lmdbloader.looking import Summary
 
 _DESCRIPTION = """\
 Show what a dataset holds: its fields with shapes and codecs, its sizes,
@@ -20,9 +20,7 @@ no pixels. Sizes of images are width x height.
 """
 _WIDTH = 80
 _CLASSES_SHOWN = 10
-_TYPES_SHOWN = 3
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-_CHANNELS = {1: "grey", 3: "RGB"}
 
 
 def add_parser(commands: Any) -> None:
@@ -50,10 +48,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _screen(summary: Summary) -> Iterator[str]:
-    yield from _wrap(f"{_plain(summary.path)}: {_headline(summary)}", "", "  ")
+    yield from _wrap(f"{plain(summary.path)}: {_headline(summary)}", "", "  ")
     yield ""
     yield "Fields"
-    yield from _table([(f.name, f.kind, _describe(f)) for f in summary.fields])
+    yield from _table([(f.name, f.kind, f.describe()) for f in summary.fields])
     yield ""
     yield "Size"
     yield from _table(list(_sizes(summary)), right=(1, 2))
@@ -66,37 +64,18 @@ def _screen(summary: Summary) -> Iterator[str]:
     yield from _table(list(_made_by(summary)))
     yield ""
     yield "Digests"
-    yield from _table([(name, _plain(digest)) for name, digest in summary.digests.items()])
+    yield from _table([(name, plain(digest)) for name, digest in summary.digests.items()])
 
 
 def _headline(summary: Summary) -> str:
-    text = _count(summary.num_samples, "sample")
+    text = counted(summary.num_samples, "sample")
     if summary.num_sources is None or summary.samples_per_source is None:
         return text
     fewest, most = summary.samples_per_source
-    text += f" from {_count(summary.num_sources, 'source')}"
+    text += f" from {counted(summary.num_sources, 'source')}"
     if most > 1:
         text += f", {fewest:,} to {most:,} of each" if fewest != most else f", {most:,} of each"
     return text
-
-
-def _describe(f: FieldSummary) -> str:
-    """Return what a field holds, in words."""
-    if f.height and f.width and f.channels and f.bits:
-        if f.height[0] == f.height[1] and f.width[0] == f.width[1]:
-            size = f"{f.width[0]} x {f.height[0]}"
-        else:
-            size = f"{_extent(f.width)} wide, {_extent(f.height)} high"
-        return f"{size}, {_mix(f.channels, _CHANNELS)}, {_mix(f.bits, {8: '8-bit', 16: '16-bit'})}"
-    if f.types is not None:
-        shown = ", ".join(map(_plain, list(f.types)[:_TYPES_SHOWN]))
-        return shown + (f" and {len(f.types) - _TYPES_SHOWN:,} more" if len(f.types) > _TYPES_SHOWN else "")
-    if f.length:
-        return f"{_extent(f.length)} {'characters' if f.kind == 'text' else 'bytes'}"
-    if f.kind in ("int", "float"):
-        text = f"{f.values[0]:,.6g} to {f.values[1]:,.6g}" if f.values else ""
-        return f"{text}, {f.num_not_finite:,} not finite".removeprefix(", ") if f.num_not_finite else text
-    return ""
 
 
 def _sizes(summary: Summary) -> Iterator[tuple[str, ...]]:
@@ -124,7 +103,7 @@ def _shares(codecs: Mapping[str, int]) -> str:
 
 def _classes(classes: Iterable[tuple[str, int]]) -> Iterator[str]:
     ranked = sorted(classes, key=lambda item: -item[1])
-    shown = [(_plain(name), f"{count:,}") for name, count in ranked[:_CLASSES_SHOWN]]
+    shown = [(plain(name), f"{count:,}") for name, count in ranked[:_CLASSES_SHOWN]]
     yield from _table(shown, right=(1,))
     if len(ranked) > _CLASSES_SHOWN:
         rest = [count for _, count in ranked[_CLASSES_SHOWN:]]
@@ -156,7 +135,7 @@ def _flatten(options: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from _flatten(value)
         elif value is not None:
-            yield f"{_plain(str(key))} {_value(value)}".replace(" ", _NO_BREAK)
+            yield f"{plain(str(key))} {_value(value)}".replace(" ", _NO_BREAK)
 
 
 def _table(rows: Sequence[tuple[str, ...]], right: tuple[int, ...] = ()) -> Iterator[str]:
@@ -180,33 +159,5 @@ def _wrap(text: str, first: str, other: str) -> list[str]:
     return [line.replace(_NO_BREAK, " ").rstrip() for line in lines] or [first.rstrip()]
 
 
-def _plain(text: str) -> str:
-    """Return text as a terminal may show it: what could move the cursor or change colours is escaped.
-
-    >>> _plain("a cat"), _plain("a\\x1b[2Jcat")
-    ('a cat', 'a\\\\x1b[2Jcat')
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
-
-
 def _value(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else _plain(str(value))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def _extent(extent: tuple[int, int]) -> str:
-    return f"{extent[0]:,}" if extent[0] == extent[1] else f"{extent[0]:,} to {extent[1]:,}"
-
-
-def _mix(counts: Mapping[int, int], words: Mapping[int, str]) -> str:
-    """Return what occurs, with shares where there is more than one.
-
-    >>> _mix({8: 3, 16: 1}, {8: "8-bit", 16: "16-bit"})
-    '8-bit 75%, 16-bit 25%'
-    """
-    total = sum(counts.values())
-    parts = [(words.get(value, str(value)), count) for value, count in counts.items()]
-    return parts[0][0] if len(parts) == 1 else ", ".join(f"{word} {count / total:.0%}" for word, count in parts)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(str(value))

@@ -15,6 +15,10 @@ import pyarrow.compute as pc
 from lmdbloader.errors import CorruptError
 from lmdbloader.format import CODEC_NAMES, FORMAT_VERSION, SKIPPED_FILE, Field
 from lmdbloader.store import Reader
+from lmdbloader.words import extent, plain
+
+_TYPES_SHOWN = 3
+_CHANNELS = {1: "grey", 3: "RGB"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,28 @@ class FieldSummary:
     values: tuple[float, float] | None = None
     num_not_finite: int | None = None
     length: tuple[int, int] | None = None
+
+    def describe(self) -> str:
+        """Return what it holds, in words.
+
+        >>> FieldSummary("image", "image", height=(96, 96), width=(96, 96), channels={3: 9}, bits={8: 9}).describe()
+        '96 x 96, RGB, 8-bit'
+        """
+        if self.height and self.width and self.channels and self.bits:
+            if self.height[0] == self.height[1] and self.width[0] == self.width[1]:
+                size = f"{self.width[0]} x {self.height[0]}"
+            else:
+                size = f"{extent(self.width)} wide, {extent(self.height)} high"
+            return f"{size}, {_mix(self.channels, _CHANNELS)}, {_mix(self.bits, {8: '8-bit', 16: '16-bit'})}"
+        if self.types is not None:
+            shown = ", ".join(map(plain, list(self.types)[:_TYPES_SHOWN]))
+            return shown + (f" and {len(self.types) - _TYPES_SHOWN:,} more" if len(self.types) > _TYPES_SHOWN else "")
+        if self.length:
+            return f"{extent(self.length)} {'characters' if self.kind == 'text' else 'bytes'}"
+        if self.kind in ("int", "float"):
+            text = f"{self.values[0]:,.6g} to {self.values[1]:,.6g}" if self.values else ""
+            return f"{text}, {self.num_not_finite:,} not finite".removeprefix(", ") if self.num_not_finite else text
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +139,18 @@ def summarize(path: str | os.PathLike[str]) -> Summary:
     >>> image.height, image.width, image.channels
     ((8, 8), (6, 8), {1: 3})
     """
-    reader = Reader(path)
+    return summarize_reader(Reader(path), os.fspath(path))
+
+
+def summarize_reader(reader: Reader, path: str) -> Summary:
+    """Return what an open dataset holds; see `summarize`."""
     manifest = reader.manifest
     sizes = {
         name: manifest.sizes.get(name, 0) for name in ("raw_nbytes", "payload_nbytes", "data_nbytes", "index_nbytes")
     }
     per_source = _samples_per_source(reader)
     return Summary(
-        path=os.fspath(path),
+        path=path,
         format_version=FORMAT_VERSION,
         num_samples=len(reader),
         fields=tuple(_summarize_field(reader, f) for f in manifest.fields),
@@ -221,3 +251,14 @@ def _counts(values: Any) -> dict[int, int]:
 
 def _ratio(whole: int, part: int) -> float:
     return round(whole / part, 4) if part else 1.0
+
+
+def _mix(counts: Mapping[int, int], words: Mapping[int, str]) -> str:
+    """Return what occurs, with shares where there is more than one.
+
+    >>> _mix({8: 3, 16: 1}, {8: "8-bit", 16: "16-bit"})
+    '8-bit 75%, 16-bit 25%'
+    """
+    total = sum(counts.values())
+    parts = [(words.get(value, str(value)), count) for value, count in counts.items()]
+    return parts[0][0] if len(parts) == 1 else ", ".join(f"{word} {count / total:.0%}" for word, count in parts)
