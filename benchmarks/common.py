@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import platform
 import shlex
 import shutil
 import sys
+import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -217,6 +221,34 @@ def environment_text(found: dict[str, str], command: Sequence[str], *, markdown:
     program = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *command])
     lines = {**found, "command": f"`{program}`" if markdown else program}
     return "\n".join(f"- {key}: {value}" if markdown else f"{key}: {value}" for key, value in lines.items())
+
+
+def print_sections(
+    run: Callable[[Path], Iterator[tuple[str, Any, str]]], title: str, options: argparse.Namespace
+) -> None:
+    """Measure section after section, and print what came of them.
+
+    Args:
+        run: Yields the name, the figures and the text of each, and may write into the folder that it is given.
+        title: Of them all.
+        options: `folder` (None: a temporary one), `markdown`, and `json`: a file for every figure, or None.
+    """
+    with tempfile.TemporaryDirectory(prefix="lmdbloader-benchmark-") as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        found = environment(folder)
+        kept: dict[str, Any] = {"environment": found}
+        texts = []
+        for name, figures, text in run(folder):
+            texts.append(f"{'### ' if options.markdown else ''}{name}\n\n{text}")
+            is_keyed = isinstance(figures, dict) and all(isinstance(key, tuple) for key in figures)
+            kept[name] = [[*key, value] for key, value in figures.items()] if is_keyed else figures
+            print(f"{name}: done", file=sys.stderr, flush=True)
+    print(environment_text(found, sys.argv[1:], markdown=options.markdown))
+    print(f"\n{title}\n")
+    print("\n\n".join(texts))
+    if options.json:
+        options.json.write_text(json.dumps(kept, indent=1), "utf-8")
 
 
 def _version(package: str) -> str:

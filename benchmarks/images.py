@@ -8,13 +8,11 @@ turns in one run; medians of the turns are shown, and ratios.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import shutil
 import statistics
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import PeakMemory, count_cores, disk_nbytes, environment, environment_text, table
+from common import PeakMemory, count_cores, disk_nbytes, print_sections, table
 from fresh import in_fresh_process
 from photos import MEAN, STD, FilesInLmdb, Folder, encode_small, of_dataloader, of_full_decoding, write_photos
 
@@ -272,27 +270,13 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
     for name in options.sections:
         figures = sections[name][0](folder, options)
         yield name, figures, sections[name][1](figures)
-        print(f"{name}: done", file=sys.stderr, flush=True)
 
 
 def main() -> None:
     """Measure, and print the tables."""
     options = parse_options()
-    with tempfile.TemporaryDirectory(prefix="lmdbloader-images-") as temporary:
-        folder = options.folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        found = environment(folder)
-        kept: dict[str, Any] = {"environment": found}
-        texts = []
-        for name, figures, text in run(folder, options):
-            texts.append(f"{'### ' if options.markdown else ''}{name}\n\n{text}")
-            is_keyed = isinstance(figures, dict) and all(isinstance(key, tuple) for key in figures)
-            kept[name] = [[*key, value] for key, value in figures.items()] if is_keyed else figures
-        print(environment_text(found, sys.argv[1:], markdown=options.markdown))
-        print(f"\n{options.images} images, {options.repeats} turns of {options.seconds} s, medians\n")
-        print("\n\n".join(texts))
-        if options.json:
-            options.json.write_text(json.dumps(kept, indent=1), "utf-8")
+    title = f"{options.images} images, {options.repeats} turns of {options.seconds} s, medians"
+    print_sections(lambda folder: run(folder, options), title, options)
 
 
 if __name__ == "__main__":

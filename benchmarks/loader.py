@@ -7,7 +7,6 @@ eight ways, as float32 batches. Whatever is compared takes turns in one run; med
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -19,7 +18,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import Pairs, count_cores, cut_pairs, environment, environment_text, mib, table, write_mosaics
+from common import (
+    Pairs,
+    count_cores,
+    cut_pairs,
+    mib,
+    print_sections,
+    table,
+    write_mosaics,
+)
 from fresh import ORDERS_HEADER, measure_memory, start_up, time_orders
 from references import REFERENCES, pairs_per_s
 from stores import HAND_WRITTEN, STORES, EndlessOrder, Store, floats
@@ -313,27 +320,13 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
     for name in options.sections:
         figures = sections[name][0]()
         yield name, figures, sections[name][1](figures)
-        print(f"{name}: done", file=sys.stderr, flush=True)
 
 
 def main() -> None:
     """Measure, and print the tables."""
     options = parse_options()
-    with tempfile.TemporaryDirectory(prefix="lmdbloader-loader-") as temporary:
-        folder = options.folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        found = environment(folder)
-        kept: dict[str, Any] = {"environment": found}
-        texts = []
-        for name, figures, text in run(folder, options):
-            texts.append(f"{'### ' if options.markdown else ''}{name}\n\n{text}")
-            is_keyed = isinstance(figures, dict) and all(isinstance(key, tuple) for key in figures)
-            kept[name] = [[*key, value] for key, value in figures.items()] if is_keyed else figures
-        print(environment_text(found, sys.argv[1:], markdown=options.markdown))
-        print(f"\n{options.pairs} pairs, {options.repeats} turns of {options.seconds} s, medians\n")
-        print("\n\n".join(texts))
-        if options.json:
-            options.json.write_text(json.dumps(kept, indent=1), "utf-8")
+    title = f"{options.pairs} pairs, {options.repeats} turns of {options.seconds} s, medians"
+    print_sections(lambda folder: run(folder, options), title, options)
 
 
 if __name__ == "__main__":
