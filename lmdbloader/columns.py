@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lmdbloader.errors import FormatError
 from lmdbloader.format import Field
 from lmdbloader.store import Reader
 
@@ -27,16 +26,14 @@ def read_values(reader: Reader, f: Field, rows: I64) -> Any:
         rows: (B,) rows of the index.
 
     Raises:
-        CorruptError: A payload is damaged.
-        FormatError: A JSON value does not read as JSON.
+        CorruptError: A payload is damaged, or a JSON value does not read as JSON.
     """
     if f.kind == "array":
         return stack_if_equal([torch.from_numpy(reader.read_array(f.name, row)) for row in rows.tolist()])
-    if f.kind in ("bytes", "json"):
-        values = [reader.read_bytes(f.name, row).tobytes() for row in rows.tolist()]
-        if f.kind == "bytes":
-            return values
-        return [_parse_json(reader, f.name, value, row) for value, row in zip(values, rows.tolist(), strict=True)]
+    if f.kind == "bytes":
+        return [reader.read_bytes(f.name, row).tobytes() for row in rows.tolist()]
+    if f.kind == "json":
+        return [read_json(reader, f.name, row) for row in rows.tolist()]
     if f.kind == "text":
         return [reader.index.text(f.name, row) for row in rows.tolist()]
     return reader.index.arrays[f.name][rows].tolist()
@@ -49,19 +46,24 @@ def read_batch_values(reader: Reader, f: Field, rows: I64) -> Any:
         reader, f, rows: As `read_values` takes them.
 
     Raises:
-        CorruptError: A payload is damaged.
-        FormatError: A JSON value does not read as JSON.
+        CorruptError: A payload is damaged, or a JSON value does not read as JSON.
     """
     if f.kind in ("int", "float"):
         return torch.from_numpy(reader.index.arrays[f.name][rows])
     return read_values(reader, f, rows)
 
 
-def _parse_json(reader: Reader, name: str, value: bytes, row: int) -> Any:
+def read_json(reader: Reader, name: str, row: int) -> Any:
+    """Return one value of a field of JSON.
+
+    Raises:
+        CorruptError: Its payload is damaged, or does not read as JSON.
+    """
+    value = reader.read_bytes(name, row).tobytes()
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{reader.where(name, row)}: does not read as JSON ({error})") from error
+        raise reader.corrupt(name, row, f"does not read as JSON ({error})") from error
 
 
 def read_different_images(reader: Reader, name: str, rows: I64, dtype: torch.dtype | None) -> Any:

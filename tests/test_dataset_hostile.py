@@ -16,7 +16,7 @@ from payloads import TILE, Stored, footer, kept_jpeg, one_of_each, photograph, w
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader import transforms as T
 from lmdbloader.codecs import checksum
-from lmdbloader.errors import CorruptError, FormatError
+from lmdbloader.errors import CorruptError
 from lmdbloader.kernels import gather as gather_kernels
 from lmdbloader.store import Reader
 
@@ -256,8 +256,9 @@ def test_json_that_does_not_read_is_our_error(tmp_path: Path, text: bytes, expec
     path = write_payloads(tmp_path / "d", {"notes": "json"}, [{"notes": Stored(text, len(text))}])
     try:
         LMDBDataset(path)[0]
-    except FormatError as error:
+    except CorruptError as error:
         assert "field 'notes' of sample 0 (from 0.png): does not read as JSON" in str(error)
+        assert (error.sample, error.field, error.source) == (0, "notes", "0.png")
         return
     assert expected is None
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from payloads import Stored, write_payloads
 from PIL import Image
 
 import lmdbloader
@@ -228,3 +229,13 @@ def test_sound_datasets_are_read_once(path: Path) -> None:
 def test_benchmark_measures_what_is_left(path: Path, tmp_path: Path) -> None:
     ds = damaged(path, tmp_path / "x", samples=[4, 5, 6, 7])
     assert Loader(ds, 4, order="sequential", on_corrupt="skip").benchmark(0.05).samples_per_s > 0
+
+
+def test_json_that_does_not_read_is_left_out(tmp_path: Path) -> None:
+    texts = [b"[1]", b"[2", b"[3]", b"", b"[5]"]
+    rows = [{"notes": Stored(text, len(text))} for text in texts]
+    loader = Loader(
+        LMDBDataset(write_payloads(tmp_path / "d", {"notes": "json"}, rows)), 5, order="sequential", on_corrupt="skip"
+    )
+    assert [batch.notes for batch in loader] == [[[1], [3], [5]]]
+    assert [(damage.sample, damage.field) for damage in loader.corrupt] == [(1, "notes"), (3, "notes")]

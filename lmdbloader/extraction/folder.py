@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.codecs import unpack_jpeg
+from lmdbloader.columns import read_json
 from lmdbloader.cores import count_cores
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, OptionError
 from lmdbloader.extraction.destination import check_destination, partial_folder, put_in_place, write_marker
@@ -268,9 +269,6 @@ def _value(reader: Reader, f: Field, row: int) -> Any:
     if f.kind == "text":
         return reader.index.text(f.name, row)
     if f.kind == "json":
-        try:
-            return json.loads(reader.read_bytes(f.name, row).tobytes())
-        except (ValueError, RecursionError) as error:
-            raise FormatError(f"{reader.where(f.name, row)}: does not read as JSON ({error})") from error
+        return read_json(reader, f.name, row)
     value = reader.index.arrays[f.name][row].item()
     return value if isinstance(value, int) or math.isfinite(value) else str(value)
