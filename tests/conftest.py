@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import BROWSERS, Browser, find_browser
 from hypothesis import settings
 from nursery import Nursery
 
@@ -31,6 +32,17 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Return a headless Chromium; where there is none the test is skipped."""
+    program = find_browser()
+    if program is None:
+        pytest.skip(f"no Chromium on PATH (looked for {', '.join(BROWSERS)}): what a page looks like is not tested")
+    started = Browser(program, tmp_path_factory.mktemp("browser"))
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

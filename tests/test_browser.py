@@ -1,0 +1,69 @@
+"""The browser that looks at pages: it reports what a page does wrong, and nothing where nothing is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from browser import Browser
+
+PNG_SIGNATURE = b"\x89PNG"
+
+
+def write_page(folder: Path, body: str) -> Path:
+    page = folder / "page with a space.html"
+    page.write_text(f"<!doctype html><html lang=en><meta charset=utf-8><title>A page</title>{body}", "utf-8")
+    return page
+
+
+def test_a_page_without_faults_has_none(browser: Browser, tmp_path: Path) -> None:
+    path = write_page(tmp_path, "<h1>Hello</h1><script>console.log('said')</script>")
+    page = browser.open(path)
+    assert page.errors == []
+    assert page.requests == [path.as_uri()]
+    assert page.evaluate("document.querySelector('h1').textContent") == "Hello"
+    assert page.screenshot().startswith(PNG_SIGNATURE)
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("<script>console.error('planted')</script>", "planted"),
+        ("<script>console.warn('planted')</script>", "planted"),
+        ("<script>absent()</script>", "absent is not defined"),
+        ("<script>setTimeout(() => { throw new Error('late') })</script>", "late"),
+        ("<script>Promise.reject(new Error('unheard'))</script>", "unheard"),
+        ("<img src=absent.png alt=''>", "ERR_FILE_NOT_FOUND"),
+        ("<link rel=stylesheet href=https://example.invalid/a.css>", "request failed"),
+        (
+            "<style>@font-face { font-family: f; src: url(https://example.invalid/f) } * { font-family: f }</style>a",
+            "f",
+        ),
+        ("<svg><path d='M 0 nonsense'/></svg>", "Expected number"),
+        (
+            "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'\"><script>alert()</script>",
+            "Content Security Policy",
+        ),
+    ],
+)
+def test_a_planted_fault_is_reported(browser: Browser, tmp_path: Path, fault: str, told: str) -> None:
+    page = browser.open(write_page(tmp_path, fault))
+    assert told in "\n".join(page.errors)
+    page.close()
+
+
+def test_a_request_is_seen_even_where_it_succeeds(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "more.css").write_text("h1 { color: red }")
+    page = browser.open(write_page(tmp_path, "<link rel=stylesheet href=more.css><h1>Hello</h1>"))
+    assert page.errors == []
+    assert page.requests[1:] == [(tmp_path / "more.css").as_uri()]
+    page.close()
+
+
+def test_the_window_and_the_colours_are_those_asked_for(browser: Browser, tmp_path: Path) -> None:
+    path = write_page(tmp_path, "<meta name=viewport content='width=device-width'><p>Hello</p>")
+    for width, dark in (400, True), (1280, False):
+        page = browser.open(path, width=width, dark=dark)
+        assert page.evaluate("[innerWidth, matchMedia('(prefers-color-scheme: dark)').matches]") == [width, dark]
+        page.close()
