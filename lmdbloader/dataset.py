@@ -19,9 +19,11 @@ from lmdbloader.buffers import Buffers
 from lmdbloader.columns import read_different_images, read_values
 from lmdbloader.errors import OptionError
 from lmdbloader.format import Field
+from lmdbloader.kernels import clockwork
 from lmdbloader.pipeline import Pipeline, check_epoch, check_seed
 from lmdbloader.shared import shared_tensor
 from lmdbloader.splits import share_out
+from lmdbloader.stages import Clock, StageTimes, Stopwatch
 from lmdbloader.store import IO, Reader, check_rows
 from lmdbloader.transforms import ToDtype, Transform
 
@@ -84,6 +86,7 @@ class LMDBDataset(Dataset[Any]):
         self._epoch = torch.zeros(1, dtype=torch.int64)
         self._forget_pipeline()
         self._buffers = Buffers()
+        self._stopwatch = Stopwatch()
 
     def _forget_pipeline(self) -> None:
         self._pipeline: Pipeline | None = None
@@ -138,14 +141,23 @@ class LMDBDataset(Dataset[Any]):
             number = operator.index(index)
         except TypeError:
             return self.select(index)
-        return self.transform(self._read_numbers([number])[0])
+        sample: Any = self._transformed([number])[0]
+        return sample
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return many samples read in one call: a `Batch` of views, or a list where there is a transform."""
-        batch = self._read_numbers(indices)
-        if not self.has_own_transform:
-            return batch
-        return [self.transform(sample) for sample in batch]
+        return self._transformed(indices)
+
+    def time_stages(self, on: bool = True) -> None:
+        """Have this dataset and its views count what reading samples in this process spends its time on, or stop that.
+
+        That is for torch's DataLoader with num_workers=0; a Loader has its own.
+        """
+        self._stopwatch.switch(on)
+
+    def stage_times(self) -> StageTimes:
+        """Return what reading samples spent its time on since `time_stages`; every call for samples is a batch."""
+        return self._stopwatch.times()
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{f.name} ({f.kind})" for f in self.fields.values())
@@ -300,13 +312,21 @@ class LMDBDataset(Dataset[Any]):
         """Return the rows of the stored index (n,) of this view's samples (n,)."""
         return samples if self._rows is None else self._rows[samples]
 
-    def _read_numbers(self, indices: Sequence[int]) -> Batch:
-        samples = check_rows(indices, len(self))
-        return self._read(self.rows_of(samples), samples)
+    def _transformed(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Return many samples after this dataset's own transform."""
+        clock = self._stopwatch.take()
+        try:
+            samples = check_rows(indices, len(self))
+            batch = self._read(self.rows_of(samples), samples, clock)
+            found = [self.transform(sample) for sample in batch] if self.has_own_transform else batch
+            clock.count(len(found), 1)
+            return found
+        finally:
+            clock.end()
 
-    def _read(self, rows: I64, samples: I64) -> Batch:
+    def _read(self, rows: I64, samples: I64, clock: Clock) -> Batch:
         pipeline = self._open_pipeline()
-        images = {} if pipeline is None else self._read_images(pipeline, rows, samples)
+        images = {} if pipeline is None else self._read_images(pipeline, rows, samples, clock)
         columns: dict[str, Any] = {}
         for name, f in self.fields.items():
             if name in images:
@@ -338,14 +358,16 @@ class LMDBDataset(Dataset[Any]):
         columns = [self.reader.index.arrays[f"{name}.{part}"] for part in ("channels", "height", "width", "bits")]
         return len(self.reader) > 0 and all(bool((column == column[0]).all()) for column in columns)
 
-    def _read_images(self, pipeline: Pipeline, rows: I64, samples: I64) -> dict[str, torch.Tensor]:
+    def _read_images(self, pipeline: Pipeline, rows: I64, samples: I64, clock: Clock) -> dict[str, torch.Tensor]:
+        clock.tick(clockwork.FUNCTION)
         if self._scratch.of is not pipeline:
             self._scratch.of, self._scratch.memory = pipeline, pipeline.scratch()
         # In a worker process the memory is shared, so that the batch needs no copy on its way to the training loop.
         take = self._buffers.take_tensor if get_worker_info() is None else shared_tensor
         flat = [take(len(rows) * output.nbytes) for output in pipeline.outputs]
         at = np.array([[memory.data_ptr() for memory in flat]], np.int64)
-        pipeline.read(rows, samples, int(self._epoch[0]), at, max(len(rows), 1), self._scratch.memory)
+        clock.tick(clockwork.BUFFER)
+        pipeline.read(rows, samples, int(self._epoch[0]), at, max(len(rows), 1), self._scratch.memory, clock)
         return {o.name: o.tensor(memory) for o, memory in zip(pipeline.outputs, flat, strict=True)}
 
 

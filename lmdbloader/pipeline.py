@@ -13,8 +13,9 @@ import torch
 
 from lmdbloader.errors import OptionError
 from lmdbloader.format import CODEC_FILE, CODEC_RAW, CODEC_TILES
-from lmdbloader.kernels import opcodes
+from lmdbloader.kernels import clockwork, opcodes
 from lmdbloader.programs import ImageField, Program, Values, compile_program
+from lmdbloader.stages import NO_CLOCK, Clock
 from lmdbloader.store import Reader
 from lmdbloader.transforms import Transform
 
@@ -278,7 +279,16 @@ class Pipeline:
                 "Convert with a max_resolution, in patches, or leave the largest images out."
             ) from error
 
-    def read(self, rows: I64, samples: I64, epoch: int, out: I64, batch_size: int, scratch: Scratch) -> None:
+    def read(
+        self,
+        rows: I64,
+        samples: I64,
+        epoch: int,
+        out: I64,
+        batch_size: int,
+        scratch: Scratch,
+        clock: Clock = NO_CLOCK,
+    ) -> None:
         """Fill batches.
 
         Args:
@@ -288,16 +298,23 @@ class Pipeline:
             out: (batches, fields) addresses, each with room for batch_size images (the last batch may be shorter).
             batch_size: Samples of a batch.
             scratch: Not used by another thread meanwhile.
+            clock: This thread's, begun.
 
         Raises:
             CorruptError: A payload is damaged; names the sample and its source.
         """
+        clock.tick(clockwork.FUNCTION)
         given, _alive = self._decode_files(rows)
+        if self._has_files:
+            clock.tick(clockwork.DECODE)
         status = _kernels().assemble(
             self._file, self._verify, self.addresses, given, self._described, self._affine, self._erased,
             self._operations, self._seed, np.uint64(epoch), rows, samples, out, batch_size, scratch.rooms,
             scratch.resize, scratch.drawn, scratch.failed,
         )  # fmt: skip
+        clock.tick(clockwork.TRANSFORM)
+        if clock.address:
+            clock.add(clockwork.NBYTES, sum(int(columns[1][rows].sum()) for columns in self._columns))
         if status:
             raise self._error(status, int(rows[scratch.failed[0]]), int(scratch.failed[1]))
 

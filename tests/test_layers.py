@@ -37,6 +37,7 @@ LAYERS = (
     "shared",
     "batches",
     "splits",
+    "stages",
     "pipeline",
     "columns",
     "dataset",

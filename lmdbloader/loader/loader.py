@@ -29,6 +29,7 @@ from lmdbloader.loader.threads import Threads
 from lmdbloader.pipeline import check_epoch, check_seed
 from lmdbloader.resolution import ProgressiveResize, full_size, with_resolution
 from lmdbloader.sampling import Order, Share, check_order, with_repeats
+from lmdbloader.stages import StageTimes, Stopwatch
 from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import Transform
 
@@ -140,6 +141,7 @@ class Loader:
         self._size: tuple[int, int] | None = None
         if resolution is not None:
             with_resolution(self._transforms, full_size(self._transforms))
+        self._stopwatch = Stopwatch()
         self._source = self._make_source(self._transforms)
         self._threads = Threads(self.num_threads, "lmdbloader")
 
@@ -154,6 +156,7 @@ class Loader:
             keep=(self.num_threads + self.prefetch + 2) * self._batches_at_once,
             pinned=self._device is not None or torch.cuda.is_available(),
             verify=self._verify,
+            stopwatch=self._stopwatch,
         )
 
     def set_resolution(self, size: int | tuple[int, int] | None) -> None:
@@ -306,6 +309,24 @@ class Loader:
         for _ in deliver(self._run(Place(epoch, 0), self._batches_at_once), self._threads, 1):
             pass  # compiles, starts the threads
         return measure(lambda epoch: (batch for batch, _ in self._items(Place(epoch, 0))), epoch, seconds)
+
+    def time_stages(self, on: bool = True) -> None:
+        """Have the threads count what they spend their time on, from nothing, or stop that; see `stage_times`.
+
+        What threads are at when it is switched is not counted when it goes on, and counted to its end when it goes off.
+        """
+        self._stopwatch.switch(on)
+
+    def stage_times(self) -> StageTimes:
+        """Return what the threads spent their time on since `time_stages`, also on batches that nobody has taken yet.
+
+        >>> loader.time_stages()  # doctest: +SKIP
+        >>> before = loader.stage_times()  # doctest: +SKIP
+        >>> for batch in loader:  # doctest: +SKIP
+        ...     train(batch)
+        >>> (loader.stage_times() - before).decode  # doctest: +SKIP
+        """
+        return self._stopwatch.times()
 
     def close(self) -> None:
         """End the threads; a later iteration starts new ones."""

@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import CorruptError
+from lmdbloader.kernels import clockwork
 from lmdbloader.loader.source import Source
 from lmdbloader.loader.threads import Threads
 from lmdbloader.sampling import EpochOrder
+from lmdbloader.stages import Clock
 from lmdbloader.store import Damage
 
 I64 = npt.NDArray[np.int64]
@@ -78,14 +80,19 @@ class Run:
         """Read some batches that follow each other and put them into `results`, with the error that ended it."""
         if self.cancelled:
             return
+        clock = self._source.stopwatch.take()
         error = None
         first = group * self._at_once
         end = min(first + self._at_once, len(self._starts))
         try:
             self._ahead.need(first, end)
-            items: list[Item] = [(batch, ()) for batch in self._source.read(self._samples(first, end), self._epoch)]
+            clock.tick(clockwork.READ)
+            batches = self._source.read(self._samples(first, end), self._epoch, clock)
+            items: list[Item] = [(batch, ()) for batch in batches]
+            del batches
         except BaseException:
-            items, error = self._read_singly(group)
+            items, error = self._read_singly(group, clock)
+        clock.end()
         self.results.put((group, items, error))
 
     def _samples(self, first: int, end: int) -> I64:
@@ -94,21 +101,21 @@ class Run:
             return self._order.samples[starts[0] : stops[-1]]
         return np.concatenate([self._order.samples[a:b] for a, b in zip(starts, stops, strict=True)])
 
-    def _read_singly(self, group: int) -> tuple[list[Item], BaseException | None]:
+    def _read_singly(self, group: int, clock: Clock) -> tuple[list[Item], BaseException | None]:
         """Return the batches of a group up to the one that cannot be read."""
         items: list[Item] = []
         for number in range(group * self._at_once, min((group + 1) * self._at_once, len(self._starts))):
             samples = self._samples(number, number + 1)
             try:
-                items.append(self._read_one(samples))
+                items.append(self._read_one(samples, clock))
             except BaseException as error:
                 return items, error
         return items, None
 
-    def _read_one(self, samples: I64) -> Item:
+    def _read_one(self, samples: I64, clock: Clock) -> Item:
         if not self._skips:
-            return self._source.read(samples, self._epoch)[0], ()
-        batch, damaged = self._source.read_sound(samples, self._epoch)
+            return self._source.read(samples, self._epoch, clock)[0], ()
+        batch, damaged = self._source.read_sound(samples, self._epoch, clock)
         if batch is None and not self._may_lack:
             raise CorruptError(
                 f"{damaged[0].reason} All {len(samples)} samples of a batch are damaged, and it cannot be left out: "

@@ -15,11 +15,13 @@ from lmdbloader.columns import read_batch_values
 from lmdbloader.dataset import LMDBDataset
 from lmdbloader.errors import CorruptError
 from lmdbloader.format import CODEC_TILES
+from lmdbloader.kernels import clockwork
 from lmdbloader.loader.ahead import Ahead
 from lmdbloader.loader.memory import BatchMemory
 from lmdbloader.loading import collate, stacked
 from lmdbloader.pipeline import Output, Pipeline, Scratch
 from lmdbloader.sampling import EpochOrder, Order, epoch_order
+from lmdbloader.stages import Clock, Stopwatch
 from lmdbloader.store import Damage
 from lmdbloader.transforms import Transform
 
@@ -41,7 +43,9 @@ class Source:
         keep: int,
         pinned: bool,
         verify: bool,
+        stopwatch: Stopwatch,
     ) -> None:
+        self.stopwatch = stopwatch
         self._dataset, self._functions, self._batch_size = dataset, tuple(functions), batch_size
         self._seed = seed
         everything = np.arange(len(dataset), dtype=np.int64)
@@ -89,44 +93,48 @@ class Source:
         codec, raw = arrays[f"{output.name}.codec"], arrays[f"{output.name}.raw_nbytes"]
         return bool((codec == CODEC_TILES).any() and 2 * math.prod(output.shape) < raw.mean())
 
-    def read(self, samples: I64, epoch: int) -> list[Any]:
-        """Return the batches of samples (n,), all of batch_size but the last."""
-        return self._finished(self._stored(samples, epoch), epoch, samples[:: self._batch_size])
+    def read(self, samples: I64, epoch: int, clock: Clock) -> list[Any]:
+        """Return the batches of samples (n,), all of batch_size but the last; a clock gets the times."""
+        batches = self._finished(self._stored(samples, epoch, clock), epoch, samples[:: self._batch_size])
+        clock.count(len(samples), len(batches))
+        return batches
 
-    def read_sound(self, samples: I64, epoch: int) -> tuple[Any, tuple[Damage, ...]]:
+    def read_sound(self, samples: I64, epoch: int, clock: Clock) -> tuple[Any, tuple[Damage, ...]]:
         """Return one batch without its damaged samples, None if no other is left, and what was left out."""
         sound = samples
         damaged: list[Damage] = []
         while len(sound):
             try:
-                stored = self._stored(sound, epoch)
+                stored = self._stored(sound, epoch, clock)
             except CorruptError:
-                found = [self._damage(sound[i : i + 1], epoch) for i in range(len(sound))]
+                found = [self._damage(sound[i : i + 1], epoch, clock) for i in range(len(sound))]
                 if not any(found):  # it does not read, and each part of it does: that is no damage to a sample
                     raise
                 damaged += filter(None, found)
                 sound = sound[[damage is None for damage in found]]
                 continue
             # What a batch's random numbers follow from stays that of the whole batch.
-            return self._finished(stored, epoch, samples[:1])[0], tuple(damaged)
+            batch = self._finished(stored, epoch, samples[:1])[0]
+            clock.count(len(sound), 1)
+            return batch, tuple(damaged)
         return None, tuple(damaged)
 
-    def _damage(self, sample: I64, epoch: int) -> Damage | None:
+    def _damage(self, sample: I64, epoch: int, clock: Clock) -> Damage | None:
         """Return what is wrong with one sample, given as (1,)."""
         try:
-            self._stored(sample, epoch)
+            self._stored(sample, epoch, clock)
         except CorruptError as error:
             if error.sample is None or error.field is None:
                 raise
             return Damage(error.sample, error.field, error.source, str(error))
         return None
 
-    def _stored(self, samples: I64, epoch: int) -> list[Any]:
+    def _stored(self, samples: I64, epoch: int, clock: Clock) -> list[Any]:
         """Return the batches of samples as the dataset has them, images transformed by compiled code."""
         rows = self._dataset.rows_of(samples)
         starts = range(0, len(samples), self._batch_size)
         batches: list[list[Any]] = [[None] * len(self._type._fields) for _ in starts]
-        self._read_images(rows, samples, epoch, batches)
+        self._read_images(rows, samples, epoch, batches, clock)
         for f in self._others:
             place = self._type._fields.index(f.name)
             for batch, start in zip(batches, starts, strict=True):
@@ -145,7 +153,8 @@ class Source:
             ]
         return batches
 
-    def _read_images(self, rows: I64, samples: I64, epoch: int, batches: list[list[Any]]) -> None:
+    def _read_images(self, rows: I64, samples: I64, epoch: int, batches: list[list[Any]], clock: Clock) -> None:
+        clock.tick(clockwork.FUNCTION)
         addresses = np.empty((len(batches), len(self._memory)), np.int64)
         for number, batch in enumerate(batches):
             for f, memory in enumerate(self._memory):
@@ -154,8 +163,9 @@ class Source:
             scratch = self._scratch.pop()
         except IndexError:
             scratch = self.pipeline.scratch()
+        clock.tick(clockwork.BUFFER)
         try:
-            self.pipeline.read(rows, samples, epoch, addresses, self._batch_size, scratch)
+            self.pipeline.read(rows, samples, epoch, addresses, self._batch_size, scratch, clock)
         finally:
             self._scratch.append(scratch)
         short = len(rows) % self._batch_size
