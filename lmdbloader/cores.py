@@ -1,4 +1,4 @@
-"""How many processor cores this process may use, whoever limits it."""
+"""How many processor cores this process may use, whoever limits it, and the control groups that do."""
 
 from __future__ import annotations
 
@@ -32,20 +32,25 @@ def quota_cores(root: Path = _ROOT) -> int | None:
     Returns:
         At least 1; None where nothing limits it, or the system has no control groups.
     """
-    quotas = [quota for folder in _group_folders(root) if (quota := _quota(folder)) is not None]
+    quotas = [quota for folder in group_folders("cpu", root) if (quota := _quota(folder)) is not None]
     return min(quotas) if quotas else None
 
 
-def _group_folders(root: Path) -> Iterator[Path]:
-    """Yield the folders of the process's groups and of all groups around them: the tightest limit holds."""
+def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
+    """Yield the folders of the process's control groups and of all groups around them: the tightest limit holds.
+
+    Args:
+        controller: Of version 1, "cpu" or "memory"; version 2 has one hierarchy for all.
+        root: Where `proc` and `sys` lie.
+    """
     mounted = root / "sys" / "fs" / "cgroup"
-    for line in _read(root / "proc" / "self" / "cgroup").splitlines():
+    for line in read_text(root / "proc" / "self" / "cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
         if not controllers:
             hierarchies = [mounted, mounted / "unified"]
-        elif "cpu" in controllers.split(","):
-            hierarchies = [mounted / controllers, mounted / "cpu"]
+        elif controller in controllers.split(","):
+            hierarchies = [mounted / controllers, mounted / controller]
         else:
             continue
         names = [name for name in group.split("/") if name]
@@ -59,9 +64,9 @@ def _group_folders(root: Path) -> Iterator[Path]:
 
 def _quota(folder: Path) -> int | None:
     """Return the cores' worth of time that one group grants, rounded up; None where it sets no limit."""
-    words = _read(folder / "cpu.max").split() or [
-        *_read(folder / "cpu.cfs_quota_us").split(),
-        *_read(folder / "cpu.cfs_period_us").split(),
+    words = read_text(folder / "cpu.max").split() or [
+        *read_text(folder / "cpu.cfs_quota_us").split(),
+        *read_text(folder / "cpu.cfs_period_us").split(),
     ]
     try:
         quota, period = map(int, words)
@@ -70,7 +75,8 @@ def _quota(folder: Path) -> int | None:
     return -(-quota // period) if quota > 0 and period > 0 else None
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return the text of a file of the system's, empty where there is none or it does not read."""
     try:
         return path.read_text("utf-8", "replace")
     except OSError:

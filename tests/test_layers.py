@@ -20,6 +20,8 @@ LAYERS = (
     "format",
     "manifest",
     "cores",
+    "units",
+    "machine",
     "kernels",
     "codecs",
     "imagefiles",
