@@ -52,6 +52,7 @@ LAYERS = (
     "superres",
     "classify",
     "extraction",
+    "study",
     "cli",
     "__main__",
 )

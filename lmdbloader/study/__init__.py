@@ -1,0 +1,7 @@
+"""The study of how batches come: experiments on one dataset and this machine, and their results."""
+
+from __future__ import annotations
+
+from lmdbloader.study.results import Study
+
+__all__ = ["Study"]
