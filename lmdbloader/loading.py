@@ -1,27 +1,20 @@
-"""torch's own DataLoader with settings that suit a dataset of ours, measured once per dataset and machine."""
+"""torch's own DataLoader with settings that suit a dataset of ours, as remembered or measured once."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import os
-import platform
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, default_collate, get_worker_info
+from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import collate as collate_with
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from lmdbloader.batches import Batch, sample_type
 from lmdbloader.cores import count_cores
-from lmdbloader.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
+from lmdbloader.settings import Workers, case_of, recall_workers, remember_workers
 from lmdbloader.shared import free_nbytes, in_shared_memory, is_plain, no_space, shared_like
 from lmdbloader.workers import WorkerStart
 
@@ -89,8 +82,9 @@ def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any
         dataset: An LMDBDataset, a view of one, or any map-style dataset over them.
         batch_size: Samples in a batch; None gives them one by one.
         **options: `torch.utils.data.DataLoader`'s own. Where they are not given: `num_workers` is measured once for
-            this dataset, batch size and machine and remembered in the user's cache folder; `pin_memory` is on only
-            where there is an accelerator; `persistent_workers` is on with workers; `collate_fn` is `collate`.
+            this dataset, batch size and machine and remembered in the user's cache folder (`lmdbloader.tune` measures
+            it longer, and `pin_memory` with it); `pin_memory` is on only where there is an accelerator;
+            `persistent_workers` is on with workers; `collate_fn` is `collate`.
             `worker_init_fn` is called after what we do at a worker's start: see that it ends with its parent.
 
     Returns:
@@ -102,13 +96,14 @@ def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any
     settings = dict(options)
     if batch_size is not None:
         settings.setdefault("collate_fn", collate)
-    settings.setdefault(
-        "pin_memory", torch.accelerator.is_available() if hasattr(torch, "accelerator") else torch.cuda.is_available()
-    )
+    pins = accelerator() is not None
     if settings.get("num_workers") is None:
         # A batch sampler of torch's own knows the size that DataLoader does not want to be told beside it.
         size = getattr(settings.get("batch_sampler"), "batch_size", batch_size)
-        settings["num_workers"] = tuned_num_workers(dataset, size, settings.get("collate_fn"))
+        found = tuned_workers(dataset, size, settings.get("collate_fn"))
+        settings["num_workers"] = found.num_workers
+        pins = pins and found.pin_memory is not False
+    settings.setdefault("pin_memory", pins)
     settings.setdefault("persistent_workers", settings["num_workers"] > 0)
     if settings["num_workers"] > 0:
         if free_nbytes() == 0:
@@ -117,56 +112,37 @@ def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any
     return DataLoader(dataset, batch_size, **settings)
 
 
-def tuned_num_workers(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any = collate) -> int:
-    """Return the number of worker processes with which a dataset reads fastest here, measured or remembered.
+def accelerator() -> torch.device | None:
+    """Return the device that this process can copy batches to, None where there is only the processor."""
+    if not hasattr(torch, "accelerator"):
+        return torch.device("cuda") if torch.cuda.is_available() else None
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+
+
+def tuned_workers(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any = collate) -> Workers:
+    """Return the settings with which a dataset reads fastest here: remembered, or else the workers measured now.
 
     Measuring takes about a second for every number tried; 0 is kept unless processes bring 10 %.
     """
-    key = _key(dataset, batch_size)
-    remembered = _read_cache()
-    if key in remembered:
-        return remembered[key]
+    case = case_of(dataset, batch_size)
+    remembered = recall_workers(case)
+    if remembered is not None:
+        return remembered
     if free_nbytes() == 0:  # not remembered: there may be room for workers' queues the next time
-        return 0
+        return Workers(0)
     best, best_speed = 0, _speed(dataset, batch_size, collate_fn, 0)
     for num_workers in _candidates():
         speed = _speed(dataset, batch_size, collate_fn, num_workers)
         if speed <= best_speed * _WORTH_A_WORKER:
             break
         best, best_speed = num_workers, speed
-    _write_cache({**remembered, key: best})
-    return best
-
-
-def cache_file() -> Path:
-    """Return where measured settings are remembered; delete it to measure again."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "lmdbloader" / "num_workers.json"
+    remember_workers(case, Workers(best), best_speed)
+    return Workers(best)
 
 
 def _candidates() -> list[int]:
     cores = count_cores()
     return [n for n in (1, 2, 4, 8, 16, 32) if n <= cores]
-
-
-def _key(dataset: Dataset[Any], batch_size: int | None) -> str:
-    parts = [platform.node(), str(_candidates()), torch.__version__, str(batch_size), str(len(dataset))]  # type: ignore[arg-type]
-    parts += _describe(dataset)
-    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
-
-
-def _describe(dataset: Any) -> Iterator[str]:
-    """Yield what tells a dataset, and those that it stands on, from others."""
-    yield f"{type(dataset).__module__}.{type(dataset).__qualname__}"
-    if isinstance(dataset, LMDBDataset):
-        transform: Any = dataset._transform
-        yield dataset.reader.manifest.content_digest
-        yield f"{list(dataset.fields)} {dataset.all_transforms} {getattr(transform, '__qualname__', type(transform))}"
-    elif isinstance(dataset, ConcatDataset):
-        for part in dataset.datasets:
-            yield from _describe(part)
-    elif hasattr(dataset, "dataset"):
-        yield from _describe(dataset.dataset)
 
 
 def _speed(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any, num_workers: int) -> float:
@@ -193,21 +169,3 @@ def _speed(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any, num_w
         if time.perf_counter() - began > _TRIAL_SECONDS:
             break
     return samples / (time.perf_counter() - began)
-
-
-def _read_cache() -> dict[str, int]:
-    try:
-        found = json.loads(cache_file().read_bytes())
-        return {str(k): int(v) for k, v in found.items() if 0 <= int(v) <= 1024}
-    except (OSError, ValueError, AttributeError, TypeError):
-        return {}
-
-
-def _write_cache(values: dict[str, int]) -> None:
-    # A home that cannot be written to only means measuring again.
-    with contextlib.suppress(OSError):
-        path = cache_file()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump(values, file)
-        os.replace(file.name, path)

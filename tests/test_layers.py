@@ -44,6 +44,7 @@ LAYERS = (
     "columns",
     "dataset",
     "workers",
+    "settings",
     "loading",
     "loader",
     "conversion",

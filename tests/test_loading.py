@@ -25,9 +25,10 @@ from torch.utils.data import (
 )
 
 import lmdbloader
-from lmdbloader import LMDBDataset, loading
+from lmdbloader import LMDBDataset, loading, settings
 from lmdbloader.errors import OptionError
 from lmdbloader.loading import collate
+from lmdbloader.transforms import RandomCrop
 
 COUNT = 20
 
@@ -62,7 +63,7 @@ def ds(path: Path) -> LMDBDataset:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Remember measurements in an empty folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache/lmdbloader/num_workers.json"
+    return tmp_path / "cache/lmdbloader/settings.json"
 
 
 class Speeds:
@@ -229,7 +230,29 @@ def test_the_number_of_workers_is_measured_once(ds: LMDBDataset, path: Path, cac
 
     assert lmdbloader.dataloader(LMDBDataset(path), 4, shuffle=True).num_workers == 1
     assert speeds.measured == [0, 1, 2]
-    assert list(json.loads(cache.read_text()).values()) == [1]
+    assert [entry["num_workers"] for entry in json.loads(cache.read_text())["entries"].values()] == [1]
+
+
+def test_what_tune_found_is_taken(
+    ds: LMDBDataset, cache: Path, speeds: Speeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "accelerator", lambda: torch.device("cuda"))
+    settings.remember_workers(settings.case_of(ds, 4), settings.Workers(2, pin_memory=False))
+    loader = lmdbloader.dataloader(ds, 4)
+    assert (loader.num_workers, loader.pin_memory) == (2, False)
+    assert speeds.measured == []
+
+    assert lmdbloader.dataloader(ds, 4, num_workers=0).pin_memory  # what was found goes with its workers
+    assert lmdbloader.dataloader(ds, 4, pin_memory=True).pin_memory
+    settings.remember_workers(settings.case_of(ds, 8), settings.Workers(0))
+    assert lmdbloader.dataloader(ds, 8).pin_memory  # not measured: on
+
+
+def test_pinned_memory_that_was_found_best_is_not_used_without_an_accelerator(ds: LMDBDataset, cache: Path) -> None:
+    settings.remember_workers(settings.case_of(ds, 4), settings.Workers(1, pin_memory=True))
+    loader = lmdbloader.dataloader(ds, 4)
+
+    assert (loader.num_workers, loader.pin_memory) == (1, loading.accelerator() is not None)
 
 
 def test_another_dataset_batch_size_field_or_transform_is_measured_anew(
@@ -242,11 +265,11 @@ def test_another_dataset_batch_size_field_or_transform_is_measured_anew(
         (ds, 4),
         (ds, 8),
         (ds[:10], 4),
-        (ds.scaled(), 4),
+        (ds.transformed([RandomCrop(2, fields=("image",))]), 4),
         (LMDBDataset(path, fields=["image"]), 4),
         (LMDBDataset(path, transform=transform), 4),
         (ConcatDataset([ds[:4], ds[4:]]), 4),
-        (ConcatDataset([ds[:4].scaled(), ds[4:]]), 4),
+        (ConcatDataset([ds[:4].transformed([RandomCrop(2, fields=("image",))]), ds[4:]]), 4),
     ]
     for count, (other, batch_size) in enumerate(others, 1):
         lmdbloader.dataloader(other, batch_size)
@@ -269,44 +292,6 @@ def test_a_dataset_of_one_batch_gets_no_workers(ds: LMDBDataset, cache: Path, co
 
     assert loader.num_workers == 0
     assert sum(len(batch.number) for batch in loader) == count
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[1, 2]", b'{"a": "b"}', b"null", b'{"a": {}}', b"3"])
-def test_a_damaged_cache_is_measured_again(ds: LMDBDataset, cache: Path, speeds: Speeds, content: bytes) -> None:
-    cache.parent.mkdir(parents=True)
-    cache.write_bytes(content)
-
-    assert lmdbloader.dataloader(ds, 4).num_workers == 1
-    assert speeds.measured == [0, 1, 2]
-    assert list(json.loads(cache.read_text()).values()) == [1]
-
-
-@pytest.mark.parametrize("number", [-1, 100_000])
-def test_an_absurd_number_in_the_cache_is_not_used(ds: LMDBDataset, cache: Path, speeds: Speeds, number: int) -> None:
-    lmdbloader.dataloader(ds, 4)
-    cache.write_text(json.dumps(dict.fromkeys(json.loads(cache.read_text()), number)))
-
-    assert lmdbloader.dataloader(ds, 4).num_workers == 1
-
-
-def test_a_cache_that_cannot_be_written_only_means_measuring_again(
-    ds: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speeds: Speeds
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # no folder can be made in it, not even by root
-
-    for count in (1, 2):
-        assert lmdbloader.dataloader(ds, 4).num_workers == 1
-        assert speeds.measured == [0, 1, 2] * count
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
-
-
-def test_nothing_but_the_cache_is_left_in_its_folder(ds: LMDBDataset, cache: Path, speeds: Speeds) -> None:
-    for batch_size in (1, 2, 3):
-        lmdbloader.dataloader(ds, batch_size)
-
-    assert [p.name for p in cache.parent.iterdir()] == [cache.name]
-    assert len(json.loads(cache.read_text())) == 3
 
 
 def test_measuring_moves_no_random_state(ds: LMDBDataset, cache: Path) -> None:

@@ -29,6 +29,7 @@ from lmdbloader.loader.threads import Threads
 from lmdbloader.pipeline import check_epoch, check_seed
 from lmdbloader.resolution import ProgressiveResize, full_size, with_resolution
 from lmdbloader.sampling import Order, Share, check_order, with_repeats
+from lmdbloader.settings import case_of, recall_threads
 from lmdbloader.stages import StageTimes, Stopwatch
 from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import Transform
@@ -83,8 +84,9 @@ class Loader:
                 has as many of the same sizes; each rank then reads ceil(samples / ranks).
             transforms: Of `lmdbloader.transforms`, carried out by compiled code for all image fields in step; after
                 them any functions, each called with the whole batch.
-            num_threads: Threads that read; "auto" means one for each core that this process may use, which is also
-                the most.
+            num_threads: Threads that read; "auto" means what `lmdbloader.tune` found for this dataset, batch size and
+                size of images on this machine, else one for each core that this process may use, which is also the
+                most.
             prefetch: Batches to have ready beyond those that the threads are working on; batches of fewer than 64
                 samples are read, and counted, by as many as make 64.
             device: Where batches go; "cuda" copies them while the step before runs. Without CUDA it means nothing.
@@ -117,7 +119,6 @@ class Loader:
         self.rank, self.world_size = resolve_shard(shard)
         self._share = Share(batch_size, self.rank, self.world_size, drop_last, pad)
         cores = count_cores()
-        self.num_threads = cores if num_threads == "auto" else min(num_threads, cores)
         self.prefetch = prefetch
         # Where the next iteration begins, and how far the one that was begun last has come.
         self._epoch = self._start = 0
@@ -134,6 +135,10 @@ class Loader:
             )
         compiled, functions = compiled_and_functions(transforms)
         self._transforms, self._functions = [*dataset.all_transforms, *compiled], functions
+        wanted = (
+            recall_threads(case_of(dataset, batch_size, compiled, functions)) if num_threads == "auto" else num_threads
+        )
+        self.num_threads = cores if wanted is None else min(wanted, cores)
         self._channels_last = is_channels_last(memory_format)
         self._verify = verify
         self._read_from = dataset if io is None else dataset.with_io(io)
