@@ -33,13 +33,21 @@ _SPEED: dict[Source, tuple[float, float]] = {
     "folder": (1_900.0, 1.4),
 }
 _ENVIRONMENT = {
-    "cpu": {"model": "AMD EPYC 7B13", "cores": 4, "affinity": [0, 1, 2, 3], "quota": None},
+    "processor": {"model": "AMD EPYC 7B13", "num_online": 4, "num_usable": 4, "quota": None},
     "memory": {"total_nbytes": 16 * 2**30, "available_nbytes": 11 * 2**30, "shm_nbytes": 8 * 2**30},
-    "filesystem": "ext4",
+    "system": "Linux 6.8.0",
     "python": "3.12.4",
-    "torch": "2.9.0",
-    "pillow": "12.0.0",
 }
+_MACHINE = (
+    ("processor", "AMD EPYC 7B13"),
+    ("cores", "4 usable"),
+    ("memory", "16 GiB, 11 GiB free"),
+    ("/dev/shm", "8 GiB, 8 GiB free"),
+    ("torch", "2.9.0"),
+    ("Python", "3.12.4, Linux 6.8.0"),
+    ("dataset on", "ext4"),
+    ("load average", "0.3"),
+)
 
 
 def make_study(*, gpu: bool = False, baseline: bool = True, model: str | None = "srcnn915") -> Study:
@@ -51,7 +59,7 @@ def make_study(*, gpu: bool = False, baseline: bool = True, model: str | None = 
         model: What was trained; None: loading alone.
     """
     sources: tuple[Source, ...] = ("lmdbloader", "dataloader", *(("folder",) if baseline else ()))
-    environment: dict[str, Any] = {**_ENVIRONMENT, "gpus": [{"name": "NVIDIA H100 80GB HBM3"}] if gpu else []}
+    environment: dict[str, Any] = {**_ENVIRONMENT, "devices": [{"name": "NVIDIA H100 80GB HBM3"}] if gpu else []}
     notes = [] if gpu else ["Pinned against paged memory was not measured: there is no accelerator here."]
     if not baseline:
         notes.append("No folder of files was compared with: --baseline DIR names one, --baseline auto makes one.")
@@ -60,6 +68,7 @@ def make_study(*, gpu: bool = False, baseline: bool = True, model: str | None = 
         created="2026-01-31T12:00:00Z",
         seconds=97.5,
         environment=environment,
+        machine=(*_MACHINE, ("GPU", "NVIDIA H100 80GB HBM3")) if gpu else _MACHINE,
         cores=4,
         dataset=DatasetFacts(
             path="div2k_x2.lmdb",
@@ -114,7 +123,8 @@ def make_study(*, gpu: bool = False, baseline: bool = True, model: str | None = 
 
 def make_latency(p50: float, count: int = 400) -> Latency:
     """Return a distribution with a tail: log-normal around a median in seconds."""
-    edges = [p50 * 2 ** (i / 2 - 3) for i in range(17)]
+    first = math.floor(8 * math.log10(p50 / 6))
+    edges = [10 ** (k / 8) for k in range(first, first + 18)]
     centres = [math.log2(math.sqrt(a * b) / p50) for a, b in itertools.pairwise(edges)]
     weights = [math.exp(-((c if c < 0 else c / 2) ** 2) * 2) for c in centres]
     counts = [round(count * weight / sum(weights)) for weight in weights]

@@ -92,7 +92,7 @@ class Settings:
         device: Where it was trained: "cpu", "cuda:0"; with its name in brackets.
         num_threads: Threads of the Loader.
         num_workers: Worker processes of torch's DataLoader.
-        command: The command line or the call.
+        command: The command line that does the same.
     """
 
     seconds: float
@@ -113,8 +113,9 @@ class Latency:
     Attributes:
         p50_seconds, p99_seconds, max_seconds: Median, 99th percentile and longest.
         mean_seconds: Of all.
-        edges: (n + 1,) limits of the histogram's bins in seconds, ascending, evenly spaced in the logarithm.
-        counts: (n,) batches in each bin. What was faster than the first limit is in the first bin.
+        edges: (n + 1,) limits of the histogram's bins in seconds: eight to each power of ten, the same for every row,
+            from the bin of the shortest to that of the longest.
+        counts: (n,) batches in each bin. What was faster than a microsecond is in the first.
     """
 
     p50_seconds: float
@@ -289,6 +290,7 @@ class Study:
         created: When it ended, as "2026-01-31T12:00:00Z".
         seconds: How long all of it took.
         environment: The machine, as `machine.describe().as_json()` tells it.
+        machine: The same for people: (name, value) of each line, and what else a reader must know of it.
         cores: Cores that the process could use.
         dataset: What was read.
         baseline: The folder of files; None where there was none.
@@ -304,6 +306,7 @@ class Study:
     created: str
     seconds: float
     environment: Mapping[str, Any]
+    machine: tuple[tuple[str, ...], ...]
     cores: int
     dataset: DatasetFacts
     baseline: BaselineFacts | None
