@@ -163,6 +163,14 @@ class LMDBDataset(Dataset[Any]):
         fields = ", ".join(f"{f.name} ({f.kind})" for f in self.fields.values())
         return f"{type(self).__name__}({self.path!r}: {len(self)} samples of {fields})"
 
+    def _repr_html_(self) -> str:
+        """Return what Jupyter shows: some samples, the fields, the sizes; what is damaged shows as such."""
+        from lmdbloader.looking.dataset import dataset_card
+
+        steps = [*map(repr, self.all_transforms), *(["a function of its own"] if self.has_own_transform else [])]
+        title, fields = type(self).__name__, list(self.fields.values())
+        return dataset_card(self.reader, fields, self._rows, title=title, transforms=steps).to_html()
+
     def crop(
         self, index: int, *, top: int, left: int, height: int, width: int, field: str | None = None
     ) -> torch.Tensor:

@@ -121,6 +121,7 @@ class Pipeline:
     Safe from several threads, each with a Scratch of its own.
 
     Attributes:
+        transforms: What is done to them.
         outputs: What a batch holds, for each field.
     """
 
@@ -150,7 +151,7 @@ class Pipeline:
             OptionError: A transform does not suit a field, or images would come out in different shapes.
         """
         self.reader = reader
-        self.fields = tuple(fields)
+        self.fields, self.transforms = tuple(fields), tuple(transforms)
         self._rows = np.arange(len(reader), dtype=np.int64) if rows is None else rows
         arrays = reader.index.arrays
         self._columns = [[arrays[f"{name}.{part}"] for part in _PARTS] for name in fields]

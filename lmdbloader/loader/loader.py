@@ -348,6 +348,18 @@ class Loader:
             f"num_threads={self.num_threads}, shard=({self.rank}, {self.world_size}))"
         )
 
+    def _repr_html_(self) -> str:
+        """Return what Jupyter shows: what a batch is, how it is read, and the next samples after the transforms."""
+        from lmdbloader.loader.card import loader_card
+
+        epoch, start = self._reached()
+        self._begin(epoch)
+        order = self._source.order(self.order, self.seed, epoch).samples
+        starts, stops = self._share.bounds(len(order), start)
+        following = order[starts[0] : stops[0]] if len(starts) else order[:0]
+        transforms, device = self._source.pipeline.transforms, self._device or "cpu"
+        return loader_card(self, self._source, following, (epoch, start), transforms, self._functions, device).to_html()
+
 
 def _open_loader(
     dataset: LMDBDataset, batch_size: int, options: dict[str, Any], epoch: int, start: int, size: Any

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from lmdbloader.batch_functions import call
 from lmdbloader.batches import Batch, sample_type
@@ -118,6 +119,19 @@ class Source:
             clock.count(len(sound), 1)
             return batch, tuple(damaged)
         return None, tuple(damaged)
+
+    def images_of(self, sample: int, epoch: int) -> dict[str, torch.Tensor]:
+        """Return the images (C, H, W) of one sample after the compiled transforms, in memory of their own.
+
+        Raises:
+            CorruptError: One of them is damaged.
+        """
+        samples = np.array([sample], np.int64)
+        outputs = self.pipeline.outputs
+        memory = [torch.empty(output.nbytes, dtype=torch.uint8) for output in outputs]
+        at = np.array([[flat.data_ptr() for flat in memory]], np.int64)
+        self.pipeline.read(self._dataset.rows_of(samples), samples, epoch, at, 1, self.pipeline.scratch())
+        return {o.name: o.tensor(flat)[0] for o, flat in zip(outputs, memory, strict=True)}
 
     def _damage(self, sample: I64, epoch: int, clock: Clock) -> Damage | None:
         """Return what is wrong with one sample, given as (1,)."""

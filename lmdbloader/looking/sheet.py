@@ -96,7 +96,7 @@ def contact_sheet(reader: Reader, rows: Sequence[int], *, columns: int | None = 
         raise OptionError(f"columns {columns}: expected 1 to {MAX_COUNT}")
     white = _brightest(reader, names, numbers)
     strips = [_strip(reader, names, row, white) for row in numbers]
-    captions = [_caption(reader, row) for row in numbers]
+    captions = [_numbered(row, *caption(reader, row)) for row in numbers]
     note = f"16-bit pixels are shown in 8 bits, 0 to {white:,} as black to white." if white else ""
     title = f"{len(numbers):,} of {len(reader):,} samples" + (f", each {' | '.join(names)}" if len(names) > 1 else "")
     return Sheet(
@@ -179,8 +179,12 @@ def _to_pil(image: Pixels, white: int) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(np.moveaxis(image, 0, 2)))
 
 
-def _caption(reader: Reader, row: int) -> tuple[str, str]:
-    """Return the two lines under a sample: its number and source, and what else is known of it."""
+def caption(reader: Reader, row: int) -> tuple[str, str]:
+    """Return what a sample is beside its images: the name of its source, and its texts and numbers.
+
+    Raises:
+        CorruptError: A text of the index is damaged.
+    """
     source = reader.source(row)
     more = []
     for f in reader.manifest.fields:
@@ -197,7 +201,11 @@ def _caption(reader: Reader, row: int) -> tuple[str, str]:
         top, left = (int(reader.index.arrays[name][row]) for name in ("top", "left"))
         if top or left or _is_cut(reader):
             more.insert(0, f"row {top}, column {left}")
-    return (f"{row}  {source.rsplit('/', 1)[-1]}" if source else f"{row}"), ", ".join(more)
+    return source.rsplit("/", 1)[-1] if source else "", ", ".join(more)
+
+
+def _numbered(row: int, source: str, more: str) -> tuple[str, str]:
+    return f"{row}  {source}" if source else f"{row}", more
 
 
 def _is_cut(reader: Reader) -> bool:

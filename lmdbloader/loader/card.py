@@ -1,0 +1,122 @@
+"""What a notebook shows of a loader: what it gives, how, and the next samples after the transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lmdbloader.dataset import LMDBDataset
+from lmdbloader.format import Field, parse_array_type
+from lmdbloader.loader.source import Source
+from lmdbloader.looking.card import MAX_SIDE_BY_SIDE, Card, Shown, num_shown, place_of
+from lmdbloader.looking.dataset import READ_ERRORS, check_whole, reason
+from lmdbloader.looking.thumbnails import Pixels
+from lmdbloader.transforms import Transform
+from lmdbloader.words import counted
+
+if TYPE_CHECKING:
+    from lmdbloader.loader.loader import Loader
+
+I64 = npt.NDArray[np.int64]
+_LISTS = {"text": "list of str", "bytes": "list of bytes", "json": "list of what JSON holds"}
+_NUMBERS = {"int": "int64", "float": "float64"}
+
+
+def loader_card(
+    loader: Loader,
+    source: Source,
+    following: I64,
+    place: tuple[int, int],
+    transforms: Sequence[Transform],
+    functions: Sequence[Callable[[Any], Any]],
+    device: object,
+) -> Card:
+    """Return what a notebook shows of a loader; what cannot be read shows as such, and nothing is raised.
+
+    Args:
+        loader: Which one.
+        source: What it reads with.
+        following: (n,) numbers of the samples of its next batch.
+        place: Its epoch, and how far in that it is.
+        transforms: That compiled code carries out.
+        functions: What batches go through after them.
+        device: Where batches go.
+    """
+    dataset, (epoch, start) = loader.dataset, place
+    outputs = {o.name: o for o in source.pipeline.outputs}
+    images = list(outputs)[:MAX_SIDE_BY_SIDE]
+    count = num_shown(len(images)) if images else 0
+    samples = [_shown(dataset, source, sample, epoch, images) for sample in following[:count].tolist()]
+    own = ["the dataset's own transform"] if dataset.has_own_transform else []
+    later = [*own, *map(_name_of, functions)]
+    facts = [
+        (
+            "Order",
+            f"{loader.order}, seed {loader.seed}, next is epoch {epoch}" + (f" from {start:,} on" if start else ""),
+        ),
+        ("Threads", f"{loader.num_threads}, prefetch {loader.prefetch}"),
+        ("Transforms", ", ".join(map(repr, transforms)) or "none"),
+    ]
+    if later:
+        facts.append(("Then in Python", ", ".join(later)))
+    if loader.world_size > 1:
+        facts.append(("Share", f"rank {loader.rank} of {loader.world_size}"))
+    if loader.corrupt:
+        facts.append(("Left out", counted(len(loader.corrupt), "damaged sample")))
+    rows = [(f.name, _gives(dataset, f, outputs.get(f.name), loader.batch_size)) for f in dataset.fields.values()]
+    notes = ["The pictures are the next samples after the transforms" + (", before Python." if later else ".")]
+    batches = f"{len(loader):,} batches" if len(loader) != 1 else "1 batch"
+    headline = f"{batches} of {loader.batch_size:,} from {counted(len(dataset), 'sample')}, on {device}"
+    return Card(
+        "Loader",
+        place_of(dataset.path),
+        headline,
+        samples,
+        facts,
+        ("field", "of a batch"),
+        rows,
+        notes if samples else [],
+    )
+
+
+def _shown(dataset: LMDBDataset, source: Source, sample: int, epoch: int, images: Sequence[str]) -> Shown:
+    pictures: Mapping[str, Pixels | str]
+    try:
+        check_whole(dataset.reader)
+        pictures = {name: _pixels(tensor) for name, tensor in source.images_of(sample, epoch).items()}
+    except READ_ERRORS as error:
+        pictures = dict.fromkeys(images, f"damaged: {reason(error)}")
+    return Shown([(name, pictures[name]) for name in images], str(sample))
+
+
+def _pixels(image: torch.Tensor) -> Pixels:
+    """Return an image as NumPy has it, which knows no bfloat16."""
+    return (image.float() if image.dtype == torch.bfloat16 else image).numpy()
+
+
+def _gives(dataset: LMDBDataset, f: Field, output: Any, batch_size: int) -> str:
+    """Return what a batch holds of a field, in words."""
+    if output is not None:
+        laid_out = ", channels last" if output.channels_last else ""
+        return f"{_dtype(output.values.dtype)} {(batch_size, *output.shape)}{laid_out}"
+    if f.kind != "array":
+        return _LISTS[f.kind] if f.kind in _LISTS else f"{_NUMBERS[f.kind]} ({batch_size},)"
+    first = dataset.rows_of(np.zeros(min(1, len(dataset)), np.int64))
+    try:
+        dtype, shape = parse_array_type(dataset.reader.index.text(f"{f.name}.type", int(first[0])))
+    except (IndexError, *READ_ERRORS):
+        return "tensors"
+    return f"{dtype} {(batch_size, *shape)}"
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _name_of(function: Any) -> str:
+    """Return what people call a function; one without a name by its type, for most texts of such hold an address."""
+    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
