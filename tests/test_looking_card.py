@@ -7,13 +7,13 @@ import io
 import os
 import re
 import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from browser import Browser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -250,26 +250,19 @@ def test_who_reads_and_does_not_look_pays_for_nothing_of_it(nursery: Nursery, tm
     assert program.end() == 0 and program.out == "[]\n"
 
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine (.ci/run installs it)")
-def test_a_browser_draws_every_picture_in_the_colours_of_the_page(pairs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_browser_draws_every_picture_in_the_colours_of_the_page(
+    pairs: Path, browser: Browser, tmp_path: Path, dark: bool
+) -> None:
     ds = lmdbloader.LMDBDataset(pairs)
     html = ds._repr_html_() + lmdbloader.Loader(ds, 8, transforms=[RandomCrop(16)])._repr_html_()
-    script = """<script>onload = () => { const wide = document.documentElement; document.title = JSON.stringify([
-        [...document.images].map(i => i.complete && i.naturalWidth > 0 && i.getBoundingClientRect().width),
-        getComputedStyle(document.querySelector('td')).color, wide.scrollWidth <= wide.clientWidth]) }</script>"""
-    page = tmp_path / "page.html"
-    page.write_text(f"<!doctype html><meta charset=utf-8><body style='color:#abcdef'>{html}{script}", "utf-8")
-    run = subprocess.run(
-        [
-            str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-            "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=800,900",
-            f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", page.as_uri(),
-        ],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    title = re.search(r"<title>(.*)</title>", run.stdout)
-    assert title is not None, run.stderr
-    assert title[1] == f'[[{",".join(["98"] * 16)}],"rgb(171, 205, 239)",true]'
+    style = "<meta name=color-scheme content='light dark'><style>body { color: light-dark(#123, #abc) }</style>"
+    (tmp_path / "page.html").write_text(f"<!doctype html><meta charset=utf-8>{style}<body>{html}", "utf-8")
+    page = browser.open(tmp_path / "page.html", width=800, dark=dark)
+    widths = "[...document.images].map(i => i.complete && i.naturalWidth > 0 && i.getBoundingClientRect().width)"
+    assert page.evaluate(widths) == [98] * 16
+    colors = page.evaluate("[...document.querySelectorAll('td, code')].map(e => getComputedStyle(e).color)")
+    assert set(colors) == {"rgb(170, 187, 204)" if dark else "rgb(17, 34, 51)"}
+    assert page.evaluate("document.documentElement.scrollWidth") == 800
+    assert page.errors == [] and len([url for url in page.requests if not url.startswith("data:")]) == 1
+    page.close()
