@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shlex
 import shutil
 import sys
@@ -115,27 +114,16 @@ def write_mosaics(folder: Path, count: int, *, width: int = 2040, height: int = 
 
 def environment(folder: Path) -> dict[str, str]:
     """Return what a reader needs to judge the figures: machine, load, versions, the disk below `folder`."""
-    import PIL
-    import torch
-
     import lmdbloader
+    from lmdbloader.machine import describe, filesystem_of
 
-    pil = "pillow-simd" if "post" in PIL.__version__ else "Pillow"
-    versions = [f"{name} {_version(name)}" for name in PACKAGES]
     return {
-        "machine": f"{_cpu_model()}, {count_cores()} cores, {_memory_nbytes() / 2**30:.0f} GiB",
-        "load average": " ".join(f"{load:.2f}" for load in os.getloadavg()),
-        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-        "disk": f"{_file_system(folder)}, {shutil.disk_usage(folder).free / 2**30:.0f} GiB free",
+        **dict(describe().rows()),
+        "load": " ".join(f"{load:.2f}" for load in os.getloadavg()),
+        "disk": f"{filesystem_of(folder)}, {shutil.disk_usage(folder).free / 2**30:.0f} GiB free",
         "lmdbloader": lmdbloader.__version__,
-        "torch": f"{torch.__version__}, {torch.get_num_threads()} threads",
-        "packages": ", ".join([*versions, f"{pil} {PIL.__version__}"]),
+        "packages": ", ".join(f"{name} {_version(name)}" for name in PACKAGES),
     }
-
-
-def count_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def rss_anon(pid: int | str = "self") -> int:
@@ -256,27 +244,3 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "missing"
-
-
-def _cpu_model() -> str:
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
-
-
-def _memory_nbytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _file_system(folder: Path) -> str:
-    """Return the type of the file system that a folder lies on."""
-    best, kind = "", "unknown"
-    where = str(folder.resolve())
-    with suppress(OSError), open("/proc/mounts", encoding="utf-8") as file:
-        for line in file:
-            _, mount, found = line.split()[:3]
-            if (where + "/").startswith(mount.rstrip("/") + "/") and len(mount) >= len(best):
-                best, kind = mount, found
-    return kind

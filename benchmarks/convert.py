@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import count_cores, environment, environment_text, mib, table, write_mosaics
+from common import environment, environment_text, mib, table, write_mosaics
 
 import lmdbloader
+from lmdbloader.cores import count_cores
 from lmdbloader.images import IMAGE_SUFFIXES, decode_image
 
 CONVERT, PILLOW, OURS, WRITE = "lmdbloader.convert", "decode only: Pillow", "decode only: lmdbloader", "write only"

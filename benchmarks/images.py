@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import PeakMemory, count_cores, disk_nbytes, print_sections, table
+from common import PeakMemory, disk_nbytes, print_sections, table
 from fresh import in_fresh_process
 from photos import MEAN, STD, FilesInLmdb, Folder, encode_small, of_dataloader, of_full_decoding, write_photos
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
+from lmdbloader.cores import count_cores
 from lmdbloader.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop, ToDtype
 
 # How each dataset is converted.

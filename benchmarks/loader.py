@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from common import (
     Pairs,
-    count_cores,
     cut_pairs,
     mib,
     print_sections,
@@ -34,6 +33,7 @@ from torch.utils.data import DataLoader
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
+from lmdbloader.cores import count_cores
 from lmdbloader.transforms import RandomCrop, RandomDihedral, ToDtype
 
 BATCH_SIZES, THREADS = (8, 16, 32, 64, 128), (1, 2)

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from common import (
     PeakMemory,
-    count_cores,
     cut_pairs,
     environment,
     environment_text,
@@ -32,6 +31,7 @@ from common import (
 )
 
 import lmdbloader
+from lmdbloader.cores import count_cores
 
 PATCH_SIZES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 OPENED_SAMPLES = 100_000

@@ -37,7 +37,7 @@ def run(name: str, folder: Path, *options: str) -> tuple[str, dict[str, Any]]:
         [*command, *options], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300
     )
     assert child.returncode == 0, child.stderr
-    for what in ("machine", "load average", "disk", "torch", "packages", "command"):
+    for what in ("processor", "memory", "load", "disk", "torch", "packages", "command"):
         assert f"{what}: " in child.stdout
     return child.stdout, json.loads((folder / "json").read_text())
 
