@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from lmdbloader.format import Text as Text
     from lmdbloader.loader import Loader as Loader
     from lmdbloader.loading import dataloader as dataloader
+    from lmdbloader.profiling import Profile as Profile
+    from lmdbloader.profiling import Recorder as Recorder
+    from lmdbloader.profiling import profile as profile
     from lmdbloader.resolution import ProgressiveResize as ProgressiveResize
     from lmdbloader.sampling import QuasiRandom as QuasiRandom
     from lmdbloader.staging import stage as stage
@@ -38,6 +41,7 @@ _HOMES = {
     "Estimate": "lmdbloader.conversion",
     "LMDBDataset": "lmdbloader.dataset",
     "Loader": "lmdbloader.loader",
+    **dict.fromkeys(("Profile", "Recorder", "profile"), "lmdbloader.profiling"),
     "ProgressiveResize": "lmdbloader.resolution",
     "QuasiRandom": "lmdbloader.sampling",
     "Report": "lmdbloader.conversion",

@@ -47,6 +47,7 @@ LAYERS = (
     "settings",
     "loading",
     "loader",
+    "profiling",
     "conversion",
     "staging",
     "checkpoints",

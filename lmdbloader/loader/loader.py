@@ -315,6 +315,11 @@ class Loader:
             pass  # compiles, starts the threads
         return measure(lambda epoch: (batch for batch, _ in self._items(Place(epoch, 0))), epoch, seconds)
 
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """The compiled transforms of images, the dataset's own before the loader's."""
+        return tuple(self._transforms)
+
     def time_stages(self, on: bool = True) -> None:
         """Have the threads count what they spend their time on, from nothing, or stop that; see `stage_times`.
 

@@ -1,0 +1,133 @@
+"""What an NVIDIA GPU is doing: utilisation, power and memory, looked at from a thread of its own through NVML."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any
+
+__all__ = ["GpuSampler", "GpuUse"]
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What a GPU did over some time.
+
+    Attributes:
+        name: Of the model.
+        utilization_percent: Share of the time in which it worked at anything, mean.
+        power_watts: Mean; None where it does not tell.
+        memory_mib: The most that was in use, by all programs on it.
+        num_samples: How often it was looked at.
+    """
+
+    name: str
+    utilization_percent: float
+    power_watts: float | None
+    memory_mib: float
+    num_samples: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+class GpuSampler:
+    """Looks at a GPU while it is entered; without NVML, or a GPU, it does nothing.
+
+    NVML is Python's nvidia-ml-py (`pip install lmdbloader[gpu]`) and NVIDIA's driver.
+
+    >>> with GpuSampler() as sampler:
+    ...     pass  # train
+    >>> sampler.use is None or sampler.use.utilization_percent >= 0
+    True
+
+    Attributes:
+        use: What was seen, once it is left; None where nothing could be.
+    """
+
+    def __init__(self, gpu: int | str = 0, *, seconds: float = 0.2) -> None:
+        """Prepare.
+
+        Args:
+            gpu: Number of the GPU as NVML counts them, which knows nothing of CUDA_VISIBLE_DEVICES, or its UUID.
+            seconds: Between two looks.
+        """
+        self.use: GpuUse | None = None
+        self._gpu, self._seconds = gpu, seconds
+        self._done = threading.Event()
+        self._seen: list[tuple[float, float | None, float]] = []
+        self._name = ""
+        self._nvml: Any = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> GpuSampler:
+        """Begin to look."""
+        try:
+            import pynvml
+        except ImportError:
+            return self
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError:  # no driver
+            return self
+        self._nvml = pynvml
+        try:
+            handle = (
+                pynvml.nvmlDeviceGetHandleByUUID(self._gpu)
+                if isinstance(self._gpu, str)
+                else pynvml.nvmlDeviceGetHandleByIndex(self._gpu)
+            )
+            self._name = _text(pynvml.nvmlDeviceGetName(handle))
+            self._look(handle)
+        except pynvml.NVMLError:  # no such GPU, or one that this process may not ask
+            return self
+        self._thread = threading.Thread(target=self._watch, args=(handle,), name="gpu-sampler", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Look no more, and say what was seen."""
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._nvml is not None:
+            self._nvml.nvmlShutdown()
+        # The first look is from before anything was done.
+        seen = self._seen[1:] or self._seen
+        if seen:
+            powers = [power for _, power, _ in seen if power is not None]
+            self.use = GpuUse(
+                self._name,
+                sum(share for share, _, _ in seen) / len(seen),
+                sum(powers) / len(powers) if powers else None,
+                max(memory for _, _, memory in seen),
+                len(seen),
+            )
+
+    def _watch(self, handle: Any) -> None:
+        while not self._done.wait(self._seconds):
+            try:
+                self._look(handle)
+            except self._nvml.NVMLError:  # the GPU is lost: what was seen stands
+                return
+
+    def _look(self, handle: Any) -> None:
+        nvml = self._nvml
+        share = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle).used / _MIB
+        try:
+            power = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+        except nvml.NVMLError:  # not every model tells
+            power = None
+        self._seen.append((share, power, memory))
+
+
+def _text(name: Any) -> str:
+    """Return a name that older releases of NVML give as bytes."""
+    return name.decode() if isinstance(name, bytes) else str(name)

@@ -1,0 +1,127 @@
+"""What holds the steps up, and how long a step would take without it: a model of threads that feed a loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lmdbloader.profiling.facts import Kind
+from lmdbloader.profiling.figures import Typical
+
+__all__ = ["BOTTLENECKS", "Bottleneck", "Feed", "name_bottleneck"]
+
+Bottleneck = Literal["storage", "verify", "decode", "transform", "function", "cpu", "copy", "model"]
+BOTTLENECKS: tuple[Bottleneck, ...] = (
+    "storage", "verify", "decode", "transform", "function", "cpu", "copy", "model"
+)  # fmt: skip
+# Stage of the loader -> what it is called when it holds the steps up. Memory is made for what is transformed into it.
+_NAMES: dict[str, Bottleneck] = {
+    "read": "storage",
+    "verify": "verify",
+    "decode": "decode",
+    "transform": "transform",
+    "buffer": "transform",
+    "function": "function",
+}
+# Below this share of waiting, or these seconds, nothing worth a change is to be gained.
+_LITTLE_WAITING = 0.05
+_LITTLE_SECONDS = 5e-5
+# A copy that takes more of a step than this, and more than waiting does.
+_LONG_COPY = 0.10
+# Of their time the loading threads wait at least so much for a core, before "cpu" is what it is called.
+_DELAYED = 0.30
+# Without waiting for cores the loader would keep up, or miss it by no more than this.
+_KEEPS_UP = 1.2
+# Of its time without a core a loader that computes nothing waits for storage.
+_BLOCKED = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Where a batch's time goes, in seconds of the threads that load, and how that makes the length of a step.
+
+    While the loop waits, the loader sets the pace: what a batch costs its threads is then in proportion to the step.
+    Without threads of its own, what a batch costs is added to the step.
+
+    Attributes:
+        step: Seconds of a step as it is.
+        busy: Of these, without waiting for data.
+        parts: Bottleneck -> seconds of the loading threads for a batch, with their waiting for cores.
+        delayed: Of these, waiting for a core.
+        is_apart: Whether threads or processes of their own load.
+    """
+
+    step: float
+    busy: float
+    parts: dict[Bottleneck, float]
+    delayed: float
+    is_apart: bool
+
+    @property
+    def total(self) -> float:
+        """Seconds of the loading threads for a batch."""
+        return sum(self.parts.values())
+
+    def step_with(self, seconds: float) -> float:
+        """Return how long a step would be if a batch cost the loading threads so many seconds."""
+        if not self.total:
+            return self.step
+        loading = (self.step if self.is_apart else self.step - self.busy) * max(seconds, 0.0) / self.total
+        return max(self.busy, loading) if self.is_apart else self.busy + loading
+
+    def without(self, name: Bottleneck, share: float = 1.0) -> float:
+        """Return how long a step would be if a share of one part were gone."""
+        lost = self.delayed if name == "cpu" else self.parts.get(name, 0.0)
+        return self.step_with(self.total - share * lost)
+
+
+def feed_of(figures: Typical, kind: Kind, num_threads: int) -> Feed:
+    """Return where a batch's time goes.
+
+    Args:
+        figures: Of a typical step.
+        kind: Where batches are made.
+        num_threads: Threads or processes that make them.
+    """
+    loading = figures.loading
+    parts: dict[Bottleneck, float] = {}
+    if figures.stages is not None:
+        for stage, name in _NAMES.items():
+            parts[name] = parts.get(name, 0.0) + getattr(figures.stages, stage)
+        delayed = 0.0 if loading is None else loading.delayed
+    else:
+        # While the loop waits, those who load have no other reason to be idle than what they load from.
+        available = figures.data if kind == "main" else num_threads * figures.step
+        running = figures.waiting if kind == "main" else 0.0 if loading is None else loading.running
+        if kind == "main" and loading is not None:
+            loading = loading.part(running)
+        delayed = 0.0 if loading is None else loading.delayed
+        delayed = min(delayed, max(available - running, 0.0))
+        blocked = max(available - running - delayed, 0.0)
+        if blocked > _BLOCKED * (blocked + running):
+            parts = {"storage": blocked + delayed, "function": running}
+        else:
+            parts = {"function": running + delayed + blocked}
+    total = sum(parts.values())
+    return Feed(figures.step, figures.busy, parts, min(delayed, 0.95 * total), kind != "main")
+
+
+def name_bottleneck(figures: Typical, feed: Feed, *, is_on_device: bool) -> Bottleneck:
+    """Return what holds the steps up.
+
+    Args:
+        figures: Of a typical step.
+        feed: Where a batch's time goes.
+        is_on_device: Whether a device other than the CPU trains, so that batches are copied to it.
+    """
+    if is_on_device and figures.copy > max(_LONG_COPY * figures.step, figures.data):
+        return "copy"
+    if figures.stall < _LITTLE_WAITING or figures.data < _LITTLE_SECONDS or not feed.total:
+        return "model"
+    name = max(feed.parts, key=feed.parts.__getitem__)
+    undelayed = feed.without("cpu")
+    if feed.delayed >= _DELAYED * feed.total:
+        keeps_up = undelayed <= _KEEPS_UP * feed.busy
+        if keeps_up or undelayed < feed.without(name):
+            return "cpu"
+    return name

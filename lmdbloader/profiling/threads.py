@@ -1,0 +1,109 @@
+"""What the system says of threads: how long they ran, and how long they were ready to and waited for a core."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ThreadTimes", "ThreadWatch"]
+
+_TASKS = Path("/proc")
+# What Loaders and their readahead call their threads.
+_LOADER_THREADS = "lmdbloader"
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadTimes:
+    """Time of some threads together.
+
+    Attributes:
+        running: Seconds on a core.
+        delayed: Seconds of being ready to run while other threads had the cores: the system's run delay.
+    """
+
+    running: float = 0.0
+    delayed: float = 0.0
+
+    def __sub__(self, earlier: ThreadTimes) -> ThreadTimes:
+        """Return what came since an earlier moment."""
+        return ThreadTimes(self.running - earlier.running, self.delayed - earlier.delayed)
+
+    def part(self, running: float) -> ThreadTimes:
+        """Return these times for a part of the running: waiting for cores is spread evenly over it."""
+        return ThreadTimes(running, self.delayed * min(running / self.running, 1.0) if self.running else 0.0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+class ThreadWatch:
+    """Adds up the times of threads that come and go; those of ended ones stay counted.
+
+    >>> watch = ThreadWatch("main")
+    >>> before = watch.look()
+    >>> (watch.look() - before).running >= 0
+    True
+    """
+
+    def __init__(self, kind: str) -> None:
+        """Watch from now on.
+
+        Args:
+            kind: "loader" (the threads of this process's Loaders), "workers" (the processes that this one started
+                through multiprocessing) or "main" (the thread that calls this).
+        """
+        self._kind = kind
+        self._main = threading.get_native_id()
+        self._seen = dict(self._now())
+        self._total = ThreadTimes()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is anything to watch: the system tells, and there are such threads."""
+        return bool(self._seen)
+
+    def look(self) -> ThreadTimes:
+        """Return the time since the beginning, of all of them together."""
+        running, delayed = self._total.running, self._total.delayed
+        for task, times in self._now():
+            new = times - self._seen.get(task, ThreadTimes())
+            running, delayed = running + new.running, delayed + new.delayed
+            self._seen[task] = times
+        self._total = ThreadTimes(running, delayed)
+        return self._total
+
+    def _now(self) -> Iterator[tuple[tuple[int, int], ThreadTimes]]:
+        for process, thread in self._tasks():
+            times = read_times(_TASKS / str(process) / "task" / str(thread) / "schedstat")
+            if times is not None:
+                yield (process, thread), times
+
+    def _tasks(self) -> Iterable[tuple[int, int]]:
+        here = os.getpid()
+        if self._kind == "main":
+            return [(here, self._main)]
+        if self._kind == "loader":
+            threads = [t.native_id for t in threading.enumerate() if t.name.startswith(_LOADER_THREADS)]
+            return [(here, number) for number in threads if number is not None]
+        # Of a worker of torch's the first thread does the work.
+        return [(child.pid, child.pid) for child in multiprocessing.active_children() if child.pid is not None]
+
+
+def read_times(path: Path) -> ThreadTimes | None:
+    """Return the times in a schedstat file, None where the system has none or the thread has ended.
+
+    Its three numbers are nanoseconds on a core, nanoseconds of waiting for one, and how often it had one
+    (Documentation/scheduler/sched-stats.rst of Linux).
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            running, delayed = map(int, file.read(100).split()[:2])
+    except (OSError, ValueError):
+        return None
+    return ThreadTimes(running / 1e9, delayed / 1e9)
