@@ -4,7 +4,7 @@
 #   PIL=pillow|pillow-simd   use this one from now on (default: the one in place; at first pillow-simd if it builds)
 #   TORCH_INDEX=URL          at the first call: one more package index, for another build of torch (docs/installation.md)
 #   IMAGES=DIR               for demo: your own photographs
-#   ARGS="..."               passed on: to pytest by test, to the script by demo, bench and faults
+#   ARGS="..."               passed on: to pytest by test, to the script by demo, bench and faults; ARGS=serve: see docs
 
 PYTHON ?= python3
 ENV := .venv/bin/python
@@ -14,7 +14,7 @@ SETUP_OPTIONS := $(if $(PIL),--pil "$(PIL)") $(if $(TORCH_INDEX),--torch-index "
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults lint format bench notebook clean
+.PHONY: help setup demo test faults lint format bench notebook docs clean
 
 help:  ## Print this list
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -49,6 +49,9 @@ bench: setup  ## Measure reading against the other ways of storing patches
 notebook: setup  ## Run the notebooks anew and store them with their pictures
 	@$(ENV) scripts/make_notebook.py
 
+docs: setup  ## Build the documentation into site/; warnings are errors (ARGS=serve: show it while you write)
+	@NO_MKDOCS_2_WARNING=1 $(ENV) -m mkdocs $(if $(ARGS),$(ARGS),build)
+
 clean:  ## Remove all that make has made, .venv too
-	rm -rf .venv .venv-cache *.egg-info build dist demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv .venv-cache *.egg-info build dist site demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find lmdbloader scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

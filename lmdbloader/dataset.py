@@ -178,7 +178,10 @@ class LMDBDataset(Dataset[Any]):
 
         Args:
             index: Sample number.
-            top, left, height, width: In pixels.
+            top: First row of the window, in pixels.
+            left: Its first column.
+            height: In pixels.
+            width: In pixels.
             field: An image field; may be left out where there is only one.
 
         Raises:

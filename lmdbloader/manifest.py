@@ -77,7 +77,7 @@ class Manifest:
         classes: For each label field of a class-folder dataset, the class names by label.
         sizes: Bytes: data_nbytes, index_nbytes, payload_nbytes (stored), raw_nbytes (decoded).
         made_by: How the dataset was made: release, options, digests of the inputs.
-        content_digest: BLAKE2b over the samples in order (see docs/format.md).
+        content_digest: BLAKE2b over the samples in order (see docs/reference/format.md).
         index_digest: XXH64 of index.arrow.
         data_digest: XXH64 of data.mdb; empty in datasets that were made before there was one.
     """

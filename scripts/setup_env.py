@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = "demo,test,dev,bench"
+EXTRAS = "demo,test,dev,bench,docs"
 PILLOW, SIMD = "pillow", "pillow-simd"
 INPUTS = ("setup.cfg", "constraints.txt", "scripts/setup_env.py")
 

@@ -41,7 +41,7 @@ from lmdbloader.errors import FormatError, LmdbloaderError, OptionError
 EPILOG = """\
 DB has the fields image and label, made for example by
   lmdbloader convert imagenet --layout classes --split imagenet.lmdb
-Presets (docs/training.md has the whole way, and what to expect):
+Presets (docs/how-to/train-classifier.md has the whole way, and what to expect):
   imagenet  photographs: random resized crops, flips; scored on the middle of each
   cifar     32 x 32 pixels: padded random crops, flips, Cutout
 Several GPUs, one process each:

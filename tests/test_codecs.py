@@ -37,7 +37,7 @@ def picture(shape: tuple[int, int, int], dtype: Any, seed: int = 0) -> np.ndarra
 
 
 def decode_tiles(payload: bytes, shape: tuple[int, int, int], dtype: Any, tile: int) -> np.ndarray:
-    """Decode a tiled payload as docs/format.md says, without any code of ours; return (C, H, W)."""
+    """Decode a tiled payload as docs/reference/format.md says, without any code of ours; return (C, H, W)."""
     height, width, channels = shape
     image = np.empty((channels, height, width), dtype)
     places = [(y, x) for y in range(0, height, tile) for x in range(0, width, tile)]

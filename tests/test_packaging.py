@@ -72,10 +72,10 @@ def test_the_console_command_is_a_function_that_knows_the_version(metadata: conf
     assert lmdbloader.__version__ in child.stdout
 
 
-@pytest.mark.parametrize("extra", [None, "demo", "test", "dev", "bench", "remote"])
+@pytest.mark.parametrize("extra", [None, "demo", "test", "dev", "bench", "remote", "docs"])
 def test_every_requirement_is_pinned(metadata: configparser.ConfigParser, extra: str | None) -> None:
     text = metadata["options.extras_require"][extra] if extra else metadata["options"]["install_requires"]
-    required = {re.split(r"[<>=!~ ]", line, maxsplit=1)[0].lower() for line in text.split("\n") if line}
+    required = {re.split(r"[\[<>=!~ ]", line, maxsplit=1)[0].lower() for line in text.split("\n") if line}
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     pinned = {line.split("==")[0] for line in lines if "==" in line}
     assert required

@@ -1,4 +1,4 @@
-"""What the documents show works: every Python block, and every command line of ours, of README.md and docs/*.md.
+"""What the documents show works: every Python block, and every command line of ours, of README.md and of docs/.
 
 A block after `<!-- no-test -->` is left out, one after `<!-- needs: package -->` where the package is not installed.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON, SHELL = {"python", "py"}, {"bash", "console", "sh", "shell"}
 SECONDS = 300
 

@@ -109,10 +109,27 @@ def estimate(
         src: As `convert` has it, and so are all options but the next two.
         sample: Inputs to try, at least 4.
         sample_seed: What is drawn depends on it and on the inputs' sizes only.
-        layout, hr, lr, patch_size, stride, scale, bicubic: As in `convert`.
-        alpha, max_pixels, codec, write_mode, max_resolution, jpeg_quality, compress_probability: As in `convert`.
-        smart_threshold, subset, seed, classes, min_pair_psnr, workers: As in `convert`.
+        layout: As in `convert`.
+        hr: As in `convert`.
+        lr: As in `convert`.
+        patch_size: As in `convert`.
+        stride: As in `convert`.
+        scale: As in `convert`.
+        bicubic: As in `convert`.
+        alpha: As in `convert`.
+        max_pixels: As in `convert`.
+        codec: As in `convert`.
+        write_mode: As in `convert`.
+        max_resolution: As in `convert`.
+        jpeg_quality: As in `convert`.
+        compress_probability: As in `convert`.
+        smart_threshold: As in `convert`.
+        subset: As in `convert`.
+        seed: As in `convert`.
+        classes: As in `convert`.
         on_error: As in `convert`; of those that are tried, inputs that cannot be used are counted in any case.
+        min_pair_psnr: As in `convert`.
+        workers: As in `convert`; the time is that with so many.
 
     Raises:
         OptionError: Options that make no sense.

@@ -1,0 +1,39 @@
+"""How docstrings become pages: a doctest that stands between paragraphs is shown as the code that it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import griffe
+
+
+class Doctests(griffe.Extension):
+    """Fences the doctests of every docstring; Markdown would take `>>>` for a quotation."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Rewrite an object's docstring (griffe calls this for everything that it reads)."""
+        if obj.docstring is not None:
+            obj.docstring.value = fenced(obj.docstring.value)
+
+
+def fenced(docstring: str) -> str:
+    """Return a docstring with a fence around each of its doctests, which end at an empty line.
+
+    >>> print(fenced("Add.\\n\\n>>> 1 + 1\\n2\\n\\nThat is all."))
+    Add.
+    <BLANKLINE>
+    ~~~pycon
+    >>> 1 + 1
+    2
+    ~~~
+    <BLANKLINE>
+    That is all.
+    """
+    lines: list[str] = []
+    inside = False
+    for line in docstring.splitlines():
+        begins = line.startswith(">>> ") and not inside
+        ends = inside and not line.strip()
+        lines += ["~~~pycon"] * begins + ["~~~"] * ends + [line]
+        inside = begins or (inside and not ends)
+    return "\n".join(lines + ["~~~"] * inside)

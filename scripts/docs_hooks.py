@@ -1,0 +1,56 @@
+"""What MkDocs does for the site beyond rendering: the page of the command line comes from the command's own parser."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+
+ROOT = Path(__file__).resolve().parent.parent
+CLI_PAGE = "reference/cli.md"
+_CLI_HEAD = """\
+# Command line
+
+What `lmdbloader --help` and `lmdbloader COMMAND --help` print. `python -m lmdbloader` is the same command.
+"""
+
+
+def commands_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield the name and the parser of every command, in the order of the help."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.items()
+
+
+def cli_page(parser: argparse.ArgumentParser) -> str:
+    """Return the page of a command: its help, and a section with the help of each of its commands."""
+    # argparse asks the terminal for its width, and newer Pythons colour what it prints.
+    with mock.patch.dict(os.environ, {"COLUMNS": "90", "NO_COLOR": "1"}):
+        parts = [_CLI_HEAD, _block(parser.format_help())]
+        for name, command in commands_of(parser):
+            parts += [f"## {name}\n", _block(command.format_help())]
+    return "\n".join(parts)
+
+
+def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
+    """Add the page of the command line (MkDocs calls this once it has listed docs/)."""
+    from mkdocs.structure.files import File
+
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    from lmdbloader.cli import make_parser
+
+    files.append(File.generated(config, CLI_PAGE, content=cli_page(make_parser())))
+    return files
+
+
+def _block(text: str) -> str:
+    return f"~~~text\n{text.rstrip()}\n~~~\n"
