@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from lmdbloader.format import Text as Text
     from lmdbloader.loader import Loader as Loader
     from lmdbloader.loading import dataloader as dataloader
+    from lmdbloader.planning import Plan as Plan
+    from lmdbloader.planning import plan as plan
     from lmdbloader.profiling import Profile as Profile
     from lmdbloader.profiling import Recorder as Recorder
     from lmdbloader.profiling import profile as profile
@@ -41,6 +43,7 @@ _HOMES = {
     "Estimate": "lmdbloader.conversion",
     "LMDBDataset": "lmdbloader.dataset",
     "Loader": "lmdbloader.loader",
+    "Plan": "lmdbloader.planning",
     **dict.fromkeys(("Profile", "Recorder", "profile"), "lmdbloader.profiling"),
     "ProgressiveResize": "lmdbloader.resolution",
     "QuasiRandom": "lmdbloader.sampling",
@@ -50,6 +53,7 @@ _HOMES = {
     "dataloader": "lmdbloader.loading",
     "estimate": "lmdbloader.conversion",
     "find_splits": "lmdbloader.conversion",
+    "plan": "lmdbloader.planning",
     "repair": "lmdbloader.store",
     "stage": "lmdbloader.staging",
     "verify": "lmdbloader.store",

@@ -22,6 +22,7 @@ LAYERS = (
     "cores",
     "units",
     "machine",
+    "planning",
     "kernels",
     "codecs",
     "imagefiles",

@@ -1,0 +1,103 @@
+"""`lmdbloader plan`: what a training run needs of its data, before anything is bought or converted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from typing import Any
+
+from lmdbloader.planning import PRESETS
+
+_DESCRIPTION = """\
+Say what a training run needs of its data: samples, reads and bytes a second,
+the storage that serves it, the largest batch that fits the GPU, and what
+packing small files into larger reads does. Nothing is measured and no dataset
+is needed: everything follows from the batch size and the time of a step.
+
+Sizes are like 64KiB, 500K, 150GB or 16GiB: K, M, G count in thousands; Ki, Mi,
+Gi in steps of 1024.
+"""
+
+_EPILOG = """\
+presets (figures that others have published; --json names their sources):
+{presets}
+
+Exit status: 0 done, 2 wrong usage.
+
+examples:
+  lmdbloader plan --batch-size 128 --step-seconds 0.087 --example-size 64KiB \\
+      --gpus 4 --dataset-size 150GB
+  lmdbloader plan --preset resnet50-v100 --gpu-memory 32GiB
+  lmdbloader plan --preset team-on-nfs --experiments 5-10 --cache-fraction 0.2
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    width = max(map(len, PRESETS))
+    parser = commands.add_parser(
+        "plan",
+        help="say what a training run needs of its data and storage",
+        description=_DESCRIPTION,
+        epilog=_EPILOG.format(
+            presets="\n".join(f"  {name.ljust(width)}  {preset.short}" for name, preset in PRESETS.items())
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--batch-size", type=int, metavar="N", help="samples of a step on one GPU")
+    parser.add_argument(
+        "--step-seconds", type=float, metavar="T", help="time of a step on the GPU: forward, backward and update"
+    )
+    parser.add_argument("--example-size", metavar="SIZE", help="a sample on storage (default: 64KiB)")
+    parser.add_argument("--preset", metavar="NAME", help="takes what is not given from a published workload; see below")
+    parser.add_argument("--gpus", type=int, metavar="G", help="GPUs of one experiment (default: 1)")
+    parser.add_argument(
+        "--experiments",
+        type=_range,
+        metavar="K",
+        help="experiments at the same time on the same storage, or a range like 5-10 (default: 1)",
+    )
+    parser.add_argument("--dataset-size", metavar="SIZE", help="all data in use: then the time of an epoch is known")
+    parser.add_argument(
+        "--cache-fraction",
+        type=float,
+        default=0.0,
+        metavar="F",
+        help="share of the dataset that is kept on local disks (default: 0)",
+    )
+    memory = parser.add_argument_group("the largest batch")
+    memory.add_argument("--gpu-memory", metavar="SIZE", help="of one GPU")
+    memory.add_argument("--example-memory", metavar="SIZE", help="GPU memory of one sample's activations in training")
+    memory.add_argument("--model-memory", metavar="SIZE", help="GPU memory of the parameters")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
+    parser.set_defaults(run=_run, parser=parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from lmdbloader.planning import plan
+
+    if options.preset is None and (options.batch_size is None or options.step_seconds is None):
+        options.parser.error("expected --batch-size and --step-seconds, or --preset")
+    found = plan(
+        batch_size=options.batch_size,
+        step_seconds=options.step_seconds,
+        example_size=options.example_size,
+        preset=options.preset,
+        gpus=options.gpus,
+        experiments=options.experiments,
+        dataset_size=options.dataset_size,
+        gpu_memory=options.gpu_memory,
+        example_memory=options.example_memory,
+        model_memory=options.model_memory,
+        cache_fraction=options.cache_fraction,
+    )
+    print(json.dumps(found.as_json(), indent=2, allow_nan=False) if options.json else found)
+    return 0
+
+
+def _range(text: str) -> int | tuple[int, int]:
+    match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number, or a range like 5-10")
+    return (int(match[1]), int(match[2])) if match[2] else int(match[1])
