@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import os
 import sys
 import time
@@ -18,6 +17,8 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
+from training.classifier_options import parse_options
+from training.command import exit_status
 
 import lmdbloader
 from lmdbloader.checkpoints import load_checkpoint, save_checkpoint
@@ -33,119 +34,11 @@ from lmdbloader.classify import (
     parameter_groups,
     train_epoch,
 )
-from lmdbloader.classify.models import MODEL_NAMES
 from lmdbloader.classify.precision import Precision, choose_precision
 from lmdbloader.classify.processes import choose_device, is_first, process_group, total, world_size
-from lmdbloader.errors import FormatError, LmdbloaderError, OptionError
+from lmdbloader.errors import FormatError, OptionError
 
-EPILOG = """\
-DB has the fields image and label, made for example by
-  lmdbloader convert imagenet --layout classes --split imagenet.lmdb
-Presets (docs/how-to/train-classifier.md has the whole way, and what to expect):
-  imagenet  photographs: random resized crops, flips; scored on the middle of each
-  cifar     32 x 32 pixels: padded random crops, flips, Cutout
-Several GPUs, one process each:
-  torchrun --nproc-per-node 8 scripts/train_classifier.py DB --val VAL
-"""
 MOMENTUM = 0.9
-
-
-def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("dataset", type=Path, metavar="DB", help="dataset to train on")
-    add("--val", type=Path, metavar="DB", help="dataset to score after every epoch")
-    add("--preset", choices=sorted(RECIPES), default="imagenet", help="sets the defaults below (default: %(default)s)")
-
-    model = parser.add_argument_group("model")
-    add = model.add_argument
-    add("--model", choices=MODEL_NAMES, default="resnet18", help="tiny suits a CPU (default: %(default)s)")
-    add("--size", type=positive, metavar="PIXELS", help="height and width of an image in a batch (by preset: 224, 32)")
-    add("--blur-pool", action="store_true", help="blur before every stride (Zhang 2019)")
-    add("--no-channels-last", action="store_true", help="keep torch's old memory layout")
-    add("--amp", choices=("auto", "bf16", "fp16", "fp32"), default="auto",
-        help="what the forward pass computes in (auto: on CUDA bf16, before Ampere fp16; on the CPU fp32)")  # fmt: skip
-
-    run = parser.add_argument_group("training")
-    add = run.add_argument
-    add("--epochs", type=positive, help="by preset: 90, 24")
-    add("--batch-size", type=positive, metavar="N", help="images of one process in a step (by preset: 256, 512)")
-    add("--lr", type=rate, metavar="RATE", help="peak rate for 256 images a step, scaled to the step's (0.1, 0.25)")
-    add("--warmup", type=share, metavar="EPOCHS", help="until the peak rate (by preset: 5, 5)")
-    add("--schedule", choices=("cosine", "triangle"), help="how the rate falls to 0 (by preset: cosine, triangle)")
-    add("--weight-decay", type=share, metavar="X", help="of weights, not of biases and norms (1e-4, 5e-4)")
-    add("--label-smoothing", type=share, metavar="X", help="share of the target for all classes (0.1, 0.1)")
-    add("--seed", type=int, default=0, help="of weights, order and augmentation (default: %(default)s)")
-    add("--limit-steps", type=positive, metavar="N", help="at most N steps an epoch, for a quick try")
-
-    growing = parser.add_argument_group("images that grow during training (progressive resizing)")
-    add = growing.add_argument
-    add("--progressive", action="store_true", help="begin with smaller images, which the loader makes faster")
-    add("--initial-scale", type=rate, default=0.5, metavar="X", help="of the sides at first (default: %(default)s)")
-    add("--delay-fraction", type=share, default=0.5, metavar="X",
-        help="of the epochs before they grow (default: %(default)s)")  # fmt: skip
-    add("--finetune-fraction", type=share, default=0.2, metavar="X",
-        help="of the epochs at the end with full size (default: %(default)s)")  # fmt: skip
-    add("--size-increment", type=positive, default=4, metavar="PIXELS",
-        help="sizes are multiples of it (default: %(default)s)")  # fmt: skip
-
-    data = parser.add_argument_group("data and devices")
-    add = data.add_argument
-    add("--order", choices=("random", "quasi_random"), default="random",
-        help="quasi_random suits datasets larger than memory (default: %(default)s)")  # fmt: skip
-    add(
-        "--num-threads", type=positive, metavar="N", help="that read, of each process (default: its share of the cores)"
-    )
-    add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto, CUDA if there is any)")
-    add("--data-device", metavar="DEVICE",
-        help="where the loader delivers batches: the training's device, copied during the step before (default), "
-        "or cpu, for the loop to copy them")  # fmt: skip
-
-    files = parser.add_argument_group("files")
-    add = files.add_argument
-    add("--checkpoint", type=Path, metavar="FILE", help="written after every epoch")
-    add("--checkpoint-steps", type=positive, metavar="N", help="write it every N steps of an epoch, too")
-    add("--resume", action="store_true", help="continue from --checkpoint, as if never interrupted")
-    add("--log-json", type=Path, metavar="FILE", help="append a line of JSON for every epoch")
-    options = parser.parse_args(argv)
-    for field, value in dataclasses.asdict(RECIPES[options.preset]).items():
-        name = {"rate": "lr"}.get(field, field)
-        if hasattr(options, name) and getattr(options, name) is None:
-            setattr(options, name, value)
-    for name in ("resume", "checkpoint_steps"):
-        if getattr(options, name) and options.checkpoint is None:
-            parser.error(f"--{name.replace('_', '-')} needs a file: name it with --checkpoint FILE")
-    if options.progressive and RECIPES[options.preset].small_images:
-        parser.error(f"--progressive: the preset {options.preset} cuts its images and does not resize them")
-    if options.label_smoothing >= 1:
-        parser.error(f"argument --label-smoothing: must be below 1, not {options.label_smoothing}")
-    return options
-
-
-def positive(text: str) -> int:
-    """Parse a whole number above 0, for argparse."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
-    return number
-
-
-def share(text: str) -> float:
-    """Parse a finite number of at least 0, for argparse."""
-    number = float(text)
-    if not (math.isfinite(number) and number >= 0):
-        raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {text}")
-    return number
-
-
-def rate(text: str) -> float:
-    """Parse a finite number above 0, for argparse."""
-    number = share(text)
-    if number == 0:
-        raise argparse.ArgumentTypeError("must be above 0")
-    return number
 
 
 def open_labelled(path: Path) -> lmdbloader.LMDBDataset:
@@ -398,19 +291,14 @@ def epoch_line(entry: dict[str, float], num_epochs: int) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    options = parse_options(argv)
-    try:
+    options = parse_options(argv, __doc__)
+
+    def run() -> None:
         device = choose_device(options.device)
         with process_group(device):
             train(options, device)
-    except (LmdbloaderError, OSError) as error:
-        print(f"train_classifier: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        hint = "; continue with --resume" if options.checkpoint and options.checkpoint.exists() else ""
-        print(f"\ntrain_classifier: stopped{hint}.", file=sys.stderr)
-        return 130
-    return 0
+
+    return exit_status("train_classifier", run, options.checkpoint)
 
 
 if __name__ == "__main__":

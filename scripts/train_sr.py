@@ -11,10 +11,11 @@ from pathlib import Path
 
 import torch
 from tqdm import tqdm
+from training.command import exit_status, positive
 
 import lmdbloader
 from lmdbloader.checkpoints import load_checkpoint, save_checkpoint
-from lmdbloader.errors import LmdbloaderError, OptionError
+from lmdbloader.errors import OptionError
 from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, pair_scale, score
 from lmdbloader.superres.models import MODEL_NAMES, build_model
 from lmdbloader.superres.training import StepTimer, cosine_rate, train_epoch
@@ -68,14 +69,6 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         if getattr(options, name) and options.checkpoint is None:
             parser.error(f"--{name.replace('_', '-')} needs a file: name it with --checkpoint FILE")
     return options
-
-
-def positive(text: str) -> int:
-    """Parse a whole number above 0, for argparse."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
-    return number
 
 
 def choose_device(name: str) -> torch.device:
@@ -193,16 +186,7 @@ def epoch_line(epoch: int, num_epochs: int, loss: float, scores: Evaluation | No
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     options = parse_options(argv)
-    try:
-        train(options)
-    except (LmdbloaderError, OSError) as error:
-        print(f"train_sr: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        hint = "; continue with --resume" if options.checkpoint and options.checkpoint.exists() else ""
-        print(f"\ntrain_sr: stopped{hint}.", file=sys.stderr)
-        return 130
-    return 0
+    return exit_status("train_sr", lambda: train(options), options.checkpoint)
 
 
 if __name__ == "__main__":

@@ -103,6 +103,6 @@ def test_training_reads_the_nodes_own_copies(environment: dict[str, str], photos
 def test_what_training_is_told_exists() -> None:
     """The options in the job script are those of the script that it starts."""
     text = (ROOT / "scripts" / "slurm" / "train.sbatch").read_text("utf-8")
-    script = (ROOT / "scripts" / "train_classifier.py").read_text("utf-8")
+    script = (ROOT / "scripts" / "training" / "classifier_options.py").read_text("utf-8")
     for option in ("--model", "--progressive", "--checkpoint", "--val"):
         assert option in text and f'"{option}"' in script

@@ -14,6 +14,7 @@ import pytest
 import torch
 from demos.class_folders import make_class_folders
 from loading_scripts import interrupt_at_save, load_script
+from training.classifier_options import parse_options
 
 import lmdbloader
 from lmdbloader.checkpoints import load_checkpoint, save_checkpoint
@@ -112,10 +113,10 @@ def test_thumbnails_train_at_their_own_size(thumbnails: Path, capsys: pytest.Cap
 
 
 def test_presets_are_defaults_that_options_override() -> None:
-    options = train_classifier.parse_options(["db", "--preset", "cifar", "--epochs", "3", "--label-smoothing", "0"])
+    options = parse_options(["db", "--preset", "cifar", "--epochs", "3", "--label-smoothing", "0"], None)
     assert (options.size, options.batch_size, options.schedule) == (32, 512, "triangle")
     assert (options.epochs, options.label_smoothing, options.lr) == (3, 0.0, 0.25)
-    assert train_classifier.parse_options(["db"]).size == 224
+    assert parse_options(["db"], None).size == 224
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_does_not(photographs: Path, tmp_path: Path) -> None:

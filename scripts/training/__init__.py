@@ -1,0 +1,1 @@
+"""What the training scripts share, and the parts of them that are no training."""

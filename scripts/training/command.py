@@ -1,0 +1,55 @@
+"""The training commands' numbers, and how they end."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from lmdbloader.errors import LmdbloaderError
+
+
+def positive(text: str) -> int:
+    """Parse a whole number above 0, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {number}")
+    return number
+
+
+def share(text: str) -> float:
+    """Parse a finite number of at least 0, for argparse."""
+    number = float(text)
+    if not (math.isfinite(number) and number >= 0):
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, not {text}")
+    return number
+
+
+def rate(text: str) -> float:
+    """Parse a finite number above 0, for argparse."""
+    number = share(text)
+    if number == 0:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return number
+
+
+def exit_status(name: str, train: Callable[[], None], checkpoint: Path | None) -> int:
+    """Train; return the status that the command exits with: 0 done, 1 refused or failed, 130 interrupted.
+
+    Args:
+        name: Of the command, before its messages.
+        train: Does everything.
+        checkpoint: With which an interrupted run can be continued, if it is there.
+    """
+    try:
+        train()
+    except (LmdbloaderError, OSError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        hint = "; continue with --resume" if checkpoint and checkpoint.exists() else ""
+        print(f"\n{name}: stopped{hint}.", file=sys.stderr)
+        return 130
+    return 0
