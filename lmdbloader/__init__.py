@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from lmdbloader.staging import stage as stage
     from lmdbloader.store import repair as repair
     from lmdbloader.store import verify as verify
+    from lmdbloader.tuning import Tuning as Tuning
+    from lmdbloader.tuning import tune as tune
 
 # Names load their module when first used: `import lmdbloader` costs no torch, pyarrow or numba.
 _HOMES = {
@@ -49,6 +51,7 @@ _HOMES = {
     "QuasiRandom": "lmdbloader.sampling",
     "Report": "lmdbloader.conversion",
     "Split": "lmdbloader.conversion",
+    "Tuning": "lmdbloader.tuning",
     "convert": "lmdbloader.conversion",
     "dataloader": "lmdbloader.loading",
     "estimate": "lmdbloader.conversion",
@@ -56,6 +59,7 @@ _HOMES = {
     "plan": "lmdbloader.planning",
     "repair": "lmdbloader.store",
     "stage": "lmdbloader.staging",
+    "tune": "lmdbloader.tuning",
     "verify": "lmdbloader.store",
     "write": "lmdbloader.conversion",
 }

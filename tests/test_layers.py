@@ -49,6 +49,7 @@ LAYERS = (
     "loading",
     "loader",
     "profiling",
+    "tuning",
     "conversion",
     "staging",
     "checkpoints",

@@ -158,7 +158,7 @@ class Loader:
             self.batch_size,
             seed=self.seed,
             channels_last=self._channels_last,
-            keep=(self.num_threads + self.prefetch + 2) * self._batches_at_once,
+            keep=(self.num_threads + self.prefetch + 2) * self.batches_at_once,
             pinned=self._device is not None or torch.cuda.is_available(),
             verify=self._verify,
             stopwatch=self._stopwatch,
@@ -196,7 +196,8 @@ class Loader:
             self._use_size(self._schedule.size_at(epoch, full_size(self._transforms)))
 
     @property
-    def _batches_at_once(self) -> int:
+    def batches_at_once(self) -> int:
+        """How many batches a thread reads in one go: as many as make 64 samples, or one."""
         return -(-_SAMPLES_AT_ONCE // self.batch_size)
 
     def __len__(self) -> int:
@@ -296,7 +297,7 @@ class Loader:
             order,
             starts[:limit],
             stops[:limit],
-            self._batches_at_once,
+            self.batches_at_once,
             skips=self._skips,
             may_lack=self.world_size == 1,
         )
@@ -311,7 +312,7 @@ class Loader:
             raise OptionError(f"benchmark: {self.dataset!r} gives this loader no batch")
         epoch = self._epoch
         self._begin(epoch)
-        for _ in deliver(self._run(Place(epoch, 0), self._batches_at_once), self._threads, 1):
+        for _ in deliver(self._run(Place(epoch, 0), self.batches_at_once), self._threads, 1):
             pass  # compiles, starts the threads
         return measure(lambda epoch: (batch for batch, _ in self._items(Place(epoch, 0))), epoch, seconds)
 

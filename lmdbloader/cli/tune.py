@@ -1,0 +1,105 @@
+"""`lmdbloader tune`: the threads or workers with which a dataset reads best on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+_DESCRIPTION = """\
+Measure how fast a dataset reads on this machine: with 1, 2, ... threads of the
+Loader, and with 0, 1, 2, ... workers of torch's DataLoader, through pinned and
+paged memory where there is an accelerator to copy to.
+
+The settings take short turns again and again, so that other programs slow all
+of them down alike. What surely is not near the best is dropped; it ends when
+the answer is clear, or after --seconds. The cheapest setting within 4 % of the
+best is chosen, and remembered in the user's cache folder: num_threads="auto"
+and lmdbloader.dataloader use it from then on, for this dataset, batch size and
+size of images on this machine.
+
+With --step-seconds, what one training step takes, it says PASS or FAIL: of the
+batches, 99 % must be ready within the step (a wait of up to 5 % of it counts as
+ready), tried with a consumer that takes so long for each batch.
+"""
+
+_EPILOG = """\
+Run it on a machine that does what it does during training, and nothing else.
+
+Exit status: 0 done, 1 FAIL (or the dataset cannot be read), 2 wrong usage.
+
+examples:
+  lmdbloader tune train.lmdb --batch-size 32
+  lmdbloader tune train.lmdb --batch-size 128 --crop 224 --step-seconds 0.087
+  lmdbloader tune train.lmdb --forget
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "tune",
+        help="find the threads or workers that read it fastest here",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
+    parser.add_argument(
+        "--batch-size", type=int, metavar="N", help="samples in a batch; needed unless --forget is given"
+    )
+    parser.add_argument("--step-seconds", type=float, metavar="T", help="what a training step takes: say PASS or FAIL")
+    parser.add_argument(
+        "--crop",
+        type=int,
+        metavar="S",
+        help="read windows of S x S pixels: random crops, or random resized crops where single images are JPEG files "
+        "or smaller than that (default: images as they are stored, which then must have one size)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=40.0, metavar="S", help="measure for so long at most (default: 40)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
+    parser.add_argument(
+        "--forget", action="store_true", help="forget what was measured of this dataset, and measure nothing"
+    )
+    parser.set_defaults(run=_run, parser=parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.forget:
+        return _forget(options)
+    if options.batch_size is None:
+        options.parser.error("the following arguments are required: --batch-size")
+    from tqdm import tqdm
+
+    from lmdbloader.tuning import tune
+
+    with tqdm(
+        total=round(options.seconds, 1),
+        desc="measuring",
+        bar_format="{desc} {bar} {n:.0f} of at most {total:.0f} s",
+        disable=not sys.stderr.isatty(),
+        leave=False,
+    ) as bar:
+        found = tune(
+            options.dataset,
+            options.batch_size,
+            step_seconds=options.step_seconds,
+            crop=options.crop,
+            seconds=options.seconds,
+            progress=bar.update,
+        )
+    print(json.dumps(found.as_json(), indent=2, allow_nan=False) if options.json else found)
+    return 1 if found.verdict is not None and not found.verdict.passed else 0
+
+
+def _forget(options: argparse.Namespace) -> int:
+    from lmdbloader.settings import forget
+    from lmdbloader.store import read_manifest
+
+    number = forget(read_manifest(options.dataset).content_digest)
+    entries = f"{number:,} {'entry' if number == 1 else 'entries'}"
+    print(json.dumps({"forgotten": number}) if options.json else f"{options.dataset}: {entries} forgotten")
+    return 0
