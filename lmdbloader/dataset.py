@@ -254,8 +254,12 @@ class LMDBDataset(Dataset[Any]):
     def select(self, indices: Any) -> Self:
         """Return a view with the samples of a slice, a list of numbers, or a mask of one bool a sample.
 
+        Args:
+            indices: Which, counted in this view; negative ones from its end.
+
         Raises:
             IndexError: A number beyond either end.
+            OptionError: A mask of another length.
         """
         everything = np.arange(len(self), dtype=np.int64)
         if isinstance(indices, slice):
@@ -273,6 +277,9 @@ class LMDBDataset(Dataset[Any]):
 
     def where(self, condition: pc.Expression) -> Self:
         """Return a view with the samples whose row of `table` fulfils an Arrow expression; no pixel is read.
+
+        Args:
+            condition: Such as pyarrow.compute.field("label") == 3.
 
         Raises:
             OptionError: The expression does not fit the table, for example names a column that it does not have.

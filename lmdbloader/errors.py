@@ -28,7 +28,8 @@ class FormatError(LmdbloaderError, ValueError):
 class CorruptError(LmdbloaderError, OSError):
     """Stored bytes are not the bytes that were written: a checksum, a size or an offset does not hold.
 
-    Attributes:
+    Args:
+        message: What was found, what was expected, where, and what to do.
         sample: Row of the index whose payload is damaged, None where it is not one sample that is.
         field: Name of the payload's field.
         source: Relative path of the file that the sample was made from, where the dataset has sources.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import griffe
+
+_FLAG = re.compile(r"\s*# doctest: \+\w+(?=$)")
 
 
 class Doctests(griffe.Extension):
@@ -19,7 +22,7 @@ class Doctests(griffe.Extension):
 def fenced(docstring: str) -> str:
     """Return a docstring with a fence around each of its doctests, which end at an empty line.
 
-    >>> print(fenced("Add.\\n\\n>>> 1 + 1\\n2\\n\\nThat is all."))
+    >>> print(fenced("Add.\\n\\n>>> 1 + 1  # doctest: +SKIP\\n2\\n\\nThat is all."))
     Add.
     <BLANKLINE>
     ~~~pycon
@@ -34,6 +37,6 @@ def fenced(docstring: str) -> str:
     for line in docstring.splitlines():
         begins = line.startswith(">>> ") and not inside
         ends = inside and not line.strip()
-        lines += ["~~~pycon"] * begins + ["~~~"] * ends + [line]
+        lines += ["~~~pycon"] * begins + ["~~~"] * ends + [_FLAG.sub("", line)]
         inside = begins or (inside and not ends)
     return "\n".join(lines + ["~~~"] * inside)

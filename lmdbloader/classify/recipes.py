@@ -115,3 +115,4 @@ RECIPES: dict[str, Recipe] = {
         std=(0.229, 0.224, 0.225),
     ),
 }
+"""The presets of `scripts/train_classifier.py` by name."""

@@ -100,7 +100,7 @@ def estimate(
     min_pair_psnr: float = 20.0,
     workers: int | None = None,
 ) -> Estimate:
-    """Predict the size and the time of a conversion from a sample of its inputs.
+    """Return the predicted size and time of a conversion, from a sample of its inputs.
 
     The sample is drawn at random among inputs of each size and really converted; totals are estimated from the sizes
     of all files. Nothing is left on the disk.

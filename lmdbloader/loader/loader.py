@@ -303,7 +303,7 @@ class Loader:
         )
 
     def benchmark(self, seconds: float = 5.0) -> Throughput:
-        """Read batches for some seconds and say how fast; the epoch that the next iteration has stays.
+        """Return how fast batches come, read for some `seconds`; the epoch that the next iteration has stays.
 
         Raises:
             OptionError: There is no batch to read.

@@ -70,7 +70,7 @@ def spread(length: int, count: int, seed: int | None = None) -> list[int]:
 
 
 def contact_sheet(reader: Reader, rows: Sequence[int], *, columns: int | None = None) -> Sheet:
-    """Draw samples in a grid, their numbers, sources and labels under them.
+    """Return samples drawn in a grid, their numbers, sources and labels under them.
 
     The image fields of a sample stand side by side at the size of the largest, so that lr beside hr shows what is lost:
     smaller ones are enlarged with nearest neighbour. Images with many pixels are reduced, those with few enlarged by a

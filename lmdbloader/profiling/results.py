@@ -104,7 +104,11 @@ class Profile:
         return self.num_samples / self.seconds if self.seconds else 0.0
 
     def compare(self, before: Profile) -> Comparison:
-        """Return whether an earlier profile's prediction held, now that its advice was followed."""
+        """Return whether an earlier profile's prediction held, now that its advice was followed.
+
+        Args:
+            before: The profile that gave the advice.
+        """
         old, predicted, new = before.step_seconds, before.advice.step_seconds, self.step_seconds
         gain = old - new
         wanted = before.advice.gain_seconds
@@ -130,6 +134,9 @@ class Profile:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Profile:
         """Return the profile that `as_json` was called of.
+
+        Args:
+            values: What it returned.
 
         Raises:
             OptionError: It is something else, or of another version.

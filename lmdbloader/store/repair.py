@@ -64,6 +64,9 @@ def repair(
         progress: Called with the number of samples checked since the last call.
         log: Called with lines of text for people: everything that is wrong, and what was done.
 
+    Returns:
+        What was mended, and the samples that had to be left out.
+
     Raises:
         FileNotFoundError: There is nothing at `path`.
         FormatError: It is not a finished dataset of this format version.

@@ -79,6 +79,9 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
         path: Of the dataset.
         progress: Called with the number of samples checked since the last call.
 
+    Returns:
+        Everything that is wrong, and what can be mended; nothing is changed.
+
     Raises:
         FileNotFoundError: There is nothing at `path`.
         FormatError: It is not a finished dataset of this format version.

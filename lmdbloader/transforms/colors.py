@@ -15,7 +15,9 @@ class ColorJitter(Geometry):
     """Change brightness, contrast and saturation by random factors, in random order, as torchvision does.
 
     Attributes:
-        brightness, contrast, saturation: A number x for factors from max(0, 1 - x) to 1 + x, or (least, most).
+        brightness: A number x for factors from max(0, 1 - x) to 1 + x, or (least, most).
+        contrast: The same.
+        saturation: The same.
         p: Probability that a sample is changed.
     """
 

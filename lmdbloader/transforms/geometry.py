@@ -12,6 +12,11 @@ from lmdbloader.transforms.base import Fill, Geometry, Interpolation, Size
 class RandomCrop(Geometry):
     """Cut a window at a random place, from the image with `padding` pixels of `fill` around it.
 
+    Attributes:
+        size: Of the window, as an int or (height, width).
+        padding: Pixels around the image, on each side.
+        fill: What they are filled with: a number, or one for each channel, in the units of the stored pixels.
+
     >>> RandomCrop(96).size_numbers
     (96, 96)
     """
@@ -26,7 +31,11 @@ class RandomCrop(Geometry):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CenterCrop(Geometry):
-    """Cut the window in the middle."""
+    """Cut the window in the middle.
+
+    Attributes:
+        size: Of the window, as an int or (height, width).
+    """
 
     size: Size
 
@@ -40,7 +49,7 @@ class RandomResizedCrop(Geometry):
     The window is drawn as torchvision's RandomResizedCrop draws it; the resize is antialiased.
 
     Attributes:
-        size: Of the result.
+        size: Of the result, as an int or (height, width).
         scale: Least and most share of the area.
         ratio: Least and most width over height.
         interpolation: "bilinear" or "bicubic".
@@ -61,7 +70,12 @@ class RandomResizedCrop(Geometry):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Resize(Geometry):
-    """Resize with antialiasing: to (height, width), or so that the shorter side is an int and the ratio stays."""
+    """Resize with antialiasing.
+
+    Attributes:
+        size: (height, width), or an int: then the shorter side gets it, and the ratio of the sides stays.
+        interpolation: "bilinear" or "bicubic", as Pillow defines them.
+    """
 
     size: Size
     interpolation: Interpolation = "bilinear"

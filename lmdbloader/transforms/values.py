@@ -14,6 +14,8 @@ from lmdbloader.errors import OptionError
 from lmdbloader.transforms.base import Transform
 
 DTYPES = (torch.uint8, torch.uint16, torch.float16, torch.bfloat16, torch.float32)
+"""The types that pixels can have in a batch."""
+
 _NUMPYS = {np.dtype(str(dtype).removeprefix("torch.")): dtype for dtype in DTYPES if dtype != torch.bfloat16}
 
 
@@ -40,7 +42,13 @@ class ToDtype(Transform):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Normalize(Transform):
-    """Subtract a mean and divide by a standard deviation, one for each channel or one for all; after ToDtype."""
+    """Subtract a mean and divide by a standard deviation; after ToDtype.
+
+    Attributes:
+        mean: One for each of three channels or one for all, in the units of the converted pixels: 0 to 1 where ToDtype
+            has scale=True.
+        std: The same; not 0.
+    """
 
     mean: Sequence[float] | float
     std: Sequence[float] | float

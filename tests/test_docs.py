@@ -1,0 +1,337 @@
+"""The documentation site: every public name is in its reference and explained, links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from browser import Browser
+
+import lmdbloader
+from lmdbloader import transforms
+from lmdbloader.cli import make_parser
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
+UNEXPLAINED = {"__version__", "transforms"}  # a text, and a module that has a page of its own
+
+
+def names_in_documents() -> Iterator[str]:
+    """Yield the names that documents import from modules of ours, such as lmdbloader.errors.CorruptError."""
+    for document in (ROOT / "README.md", *DOCS.rglob("*.md")):
+        text = document.read_text("utf-8")
+        for module, names in re.findall(r"^[ \t]*from (lmdbloader(?:\.\w+)*) import ([^#(\n]+)", text, re.MULTILINE):
+            yield from (f"{module}.{name.partition(' as ')[0].strip()}" for name in names.split(","))
+
+
+def public_names() -> list[str]:
+    """Return every name that is promised: of the root, of the transforms, and what documents import."""
+    found = {f"lmdbloader.{name}" for name in lmdbloader.__all__ if name not in UNEXPLAINED}
+    found |= {f"lmdbloader.transforms.{name}" for name in transforms.__all__}
+    return sorted(found | {name for name in names_in_documents() if name != "lmdbloader.transforms"})
+
+
+def sections() -> dict[str, str]:
+    """Return the names that have a section in the reference, and the page of each."""
+    found = {}
+    for page in sorted(REFERENCE.glob("*.md")):
+        for directive, anchor in re.findall(
+            r"^(?:::: (\S+)|\[\]\(\)\{#(\S+)\})$", page.read_text("utf-8"), re.MULTILINE
+        ):
+            found[directive or anchor] = page.name
+    return found
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_every_public_name_has_a_section_in_the_reference(name: str) -> None:
+    found = sections()
+    pages = ", ".join(sorted(set(found.values())))
+    assert name in found, f"add the line `::: {name}` to a page of docs/reference/ ({pages}), or a page to mkdocs.yml"
+
+
+# What docstrings say
+
+
+@pytest.fixture(scope="module")
+def package() -> Any:
+    """Return the package as griffe reads it, which is what makes the reference."""
+    griffe = pytest.importorskip("griffe", reason="mkdocstrings (the extra `docs`) is not installed")
+    return griffe.load("lmdbloader", search_paths=[str(ROOT)], docstring_parser="google")
+
+
+def explained(found: Any, name: str) -> Any:
+    """Return what a public name stands for; where a function hides a module of its name, the function."""
+    member = found[name.removeprefix("lmdbloader.")]
+    member = member.final_target if member.is_alias else member
+    return member[member.name] if member.is_module else member
+
+
+def unexplained(obj: Any) -> Iterator[str]:
+    """Yield what the docstrings of a function, or of a class and its public methods, leave out."""
+    if obj.is_class:
+        yield from unexplained_class(obj)
+    elif obj.is_function:
+        yield from unexplained_function(obj, obj.docstring.value if obj.docstring else "")
+    elif not obj.docstring:
+        yield f"{obj.path}: no docstring; put a string below the value"
+
+
+def unexplained_class(obj: Any) -> Iterator[str]:
+    """Yield what is left out of a class: its parameters may be explained by a base, as may a method of that name."""
+    line = [obj, *(base for base in obj.mro() if base.path.startswith("lmdbloader"))]
+    about = "\n".join(part.docstring.value for part in line if part.docstring)
+    if not obj.docstring:
+        yield f"{obj.path}: no docstring"
+    init = obj.members.get("__init__")
+    if init is not None and not init.is_alias:
+        yield from unexplained_function(init, about + (init.docstring.value if init.docstring else ""))
+    for name, member in obj.members.items():
+        if name.startswith("_") or member.is_alias or not (member.is_function or "property" in member.labels):
+            continue
+        of_bases = [base.members[name] for base in line[1:] if name in base.members]
+        said = [found.docstring.value for found in (member, *of_bases) if found.docstring]
+        if member.is_function:
+            yield from unexplained_function(member, "\n".join(said))
+        elif not said:
+            yield f"{member.path}: no docstring"
+
+
+def unexplained_function(function: Any, text: str) -> Iterator[str]:
+    """Yield the parameters, the errors and the result that a docstring does not tell of."""
+    if not text:
+        yield f"{function.path}: no docstring"
+        return
+    for parameter in function.parameters:
+        name = parameter.name
+        if name not in ("self", "cls") and not re.search(rf"\b{re.escape(name)}\b", text):
+            yield f"{function.path}: `{name}` is in none of its Args: (or Attributes:), nor in its sentence"
+    for name in sorted(raised_by(function)):
+        if name not in text:
+            yield f"{function.path}: raises {name}, which is not in its Raises:"
+    returns = str(function.returns or "None")
+    silent = not re.match(r"(Return|Yield|Iterate)", text) and not re.search(r"^(Returns|Yields):", text, re.MULTILINE)
+    if returns not in ("None", "NoReturn") and function.name != "__init__" and silent:
+        yield f"{function.path}: returns {returns}; begin with `Return ...`, or add a section Returns:"
+
+
+def raised_by(function: Any) -> set[str]:
+    """Return the names of the errors that leave a function's own lines."""
+    tree = ast.parse(function.source)
+    caught = {
+        id(raised)
+        for attempt in ast.walk(tree)
+        if isinstance(attempt, ast.Try)
+        for line in attempt.body
+        for raised in ast.walk(line)
+        if any(name_of(raised) in ast.unparse(handler.type or attempt) for handler in attempt.handlers)
+    }
+    return {name_of(node) for node in ast.walk(tree) if id(node) not in caught} - {"", "NotImplementedError"}
+
+
+def name_of(node: ast.AST) -> str:
+    """Return the class that a `raise Error(...)` names; an empty text for whatever else."""
+    called = node.exc.func if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) else None
+    return called.id if isinstance(called, ast.Name) and called.id[0].isupper() else ""
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_every_public_name_explains_itself(name: str, package: Any) -> None:
+    assert list(unexplained(explained(package, name))) == []
+
+
+SILENT = '''
+"""A module."""
+class Held:
+    """Held."""
+    def __init__(self, size: int) -> None:
+        """Make it."""
+    def read(self, at: int) -> bytes:
+        """Return what is there.
+
+        Args:
+            at: Where.
+        """
+        raise ValueError("at")
+def length(path: str) -> int:
+    """Measure `path`."""
+def clear(*, path: str, again: bool = False) -> None:
+    """Clear.
+
+    Args:
+        path: Which.
+    """
+def stop() -> None: ...
+'''
+
+
+def test_what_a_docstring_leaves_out_is_found() -> None:
+    griffe = pytest.importorskip("griffe", reason="mkdocstrings (the extra `docs`) is not installed")
+    with griffe.temporary_visited_module(SILENT, module_name="silent", docstring_parser="google") as module:
+        found = [line for name in ("Held", "length", "clear", "stop") for line in unexplained(module[name])]
+    assert [line.partition(",")[0] for line in found] == [
+        "silent.Held.__init__: `size` is in none of its Args: (or Attributes:)",
+        "silent.Held.read: raises ValueError",
+        "silent.length: returns int; begin with `Return ...`",
+        "silent.clear: `again` is in none of its Args: (or Attributes:)",
+        "silent.stop: no docstring",
+    ]
+
+
+# The site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the built site; a warning is an error, as in `make docs`."""
+    for package in ("mkdocs", "material", "mkdocstrings"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed (pip install 'lmdbloader[docs]'): the site is not built")
+    folder = tmp_path_factory.mktemp("site")
+    child = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert child.returncode == 0, child.stdout + child.stderr
+    return folder
+
+
+class Elements(HTMLParser):
+    """What a page links to, what it loads, and the places in it that can be linked to."""
+
+    LOADS = ("script", "img", "iframe", "source", "video", "audio", "embed", "object")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.places: set[str] = set()
+        self.without_text: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element."""
+        values = {name: value or "" for name, value in attrs}
+        self.places |= {values[name] for name in ("id", "name") if name in values}
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        elif tag == "link" and "canonical" not in values.get("rel", ""):
+            self.loads.append(values.get("href", ""))
+        elif tag in self.LOADS:
+            self.loads += [values[name] for name in ("src", "data", "poster") if name in values]
+        if tag == "img" and not values.get("alt"):
+            self.without_text.append(values.get("src", "?"))
+
+
+def leads_nowhere(page: Path, links: list[str], places: dict[Path, set[str]]) -> Iterator[str]:
+    """Yield the links of a page whose file, or whose place in that file, is not there."""
+    for link in links:
+        address = urlsplit(link)
+        if address.scheme or address.netloc:
+            continue
+        file = (page.parent / unquote(address.path)).resolve() if address.path else page
+        if not file.exists() or (address.fragment and unquote(address.fragment) not in places.get(file, set())):
+            yield f"{page.name}: {link}"
+
+
+def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
+    pages = {
+        path.resolve(): Elements(path.read_text("utf-8")) for path in site.rglob("*.html") if path.name != "404.html"
+    }
+    assert len(pages) > 10
+    places = {path: elements.places for path, elements in pages.items()}
+    assert [bad for path, elements in pages.items() for bad in leads_nowhere(path, elements.links, places)] == []
+
+
+def test_the_site_asks_no_other_host_for_anything(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        loaded = Elements(path.read_text("utf-8")).loads
+        assert loaded
+        assert [address for address in loaded if urlsplit(address).netloc] == [], path.name
+    for path in site.rglob("*.css"):
+        found = re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)]*", path.read_text("utf-8"))
+        assert found == [], path.name
+
+
+def test_every_picture_has_a_text_for_those_who_do_not_see_it(site: Path) -> None:
+    pages = {path.name: Elements(path.read_text("utf-8")).without_text for path in site.rglob("*.html")}
+    assert {name: found for name, found in pages.items() if found} == {}
+
+
+def test_only_functions_classes_and_values_have_sections(site: Path) -> None:
+    for page in (site / "reference").glob("*.html"):
+        assert not re.findall(
+            r'id="(\S+)" class="doc doc-heading">\s*<code class="doc-symbol[^"]*-module', page.read_text("utf-8")
+        )
+
+
+def test_the_command_line_has_a_section_for_every_command(site: Path) -> None:
+    places = Elements((site / "reference" / "cli.html").read_text("utf-8")).places
+    commands = make_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
+    assert set(commands or ()) <= places
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_pages_open_from_disk_in_a_browser(site: Path, browser: Browser, dark: bool) -> None:
+    for name in ("index.html", "quickstart.html", "reference/loaders.html"):
+        for width in (1280, 400):
+            page = browser.open(site / name, width=width, dark=dark)
+            assert page.errors == []
+            assert [address for address in page.requests if urlsplit(address).scheme not in ("file", "data")] == []
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} is wider than its window"
+            page.close()
+
+
+def test_the_search_works_from_disk(site: Path, browser: Browser) -> None:
+    page = browser.open(site / "reference" / "loaders.html")
+    page.evaluate(
+        """new Promise(done => {
+            const field = document.querySelector("[data-md-component=search-query]");
+            const look = () => {
+                field.value = "quasi_random";
+                field.dispatchEvent(new Event("keyup", { bubbles: true }));
+                document.querySelector(".md-search-result__link[href*='load.html']") ? done(0) : setTimeout(look, 50);
+            };
+            field.focus();
+            look();
+        })"""
+    )
+    assert page.errors == []
+    page.close()
+
+
+# Documents outside of the site
+
+
+def markdown_places(text: str) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_every_link_of_a_document_leads_somewhere(name: str) -> None:
+    document = ROOT / name
+    links = re.findall(r"\]\(([^)\s]+)\)", document.read_text("utf-8"))
+    places = {path.resolve(): markdown_places(path.read_text("utf-8")) for path in (document, *DOCS.rglob("*.md"))}
+    assert list(leads_nowhere(document, links, places)) == []
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "there.html").touch()
+    places = {tmp_path / "there.html": {"here"}}
+    links = ["there.html#here", "https://elsewhere/", "there.html", "there.html#no", "gone.html"]
+    assert list(leads_nowhere(tmp_path / "page.html", links, places)) == [
+        "page.html: there.html#no",
+        "page.html: gone.html",
+    ]
