@@ -9,6 +9,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from lmdbloader import transforms as transforms
+    from lmdbloader.checkup import Checkup as Checkup
+    from lmdbloader.checkup import doctor as doctor
     from lmdbloader.conversion import Estimate as Estimate
     from lmdbloader.conversion import Report as Report
     from lmdbloader.conversion import Split as Split
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 # Names load their module when first used: `import lmdbloader` costs no torch, pyarrow or numba.
 _HOMES = {
     **dict.fromkeys(("Array", "Bytes", "Float", "Image", "Int", "Json", "Text"), "lmdbloader.format"),
+    **dict.fromkeys(("Checkup", "doctor"), "lmdbloader.checkup"),
     "Estimate": "lmdbloader.conversion",
     "LMDBDataset": "lmdbloader.dataset",
     "Loader": "lmdbloader.loader",

@@ -18,7 +18,7 @@ from lmdbloader.errors import CorruptError, ImageError, OptionError
 
 ROOT = Path(__file__).resolve().parent.parent
 Capture = pytest.CaptureFixture[str]
-COMMANDS = ("plan", "estimate", "convert", "stage", "info", "verify", "preview", "extract", "tune")
+COMMANDS = ("plan", "estimate", "convert", "stage", "info", "verify", "preview", "extract", "tune", "doctor")
 
 
 @pytest.fixture(autouse=True)

@@ -50,6 +50,7 @@ LAYERS = (
     "loader",
     "profiling",
     "tuning",
+    "checkup",
     "conversion",
     "staging",
     "checkpoints",

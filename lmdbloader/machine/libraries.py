@@ -24,6 +24,7 @@ class Libraries:
         torch: Version of torch.
         torch_cuda: Version of CUDA (or "ROCm ...") that torch was built for; None for a build without accelerator.
         sees_accelerator: Whether torch finds a GPU that it can use.
+        visible_devices: CUDA_VISIBLE_DEVICES, which hides GPUs from torch; None where it is not set.
     """
 
     pillow: Literal["Pillow", "pillow-simd"]
@@ -33,6 +34,7 @@ class Libraries:
     torch: str
     torch_cuda: str | None
     sees_accelerator: bool
+    visible_devices: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ def describe_libraries() -> Libraries:
         torch.__version__,
         f"ROCm {hip}" if hip else torch.version.cuda,
         torch.cuda.is_available(),
+        os.environ.get("CUDA_VISIBLE_DEVICES"),
     )
 
 

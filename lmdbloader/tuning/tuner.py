@@ -84,7 +84,7 @@ def tune(
         raise OptionError(
             f"tune({ds!r}, {batch_size}): it has {length} samples, less than one batch. Take smaller ones."
         )
-    everything = [*([] if crop is None else [_crop_of(ds, crop)]), *transforms]
+    everything = [*([] if crop is None else [crop_of(ds, crop)]), *transforms]
     compiled, functions = compiled_and_functions(everything)
     if compiled and not isinstance(ds, LMDBDataset):
         raise OptionError(f"tune({type(ds).__name__}, transforms={compiled}): only an LMDBDataset has transforms")
@@ -116,12 +116,14 @@ def _check(batch_size: int, step_seconds: float | None, crop: int | None, second
             raise OptionError(f"tune: {name}={value}: expected seconds, more than 0")
 
 
-def _crop_of(dataset: Any, crop: int) -> Transform:
-    """Return the transform that people use to have windows of a size from such images."""
+def crop_of(dataset: Any, crop: int) -> Transform:
+    """Return the transform that people use to have windows of a size from such images.
+
+    Raises:
+        OptionError: It is no LMDBDataset.
+    """
     if not isinstance(dataset, LMDBDataset):
-        raise OptionError(
-            f"tune({type(dataset).__name__}, crop={crop}): only an LMDBDataset is cropped. Leave crop out."
-        )
+        raise OptionError(f"{type(dataset).__name__}, crop={crop}: only an LMDBDataset is cropped. Leave crop out.")
     images = [name for name, f in dataset.fields.items() if f.kind == "image"]
     if len(images) != 1:  # pairs are cut in step
         return RandomCrop(crop)

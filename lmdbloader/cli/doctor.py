@@ -1,0 +1,59 @@
+"""`lmdbloader doctor`: what makes loading slow on this machine, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+_DESCRIPTION = """\
+Look at this machine, and at a dataset on it, for what makes loading slow or
+end in errors: cores and their limits, threads, memory, /dev/shm, libraries,
+the GPU; the file system of the dataset, and whether it fits in memory and is
+there already. Each fact has a verdict, and a remedy where one is wanted.
+
+With --batch-size and --step-seconds the dataset is read for some seconds by a
+Loader whose steps take that long, and what holds it up is named, with the
+change that would help most.
+"""
+
+_EPILOG = """\
+Exit status: 0 no problem found (notes are none), 1 a problem found, or no such
+dataset, 2 wrong usage.
+
+examples:
+  lmdbloader doctor
+  lmdbloader doctor train.lmdb
+  lmdbloader doctor train.lmdb --batch-size 64 --step-seconds 0.05 --crop 224
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "doctor",
+        help="find what makes loading slow here, and what helps",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("dataset", nargs="?", metavar="DB", help="the dataset's folder")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="samples in a batch; reads the dataset")
+    parser.add_argument("--step-seconds", type=float, metavar="T", help="time of a training step without loading")
+    parser.add_argument("--crop", type=int, metavar="PIXELS", help="read windows of this side, as in training")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
+    parser.set_defaults(run=_run, parser=parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from lmdbloader.checkup import doctor
+
+    if (options.batch_size is None) != (options.step_seconds is None):
+        options.parser.error("--batch-size and --step-seconds go together")
+    if options.batch_size is None and options.crop is not None:
+        options.parser.error("--crop needs --batch-size and --step-seconds")
+    if options.dataset is None and options.batch_size is not None:
+        options.parser.error("expected DB, which --batch-size and --step-seconds are about")
+    found = doctor(options.dataset, batch_size=options.batch_size, step_seconds=options.step_seconds, crop=options.crop)
+    print(json.dumps(found.as_json(), indent=2) if options.json else found)
+    return 0 if found.is_healthy else 1
