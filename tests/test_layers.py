@@ -58,6 +58,7 @@ LAYERS = (
     "classify",
     "extraction",
     "study",
+    "reporting",
     "cli",
     "__main__",
 )

@@ -6,8 +6,10 @@ import ast
 import configparser
 import importlib
 import re
+import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,7 +74,7 @@ def test_the_console_command_is_a_function_that_knows_the_version(metadata: conf
     assert lmdbloader.__version__ in child.stdout
 
 
-@pytest.mark.parametrize("extra", [None, "demo", "test", "dev", "bench", "remote", "docs"])
+@pytest.mark.parametrize("extra", [None, "demo", "test", "dev", "bench", "remote", "report", "docs"])
 def test_every_requirement_is_pinned(metadata: configparser.ConfigParser, extra: str | None) -> None:
     text = metadata["options.extras_require"][extra] if extra else metadata["options"]["install_requires"]
     required = {re.split(r"[\[<>=!~ ]", line, maxsplit=1)[0].lower() for line in text.split("\n") if line}
@@ -80,6 +82,21 @@ def test_every_requirement_is_pinned(metadata: configparser.ConfigParser, extra:
     pinned = {line.split("==")[0] for line in lines if "==" in line}
     assert required
     assert required <= pinned
+
+
+def test_a_wheel_holds_every_module_and_what_modules_read(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", reason="a wheel is built with setuptools")
+    shutil.copytree(ROOT / "lmdbloader", tmp_path / "lmdbloader", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    files = {path.relative_to(tmp_path).as_posix() for path in (tmp_path / "lmdbloader").rglob("*.*")}
+    code = "from setuptools import build_meta; build_meta.build_wheel('.')"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as file:
+        packed = {name for name in file.namelist() if name.startswith("lmdbloader/")}
+    assert {"lmdbloader/py.typed", "lmdbloader/reporting/report.html.j2"} <= packed
+    assert packed == files
 
 
 def test_pillow_simd_is_in_no_requirement(metadata: configparser.ConfigParser) -> None:

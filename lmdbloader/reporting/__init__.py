@@ -1,0 +1,17 @@
+"""A study as people read it: charts, and a report that is one HTML file."""
+
+from __future__ import annotations
+
+from lmdbloader.errors import OptionError
+
+try:
+    import matplotlib  # noqa: F401
+except ModuleNotFoundError as error:
+    raise OptionError(
+        'a report\'s charts are drawn with matplotlib, which is not installed. Do: pip install "lmdbloader[report]"'
+    ) from error
+
+from lmdbloader.reporting import charts
+from lmdbloader.reporting.page import check_report_path, render, write_charts, write_report
+
+__all__ = ["charts", "check_report_path", "render", "write_charts", "write_report"]
