@@ -41,7 +41,7 @@ def loader_for(facts: DatasetFacts, batch_size: int, crop: int | None) -> Loader
     try:
         return Loader(dataset, batch_size, transforms=transforms)
     except OptionError as error:
-        if crop is not None or not facts.varies:
+        if crop is not None or not facts.varies or batch_size < 1:
             raise
         hint = "The side of the windows that you train with, crop=N or --crop N, does that."
         raise OptionError(f"{error} {hint}") from error
