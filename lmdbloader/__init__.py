@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from lmdbloader.staging import stage as stage
     from lmdbloader.store import repair as repair
     from lmdbloader.store import verify as verify
+    from lmdbloader.study import Study as Study
+    from lmdbloader.study import bench as bench
     from lmdbloader.tuning import Tuning as Tuning
     from lmdbloader.tuning import tune as tune
 
@@ -54,7 +56,9 @@ _HOMES = {
     "QuasiRandom": "lmdbloader.sampling",
     "Report": "lmdbloader.conversion",
     "Split": "lmdbloader.conversion",
+    "Study": "lmdbloader.study",
     "Tuning": "lmdbloader.tuning",
+    "bench": "lmdbloader.study",
     "convert": "lmdbloader.conversion",
     "dataloader": "lmdbloader.loading",
     "estimate": "lmdbloader.conversion",

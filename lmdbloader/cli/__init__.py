@@ -12,10 +12,10 @@ from types import FrameType
 from typing import NoReturn
 
 from lmdbloader import __version__
-from lmdbloader.cli import convert, doctor, estimate, extract, info, plan, preview, repair, stage, tune, verify
+from lmdbloader.cli import bench, convert, doctor, estimate, extract, info, plan, preview, repair, stage, tune, verify
 from lmdbloader.errors import LmdbloaderError, OptionError
 
-_COMMANDS = (plan, estimate, convert, stage, info, verify, repair, preview, extract, tune, doctor)
+_COMMANDS = (plan, estimate, convert, stage, info, verify, repair, preview, extract, tune, doctor, bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lmdbloader.study.experiment import BATCH_SIZES, CROPS, SECTIONS, bench
 from lmdbloader.study.results import Study
 
-__all__ = ["Study"]
+__all__ = ["BATCH_SIZES", "CROPS", "SECTIONS", "Study", "bench"]

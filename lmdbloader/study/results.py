@@ -17,8 +17,8 @@ Source = Literal["lmdbloader", "dataloader", "folder"]
 SOURCES: tuple[Source, ...] = ("lmdbloader", "dataloader", "folder")
 SOURCE_NAMES: dict[Source, str] = {
     "lmdbloader": "Loader",
-    "dataloader": "DataLoader, LMDB",
-    "folder": "DataLoader, files",
+    "dataloader": "DataLoader (LMDB)",
+    "folder": "DataLoader (files)",
 }
 
 
@@ -316,6 +316,12 @@ class Study:
     oversubscription: tuple[OversubscriptionRow, ...]
     isolation: tuple[IsolationRow, ...]
     notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return the tables, no wider than 100 columns, and at their end what they say."""
+        from lmdbloader.study.text import as_text  # which stands on this module
+
+        return as_text(self)
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it as `json.dumps` takes it."""

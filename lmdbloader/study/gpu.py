@@ -1,0 +1,29 @@
+"""What a GPU does while a model trains on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from lmdbloader.machine.gpu import GpuSampler
+from lmdbloader.study.results import GpuUse
+
+_LOOK_SECONDS = 0.1
+
+
+@contextmanager
+def sampled(device: torch.device) -> Iterator[list[GpuUse]]:
+    """Watch a device; the list holds what was seen afterwards, and is empty where nothing can be asked."""
+    found: list[GpuUse] = []
+    if device.type != "cuda":
+        yield found
+        return
+    # NVML counts all GPUs of the machine, torch those of CUDA_VISIBLE_DEVICES; the UUID is the same for both.
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    with GpuSampler(device.index or 0 if uuid is None else f"GPU-{uuid}", seconds=_LOOK_SECONDS) as sampler:
+        yield found
+    use = sampler.use
+    if use is not None:
+        found.append(GpuUse(use.utilization_percent, use.power_watts, use.memory_mib))

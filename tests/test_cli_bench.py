@@ -1,0 +1,106 @@
+"""`lmdbloader bench`: a table for people or JSON alone, progress beside it, and errors in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from study_example import make_study
+
+import lmdbloader
+from lmdbloader.cli import main
+from lmdbloader.study import Study
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `bench` was asked for; it answers with the example at once."""
+    found: dict[str, Any] = {}
+
+    def bench(dataset: str, **options: Any) -> Study:
+        found.update(options, dataset=dataset)
+        options["progress"]("sweep: begins")
+        return make_study()
+
+    monkeypatch.setattr("lmdbloader.study.bench", bench)
+    return found
+
+
+def test_the_table_goes_to_stdout_and_progress_to_stderr(
+    asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "train.lmdb"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{make_study()}\n"
+    assert err.endswith("s] sweep: begins\n")
+    asked.pop("progress")
+    assert asked == {
+        "dataset": "train.lmdb", "baseline": None, "batch_sizes": (8, 16, 32, 64, 128), "crops": (16, 64),
+        "model": "srcnn915", "only": ("sweep", "threads", "oversubscription", "isolation"), "seconds": 0.25,
+        "repeats": 3, "processes": None, "num_workers": None, "device": None,
+    }  # fmt: skip
+
+
+def test_every_option_is_passed_on(asked: dict[str, Any]) -> None:
+    words = (
+        "bench train.lmdb --baseline auto --only sweep isolation --batch-sizes 4 8 --crops 32 whole --model none "
+        "--seconds 2 --repeats 5 --processes 1 8 --num-workers 0 --device cpu"
+    )
+    assert main(words.split()) == 0
+    asked.pop("progress")
+    assert asked == {
+        "dataset": "train.lmdb", "baseline": "auto", "batch_sizes": [4, 8], "crops": [32, None], "model": None,
+        "only": ["sweep", "isolation"], "seconds": 2.0, "repeats": 5, "processes": [1, 8], "num_workers": 0,
+        "device": "cpu",
+    }  # fmt: skip
+
+
+def test_json_stands_alone_on_stdout(asked: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "train.lmdb", "--json", "-"]) == 0
+    assert Study.from_json(json.loads(capsys.readouterr().out)) == make_study()
+
+
+def test_json_goes_to_a_file_beside_the_table(
+    asked: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["bench", "train.lmdb", "--json", str(tmp_path / "study.json")]) == 0
+    assert "What this says" in capsys.readouterr().out
+    assert Study.from_json(json.loads((tmp_path / "study.json").read_text())) == make_study()
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
+    asked: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["bench", "train.lmdb", "--json", str(tmp_path / "none" / "study.json")]) == 1
+    assert str(tmp_path / "none") in capsys.readouterr().err
+    assert not asked
+
+
+def test_a_measurement_from_end_to_end(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lmdbloader.convert(photos, tmp_path / "db", workers=1)
+    words = ["--only", "threads", "--batch-sizes", "4", "--crops", "16", "--seconds", "0.002", "--repeats", "1"]
+    assert main(["bench", str(tmp_path / "db"), *words, "--json", "-"]) == 0
+    study = Study.from_json(json.loads(capsys.readouterr().out))
+    assert study.dataset.path == str(tmp_path / "db") and study.threads[0].samples_per_s > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "expected"),
+    [
+        (["no such.lmdb"], 1, "no such.lmdb"),
+        (["db", "--only", "tape"], 2, "invalid choice: 'tape'"),
+        (["db", "--crops", "wide"], 2, "argument --crops: invalid"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(
+    words: list[str], status: int, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        found = main(["bench", *words])
+    except SystemExit as leaving:
+        found = int(str(leaving.code))
+    assert found == status
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert expected in last and last.startswith("lmdbloader")

@@ -1,0 +1,260 @@
+"""`bench` measures what a dataset allows, of every kind; what it leaves out it says."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import lmdbloader
+from lmdbloader.errors import OptionError, WorkerError
+from lmdbloader.study import Study
+from lmdbloader.study.feeds import Material, Setting, open_feed
+from lmdbloader.study.files import extract_files, find_files
+from lmdbloader.study.isolated import serve
+from lmdbloader.study.sweep import Plan, settings_of
+
+QUICK: dict[str, Any] = {"seconds": 0.002, "repeats": 1, "num_workers": 1}
+
+
+@pytest.fixture(scope="module")
+def pairs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """96 pairs of 48 x 48 and 96 x 96 pixels."""
+    path = tmp_path_factory.mktemp("study") / "pairs"
+    lmdbloader.convert(photos, path, scale=2, patch_size=96, stride=64, workers=1)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine photographs of two sizes, each with a label and a name."""
+    path = tmp_path_factory.mktemp("study") / "whole"
+    images = [np.asarray(Image.open(file)) for file in sorted(photos.iterdir())]
+    images.append(images[0][:100, :90])
+    lmdbloader.write(({"image": image, "label": i, "name": str(i)} for i, image in enumerate(images)), path)
+    return path
+
+
+def survives(study: Study) -> Study:
+    """Return a study, which JSON must keep, and whose text must fit."""
+    assert Study.from_json(json.loads(json.dumps(study.as_json(), allow_nan=False))) == study
+    assert max(map(len, str(study).splitlines())) <= 100
+    return study
+
+
+def test_pairs_are_compared_with_their_files(pairs: Path) -> None:
+    lines: list[str] = []
+    study = survives(
+        lmdbloader.bench(
+            pairs, baseline="auto", batch_sizes=[8, 2], crops=[16], only=["sweep"], progress=lines.append, **QUICK
+        )
+    )
+    assert [(row.source, row.batch_size, row.crop) for row in study.sweep] == [
+        (source, size, 16) for size in (2, 8) for source in ("lmdbloader", "dataloader", "folder")
+    ]
+    for row in study.sweep:
+        assert row.samples_per_s == row.turns[0] > 0
+        assert row.epoch_seconds == pytest.approx(study.dataset.num_samples / row.samples_per_s)
+        assert (row.stages is not None) == (row.source == "lmdbloader")
+        assert row.training is not None and row.training.num_steps >= 2
+        phases = row.training.phases
+        assert all(value > 0 for value in (phases.data, phases.copy, phases.forward, phases.backward, phases.update))
+        assert row.training.samples_per_s == pytest.approx(row.batch_size / phases.total)
+        assert row.training.gpu is None and not row.is_pinned
+    assert sum(row.cpu_seconds_per_sample for row in study.sweep) > 0
+    assert study.baseline is not None
+    assert study.baseline.num_files == 2 * study.baseline.num_samples == 2 * study.dataset.num_samples
+    assert study.settings.batch_sizes == (2, 8)
+    assert study.settings.model == "srcnn915"
+    assert study.threads == study.oversubscription == study.isolation == ()
+    assert any("there is no accelerator" in note for note in study.notes)
+    assert lines[0].startswith("baseline: writes") and "sweep: loads, turn 1/1, crop 16, batches of 2" in lines
+    command = study.settings.command
+    assert command.startswith(f"lmdbloader bench {pairs} --baseline auto --batch-sizes 8 2 --crops 16 --only sweep")
+
+
+def test_stage_times_are_those_of_a_sample(pairs: Path) -> None:
+    study = lmdbloader.bench(pairs, batch_sizes=[8], crops=[None], only=["sweep"], model=None, **QUICK)
+    (row,) = (row for row in study.sweep if row.source == "lmdbloader")
+    assert row.stages is not None
+    assert set(row.stages) == {"read", "verify", "decode", "transform", "function", "buffer"}
+    assert 0 < sum(row.stages.values()) < 0.1
+    assert row.training is None
+    assert any("No model was trained" in note for note in study.notes)
+
+
+def test_images_of_different_sizes_are_cut_to_what_fits(whole: Path) -> None:
+    study = survives(
+        lmdbloader.bench(whole, batch_sizes=[4, 8, 16], crops=[64, 200, None], only=["sweep"], model=None, **QUICK)
+    )
+    assert study.settings.crops == (64,)
+    assert study.settings.batch_sizes == (4, 8)
+    assert study.dataset.fields_read == ("image",)
+    assert [f.name for f in study.dataset.fields] == ["image", "label", "name"]
+    text = " ".join(study.notes)
+    assert "Left out: crop 200: the smallest image has a side of 90 pixels." in text
+    assert "Left out: whole images: the images differ in size" in text
+    assert "Left out: batches of 16: the dataset has 9 samples." in text
+    chosen = lmdbloader.bench(whole, batch_sizes=[2], crops=[128, 200], only=["sweep"], **QUICK)
+    assert chosen.settings.crops == (64,)
+    assert "Chosen instead: crop 64." in chosen.notes
+    # Single images train, too: from their half-size copies.
+    assert all(row.training is not None for row in chosen.sweep)
+
+
+def test_small_images_are_read_whole(tmp_path: Path) -> None:
+    lmdbloader.write(({"image": np.full((10, 12, 3), i, np.uint8)} for i in range(4)), tmp_path / "small")
+    study = lmdbloader.bench(tmp_path / "small", batch_sizes=[2], only=["sweep"], model=None, **QUICK)
+    assert study.settings.crops == (None,)
+    assert "Left out: crop 16 and crop 64: the smallest image has a side of 10 pixels." in study.notes
+    assert "Chosen instead: whole images." in study.notes
+
+
+def test_a_crop_that_is_no_multiple_of_the_scale_is_left_out(pairs: Path) -> None:
+    study = lmdbloader.bench(pairs, batch_sizes=[2], crops=[15, 16], only=["threads"], **QUICK)
+    assert study.settings.crops == (16,)
+    assert "crop 15" in study.notes[1] and "multiple of the scale" in study.notes[1]
+
+
+def test_a_dataset_without_images_is_loaded(tmp_path: Path) -> None:
+    samples = ({"signal": np.arange(5, dtype=np.float32), "label": i} for i in range(6))
+    lmdbloader.write(samples, tmp_path / "signals")
+    study = survives(lmdbloader.bench(tmp_path / "signals", batch_sizes=[2], only=["sweep"], **QUICK))
+    assert study.settings.crops == (None,) and study.settings.model is None
+    assert [row.source for row in study.sweep] == ["lmdbloader", "dataloader"]
+    assert any("the dataset has no images" in note for note in study.notes)
+    with pytest.raises(OptionError, match="has no image field to compare"):
+        lmdbloader.bench(tmp_path / "signals", baseline="auto", **QUICK)
+
+
+def test_a_view_is_measured_as_it_is(pairs: Path) -> None:
+    view = lmdbloader.LMDBDataset(pairs, fields=["hr"]).select(range(5))
+    study = lmdbloader.bench(view, batch_sizes=[4, 8], crops=[16], only=["threads"], **QUICK)
+    assert study.dataset.num_samples == 5 and study.dataset.fields_read == ("hr",)
+    assert study.settings.batch_sizes == (4,)
+    with pytest.raises(OptionError, match="transforms of its own"):
+        lmdbloader.bench(view.scaled())
+
+
+def test_threads_and_workers_are_counted_up(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmdbloader.study.experiment.count_cores", lambda: 1)
+    study = survives(
+        lmdbloader.bench(pairs, batch_sizes=[8, 48], crops=[16], only=["threads", "oversubscription"], **QUICK)
+    )
+    assert [row.num_threads for row in study.threads] == [1]
+    assert {row.batch_size for row in study.threads} == {48}
+    found = [(row.source, row.num_workers, row.per_core) for row in study.oversubscription]
+    assert found == [(source, n, float(n)) for source in ("lmdbloader", "dataloader") for n in (1, 2, 3, 4)]
+    for row in study.oversubscription:
+        first = next(r for r in study.oversubscription if r.source == row.source)
+        assert row.of_one_per_core == pytest.approx(row.samples_per_s / first.samples_per_s)
+
+
+def test_processes_load_at_the_same_time(pairs: Path) -> None:
+    study = survives(
+        lmdbloader.bench(pairs, batch_sizes=[8], crops=[16], only=["isolation"], processes=[1, 2], **QUICK)
+    )
+    found = [(row.num_processes, row.source, row.batch_size) for row in study.isolation]
+    assert found == [(n, source, 8) for n in (1, 2) for source in ("lmdbloader", "dataloader")]
+    for row in study.isolation:
+        assert 0 < row.slowest <= row.fastest <= row.samples_per_s
+        assert row.num_processes * row.slowest <= row.samples_per_s * 1.001 <= row.num_processes * row.fastest * 1.002
+        assert row.workers_each >= 1
+
+
+def test_a_process_answers_every_command(pairs: Path, tmp_path: Path) -> None:
+    files, _ = extract_files(lmdbloader.LMDBDataset(pairs), ["lr", "hr"], tmp_path / "files")
+    material = Material(lmdbloader.LMDBDataset(pairs), files)
+    commands, answers = io.BytesIO(), io.BytesIO()
+    pickle.dump(material, commands)
+    for source in material.sources:
+        pickle.dump((Setting(source, 8, 16, 1 if source == "lmdbloader" else 0), 0.001, 0.0), commands)
+    commands.seek(0)
+    serve(commands, answers)
+    speeds = [float(line) for line in answers.getvalue().splitlines()]
+    assert len(speeds) == 3 and min(speeds) > 0
+
+
+def test_a_process_that_ends_is_told(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmdbloader.study.isolation.PROGRAM", ("-c", "raise SystemExit('no room')"))
+    with pytest.raises(WorkerError, match=r"ended with status 1 and said:\nno room"):
+        lmdbloader.bench(pairs, batch_sizes=[8], crops=[16], only=["isolation"], processes=[1], **QUICK)
+
+
+def test_every_source_gives_the_same_batches(pairs: Path, tmp_path: Path) -> None:
+    dataset = lmdbloader.LMDBDataset(pairs).select([3])
+    from lmdbloader.extraction import extract
+
+    extract(pairs, tmp_path / "files", samples=[3], image_format="png")
+    material = Material(dataset, find_files(tmp_path / "files", ["lr", "hr"]))
+    batches = []
+    for source in material.sources:
+        setting = Setting(source, 2, 96, 1 if source == "lmdbloader" else 0)
+        with open_feed(material, setting) as feed, feed.stream() as stream:
+            batches.append([next(stream) for _ in range(2)][1])
+    for batch in batches:
+        assert [(image.dtype, tuple(image.shape)) for image in batch] == [
+            (torch.uint8, (2, 3, 48, 48)), (torch.uint8, (2, 3, 96, 96)),
+        ]  # fmt: skip
+        assert all(torch.equal(image, first) for image, first in zip(batch, batches[0], strict=True))
+
+
+def test_with_a_gpu_memory_is_pinned_and_paged(pairs: Path) -> None:
+    material = Material(lmdbloader.LMDBDataset(pairs), None)
+    plan = Plan(material, (8,), (16,), 0.01, 1, 1, 0, "cuda", 96, lambda line: None)
+    found = [(s.source, s.is_pinned, s.num_workers) for s in settings_of(plan)]
+    assert found == [("lmdbloader", True, 1), ("dataloader", True, 0), ("dataloader", False, 0)]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"batch_sizes": [0]}, "expected sizes of at least 1"),
+        ({"batch_sizes": []}, "expected sizes of at least 1"),
+        ({"batch_sizes": [1000]}, "fewer than the smallest batch size, 1000"),
+        ({"crops": [0]}, "expected sizes of at least 1, or None"),
+        ({"only": ["tape"]}, "only='tape': expected some of sweep, threads"),
+        ({"only": []}, "expected at least one of each"),
+        ({"seconds": 0}, "expected more than 0 seconds"),
+        ({"seconds": float("nan")}, "expected more than 0 seconds"),
+        ({"repeats": 0}, "at least 1 turn"),
+        ({"processes": [0]}, "at least 1 process"),
+        ({"num_workers": -1}, "at least 0 workers"),
+        ({"model": "vgg"}, "model='vgg': expected one of srcnn915"),
+        ({"device": "tape"}, "device='tape': expected 'cpu'"),
+        ({"device": "cuda:77"}, "device='cuda:77': torch sees"),
+        ({"baseline": "no such folder"}, "there is no such folder"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(pairs: Path, options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        lmdbloader.bench(pairs, **options)
+    assert expected in str(caught.value)
+
+
+def test_batches_that_memory_does_not_hold_are_left_out(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lmdbloader.study import choices
+
+    free = {"nbytes": 0}
+    machine = type("M", (), {"memory": property(lambda self: type("F", (), {"free_nbytes": free["nbytes"]}))})
+    monkeypatch.setattr(choices, "describe", machine)
+    dataset = lmdbloader.LMDBDataset(pairs)
+    notes: list[str] = []
+    free["nbytes"] = 4 * 8 * 3 * (96**2 + 48**2) * 7
+    assert choices.choose_batch_sizes(dataset, [4, 8, 16], [None], 1, notes) == (4, 8)
+    assert notes == ["Left out: batches of 16: the free memory does not hold enough of them."]
+    free["nbytes"] = 1
+    with pytest.raises(OptionError, match="does not hold enough batches of 4 samples"):
+        choices.choose_batch_sizes(dataset, [4], [None], 1, notes)
+
+
+def test_an_empty_dataset_is_refused(pairs: Path) -> None:
+    with pytest.raises(OptionError, match="has no samples"):
+        lmdbloader.bench(lmdbloader.LMDBDataset(pairs).select([]))

@@ -1,0 +1,110 @@
+"""Turns count what came while they lasted; latencies lie in bins that all rows share."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmdbloader.study.feeds import Setting
+from lmdbloader.study.turns import Turn, cpu_seconds, latency_of, median_speed, take_turn
+
+
+class Ticking:
+    """A feed of three batches that are there and many that take a millisecond."""
+
+    def __init__(self, batch_size: int = 8) -> None:
+        self.setting = Setting("lmdbloader", batch_size, None, 1)
+        self.num_first = 3
+        self.given = 0
+        self.is_closed = False
+
+    @contextmanager
+    def stream(self) -> Iterator[Iterator[Any]]:
+        yield self._batches()
+        self.is_closed = True
+
+    def _batches(self) -> Iterator[int]:
+        while True:
+            time.sleep(0.001)
+            self.given += 1
+            yield self.given
+
+
+def test_a_turn_counts_the_batches_after_the_first_ones() -> None:
+    feed: Any = Ticking()
+    turn = take_turn(feed, 0.02)
+    assert feed.is_closed
+    assert len(turn.waits) == feed.given - 3
+    assert turn.num_samples == 8 * len(turn.waits)
+    assert turn.seconds >= 0.02
+    assert sum(turn.waits) == pytest.approx(turn.seconds)
+    assert min(turn.waits) >= 0.001
+    assert turn.samples_per_s == pytest.approx(turn.num_samples / turn.seconds)
+
+
+def test_a_short_turn_has_a_few_batches_nevertheless() -> None:
+    feed: Any = Ticking()
+    assert len(take_turn(feed, 0.002).waits) == 4
+
+
+def test_overtime_does_not_count() -> None:
+    feed: Any = Ticking()
+    turn = take_turn(feed, 0.005, after_seconds=0.02)
+    assert feed.given > len(turn.waits) + 3
+    assert turn.seconds < 0.02 + 0.005 * 4
+
+
+def test_the_median_turn_is_the_figure() -> None:
+    turns = [Turn(n, 1.0, (1.0,), 0.0) for n in (10, 900, 30)]
+    assert median_speed(turns) == 30
+
+
+@given(st.lists(st.floats(0, 1e5), min_size=1, max_size=50))
+def test_every_wait_is_in_its_bin(waits: list[float]) -> None:
+    found = latency_of(waits)
+    assert sum(found.counts) == len(waits)
+    assert len(found.edges) == len(found.counts) + 1
+    assert list(found.edges) == sorted(found.edges)
+    assert found.counts[0] and found.counts[-1]
+    below = found.edges[0] * (1 - 1e-6)
+    assert all(max(wait, 1e-6) >= below for wait in waits)
+    assert max(waits) <= found.edges[-1] * (1 + 1e-6)
+    tiny = 1e-9
+    assert min(waits) - tiny <= found.p50_seconds <= found.p99_seconds + tiny <= found.max_seconds + 2 * tiny
+    assert min(waits) * (1 - tiny) <= found.mean_seconds <= max(waits) * (1 + tiny)
+
+
+def test_bins_of_two_rows_are_the_same_where_they_overlap() -> None:
+    fast, slow = latency_of([0.001, 0.02]), latency_of([0.01, 0.5])
+    shared = set(fast.edges) & set(slow.edges)
+    assert len(shared) >= 2
+    assert {edge for edge in fast.edges if edge >= slow.edges[0]} <= shared
+
+
+def _spin(seconds: float, started: Any, done: Any) -> None:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+    started.set()
+    done.wait(30)
+
+
+def test_processor_time_includes_that_of_workers() -> None:
+    context = multiprocessing.get_context("fork")
+    started, done = context.Event(), context.Event()
+    before = cpu_seconds()
+    child = context.Process(target=_spin, args=(0.1, started, done), daemon=True)
+    child.start()
+    assert started.wait(30)
+    own = time.process_time()
+    took = cpu_seconds() - before
+    done.set()
+    child.join()
+    assert took >= 0.08, own
