@@ -195,18 +195,19 @@ def pack_jpeg(data: bytes, orientation: int, raw_nbytes: int) -> Payloads | None
         orientation: As its EXIF data gives it, 1 to 8.
         raw_nbytes: Of its decoded pixels.
     """
-    from lmdbloader.kernels import jpeg
+    from lmdbloader.kernels import jpegseek
+    from lmdbloader.kernels.jpegwork import jpeg_room
 
     source = np.frombuffer(data, np.uint8)
-    work = np.empty(jpeg.jpeg_room(len(data), 0, 0), np.uint8)
+    work = np.empty(jpeg_room(len(data), 0, 0), np.uint8)
     at = np.uint64(work.ctypes.data)
-    expected, step = jpeg.count_entries(source, at)
-    entries = np.empty(expected * jpeg.ENTRY_NBYTES, np.uint8)
-    status, number, height, width, components = jpeg.scan(source, step, at, entries)
+    expected, step = jpegseek.count_entries(source, at)
+    entries = np.empty(expected * jpegseek.ENTRY_NBYTES, np.uint8)
+    status, number, height, width, components = jpegseek.scan(source, step, at, entries)
     if status or height * width * components != raw_nbytes:
         return None
-    footer = struct.pack("<IIHBx4s", len(data), number, step, orientation, jpeg.SEEK_MAGIC)
-    payload = np.concatenate([source, entries[: number * jpeg.ENTRY_NBYTES], np.frombuffer(footer, np.uint8)])
+    footer = struct.pack("<IIHBx4s", len(data), number, step, orientation, jpegseek.SEEK_MAGIC)
+    payload = np.concatenate([source, entries[: number * jpegseek.ENTRY_NBYTES], np.frombuffer(footer, np.uint8)])
     return Payloads(
         payload,
         np.array([payload.size]),
@@ -222,13 +223,13 @@ def unpack_jpeg(payload: bytes | memoryview) -> bytes:
     Raises:
         FormatError: It has no seek table.
     """
-    from lmdbloader.kernels import jpeg
+    from lmdbloader.kernels import jpegseek
 
     data = bytes(payload)
-    if len(data) < jpeg.FOOTER_NBYTES or not data.endswith(jpeg.SEEK_MAGIC):
+    if len(data) < jpegseek.FOOTER_NBYTES or not data.endswith(jpegseek.SEEK_MAGIC):
         raise FormatError(f"a JPEG payload of {len(data)} bytes: expected a seek table at its end")
-    nbytes, number = struct.unpack_from("<II", data, len(data) - jpeg.FOOTER_NBYTES)
-    if nbytes + number * jpeg.ENTRY_NBYTES + jpeg.FOOTER_NBYTES != len(data):
+    nbytes, number = struct.unpack_from("<II", data, len(data) - jpegseek.FOOTER_NBYTES)
+    if nbytes + number * jpegseek.ENTRY_NBYTES + jpegseek.FOOTER_NBYTES != len(data):
         raise FormatError(f"a JPEG payload of {len(data)} bytes: its seek table says that the file has {nbytes}")
     return data[:nbytes]
 

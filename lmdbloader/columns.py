@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from lmdbloader.format import Field
+from lmdbloader.stages import NO_CLOCK, Clock
 from lmdbloader.store import Reader
 
 I64 = npt.NDArray[np.int64]
@@ -17,56 +18,59 @@ I64 = npt.NDArray[np.int64]
 _FACTORS = {1: np.float32(1 / 255), 2: np.float32(1 / 65535)}
 
 
-def read_values(reader: Reader, f: Field, rows: I64) -> Any:
+def read_values(reader: Reader, f: Field, rows: I64, clock: Clock = NO_CLOCK) -> Any:
     """Return the values of a field that holds no images: a tensor of arrays (B, ...) of one shape, else a list.
 
     Args:
         reader: Of the dataset.
         f: The field.
         rows: (B,) rows of the index.
+        clock: This thread's, begun.
 
     Raises:
         CorruptError: A payload is damaged, or a JSON value does not read as JSON.
     """
     if f.kind == "array":
-        return stack_if_equal([torch.from_numpy(reader.read_array(f.name, row)) for row in rows.tolist()])
+        return stack_if_equal([torch.from_numpy(reader.read_array(f.name, row, clock=clock)) for row in rows.tolist()])
     if f.kind == "bytes":
-        return [reader.read_bytes(f.name, row).tobytes() for row in rows.tolist()]
+        return [reader.read_bytes(f.name, row, clock=clock).tobytes() for row in rows.tolist()]
     if f.kind == "json":
-        return [read_json(reader, f.name, row) for row in rows.tolist()]
+        return [read_json(reader, f.name, row, clock) for row in rows.tolist()]
     if f.kind == "text":
         return [reader.index.text(f.name, row) for row in rows.tolist()]
     return reader.index.arrays[f.name][rows].tolist()
 
 
-def read_batch_values(reader: Reader, f: Field, rows: I64) -> Any:
+def read_batch_values(reader: Reader, f: Field, rows: I64, clock: Clock = NO_CLOCK) -> Any:
     """Return the values of a field that holds no images as a batch has them: numbers as a tensor (B,).
 
     Args:
-        reader, f, rows: As `read_values` takes them.
+        reader, f, rows, clock: As `read_values` takes them.
 
     Raises:
         CorruptError: A payload is damaged, or a JSON value does not read as JSON.
     """
     if f.kind in ("int", "float"):
         return torch.from_numpy(reader.index.arrays[f.name][rows])
-    return read_values(reader, f, rows)
+    return read_values(reader, f, rows, clock)
 
 
-def read_json(reader: Reader, name: str, row: int) -> Any:
+def read_json(reader: Reader, name: str, row: int, clock: Clock = NO_CLOCK) -> Any:
     """Return one value of a field of JSON.
 
     Raises:
         CorruptError: Its payload is damaged, or does not read as JSON.
     """
-    value = reader.read_bytes(name, row).tobytes()
+    value = reader.read_bytes(name, row, clock=clock).tobytes()
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
         raise reader.corrupt(name, row, f"does not read as JSON ({error})") from error
 
 
-def read_different_images(reader: Reader, name: str, rows: I64, dtype: torch.dtype | None) -> Any:
+def read_different_images(
+    reader: Reader, name: str, rows: I64, dtype: torch.dtype | None, clock: Clock = NO_CLOCK
+) -> Any:
     """Return images of any shapes, as stored or, with a dtype, from 0 to 1: one tensor if they are alike, else a list.
 
     Raises:
@@ -77,7 +81,7 @@ def read_different_images(reader: Reader, name: str, rows: I64, dtype: torch.dty
     room = -(-nbytes // 8) * 8
     start = np.cumsum(room) - room
     buffer = np.empty(int(room.sum()), np.uint8)
-    reader.read_into(name, rows, buffer, start)
+    reader.read_into(name, rows, buffer, start, clock=clock)
     images = []
     for row, at, length in zip(rows.tolist(), start.tolist(), nbytes.tolist(), strict=True):
         pixels = buffer[at : at + length].view(reader.image_dtype(name, row))

@@ -350,9 +350,9 @@ class LMDBDataset(Dataset[Any]):
             if name in images:
                 columns[name] = images[name]
             elif f.kind == "image":
-                columns[name] = read_different_images(self.reader, name, rows, self._dtype)
+                columns[name] = read_different_images(self.reader, name, rows, self._dtype, clock)
             else:
-                columns[name] = read_values(self.reader, f, rows)
+                columns[name] = read_values(self.reader, f, rows, clock)
         return Batch(columns, len(rows))
 
     @property

@@ -13,7 +13,7 @@ import torch
 
 from lmdbloader.errors import OptionError
 from lmdbloader.format import CODEC_FILE, CODEC_RAW, CODEC_TILES
-from lmdbloader.kernels import clockwork, opcodes
+from lmdbloader.kernels import opcodes
 from lmdbloader.programs import ImageField, Program, Values, compile_program
 from lmdbloader.stages import NO_CLOCK, Clock
 from lmdbloader.store import Reader
@@ -162,7 +162,7 @@ class Pipeline:
         self._operations = (self.program.whole, self.program.real)
         self._seed, self._verify = np.uint64(check_seed(seed)), verify
         self._file = reader.file
-        self._most = np.zeros(3, np.int64)
+        self._most = np.zeros(4, np.int64)
         self._has_files = any(bool((columns[4] == CODEC_FILE).any()) for columns in self._columns)
         self.outputs = self._measure(channels_last)
         self._describe()
@@ -220,7 +220,7 @@ class Pipeline:
             for f, columns in enumerate(self._columns):
                 height, width = (columns[part][rows].astype(np.int64) for part in (5, 6))
                 shapes[f] = height.min(), height.max(), width.min(), width.max()
-                self._most = np.maximum(self._most, [(height * width).max(), height.max(), width.max()])
+                self._most = np.maximum(self._most, [(height * width).max(), height.max(), width.max(), 0])
             return shapes
         failed = np.zeros(2, np.int64)
         status = _kernels().measure(self.addresses, self._operations, rows, self._drawn(self._most), shapes, failed)
@@ -267,12 +267,14 @@ class Pipeline:
         ).any():
             from lmdbloader.kernels.antialias import resize_scratch
 
-            side = int(self._most[1]), int(self._most[2])
-            bounds, weights, line = resize_scratch(max(side), max(side), max(side), max(side), 3, True)
+            longest = int(self._most[1:3].max())
+            # An image that is resized one way: as high as the window, and as wide as that or the result.
+            between = int(self._most.max())
+            bounds, weights, line = resize_scratch(longest, longest, longest, longest, 3, True, between)
         rooms, drawn = [stored, tile, pixels, image, image, jpeg], self._drawn(self._most.copy())
         try:
             return Scratch(rooms, image, (bounds, weights, line), drawn)
-        except MemoryError as error:  # what resizing takes grows with the square of the longest side
+        except MemoryError as error:
             nbytes = sum(rooms) + 4 * (bounds + weights + line)
             raise OptionError(
                 f"{self.reader.path}: images of up to {self._most[1]}x{self._most[2]} pixels want "
@@ -304,28 +306,22 @@ class Pipeline:
         Raises:
             CorruptError: A payload is damaged; names the sample and its source.
         """
-        clock.tick(clockwork.FUNCTION)
-        given, _alive = self._decode_files(rows)
-        if self._has_files:
-            clock.tick(clockwork.DECODE)
+        given, _alive = self._decode_files(rows, clock)
         status = _kernels().assemble(
-            self._file, self._verify, self.addresses, given, self._described, self._affine, self._erased,
-            self._operations, self._seed, np.uint64(epoch), rows, samples, out, batch_size, scratch.rooms,
+            (*self._file, clock.address), self._verify, self.addresses, given, self._described, self._affine,
+            self._erased, self._operations, self._seed, np.uint64(epoch), rows, samples, out, batch_size, scratch.rooms,
             scratch.resize, scratch.drawn, scratch.failed,
         )  # fmt: skip
-        clock.tick(clockwork.TRANSFORM)
-        if clock.address:
-            clock.add(clockwork.NBYTES, sum(int(columns[1][rows].sum()) for columns in self._columns))
         if status:
             raise self._error(status, int(rows[scratch.failed[0]]), int(scratch.failed[1]))
 
-    def _decode_files(self, rows: I64) -> tuple[I64, list[npt.NDArray[Any]]]:
+    def _decode_files(self, rows: I64, clock: Clock) -> tuple[I64, list[npt.NDArray[Any]]]:
         """Return addresses (n or 0, fields) of images that no kernel decodes, 0 for others, and their pixels."""
         pixels: list[npt.NDArray[Any]] = []
         given = np.zeros((len(rows) if self._has_files else 0, len(self.fields)), np.int64)
         for f in range(len(self.fields)) if self._has_files else ():
             for j in np.flatnonzero(self._columns[f][4][rows] == CODEC_FILE).tolist():
-                image = self.reader.read_file(self.fields[f], int(rows[j]), verify=self._verify)
+                image = self.reader.read_file(self.fields[f], int(rows[j]), verify=self._verify, clock=clock)
                 pixels.append(image)
                 given[j, f] = image.ctypes.data
         return given, pixels

@@ -56,14 +56,14 @@ def decode_between_guards(stored: Stored, window: tuple[int, int, int, int]) -> 
     height, width, channels = stored.shape
     top, bottom, left, right = window
     nbytes = (bottom - top) * (right - left) * channels
-    from lmdbloader.kernels.jpeg import jpeg_room
+    from lmdbloader.kernels.jpegwork import jpeg_room
 
     room = jpeg_room(len(stored.data), height, width)
     work, out = (np.full(GUARD + size + GUARD, 0xA5, np.uint8) for size in (room, nbytes))
     data = np.frombuffer(stored.data, np.uint8)
     status = gather_kernels.read_jpeg_window(
-        (data.ctypes.data, len(data), -1), 0, len(data), np.uint64(checksum(stored.data)), True, stored.shape, window,
-        out[GUARD : GUARD + nbytes], np.empty(0, np.uint8), work[GUARD : GUARD + room],
+        (data.ctypes.data, len(data), -1, 0), 0, len(data), np.uint64(checksum(stored.data)), True, stored.shape,
+        window, out[GUARD : GUARD + nbytes], np.empty(0, np.uint8), work[GUARD : GUARD + room],
     )  # fmt: skip
     for memory in (work, out):
         assert (memory[:GUARD] == 0xA5).all() and (memory[-GUARD:] == 0xA5).all()
@@ -276,7 +276,7 @@ def test_an_array_of_an_odd_shape_is_an_array(tmp_path: Path, shape: str) -> Non
 def test_scratch_is_for_the_largest_image_not_for_one_as_high_and_wide_as_any(
     tmp_path: Path, shapes: list[tuple[int, int]]
 ) -> None:
-    from lmdbloader.kernels.jpeg import jpeg_room
+    from lmdbloader.kernels.jpegwork import jpeg_room
 
     rows = [{"image": Stored(bytes(h * w * 3 // 512 + 1), h * w * 3, 3, shape=(h, w, 3))} for h, w in shapes]
     reader = Reader(write_payloads(tmp_path / "d", {"image": "image"}, rows))

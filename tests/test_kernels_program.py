@@ -40,7 +40,7 @@ class Drawn:
         geometry = np.zeros((*shape, op.NUM_GEOMETRY), np.int64)
         color = np.zeros((*shape, op.NUM_COLOR), np.float64)
         boxes = np.zeros((len(sizes), erasings, 4), np.int64)
-        most = np.zeros(3, np.int64)
+        most = np.zeros(4, np.int64)
         kept: list[Any] = []
         for sample in range(count):
             geometry[:, 0, op.HEIGHT], geometry[:, 0, op.WIDTH] = np.array(sizes).T

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from transform_lists import lists_of_transforms
 from transform_reference import Expected, apply_all
 
@@ -18,7 +19,7 @@ import lmdbloader
 from lmdbloader import codecs
 from lmdbloader import transforms as T
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.format import DATA_FILE
+from lmdbloader.format import CODEC_JPEG, DATA_FILE
 from lmdbloader.pipeline import Pipeline
 from lmdbloader.store import Reader
 
@@ -340,6 +341,54 @@ def test_images_of_different_kinds_are_refused(tmp_path: Path) -> None:
         Pipeline(mixed, ["image"], [T.CenterCrop(7)])
     with pytest.raises(OptionError, match="5 to 9 rows"):
         Pipeline(mixed, ["image"], [T.RandomTranslate(3)])
+
+
+RESIZES = [
+    [T.RandomResizedCrop((3, 200))], [T.RandomResizedCrop((200, 3), interpolation="bicubic")], [T.Resize((200, 5))],
+    [T.Resize((1, 300), "bicubic")], [T.Resize(9), T.CenterCrop(9)], [T.CenterCrop(1), T.Resize((80, 90))],
+    [T.Resize((70, 70)), T.RandomDihedral(), T.RandomResizedCrop((4, 90)), T.Resize((130, 2))],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("transforms", RESIZES)
+def test_resizing_stays_inside_its_working_memory(tmp_path: Path, dtype: Any, transforms: Any) -> None:
+    sizes = [(1, 400), (400, 1), (30, 30), (7, 90)]
+    reader = Reader(write(tmp_path / "d", [{"image": picture(*size, 3, dtype, size)} for size in sizes], "raw"))
+    _read_guarded(reader, transforms)
+
+
+@pytest.mark.parametrize("transforms", [[T.RandomResizedCrop((3, 200))], [T.Resize((200, 5))]])
+def test_resizing_what_lies_turned_in_its_file_stays_inside_its_working_memory(tmp_path: Path, transforms: Any) -> None:
+    (tmp_path / "src").mkdir()
+    for orientation in (1, 6, 8):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        photo = Image.fromarray(picture(400, 12, 3, np.uint8, orientation))
+        photo.save(tmp_path / "src" / f"{orientation}.jpg", exif=exif, quality=90)
+    lmdbloader.convert(tmp_path / "src", tmp_path / "d", workers=1)
+    reader = Reader(tmp_path / "d")
+    assert (reader.index.arrays["image.codec"] == CODEC_JPEG).all()
+    _read_guarded(reader, transforms)
+
+
+def _read_guarded(reader: Reader, transforms: Any) -> None:
+    """Read all images with marks behind every part of the memory for resizing, which must stay as they are."""
+    pipeline = Pipeline(reader, ["image"], transforms)
+    rows = np.arange(len(reader), dtype=np.int64)
+    out = np.empty(pipeline.outputs[0].nbytes * len(rows), np.uint8)
+    scratch = pipeline.scratch()
+    guarded = [np.full(len(part) + GUARD, 77, part.dtype) for part in scratch.resize]
+    scratch.resize = tuple(part[:-GUARD] for part in guarded)  # type: ignore[assignment]
+    for epoch in range(20):
+        pipeline.read(rows, rows, epoch, np.array([[out.ctypes.data]]), len(rows), scratch)
+        assert all((part[-GUARD:] == 77).all() for part in guarded)
+
+
+def test_memory_for_resizing_grows_with_the_longest_side_not_with_its_square(tmp_path: Path) -> None:
+    lmdbloader.write([{"image": picture(1, 70_000, 3, np.uint8, 0)}], tmp_path / "d")
+    scratch = Pipeline(Reader(tmp_path / "d"), ["image"], [T.RandomResizedCrop(64)]).scratch()
+    assert sum(part.nbytes for part in scratch.resize) < 2**27
 
 
 def test_memory_that_is_not_there_is_said(datasets: Any, monkeypatch: pytest.MonkeyPatch) -> None:

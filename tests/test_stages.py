@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
+from lmdbloader.errors import CorruptError
 from lmdbloader.stages import STAGES, StageTimes
-from lmdbloader.transforms import RandomCrop, ToDtype
+from lmdbloader.transforms import CenterCrop, RandomCrop, RandomResizedCrop, ToDtype
 
 COUNT = 45
 SIDE = 48
@@ -70,6 +73,113 @@ def test_samples_batches_and_bytes_are_counted_exactly(packed: LMDBDataset, batc
     assert times.num_samples == 2 * COUNT
     assert times.num_batches == 2 * -(-COUNT // batch_size)
     assert times.nbytes == 2 * stored_nbytes(packed)
+
+
+def test_raw_pixels_are_read_verified_and_transformed(raw: LMDBDataset) -> None:
+    times = timed(Loader(raw, 16, transforms=[RandomCrop(24)]))
+    assert min(times.read, times.verify, times.transform) > 0
+    assert times.decode == 0
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_without_checksums_nothing_is_verified(packed: LMDBDataset, io: Any) -> None:
+    times = timed(Loader(packed, 16, verify=False, io=io))
+    assert times.verify == 0
+    assert min(times.read, times.decode, times.transform) > 0
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_lz4_is_decoding(packed: LMDBDataset, io: Any) -> None:
+    times = timed(Loader(packed, 16, io=io))
+    assert min(times.read, times.verify, times.decode, times.transform) > 0
+    assert times.nbytes == stored_nbytes(packed)
+
+
+def test_of_tiles_those_that_are_touched_are_read(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    large = (rng.integers(0, 256, (600, 600, 3)) & 0x70).astype(np.uint8)
+    lmdbloader.write([{"image": large, "label": 0}], tmp_path / "d", codec="lz4")
+    ds = LMDBDataset(tmp_path / "d")
+    whole, part = timed(Loader(ds, 1)), timed(Loader(ds, 1, transforms=[CenterCrop(8)]))
+    assert min(whole.verify, whole.decode, part.verify, part.decode) > 0
+    assert whole.nbytes == stored_nbytes(ds)
+    assert 0 < part.nbytes < whole.nbytes / 2
+
+
+@pytest.mark.parametrize("transforms", [[CenterCrop(40)], [RandomResizedCrop(20)]])
+def test_jpegs_are_decoded_and_transformed(tmp_path: Path, photos: Path, transforms: Any) -> None:
+    (tmp_path / "src").mkdir()
+    for number, path in enumerate(sorted(photos.iterdir())[:4]):
+        Image.open(path).save(tmp_path / "src" / f"{number}.jpg", quality=90)
+    lmdbloader.convert(tmp_path / "src", tmp_path / "d", workers=1)
+    ds = LMDBDataset(tmp_path / "d")
+    loader = Loader(ds, 2, transforms=transforms)
+    loader.time_stages()
+    list(loader)
+    times = loader.stage_times()
+    assert min(times.read, times.verify, times.decode, times.transform) > 0
+    assert times.decode > times.read + times.verify
+    assert times.nbytes == stored_nbytes(ds)
+
+
+def test_files_that_python_decodes_are_read_verified_and_decoded(tmp_path: Path, photos: Path) -> None:
+    lmdbloader.convert(photos, tmp_path / "d", write_mode="original", subset=2, workers=1)
+    ds = LMDBDataset(tmp_path / "d")
+    loader = Loader(ds, 2, transforms=[CenterCrop(40)])
+    loader.time_stages()
+    list(loader)
+    times = loader.stage_times()
+    assert min(times.read, times.verify, times.decode, times.transform) > 0
+    assert times.decode > times.transform
+    assert times.nbytes == stored_nbytes(ds)
+
+
+def test_arrays_and_bytes_count_as_images_do(tmp_path: Path) -> None:
+    samples = [{"array": np.arange(4000.0) + i, "bytes": bytes(1000), "json": {"number": i}} for i in range(9)]
+    lmdbloader.write(samples, tmp_path / "d", codec="lz4")
+    ds = LMDBDataset(tmp_path / "d")
+    arrays = ds.reader.index.arrays
+    nbytes = sum(int(arrays[f"{name}.stored_nbytes"].sum()) for name in ds.fields)
+    for times in (_times_of(Loader(ds, 4)), _times_of(ds)):
+        assert min(times.read, times.verify, times.decode, times.function) > 0
+        assert (times.num_samples, times.nbytes, times.transform) == (9, nbytes, 0.0)
+
+
+def _times_of(reading: Any) -> StageTimes:
+    reading.time_stages()
+    if isinstance(reading, Loader):
+        list(reading)
+    else:
+        reading.__getitems__(range(len(reading)))
+    times: StageTimes = reading.stage_times()
+    return times
+
+
+def test_images_of_different_shapes_count_too(tmp_path: Path) -> None:
+    lmdbloader.write(({"image": picture(i)[: 10 + i]} for i in range(9)), tmp_path / "d", codec="lz4")
+    ds = LMDBDataset(tmp_path / "d")
+    times = _times_of(ds)
+    assert min(times.read, times.verify, times.decode) > 0
+    assert times.nbytes == stored_nbytes(ds)
+
+
+def test_what_is_left_out_is_no_sample_and_its_reading_takes_time(tmp_path: Path, raw: LMDBDataset) -> None:
+    shutil.copytree(raw.path, tmp_path / "d")
+    ds = LMDBDataset(tmp_path / "d")
+    data = bytearray((tmp_path / "d" / "data.mdb").read_bytes())
+    data[int(ds.reader.index.arrays["image.offset"][7])] ^= 1
+    (tmp_path / "d" / "data.mdb").write_bytes(data)
+    ds = LMDBDataset(tmp_path / "d")
+    loader = Loader(ds, 15, on_corrupt="skip")
+    times = timed(loader)
+    assert len(loader.corrupt) == 1
+    assert (times.num_samples, times.num_batches) == (COUNT - 1, 3)
+    assert times.nbytes > stored_nbytes(ds)  # the others of its batch were read again
+    failing = Loader(ds, 15)
+    failing.time_stages()
+    with pytest.raises(CorruptError):
+        list(failing)
+    assert failing.stage_times().num_samples <= COUNT - 15
 
 
 def test_what_is_counted_when_it_is_switched_on_again_begins_at_nothing(raw: LMDBDataset) -> None:

@@ -30,6 +30,8 @@ xxh64 = _bind(_frame.__file__, "XXH64", _u64(_pointer, _size, _u64))
 memcpy = _bind(None, "memcpy", _pointer(_pointer, _pointer, _size))
 # (fd, destination, nbytes, offset in the file) -> nbytes read, 0 at the end of the file, -1 for an error
 pread = _bind(None, "pread", _i64(_int, _pointer, _size, _i64))
+# (which clock, destination of seconds and nanoseconds, int64 each) -> 0, or -1 for an error
+clock_gettime = _bind(None, "clock_gettime", _int(_int, _pointer))
 # (address of a page, nbytes, advice) -> 0, or -1 for an error
 madvise = _bind(None, "madvise", _int(_pointer, _size, _int))
 # (address of a page, nbytes, destination of a byte for every page) -> 0, or -1 for an error

@@ -14,16 +14,27 @@ _MOST_TAPS_AT_ONCE = 4
 
 
 def resize_scratch(
-    height: int, width: int, out_height: int, out_width: int, channels: int, cubic: bool
+    height: int, width: int, out_height: int, out_width: int, channels: int, cubic: bool, between: int | None = None
 ) -> tuple[int, int, int]:
     """Return how long the scratch of `resize_window` must be for windows and results that are not larger.
+
+    Args:
+        height, width: Of the highest and the widest window.
+        out_height, out_width: Of the highest and the widest result.
+        channels: How many planes.
+        cubic: Which filter, as in `resize_window`.
+        between: The most that a window's height times its own or its result's width comes to, which is what an image
+            has that is resized in one direction; less than the product of the above where no window is that high and
+            has a result that wide.
 
     Returns:
         Lengths of bounds (int32), weights (float32) and line (float32).
     """
-    weights, nbytes = bytes_scratch(height, width, out_height, out_width, channels, cubic)
+    if between is None:
+        between = height * max(width, out_width)
+    weights, nbytes = bytes_scratch(height, width, out_height, out_width, channels, cubic, between)
     # Of uint16 images: a line of sums, and two planes.
-    line = max(height, out_width) + 2 * (height * max(width, out_width) // 2 + 1)
+    line = max(height, out_width) + 2 * (between // 2 + 1)
     return out_height + out_width, weights, max(line, -(-nbytes // 4))
 
 

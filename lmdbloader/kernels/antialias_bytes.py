@@ -20,12 +20,13 @@ _PAIRS_OF_COLUMNS_NBYTES = _COLUMNS // 2 * PAIR_NBYTES
 
 
 def bytes_scratch(
-    height: int, width: int, out_height: int, out_width: int, channels: int, cubic: bool
+    height: int, width: int, out_height: int, out_width: int, channels: int, cubic: bool, between: int
 ) -> tuple[int, int]:
-    """Return how many weights (float32) and bytes `resize_bytes` needs for windows and results that are not larger."""
+    """Return how many weights (float32) and bytes `resize_bytes` needs; the arguments are those of `resize_scratch`."""
     weights = most_weights(height, out_height, cubic) + most_weights(width, out_width, cubic)
     pairs = (max(height, width) // _COLUMNS + 2) * _PAIRS_OF_COLUMNS_NBYTES
-    image = channels * (height + _SIDE) * (out_width + 2 * _LANES)
+    # Of (height + _SIDE) * (out_width + 2 * _LANES) the one part that is large.
+    image = channels * (between + 2 * _LANES * (height + _SIDE) + _SIDE * out_width)
     return weights + weights // 2, _LANES + _FIXED_NBYTES + pairs + image
 
 

@@ -8,6 +8,7 @@ from lmdbloader.codes import CODEC_RAW
 from lmdbloader.kernels._compile import kernel
 from lmdbloader.kernels._memory import array_at, i64_at, u8_at, u16_at, u32_at, u64_at
 from lmdbloader.kernels.antialias import resize_window
+from lmdbloader.kernels.clockwork import FUNCTION, TRANSFORM
 from lmdbloader.kernels.color import jitter, solarize
 from lmdbloader.kernels.decode import (
     BAD_CHECKSUM,
@@ -46,6 +47,7 @@ from lmdbloader.kernels.opcodes import (
 )
 from lmdbloader.kernels.place import erase, finish, place
 from lmdbloader.kernels.program import draw
+from lmdbloader.kernels.timing import tick
 
 # Columns of a field's addresses: of the index's columns.
 OFFSET, STORED, RAW, CHECKSUM, CODEC, IMAGE_HEIGHT, IMAGE_WIDTH, CHANNELS, BITS = range(9)
@@ -196,10 +198,10 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
         g[COLUMN] -= left
         row, plane = right - left, (bottom - top) * (right - left)
     elif codec == CODEC_RAW:  # read where it lies
-        address = fetch(file, at, nbytes, rooms[ROOM_STORED])
+        address = fetch(file, at, nbytes, rooms[ROOM_STORED], verify)
         if address == 0 or nbytes != raw:
             return OUT_OF_BOUNDS
-        if verify and not is_intact(address, nbytes, checksum):
+        if verify and not is_intact(address, nbytes, checksum, file[3]):
             return BAD_CHECKSUM
     else:
         status = decode_block(
@@ -230,7 +232,7 @@ def assemble(
     """Read the images of many samples into batches.
 
     Args:
-        file: (address of the map, its bytes, file descriptor); a descriptor of -1 means reading through the map.
+        file: (address of the map, its bytes, file descriptor, clock), see `fetch`.
         verify: Whether to check XXH64 before anything is decompressed.
         columns: (fields, 9) int64 addresses of the index's columns, see OFFSET ... BITS.
         given: (n or 0, fields) int64 addresses of (C, H, W) pixels that are decoded already, 0 for those that are not.
@@ -254,6 +256,8 @@ def assemble(
     geometry, color, rectangles, most = drawn
     whole, real = program
     num_fields = columns.shape[0]
+    clock = file[3]
+    tick(clock, FUNCTION)
     for j in range(rows.shape[0]):
         failed[0] = j
         failed[1] = 0
@@ -262,6 +266,8 @@ def assemble(
             geometry[f, 0, HEIGHT] = u32_at(columns[f, IMAGE_HEIGHT], i + 1)[i]
             geometry[f, 0, WIDTH] = u32_at(columns[f, IMAGE_WIDTH], i + 1)[i]
         status = draw(whole, real, seed, epoch, np.uint64(samples[j]), geometry, color, rectangles, most)
+        if whole.shape[0]:
+            tick(clock, TRANSFORM)
         if status:
             return status
         for f in range(num_fields):
@@ -281,6 +287,7 @@ def assemble(
                         place_at, d[OUT_ITEMSIZE], d[CHANNELS_LAST] != 0, d[OUT_CHANNELS], d[OUT_HEIGHT],
                         d[OUT_WIDTH], rectangles[f, k], erased[f, k],
                     )  # fmt: skip
+            tick(clock, TRANSFORM)
     return OK
 
 

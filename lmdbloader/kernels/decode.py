@@ -8,26 +8,31 @@ from lmdbloader.codes import CODEC_JPEG, CODEC_LZ4, CODEC_RAW, CODEC_TILES
 from lmdbloader.kernels._compile import kernel
 from lmdbloader.kernels._memory import copy_line, u8_at
 from lmdbloader.kernels._symbols import lz4_decompress, memcpy, pread, xxh64
+from lmdbloader.kernels.clockwork import DECODE, VERIFY
 from lmdbloader.kernels.jpeg import decode_pixels
 from lmdbloader.kernels.jpegresize import decode_resized
+from lmdbloader.kernels.timing import tick, tick_read
 
 OK, OUT_OF_BOUNDS, BAD_CHECKSUM, BAD_LZ4, BAD_TILES, BAD_CODEC, BAD_JPEG = 0, 1, 2, 3, 4, 5, 6
 TILE_ENTRY_NBYTES = 12
 
 
 @kernel
-def fetch(file, at, nbytes, room):
+def fetch(file, at, nbytes, room, is_whole):
     """Return the address of stored bytes, 0 where the file does not have them.
 
     Args:
-        file: (address of the map, its bytes, file descriptor); a descriptor of -1 means reading through the map.
+        file: (address of the map, its bytes, file descriptor, clock); a descriptor of -1 means reading through the
+            map; the clock is what `tick` wants.
         at, nbytes: Which bytes.
         room: Address of as many bytes, into which they are read where there is a descriptor.
+        is_whole: Whether all of them will be looked at.
     """
-    base, size, descriptor = file
+    base, size, descriptor, clock = file
     if at < 0 or nbytes < 0 or at > size - nbytes:
         return np.uint64(0)
     if descriptor < 0:
+        tick_read(clock, base + at, nbytes, True, is_whole)
         return np.uint64(base) + np.uint64(at)
     done = np.int64(0)
     while done < nbytes:
@@ -35,13 +40,16 @@ def fetch(file, at, nbytes, room):
         if count <= 0:
             return np.uint64(0)
         done += count
+    tick_read(clock, room, nbytes, False, True)
     return np.uint64(room)
 
 
 @kernel
-def is_intact(address, nbytes, checksum):
-    """Return whether XXH64 of the bytes at an address is the checksum."""
-    return xxh64(np.uint64(address), np.uint64(nbytes), np.uint64(0)) == checksum
+def is_intact(address, nbytes, checksum, clock):
+    """Return whether XXH64 of the bytes at an address is the checksum; clock: as `tick` wants it."""
+    found = xxh64(np.uint64(address), np.uint64(nbytes), np.uint64(0))
+    tick(clock, VERIFY)
+    return found == checksum
 
 
 @kernel
@@ -81,10 +89,10 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
         return OUT_OF_BOUNDS
     if table_nbytes > nbytes:
         return BAD_TILES
-    address = fetch(file, at, table_nbytes, room)
+    address = fetch(file, at, table_nbytes, room, True)
     if address == 0:
         return OUT_OF_BOUNDS
-    if verify and not is_intact(address, table_nbytes, checksum):
+    if verify and not is_intact(address, table_nbytes, checksum, file[3]):
         return BAD_CHECKSUM
     table = u8_at(address, table_nbytes)
     body_at = at + table_nbytes
@@ -104,10 +112,10 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
             raw = (y1 - y0) * (x1 - x0) * channels * itemsize
             if start > end or end > body_nbytes or end - start > raw:
                 return BAD_TILES
-            source = fetch(file, body_at + start, end - start, room + table_nbytes)
+            source = fetch(file, body_at + start, end - start, room + table_nbytes, True)
             if source == 0:
                 return OUT_OF_BOUNDS
-            if verify and not is_intact(source, end - start, _load(table, 8 * number, 8)):
+            if verify and not is_intact(source, end - start, _load(table, 8 * number, 8), file[3]):
                 return BAD_CHECKSUM
             if end - start < raw:  # a tile as long as its pixels is stored raw
                 if lz4_decompress(source, np.uint64(scratch), np.int32(end - start), np.int32(raw)) != raw:
@@ -122,6 +130,7 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
                 for y in range(first, last):
                     inside = (c * (y1 - y0) + y - y0) * tile_line + (from_x - x0) * itemsize
                     copy_line(source + np.uint64(inside), np.uint64(origin + (y - top) * out_row), line)
+            tick(file[3], DECODE)
     return OK
 
 
@@ -138,18 +147,20 @@ def decode_block(file, at, nbytes, raw, checksum, codec, verify, out, room):
     Returns:
         A status.
     """
-    source = fetch(file, at, nbytes, room)
+    source = fetch(file, at, nbytes, room, True)
     if source == 0:
         return OUT_OF_BOUNDS
-    if verify and not is_intact(source, nbytes, checksum):
+    if verify and not is_intact(source, nbytes, checksum, file[3]):
         return BAD_CHECKSUM
     if codec == CODEC_RAW:
         if nbytes != raw:
             return OUT_OF_BOUNDS
         memcpy(np.uint64(out), source, np.uint64(nbytes))
+        tick(file[3], DECODE)
         return OK
     if codec == CODEC_LZ4:
         got = lz4_decompress(source, np.uint64(out), np.int32(nbytes), np.int32(raw))
+        tick(file[3], DECODE)
         return OK if got == raw else BAD_LZ4
     return BAD_CODEC
 
@@ -169,12 +180,14 @@ def decode_jpeg(file, at, nbytes, checksum, verify, image, window, out, room, wo
     Returns:
         A status.
     """
-    source = fetch(file, at, nbytes, room)
+    source = fetch(file, at, nbytes, room, verify)
     if source == 0:
         return OUT_OF_BOUNDS
-    if verify and not is_intact(source, nbytes, checksum):
+    if verify and not is_intact(source, nbytes, checksum, file[3]):
         return BAD_CHECKSUM
-    return OK if decode_pixels(source, nbytes, image, window, np.uint64(out), np.uint64(work)) else BAD_JPEG
+    fine = decode_pixels(source, nbytes, image, window, np.uint64(out), np.uint64(work))
+    tick(file[3], DECODE)
+    return OK if fine else BAD_JPEG
 
 
 @kernel
@@ -190,14 +203,14 @@ def decode_jpeg_resized(
     Returns:
         A status.
     """
-    source = fetch(file, at, nbytes, room)
+    source = fetch(file, at, nbytes, room, verify)
     if source == 0:
         return OUT_OF_BOUNDS
-    if verify and not is_intact(source, nbytes, checksum):
+    if verify and not is_intact(source, nbytes, checksum, file[3]):
         return BAD_CHECKSUM
     fine = decode_resized(
         source, nbytes, image, window, new_height, new_width, cubic, np.uint64(out), np.uint64(other),
-        np.uint64(work), scratch,
+        np.uint64(work), scratch, file[3],
     )  # fmt: skip
     return OK if fine else BAD_JPEG
 

@@ -6,8 +6,10 @@ import numpy as np
 
 from lmdbloader.kernels._compile import kernel
 from lmdbloader.kernels._symbols import xxh64
+from lmdbloader.kernels.clockwork import FUNCTION
 from lmdbloader.kernels.decode import OK, OUT_OF_BOUNDS, decode_block, decode_jpeg, decode_tiles, is_jpeg, is_tiled
-from lmdbloader.kernels.jpeg import jpeg_room
+from lmdbloader.kernels.jpegwork import jpeg_room
+from lmdbloader.kernels.timing import tick
 
 
 @kernel
@@ -68,7 +70,7 @@ def gather(file, rows, columns, verify, geometry, tile, out, out_start, room, sc
     """Decode one payload of every row of `rows` into its place in `out`.
 
     Args:
-        file: (address of the map, its bytes, file descriptor); a descriptor of -1 means reading through the map.
+        file: (address of the map, its bytes, file descriptor, clock), see `fetch`.
         rows: (b,) int64 row numbers of the index, checked by the caller.
         columns: (offset, stored_nbytes, raw_nbytes, checksum, codec), columns of the index.
         verify: Whether to check XXH64 before anything is decompressed.
@@ -85,6 +87,7 @@ def gather(file, rows, columns, verify, geometry, tile, out, out_start, room, sc
     """
     offset, stored, raw, checksum, codec = columns
     height, width, channels, bits = geometry
+    tick(file[3], FUNCTION)
     for j in range(rows.shape[0]):
         failed[0] = j
         i = rows[j]

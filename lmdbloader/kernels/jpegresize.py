@@ -13,8 +13,11 @@ from lmdbloader.kernels._compile import kernel
 from lmdbloader.kernels._memory import u8_at
 from lmdbloader.kernels._symbols import memcpy
 from lmdbloader.kernels.antialias import resize_window
-from lmdbloader.kernels.jpeg import decode_planes, orientation_of
+from lmdbloader.kernels.clockwork import DECODE
+from lmdbloader.kernels.jpeg import decode_planes
 from lmdbloader.kernels.jpegcolor import convert_line, stored_window, turn
+from lmdbloader.kernels.jpegseek import orientation_of
+from lmdbloader.kernels.timing import tick
 
 
 @kernel
@@ -50,7 +53,7 @@ def _resize_plane(plane, row, origin, window, down, across, new_height, new_widt
 
 
 @kernel
-def decode_resized(payload, nbytes, image, window, new_height, new_width, cubic, out, other, work, scratch):
+def decode_resized(payload, nbytes, image, window, new_height, new_width, cubic, out, other, work, scratch, clock):
     """Write a window of a payload's upright image, resized, as planes (C, new_height, new_width).
 
     Args:
@@ -63,6 +66,7 @@ def decode_resized(payload, nbytes, image, window, new_height, new_width, cubic,
         other: Address of as much room.
         work: Address of `jpeg_room` bytes.
         scratch: (bounds, weights, line), what resizing wants.
+        clock: As `tick` wants it; what comes after this stage's decoding is left to the caller's next tick.
 
     Returns:
         Whether all went well.
@@ -76,6 +80,7 @@ def decode_resized(payload, nbytes, image, window, new_height, new_width, cubic,
     top, bottom, left, right = inner
     shrink = _shrinking(bottom - top, right - left, h, w)
     found = decode_planes(payload, nbytes, (top, bottom), (left, right), shrink, work, (height, width, channels))
+    tick(clock, DECODE)
     fine, plane, row, color, color_row, color_plane, y0, x0, color_y0, color_x0, half_rows, half_columns = found
     if not fine:
         return False

@@ -176,7 +176,8 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
             Filled.
         color: (fields, stages, NUM_COLOR) float64, filled where a stage changes colours.
         rectangles: (fields, erasings, 4) int64, filled with (top, left, height, width) in the finished image.
-        most: (3,) int64, raised to the most pixels, height and width that any image had on the way.
+        most: (4,) int64, raised to the most pixels, height and width that any image had on the way, and to the most
+            that one side of an image that is resized, or cut and resized, times the other side of the result comes to.
 
     Returns:
         A status.
@@ -194,7 +195,7 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
                     g[CLOSING] = WRITE  # it was padded with another fill
                 _open_next(geometry[f], stage)
             stage += 1
-        status = _apply(op, numbers, seed, epoch, sample, np.uint64(number), geometry, color, rectangles, stage)
+        status = _apply(op, numbers, seed, epoch, sample, np.uint64(number), geometry, color, rectangles, most, stage)
         if status:
             return status
         for f in range(num_fields):
@@ -214,7 +215,7 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
 
 
 @kernel
-def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles, stage):
+def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles, most, stage):
     """Apply one operation to the fields that it concerns; see `draw`."""
     code, fields = op[OP_CODE], op[OP_FIELDS]
     num_fields = geometry.shape[0]
@@ -312,6 +313,9 @@ def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles
             if code == RESIZE or code == RANDOM_RESIZED_CROP:  # noqa: SIM109 - as above
                 g[CLOSING] = THEN_RESIZE
                 g[NEW_HEIGHT], g[NEW_WIDTH], g[CUBIC] = height // ratio, width // ratio, op[OP_CUBIC]
+                # Of what may be cut at random all counts; and what lies turned in its file is resized as it lies there.
+                high, wide = full_height // ratio, full_width // ratio
+                most[3] = max(most[3], max(high * g[NEW_WIDTH], wide * g[NEW_HEIGHT]))
             elif op[OP_PADDING] > 0:
                 for c in range(3):
                     g[FILL + c] = op[OP_FILL + c]

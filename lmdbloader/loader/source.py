@@ -152,7 +152,7 @@ class Source:
         for f in self._others:
             place = self._type._fields.index(f.name)
             for batch, start in zip(batches, starts, strict=True):
-                column = read_batch_values(self._dataset.reader, f, rows[start : start + self._batch_size])
+                column = read_batch_values(self._dataset.reader, f, rows[start : start + self._batch_size], clock)
                 batch[place] = stacked(f.name, column)
         return [self._type(*batch) for batch in batches]
 

@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.codecs import checksum
-from lmdbloader.errors import CorruptError, FormatError, ImageError, OptionError
-from lmdbloader.format import (
-    CODEC_FILE,
-    CODEC_JPEG,
-    CODEC_TILES,
-    DATA_FILE,
-    INDEX_FILE,
-    MANIFEST_FILE,
-    Field,
-    parse_array_type,
-)
+from lmdbloader.errors import ImageError, OptionError
+from lmdbloader.format import CODEC_FILE, CODEC_JPEG, CODEC_TILES, Field, parse_array_type
 from lmdbloader.images import DecodePolicy, decode_image
-from lmdbloader.manifest import Manifest
+from lmdbloader.kernels import clockwork
+from lmdbloader.stages import NO_CLOCK, Clock
 from lmdbloader.store.index import Index
-from lmdbloader.store.opening import IO, DataFile, check_io, open_index, read_manifest, wrong_size
+from lmdbloader.store.opened import OpenDataset
+from lmdbloader.store.opening import DataFile
 
 I64 = npt.NDArray[np.int64]
-_REASONS = {
-    1: "its bytes cannot be read, lie outside of the file, or have another length than the index says",
-    2: "its checksum does not match: the stored bytes were damaged",
-    3: "its lz4 block does not decompress",
-    4: "its tile table is damaged",
-    5: "its codec is unknown",
-    6: "its JPEG data, or their seek table, does not decode",
-}
 
 
 @cache
@@ -48,101 +31,16 @@ def _kernels() -> Any:
     return gather
 
 
-class Reader:
+class Reader(OpenDataset):
     """Random access to the samples of one dataset.
 
     Pickles as its path; safe from several threads and across forks. Arrays that it returns own their memory.
-
-    Attributes:
-        path: Of the dataset, absolute.
-        io: "mmap" reads through a memory map, which a file that is cut short meanwhile turns into the end of the
-            process (SIGBUS); "pread" reads copies by the file's descriptor, and raises CorruptError then.
-        manifest: Its description.
-        fields: Its fields by name.
-        index: Its columns.
-        data_file: The open data file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, io: IO = "mmap") -> None:
-        """Open a dataset.
-
-        Raises:
-            FileNotFoundError: There is nothing at `path`.
-            FormatError: Not a finished dataset of this format version.
-            CorruptError: A file is cut short or damaged.
-            OptionError: `io` is neither "mmap" nor "pread".
-        """
-        io = check_io(io)
-        self.path = Path(path).absolute()
-        self.manifest = read_manifest(path)
-        try:
-            data = DataFile(self.path / DATA_FILE, io)
-            expected = self.manifest.sizes["data_nbytes"]
-            if data.nbytes != expected:
-                raise wrong_size(self.path / DATA_FILE, data.nbytes, expected)
-            content = open_index(self.path / INDEX_FILE, io, self.manifest.sizes["index_nbytes"])
-            self._use(data, Index(self.path, self.manifest, expected, content))
-        except (FileNotFoundError, IsADirectoryError) as error:
-            raise CorruptError(
-                f"{error.filename}: is missing. Copy the dataset again; "
-                f"`lmdbloader verify {self.path}` says what else helps.",
-                path=str(self.path),
-            ) from error
-        except KeyError as error:
-            raise FormatError(f"{self.path / MANIFEST_FILE}: does not state {error}") from error
-
     def _use(self, file: DataFile, index: Index) -> None:
-        self.io = file.io
-        self.fields = {f.name: f for f in self.manifest.fields}
-        self.index = index
-        self.data_file = file
+        super()._use(file, index)
         self._thread = threading.local()
         self._gathered = {f.name: self._gather_arguments(f) for f in self.manifest.fields if f.is_payload}
-
-    @classmethod
-    def of_files(cls, path: Path, manifest: Manifest, file: DataFile, index: Index) -> Reader:
-        """Return a reader of files that are open already; payloads that lie beyond the data file are CorruptErrors."""
-        reader = cls.__new__(cls)
-        reader.path, reader.manifest = path, manifest
-        reader._use(file, index)
-        return reader
-
-    def with_io(self, io: IO) -> Reader:
-        """Return a reader of the very same files, whatever has their names by now, that reads them as `io` says.
-
-        Raises:
-            OptionError: `io` is neither "mmap" nor "pread".
-        """
-        if check_io(io) == self.io:
-            return self
-        file = DataFile(self.path / DATA_FILE, io, descriptor=self.descriptor)
-        if file.nbytes != self.data_file.nbytes:
-            raise wrong_size(self.path / DATA_FILE, file.nbytes, self.data_file.nbytes)
-        index = Index(self.path, self.manifest, file.nbytes, bytes(self.index.content))
-        return Reader.of_files(self.path, self.manifest, file, index)
-
-    @property
-    def data(self) -> npt.NDArray[np.uint8]:
-        """The whole data file (n,), a read-only view of the map; empty with io="pread"."""
-        return self.data_file.data
-
-    @property
-    def descriptor(self) -> int:
-        """A descriptor of the very file that is read, whatever lies under its name now; closed with the reader."""
-        return self.data_file.descriptor
-
-    @property
-    def file(self) -> tuple[int, int, int]:
-        """What kernels read from: the map's address, the file's bytes, and a descriptor to use instead, or -1."""
-        return self.data_file.for_kernels()
-
-    def extents(self, fields: Sequence[str], rows: I64) -> tuple[I64, I64]:
-        """Return where samples lie: the offset of the first payload (n,) and the bytes of all of them (n,)."""
-        columns = [self._gathered[name][0] for name in fields if name in self._gathered]
-        if not columns:
-            return rows.copy(), np.ones(len(rows), np.int64)
-        nbytes = sum((c[1][rows].astype(np.int64) for c in columns), np.zeros(len(rows), np.int64))
-        return columns[0][0][rows], nbytes
 
     def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int]:
         """Return what the gather kernel needs of a field: index columns, geometry, tile side, bytes of one tile."""
@@ -156,20 +54,13 @@ class Reader:
         tiled = bool((columns[4] == CODEC_TILES).any())
         return columns, geometry, tile, tile * tile * 3 * 2 * tiled
 
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return self.manifest.num_samples
-
-    def __getstate__(self) -> tuple[Path, str, IO]:
-        return self.path, self.manifest.manifest_digest, self.io
-
-    def __setstate__(self, state: tuple[Path, str, IO]) -> None:
-        Reader.__init__(self, state[0], io=state[2])
-        if self.manifest.manifest_digest != state[1]:
-            raise CorruptError(
-                f"{self.path}: was replaced by another dataset since this reader was pickled. Open it again.",
-                path=str(self.path),
-            )
+    def extents(self, fields: Sequence[str], rows: I64) -> tuple[I64, I64]:
+        """Return where samples lie: the offset of the first payload (n,) and the bytes of all of them (n,)."""
+        columns = [self._gathered[name][0] for name in fields if name in self._gathered]
+        if not columns:
+            return rows.copy(), np.ones(len(rows), np.int64)
+        nbytes = sum((c[1][rows].astype(np.int64) for c in columns), np.zeros(len(rows), np.int64))
+        return columns[0][0][rows], nbytes
 
     def raw_nbytes(self, name: str, rows: I64) -> I64:
         """Return the decoded lengths (n,) of a payload field's values."""
@@ -184,6 +75,7 @@ class Reader:
         start: I64,
         *,
         verify: bool = True,
+        clock: Clock = NO_CLOCK,
     ) -> None:
         """Decode payloads into a buffer.
 
@@ -193,6 +85,7 @@ class Reader:
             out: (m,) uint8.
             start: (n,) int64, where in `out` each payload's raw bytes begin.
             verify: Whether to check the checksums.
+            clock: This thread's, begun.
 
         Raises:
             CorruptError: A payload is damaged; names the sample and its source.
@@ -201,14 +94,14 @@ class Reader:
         is_file = columns[4][rows] == CODEC_FILE
         if is_file.any():
             for row, at in zip(rows[is_file].tolist(), start[is_file].tolist(), strict=True):
-                image = self.read_file(name, row, verify=verify)
+                image = self.read_file(name, row, verify=verify, clock=clock)
                 out[at : at + image.nbytes] = image.reshape(-1).view(np.uint8)
             rows, start = rows[~is_file], start[~is_file]
         scratch = np.empty(scratch_nbytes, np.uint8)
         room = self._room(int(columns[1][rows].max()) if len(rows) else 0)
         failed = np.empty(1, np.int64)
         status = _kernels().gather(
-            self.file,
+            (*self.file, clock.address),
             rows,
             columns,
             verify,
@@ -228,30 +121,21 @@ class Reader:
         """Return where kernels put stored bytes; nowhere where they are read from the map."""
         return np.empty(nbytes if self.io == "pread" else 0, np.uint8)
 
-    def read_bytes(self, name: str, row: int) -> npt.NDArray[np.uint8]:
+    def read_bytes(self, name: str, row: int, *, clock: Clock = NO_CLOCK) -> npt.NDArray[np.uint8]:
         """Return one payload's raw bytes (n,)."""
         rows = np.array([row], np.int64)
         out = np.empty(int(self.raw_nbytes(name, rows)[0]), np.uint8)
-        self.read_into(name, rows, out, np.zeros(1, np.int64))
+        self.read_into(name, rows, out, np.zeros(1, np.int64), clock=clock)
         return out
-
-    def image_shape(self, name: str, row: int) -> tuple[int, int, int]:
-        """Return (C, H, W) of one stored image."""
-        a = self.index.arrays
-        return int(a[f"{name}.channels"][row]), int(a[f"{name}.height"][row]), int(a[f"{name}.width"][row])
-
-    def image_dtype(self, name: str, row: int) -> np.dtype[Any]:
-        """Return uint8 or uint16."""
-        return np.dtype(np.uint16 if self.index.arrays[f"{name}.bits"][row] == 16 else np.uint8)
 
     def read_image(self, name: str, row: int) -> npt.NDArray[Any]:
         """Return one image, (C, H, W) uint8 or uint16."""
         return self.read_bytes(name, row).view(self.image_dtype(name, row)).reshape(self.image_shape(name, row))
 
-    def read_array(self, name: str, row: int) -> npt.NDArray[Any]:
+    def read_array(self, name: str, row: int, *, clock: Clock = NO_CLOCK) -> npt.NDArray[Any]:
         """Return one n-dimensional array in its own dtype and shape."""
         dtype, shape = parse_array_type(self.index.text(f"{name}.type", row))
-        data = self.read_bytes(name, row)
+        data = self.read_bytes(name, row, clock=clock)
         kind = np.dtype(dtype).newbyteorder("<")
         if data.size != kind.itemsize * int(np.prod(shape, dtype=np.float64)):
             raise self.damaged(name, row, 1)
@@ -276,7 +160,7 @@ class Reader:
         if codec == CODEC_JPEG:
             out = np.empty((channels, height, width), dtype)
             status = _kernels().read_jpeg_window(
-                self.file, int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]),
+                (*self.file, 0), int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]),
                 a[f"{name}.checksum"][row], True, (full_height, full_width, channels),
                 (top, top + height, left, left + width), out.reshape(-1).view(np.uint8), room,
                 self._jpeg_work(name),
@@ -290,7 +174,7 @@ class Reader:
         out = np.empty((channels, height, width), dtype)
         scratch = np.empty(tile * tile * 6, np.uint8)
         status = _kernels().read_window(
-            self.file, int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]),
+            (*self.file, 0), int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]),
             a[f"{name}.checksum"][row], True, (full_height, full_width, channels, dtype.itemsize), tile,
             (top, top + height, left, left + width), out.reshape(-1).view(np.uint8), room, scratch,
         )  # fmt: skip
@@ -304,7 +188,7 @@ class Reader:
         is_jpeg = columns[4] == CODEC_JPEG
         if self.fields[name].kind != "image" or not is_jpeg.any():
             return 0
-        from lmdbloader.kernels.jpeg import jpeg_room
+        from lmdbloader.kernels.jpegwork import jpeg_room
 
         nbytes, height, width = (column[is_jpeg].astype(np.int64) for column in (columns[1], height, width))
         # For an image with the longest of all sides and the most pixels of all: no other one takes more.
@@ -318,14 +202,14 @@ class Reader:
             kept[name] = np.empty(self.jpeg_room(name), np.uint8)
         return kept[name]
 
-    def read_file(self, name: str, row: int, *, verify: bool = True) -> npt.NDArray[Any]:
+    def read_file(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> npt.NDArray[Any]:
         """Return one image that is stored as a file of a kind that no kernel decodes, (C, H, W) uint8 or uint16.
 
         Raises:
             CorruptError: It is damaged, or decodes to something else than the index says.
         """
         channels, height, width = self.image_shape(name, row)
-        data = self.stored_bytes(name, row, verify=verify)
+        data = self.stored_bytes(name, row, verify=verify, clock=clock)
         try:
             pixels = decode_image(data, DecodePolicy(max_pixels=height * width), name=self.where(name, row))
         except ImageError as error:
@@ -339,9 +223,11 @@ class Reader:
                 f"its file decodes to {pixels.dtype} {pixels.shape}; the index says "
                 f"{self.image_dtype(name, row)} {(height, width, channels)}. Restore the dataset from a copy.",
             )
-        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        planes = np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        clock.tick(clockwork.DECODE)
+        return planes
 
-    def stored_bytes(self, name: str, row: int, *, verify: bool = True) -> bytes:
+    def stored_bytes(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> bytes:
         """Return one payload as it is stored.
 
         Raises:
@@ -353,35 +239,16 @@ class Reader:
             data = self.data_file.read(at, nbytes)
         except OSError as error:  # of the disk
             raise self.corrupt(name, row, f"cannot be read ({error.strerror}). Copy the dataset again.") from error
+        clock.tick(clockwork.READ)
+        clock.add(clockwork.NBYTES, len(data))
         if len(data) != nbytes:
             raise self.damaged(name, row, 1)
-        if verify and columns[4][row] != CODEC_TILES and checksum(data) != int(columns[3][row]):
-            raise self.damaged(name, row, 2)
+        if verify and columns[4][row] != CODEC_TILES:
+            is_intact = checksum(data) == int(columns[3][row])
+            clock.tick(clockwork.VERIFY)
+            if not is_intact:
+                raise self.damaged(name, row, 2)
         return data
-
-    def source(self, row: int) -> str | None:
-        """Return the relative path of the file that a sample was made from, None where the dataset has none."""
-        return self.index.text("source", row) if self.manifest.with_source else None
-
-    def where(self, name: str, row: int) -> str:
-        """Return dataset, field, sample and source, for messages."""
-        source = self.source(row)
-        return f"{self.path}: field {name!r} of sample {row}" + (f" (from {source})" if source else "")
-
-    def damaged(self, name: str, row: int, status: int) -> CorruptError:
-        """Return the error for a kernel's status."""
-        return self.corrupt(
-            name,
-            row,
-            f"{_REASONS[status]}. `lmdbloader verify {self.path}` lists every damaged sample; "
-            "restore the dataset from a copy, or convert again; `lmdbloader repair` leaves them out of a new one.",
-        )
-
-    def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
-        """Return the error for one payload, which names dataset, field, sample and source."""
-        return CorruptError(
-            f"{self.where(name, row)}: {reason}", sample=row, field=name, source=self.source(row), path=str(self.path)
-        )
 
 
 def check_rows(rows: Sequence[int] | I64, length: int) -> I64:

@@ -35,7 +35,7 @@ def prepare_payloads(paths: dict[str, str], folder: Path, seed: int) -> Case:
     from lmdbloader.codecs import checksum
     from lmdbloader.format import CODEC_FILE, CODEC_TILES
     from lmdbloader.kernels.gather import gather
-    from lmdbloader.kernels.jpeg import jpeg_room
+    from lmdbloader.kernels.jpegwork import jpeg_room
 
     payloads = [payload for path in paths.values() for payload in _payloads(path) if payload.codec != CODEC_FILE]
     by_codec = {payload.codec: [p for p in payloads if p.codec == payload.codec] for payload in payloads}
@@ -54,11 +54,11 @@ def prepare_payloads(paths: dict[str, str], folder: Path, seed: int) -> Case:
         at_end, by_descriptor = rng.random() < 0.5, rng.random() < 0.25
         data = source.place(len(stored), at_end)
         data[:] = np.frombuffer(stored, np.uint8)
-        file = (data.ctypes.data, len(stored), -1)
+        file = (data.ctypes.data, len(stored), -1, 0)
         if by_descriptor:
             os.ftruncate(memory_file, 0)
             os.pwrite(memory_file, stored, 0)
-            file = (0, len(stored), memory_file)
+            file = (0, len(stored), memory_file, 0)
         target = out.place(raw_nbytes, at_end)
         hashed = stored if payload.codec != CODEC_TILES else stored[: _table_nbytes(height, width, payload.tile)]
         columns = _columns(
