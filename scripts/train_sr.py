@@ -16,9 +16,10 @@ from training.command import exit_status, positive
 import lmdbloader
 from lmdbloader.checkpoints import load_checkpoint, save_checkpoint
 from lmdbloader.errors import OptionError
+from lmdbloader.profiling import StepTimer
 from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, pair_scale, score
 from lmdbloader.superres.models import MODEL_NAMES, build_model
-from lmdbloader.superres.training import StepTimer, cosine_rate, train_epoch
+from lmdbloader.superres.training import cosine_rate, train_epoch
 from lmdbloader.transforms import RandomDihedral, RandomHorizontalFlip, RandomVerticalFlip, Transform
 
 

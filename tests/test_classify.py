@@ -24,7 +24,6 @@ from lmdbloader.classify import (
 )
 from lmdbloader.classify.models import MODEL_NAMES, BlurPool
 from lmdbloader.classify.precision import Precision, choose_precision
-from lmdbloader.classify.training import DataClock
 from lmdbloader.errors import OptionError, TrainingError
 
 CPU = torch.device("cpu")
@@ -232,30 +231,6 @@ def test_waiting_for_data_is_told_from_working() -> None:
     assert 0.15 <= result.data_seconds < result.seconds
     at_once = train_epoch(model, optimizer, make_batches(3), precision=FLOAT)
     assert at_once.data_seconds < 0.1 * at_once.seconds
-
-
-def test_on_cuda_the_clock_reads_the_devices_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the host did between two events plays no part: only their own times do."""
-    times = iter([0.0, 10.0, 110.0, 115.0, 215.0, 215.0])
-
-    class Event:
-        def __init__(self, **_: object) -> None:
-            self.time = 0.0
-
-        def record(self, _: object) -> None:
-            self.time = next(times)
-
-        def elapsed_time(self, other: Event) -> float:
-            return other.time - self.time
-
-    for name, value in (("Event", Event), ("current_stream", lambda _: None), ("synchronize", lambda _: None)):
-        monkeypatch.setattr(torch.cuda, name, value)
-    clock = DataClock(torch.device("cuda", 0))
-    for _ in range(2):
-        clock.asked()
-        clock.got()
-    clock.asked()
-    assert clock.close() == pytest.approx((0.015, 0.215))
 
 
 def test_an_epoch_without_a_batch_or_with_a_lost_loss_says_so() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,8 +14,9 @@ from torch.nn import functional
 from lmdbloader.classify.precision import Precision
 from lmdbloader.classify.recipes import Schedule
 from lmdbloader.errors import TrainingError
+from lmdbloader.profiling import StepTimer
 
-__all__ = ["DataClock", "EpochResult", "learning_rate", "parameter_groups", "train_epoch"]
+__all__ = ["EpochResult", "learning_rate", "parameter_groups", "train_epoch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,50 +34,6 @@ class EpochResult:
     num_images: int
     seconds: float
     data_seconds: float
-
-
-class DataClock:
-    """Measures how long a device waits for data without making it wait for the measurement.
-
-    On CUDA the host runs ahead of the device, so the host's own waiting says little: events in the device's stream mark
-    the end of one step and the start of the next. On the CPU both are one and the clock on the wall will do.
-
-    >>> clock = DataClock(torch.device("cpu"))
-    >>> clock.asked(); clock.got()
-    >>> waited, total = clock.close()
-    >>> 0 <= waited <= total
-    True
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._marks: list[Any] = []
-
-    def asked(self) -> None:
-        """Call just before asking for a batch; what was queued before it is the step before."""
-        self._marks.append(self._mark())
-
-    def got(self) -> None:
-        """Call as soon as the batch is there."""
-        self._marks.append(self._mark())
-
-    def close(self) -> tuple[float, float]:
-        """Return the seconds spent waiting and all seconds since the first mark; waits for the device."""
-        self._marks.append(self._mark())
-        marks = self._marks
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-            between = [a.elapsed_time(b) / 1000 for a, b in pairwise(marks)]
-        else:
-            between = [b - a for a, b in pairwise(marks)]
-        return sum(between[::2]), sum(between)
-
-    def _mark(self) -> Any:
-        if self._device.type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
 
 
 def learning_rate(peak: float, epoch: float, *, num_epochs: int, warmup: float, schedule: Schedule) -> float:
@@ -147,29 +102,30 @@ def train_epoch(
     scaler = scaler or precision.scaler()
     losses: list[Tensor] = []
     num_images = 0
-    clock = DataClock(precision.device)
-    iterator = iter(batches)
-    clock.asked()
-    for images, labels in iterator:
-        clock.got()
+    timer = StepTimer(precision.device)
+    for images, labels in batches:
+        timer.lap("data")
         if before_step is not None:
             before_step(len(losses))
         images = images.to(precision.device, non_blocking=True)
         labels = labels.to(precision.device, non_blocking=True)
+        timer.lap("copy")
         # Gradients that are not there need no clearing, and the first backward pass writes where it would add.
         optimizer.zero_grad(set_to_none=True)
         with precision.autocast():
             logits = model(images)
             loss = functional.cross_entropy(logits.float(), labels, label_smoothing=label_smoothing)
+        timer.lap("forward")
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        timer.lap("backward")
         scaler.step(optimizer)
         scaler.update()
+        timer.lap("update")
         losses.append(loss.detach())
         num_images += len(images)
         if after_step is not None:
             after_step(len(losses) - 1)
-        clock.asked()
-    waited, seconds = clock.close()
+            timer.lap("compute")
     if not losses:
         raise TrainingError(
             "the loader gave no batch: the dataset is smaller than one batch of all processes, or empty."
@@ -177,4 +133,5 @@ def train_epoch(
     mean = float(torch.stack(losses).mean())
     if not math.isfinite(mean):
         raise TrainingError(f"the loss is {mean}; a lower learning rate is the usual cure.")
-    return EpochResult(mean, num_images, seconds, waited)
+    seconds = timer.seconds
+    return EpochResult(mean, num_images, sum(seconds.values()), seconds["data"])

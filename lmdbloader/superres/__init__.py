@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from lmdbloader.checkpoints import load_checkpoint, save_checkpoint
+from lmdbloader.profiling import StepTimer
 from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, predict, score
 from lmdbloader.superres.metrics import luma, psnr, ssim
 from lmdbloader.superres.models import SRCNN, ResidualSR, build_model, upscale
-from lmdbloader.superres.training import StepTimer, train_epoch, train_step
+from lmdbloader.superres.training import train_epoch, train_step
 
 __all__ = [
     "SRCNN",

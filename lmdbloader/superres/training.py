@@ -1,9 +1,8 @@
-"""The training loop: one step, one epoch, where its time went, and the learning rate."""
+"""The training loop: one step, one epoch, and the learning rate."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,57 +11,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from lmdbloader.errors import TrainingError
+from lmdbloader.profiling import StepTimer
 from lmdbloader.superres.models import Model
 from lmdbloader.superres.tensors import model_inputs, to_channels, unit_floats
 
-__all__ = ["StepTimer", "cosine_rate", "train_epoch", "train_step"]
-
-
-class StepTimer:
-    """Adds up where the time of training steps goes.
-
-    The phases: data (waiting for the loader), copy (to the device, and there to float, luma and bicubic), forward (with
-    the loss), backward, update. On CUDA every lap waits for the device, which is what makes the split true and costs a
-    few microseconds a step.
-
-    >>> timer = StepTimer(torch.device("cpu"))
-    >>> timer.start()
-    >>> timer.lap("data")
-    >>> sorted(timer.seconds) == sorted(StepTimer.PHASES)
-    True
-    """
-
-    PHASES = ("data", "copy", "forward", "backward", "update")
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.seconds = dict.fromkeys(self.PHASES, 0.0)
-        self.num_steps = 0
-        self._last = 0.0
-
-    def start(self) -> None:
-        """Begin timing: call before the first step, and again after time that should not count."""
-        self._last = self._now()
-
-    def lap(self, phase: str) -> None:
-        """Count the time since the last call as `phase`; "update" ends a step."""
-        now = self._now()
-        self.seconds[phase] += now - self._last
-        self._last = now
-        self.num_steps += phase == self.PHASES[-1]
-
-    def summary(self) -> str:
-        """Return one line: the mean step in milliseconds and each phase's share of it."""
-        total = sum(self.seconds.values())
-        if not self.num_steps or not total:
-            return "no steps"
-        shares = ", ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in self.seconds.items())
-        return f"{1000 * total / self.num_steps:.1f} ms/step ({shares})"
-
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
+__all__ = ["cosine_rate", "train_epoch", "train_step"]
 
 
 def cosine_rate(peak: float, progress: float) -> float:
