@@ -13,7 +13,7 @@ from lmdbloader.profiling.threads import ThreadTimes
 from lmdbloader.profiling.timer import PHASES
 from lmdbloader.stages import STAGES, StageTimes
 
-__all__ = ["Moment", "PhaseTimes", "Typical", "measure_phase", "typical"]
+__all__ = ["Moment", "PhaseTimes", "Typical", "every_second", "measure_phase", "typical"]
 
 F64 = npt.NDArray[np.float64]
 
@@ -27,12 +27,14 @@ class Moment:
         stages: Of the Loader's threads, None where there are no such times.
         loading: Of the threads or processes that load, None where the system does not tell.
         waiting: Seconds of a core that the training loop's thread took while it asked for batches.
+        is_broken: Whether threads that load have ended since the moment before: a stretch that ends here lacks theirs.
     """
 
     step: int
     stages: StageTimes | None
     loading: ThreadTimes | None
     waiting: float
+    is_broken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,12 @@ def measure_phase(rows: F64, total: float) -> PhaseTimes:
     return PhaseTimes(float(rows.mean()), p50, p99, float(rows.sum()) / total if total else 0.0)
 
 
+def every_second(moments: Sequence[Moment]) -> list[Moment]:
+    """Return the first of an odd number of moments, the third and so on: stretches that are twice as long."""
+    pairs = zip(moments[1::2], moments[2::2], strict=True)
+    return [moments[0], *(replace(after, is_broken=skipped.is_broken or after.is_broken) for skipped, after in pairs)]
+
+
 def typical(rows: F64, moments: Sequence[Moment]) -> Typical:
     """Return what a typical step is.
 
@@ -99,6 +107,7 @@ def typical(rows: F64, moments: Sequence[Moment]) -> Typical:
         moments: In the order in which they came, at least two; their steps ascend.
     """
     stretches = [(a, b) for a, b in pairwise(moments) if a.step < min(b.step, len(rows))]
+    stretches = [(a, b) for a, b in stretches if not b.is_broken] or stretches
     means = [float(rows[a.step : b.step].sum(axis=1).mean()) for a, b in stretches]
     order = sorted(range(len(stretches)), key=means.__getitem__)
     aside = len(order) // 4
@@ -111,7 +120,7 @@ def typical(rows: F64, moments: Sequence[Moment]) -> Typical:
         data=float(seconds[PHASES.index("data")]),
         copy=float(seconds[PHASES.index("copy")]),
         stages=_stages([(a.stages, b.stages) for a, b in chosen], number),
-        loading=_loading([(a.loading, b.loading) for a, b in chosen], number),
+        loading=_loading([(a.loading, None if b.is_broken else b.loading) for a, b in chosen], number),
         waiting=sum(b.waiting - a.waiting for a, b in chosen) / number,
         num_steps=number,
     )

@@ -98,7 +98,7 @@ def feed_of(figures: Typical, kind: Kind, num_threads: int) -> Feed:
         delayed = 0.0 if loading is None else loading.delayed
         delayed = min(delayed, max(available - running, 0.0))
         blocked = max(available - running - delayed, 0.0)
-        if blocked > _BLOCKED * (blocked + running):
+        if (kind == "main" or loading is not None) and blocked > _BLOCKED * (blocked + running):
             parts = {"storage": blocked + delayed, "function": running}
         else:
             parts = {"function": running + delayed + blocked}

@@ -13,7 +13,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.machine.gpu import GpuSampler
 from lmdbloader.profiling.advice import advise
 from lmdbloader.profiling.facts import facts_of, loader_in
-from lmdbloader.profiling.figures import Moment, measure_phase, typical
+from lmdbloader.profiling.figures import Moment, every_second, measure_phase, typical
 from lmdbloader.profiling.naming import feed_of, name_bottleneck
 from lmdbloader.profiling.results import Profile
 from lmdbloader.profiling.threads import ThreadTimes, ThreadWatch
@@ -90,9 +90,7 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Record no more; a step that was under way counts as it is."""
-        self._end_step()
-        if self._step > self.warmup:
-            self._take_moment()
+        self._finish()
         self._is_recording = False
         if self._gpu is not None:
             self._gpu.__exit__(kind, error, trace)
@@ -108,15 +106,18 @@ class Recorder:
         if not self._is_recording:
             raise OptionError("the recorder is not recording: write `with lmdbloader.Recorder(loader) as recorder:`")
         batches = iter(self._batches)
-        while True:
-            self.ask()
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            self.got(batch)
-            yield batch
-            del batch  # its memory is free for another as soon as the loop lets it go
+        try:
+            while True:
+                self.ask()
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+                self.got(batch)
+                yield batch
+                del batch  # its memory is free for another as soon as the loop lets it go
+        finally:
+            self._finish()  # before those who load are gone
 
     def take(self, steps: int) -> Iterator[Any]:
         """Yield batches of as many epochs as it takes, so many steps after the warm-up.
@@ -231,16 +232,24 @@ class Recorder:
             self._step += 1
             self._is_working = False
 
+    def _finish(self) -> None:
+        """End the step that is under way, and look once more."""
+        self._end_step()
+        if self._moments:
+            self._take_moment()
+
     def _take_moment(self) -> None:
         step = self._step - self.warmup
         if self._moments and self._moments[-1].step == step:
             return
         loading = self._watch.look()
         stages = None if self._loader is None else self._loader.stage_times()
-        self._moments.append(Moment(step, stages, loading if self._watch.is_there else None, self._waiting))
+        self._moments.append(
+            Moment(step, stages, loading if self._watch.is_there else None, self._waiting, self._watch.has_lost)
+        )
         if len(self._moments) > _MOST_MOMENTS:
-            del self._moments[1::2]
-            self._least_steps = 2 * max(self._least_steps, self._moments[1].step - self._moments[0].step)
+            self._moments = every_second(self._moments)
+            self._least_steps = max(self._least_steps, self._moments[1].step - self._moments[0].step)
         self._next_moment = time.perf_counter() + _SECONDS_BETWEEN_MOMENTS
 
 

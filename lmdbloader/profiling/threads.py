@@ -43,7 +43,10 @@ class ThreadTimes:
 
 
 class ThreadWatch:
-    """Adds up the times of threads that come and go; those of ended ones stay counted.
+    """Adds up the times of threads that come and go; of ended ones as far as they were seen.
+
+    Attributes:
+        has_lost: Whether one had ended at the last look, so that what it did since the look before is not known.
 
     >>> watch = ThreadWatch("main")
     >>> before = watch.look()
@@ -61,7 +64,9 @@ class ThreadWatch:
         self._kind = kind
         self._main = threading.get_native_id()
         self._seen = dict(self._now())
+        self._there = set(self._seen)
         self._total = ThreadTimes()
+        self.has_lost = False
 
     @property
     def is_there(self) -> bool:
@@ -71,7 +76,10 @@ class ThreadWatch:
     def look(self) -> ThreadTimes:
         """Return the time since the beginning, of all of them together."""
         running, delayed = self._total.running, self._total.delayed
-        for task, times in self._now():
+        now = dict(self._now())
+        self.has_lost = not self._there <= now.keys()
+        self._there = set(now)
+        for task, times in now.items():
             new = times - self._seen.get(task, ThreadTimes())
             running, delayed = running + new.running, delayed + new.delayed
             self._seen[task] = times
