@@ -23,7 +23,7 @@ from lmdbloader.stages import StageTimes
 __all__ = ["Recorder"]
 
 # The counters are read this often, and every second reading is forgotten where there are many: it costs nothing then.
-_SECONDS_BETWEEN_MOMENTS = 0.05
+_SECONDS_BETWEEN_MOMENTS = 0.1
 _MOST_MOMENTS = 64
 
 
@@ -73,7 +73,7 @@ class Recorder:
         self._step = 0
         self._is_recording = self._is_working = False
         self._waiting = self._began_waiting = 0.0
-        self._num_samples = 0
+        self._batch_size: int | None = None
         self._side: int | None = None
 
     def __enter__(self) -> Recorder:
@@ -159,7 +159,6 @@ class Recorder:
         self._end_step()
         if self._step == self.warmup and not self._moments:
             self.timer.clear()
-            self._num_samples = 0
             self._take_moment()
         elif (
             self._moments
@@ -175,9 +174,8 @@ class Recorder:
         if self._facts.kind == "main":
             self._waiting += time.thread_time() - self._began_waiting
         self.timer.lap("data")
-        self._num_samples += _num_samples(batch)
-        if self._side is None:
-            self._side = _side(batch)
+        if self._batch_size is None:  # asking a tensor every time costs as much as all the rest
+            self._batch_size, self._side = _num_samples(batch), _side(batch)
         self._is_working = True
 
     def profile(self) -> Profile:
@@ -220,7 +218,7 @@ class Recorder:
             disk_wait=_disk_wait(stages, loading),
             gpu=None if self._gpu is None else self._gpu.use,
             num_steps=len(rows),
-            num_samples=self._num_samples,
+            num_samples=len(rows) * (self._batch_size or 0),
             seconds=total,
             num_threads=facts.num_threads,
             loader=facts.name,

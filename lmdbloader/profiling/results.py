@@ -71,7 +71,7 @@ class Profile:
             None where it is not known.
         gpu: What the GPU did, None where nothing tells.
         num_steps: Steps that were measured.
-        num_samples: Samples in them.
+        num_samples: Samples in them, if all batches are as large as the first.
         seconds: All of them together.
         num_threads: Threads or processes that load.
         loader: What gives the batches: the name of its class.

@@ -1,0 +1,261 @@
+"""Pipelines with one bottleneck each, planted on purpose, and two without: what a profile must name, run by run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Stored as whole JPEG files, and as pixels of small patches.
+JPEGS, PATCHES = "jpegs", "patches"
+_DISK_NBYTES_PER_S = 5_000_000
+_COMPETITORS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A bottleneck.
+
+    Attributes:
+        what: It is, in words.
+        expected: What the profile must name.
+        run: Makes the pipeline from a folder with the datasets, and returns its profile.
+        is_alone: Whether it changes the process that it runs in, so that it needs one of its own.
+    """
+
+    what: str
+    expected: str
+    run: Callable[[Path], Any]
+    is_alone: bool = False
+
+
+def make_datasets(folder: Path) -> None:
+    """Convert photographs into the datasets that plants read, unless they are there."""
+    from common import photographs
+    from PIL import Image
+
+    import lmdbloader
+
+    if (folder / PATCHES).exists():
+        return
+    images = folder / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    sources = [photograph for photograph in photographs() if min(photograph.shape[:2]) >= 400]
+    for number in range(24):
+        whole = Image.fromarray(np.rot90(sources[number % len(sources)], number // len(sources)))
+        whole.resize((1200, 900)).save(images / f"{number:02}.jpg", quality=92)
+    lmdbloader.convert(images, folder / JPEGS, workers=1)
+    lmdbloader.convert(images, folder / PATCHES, patch_size=48, codec="raw", workers=1)
+
+
+def _loader(folder: Path, name: str, batch_size: int, *transforms: Any, **options: Any) -> Any:
+    import lmdbloader
+
+    dataset = lmdbloader.LMDBDataset(folder / name)
+    return lmdbloader.Loader(
+        dataset, batch_size, transforms=transforms, num_threads=2 if _cores() > 1 else 1, **options
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _rehearse(loader: Any, step_seconds: float, *, steps: int, warmup: int) -> Any:
+    from lmdbloader.profiling import rehearse
+
+    return rehearse(loader, step_seconds, steps=steps, warmup=warmup)
+
+
+# --- With a bottleneck ---
+
+
+def slow_disk(folder: Path) -> Any:
+    """Read through a pread that takes as long as a slow disk would."""
+    import ctypes
+
+    import llvmlite.binding as llvm
+    import numba
+    from numba import types
+
+    libc = ctypes.CDLL(None)
+    for name in ("pread", "usleep"):
+        llvm.add_symbol(f"planted_{name}", ctypes.cast(getattr(libc, name), ctypes.c_void_p).value)
+    signature = types.int64(types.int32, types.uintp, types.uintp, types.int64)
+    pread = types.ExternalFunction("planted_pread", signature)
+    usleep = types.ExternalFunction("planted_usleep", types.int32(types.uint32))
+
+    @numba.cfunc(signature)
+    def slow_pread(fd, destination, nbytes, offset):  # type: ignore[no-untyped-def]
+        usleep(np.uint32(nbytes * 1_000_000 // _DISK_NBYTES_PER_S))
+        return pread(fd, destination, nbytes, offset)
+
+    llvm.add_symbol("lmdbloader_pread", slow_pread.address)
+    return _rehearse(_loader(folder, PATCHES, 64, io="pread"), 0.005, steps=16, warmup=4)
+
+
+def slow_decode(folder: Path) -> Any:
+    """Decode large JPEG files whole, for short steps."""
+    from lmdbloader.transforms import CenterCrop
+
+    return _rehearse(_loader(folder, JPEGS, 8, CenterCrop((900, 900))), 0.002, steps=24, warmup=12)
+
+
+def slow_python(folder: Path) -> Any:
+    """Have a function compute in Python, which holds the interpreter's lock."""
+
+    def busily(batch: Any) -> Any:
+        until = time.thread_time() + 0.06
+        while time.thread_time() < until:
+            sum(range(100))
+        return batch
+
+    return _rehearse(_loader(folder, PATCHES, 64, busily), 0.005, steps=16, warmup=4)
+
+
+def slow_numpy(folder: Path) -> Any:
+    """Have a function compute in NumPy, which lets go of the lock."""
+
+    def busily(batch: Any) -> Any:
+        values = np.linspace(0, 1, 200_000)
+        until = time.thread_time() + 0.06
+        while time.thread_time() < until:
+            np.sort(np.sin(values))
+        return batch
+
+    return _rehearse(_loader(folder, PATCHES, 64, busily), 0.005, steps=16, warmup=4)
+
+
+def slow_sample_transform(folder: Path) -> Any:
+    """Have the dataset's own transform called for every sample."""
+    import lmdbloader
+
+    class Slow(lmdbloader.LMDBDataset):
+        def transform(self, sample: Any) -> Any:
+            until = time.thread_time() + 0.001
+            while time.thread_time() < until:
+                sum(range(100))
+            return sample
+
+    loader = lmdbloader.Loader(Slow(folder / PATCHES), 64, num_threads=2 if _cores() > 1 else 1)
+    return _rehearse(loader, 0.005, steps=16, warmup=4)
+
+
+def starved(folder: Path) -> Any:
+    """Load what two cores would feed with ease, on one core that others compete for."""
+    import torch
+
+    from lmdbloader.transforms import ColorJitter, RandomResizedCrop, ToDtype
+
+    work = RandomResizedCrop(64), ColorJitter(0.4, 0.4, 0.4), ToDtype(torch.float32, scale=True)
+    loader = _loader(folder, PATCHES, 320, *work)
+    core = min(os.sched_getaffinity(0))
+    before = os.sched_getaffinity(0)
+    with _competitors(core):
+        os.sched_setaffinity(0, {core})
+        try:
+            return _rehearse(loader, 0.02, steps=20, warmup=6)
+        finally:
+            os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def _competitors(core: int) -> Iterator[None]:
+    """Keep a core busy with other processes."""
+    code = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile os.getppid() == {os.getpid()}: sum(range(10000))"
+    found = [subprocess.Popen([sys.executable, "-S", "-c", code]) for _ in range(_COMPETITORS)]
+    try:
+        yield
+    finally:
+        for process in found:
+            process.kill()
+        for process in found:
+            process.wait()
+
+
+# --- Without one ---
+
+
+def slow_model(folder: Path) -> Any:
+    """Train a model whose steps take longer than loading."""
+    import torch
+
+    from lmdbloader.profiling import profile
+    from lmdbloader.transforms import ToDtype
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 24, 5, padding=2), torch.nn.ReLU(), torch.nn.Conv2d(24, 3, 5))
+    adam = torch.optim.Adam(model.parameters())
+
+    def step(batch: Any, lap: Callable[[str], None]) -> None:
+        loss = model(batch.image).square().mean()
+        lap("forward")
+        adam.zero_grad()
+        loss.backward()
+        lap("backward")
+        adam.step()
+        lap("update")
+
+    try:
+        return profile(_loader(folder, PATCHES, 32, ToDtype(torch.float32, scale=True)), step, steps=24, warmup=8)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def healthy(folder: Path) -> Any:
+    """Feed a device that computes for 20 ms a step."""
+    from lmdbloader.transforms import RandomCrop, RandomHorizontalFlip
+
+    loader = _loader(folder, PATCHES, 64, RandomCrop(32), RandomHorizontalFlip())
+    return _rehearse(loader, 0.02, steps=40, warmup=8)
+
+
+PLANTS = {
+    "slow disk": Plant("a disk of 5 MB/s for each reader", "storage", slow_disk, is_alone=True),
+    "slow decode": Plant("JPEG files of 1200x900, decoded whole", "decode", slow_decode),
+    "slow Python": Plant("a batch function that computes in Python for 60 ms", "function", slow_python),
+    "slow NumPy": Plant("a batch function that computes in NumPy for 60 ms", "function", slow_numpy),
+    "slow sample transform": Plant("a dataset's own transform of 1 ms a sample", "function", slow_sample_transform),
+    "starved": Plant(f"one core, shared with {_COMPETITORS} busy processes", "cpu", starved, is_alone=True),
+    "slow model": Plant("a model that trains on the CPU", "model", slow_model),
+    "healthy": Plant("steps of 20 ms that loading keeps up with", "model", healthy),
+}  # fmt: skip
+
+
+def run_alone(name: str, folder: Path) -> dict[str, Any]:
+    """Run a plant in a process of its own, and return its profile as plain values."""
+    command = [sys.executable, "-W", "ignore", __file__, "--run", name, "--folder", str(folder)]
+    here = Path(__file__).resolve().parent
+    path = os.pathsep.join(filter(None, [str(here.parent), os.environ.get("PYTHONPATH")]))
+    child = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300)
+    if child.returncode:
+        raise RuntimeError(f"{name}: {child.stderr}")
+    found: dict[str, Any] = json.loads(child.stdout)
+    return found
+
+
+def main() -> None:
+    """Run one plant, and print its profile as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run", choices=list(PLANTS), required=True, help="which")
+    parser.add_argument("--folder", type=Path, required=True, help="with the datasets; they are made where it has none")
+    parser.add_argument("--text", action="store_true", help="print it for people")
+    options = parser.parse_args()
+    make_datasets(options.folder)
+    found = PLANTS[options.run].run(options.folder)
+    print(found if options.text else json.dumps(found.as_json()))
+
+
+if __name__ == "__main__":
+    main()
