@@ -62,13 +62,11 @@ def _loader(folder: Path, name: str, batch_size: int, *transforms: Any, **option
     import lmdbloader
 
     dataset = lmdbloader.LMDBDataset(folder / name)
-    return lmdbloader.Loader(
-        dataset, batch_size, transforms=transforms, num_threads=2 if _cores() > 1 else 1, **options
-    )
+    return lmdbloader.Loader(dataset, batch_size, transforms=transforms, num_threads=_threads(), **options)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+def _threads() -> int:
+    return min(2, len(os.sched_getaffinity(0)))
 
 
 def _rehearse(loader: Any, step_seconds: float, *, steps: int, warmup: int) -> Any:
@@ -147,7 +145,7 @@ def slow_sample_transform(folder: Path) -> Any:
                 sum(range(100))
             return sample
 
-    loader = lmdbloader.Loader(Slow(folder / PATCHES), 64, num_threads=2 if _cores() > 1 else 1)
+    loader = lmdbloader.Loader(Slow(folder / PATCHES), 64, num_threads=_threads())
     return _rehearse(loader, 0.005, steps=16, warmup=4)
 
 
