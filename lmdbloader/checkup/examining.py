@@ -35,6 +35,9 @@ def doctor(
         crop: Side of the windows that are read; needed where images differ in size.
         loader: With `step_seconds`, in place of `batch_size`: your own Loader or DataLoader, with your transforms.
 
+    Returns:
+        The findings; `print` shows them as a table, `is_healthy` says whether there is no problem among them.
+
     Raises:
         OptionError: Options do not go together, or one is out of its range.
         FileNotFoundError: There is nothing at `path`.

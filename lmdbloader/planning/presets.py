@@ -194,6 +194,7 @@ _ALL = (
     ),
 )
 PRESETS = {preset.name: preset for preset in _ALL}
+"""The published workloads that `plan` knows, by name."""
 
 
 def find_preset(name: str) -> Preset:
