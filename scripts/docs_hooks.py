@@ -1,4 +1,4 @@
-"""What MkDocs does for the site beyond rendering: the page of the command line comes from the command's own parser."""
+"""What MkDocs does for the site beyond rendering: pages made of the command's parser and of the notebooks."""
 
 from __future__ import annotations
 
@@ -41,14 +41,20 @@ def cli_page(parser: argparse.ArgumentParser) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
-    """Add the page of the command line (MkDocs calls this once it has listed docs/)."""
+    """Add the pages of the command line and of the notebooks (MkDocs calls this once it has listed docs/)."""
     from mkdocs.structure.files import File
 
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
     from lmdbloader.cli import make_parser
+    from scripts.docs_notebooks import page
 
     files.append(File.generated(config, CLI_PAGE, content=cli_page(make_parser())))
+    for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        text, pictures = page(notebook)
+        files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=text))
+        for name, picture in pictures.items():
+            files.append(File.generated(config, f"notebooks/{name}", content=picture))
     return files
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -14,9 +15,12 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOKS = (ROOT / "notebooks" / "quickstart.ipynb", ROOT / "notebooks" / "classifier.ipynb")
+NAMES = ("1_convert_and_look", "3_super_resolution", "4_doctor", "5_classifier")
+NOTEBOOKS = tuple(ROOT / "notebooks" / f"{name}.ipynb" for name in NAMES)
 # A stored notebook is read in a browser and kept by git.
 MAX_NBYTES = 1_500_000
+# What a command in a notebook may tell its terminal, which knows colours.
+_TERMINAL = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def run_notebook(notebook: nbformat.NotebookNode, folder: Path, *, timeout: float = 300) -> None:
@@ -30,15 +34,25 @@ def run_notebook(notebook: nbformat.NotebookNode, folder: Path, *, timeout: floa
     Raises:
         CellExecutionError: A cell failed.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        "TMPDIR": str(folder),  # so that it is known which paths are this run's
+    }
     client = NotebookClient(
         notebook, timeout=timeout, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     )
     client.execute(env=environment)
 
 
-def clean(notebook: nbformat.NotebookNode) -> None:
-    """Remove what differs from run to run or from machine to machine: times, versions, unused forms of pictures."""
+def clean(notebook: nbformat.NotebookNode, folder: Path) -> None:
+    """Remove what differs from run to run or from machine to machine: times, versions, unused forms of pictures, paths.
+
+    Args:
+        notebook: Changed in place.
+        folder: Where it was run: paths of what it made there are left as they are from the notebook's own folder on.
+    """
+    own_folder = re.compile(re.escape(str(folder)) + r"/tmp\w+/?")
     notebook.metadata = nbformat.from_dict(
         {
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -54,9 +68,15 @@ def clean(notebook: nbformat.NotebookNode) -> None:
                 joined[-1].text += output.text
                 continue
             data = output.get("data", {})
+            for kind in ("text/plain", "text/html"):
+                if kind in data:
+                    data[kind] = own_folder.sub("", data[kind])
             if "image/png" in data:  # beside the PNG, Pillow offers a JPEG and a text with an address in memory
                 output["data"] = nbformat.from_dict({"image/png": data["image/png"]})
             joined.append(output)
+        for output in joined:
+            if output.output_type == "stream":
+                output.text = own_folder.sub("", _TERMINAL.sub("", output.text.replace("\r\n", "\n")))
         if "outputs" in cell:
             cell.outputs = joined
 
@@ -70,7 +90,7 @@ def make(path: Path) -> int:
         except CellExecutionError as error:
             print(f"make_notebook: {path} was left as it is; a cell failed:\n{error}", file=sys.stderr)
             return 1
-    clean(notebook)
+        clean(notebook, Path(folder))
     text = nbformat.writes(notebook)
     if len(text) > MAX_NBYTES:
         print(f"make_notebook: {len(text):,} bytes, expected at most {MAX_NBYTES:,}: smaller pictures", file=sys.stderr)
@@ -83,7 +103,7 @@ def make(path: Path) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="such as quickstart (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="such as 4_doctor (default: all)")
     options = parser.parse_args(argv)
     chosen = [path for path in NOTEBOOKS if not options.names or path.stem in options.names]
     return max((make(path) for path in chosen), default=0)

@@ -1,0 +1,51 @@
+"""The notebooks as pages of the documentation site: their text, their code, and the outputs they are stored with."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_REPRODUCE = """
+!!! note "This page is a notebook"
+    It is `notebooks/{name}` of the repository, run from top to bottom on a machine with two cores; a test does so at
+    every change. Open it in Jupyter to change it and look again.
+"""
+
+
+def page(notebook: Path) -> tuple[str, dict[str, bytes]]:
+    """Return a notebook as Markdown, and the pictures that this refers to by name."""
+    pictures: dict[str, bytes] = {}
+    parts = [_REPRODUCE.format(name=notebook.name)]
+    for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            # Links between notebooks are links between pages here.
+            parts.append(re.sub(r"\]\((\w+)\.ipynb\)", r"](\1.md)", source))
+            continue
+        parts.append(_fenced(source, "python"))
+        for output in cell["outputs"]:
+            parts += _output(output, pictures, f"{notebook.stem}_{len(pictures) + 1}.png")
+    title = parts.index(next(part for part in parts if part.startswith("# ")))
+    heading, _, rest = parts[title].partition("\n")
+    parts[title] = rest
+    return "\n\n".join([heading, *parts]), pictures
+
+
+def _output(output: dict[str, Any], pictures: dict[str, bytes], name: str) -> Iterator[str]:
+    data = output.get("data", {})
+    if "image/png" in data:
+        pictures[name] = base64.b64decode("".join(data["image/png"]))
+        yield f"![What the code above draws]({name})"
+    elif "text/html" in data:
+        # On one line, so that Markdown takes all of it for HTML.
+        yield f'<div class="notebook-output">{"".join(data["text/html"])}</div>'.replace("\n", " ")
+    else:
+        yield _fenced("".join(output.get("text", data.get("text/plain", ""))).rstrip(), "text")
+
+
+def _fenced(text: str, language: str) -> str:
+    return f"~~~~{language}\n{text}\n~~~~"
