@@ -86,6 +86,37 @@ def test_a_measurement_from_end_to_end(photos: Path, tmp_path: Path, capsys: pyt
     assert study.dataset.path == str(tmp_path / "db") and study.threads[0].samples_per_s > 0
 
 
+def test_a_report_and_charts_are_drawn(
+    asked: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    report, charts = tmp_path / "report.html", tmp_path / "charts"
+    assert main(["bench", "train.lmdb", "--report", str(report), "--charts", str(charts), "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert Study.from_json(json.loads(out)) == make_study()
+    assert "<svg" in report.read_text("utf-8")
+    assert {path.suffix for path in charts.iterdir()} == {".png", ".svg"}
+    assert f"report: {report}" in err and f"files in {charts}" in err
+
+
+def test_a_report_that_cannot_be_written_is_told_before_anything_is_measured(
+    asked: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["bench", "train.lmdb", "--report", str(tmp_path / "report.pdf")]) == 2
+    assert "expected a file name that ends in .html" in capsys.readouterr().err
+    assert not asked
+
+
+def test_a_stored_study_is_shown(asked: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    stored = tmp_path / "study.json"
+    stored.write_text(json.dumps(make_study(gpu=True).as_json()))
+    assert main(["bench", str(stored)]) == 0
+    assert capsys.readouterr().out == f"{make_study(gpu=True)}\n"
+    assert not asked
+    stored.write_text("{")
+    assert main(["bench", str(stored)]) == 1
+    assert "study.json: is no JSON" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "status", "expected"),
     [

@@ -6,7 +6,13 @@ import argparse
 import json
 import sys
 import time
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lmdbloader.errors import FormatError
+
+if TYPE_CHECKING:
+    from lmdbloader.study import Study
 
 _DESCRIPTION = """\
 Measure how batches of a dataset come on this machine: from lmdbloader's Loader,
@@ -29,6 +35,7 @@ examples:
   lmdbloader bench train.lmdb --baseline auto
   lmdbloader bench train.lmdb --only sweep --model none --batch-sizes 16 256
   lmdbloader bench train.lmdb --baseline photos --seconds 2 --json study.json
+  lmdbloader bench study.json --report report.html
 """
 _SECTIONS = ("sweep", "threads", "oversubscription", "isolation")
 _MODELS = ("srcnn915", "srcnn955", "residual", "none")
@@ -43,7 +50,7 @@ def add_parser(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
+    parser.add_argument("dataset", metavar="DB", help="the dataset's folder, or a study.json to show")
     parser.add_argument(
         "--baseline",
         metavar="DIR",
@@ -88,6 +95,12 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--device", metavar="NAME", help="where to train: cpu, cuda, cuda:1 (default: cuda if there)")
     parser.add_argument("--json", metavar="FILE", help="write every figure as JSON; '-': to stdout, in place of tables")
+    parser.add_argument(
+        "--report", metavar="FILE", help="write a report with charts, one HTML file (needs lmdbloader[report])"
+    )
+    parser.add_argument(
+        "--charts", metavar="DIR", help="write the charts as PNG and SVG files (needs lmdbloader[report])"
+    )
     parser.set_defaults(run=_run)
 
 
@@ -96,14 +109,53 @@ def _crop(text: str) -> int | None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    _check_outputs(options)
+    stored = Path(options.dataset)
+    study = _stored(stored) if stored.suffix == ".json" and stored.is_file() else _measured(options)
+    text = json.dumps(study.as_json(), indent=1, allow_nan=False)
+    if options.json not in (None, "-"):
+        with open(options.json, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    print(text if options.json == "-" else study)
+    if options.report is not None:
+        from lmdbloader.reporting import write_report
+
+        write_report(study, options.report)
+        print(f"report: {options.report}", file=sys.stderr)
+    if options.charts is not None:
+        from lmdbloader.reporting import write_charts
+
+        print(f"charts: {len(write_charts(study, options.charts))} files in {options.charts}", file=sys.stderr)
+    return 0
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Say what cannot be written before minutes are spent on measuring."""
+    if options.json not in (None, "-"):
+        open(options.json, "a").close()  # what is there stays until there is more
+    if options.report is not None or options.charts is not None:
+        from lmdbloader.reporting import check_report_path
+
+        if options.report is not None:
+            check_report_path(Path(options.report))
+
+
+def _stored(path: Path) -> Study:
+    from lmdbloader.study import Study
+
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise FormatError(
+            f"{path}: is no JSON ({error}); expected what `lmdbloader bench --json FILE` wrote"
+        ) from error
+    return Study.from_json(value)
+
+
+def _measured(options: argparse.Namespace) -> Study:
     import lmdbloader.study as studies
 
-    file = None if options.json in (None, "-") else options.json
-    if (
-        file is not None
-    ):  # that it cannot be written is said before minutes are spent, and what is there stays till then
-        open(file, "a").close()
-    study = studies.bench(
+    return studies.bench(
         options.dataset,
         baseline=options.baseline,
         batch_sizes=options.batch_sizes or studies.BATCH_SIZES,
@@ -117,12 +169,6 @@ def _run(options: argparse.Namespace) -> int:
         device=options.device,
         progress=_Progress(),
     )
-    text = json.dumps(study.as_json(), indent=1, allow_nan=False)
-    if file is not None:
-        with open(file, "w", encoding="utf-8") as opened:
-            opened.write(text + "\n")
-    print(text if options.json == "-" else study)
-    return 0
 
 
 class _Progress:
