@@ -201,3 +201,15 @@ def test_images_are_compared_with_the_folder_and_with_decoding(tmp_path: Path) -
     small = next(value for name, value in found["disk"].items() if name.startswith("32x32"))
     assert 1 < small < 1.2  # of 500 images only; of 50,000 it is less
     assert len(disk) == 1 + len(found["disk"])
+
+
+def test_what_tune_recommends_is_compared_with_the_best_of_all(tmp_path: Path) -> None:
+    text, found = run("tune.py", tmp_path, "--markdown")
+    ((header, *rows),) = tables(text)
+
+    assert header[3] == "recommended" and len(rows) == len(found["figures"])
+    assert [row[1] for row in rows].count("all") == 3
+    for figure in found["figures"]:
+        assert 0 < figure["low"] <= figure["ratio"] <= figure["high"]
+        assert figure["ratio"] <= 1 + 1e-9  # nothing is better than the best
+    assert re.search(r"The bar, 90% in under 60 s, is (reached|MISSED)\.", text)

@@ -105,6 +105,14 @@ def test_of_those_near_the_best_the_cheapest_is_picked() -> None:
     assert Machine({paged: 90, pinned: 100}).run().pick("workers") == pinned
 
 
+def test_what_is_not_clear_in_the_time_is_said() -> None:
+    race = Machine(threads(100, 990, 1000), noise=0.2).run(seconds=8)
+    assert next(race.doubts()).startswith(
+        "Close, or too noisy to tell in the time: Loader, 2 threads; Loader, 3 threads."
+    )
+    assert not [*Machine(threads(100, 200)).run().doubts()]
+
+
 def test_kinds_are_judged_apart() -> None:
     rates = {**threads(1000, 500), Setting("workers", 0): 10, Setting("workers", 1): 30}
     race = Machine(rates, noise=0.02).run()
@@ -130,6 +138,9 @@ def test_where_there_is_time_for_a_few_only_the_largest_are_measured() -> None:
     race = machine.run(seconds=2.5)
     assert machine.measured == [Setting("threads", 3), Setting("workers", 3)]
     assert race.pick("workers") == Setting("workers", 3)
+    assert list(race.doubts()) == [
+        "There was no time to measure Loader, 1 thread; Loader, 2 threads; DataLoader, 0 workers. Give more seconds."
+    ]
     assert Machine({**threads(1), Setting("workers", 0): 1}, took=1.0).run(seconds=1.5).pick("workers") is None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -153,9 +153,15 @@ class Race:
         best = self.best(kind)
         return next(s for s in self._of(kind) if s == best or self._bounds(s, best)[2] >= math.log(NEAR))
 
-    def ratio(self, setting: Setting, other: Setting) -> float:
-        """Return how many times as fast a setting is as another, of what both did in the same rounds."""
-        return math.exp(self._bounds(setting, other)[2])
+    def doubts(self) -> Iterator[str]:
+        """Yield what time was too short for."""
+        missing = [str(setting) for setting in sorted(self.turns) if not self.turns[setting]]
+        if missing:
+            yield f"There was no time to measure {'; '.join(missing)}. Give more seconds."
+        for kind in sorted({setting.kind for setting in self.turns} - self.decided):
+            near = [str(setting) for setting in self._of(kind)]
+            if len(near) > 1 and not missing:
+                yield f"Close, or too noisy to tell in the time: {'; '.join(near)}. The cheapest is taken, if near."
 
     def samples_per_s(self, setting: Setting) -> float:
         """Return a setting's samples a second, as if it had had as many turns as that of its kind which had the most.

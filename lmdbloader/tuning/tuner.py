@@ -243,6 +243,7 @@ def _tuning(
         case = case_of(dataset, measurer.batch_size, compiled)
         stored.append(remember_workers(case, workers, race.samples_per_s(pick)))
     rows = tuple(_row(race, setting) for setting in sorted(race.turns) if race.turns[setting])
+    advice = [*race.doubts(), *advise(rows, picks, measurer.batch_size, has_accelerator=measurer.device is not None)]
     return Tuning(
         dataset=dataset.path if isinstance(dataset, LMDBDataset) else type(dataset).__name__,
         batch_size=measurer.batch_size,
@@ -255,7 +256,7 @@ def _tuning(
         best=best,
         line=line_of(dataset, measurer.batch_size, measurer.transforms, best, has_pinned=measurer.device is not None),
         verdict=verdict,
-        advice=tuple(advise(rows, picks, measurer.batch_size, has_accelerator=measurer.device is not None)),
+        advice=tuple(advice),
         seconds=seconds,
         is_stored=all(stored),
     )
