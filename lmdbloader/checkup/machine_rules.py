@@ -51,9 +51,11 @@ def _threads(machine: Machine) -> Iterator[Finding]:
     cores, pools = machine.processor.num_usable, machine.thread_pools
     too_many = []
     if pools.torch > cores:
-        too_many.append((f"torch starts {pools.torch}", f"OMP_NUM_THREADS={cores}, or torch.set_num_threads({cores})"))
+        too_many.append(
+            (f"torch starts {pools.torch} threads", f"OMP_NUM_THREADS={cores}, or torch.set_num_threads({cores})")
+        )
     if pools.opencv is not None and pools.opencv > cores:
-        too_many.append((f"OpenCV starts {pools.opencv}", f"cv2.setNumThreads({cores}), in worker processes 0"))
+        too_many.append((f"OpenCV starts {pools.opencv} threads", f"cv2.setNumThreads({cores}), in worker processes 0"))
     for name, text in pools.environment.items():
         # A list of numbers is for nested parallelism; the first one counts.
         first = text.split(",")[0].strip()
@@ -61,7 +63,7 @@ def _threads(machine: Machine) -> Iterator[Finding]:
         if first.isdecimal() and int(first) > cores and not (name == "OMP_NUM_THREADS" and pools.torch > cores):
             too_many.append((f"{name}={text}", f"{name}={cores}"))
     if too_many:
-        value = f"{', '.join(what for what, _ in too_many)} threads on {cores} core{'s' * (cores > 1)}"
+        value = f"{', '.join(what for what, _ in too_many)} on {cores} core{'s' * (cores > 1)}"
         settings = "; ".join(how for _, how in too_many)
         remedy = f"Threads that wait for each other's cores slow each other down. Set {settings}."
         yield Finding("threads", "problem", value, remedy)
