@@ -28,7 +28,7 @@ _MAX_TICKS = 4
 # Around a chart that stands alone; one in a page has the page's own.
 _PADDING = 18
 # Of a head's lines: how many letters surely fit.
-_WIDE_LETTERS, _NARROW_LETTERS = 105, 50
+_WIDE_LETTERS, _NARROW_LETTERS = 105, 54
 
 
 class Chart(Figure):

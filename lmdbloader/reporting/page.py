@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 import jinja2
+from markupsafe import Markup, escape
 
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.format import PARTIAL_SUFFIX
@@ -21,6 +23,7 @@ from lmdbloader.units import show_nbytes
 from lmdbloader.words import counted, plain
 
 _TEMPLATE = "report.html.j2"
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:s|ms|µs|ns|times)\b)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ def render(study: Study) -> str:
         loader=jinja2.PackageLoader("lmdbloader.reporting", ""), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, finalize=_shown,
     )  # fmt: skip
+    environment.filters["prose"] = _prose
     name = PurePath(study.dataset.path).name or study.dataset.path
     return environment.get_template(_TEMPLATE).render(
         title=f"{name}: is the GPU fed?",
@@ -144,6 +148,11 @@ def _section(part: Part, study: Study) -> _Section:
         for is_narrow in (False, True)
     )  # fmt: skip
     return _Section(part.name, part.title, reading, part.explanation, wide, narrow, part.tables(study))
+
+
+def _prose(text: str) -> Markup:
+    """Return a sentence with its numbers tied to their units, so that no line ends between them."""
+    return escape(_BEFORE_UNIT.sub("\u00a0", plain(text)))
 
 
 def _shown(value: object) -> object:

@@ -88,24 +88,31 @@ def _small_batches(study: Study) -> str:
         return ""
     name = f"An epoch of {study.settings.model or 'training'}" if trained.rows else "Reading all samples"
     others = [
-        f"{_epochs(theirs)} with {_SHORT[source]}"
+        f"{_SHORT[source]} {_epochs(theirs)}"
         for source, theirs in curves.items()
         if source != _OURS and len(theirs) > 1
     ]
-    sizes = f"in batches of {curve[0].batch_size:,} or {curve[-1].batch_size:,}"
-    return f"{name} {sizes} takes {_epochs(curve)}" + (f"; {', '.join(others)}." if others else ".")
+    first, last = _epoch_seconds(curve)
+    told = (
+        f"{name} takes {first} in batches of {curve[0].batch_size:,} and {last} in batches of {curve[-1].batch_size:,}"
+    )
+    return f"{told}; {', '.join(others)}." if others else f"{told}."
 
 
 _SHORT: dict[Source, str] = {
-    "lmdbloader": "the Loader",
-    "dataloader": "torch's DataLoader",
-    "folder": "image files",
+    "lmdbloader": "with the Loader",
+    "dataloader": "with torch's DataLoader",
+    "folder": "from image files",
 }
 
 
 def _epochs(curve: tuple[SweepRow, ...]) -> str:
-    first, last = ((row.training or row).epoch_seconds for row in (curve[0], curve[-1]))
-    return f"{seconds(first)} or {seconds(last)}"
+    return " and ".join(_epoch_seconds(curve))
+
+
+def _epoch_seconds(curve: tuple[SweepRow, ...]) -> tuple[str, str]:
+    first, last = (seconds((row.training or row).epoch_seconds) for row in (curve[0], curve[-1]))
+    return first, last
 
 
 def _waiting(study: Study) -> str:
@@ -117,7 +124,7 @@ def _waiting(study: Study) -> str:
     row = trained.row(_OURS, size, crop)
     if row is not None and row.training is not None:
         others = _compared(
-            study, trained, lambda _, b: f"{percent(b.training.stall) if b.training else ''} with {_SHORT[b.source]}"
+            study, trained, lambda _, b: f"{_SHORT[b.source]} {percent(b.training.stall) if b.training else ''}"
         )
         told = (
             f"In batches of {size:,} {study.settings.model or 'the model'} on {study.settings.device} waits for data "
