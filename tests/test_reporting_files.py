@@ -81,7 +81,7 @@ def test_no_two_meanings_share_a_colour() -> None:
 
 
 def test_the_same_study_makes_the_same_bytes_whatever_the_user_has_set(study: Study) -> None:
-    study = dataclasses.replace(study, sweep=study.sweep[:3], isolation=study.isolation[:3])
+    study = dataclasses.replace(study, sweep=study.sweep[:3], isolation=(), oversubscription=())
     before = reporting.render(study), charts.split(study).png()
     with matplotlib.rc_context({"lines.linewidth": 9, "svg.hashsalt": None, "text.usetex": True, "font.size": 3}):
         assert reporting.render(study) == before[0]

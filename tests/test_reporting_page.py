@@ -161,7 +161,8 @@ def test_every_text_can_be_read(page: Page) -> None:
         assert text["size"] >= SMALLEST_TEXT, text
 
 
-def test_no_text_of_a_chart_lies_on_another_or_outside(page: Page) -> None:
+def check_that_texts_have_room(page: Page) -> None:
+    """Fail where a text in a chart lies on another or outside of the chart."""
     boxes = {chart["part"]: chart["box"] for chart in page.evaluate(CHARTS)}
     texts = [text for text in page.evaluate(TEXTS) if text["chart"]]
     assert texts
@@ -177,6 +178,10 @@ def test_no_text_of_a_chart_lies_on_another_or_outside(page: Page) -> None:
                 assert overlap(text["box"], other["box"]) < 3, (text, other)
 
 
+def test_no_text_of_a_chart_lies_on_another_or_outside(page: Page) -> None:
+    check_that_texts_have_room(page)
+
+
 def test_lines_and_bars_stand_out_from_the_page(page: Page) -> None:
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     faint = page.evaluate(
@@ -187,6 +192,26 @@ def test_lines_and_bars_stand_out_from_the_page(page: Page) -> None:
         for colour in chart["colours"]:
             if colour.startswith("rgb(") and colour not in faint:
                 assert contrast(colour, paper) >= GRAPHIC_CONTRAST, (chart["part"], colour)
+
+
+def test_much_of_everything_has_room_too(browser: Browser, tmp_path: Path) -> None:
+    study = make_study()
+    some = [row for row in study.sweep if row.crop == 64 and row.batch_size == 8 and row.source != "dataloader"]
+    many = tuple(
+        dataclasses.replace(row, crop=crop, batch_size=8 * scale, samples_per_s=row.samples_per_s * scale)
+        for row in some
+        for crop in (16, 256, None)
+        for scale in (1, 2, 3, 4, 6, 64, 128, 256)
+    )
+    processes = tuple(dataclasses.replace(study.isolation[0], num_processes=k) for k in (1, 2, 4, 8, 16))
+    path = tmp_path / "report.html"
+    reporting.write_report(dataclasses.replace(study, sweep=many, isolation=processes), path)
+    for width in (1280, 400):
+        page = browser.open(path, width=width)
+        check_that_texts_have_room(page)
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        page.screenshot(tmp_path / f"{width}.png")
+        page.close()
 
 
 def test_light_and_dark_are_as_the_person_prefers(browser: Browser, report: Path) -> None:
@@ -284,7 +309,8 @@ def test_a_study_of_nothing_makes_a_report_that_says_what_it_was_on() -> None:
 
 
 def test_the_head_says_what_matters(study: Study, report: Path) -> None:
-    head = html.unescape(re.sub(r"<[^>]+>", "", report.read_text("utf-8").split("<header>")[1].split("</header>")[0]))
+    head = report.read_text("utf-8").split("<header>")[1].split("</header>")[0]
+    head = html.unescape(re.sub(r"<[^>]+>", "", head)).replace("\u00a0", " ")
     ours, theirs = (
         next(row for row in study.sweep if (row.source, row.batch_size, row.crop) == (source, 8, 64))
         for source in ("lmdbloader", "folder")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -16,7 +17,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from lmdbloader.reporting.style import FRAME, UNITS_PER_INCH, Look, settings
-from lmdbloader.reporting.words import seconds, three_digits
+from lmdbloader.reporting.words import number, seconds, three_digits
 
 # In CSS pixels: charts as wide as a page's column, and as a telephone.
 WIDE, NARROW = 720, 360
@@ -25,6 +26,10 @@ LABEL_SIZE = 10.5
 # Between the values at the ends of lines, so that they do not touch.
 _LABEL_GAP = 13.0
 _MAX_TICKS = 4
+# What the name of a place takes.
+_LETTER_WIDTH, _NAME_GAP = 7, 6
+# Beside the places of a panel: the numbers of its axis, the values at the ends of lines.
+_AXIS_WIDTH = 50
 # Around a chart that stands alone; one in a page has the page's own.
 _PADDING = 18
 # Of a head's lines: how many letters surely fit.
@@ -49,7 +54,17 @@ class Canvas:
     """A chart in the making: its panels, and above them its head, for which room is kept."""
 
     def __init__(
-        self, title: str, subtitle: str, looks: Sequence[Look], *, height: float, narrow: bool, titled: bool
+        self,
+        title: str,
+        subtitle: str,
+        looks: Sequence[Look],
+        *,
+        panels: int,
+        in_a_row: int,
+        panel_height: float,
+        share_y: bool = False,
+        narrow: bool,
+        titled: bool,
     ) -> None:
         """Begin.
 
@@ -57,11 +72,21 @@ class Canvas:
             title: Of the chart, shown where it stands alone.
             subtitle: What is drawn, and in which unit.
             looks: Of the legend; a single one needs none.
-            height: Of all below the head, in pixels.
+            panels: How many there are.
+            in_a_row: How many stand beside each other where there are so many.
+            panel_height: Of one, with what is written around it, in pixels.
+            share_y: Whether all have the same vertical axis.
             narrow: Whether for a narrow screen.
             titled: Whether the title is shown.
+
+        Attributes:
+            chart: The chart.
+            panels: Its panels, row by row.
+            panel_width: About how wide one is, in pixels.
         """
-        self.narrow = narrow
+        in_a_row = min(in_a_row, panels)
+        rows = -(-panels // in_a_row)
+        height = panel_height * rows
         columns = 2 if narrow else max(1, len(looks))
         legend_rows = -(-len(looks) // columns) if len(looks) > 1 else 0
         told = textwrap.wrap(subtitle, _NARROW_LETTERS if narrow else _WIDE_LETTERS)
@@ -89,6 +114,11 @@ class Canvas:
                 bbox_to_anchor=(self._x(0), self._y(at)),
             )  # fmt: skip
             legend.set_in_layout(False)
+        grid = self.chart.subplots(rows, in_a_row, squeeze=False, sharey=share_y).ravel().tolist()
+        self.panels: list[Axes] = grid[:panels]
+        for unneeded in grid[panels:]:
+            unneeded.remove()
+        self.panel_width = (self._width - 2 * pad) / in_a_row
 
     def _x(self, at: float) -> float:
         """Return pixels from the left, inside of the padding, as a share of the chart's width."""
@@ -102,11 +132,6 @@ class Canvas:
         place = self._x(0), self._y(at)
         written = self.chart.text(*place, text, size=size, weight=weight, color=color, va="top", ha="left")
         written.set_in_layout(False)
-
-    def panels(self, rows: int, columns: int, *, share_y: bool | str = False) -> list[list[Axes]]:
-        """Return so many rows and columns of axes."""
-        made = self.chart.subplots(rows, columns, squeeze=False, sharey=share_y)  # type: ignore[arg-type]
-        return [list(row) for row in made]
 
     def end(self, axes: Axes, x: float, y: float, text: str, look: Look) -> None:
         """Write something at the end of a line, at (x, y), or so near that it touches nothing else there."""
@@ -152,17 +177,31 @@ def heading(axes: Axes, text: str) -> None:
     axes.set_title(text, color=FRAME["ink"].light, fontsize=12)
 
 
-def categories(axes: Axes, names: Sequence[str], *, margin: float = 0.35) -> None:
-    """Make the horizontal axis one of named places, evenly spaced: 0, 1, 2 ..."""
-    axes.set_xticks(range(len(names)), names)
+def categories(axes: Axes, names: Sequence[str], width: float, *, margin: float = 0.35) -> range:
+    """Make the horizontal axis one of named places, evenly spaced: 0, 1, 2 ...
+
+    Args:
+        axes: The panel.
+        names: Of the places.
+        width: Of the panel in pixels: where it is too narrow for all names, only every second, third ... is written.
+        margin: Left and right of them.
+
+    Returns:
+        The places whose names are written.
+    """
+    name_width = _NAME_GAP + _LETTER_WIDTH * max(map(len, names))
+    step = max(1, math.ceil(len(names) * name_width / (width - _AXIS_WIDTH)))
+    shown = range(0, len(names), step)
+    axes.set_xticks(list(shown), [names[i] for i in shown])
     axes.set_xlim(-margin, len(names) - 1 + margin)
+    return shown
 
 
-def amounts(axes: Axes, top: float, *, form: str = "{:,.0f}") -> None:
+def amounts(axes: Axes, top: float, *, unit: str = "") -> None:
     """Make the vertical axis one of amounts, from nothing to a little over the largest."""
     axes.set_ylim(0, top * 1.08 or 1.0)
     axes.yaxis.set_major_locator(MaxNLocator(_MAX_TICKS, steps=[1, 2, 2.5, 5, 10]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: form.format(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value) + unit))
 
 
 def changes(axes: Axes, values: Sequence[float]) -> None:
@@ -184,7 +223,10 @@ def durations(axes: Axes, shortest: float, longest: float) -> None:
 
 
 def lines(
-    canvas: Canvas, axes: Axes, curves: Mapping[Look, Sequence[tuple[float, float]]], *, form: str = "{:,.0f}"
+    canvas: Canvas,
+    axes: Axes,
+    curves: Mapping[Look, Sequence[tuple[float, float]]],
+    show: Callable[[float], str] = number,
 ) -> None:
     """Draw a line for each meaning and write its last value at its end.
 
@@ -192,12 +234,12 @@ def lines(
         canvas: Whose panel it is.
         axes: The panel, its axes' limits set.
         curves: Points (x, y) of each line.
-        form: Of the values at the ends, which have three digits.
+        show: Writes a value.
     """
     for order, (look, points) in enumerate(curves.items()):
         if points:
             axes.plot(*zip(*points, strict=True), **line_style(look), zorder=10 - order, clip_on=False)
-            canvas.end(axes, *points[-1], form.format(three_digits(points[-1][1])), look)
+            canvas.end(axes, *points[-1], show(three_digits(points[-1][1])), look)
 
 
 def spread(places: Sequence[float], gap: float) -> list[float]:

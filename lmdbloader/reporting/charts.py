@@ -24,7 +24,6 @@ from lmdbloader.reporting.panels import (
     epochs,
     gains,
     hills,
-    row_of_panels,
     seen,
     short,
     sources_by_batch,
@@ -55,9 +54,9 @@ def throughput(study: Study, *, narrow: bool = False, titled: bool = True) -> Ch
         canvas = Canvas(
             "Throughput by batch size", "Samples per second, loading alone, by batch size",
             [SOURCES[source] for source in sweep.sources], narrow=narrow, titled=titled,
-            height=_PANEL_HEIGHT * (len(sweep.crops) if narrow else 1) + 24,
+            panels=len(sweep.crops), in_a_row=1 if narrow else 2, panel_height=_PANEL_HEIGHT + 24,
         )  # fmt: skip
-        for axes, crop in zip(row_of_panels(canvas, len(sweep.crops)), sweep.crops, strict=True):
+        for axes, crop in zip(canvas.panels, sweep.crops, strict=True):
             sources_by_batch(canvas, axes, sweep, crop, lambda row: row.samples_per_s)
             heading(axes, window(crop))
         return canvas.finish()
@@ -70,29 +69,22 @@ def split(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
     `throughput`.
     """
     sweep = _having(selection.training(study), "split")
+    crops, sources = sweep.crops, sweep.sources
+    # On a narrow screen a source is a row, unless there are too many crops to stand side by side.
+    pairs = [(c, s) for s in sources for c in crops] if narrow else [(c, s) for c in crops for s in sources]
+    in_a_row = (len(crops) if len(crops) <= 2 else 1) if narrow else len(sources)
     with settings():
         canvas = Canvas(
             "Where the time of an epoch goes",
-            "Seconds for an epoch of training, by batch size; above each bar: the share spent waiting for data",
+            "Seconds for an epoch of training, by batch size; above each bar: % of the time spent waiting for data",
             list(PHASES.values()), narrow=narrow, titled=titled,
-            height=(200 if narrow else 215) * (len(sweep.sources) if narrow else len(sweep.crops)) + 20,
+            panels=len(pairs), in_a_row=in_a_row, panel_height=208 if narrow else 220,
         )  # fmt: skip
-        if narrow:
-            grid = canvas.panels(len(sweep.sources), len(sweep.crops))
-            columns = list(map(list, zip(*grid, strict=True)))
-        else:
-            columns = canvas.panels(len(sweep.crops), len(sweep.sources))
-        for panels, crop in zip(columns, sweep.crops, strict=True):
-            curves = [sweep.curve(source, crop) for source in sweep.sources]
-            highest = max((epoch(row, study)[1] for curve in curves for row in curve), default=0.0)
-            for axes, source, curve in zip(panels, sweep.sources, curves, strict=True):
-                epochs(axes, curve, sweep.batch_sizes, study)
-                amounts(axes, highest * 1.06, form="{:,g}")
-                heading(axes, SOURCES[source].label)
-                if len(sweep.crops) > 1 and not narrow:
-                    heading(axes, f"{SOURCES[source].label}, {short(crop)}")
-                elif len(sweep.crops) > 1:
-                    heading(axes, f"{SOURCES[source].label}\n{short(crop)}")
+        for axes, (crop, source) in zip(canvas.panels, pairs, strict=True):
+            epochs(axes, sweep.curve(source, crop), sweep.batch_sizes, study, canvas.panel_width)
+            amounts(axes, 1.06 * max(epoch(row, study)[1] for row in sweep.rows if row.crop == crop))
+            names = [SOURCES[source].label, *([short(crop)] if len(crops) > 1 else [])]
+            heading(axes, ("\n" if narrow and in_a_row > 1 else ", ").join(names))
         return canvas.finish()
 
 
@@ -109,12 +101,12 @@ def latency(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart
             "Waiting for a batch",
             f"Distribution of the wait, loading alone, {window(crop)}; point: median, line: 99 % are faster",
             [], narrow=narrow, titled=titled,
-            height=(62 * len(sweep.sources) + 62) * (len(sizes) if narrow else 1),
+            panels=len(sizes), in_a_row=1 if narrow else 2, panel_height=62 * len(sweep.sources) + 62,
         )  # fmt: skip
         rows = [row for source in sweep.sources for row in sweep.curve(source, crop) if row.batch_size in sizes]
         shortest = min((seen(row.latency)[0] for row in rows), default=1e-3)
         longest = max((seen(row.latency)[-1] for row in rows), default=1.0)
-        for axes, size in zip(row_of_panels(canvas, len(sizes)), sizes, strict=True):
+        for axes, size in zip(canvas.panels, sizes, strict=True):
             found = {s: sweep.row(s, size, crop) for s in sweep.sources}
             hills(axes, {SOURCES[s]: row.latency for s, row in found.items() if row}, len(sweep.sources))
             durations(axes, shortest / 1.15, longest * 1.15)
@@ -134,9 +126,9 @@ def stages(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
     with settings():
         canvas = Canvas(
             "Where the Loader's time goes", "Microseconds of thread time for each sample", list(STAGES.values()),
-            height=34 * len(chosen) + 36, narrow=narrow, titled=titled,
+            panels=1, in_a_row=1, panel_height=34 * len(chosen) + 36, narrow=narrow, titled=titled,
         )  # fmt: skip
-        ((axes,),) = canvas.panels(1, 1)
+        (axes,) = canvas.panels
         chosen.reverse()  # bars are counted from below
         lefts = [0.0] * len(chosen)
         for name, look in STAGES.items():
@@ -162,13 +154,13 @@ def threads(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart
     with settings():
         canvas = Canvas(
             "Scaling by threads", f"Samples per second by number of threads, batches of {first.batch_size:,}", [],
-            height=_PANEL_HEIGHT, narrow=narrow, titled=titled,
+            panels=1, in_a_row=1, panel_height=_PANEL_HEIGHT, narrow=narrow, titled=titled,
         )  # fmt: skip
-        ((axes,),) = canvas.panels(1, 1)
+        (axes,) = canvas.panels
         numbers = [row.num_threads for row in rows]
         perfect = [first.samples_per_s * number / first.num_threads for number in numbers]
         amounts(axes, max(*perfect, *(row.samples_per_s for row in rows), 0.0))
-        categories(axes, [str(number) for number in numbers])
+        categories(axes, [str(number) for number in numbers], canvas.panel_width)
         measured = [(float(i), row.samples_per_s) for i, row in enumerate(rows)]
         if len(rows) > 1:
             axes.plot(range(len(rows)), perfect, color=FRAME["muted"].light, linestyle=(0, (2, 2)), linewidth=1.2)
@@ -190,12 +182,12 @@ def isolation(study: Study, *, narrow: bool = False, titled: bool = True) -> Cha
         canvas = Canvas(
             "Several processes at once", "Samples per second of all processes together, by batch size",
             [SOURCES[source] for source in sources], narrow=narrow, titled=titled,
-            height=(_PANEL_HEIGHT - 20) * (len(counts) if narrow else 1),
+            panels=len(counts), in_a_row=1 if narrow else 3, panel_height=_PANEL_HEIGHT - 10, share_y=True,
         )  # fmt: skip
         highest = max(row.samples_per_s for row in rows)
-        for axes, count in zip(row_of_panels(canvas, len(counts), share_y=True), counts, strict=True):
+        for axes, count in zip(canvas.panels, counts, strict=True):
             amounts(axes, highest)
-            categories(axes, [str(size) for size in sizes])
+            categories(axes, [str(size) for size in sizes], canvas.panel_width)
             curves = {
                 SOURCES[source]: sorted(
                     (float(sizes.index(row.batch_size)), row.samples_per_s)
@@ -222,18 +214,19 @@ def oversubscription(study: Study, *, narrow: bool = False, titled: bool = True)
             "More workers than cores",
             "Speed by threads or workers for each core, in % of that with one for each; "
             f"batches of {rows[0].batch_size:,}",
-            [SOURCES[source] for source in sources], height=_PANEL_HEIGHT, narrow=narrow, titled=titled,
+            [SOURCES[source] for source in sources], narrow=narrow, titled=titled,
+            panels=1, in_a_row=1, panel_height=_PANEL_HEIGHT,
         )  # fmt: skip
-        ((axes,),) = canvas.panels(1, 1)
-        amounts(axes, max(100.0, *(100 * row.of_one_per_core for row in rows)), form="{:,.0f} %")
-        categories(axes, [f"{load:g}" for load in loads])
+        (axes,) = canvas.panels
+        amounts(axes, max(100.0, *(100 * row.of_one_per_core for row in rows)), unit=" %")
+        categories(axes, [f"{load:g}" for load in loads], canvas.panel_width)
         curves = {
             SOURCES[source]: sorted(
                 (float(loads.index(row.per_core)), 100 * row.of_one_per_core) for row in rows if row.source == source
             )
             for source in sources
         }
-        lines(canvas, axes, curves, form="{:,.0f} %")
+        lines(canvas, axes, curves, "{:,.0f} %".format)
         return canvas.finish()
 
 
@@ -248,13 +241,13 @@ def memory(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
             "Pinned or paged memory",
             "How much faster training is from pinned memory than from paged memory, in %, by batch size",
             [SOURCES[source] for source in sweep.sources], narrow=narrow, titled=titled,
-            height=(_PANEL_HEIGHT - 10) * (len(sweep.crops) if narrow else 1) + 24,
+            panels=len(sweep.crops), in_a_row=1 if narrow else 2, panel_height=_PANEL_HEIGHT,
         )  # fmt: skip
-        for axes, crop in zip(row_of_panels(canvas, len(sweep.crops)), sweep.crops, strict=True):
+        for axes, crop in zip(canvas.panels, sweep.crops, strict=True):
             curves = {SOURCES[source]: gains(sweep, source, crop) for source in sweep.sources}
             changes(axes, [y for points in curves.values() for _, y in points])
-            categories(axes, [str(size) for size in sweep.batch_sizes])
-            lines(canvas, axes, curves, form="{:+,.1f} %")
+            categories(axes, [str(size) for size in sweep.batch_sizes], canvas.panel_width)
+            lines(canvas, axes, curves, "{:+,.1f} %".format)
             heading(axes, window(crop))
         return canvas.finish()
 
@@ -275,9 +268,9 @@ def gpu(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
         canvas = Canvas(
             "The GPU while training", f"Means over the training, by batch size, {window(crop)}",
             [SOURCES[source] for source in sweep.sources], narrow=narrow, titled=titled,
-            height=(_PANEL_HEIGHT - 30) * (len(columns) if narrow else 1) + 16,
+            panels=len(columns), in_a_row=1 if narrow else 3, panel_height=_PANEL_HEIGHT - 15,
         )  # fmt: skip
-        for axes, (name, value) in zip(row_of_panels(canvas, len(columns)), columns.items(), strict=True):
+        for axes, (name, value) in zip(canvas.panels, columns.items(), strict=True):
             sources_by_batch(canvas, axes, sweep, crop, value)
             if name == _UTILISATION:
                 amounts(axes, 100.0)

@@ -36,7 +36,7 @@ class _Section:
     note: str
     wide_svg: str
     narrow_svg: str
-    tables: tuple[Table, ...]
+    table: Table
 
 
 def render(study: Study) -> str:
@@ -147,7 +147,7 @@ def _section(part: Part, study: Study) -> _Section:
         )
         for is_narrow in (False, True)
     )  # fmt: skip
-    return _Section(part.name, part.title, reading, part.explanation, wide, narrow, part.tables(study))
+    return _Section(part.name, part.title, reading, part.explanation, wide, narrow, part.table(study))
 
 
 def _prose(text: str) -> Markup:

@@ -24,12 +24,6 @@ def short(crop: int | None) -> str:
     return "whole" if crop is None else f"{crop} px"
 
 
-def row_of_panels(canvas: Canvas, count: int, *, share_y: bool = False) -> list[Axes]:
-    """Return panels beside each other, or on a narrow screen below each other."""
-    grid = canvas.panels(count, 1, share_y=share_y) if canvas.narrow else canvas.panels(1, count, share_y=share_y)
-    return [axes for row in grid for axes in row]
-
-
 def sources_by_batch(
     canvas: Canvas,
     axes: Axes,
@@ -46,7 +40,7 @@ def sources_by_batch(
         for source in sweep.sources
     }
     amounts(axes, max((y for points in curves.values() for _, y in points), default=0.0))
-    categories(axes, [str(size) for size in sweep.batch_sizes])
+    categories(axes, [str(size) for size in sweep.batch_sizes], canvas.panel_width)
     lines(canvas, axes, curves)
 
 
@@ -69,8 +63,9 @@ def epoch(row: SweepRow, study: Study) -> tuple[Phases, float]:
     return row.training.phases, row.training.phases.total * study.dataset.num_samples / row.batch_size
 
 
-def epochs(axes: Axes, curve: Sequence[SweepRow], sizes: Sequence[int], study: Study) -> None:
-    """Draw a bar for each batch size: an epoch, split."""
+def epochs(axes: Axes, curve: Sequence[SweepRow], sizes: Sequence[int], study: Study, width: float) -> None:
+    """Draw a bar for each batch size: an epoch, split. The panel is `width` pixels wide."""
+    named = categories(axes, [str(size) for size in sizes], width, margin=0.6)
     told = [(sizes.index(row.batch_size), *epoch(row, study)) for row in curve]
     places = [at for at, _, _ in told]
     bottoms = [0.0] * len(told)
@@ -78,13 +73,12 @@ def epochs(axes: Axes, curve: Sequence[SweepRow], sizes: Sequence[int], study: S
         parts = [height * getattr(phases, name) / (phases.total or 1.0) for _, phases, height in told]
         stack(axes.bar(places, parts, BAR_WIDTH, bottoms, **bar_style(look)))
         bottoms = [bottom + part for bottom, part in zip(bottoms, parts, strict=True)]
-    for at, phases, height in told:
+    for at, phases, height in (bar for bar in told if bar[0] in named):
         words = axes.annotate(
-            percent(phases.data / (phases.total or 1.0)), (at, height), (0, 4), textcoords="offset points",
-            ha="center", color=FRAME["ink"].light, fontsize=LABEL_SIZE,
+            percent(phases.data / (phases.total or 1.0)).removesuffix(" %"), (at, height), (0, 4),
+            textcoords="offset points", ha="center", color=FRAME["ink"].light, fontsize=LABEL_SIZE,
         )  # fmt: skip
         words.set_in_layout(False)
-    categories(axes, [str(size) for size in sizes], margin=0.6)
 
 
 def stack(bars: BarContainer) -> None:

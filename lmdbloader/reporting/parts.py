@@ -1,4 +1,4 @@
-"""The parts of a report: each a chart, what it shows in words, and its tables."""
+"""The parts of a report: each a chart, what it shows in words, and its table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Part:
         has_figures: Whether a study has any.
         draw: Draws the chart.
         say: Returns what the chart shows.
-        tables: Returns its tables.
+        table: Returns its table.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Part:
     has_figures: Callable[[Study], bool]
     draw: Draw
     say: Callable[[Study], str]
-    tables: Callable[[Study], tuple[Table, ...]]
+    table: Callable[[Study], Table]
 
 
 PARTS = (

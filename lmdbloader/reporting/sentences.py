@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lmdbloader.reporting import selection
-from lmdbloader.reporting.words import percent, seconds, times, window
+from lmdbloader.reporting.words import number, percent, seconds, times, window
 from lmdbloader.study.results import SOURCE_NAMES, Source, Study, SweepRow
 
 # A model that waits for less is fed.
@@ -23,7 +23,9 @@ def verdict(study: Study) -> str:
         return f"The model waits for data up to {percent(max(stalls))} of the time"
     curve = sweep.curve(_OURS, _crop(sweep))
     return (
-        f"{curve[0].samples_per_s:,.0f} samples a second in batches of {curve[0].batch_size:,}" if curve else "A study"
+        f"{number(curve[0].samples_per_s)} samples a second in batches of {curve[0].batch_size:,}"
+        if curve
+        else "A study"
     )
 
 
@@ -59,7 +61,7 @@ def _speed(study: Study) -> str:
     ours = sweep.row(_OURS, size, crop)
     if ours is None:
         return ""
-    text = f"In batches of {size:,} ({window(crop)}) the Loader gives {ours.samples_per_s:,.0f} samples a second"
+    text = f"In batches of {size:,} ({window(crop)}) the Loader gives {number(ours.samples_per_s)} samples a second"
     others = _compared(
         study, sweep, lambda a, b: f"{_factor(a.samples_per_s, b.samples_per_s)} {_FROM[b.source]}"
     )  # fmt: skip
@@ -204,7 +206,7 @@ def threads(study: Study) -> str:
     rows = sorted(study.threads, key=lambda row: row.num_threads)
     first, last = rows[0], rows[-1]
     if len(rows) < 2 or not first.samples_per_s:
-        return f"One setting was measured: {last.num_threads} threads, {last.samples_per_s:,.0f} samples a second."
+        return f"One setting was measured: {last.num_threads} threads, {number(last.samples_per_s)} samples a second."
     gain = times(last.samples_per_s / first.samples_per_s)
     return f"{last.num_threads} threads give {gain} what {first.num_threads} gives, on {study.cores} cores."
 
@@ -214,7 +216,7 @@ def isolation(study: Study) -> str:
     most = max(row.num_processes for row in study.isolation)
     size = min(row.batch_size for row in study.isolation)
     parts = [
-        f"{row.samples_per_s:,.0f} ({SOURCE_NAMES[row.source]})"
+        f"{number(row.samples_per_s)} ({SOURCE_NAMES[row.source]})"
         for row in study.isolation
         if row.num_processes == most and row.batch_size == size
     ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lmdbloader.reporting import selection
-from lmdbloader.reporting.words import percent, seconds
+from lmdbloader.reporting.words import number, percent, seconds
 from lmdbloader.study.results import SOURCE_NAMES, Latency, Study, SweepRow
 
 _PHASES = ("data", "copy", "forward", "backward", "update")
@@ -45,155 +45,137 @@ _SETTING = (Column("source", is_text=True), Column("images", is_text=True), Colu
 _WORKERS = Column("source", is_text=True)
 
 
-def throughput(study: Study) -> tuple[Table, ...]:
+def throughput(study: Study) -> Table:
     """Return what loading alone came to."""
-    return (
-        _table(
-            "Loading alone: the median of the turns, the slowest and the fastest turn",
-            [*_SETTING, _memory(study), *_numbers("samples/s", "slowest", "fastest", "epoch", "CPU for a sample")],
-            (
-                [
-                    *_setting(row), _kind_of_memory(row), f"{row.samples_per_s:,.0f}",
-                    *(f"{turn:,.0f}" for turn in _extremes(row.turns)), seconds(row.epoch_seconds),
-                    seconds(row.cpu_seconds_per_sample),
-                ]
-                for row in study.sweep
-            ),
+    return _table(
+        "Loading alone: the median of the turns, the slowest and the fastest turn",
+        [*_SETTING, _memory(study), *_numbers("samples/s", "slowest", "fastest", "epoch", "CPU for a sample")],
+        (
+            [
+                *_setting(row), _kind_of_memory(row), number(row.samples_per_s),
+                *(number(turn) for turn in _extremes(row.turns)), seconds(row.epoch_seconds),
+                seconds(row.cpu_seconds_per_sample),
+            ]
+            for row in study.sweep
         ),
     )  # fmt: skip
 
 
-def split(study: Study) -> tuple[Table, ...]:
+def split(study: Study) -> Table:
     """Return what training came to."""
     rows = [(row, row.training) for row in study.sweep if row.training is not None]
-    return (
-        _table(
-            "Training: the mean step and its parts, and what an epoch takes",
-            [*_SETTING, _memory(study), *_numbers("step", *_PHASES, "waiting", "99 % wait", "epoch", "samples/s")],
-            (
-                [
-                    *_setting(row), _kind_of_memory(row), seconds(told.phases.total),
-                    *(seconds(getattr(told.phases, phase)) for phase in _PHASES), percent(told.stall),
-                    seconds(told.wait.p99_seconds), seconds(told.epoch_seconds), f"{told.samples_per_s:,.0f}",
-                ]
-                for row, told in rows
-            ),
+    return _table(
+        "Training: the mean step and its parts, and what an epoch takes",
+        [*_SETTING, _memory(study), *_numbers("step", *_PHASES, "waiting", "99 % wait", "epoch", "samples/s")],
+        (
+            [
+                *_setting(row), _kind_of_memory(row), seconds(told.phases.total),
+                *(seconds(getattr(told.phases, phase)) for phase in _PHASES), percent(told.stall),
+                seconds(told.wait.p99_seconds), seconds(told.epoch_seconds), number(told.samples_per_s),
+            ]
+            for row, told in rows
         ),
     )  # fmt: skip
 
 
-def latency(study: Study) -> tuple[Table, ...]:
+def latency(study: Study) -> Table:
     """Return how long batches let wait."""
-    return (
-        _table(
-            "The wait for a batch, loading alone",
-            [*_SETTING, _memory(study), *_numbers("median", "99 % within", "longest", "mean", "batches")],
-            ([*_setting(row), _kind_of_memory(row), *_waits(row.latency)] for row in study.sweep),
-        ),
+    return _table(
+        "The wait for a batch, loading alone",
+        [*_SETTING, _memory(study), *_numbers("median", "99 % within", "longest", "mean", "batches")],
+        ([*_setting(row), _kind_of_memory(row), *_waits(row.latency)] for row in study.sweep),
     )
 
 
-def stages(study: Study) -> tuple[Table, ...]:
+def stages(study: Study) -> Table:
     """Return what the Loader's threads spent their time on."""
-    return (
-        _table(
-            "Thread time for each sample, loading alone",
-            [*_SETTING, _memory(study), *_numbers(*_STAGES)],
-            (
-                [*_setting(row), _kind_of_memory(row), *(seconds(row.stages.get(stage, 0.0)) for stage in _STAGES)]
-                for row in study.sweep
-                if row.stages
-            ),
+    return _table(
+        "Thread time for each sample, loading alone",
+        [*_SETTING, _memory(study), *_numbers(*_STAGES)],
+        (
+            [*_setting(row), _kind_of_memory(row), *(seconds(row.stages.get(stage, 0.0)) for stage in _STAGES)]
+            for row in study.sweep
+            if row.stages
         ),
     )
 
 
-def threads(study: Study) -> tuple[Table, ...]:
+def threads(study: Study) -> Table:
     """Return the speeds by threads."""
     first = next((row for row in study.threads if row.num_threads == 1), None)
-    return (
-        _table(
-            "The Loader by threads",
-            _numbers("threads", "batch", "samples/s", "of one thread"),
-            (
-                [
-                    str(row.num_threads), f"{row.batch_size:,}", f"{row.samples_per_s:,.0f}",
-                    f"{row.samples_per_s / first.samples_per_s:.2f}" if first and first.samples_per_s else "",
-                ]
-                for row in study.threads
-            ),
+    return _table(
+        "The Loader by threads",
+        _numbers("threads", "batch", "samples/s", "of one thread"),
+        (
+            [
+                str(row.num_threads), f"{row.batch_size:,}", number(row.samples_per_s),
+                f"{row.samples_per_s / first.samples_per_s:.2f}" if first and first.samples_per_s else "",
+            ]
+            for row in study.threads
         ),
     )  # fmt: skip
 
 
-def isolation(study: Study) -> tuple[Table, ...]:
+def isolation(study: Study) -> Table:
     """Return the speeds of several processes."""
-    return (
-        _table(
-            "Processes at the same time: samples a second of all, of the slowest and of the fastest process",
-            [_WORKERS, *_numbers("processes", "workers of each", "batch", "samples/s", "slowest", "fastest")],
-            (
-                [
-                    SOURCE_NAMES[row.source], str(row.num_processes), str(row.workers_each), f"{row.batch_size:,}",
-                    f"{row.samples_per_s:,.0f}", f"{row.slowest:,.0f}", f"{row.fastest:,.0f}",
-                ]
-                for row in study.isolation
-            ),
+    return _table(
+        "Processes at the same time: samples a second of all, of the slowest and of the fastest process",
+        [_WORKERS, *_numbers("processes", "workers of each", "batch", "samples/s", "slowest", "fastest")],
+        (
+            [
+                SOURCE_NAMES[row.source], str(row.num_processes), str(row.workers_each), f"{row.batch_size:,}",
+                number(row.samples_per_s), number(row.slowest), number(row.fastest),
+            ]
+            for row in study.isolation
         ),
     )  # fmt: skip
 
 
-def oversubscription(study: Study) -> tuple[Table, ...]:
+def oversubscription(study: Study) -> Table:
     """Return the speeds with more workers than cores."""
-    return (
-        _table(
-            "Threads of the Loader, workers of the DataLoader",
-            [_WORKERS, *_numbers("workers", "for each core", "batch", "samples/s", "of one for each core")],
-            (
-                [
-                    SOURCE_NAMES[row.source], str(row.num_workers), f"{row.per_core:g}", f"{row.batch_size:,}",
-                    f"{row.samples_per_s:,.0f}", percent(row.of_one_per_core),
-                ]
-                for row in study.oversubscription
-            ),
+    return _table(
+        "Threads of the Loader, workers of the DataLoader",
+        [_WORKERS, *_numbers("workers", "for each core", "batch", "samples/s", "of one for each core")],
+        (
+            [
+                SOURCE_NAMES[row.source], str(row.num_workers), f"{row.per_core:g}", f"{row.batch_size:,}",
+                number(row.samples_per_s), percent(row.of_one_per_core),
+            ]
+            for row in study.oversubscription
         ),
     )  # fmt: skip
 
 
-def memory(study: Study) -> tuple[Table, ...]:
+def memory(study: Study) -> Table:
     """Return the speeds of training from pinned and from paged memory."""
-    return (
-        _table(
-            "Training from pinned and from paged memory",
-            [*_SETTING, _memory(study), *_numbers("samples/s", "copy", "waiting")],
-            (
-                [
-                    *_setting(row), _kind_of_memory(row), f"{row.training.samples_per_s:,.0f}",
-                    seconds(row.training.phases.copy), percent(row.training.stall),
-                ]
-                for row in selection.both_memories(study).rows
-                if row.training is not None
-            ),
+    return _table(
+        "Training from pinned and from paged memory",
+        [*_SETTING, _memory(study), *_numbers("samples/s", "copy", "waiting")],
+        (
+            [
+                *_setting(row), _kind_of_memory(row), number(row.training.samples_per_s),
+                seconds(row.training.phases.copy), percent(row.training.stall),
+            ]
+            for row in selection.both_memories(study).rows
+            if row.training is not None
         ),
     )  # fmt: skip
 
 
-def gpu(study: Study) -> tuple[Table, ...]:
+def gpu(study: Study) -> Table:
     """Return what the GPU did while training."""
     rows = [(row, row.training.gpu) for row in study.sweep if row.training is not None]
-    return (
-        _table(
-            "The GPU while training, as NVML has it: means",
-            [*_SETTING, _memory(study), *_numbers("utilisation", "power", "memory")],
-            (
-                [
-                    *_setting(row), _kind_of_memory(row), f"{told.utilisation_percent:.0f} %",
-                    "unknown" if told.power_watts is None else f"{told.power_watts:.0f} W",
-                    f"{told.memory_mib:,.0f} MiB",
-                ]
-                for row, told in rows
-                if told is not None
-            ),
+    return _table(
+        "The GPU while training, as NVML has it: means",
+        [*_SETTING, _memory(study), *_numbers("utilisation", "power", "memory")],
+        (
+            [
+                *_setting(row), _kind_of_memory(row), f"{told.utilisation_percent:.0f} %",
+                "unknown" if told.power_watts is None else f"{told.power_watts:.0f} W",
+                f"{told.memory_mib:,.0f} MiB",
+            ]
+            for row, told in rows
+            if told is not None
         ),
     )  # fmt: skip
 

@@ -26,6 +26,15 @@ def three_digits(value: float) -> float:
     return float(f"{value:.3g}")
 
 
+def number(value: float) -> str:
+    """Return a number with three digits, or all of those before the point.
+
+    >>> number(85509.3), number(12.345), number(0.5), number(0)
+    ('85,509', '12.3', '0.5', '0')
+    """
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def times(ratio: float) -> str:
     """Return how many times as much.
 
