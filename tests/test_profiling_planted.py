@@ -1,0 +1,59 @@
+"""A profile names bottlenecks that are planted on purpose, and none where there is none.
+
+`python benchmarks/profiling.py` does it ten times for each, in processes of their own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+NAMES = (
+    "slow disk",
+    "slow decode",
+    "slow Python",
+    "slow NumPy",
+    "slow sample transform",
+    "starved",
+    "slow model",
+    "healthy",
+)
+
+
+@pytest.fixture(scope="module")
+def planted() -> Iterator[ModuleType]:
+    """The benchmarks' plants."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        import planted
+
+        yield planted
+        for path in BENCHMARKS.glob("*.py"):
+            sys.modules.pop(path.stem, None)
+
+
+@pytest.fixture(scope="module")
+def datasets(planted: ModuleType, compiled_kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the plants read."""
+    folder = tmp_path_factory.mktemp("planted")
+    planted.make_datasets(folder)
+    return folder
+
+
+def test_every_plant_is_tried(planted: ModuleType) -> None:
+    assert tuple(planted.PLANTS) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_planted_is_named(name: str, planted: ModuleType, datasets: Path) -> None:
+    plant = planted.PLANTS[name]
+    found = planted.run_alone(name, datasets) if plant.is_alone else plant.run(datasets).as_json()
+    assert found["bottleneck"] == plant.expected, found
+    # The advice is what would help, and says by how much.
+    assert (found["advice"]["gain_seconds"] > 0) is (plant.expected != "model")
+    assert found["advice"]["step_seconds"] <= found["step_seconds"]
