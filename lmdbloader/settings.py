@@ -25,13 +25,13 @@ from lmdbloader.transforms import Geometry, Transform
 
 _VERSION = 1
 # The oldest are forgotten beyond it. Every Loader reads the file, so it must stay small.
-_MOST_ENTRIES = 500
+_MOST_ENTRIES = 200
 _MOST_NBYTES = 4 * 2**20
 _MOST_THREADS = 4096
 _MOST_WORKERS = 1024
 # More batches than these make no difference to what is best; fewer do, for starting is a part of so short an epoch.
 _MANY_BATCHES = 64
-_LOCK_SECONDS = 1.0
+_LOCK_SECONDS = 3.0
 
 Entry = dict[str, Any]
 
@@ -246,7 +246,7 @@ def _replace(path: Path, text: str) -> None:
 def _locked(folder: Path) -> Iterator[None]:
     """Keep other processes from changing the file between reading and writing it, so that no entry of theirs is lost.
 
-    After a second, or where the file system has no locks, it goes on without: an entry that is lost is measured again.
+    After some seconds, or where the file system has no locks, it goes on without: an entry that is lost is measured again.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

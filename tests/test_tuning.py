@@ -16,7 +16,7 @@ from lmdbloader import LMDBDataset, Loader, loading, settings
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.settings import Workers, case_of
 from lmdbloader.transforms import LabelSmoothing, RandomCrop, RandomDihedral, RandomResizedCrop, ToDtype
-from lmdbloader.tuning import Setting, tuner
+from lmdbloader.tuning import Setting, Verdict, tuner
 from lmdbloader.tuning.advice import advise
 from lmdbloader.tuning.measuring import Measurer, Opened
 from lmdbloader.tuning.pasting import line_of
@@ -104,6 +104,14 @@ def test_a_turn_counts_every_sample_of_whole_rounds(path: Path, two_cores: None,
     assert len(turn.latencies) % (8 if setting.kind == "threads" else max(setting.count, 1)) == 0
     assert turn.seconds == pytest.approx(sum(turn.latencies), rel=0.01) and turn.seconds >= 0.01
     assert torch.get_rng_state().equal(before)
+
+
+@pytest.mark.parametrize("setting", [Setting("threads", 1), Setting("workers", 0)], ids=str)
+def test_where_there_is_an_accelerator_batches_are_copied_to_it(path: Path, two_cores: None, setting: Setting) -> None:
+    measurer = Measurer(LMDBDataset(path), 8, device=torch.device("meta"), turn_seconds=0.01)
+    with measurer.open(setting, 0) as opened:
+        assert {image.device.type for image in next(opened.batches)} == {"meta"}
+    assert measurer(setting, 1).samples > 0
 
 
 def test_both_kinds_are_remembered_and_used(path: Path, speeds: dict[Setting, float]) -> None:
@@ -349,6 +357,32 @@ def test_with_a_step_time_the_cheapest_that_keeps_up_is_chosen_and_tried(
     found = lmdbloader.tune(path, 4, step_seconds=0.02, seconds=1)
     assert found.num_threads == 2  # none keeps up: then the fastest
     assert found.verdict is not None and not found.verdict.passed
+
+
+@pytest.mark.parametrize(
+    ("shares", "chosen", "share"),
+    [([1.0], 1, 1.0), ([0.5, 1.0], 2, 1.0), ([0.5, 0.7], 2, 0.7), ([0.7, 0.5], 1, 0.7)],
+    ids=["the cheapest feeds it", "only the fastest feeds it", "none, the fastest is better", "none, it is no better"],
+)
+def test_where_the_cheapest_fails_the_fastest_is_tried(
+    path: Path,
+    speeds: dict[Setting, float],
+    monkeypatch: pytest.MonkeyPatch,
+    shares: list[float],
+    chosen: int,
+    share: float,
+) -> None:
+    coming = iter(shares)
+
+    def tried(opened: Opened, step_seconds: float, seconds: float, **rates: float) -> Verdict:
+        return Verdict(step_seconds, next(coming), 0.001, 0.001, 100, **rates)
+
+    monkeypatch.setattr(tuner, "try_steps", tried)
+    found = lmdbloader.tune(path, 4, step_seconds=0.02)
+    assert found.verdict is not None and found.verdict.share_ready == share
+    assert found.best == Setting("threads", chosen) and found.num_threads == chosen
+    assert next(coming, None) is None
+    assert Loader(LMDBDataset(path), 4).num_threads == chosen
 
 
 def test_without_workers_each_step_waits_for_its_batch() -> None:
