@@ -246,7 +246,8 @@ def _replace(path: Path, text: str) -> None:
 def _locked(folder: Path) -> Iterator[None]:
     """Keep other processes from changing the file between reading and writing it, so that no entry of theirs is lost.
 
-    After some seconds, or where the file system has no locks, it goes on without: an entry that is lost is measured again.
+    After some seconds, or where the file system has no locks, it goes on without: an entry that is lost is measured
+    again.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,11 +79,15 @@ def speeds(monkeypatch: pytest.MonkeyPatch, two_cores: None) -> dict[Setting, fl
     return found
 
 
-def test_it_is_measured_and_what_is_recommended_runs_as_pasted(path: Path, two_cores: None, cache: Path) -> None:
+def test_it_is_measured_and_what_is_recommended_runs_as_pasted(
+    path: Path, two_cores: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuner, "_settings", lambda *_, **__: [Setting("threads", 1), Setting("threads", 2)])
+    monkeypatch.setattr(tuner, "Measurer", functools.partial(Measurer, turn_seconds=0.01))
     seen: list[float] = []
-    found = lmdbloader.tune(path, 4, crop=32, seconds=1.0, progress=seen.append)
+    found = lmdbloader.tune(path, 4, crop=32, seconds=2.0, progress=seen.append)
 
-    assert found.rows[0].setting.kind == "threads"
+    assert [row.setting.count for row in found.rows] == [1, 2]
     assert all(row.samples_per_s > 0 and row.p50_seconds <= row.p99_seconds for row in found.rows)
     assert found.num_threads in (1, 2)
     assert 0 < sum(seen) <= found.seconds < 20
@@ -144,7 +149,17 @@ def test_where_nothing_can_be_remembered_it_says_so(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     found = lmdbloader.tune(path, 4)
     assert not found.is_stored
-    assert "Not remembered: the user's cache folder cannot be written to" in str(found)
+    assert "Not all of it is remembered" in str(found)
+
+
+def test_what_there_was_no_time_to_measure_is_not_remembered(
+    path: Path, speeds: dict[Setting, float], cache: Path
+) -> None:
+    found = lmdbloader.tune(path, 4, seconds=1e-9)
+    assert [row.setting for row in found.rows] == [Setting("threads", 2)]
+    assert found.num_threads == 2 and found.workers is None
+    assert found.advice[0].startswith("There was no time to measure Loader, 1 thread; DataLoader, 0 workers;")
+    assert not found.is_stored and not cache.exists()
 
 
 def test_the_dataloader_is_recommended_where_it_is_clearly_faster(path: Path, speeds: dict[Setting, float]) -> None:

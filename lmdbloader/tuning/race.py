@@ -153,6 +153,10 @@ class Race:
         best = self.best(kind)
         return next(s for s in self._of(kind) if s == best or self._bounds(s, best)[2] >= math.log(NEAR))
 
+    def is_complete(self, kind: str) -> bool:
+        """Return whether there was time for every setting of a kind."""
+        return all(self.turns[setting] for setting in self.turns if setting.kind == kind)
+
     def doubts(self) -> Iterator[str]:
         """Yield what time was too short for."""
         missing = [str(setting) for setting in sorted(self.turns) if not self.turns[setting]]

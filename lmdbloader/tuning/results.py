@@ -58,8 +58,8 @@ class Tuning:
         verdict: Whether the best one feeds a step of the time that was given; None where none was.
         advice: What else there is to know, a sentence or two each.
         seconds: How long tuning took.
-        is_stored: Whether `num_threads="auto"` and `lmdbloader.dataloader` will use it: not where the user's cache
-            folder cannot be written to.
+        is_stored: Whether `num_threads="auto"` and `lmdbloader.dataloader` will use it: not where there was no time for
+            all settings, or the user's cache folder cannot be written to.
     """
 
     dataset: str
@@ -100,7 +100,8 @@ class Tuning:
             'Remembered: num_threads="auto" and lmdbloader.dataloader use it for this dataset, batch size and size of '
             "images on this machine."
             if self.is_stored
-            else "Not remembered: the user's cache folder cannot be written to. Give the numbers as above."
+            else "Not all of it is remembered: there was no time to measure it, or the user's cache folder cannot be "
+            "written to. Give the numbers as above."
         )
         about = f"{self.dataset}: batches of {self.batch_size}, {self.transforms}, {self.cores} cores"
         parts = [

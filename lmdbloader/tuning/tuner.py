@@ -77,7 +77,6 @@ def tune(
         CorruptError: A sample is damaged.
     """
     _check(batch_size, step_seconds, crop, seconds)
-    began = time.perf_counter()
     ds = LMDBDataset(os.fspath(dataset)) if isinstance(dataset, str | os.PathLike) else dataset
     length = len(ds)  # type: ignore[arg-type]
     if length < batch_size:
@@ -89,15 +88,11 @@ def tune(
     if compiled and not isinstance(ds, LMDBDataset):
         raise OptionError(f"tune({type(ds).__name__}, transforms={compiled}): only an LMDBDataset has transforms")
     settings = _settings(ds, can_load=_can_load(ds, batch_size, everything, crop), has_functions=bool(functions))
+    began = time.perf_counter()  # all that may have to be compiled is
     measurer = Measurer(ds, batch_size, everything, accelerator())
     race = Race(settings, worth=functools.partial(_worth, needed=step_seconds and batch_size / step_seconds))
     share = 1.0 if step_seconds is None else _RACE_SHARE
-    race.run(
-        measurer,
-        seconds=seconds * share - (time.perf_counter() - began),
-        clock=time.perf_counter,
-        progress=progress,
-    )
+    race.run(measurer, seconds=seconds * share, clock=time.perf_counter, progress=progress)
     picks = {kind: pick for kind in ("threads", "workers") if (pick := race.pick(kind)) is not None}
     best = _better(race, picks)
     verdict = None
@@ -236,12 +231,14 @@ def _tuning(
     if "threads" in picks:
         num_threads = picks["threads"].count
         case = case_of(dataset, measurer.batch_size, compiled, functions)
-        stored.append(remember_threads(case, num_threads, race.samples_per_s(picks["threads"])))
+        rate = race.samples_per_s(picks["threads"])
+        stored.append(race.is_complete("threads") and remember_threads(case, num_threads, rate))
     if "workers" in picks:
         pick = picks["workers"]
         workers = Workers(pick.count, pick.pinned if measurer.device is not None else None)
         case = case_of(dataset, measurer.batch_size, compiled)
-        stored.append(remember_workers(case, workers, race.samples_per_s(pick)))
+        rate = race.samples_per_s(pick)
+        stored.append(race.is_complete("workers") and remember_workers(case, workers, rate))
     rows = tuple(_row(race, setting) for setting in sorted(race.turns) if race.turns[setting])
     advice = [*race.doubts(), *advise(rows, picks, measurer.batch_size, has_accelerator=measurer.device is not None)]
     return Tuning(
