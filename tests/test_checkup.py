@@ -319,6 +319,29 @@ def test_a_slow_python_function_is_named(pairs: Path) -> None:
     assert ("steps of 2 ms" in feeding.value and "One problem" in found.summary()) or len(found.problems) > 1
 
 
+def test_small_batches_of_a_fast_loader_take_few_long_steps(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    clock = SimpleNamespace(perf_counter=time.perf_counter, sleep=slept.append)
+    monkeypatch.setattr("lmdbloader.checkup.rehearsal.time", clock)
+    monkeypatch.setattr("lmdbloader.checkup.rehearsal._SECONDS", 0.0)
+    doctor(pairs, batch_size=2, step_seconds=60)
+    assert set(slept) == {60} and len(slept) < 20  # more than a hundred batches are read ahead
+
+
+def test_a_slow_loader_is_watched_for_as_long_as_its_batches_come_at_once(
+    pairs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(batch: Any) -> Any:
+        time.sleep(0.02)
+        return batch
+
+    monkeypatch.setattr("lmdbloader.checkup.rehearsal._SECONDS", 0.0)
+    with closing(lmdbloader.Loader(lmdbloader.LMDBDataset(pairs), 8, transforms=[slow], num_threads=1)) as loader:
+        found = doctor(loader=loader, step_seconds=0.001)
+    assert found.profile is not None and found.profile.num_steps >= 16
+    assert found.finding("feeding").verdict == "problem"
+
+
 @pytest.mark.usefixtures("short")
 def test_images_of_many_sizes_want_a_crop(whole: Path) -> None:
     with pytest.raises(OptionError, match="--crop N"):

@@ -14,11 +14,17 @@ from lmdbloader.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.loader import Loader
 from lmdbloader.profiling import Profile, Recorder
+from lmdbloader.profiling.facts import facts_of
 from lmdbloader.tuning.tuner import crop_of
 from lmdbloader.units import MIB, show_nbytes
 
-_SECONDS = 6.0
+# How long a pass takes; one of small batches and long steps that is held up, longer.
+_SECONDS, _MOST_SECONDS = 6.0, 60.0
 _FEWEST_STEPS, _MOST_STEPS = 12, 2000
+# Steps in which the threads get ahead again after they were emptied.
+_CATCHING_UP = 3
+# A loader that needs less than this share of a step for a batch is not held up by how many it reads at a time.
+_FAST = 0.8
 # Memory that grows by more than this in both of the last quarters of the pass is no accident ...
 _GROWTH_NBYTES = 8 * MIB
 # ... and matters where so many steps of it would take all that is free.
@@ -52,14 +58,29 @@ def try_out(loader: Iterable[Any], step_seconds: float) -> tuple[Profile, list[i
     if not 0 <= step_seconds < float("inf"):
         raise OptionError(f"step_seconds={step_seconds}: expected seconds, at least 0")
     used: list[int] = []
-    with Recorder(loader, device="cpu") as recorder:
+    recorder = Recorder(loader, device="cpu")
+    emptying, fewest = recorder.warmup, _FEWEST_STEPS
+    recorder.warmup += _CATCHING_UP
+    with recorder:
         began = time.perf_counter()
         for batch in recorder.take(_MOST_STEPS):
             used.append(_own_memory())
-            time.sleep(step_seconds)
             del batch
-            # A pass that is held up must not take many times as long.
-            if time.perf_counter() - began >= _SECONDS and len(used) >= recorder.warmup + _FEWEST_STEPS:
+            elapsed, measured = time.perf_counter() - began, len(used) - recorder.warmup
+            # What is read ahead at first is taken at once: hundreds of small batches would take minutes of long steps.
+            if len(used) < emptying:
+                if elapsed > _MOST_SECONDS / 3:
+                    emptying = len(used) + 1
+                    recorder.warmup = emptying + _CATCHING_UP
+                continue
+            if len(used) == emptying:
+                if elapsed > _FAST * step_seconds * emptying:
+                    # Batches come several at a time: only as many steps as the threads read in one go show the waiting.
+                    fewest = max(fewest, 2 * facts_of(loader).period)
+                began = time.perf_counter()
+            time.sleep(step_seconds)
+            enough = _SECONDS if measured >= fewest else _MOST_SECONDS
+            if measured >= _FEWEST_STEPS and elapsed >= enough:
                 break
     return recorder.profile(), used
 
