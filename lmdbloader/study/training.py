@@ -75,7 +75,7 @@ class Trainer:
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
         self.model.train()
 
-    def step(self, batch: Sequence[Tensor], timer: Any) -> None:
+    def step(self, batch: Sequence[Tensor], timer: StepTimer) -> None:
         """Do one step on a batch of the fields that are read."""
         large = batch[self._large]
         if self._small is not None:
