@@ -38,7 +38,7 @@ def test_the_table_goes_to_stdout_and_progress_to_stderr(
     asked.pop("progress")
     assert asked == {
         "dataset": "train.lmdb", "baseline": None, "batch_sizes": (8, 16, 32, 64, 128), "crops": (16, 64),
-        "model": "srcnn915", "only": ("sweep", "threads", "oversubscription", "isolation"), "seconds": 0.25,
+        "model": "srcnn915", "only": ("sweep", "threads", "oversubscription", "isolation"), "seconds": 0.2,
         "repeats": 3, "processes": None, "num_workers": None, "device": None,
     }  # fmt: skip
 

@@ -56,6 +56,17 @@ def test_rows_are_the_pinned_ones_where_there_are_both() -> None:
     assert [row.batch_size for row in rows_of(study, "folder", 16)] == [8, 16, 32, 64, 128]
 
 
+def test_no_batch_is_said_to_take_less_than_nothing() -> None:
+    study = make_study(baseline=False)
+    rows = tuple(
+        dataclasses.replace(row, samples_per_s=row.batch_size / (1e-5 * row.batch_size**1.2)) for row in study.sweep
+    )
+    found = fit_of(dataclasses.replace(study, sweep=rows), "lmdbloader", 64)
+    assert found is not None and found.fixed_seconds < 0
+    told = "\n".join(conclusions(dataclasses.replace(study, sweep=rows)))
+    assert "A batch of the Loader takes 2" in told and "takes -" not in told
+
+
 def slower(study: Study, share: float) -> Study:
     rows = tuple(dataclasses.replace(row, of_one_per_core=share) for row in study.oversubscription)
     return dataclasses.replace(study, oversubscription=rows)

@@ -77,7 +77,7 @@ def add_parser(commands: Any) -> None:
         "--seconds",
         metavar="S",
         type=float,
-        default=0.25,
+        default=0.2,
         help="length of a turn of one setting (default: %(default)s)",
     )
     parser.add_argument(

@@ -34,6 +34,7 @@ from lmdbloader.superres.models import MODEL_NAMES, ModelName
 Section = Literal["sweep", "threads", "oversubscription", "isolation"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
 BATCH_SIZES, CROPS = (8, 16, 32, 64, 128), (16, 64)
+SECONDS, REPEATS = 0.2, 3
 # The study had 16 worker processes; more than there are cores would only take turns.
 _MOST_WORKERS = 16
 
@@ -46,8 +47,8 @@ def bench(
     crops: Sequence[int | None] = CROPS,
     model: ModelName | None = "srcnn915",
     only: Sequence[Section] = SECTIONS,
-    seconds: float = 0.25,
-    repeats: int = 3,
+    seconds: float = SECONDS,
+    repeats: int = REPEATS,
     processes: Sequence[int] | None = None,
     num_workers: int | None = None,
     device: str | None = None,
@@ -267,8 +268,8 @@ def _command(
         ("--crops", [] if tuple(crops) == CROPS else ["whole" if crop is None else crop for crop in crops]),
         ("--model", [] if model == "srcnn915" else [model or "none"]),
         ("--only", [] if tuple(only) == SECTIONS else only),
-        ("--seconds", [] if seconds == 0.25 else [seconds]),
-        ("--repeats", [] if repeats == 3 else [repeats]),
+        ("--seconds", [] if seconds == SECONDS else [seconds]),
+        ("--repeats", [] if repeats == REPEATS else [repeats]),
         ("--processes", processes or []),
         ("--num-workers", [] if num_workers is None else [num_workers]),
         ("--device", [] if device is None else [device]),

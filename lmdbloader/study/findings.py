@@ -147,10 +147,10 @@ def _growth(study: Study) -> Iterator[str]:
     for source in _sources(study):
         found = fit_of(study, source, crop)
         if found is not None:
+            fixed = f"{_micro(found.fixed_seconds)} and " if found.fixed_seconds > 0 else ""
             yield (
-                f"A batch of the {SOURCE_NAMES[source]} takes {_micro(found.fixed_seconds)} and "
-                f"{_micro(found.sample_seconds)} for each sample, as a line fits it; its time grows as the size to the "
-                f"power of {found.exponent:.2f} ({_how(crop)})."
+                f"A batch of the {SOURCE_NAMES[source]} takes {fixed}{_micro(found.sample_seconds)} for each sample, "
+                f"as a line fits it; its time grows as the size to the power of {found.exponent:.2f} ({_how(crop)})."
             )
 
 
