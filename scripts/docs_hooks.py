@@ -1,9 +1,11 @@
-"""What MkDocs does for the site beyond rendering: pages made of the command's parser and of the notebooks."""
+"""What MkDocs does for the site beyond rendering: the command line's and the notebooks' pages, drawings in the page."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import posixpath
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from unittest import mock
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 CLI_PAGE = "reference/cli.md"
@@ -56,6 +59,18 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
         for name, picture in pictures.items():
             files.append(File.generated(config, f"notebooks/{name}", content=picture))
     return files
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
+    """Put drawings into the page, where they take its colours in light and dark (MkDocs calls this for each page)."""
+
+    def inlined(found: re.Match[str]) -> str:
+        source = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), found["source"]))
+        drawing = (Path(config.docs_dir) / source).read_text("utf-8")
+        labelled = drawing.replace("<svg ", f'<svg aria-label="{found["text"]}" ', 1)
+        return f'<div class="drawing-frame">{labelled}</div>'
+
+    return re.sub(r'<img alt="(?P<text>[^"]*)" src="(?P<source>[^":]+\.svg)" ?/?>', inlined, html)
 
 
 def _block(text: str) -> str:

@@ -300,7 +300,7 @@ def test_the_search_works_from_disk(site: Path, browser: Browser) -> None:
             const look = () => {
                 field.value = "quasi_random";
                 field.dispatchEvent(new Event("keyup", { bubbles: true }));
-                document.querySelector(".md-search-result__link[href*='load.html']") ? done(0) : setTimeout(look, 50);
+                document.querySelector(".md-search-result__link[href*='h=quasi']") ? done(0) : setTimeout(look, 50);
             };
             field.focus();
             look();
