@@ -146,12 +146,12 @@ def _growth(study: Study) -> Iterator[str]:
     crop = _crop(study)
     for source in _sources(study):
         found = fit_of(study, source, crop)
-        if found is not None:
-            fixed = f"{_micro(found.fixed_seconds)} and " if found.fixed_seconds > 0 else ""
-            yield (
-                f"A batch of the {SOURCE_NAMES[source]} takes {fixed}{_micro(found.sample_seconds)} for each sample, "
-                f"as a line fits it; its time grows as the size to the power of {found.exponent:.2f} ({_how(crop)})."
-            )
+        if found is None:
+            continue
+        text = f"the size to the power of {found.exponent:.2f} with {_the(source)} ({_how(crop)})"
+        if found.fixed_seconds > 0 and found.sample_seconds > 0:  # a line that a batch can take
+            text += f"; a line fits {_micro(found.fixed_seconds)} and {_micro(found.sample_seconds)} for each sample"
+        yield f"The time to load a batch grows as {text}."
 
 
 def _micro(seconds: float) -> str:
