@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ("1_convert_and_look", "3_super_resolution", "4_doctor", "5_classifier")
+NAMES = ("1_convert_and_look", "2_from_8_to_128", "3_super_resolution", "4_doctor", "5_classifier")
 NOTEBOOKS = tuple(ROOT / "notebooks" / f"{name}.ipynb" for name in NAMES)
 # A stored notebook is read in a browser and kept by git.
 MAX_NBYTES = 1_500_000
@@ -91,6 +91,11 @@ def make(path: Path) -> int:
             print(f"make_notebook: {path} was left as it is; a cell failed:\n{error}", file=sys.stderr)
             return 1
         clean(notebook, Path(folder))
+    complaints = [o.text for cell in notebook.cells for o in cell.get("outputs", []) if o.get("name") == "stderr"]
+    if complaints:  # such as that kernels are being compiled, which the next run does not say
+        print(f"make_notebook: {path} was left as it is; run again, for it wrote to stderr:", file=sys.stderr)
+        print(*complaints, file=sys.stderr)
+        return 1
     text = nbformat.writes(notebook)
     if len(text) > MAX_NBYTES:
         print(f"make_notebook: {len(text):,} bytes, expected at most {MAX_NBYTES:,}: smaller pictures", file=sys.stderr)

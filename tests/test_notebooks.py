@@ -24,6 +24,11 @@ Notebook = nbformat.NotebookNode
 # What is stored takes longer than a test may.
 SHORTER = {
     "1_convert_and_look": (),
+    "2_from_8_to_128": (
+        ("SECONDS = 0.3", "SECONDS = 0.05"),
+        ("(8, 16, 32, 64, 128)", "(8, 128)"),
+        ("stride=24", "stride=48"),
+    ),
     "3_super_resolution": (("EPOCHS = 5", "EPOCHS = 1"),),
     "4_doctor": (("STEPS = 60", "STEPS = 25"),),
     "5_classifier": (("EPOCHS = 5", "EPOCHS = 3"),),
@@ -31,8 +36,11 @@ SHORTER = {
 # What these cells print depends on the machine, or on which release of Pillow wrote the inputs.
 VARYING = (
     "lmdbloader info", "lmdbloader.estimate(", "lmdbloader verify", "train_epoch(", "scores.model.psnrs", "evaluate(",
-    "lmdbloader.profile(", "st_size", "images_per_s(", "interpolate(",
+    "lmdbloader.profile(", "lmdbloader.doctor(", "st_size", "images_per_s(", "interpolate(",
+    "lmdbloader.bench(", "fits", "rglob(", "gpu_busy(",
 )  # fmt: skip
+# A line of the study's table: who loads, and samples a second for each batch size.
+TABLE = r"^((?:Data)?Loader(?: \(\w+\))?) +((?:[\d,]+ +){2,})"
 OF_A_MACHINE = re.compile(r"(?<![\w.<])/(tmp|home|root|usr|var|work|Users|private)\b")
 
 
@@ -94,6 +102,15 @@ def pairs_stay_pairs(notebook: Notebook) -> None:
     assert "its checksum does not match" in text
 
 
+def small_batches_cost_a_dataloader_and_not_a_loader(notebook: Notebook) -> None:
+    speeds = {
+        name: [float(number.replace(",", "")) for number in numbers.split()]
+        for name, numbers in re.findall(TABLE, whole_text(notebook), re.MULTILINE)
+    }
+    assert speeds["DataLoader (LMDB)"][-1] > 2 * speeds["DataLoader (LMDB)"][0]
+    assert speeds["Loader"][0] > 3 * max(speeds["DataLoader (LMDB)"][0], *speeds["DataLoader (files)"])
+
+
 def srcnn_is_better_than_bicubic(notebook: Notebook) -> None:
     gains = [float(gain) for gain in re.findall(r"([+-]\d+\.\d+) dB$", whole_text(notebook), re.MULTILINE)]
     assert len(gains) == 3
@@ -115,6 +132,7 @@ def it_learns_and_is_faster_than_files(notebook: Notebook) -> None:
 
 CLAIMS: dict[str, Callable[[Notebook], None]] = {
     "1_convert_and_look": pairs_stay_pairs,
+    "2_from_8_to_128": small_batches_cost_a_dataloader_and_not_a_loader,
     "3_super_resolution": srcnn_is_better_than_bicubic,
     "4_doctor": both_patients_are_diagnosed_and_cured,
     "5_classifier": it_learns_and_is_faster_than_files,
