@@ -95,7 +95,7 @@ class Canvas:
         self._pad, self._width, self._height = pad, (NARROW if narrow else WIDE) + 2 * pad, height + head + pad
         self._ends: list[tuple[Axes, float, Annotation]] = []
         size = self._width / UNITS_PER_INCH, self._height / UNITS_PER_INCH
-        engine = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.06, wspace=0.07, hspace=0.09)
+        self._engine = engine = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.06, wspace=0.07, hspace=0.09)
         # A hair of room on the right: the end of an axis is half as wide as its line.
         engine.set(
             rect=(self._x(0), pad / self._height, (self._width - 2 * pad - 1) / self._width, height / self._height)
@@ -143,9 +143,9 @@ class Canvas:
 
     def finish(self) -> Chart:
         """Return the chart, laid out."""
-        # Ticks are made when they are first drawn, with the settings of then; and only when everything has its place
-        # is it known which texts would touch.
-        self.chart.draw_without_rendering()
+        # Ticks are made when the layout first looks at them, with the settings of then; and only when everything has its
+        # place is it known which texts would touch.
+        self._engine.execute(self.chart)
         for axes in self.chart.axes:
             ends = sorted((end for end in self._ends if end[0] is axes), key=lambda end: end[1])
             places = [axes.transData.transform((0, y))[1] * UNITS_PER_INCH / self.chart.dpi for _, y, _ in ends]
