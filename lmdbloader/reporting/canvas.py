@@ -143,7 +143,7 @@ class Canvas:
 
     def finish(self) -> Chart:
         """Return the chart, laid out."""
-        # Ticks are made when the layout first looks at them, with the settings of then; and only when everything has its
+        # Ticks are made when the layout first looks at them, with the settings of then; only when everything has its
         # place is it known which texts would touch.
         self._engine.execute(self.chart)
         for axes in self.chart.axes:
