@@ -236,28 +236,38 @@ PLANTS = {
 }  # fmt: skip
 
 
-def run_alone(name: str, folder: Path) -> dict[str, Any]:
-    """Run a plant in a process of its own, and return its profile as plain values."""
-    command = [sys.executable, "-W", "ignore", __file__, "--run", name, "--folder", str(folder)]
+def run_alone(name: str, folder: Path, count: int = 1) -> list[dict[str, Any]]:
+    """Run a plant so many times, each in a process of its own, and return the profiles as plain values."""
+    command = [sys.executable, "-W", "ignore", __file__, "--run", name, "--folder", str(folder), "--count", str(count)]
     here = Path(__file__).resolve().parent
     path = os.pathsep.join(filter(None, [str(here.parent), os.environ.get("PYTHONPATH")]))
-    child = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300)
-    if child.returncode:
+    child = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    found = [json.loads(line) for line in child.stdout.splitlines()]
+    if child.returncode or len(found) != count:
         raise RuntimeError(f"{name}: {child.stderr}")
-    found: dict[str, Any] = json.loads(child.stdout)
     return found
 
 
 def main() -> None:
-    """Run one plant, and print its profile as JSON."""
+    """Run one plant, and print a line of JSON, its profile, for each run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", choices=list(PLANTS), required=True, help="which")
     parser.add_argument("--folder", type=Path, required=True, help="with the datasets; they are made where it has none")
+    parser.add_argument("--count", type=int, default=1, help="how often (default: 1)")
     parser.add_argument("--text", action="store_true", help="print it for people")
     options = parser.parse_args()
-    make_datasets(options.folder)
-    found = PLANTS[options.run].run(options.folder)
-    print(found if options.text else json.dumps(found.as_json()))
+    # Forks of a process that has imported everything, and has loaded no kernel yet, start at once.
+    import lmdbloader.profiling
+    import lmdbloader.transforms  # noqa: F401
+
+    for _ in range(options.count):
+        child = os.fork()
+        if not child:
+            found = PLANTS[options.run].run(options.folder)
+            print(found if options.text else json.dumps(found.as_json()), flush=True)
+            os._exit(0)
+        if os.waitpid(child, 0)[1]:
+            sys.exit(1)
 
 
 if __name__ == "__main__":

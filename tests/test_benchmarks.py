@@ -53,6 +53,16 @@ def tables(text: str) -> list[list[list[str]]]:
     return [rows for rows in found if rows]
 
 
+def test_what_profiling_costs_is_measured_and_a_healthy_pipeline_called_so(tmp_path: Path) -> None:
+    text, found = run("profiling.py", tmp_path, "--markdown")
+    cost, named = tables(text)
+
+    assert [row[0].partition(":")[2].strip() for row in cost[1:]] == ["time", "time", "core time of all threads"]
+    assert [row[0] for row in named[1:]] == ["healthy"]
+    assert [profile["bottleneck"] for profile in found["planted"]["healthy"]] == ["model"]
+    assert len(found["training"]["recorded cpu"]) == 1
+
+
 def test_reading_is_compared_with_the_hand_written_lmdb(tmp_path: Path) -> None:
     text, found = run("read.py", tmp_path, "--markdown")
     speed, size = tables(text)

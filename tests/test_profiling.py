@@ -334,7 +334,7 @@ def test_an_exception_in_the_loop_passes_and_leaves_no_trace(patches: lmdbloader
 
 @pytest.fixture(scope="module")
 def found() -> Profile:
-    return rehearse(list(batches(4, seconds=0.0)), 0.001, steps=6, warmup=1)
+    return rehearse(list(batches(4)), 0.01, steps=6, warmup=1)
 
 
 def test_a_profile_survives_json(found: Profile, patches: lmdbloader.LMDBDataset) -> None:

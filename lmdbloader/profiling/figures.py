@@ -26,13 +26,15 @@ class Moment:
         step: Its number, counted from the first that is measured.
         stages: Of the Loader's threads, None where there are no such times.
         loading: Of the threads or processes that load, None where the system does not tell.
-        waiting: Seconds of a core that the training loop's thread took while it asked for batches.
+        loop: Of the thread of the training loop, likewise.
+        waiting: Seconds of a core that it took while it asked for batches.
         is_broken: Whether threads that load have ended since the moment before: a stretch that ends here lacks theirs.
     """
 
     step: int
     stages: StageTimes | None
     loading: ThreadTimes | None
+    loop: ThreadTimes | None
     waiting: float
     is_broken: bool = False
 
@@ -64,7 +66,8 @@ class Typical:
         copy: Of these, copying to the device.
         stages: Seconds of the Loader's threads for a step, None where there are none; counts are of all these steps.
         loading: Of the threads that load, for a step.
-        waiting: Seconds of a core that the loop's thread took in `data`.
+        loop: Of the thread of the training loop, for a step.
+        waiting: Seconds of a core that it took in `data`.
         num_steps: How many steps these are the means of.
     """
 
@@ -73,6 +76,7 @@ class Typical:
     copy: float
     stages: StageTimes | None
     loading: ThreadTimes | None
+    loop: ThreadTimes | None
     waiting: float
     num_steps: int
 
@@ -120,7 +124,8 @@ def typical(rows: F64, moments: Sequence[Moment]) -> Typical:
         data=float(seconds[PHASES.index("data")]),
         copy=float(seconds[PHASES.index("copy")]),
         stages=_stages([(a.stages, b.stages) for a, b in chosen], number),
-        loading=_loading([(a.loading, None if b.is_broken else b.loading) for a, b in chosen], number),
+        loading=_threads([(a.loading, None if b.is_broken else b.loading) for a, b in chosen], number),
+        loop=_threads([(a.loop, b.loop) for a, b in chosen], number),
         waiting=sum(b.waiting - a.waiting for a, b in chosen) / number,
         num_steps=number,
     )
@@ -137,7 +142,7 @@ def _stages(pairs: Sequence[tuple[StageTimes | None, StageTimes | None]], number
     return replace(total, **{name: getattr(total, name) / number for name in STAGES})
 
 
-def _loading(pairs: Sequence[tuple[ThreadTimes | None, ThreadTimes | None]], number: int) -> ThreadTimes | None:
+def _threads(pairs: Sequence[tuple[ThreadTimes | None, ThreadTimes | None]], number: int) -> ThreadTimes | None:
     running = delayed = 0.0
     for before, after in pairs:
         if before is None or after is None:

@@ -63,32 +63,68 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
         self._recorder: Recorder | None = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin to record."""
+        """Begin to record.
+
+        Args:
+            trainer: Lightning's.
+            pl_module: The model.
+        """
         recorder = Recorder(trainer.train_dataloader, warmup=self._warmup, device=pl_module.device)
         self._left = recorder.warmup + self._steps
         self._recorder = recorder.__enter__()
         recorder.ask()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Leave out what came between two epochs."""
+        """Leave out what came between two epochs.
+
+        Args:
+            trainer: Lightning's.
+            pl_module: The model.
+        """
         if self._recorder is not None:
             self._recorder.leave_out()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Note that a batch has come."""
+        """Note that a batch has come.
+
+        Args:
+            trainer: Lightning's.
+            pl_module: The model.
+            batch: What the loop was given.
+            batch_idx: Its number in the epoch.
+        """
         if self._recorder is not None:
             self._recorder.got(batch)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
-        """Note the end of the forward pass."""
+        """Note the end of the forward pass.
+
+        Args:
+            trainer: Lightning's.
+            pl_module: The model.
+            loss: Of the step.
+        """
         self._lap("forward")
 
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
-        """Note the end of the backward pass."""
+        """Note the end of the backward pass.
+
+        Args:
+            trainer: Lightning's.
+            pl_module: The model.
+        """
         self._lap("backward")
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Note the end of a step; the last one ends the recording."""
+        """Note the end of a step; the last one ends the recording.
+
+        Args:
+            trainer: Lightning's.
+            pl_module: The model.
+            outputs: Of the step.
+            batch: What the loop was given.
+            batch_idx: Its number in the epoch.
+        """
         if self._recorder is None:
             return
         self._lap("update")
@@ -99,16 +135,32 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
             self._end(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Leave out what was no training."""
+        """Leave out what was no training.
+
+        Args:
+            trainer: Lightning's.
+            pl_module: The model.
+        """
         if self._recorder is not None:
             self._recorder.leave_out()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Say what was recorded of a training that was shorter."""
+        """Say what was recorded of a training that was shorter.
+
+        Args:
+            trainer: Lightning's.
+            pl_module: The model.
+        """
         self._end(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Stop to record."""
+        """Stop to record.
+
+        Args:
+            trainer: Lightning's.
+            pl_module: The model.
+            exception: What ends the training.
+        """
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             recorder.__exit__(None, None, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from lmdbloader.profiling.facts import Kind
@@ -48,6 +48,7 @@ class Feed:
         busy: Of these, without waiting for data.
         parts: Bottleneck -> seconds of the loading threads for a batch, with their waiting for cores.
         delayed: Of these, waiting for a core.
+        busy_delayed: Of `busy`, waiting for a core.
         is_apart: Whether threads or processes of their own load.
     """
 
@@ -55,6 +56,7 @@ class Feed:
     busy: float
     parts: dict[Bottleneck, float]
     delayed: float
+    busy_delayed: float
     is_apart: bool
 
     @property
@@ -69,10 +71,23 @@ class Feed:
         loading = (self.step if self.is_apart else self.step - self.busy) * max(seconds, 0.0) / self.total
         return max(self.busy, loading) if self.is_apart else self.busy + loading
 
-    def without(self, name: Bottleneck, share: float = 1.0) -> float:
-        """Return how long a step would be if a share of one part were gone."""
-        lost = self.delayed if name == "cpu" else self.parts.get(name, 0.0)
-        return self.step_with(self.total - share * lost)
+    def without(self, name: Bottleneck) -> float:
+        """Return how long a step would be if one part were gone; "cpu" is all waiting for cores."""
+        if name != "cpu":
+            return self.step_with(self.total - self.parts.get(name, 0.0))
+        return replace(self, busy=self.busy - self.busy_delayed, step=self._undelayed_step).step_with(
+            self.total - self.delayed
+        )
+
+    @property
+    def _undelayed_step(self) -> float:
+        """Seconds of a step whose loop does not wait for cores, while loading does."""
+        return self.step if self.is_apart else self.step - self.busy_delayed
+
+    @property
+    def keeps_up_undelayed(self) -> bool:
+        """Whether batches would come in time, or nearly, if nobody waited for a core."""
+        return self.without("cpu") <= _KEEPS_UP * (self.busy - self.busy_delayed)
 
 
 def feed_of(figures: Typical, kind: Kind, num_threads: int) -> Feed:
@@ -84,11 +99,14 @@ def feed_of(figures: Typical, kind: Kind, num_threads: int) -> Feed:
         num_threads: Threads or processes that make them.
     """
     loading = figures.loading
+    in_loop = 0.0 if figures.loop is None else figures.loop.delayed
     parts: dict[Bottleneck, float] = {}
     if figures.stages is not None:
         for stage, name in _NAMES.items():
             parts[name] = parts.get(name, 0.0) + getattr(figures.stages, stage)
-        delayed = 0.0 if loading is None else loading.delayed
+        total = sum(parts.values())
+        # What threads did between two batches is in their times, and in no stage.
+        delayed = 0.0 if loading is None else loading.delayed * min(1.0, total / (loading.total or 1.0))
     else:
         # While the loop waits, those who load have no other reason to be idle than what they load from.
         available = figures.data if kind == "main" else num_threads * figures.step
@@ -102,8 +120,9 @@ def feed_of(figures: Typical, kind: Kind, num_threads: int) -> Feed:
             parts = {"storage": blocked + delayed, "function": running}
         else:
             parts = {"function": running + delayed + blocked}
-    total = sum(parts.values())
-    return Feed(figures.step, figures.busy, parts, min(delayed, 0.95 * total), kind != "main")
+    if kind == "main":
+        in_loop -= delayed
+    return Feed(figures.step, figures.busy, parts, delayed, min(max(in_loop, 0.0), 0.95 * figures.busy), kind != "main")
 
 
 def name_bottleneck(figures: Typical, feed: Feed, *, is_on_device: bool) -> Bottleneck:
@@ -119,9 +138,5 @@ def name_bottleneck(figures: Typical, feed: Feed, *, is_on_device: bool) -> Bott
     if figures.stall < _LITTLE_WAITING or figures.data < _LITTLE_SECONDS or not feed.total:
         return "model"
     name = max(feed.parts, key=feed.parts.__getitem__)
-    undelayed = feed.without("cpu")
-    if feed.delayed >= _DELAYED * feed.total:
-        keeps_up = undelayed <= _KEEPS_UP * feed.busy
-        if keeps_up or undelayed < feed.without(name):
-            return "cpu"
-    return name
+    # A pipeline that is too slow by itself is called what it is, however crowded the cores are.
+    return "cpu" if feed.delayed >= _DELAYED * feed.total and feed.keeps_up_undelayed else name

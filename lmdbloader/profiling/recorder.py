@@ -66,7 +66,7 @@ class Recorder:
         self.device = torch.device(device)
         self._gpu = GpuSampler(_uuid(self.device)) if self.device.type == "cuda" else None
         self.timer = StepTimer(self.device)
-        self._watch = ThreadWatch(self._facts.kind)
+        self._watch, self._loop = ThreadWatch(self._facts.kind), ThreadWatch("main")
         self._moments: list[Moment] = []
         self._least_steps = 2 * self._facts.period
         self._next_moment = 0.0
@@ -240,10 +240,17 @@ class Recorder:
         step = self._step - self.warmup
         if self._moments and self._moments[-1].step == step:
             return
-        loading = self._watch.look()
+        loading, loop = self._watch.look(), self._loop.look()
         stages = None if self._loader is None else self._loader.stage_times()
         self._moments.append(
-            Moment(step, stages, loading if self._watch.is_there else None, self._waiting, self._watch.has_lost)
+            Moment(
+                step,
+                stages,
+                loading if self._watch.is_there else None,
+                loop if self._loop.is_there else None,
+                self._waiting,
+                self._watch.has_lost,
+            )
         )
         if len(self._moments) > _MOST_MOMENTS:
             self._moments = every_second(self._moments)

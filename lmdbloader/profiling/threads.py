@@ -29,6 +29,11 @@ class ThreadTimes:
     running: float = 0.0
     delayed: float = 0.0
 
+    @property
+    def total(self) -> float:
+        """Seconds of both."""
+        return self.running + self.delayed
+
     def __sub__(self, earlier: ThreadTimes) -> ThreadTimes:
         """Return what came since an earlier moment."""
         return ThreadTimes(self.running - earlier.running, self.delayed - earlier.delayed)
