@@ -22,7 +22,7 @@ from lmdbloader.format import Field
 from lmdbloader.kernels import clockwork
 from lmdbloader.pipeline import Pipeline, check_epoch, check_seed
 from lmdbloader.shared import shared_tensor
-from lmdbloader.splits import share_out
+from lmdbloader.splits import groups_of, share_out
 from lmdbloader.stages import Clock, StageTimes, Stopwatch
 from lmdbloader.store import IO, Reader, check_rows
 from lmdbloader.transforms import ToDtype, Transform
@@ -309,19 +309,8 @@ class LMDBDataset(Dataset[Any]):
         Raises:
             OptionError: The fractions do not add up, there are fewer groups than views, or no such column.
         """
-        parts = share_out(self._groups(by), fractions, seed)
+        parts = share_out(groups_of(self.reader, self.table.column_names, self._rows, by), fractions, seed)
         return tuple(self.select(part) for part in parts)
-
-    def _groups(self, by: str | None) -> npt.NDArray[Any]:
-        batch = self.reader.index.batch
-        if by is None or (by == "source" and by not in batch.schema.names):
-            return np.arange(len(self))
-        if by not in self.table.column_names:
-            raise OptionError(f"{self.path}: by={by!r}; expected one of {', '.join(self.table.column_names)}, or None")
-        column = batch.column(by)
-        values = column.indices if hasattr(column, "indices") else column.dictionary_encode().indices
-        codes: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
-        return codes if self._rows is None else codes[self._rows]
 
     def _numbers(self, indices: Sequence[int]) -> I64:
         return self.rows_of(check_rows(indices, len(self)))

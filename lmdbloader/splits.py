@@ -9,8 +9,33 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import OptionError
+from lmdbloader.store import Reader
 
 I64 = npt.NDArray[np.int64]
+
+
+def groups_of(reader: Reader, columns: Sequence[str], rows: I64 | None, by: str | None) -> npt.NDArray[Any]:
+    """Return which group each sample is in (n,), as numbers.
+
+    Args:
+        reader: Of the dataset.
+        columns: Names of its table's columns.
+        rows: (n,) of the index; None means all.
+        by: The column whose equal values make a group. None puts each sample into its own, and so does "source" of
+            a dataset that has no sources.
+
+    Raises:
+        OptionError: There is no such column.
+    """
+    batch = reader.index.batch
+    if by is None or (by == "source" and by not in batch.schema.names):
+        return np.arange(len(reader) if rows is None else len(rows))
+    if by not in columns:
+        raise OptionError(f"{reader.path}: by={by!r}; expected one of {', '.join(columns)}, or None")
+    column = batch.column(by)
+    values = column.indices if hasattr(column, "indices") else column.dictionary_encode().indices
+    codes: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return codes if rows is None else codes[rows]
 
 
 def share_out(group: npt.NDArray[Any], fractions: Sequence[float], seed: int) -> list[I64]:
