@@ -64,7 +64,7 @@ def test_windows_of_a_pair_show_the_same(pairs: lmdbloader.LMDBDataset, tmp_path
     for _ in range(20):
         low, high = files.cropped(crop, 6)[0]
         assert low.shape == (3, crop // 2, crop // 2) and high.shape == (3, crop, crop)
-        assert torch.equal(high[:, ::2, ::2], low)
+        assert torch.equal(high, low.repeat_interleave(2, 1).repeat_interleave(2, 2))
         places.add((int(low[0, 0, 0]), int(low[1, 0, 0])))
     assert len(places) == 1 if crop == 32 else len(places) > 1
 
