@@ -24,7 +24,7 @@ __all__ = ["Recorder"]
 
 # The counters are read this often, and every second reading is forgotten where there are many: it costs nothing then.
 _SECONDS_BETWEEN_MOMENTS = 0.1
-_MOST_MOMENTS = 64
+_MOST_MOMENTS = 32
 
 
 class Recorder:

@@ -54,7 +54,7 @@ def profile(
     with Recorder(loader, warmup=warmup, device=device) as recorder:
         if _takes_lap(step_fn):
             for batch in recorder.take(steps):
-                step_fn(batch, recorder.lap)
+                step_fn(batch, recorder.timer.lap)
         else:
             with _updates_told(recorder.timer):
                 for batch in recorder.take(steps):

@@ -7,12 +7,10 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 __all__ = ["ThreadTimes", "ThreadWatch"]
 
-_TASKS = Path("/proc")
 # What Loaders and their readahead call their threads.
 _LOADER_THREADS = "lmdbloader"
 
@@ -93,7 +91,7 @@ class ThreadWatch:
 
     def _now(self) -> Iterator[tuple[tuple[int, int], ThreadTimes]]:
         for process, thread in self._tasks():
-            times = read_times(_TASKS / str(process) / "task" / str(thread) / "schedstat")
+            times = read_times(f"/proc/{process}/task/{thread}/schedstat")
             if times is not None:
                 yield (process, thread), times
 
@@ -108,15 +106,18 @@ class ThreadWatch:
         return [(child.pid, child.pid) for child in multiprocessing.active_children() if child.pid is not None]
 
 
-def read_times(path: Path) -> ThreadTimes | None:
+def read_times(path: str) -> ThreadTimes | None:
     """Return the times in a schedstat file, None where the system has none or the thread has ended.
 
     Its three numbers are nanoseconds on a core, nanoseconds of waiting for one, and how often it had one
     (Documentation/scheduler/sched-stats.rst of Linux).
     """
     try:
-        with open(path, "rb", buffering=0) as file:
-            running, delayed = map(int, file.read(100).split()[:2])
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a file object costs three times as much
+        try:
+            running, delayed = map(int, os.read(descriptor, 100).split()[:2])
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError):
         return None
     return ThreadTimes(running / 1e9, delayed / 1e9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ class StepTimer:
         """
         self.device = torch.device("cpu" if device is None else device)
         self._on_cuda = self.device.type == "cuda"
+        self._now: Callable[[], Any] = self._event if self._on_cuda else time.perf_counter
         self.clear()
 
     def clear(self) -> None:
@@ -114,9 +116,7 @@ class StepTimer:
         shares = ", ".join(f"{phase} {share:.0%}" for phase, share in spent if phase != "compute" or share >= 0.005)
         return f"{1000 * total / len(rows):.1f} ms/step ({shares})"
 
-    def _now(self) -> Any:
-        if not self._on_cuda:
-            return time.perf_counter()
+    def _event(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event
