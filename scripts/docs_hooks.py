@@ -36,7 +36,7 @@ def commands_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse
 def cli_page(parser: argparse.ArgumentParser) -> str:
     """Return the page of a command: its help, and a section with the help of each of its commands."""
     # argparse asks the terminal for its width, and newer Pythons colour what it prints.
-    with mock.patch.dict(os.environ, {"COLUMNS": "90", "NO_COLOR": "1"}):
+    with mock.patch.dict(os.environ, {"COLUMNS": "82", "NO_COLOR": "1"}):
         parts = [_CLI_HEAD, _block(parser.format_help())]
         for name, command in commands_of(parser):
             parts += [f"## {name}\n", _block(command.format_help())]
