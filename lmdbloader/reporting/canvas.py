@@ -27,7 +27,7 @@ LABEL_SIZE = 10.5
 _LABEL_GAP = 13.0
 _MAX_TICKS = 4
 # What the name of a place takes.
-_LETTER_WIDTH, _NAME_GAP = 7, 6
+_LETTER_WIDTH, _NAME_GAP = 7, 4
 # Beside the places of a panel: the numbers of its axis, the values at the ends of lines.
 _AXIS_WIDTH = 50
 # Around a chart that stands alone; one in a page has the page's own.

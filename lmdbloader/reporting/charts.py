@@ -81,8 +81,8 @@ def split(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
             panels=len(pairs), in_a_row=in_a_row, panel_height=208 if narrow else 220,
         )  # fmt: skip
         for axes, (crop, source) in zip(canvas.panels, pairs, strict=True):
-            epochs(axes, sweep.curve(source, crop), sweep.batch_sizes, study, canvas.panel_width)
-            amounts(axes, 1.06 * max(epoch(row, study)[1] for row in sweep.rows if row.crop == crop))
+            epochs(axes, sweep.curve(source, crop), sweep.batch_sizes, canvas.panel_width)
+            amounts(axes, 1.06 * max(epoch(row)[1] for row in sweep.rows if row.crop == crop))
             names = [SOURCES[source].label, *([short(crop)] if len(crops) > 1 else [])]
             heading(axes, ("\n" if narrow and in_a_row > 1 else ", ").join(names))
         return canvas.finish()

@@ -12,7 +12,7 @@ from lmdbloader.reporting import selection
 from lmdbloader.reporting.canvas import LABEL_SIZE, Canvas, amounts, bar_style, categories, line_style, lines
 from lmdbloader.reporting.style import FRAME, PHASES, SOURCES, Look
 from lmdbloader.reporting.words import percent, seconds
-from lmdbloader.study.results import Latency, Phases, Source, Study, SweepRow
+from lmdbloader.study.results import Latency, Phases, Source, SweepRow
 
 BAR_WIDTH = 0.72
 # Of a distribution: how high the hill is, and where the words above it stand, of the room that it has.
@@ -57,16 +57,16 @@ def gains(sweep: selection.Sweep, source: Source, crop: int | None) -> list[tupl
     ]
 
 
-def epoch(row: SweepRow, study: Study) -> tuple[Phases, float]:
-    """Return the phases of a step and the seconds of all of an epoch's steps."""
+def epoch(row: SweepRow) -> tuple[Phases, float]:
+    """Return the phases of a step, and the seconds of an epoch: of the typical turn, which the steps' mean is not."""
     assert row.training is not None
-    return row.training.phases, row.training.phases.total * study.dataset.num_samples / row.batch_size
+    return row.training.phases, row.training.epoch_seconds
 
 
-def epochs(axes: Axes, curve: Sequence[SweepRow], sizes: Sequence[int], study: Study, width: float) -> None:
+def epochs(axes: Axes, curve: Sequence[SweepRow], sizes: Sequence[int], width: float) -> None:
     """Draw a bar for each batch size: an epoch, split. The panel is `width` pixels wide."""
     named = categories(axes, [str(size) for size in sizes], width, margin=0.6)
-    told = [(sizes.index(row.batch_size), *epoch(row, study)) for row in curve]
+    told = [(sizes.index(row.batch_size), *epoch(row)) for row in curve]
     places = [at for at, _, _ in told]
     bottoms = [0.0] * len(told)
     for name, look in PHASES.items():

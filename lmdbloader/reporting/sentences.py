@@ -146,7 +146,9 @@ def throughput(study: Study) -> str:
     for source in sweep.sources:
         curve = sweep.curve(source, _crop(sweep))
         if len(curve) > 1 and curve[-1].samples_per_s:
-            losses.append(f"{percent(curve[0].samples_per_s / curve[-1].samples_per_s)} ({SOURCE_NAMES[source]})")
+            losses.append(
+                f"{percent(curve[0].samples_per_s / curve[-1].samples_per_s)} with the {SOURCE_NAMES[source]}"
+            )
     if not losses:
         return "Samples a second of each source."
     return (
@@ -160,7 +162,7 @@ def split(study: Study) -> str:
     size, crop = selection.focus(study)
     trained = selection.training(study)
     parts = [
-        f"{SOURCE_NAMES[s]} {seconds(row.training.epoch_seconds)}, {percent(row.training.stall)} of it waiting"
+        f"{seconds(row.training.epoch_seconds)} with the {SOURCE_NAMES[s]}, {percent(row.training.stall)} of it waiting"
         for s in trained.sources
         if (row := trained.row(s, size, crop)) and row.training
     ]
@@ -173,7 +175,7 @@ def latency(study: Study) -> str:
     size, crop = selection.focus(study)
     sweep = selection.loading(study)
     parts = [
-        f"{seconds(row.latency.p99_seconds)} ({SOURCE_NAMES[source]})"
+        f"{seconds(row.latency.p99_seconds)} with the {SOURCE_NAMES[source]}"
         for source in sweep.sources
         if (row := sweep.row(source, size, crop))
     ]
@@ -216,13 +218,13 @@ def isolation(study: Study) -> str:
     most = max(row.num_processes for row in study.isolation)
     size = min(row.batch_size for row in study.isolation)
     parts = [
-        f"{number(row.samples_per_s)} ({SOURCE_NAMES[row.source]})"
+        f"{number(row.samples_per_s)} with the {SOURCE_NAMES[row.source]}"
         for row in study.isolation
         if row.num_processes == most and row.batch_size == size
     ]
     return (
-        f"{most} processes, each with a loader of its own and no model, read in batches of {size:,} together "
-        f"{', '.join(parts)} samples a second."
+        f"{most} processes, each with a loader of its own and no model, read in batches of {size:,} together, in "
+        f"samples a second: {', '.join(parts)}."
     )
 
 
@@ -230,11 +232,11 @@ def oversubscription(study: Study) -> str:
     """Return what the chart of too many workers shows."""
     most = max(row.per_core for row in study.oversubscription)
     parts = [
-        f"{percent(row.of_one_per_core)} ({SOURCE_NAMES[row.source]})"
+        f"{percent(row.of_one_per_core)} with the {SOURCE_NAMES[row.source]}"
         for row in study.oversubscription
         if row.per_core == most
     ]
-    return f"With {most:g} for each core, the speed is {', '.join(parts)} of that with one for each."
+    return f"With {most:g} for each core, the speed is, of that with one for each: {', '.join(parts)}."
 
 
 def memory(study: Study) -> str:
@@ -256,7 +258,7 @@ def gpu(study: Study) -> str:
     size, _ = selection.focus(study)
     sweep = selection.on_gpu(study)
     parts = [
-        f"{row.training.gpu.utilisation_percent:.0f} % ({SOURCE_NAMES[source]})"
+        f"{row.training.gpu.utilisation_percent:.0f} % with the {SOURCE_NAMES[source]}"
         for source in sweep.sources
         if (row := sweep.row(source, size, sweep.crops[-1])) and row.training and row.training.gpu
     ]
