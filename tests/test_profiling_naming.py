@@ -85,7 +85,9 @@ def test_what_the_loop_waits_for_a_core_is_no_reason_to_call_a_slow_pipeline_sta
     """Two cores that eight others use: the loop's own step seems long, and decoding takes 30 ms a step at best."""
     found = figures(300, 40, delayed=540, decode=590, transform=10)
     assert named(found)[0] == "cpu"
-    assert named(replace(found, loop=ThreadTimes(0.001, 0.035)))[0] == "decode"
+    assert named(replace(found, loop=ThreadTimes(0.001, 0.2)))[0] == "decode"
+    # Of a loop that mostly waits for data, most of its delay is after a batch has come.
+    assert named(replace(found, loop=ThreadTimes(0.001, 0.035)))[0] == "cpu"
 
 
 def test_delays_between_two_batches_are_not_those_of_a_batch() -> None:

@@ -99,7 +99,6 @@ def feed_of(figures: Typical, kind: Kind, num_threads: int) -> Feed:
         num_threads: Threads or processes that make them.
     """
     loading = figures.loading
-    in_loop = 0.0 if figures.loop is None else figures.loop.delayed
     parts: dict[Bottleneck, float] = {}
     if figures.stages is not None:
         for stage, name in _NAMES.items():
@@ -120,9 +119,9 @@ def feed_of(figures: Typical, kind: Kind, num_threads: int) -> Feed:
             parts = {"storage": blocked + delayed, "function": running}
         else:
             parts = {"function": running + delayed + blocked}
-    if kind == "main":
-        in_loop -= delayed
-    return Feed(figures.step, figures.busy, parts, delayed, min(max(in_loop, 0.0), 0.95 * figures.busy), kind != "main")
+    # The loop waits for a core after a batch has come as it does within its step.
+    in_loop = 0.0 if figures.loop is None else figures.loop.delayed * (1 - figures.stall)
+    return Feed(figures.step, figures.busy, parts, delayed, min(in_loop, 0.95 * figures.busy), kind != "main")
 
 
 def name_bottleneck(figures: Typical, feed: Feed, *, is_on_device: bool) -> Bottleneck:
