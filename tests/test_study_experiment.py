@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
+import threading
+from multiprocessing import Pipe, current_process
 from pathlib import Path
 from typing import Any
 
@@ -172,14 +172,19 @@ def test_processes_load_at_the_same_time(pairs: Path) -> None:
 def test_a_process_answers_every_command(pairs: Path, tmp_path: Path) -> None:
     files, _ = extract_files(lmdbloader.LMDBDataset(pairs), ["lr", "hr"], tmp_path / "files")
     material = Material(lmdbloader.LMDBDataset(pairs), files)
-    commands, answers = io.BytesIO(), io.BytesIO()
-    pickle.dump(material, commands)
+    here, there = Pipe()
+    here.send(bytes(current_process().authkey))
+    here.send(material)
     for source in material.sources:
-        pickle.dump((Setting(source, 8, 16, 1 if source == "lmdbloader" else 0), 0.001, 0.0), commands)
-    commands.seek(0)
-    serve(commands, answers)
-    speeds = [float(line) for line in answers.getvalue().splitlines()]
-    assert len(speeds) == 3 and min(speeds) > 0
+        here.send((Setting(source, 8, 16, 1 if source == "lmdbloader" else 0), 0.001, 0.0))
+    server = threading.Thread(target=serve, args=(there,))
+    server.start()
+    speeds = [here.recv() for _ in material.sources]
+    here.close()
+    server.join(60)
+    assert not server.is_alive()
+    there.close()
+    assert min(speeds) > 0
 
 
 def test_a_process_that_ends_is_told(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

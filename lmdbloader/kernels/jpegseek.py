@@ -162,6 +162,7 @@ def scan(data, step, work, entries):
 
 @kernel
 def load(data, at, nbytes):
+    """Return the little-endian whole number of nbytes at data[at]."""
     value = np.int64(0)
     for k in range(nbytes):
         value |= np.int64(data[at + k]) << (8 * k)
@@ -183,6 +184,7 @@ def _level(entry, component):
 
 @kernel
 def entry_at(data, table, number):
+    """Return (byte, bit, DC levels of the three components) that entry `number` of the table at data[table] names."""
     entry = load_u64(data.ctypes.data + np.uint64(table + number * ENTRY_NBYTES))
     bit = np.int64(entry >> np.uint64(_OFFSET_BITS)) & 7
     return offset_at(data, table, number), bit, (_level(entry, 0), _level(entry, 1), _level(entry, 2))

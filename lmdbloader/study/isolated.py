@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import sys
-from typing import BinaryIO
+from multiprocessing import current_process
+from multiprocessing.connection import Connection
 
 from lmdbloader.study.feeds import Material, Setting, open_feed
 from lmdbloader.study.turns import take_turn
 
 
-def serve(commands: BinaryIO, answers: BinaryIO) -> None:
-    """Answer every (setting, seconds, seconds after that) with the samples a second, as a line.
+def serve(connection: Connection) -> None:
+    """Answer every (setting, seconds, seconds after that) with the samples a second, until the other end is closed.
 
     Args:
-        commands: Pickles: what is read, then the commands.
-        answers: Gets the lines.
+        connection: Gives the key of the other process, what is read, then the commands.
     """
-    material: Material = pickle.load(commands)
-    while True:
-        try:
-            command: tuple[Setting, float, float] = pickle.load(commands)
-        except EOFError:
-            return
-        setting, seconds, after = command
-        with open_feed(material, setting) as feed:
-            turn = take_turn(feed, seconds, after_seconds=after)
-        answers.write(f"{turn.samples_per_s!r}\n".encode())
-        answers.flush()
+    try:
+        current_process().authkey = connection.recv()
+        material: Material = connection.recv()
+        while True:
+            command: tuple[Setting, float, float] = connection.recv()
+            setting, seconds, after = command
+            with open_feed(material, setting) as feed:
+                turn = take_turn(feed, seconds, after_seconds=after)
+            connection.send(turn.samples_per_s)
+    except (EOFError, ConnectionError):
+        return
 
 
 if __name__ == "__main__":
-    # What libraries print must not come between the answers.
-    own = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    serve(sys.stdin.buffer, own)
+    serve(Connection(int(sys.argv[1])))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from multiprocessing import Pipe, current_process
 from typing import IO, Any
 
 from lmdbloader.errors import WorkerError
@@ -28,14 +27,19 @@ class Helper:
     def __init__(self, plan: Plan) -> None:
         """Start it; it imports meanwhile."""
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*sys.path]))}
-        self._process = subprocess.Popen(
-            [sys.executable, *PROGRAM],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=environment,
-        )
+        self._connection, other = Pipe()
+        with other:
+            # Not multiprocessing's own start: that would run the caller's program again, which may have no guard.
+            self._process = subprocess.Popen(
+                [sys.executable, *PROGRAM, str(other.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                pass_fds=[other.fileno()],
+            )
+        # A tensor of the dataset's is sent as shared memory, which is given only to those who know the key.
+        self._send(bytes(current_process().authkey))
         self._send(plan.material)
 
     def tell(self, setting: Setting, seconds: float) -> None:
@@ -48,24 +52,22 @@ class Helper:
         Raises:
             WorkerError: It has ended.
         """
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise self._ended()
-        return float(json.loads(line))
+        try:
+            return float(self._connection.recv())
+        except (EOFError, ConnectionError) as error:
+            raise self._ended() from error
 
     def close(self) -> None:
         """End it."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        self._connection.close()
         self._errors.close()
 
     def _send(self, message: Any) -> None:
-        assert self._process.stdin is not None
         try:
-            pickle.dump(message, self._process.stdin)
-            self._process.stdin.flush()
-        except BrokenPipeError as error:
+            self._connection.send(message)
+        except ConnectionError as error:
             raise self._ended() from error
 
     def _ended(self) -> WorkerError:
