@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         make_datasets(folder)
         surroundings = environment(folder)
         print(environment_text(surroundings, argv, markdown=options.markdown), end="\n\n")
-        steps = 20 if options.quick else 400
+        steps = 20 if options.quick else 200
         alone, training = cost_alone(options.turns, 50 * steps), cost_in_training(folder, options.turns, steps)
         header = ["what", "bare us", "recorded us", "cost us", "of a 5 ms step"]
         print(table(header, cost_rows(alone, training), markdown=options.markdown), end="\n\n", flush=True)
