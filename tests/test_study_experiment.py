@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import threading
 from multiprocessing import Pipe, current_process
 from pathlib import Path
@@ -191,6 +192,20 @@ def test_a_process_that_ends_is_told(pairs: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("lmdbloader.study.isolation.PROGRAM", ("-c", "raise SystemExit('no room')"))
     with pytest.raises(WorkerError, match=r"ended with status 1 and said:\nno room"):
         lmdbloader.bench(pairs, batch_sizes=[8], crops=[16], only=["isolation"], processes=[1], **QUICK)
+
+
+def test_a_killed_worker_is_told(pairs: Path) -> None:
+    material = Material(lmdbloader.LMDBDataset(pairs), None)
+    with (
+        open_feed(material, Setting("dataloader", 2, 16, 1)) as feed,
+        pytest.raises(WorkerError, match=r"^a worker process of torch's DataLoader has ended .*--num-workers"),
+        feed.stream() as stream,
+    ):
+        next(stream)
+        (worker,) = multiprocessing.active_children()
+        worker.kill()
+        for _ in stream:
+            pass
 
 
 def test_every_source_gives_the_same_batches(pairs: Path, tmp_path: Path) -> None:

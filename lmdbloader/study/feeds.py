@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
@@ -12,6 +13,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from lmdbloader.dataset import LMDBDataset
+from lmdbloader.errors import WorkerError
 from lmdbloader.loader import Loader
 from lmdbloader.loading import dataloader
 from lmdbloader.stages import StageTimes
@@ -22,6 +24,8 @@ from lmdbloader.transforms import RandomCrop
 # An epoch has at least so many batches and samples, so that what is timed is never the start of one: smaller datasets
 # are read several times in one random order.
 _EPOCH_BATCHES, _EPOCH_SAMPLES = 1000, 20_000
+# How torch tells it, whatever the program is at when it hears of it.
+_WORKER_KILLED = re.compile(r"^DataLoader worker \(pid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +88,21 @@ class Feed:
 
     @contextmanager
     def stream(self) -> Iterator[Iterator[Any]]:
-        """Give an endless iterator over batches; processes end with the context."""
-        with closing(self._endless()) as batches:
-            yield batches
+        """Give an endless iterator over batches; processes end with the context.
+
+        Raises:
+            WorkerError: A worker process of torch's DataLoader was killed.
+        """
+        try:
+            with closing(self._endless()) as batches:
+                yield batches
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            if isinstance(error, RuntimeError) and not _WORKER_KILLED.search(str(error)):
+                raise
+            raise WorkerError(
+                f"a worker process of torch's DataLoader has ended ({error}). Was it killed for its memory? Ask for "
+                "fewer (--num-workers)."
+            ) from error
 
     def _endless(self) -> Generator[Any, None, None]:
         while True:
