@@ -24,6 +24,7 @@ from lmdbloader.machine import describe, filesystem_of, residency
 from lmdbloader.study.choices import choose_batch_sizes, choose_crops, choose_dataset, has_images
 from lmdbloader.study.feeds import Material
 from lmdbloader.study.files import AUTO, extract_files, find_files
+from lmdbloader.study.interruption import interruptible
 from lmdbloader.study.isolation import isolate
 from lmdbloader.study.results import BaselineFacts, DatasetFacts, FieldFacts, Settings, Study
 from lmdbloader.study.scaling import oversubscribe, scale_threads
@@ -94,6 +95,7 @@ def bench(
     notes: list[str] = []
     chosen = choose_dataset(dataset)
     with ExitStack() as stack:
+        stack.enter_context(interruptible())
         material, compared = _material(chosen, baseline, notes, stack, progress)
         windows = choose_crops(material.dataset, crops, notes)
         plan = Plan(
