@@ -68,17 +68,22 @@ def test_no_batch_is_said_to_take_less_than_nothing() -> None:
     assert "a line fits 20 µs and 19.2 µs for each sample" in "\n".join(conclusions(make_study()))
 
 
-def slower(study: Study, share: float) -> Study:
-    rows = tuple(dataclasses.replace(row, of_one_per_core=share) for row in study.oversubscription)
+def slower(study: Study, share: float, loaders: float = 1.0) -> Study:
+    rows = tuple(
+        dataclasses.replace(row, of_one_per_core=loaders if row.source == "lmdbloader" else share)
+        for row in study.oversubscription
+    )
     return dataclasses.replace(study, oversubscription=rows)
 
 
 def test_oversubscription_is_warned_of_where_it_costs() -> None:
-    def text(share: float) -> str:
-        return "\n".join(conclusions(slower(make_study(), share)))
+    def text(share: float, loaders: float = 1.0) -> str:
+        return "\n".join(conclusions(slower(make_study(), share, loaders)))
 
     assert "Warning: give torch's DataLoader no more workers than cores" in text(0.8)
     assert "Warning" not in text(0.99)
+    # All rows of the Loader are the same setting.
+    assert "Warning" not in text(0.99, loaders=0.5)
 
 
 @pytest.mark.parametrize("options", EXAMPLES)
@@ -121,3 +126,11 @@ def test_what_a_path_holds_cannot_move_the_cursor() -> None:
     study = make_study()
     facts = dataclasses.replace(study.dataset, path="evil\x1b[2J.lmdb")
     assert "\x1b" not in str(dataclasses.replace(study, dataset=facts))
+
+
+def test_memory_of_the_gpu_is_told_as_the_most_that_was_in_use() -> None:
+    from lmdbloader.reporting import tables
+
+    study = make_study(gpu=True)
+    assert "power in W, most memory in MiB" in str(study)
+    assert "most memory" in [column.name for column in tables.gpu(study).columns]

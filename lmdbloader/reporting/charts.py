@@ -262,11 +262,11 @@ def gpu(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
     columns: dict[str, Callable[[SweepRow], float | None]] = {
         _UTILISATION: lambda row: row.training.gpu.utilisation_percent,  # type: ignore[union-attr]
         "power, W": lambda row: row.training.gpu.power_watts,  # type: ignore[union-attr]
-        "memory, MiB": lambda row: row.training.gpu.memory_mib,  # type: ignore[union-attr]
+        "most memory, MiB": lambda row: row.training.gpu.memory_mib,  # type: ignore[union-attr]
     }
     with settings():
         canvas = Canvas(
-            "The GPU while training", f"Means over the training, by batch size, {window(crop)}",
+            "The GPU while training", f"Means over the training, by batch size, {window(crop)}; memory: the most",
             [SOURCES[source] for source in sweep.sources], narrow=narrow, titled=titled,
             panels=len(columns), in_a_row=1 if narrow else 3, panel_height=_PANEL_HEIGHT - 15,
         )  # fmt: skip

@@ -166,8 +166,8 @@ def gpu(study: Study) -> Table:
     """Return what the GPU did while training."""
     rows = [(row, row.training.gpu) for row in study.sweep if row.training is not None]
     return _table(
-        "The GPU while training, as NVML has it: means",
-        [*_SETTING, _memory(study), *_numbers("utilisation", "power", "memory")],
+        "The GPU while training, as NVML has it: means, and the most memory in use",
+        [*_SETTING, _memory(study), *_numbers("utilisation", "power", "most memory")],
         (
             [
                 *_setting(row), _kind_of_memory(row), f"{told.utilisation_percent:.0f} %",

@@ -152,12 +152,12 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """Means over the training turns, as NVML has them.
+    """What a device did over the training turns, as NVML has it.
 
     Attributes:
-        utilisation_percent: Share of the time in which a kernel ran.
-        power_watts: Drawn.
-        memory_mib: In use on the device, by every process.
+        utilisation_percent: Share of the time in which a kernel ran, mean.
+        power_watts: Drawn, mean.
+        memory_mib: The most that was in use on the device, by every process.
     """
 
     utilisation_percent: float

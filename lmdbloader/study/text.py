@@ -83,7 +83,7 @@ def _training(study: Study) -> Iterator[str]:
         _of_training(lambda t: f"{t.samples_per_s:,.0f} ({_figure(t.epoch_seconds)})"),
     )
     if any(row.training is not None and row.training.gpu is not None for row in study.sweep):
-        yield _pivot(study, f"{about}: use of the GPU, power in W, memory in MiB", _of_training(_use))
+        yield _pivot(study, f"{about}: use of the GPU, power in W, most memory in MiB", _of_training(_use))
     header = ["", "crop", "batch", "memory", "step", "data", "copy", "forward", "backward", "update", "data p99"]
     sizes = study.settings.batch_sizes
     rows = [_split(row) for row in study.sweep if row.training is not None and row.batch_size in (sizes[0], sizes[-1])]
