@@ -14,6 +14,7 @@ import torch
 
 import lmdbloader
 from lmdbloader.loader.device import apply, on_device, usable_device
+from lmdbloader.loader.memory import BatchMemory
 
 Pair = namedtuple("Pair", ["lr", "names"])
 
@@ -151,3 +152,21 @@ def test_the_batch_that_is_copied_ahead_does_not_count_as_given(cuda: FakeCuda, 
     loader._device = torch.device("cpu")  # whose copies the fake counts
     found = [(len(batch.n), cuda.started, loader.state_dict()["position"]) for batch in loader]
     assert found == [(3, 2, 3), (3, 3, 6), (3, 4, 9), (1, 4, 10)]
+
+
+@pytest.mark.parametrize(("device", "is_pinned"), [(None, True), ("cpu", False), ("cuda", True)])
+def test_memory_is_pinned_where_something_may_be_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str | None, is_pinned: bool
+) -> None:
+    made: list[bool] = []
+
+    class Memory(BatchMemory):
+        def __init__(self, *args: Any, pinned: bool, **options: Any) -> None:
+            made.append(pinned)
+            super().__init__(*args, pinned=False, **options)
+
+    monkeypatch.setattr("lmdbloader.loader.source.BatchMemory", Memory)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    lmdbloader.write([{"image": np.zeros((4, 4, 3), np.uint8)}], tmp_path / "db")
+    lmdbloader.Loader(lmdbloader.LMDBDataset(tmp_path / "db"), 1, device=device).close()
+    assert set(made) == {is_pinned}

@@ -90,6 +90,7 @@ class Loader:
             prefetch: Batches to have ready beyond those that the threads are working on; batches of fewer than 64
                 samples are read, and counted, by as many as make 64.
             device: Where batches go; "cuda" copies them while the step before runs. Without CUDA it means nothing.
+                With None they stay, in pinned memory where there is CUDA; with "cpu" that is not pinned.
             memory_format: torch.contiguous_format or torch.channels_last, of the images.
             shard: (rank, world_size) reads this rank's share of one common order; "auto" asks torch.distributed.
             resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
@@ -159,7 +160,8 @@ class Loader:
             seed=self.seed,
             channels_last=self._channels_last,
             keep=(self.num_threads + self.prefetch + 2) * self.batches_at_once,
-            pinned=self._device is not None or torch.cuda.is_available(),
+            # Where no device was named, the loop may copy to one; with "cpu" it will not.
+            pinned=self._device is not None or (self._options["device"] is None and torch.cuda.is_available()),
             verify=self._verify,
             stopwatch=self._stopwatch,
         )

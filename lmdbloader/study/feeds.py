@@ -18,6 +18,7 @@ from lmdbloader.loader import Loader
 from lmdbloader.loading import dataloader
 from lmdbloader.stages import StageTimes
 from lmdbloader.study.files import ImageFiles
+from lmdbloader.study.interruption import check
 from lmdbloader.study.results import Source
 from lmdbloader.transforms import RandomCrop
 
@@ -56,7 +57,7 @@ class Setting:
         crop: Side of a random window in pixels of the largest image; None: whole images.
         num_workers: Threads of the Loader, worker processes of torch's DataLoader.
         is_pinned: Whether batches are put into page-locked memory.
-        device: Where the Loader copies batches to.
+        device: Where the Loader copies batches to, if they are pinned; None: they stay.
     """
 
     source: Source
@@ -64,7 +65,7 @@ class Setting:
     crop: int | None
     num_workers: int
     is_pinned: bool = False
-    device: str = "cpu"
+    device: str | None = None
 
 
 class Feed:
@@ -92,7 +93,9 @@ class Feed:
 
         Raises:
             WorkerError: A worker process of torch's DataLoader was killed.
+            KeyboardInterrupt: It was asked for, but lost, see `interruptible`.
         """
+        check()
         try:
             with closing(self._endless()) as batches:
                 yield batches
@@ -109,7 +112,10 @@ class Feed:
             with _more_than_cores_on_purpose():
                 epoch = iter(self._batches)
             try:
-                yield from epoch
+                for batch in epoch:
+                    check()
+                    yield batch
+                    del batch  # its memory is the Loader's again
             finally:
                 # A DataLoader's iterator ends its processes when it is deleted, which a traceback could put off.
                 end = getattr(epoch, "close", None) or getattr(epoch, "_shutdown_workers", None)
@@ -180,7 +186,8 @@ def _open_loader(material: Material, setting: Setting) -> Loader:
             drop_last=True,
             transforms=random_crop(setting.crop),
             num_threads=setting.num_workers,
-            device=setting.device if setting.is_pinned else None,
+            # Without a device a Loader pins where there is CUDA; for "cpu" it does not.
+            device=setting.device if setting.is_pinned else "cpu",
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lmdbloader.stages import STAGES
 from lmdbloader.study.feeds import Material, Setting, open_feed
@@ -55,7 +55,7 @@ def sweep(plan: Plan, trainer: Trainer | None) -> list[SweepRow]:
     for number in range(plan.repeats):
         for turns, setting in zip(loading, settings, strict=True):
             _tell(plan, "loads", number, setting)
-            with open_feed(plan.material, setting) as feed:
+            with open_feed(plan.material, _in_host_memory(setting)) as feed:
                 turns.append(take_turn(feed, plan.seconds))
     if trainer is not None:
         for number in range(plan.repeats):
@@ -76,6 +76,11 @@ def settings_of(plan: Plan) -> list[Setting]:
         count = plan.num_threads if source == "lmdbloader" else plan.num_workers
         found += [Setting(source, size, crop, count, is_pinned, plan.device) for is_pinned in memories]
     return found
+
+
+def _in_host_memory(setting: Setting) -> Setting:
+    """Return a setting whose batches come as they are for everyone: pinned or paged, and not copied to a device."""
+    return replace(setting, device=None)
 
 
 def _tell(plan: Plan, what: str, number: int, setting: Setting) -> None:
@@ -106,7 +111,7 @@ def _stages(plan: Plan, setting: Setting) -> dict[str, float] | None:
     """Return seconds of thread time for each sample by stage, from a turn of its own: watching costs a little."""
     if setting.source != "lmdbloader":
         return None
-    with open_feed(plan.material, setting) as feed, feed.timed_stages() as found:
+    with open_feed(plan.material, _in_host_memory(setting)) as feed, feed.timed_stages() as found:
         take_turn(feed, plan.seconds / 2)
     times = found[0]
     return {name: getattr(times, name) / max(times.num_samples, 1) for name in STAGES}
