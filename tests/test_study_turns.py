@@ -6,6 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,13 +18,17 @@ from lmdbloader.study.turns import Turn, cpu_seconds, latency_of, median_speed, 
 
 
 class Ticking:
-    """A feed of three batches that are there and many that take a millisecond."""
+    """A feed whose batches take a millisecond each by its own clock, which nothing else moves."""
 
     def __init__(self, batch_size: int = 8) -> None:
         self.setting = Setting("lmdbloader", batch_size, None, 1)
         self.num_first = 3
         self.given = 0
         self.is_closed = False
+        self.milliseconds = 0
+
+    def now(self) -> float:
+        return self.milliseconds / 1000
 
     @contextmanager
     def stream(self) -> Iterator[Iterator[Any]]:
@@ -32,33 +37,41 @@ class Ticking:
 
     def _batches(self) -> Iterator[int]:
         while True:
-            time.sleep(0.001)
+            self.milliseconds += 1
             self.given += 1
             yield self.given
 
 
-def test_a_turn_counts_the_batches_after_the_first_ones() -> None:
-    feed: Any = Ticking()
-    turn = take_turn(feed, 0.02)
+@pytest.fixture
+def feed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A feed by whose clock turns are timed."""
+    made = Ticking()
+    clock = SimpleNamespace(perf_counter=made.now, process_time=time.process_time)
+    monkeypatch.setattr("lmdbloader.study.turns.time", clock)
+    return made
+
+
+def test_a_turn_counts_the_batches_after_the_first_ones(feed: Any) -> None:
+    turn = take_turn(feed, 0.0195)
     assert feed.is_closed
-    assert len(turn.waits) == feed.given - 3
-    assert turn.num_samples == 8 * len(turn.waits)
-    assert turn.seconds >= 0.02
-    assert sum(turn.waits) == pytest.approx(turn.seconds)
-    assert min(turn.waits) >= 0.001
-    assert turn.samples_per_s == pytest.approx(turn.num_samples / turn.seconds)
+    assert len(turn.waits) == feed.given - 3 == 20
+    assert turn.num_samples == 8 * 20
+    assert turn.seconds == pytest.approx(0.02)
+    assert turn.waits == pytest.approx([0.001] * 20)
+    assert turn.samples_per_s == pytest.approx(8000)
 
 
-def test_a_short_turn_has_a_few_batches_nevertheless() -> None:
-    feed: Any = Ticking()
-    assert len(take_turn(feed, 0.002).waits) == 4
+@pytest.mark.parametrize(("seconds", "batches"), [(0.002, 4), (0.0006, 3), (0.0001, 1)])
+def test_a_short_turn_has_a_few_batches_unless_that_takes_four_times_as_long(
+    feed: Any, seconds: float, batches: int
+) -> None:
+    assert len(take_turn(feed, seconds).waits) == batches
 
 
-def test_overtime_does_not_count() -> None:
-    feed: Any = Ticking()
-    turn = take_turn(feed, 0.005, after_seconds=0.02)
-    assert feed.given > len(turn.waits) + 3
-    assert turn.seconds < 0.02 + 0.005 * 4
+def test_overtime_does_not_count(feed: Any) -> None:
+    turn = take_turn(feed, 0.0095, after_seconds=0.0195)
+    assert len(turn.waits) == 10 and turn.seconds == pytest.approx(0.01)
+    assert feed.given == 3 + 10 + 20
 
 
 def test_the_median_turn_is_the_figure() -> None:
