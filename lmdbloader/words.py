@@ -16,13 +16,13 @@ def mebibytes(nbytes: float) -> str:
     return f"{nbytes / 2**20:.1f} MiB" if nbytes < 2**30 else f"{nbytes / 2**30:.2f} GiB"
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun.
+def counted(number: int, noun: str, nouns: str | None = None) -> str:
+    """Return a number with its noun; `nouns` is its plural where that is not the noun with an s.
 
-    >>> counted(1, "sample"), counted(1280, "sample")
-    ('1 sample', '1,280 samples')
+    >>> counted(1, "sample"), counted(1280, "sample"), counted(2, "process", "processes")
+    ('1 sample', '1,280 samples', '2 processes')
     """
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
 
 
 def extent(values: tuple[int, int]) -> str:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing import Pipe, current_process
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +20,14 @@ from PIL import Image
 
 import lmdbloader
 from lmdbloader.errors import OptionError, WorkerError
-from lmdbloader.study import Study
-from lmdbloader.study.feeds import Material, Setting, open_feed
+from lmdbloader.study import Study, isolated
+from lmdbloader.study.feeds import Feed, Material, Setting, open_feed
 from lmdbloader.study.files import extract_files, find_files
 from lmdbloader.study.isolated import serve
-from lmdbloader.study.sweep import Plan, settings_of
+from lmdbloader.study.isolation import middle_turns, take_turns
+from lmdbloader.study.sweep import Plan, settings_of, sweep
+from lmdbloader.study.training import TrainingTurn, take_training_turn
+from lmdbloader.study.turns import Turn
 
 QUICK: dict[str, Any] = {"seconds": 0.002, "repeats": 1, "num_workers": 1}
 
@@ -110,6 +117,13 @@ def test_images_of_different_sizes_are_cut_to_what_fits(whole: Path) -> None:
     assert all(row.training is not None for row in chosen.sweep)
 
 
+def test_images_with_odd_sides_train(tmp_path: Path) -> None:
+    lmdbloader.write(({"image": np.full((33, 47, 3), i, np.uint8)} for i in range(4)), tmp_path / "odd")
+    study = lmdbloader.bench(tmp_path / "odd", batch_sizes=[2], crops=[15, None], only=["sweep"], **QUICK)
+    assert study.settings.crops == (15, None)
+    assert all(row.training is not None and row.training.num_steps >= 2 for row in study.sweep)
+
+
 def test_small_images_are_read_whole(tmp_path: Path) -> None:
     lmdbloader.write(({"image": np.full((10, 12, 3), i, np.uint8)} for i in range(4)), tmp_path / "small")
     study = lmdbloader.bench(tmp_path / "small", batch_sizes=[2], only=["sweep"], model=None, **QUICK)
@@ -159,11 +173,15 @@ def test_threads_and_workers_are_counted_up(pairs: Path, monkeypatch: pytest.Mon
 
 
 def test_processes_load_at_the_same_time(pairs: Path) -> None:
+    lines: list[str] = []
     study = survives(
-        lmdbloader.bench(pairs, batch_sizes=[8], crops=[16], only=["isolation"], processes=[1, 2], **QUICK)
+        lmdbloader.bench(
+            pairs, batch_sizes=[8], crops=[16], only=["isolation"], processes=[1, 2], progress=lines.append, **QUICK
+        )
     )
     found = [(row.num_processes, row.source, row.batch_size) for row in study.isolation]
     assert found == [(n, source, 8) for n in (1, 2) for source in ("lmdbloader", "dataloader")]
+    assert "isolation: 1 process, batches of 8" in lines and "isolation: 2 processes, batches of 8" in lines
     for row in study.isolation:
         assert 0 < row.slowest <= row.fastest <= row.samples_per_s
         assert row.num_processes * row.slowest <= row.samples_per_s * 1.001 <= row.num_processes * row.fastest * 1.002
@@ -178,14 +196,66 @@ def test_a_process_answers_every_command(pairs: Path, tmp_path: Path) -> None:
     here.send(material)
     for source in material.sources:
         here.send((Setting(source, 8, 16, 1 if source == "lmdbloader" else 0), 0.001, 0.0))
+        here.send(None)
     server = threading.Thread(target=serve, args=(there,))
     server.start()
-    speeds = [here.recv() for _ in material.sources]
+    answers = [here.recv() for _ in range(2 * len(material.sources))]
     here.close()
     server.join(60)
     assert not server.is_alive()
     there.close()
-    assert min(speeds) > 0
+    assert answers[::2] == [None] * len(material.sources)  # it is ready
+    assert min(answers[1::2]) > 0
+
+
+def test_what_a_process_loads_first_does_not_count(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[float] = []
+    monkeypatch.setattr(
+        isolated,
+        "take_turn",
+        lambda feed, seconds, after_seconds=0.0: turns.append(after_seconds) or Turn(8, 1.0, (1.0,), 0.0),
+    )
+    here, there = Pipe()
+    setting = Setting("lmdbloader", 8, 16, 1)
+    for message in (bytes(current_process().authkey), Material(lmdbloader.LMDBDataset(pairs), None)):
+        here.send(message)
+    for _ in range(2):
+        here.send((setting, 0.001, 0.5))
+        here.send(None)
+    server = threading.Thread(target=serve, args=(there,))
+    server.start()
+    assert [here.recv() for _ in range(4)] == [None, 8.0, None, 8.0]
+    here.close()
+    server.join(60)
+    there.close()
+    assert turns == [0.0, 0.5, 0.5]
+
+
+def test_processes_go_when_all_are_ready() -> None:
+    told: list[str] = []
+
+    class Recorder:
+        def prepare(self, setting: Setting, seconds: float) -> None:
+            told.append("prepare")
+
+        def wait_until_ready(self) -> None:
+            told.append("wait")
+
+        def go(self) -> None:
+            told.append("go")
+
+        def result(self) -> float:
+            told.append("result")
+            return 2.0
+
+    helpers: Any = [Recorder(), Recorder()]
+    assert take_turns(helpers, Setting("lmdbloader", 8, 16, 1), 0.1) == [2.0, 2.0]
+    assert told == [word for word in ("prepare", "wait", "go", "result") for _ in range(2)]
+
+
+@pytest.mark.parametrize(("sums", "expected"), [([7], [7]), ([7, 1], [1, 7]), ([9, 1, 5], [5]), ([9, 1, 5, 3], [3, 5])])
+def test_the_turn_in_the_middle_is_that_of_all_processes(sums: list[float], expected: list[float]) -> None:
+    assert [sum(turn) for turn in middle_turns([[total - 1, 1] for total in sums])] == expected
 
 
 def test_a_process_that_ends_is_told(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +264,8 @@ def test_a_process_that_ends_is_told(pairs: Path, monkeypatch: pytest.MonkeyPatc
         lmdbloader.bench(pairs, batch_sizes=[8], crops=[16], only=["isolation"], processes=[1], **QUICK)
 
 
+# torch's handler of SIGCHLD raises wherever the main thread is, which may be in a destructor.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_killed_worker_is_told(pairs: Path) -> None:
     material = Material(lmdbloader.LMDBDataset(pairs), None)
     with (
@@ -231,6 +303,65 @@ def test_with_a_gpu_memory_is_pinned_and_paged(pairs: Path) -> None:
     plan = Plan(material, (8,), (16,), 0.01, 1, 1, 0, "cuda", 96, lambda line: None)
     found = [(s.source, s.is_pinned, s.num_workers) for s in settings_of(plan)]
     assert found == [("lmdbloader", True, 1), ("dataloader", True, 0), ("dataloader", False, 0)]
+
+
+def test_loading_alone_ends_in_host_memory_for_every_source(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Setting] = []
+    trained: list[Setting] = []
+
+    def turn(feed: Feed, seconds: float) -> Turn:
+        loaded.append(feed.setting)
+        return Turn(8, 1.0, (1.0,), 0.0)
+
+    def training_turn(feed: Feed, *args: Any, **options: Any) -> TrainingTurn:
+        trained.append(feed.setting)
+        return TrainingTurn(8, np.ones((1, 5)), None)
+
+    class StubFeed(Feed):
+        def __init__(self, material: Material, setting: Setting) -> None:
+            super().__init__(material, replace(setting, is_pinned=False))
+            self.setting = setting
+
+    monkeypatch.setattr("lmdbloader.study.feeds.Feed", StubFeed)
+    monkeypatch.setattr("lmdbloader.study.sweep.take_turn", turn)
+    monkeypatch.setattr("lmdbloader.study.sweep.take_training_turn", training_turn)
+    material: Any = Material(lmdbloader.LMDBDataset(pairs), None)
+    trainer: Any = object()
+    rows = sweep(Plan(material, (8,), (16,), 0.01, 1, 1, 0, "cuda", 96, lambda line: None), trainer)
+    assert {setting.device for setting in loaded} == {None}
+    assert {setting.device for setting in trained} == {"cuda"}
+    assert [row.is_pinned for row in rows] == [True, True, False]
+
+
+def test_a_gpu_trains_for_a_second_before_it_is_watched(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = {"now": 0.0, "watched": 0.0}
+
+    class Stub:
+        device = torch.device("cuda")
+
+        def step(self, batch: Any, timer: Any) -> None:
+            clock["now"] += 0.3
+
+    class Timer:
+        def __init__(self, device: torch.device) -> None: ...
+        def start(self) -> None: ...
+        def lap(self, phase: str) -> None: ...
+        def rows(self) -> Any:
+            return np.ones((4, 5))
+
+    @contextmanager
+    def sampled(device: torch.device) -> Iterator[list[Any]]:
+        clock["watched"] = clock["now"]
+        yield []
+
+    monkeypatch.setattr("lmdbloader.study.training.StepTimer", Timer)
+    monkeypatch.setattr("lmdbloader.study.training.sampled", sampled)
+    monkeypatch.setattr("lmdbloader.study.training.time", SimpleNamespace(perf_counter=lambda: clock["now"]))
+    trainer: Any = Stub()
+    with open_feed(Material(lmdbloader.LMDBDataset(pairs), None), Setting("lmdbloader", 8, 16, 1)) as feed:
+        turn = take_training_turn(feed, trainer, 0.1, warm_up=False)
+    assert clock["watched"] >= 1
+    assert turn.num_samples == 8 * 4  # what came before does not count
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,10 @@ from lmdbloader.study.turns import take_turn
 
 
 def serve(connection: Connection) -> None:
-    """Answer every (setting, seconds, seconds after that) with the samples a second, until the other end is closed.
+    """Answer commands until the other end is closed.
+
+    To (setting, seconds, seconds after that) the answer is None, once it has been loaded before in this process; to the
+    None that then says go, the samples a second.
 
     Args:
         connection: Gives the key of the other process, what is read, then the commands.
@@ -19,10 +22,16 @@ def serve(connection: Connection) -> None:
     try:
         current_process().authkey = connection.recv()
         material: Material = connection.recv()
+        known: set[Setting] = set()
         while True:
             command: tuple[Setting, float, float] = connection.recv()
             setting, seconds, after = command
             with open_feed(material, setting) as feed:
+                if setting not in known:
+                    take_turn(feed, seconds)
+                    known.add(setting)
+                connection.send(None)
+                connection.recv()
                 turn = take_turn(feed, seconds, after_seconds=after)
             connection.send(turn.samples_per_s)
     except (EOFError, ConnectionError):

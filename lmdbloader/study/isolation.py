@@ -8,12 +8,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from multiprocessing import Pipe, current_process
+from statistics import fmean
 from typing import IO, Any
 
 from lmdbloader.errors import WorkerError
 from lmdbloader.study.feeds import Setting
 from lmdbloader.study.results import IsolationRow
 from lmdbloader.study.sweep import Plan
+from lmdbloader.words import counted
 
 # How long a process goes on loading after its own time, as a share of it: the others may have begun later.
 OVERTIME = 0.5
@@ -42,9 +44,21 @@ class Helper:
         self._send(bytes(current_process().authkey))
         self._send(plan.material)
 
-    def tell(self, setting: Setting, seconds: float) -> None:
-        """Tell it to load."""
+    def prepare(self, setting: Setting, seconds: float) -> None:
+        """Tell it what it is to load, which it does once without counting: kernels are loaded the first time."""
         self._send((setting, seconds, OVERTIME * seconds))
+
+    def wait_until_ready(self) -> None:
+        """Wait until it only needs to be told to go.
+
+        Raises:
+            WorkerError: It has ended.
+        """
+        self._receive()
+
+    def go(self) -> None:
+        """Tell it to load."""
+        self._send(None)
 
     def result(self) -> float:
         """Return the samples a second that it had.
@@ -52,10 +66,7 @@ class Helper:
         Raises:
             WorkerError: It has ended.
         """
-        try:
-            return float(self._connection.recv())
-        except (EOFError, ConnectionError) as error:
-            raise self._ended() from error
+        return float(self._receive())
 
     def close(self) -> None:
         """End it."""
@@ -68,6 +79,12 @@ class Helper:
         try:
             self._connection.send(message)
         except ConnectionError as error:
+            raise self._ended() from error
+
+    def _receive(self) -> Any:
+        try:
+            return self._connection.recv()
+        except (EOFError, ConnectionError) as error:
             raise self._ended() from error
 
     def _ended(self) -> WorkerError:
@@ -96,7 +113,7 @@ def isolate(plan: Plan, processes: Sequence[int], cores: int) -> Iterator[Isolat
             helpers.append(Helper(plan))
         for count in processes:
             for size in sizes:
-                plan.progress(f"isolation: {count} processes, batches of {size}")
+                plan.progress(f"isolation: {counted(count, 'process', 'processes')}, batches of {size}")
                 yield from _together(plan, helpers[:count], size, max(1, cores // count))
     finally:
         for helper in helpers:
@@ -107,18 +124,35 @@ def _together(plan: Plan, helpers: Sequence[Helper], size: int, workers_each: in
     found: dict[Any, list[list[float]]] = {source: [] for source in plan.material.sources}
     for _ in range(plan.repeats):
         for source, turns in found.items():
-            for helper in helpers:
-                helper.tell(Setting(source, size, plan.crops[-1], workers_each), plan.seconds)
-            turns.append([helper.result() for helper in helpers])
+            turns.append(take_turns(helpers, Setting(source, size, plan.crops[-1], workers_each), plan.seconds))
     for source, turns in found.items():
-        # The turn in the middle as a whole, so that its processes add up.
-        speeds = sorted(turns, key=sum)[len(turns) // 2]
+        middle = middle_turns(turns)
         yield IsolationRow(
             source=source,
             num_processes=len(helpers),
             batch_size=size,
             workers_each=workers_each,
-            samples_per_s=sum(speeds),
-            slowest=min(speeds),
-            fastest=max(speeds),
+            samples_per_s=fmean(map(sum, middle)),
+            slowest=fmean(map(min, middle)),
+            fastest=fmean(map(max, middle)),
         )
+
+
+def take_turns(helpers: Sequence[Helper], setting: Setting, seconds: float) -> list[float]:
+    """Return the samples a second of processes that begin together."""
+    for helper in helpers:
+        helper.prepare(setting, seconds)
+    for helper in helpers:
+        helper.wait_until_ready()
+    for helper in helpers:
+        helper.go()
+    return [helper.result() for helper in helpers]
+
+
+def middle_turns(turns: Sequence[list[float]]) -> list[list[float]]:
+    """Return the turn in the middle by its sum, or the two of an even number: whole, so that processes add up.
+
+    >>> middle_turns([[5.0, 5.0], [1.0, 1.0], [2.0, 1.0], [9.0, 9.0]])
+    [[2.0, 1.0], [5.0, 5.0]]
+    """
+    return sorted(turns, key=sum)[(len(turns) - 1) // 2 : len(turns) // 2 + 1]

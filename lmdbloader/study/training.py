@@ -81,7 +81,9 @@ class Trainer:
         if self._small is not None:
             train_step(self.model, self._optimizer, batch[self._small], large, timer=timer)
             return
-        large = unit_floats(large.to(self.device, non_blocking=True))
+        # An odd row or column has no partner to be halved with.
+        height, width = (side // 2 * 2 for side in large.shape[-2:])
+        large = unit_floats(large.to(self.device, non_blocking=True))[..., :height, :width]
         train_step(self.model, self._optimizer, functional.avg_pool2d(large, 2), large, timer=timer)
 
 
@@ -102,6 +104,10 @@ def take_training_turn(feed: Feed, trainer: Trainer, seconds: float, *, warm_up:
         if warm_up:
             trainer.step(batch, StepTimer(trainer.device))
         del batch
+        # NVML's first answer would be about the second before, when nothing was trained.
+        until = time.perf_counter() + least
+        while time.perf_counter() < until:
+            trainer.step(next(batches), StepTimer(trainer.device))
         count = 0
         with sampled(trainer.device) as gpu:
             timer.start()
