@@ -58,7 +58,7 @@ def prepare_sleep() -> Case:
 
 
 def test_a_case_that_hangs_is_ended_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cases, "_HUNG_SECONDS", 0.8)
+    monkeypatch.setattr(cases, "_HUNG_SECONDS", 5)  # on a busy machine a child may take one to begin
     counts, failures = run_cases(prepare_sleep, (), 3, tmp_path)
     assert failures == ["case 1: hung"]
     assert counts == {"fine": 2, "signals": 0}
