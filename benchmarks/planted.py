@@ -19,7 +19,7 @@ import numpy as np
 # Stored as whole JPEG files, and as pixels of small patches.
 JPEGS, PATCHES = "jpegs", "patches"
 _DISK_NBYTES_PER_S = 5_000_000
-_COMPETITORS = 10
+_COMPETITORS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def starved(folder: Path) -> Any:
     with _competitors(core):
         os.sched_setaffinity(0, {core})
         try:
-            return _rehearse(loader, 0.02, steps=20, warmup=6)
+            return _rehearse(loader, 0.02, steps=12, warmup=6)
         finally:
             os.sched_setaffinity(0, before)
 
