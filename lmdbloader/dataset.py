@@ -148,12 +148,15 @@ class LMDBDataset(Dataset[Any]):
         """Return many samples read in one call: a `Batch` of views, or a list where there is a transform."""
         return self._transformed(indices)
 
-    def time_stages(self, on: bool = True) -> None:
+    def time_stages(self, on: bool = True) -> bool:
         """Have this dataset and its views count what reading samples in this process spends its time on, or stop that.
 
         That is for torch's DataLoader with num_workers=0; a Loader has its own.
+
+        Returns:
+            Whether it was counted before.
         """
-        self._stopwatch.switch(on)
+        return self._stopwatch.switch(on)
 
     def stage_times(self) -> StageTimes:
         """Return what reading samples spent its time on since `time_stages`; every call for samples is a batch."""

@@ -24,7 +24,9 @@ class StageTimes:
     of several at a time, waiting for a core or for the GIL is in the stage that had to wait.
 
     Attributes:
-        read: Bringing stored bytes in: a read of the file, or the first touch of the map's pages.
+        read: Bringing stored bytes in: a read of the file, or the first touch of the map's pages. With verify=False a
+            JPEG or raw payload of more than 128 KiB in the map is not touched before it is used, so that waiting for
+            storage is in `decode` or `transform` then; io="pread" has it here.
         verify: Checksums.
         decode: From stored bytes to pixels: lz4, tiles, JPEG, PNG and other files.
         transform: From pixels to the batch, in compiled code: crop, flip, resize, colour, conversion.
@@ -159,11 +161,13 @@ class Stopwatch:
     def __reduce__(self) -> tuple[type[Stopwatch], tuple[()]]:
         return Stopwatch, ()
 
-    def switch(self, on: bool) -> None:
-        """Begin to count from nothing, or stop; where it is so already, nothing happens."""
-        if on and not self._is_on:
+    def switch(self, on: bool) -> bool:
+        """Begin to count from nothing, or stop; where it is so already, nothing happens. Return whether it was on."""
+        was_on = self._is_on
+        if on and not was_on:
             self._clocks = [], []
         self._is_on = on
+        return was_on
 
     def take(self) -> Clock:
         """Return a clock for one thread's next piece of work, begun, to be ended; one that does nothing when off."""

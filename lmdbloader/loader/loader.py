@@ -323,12 +323,20 @@ class Loader:
         """The compiled transforms of images, the dataset's own before the loader's."""
         return tuple(self._transforms)
 
-    def time_stages(self, on: bool = True) -> None:
+    @property
+    def device(self) -> torch.device:
+        """Where batches arrive: the CPU also where a device was asked for and there is no CUDA."""
+        return torch.device("cpu") if self._device is None else self._device
+
+    def time_stages(self, on: bool = True) -> bool:
         """Have the threads count what they spend their time on, from nothing, or stop that; see `stage_times`.
 
         What threads are at when it is switched is not counted when it goes on, and counted to its end when it goes off.
+
+        Returns:
+            Whether it was counted before; where it is as it shall be, nothing happens.
         """
-        self._stopwatch.switch(on)
+        return self._stopwatch.switch(on)
 
     def stage_times(self) -> StageTimes:
         """Return what the threads spent their time on since `time_stages`, also on batches that nobody has taken yet.
