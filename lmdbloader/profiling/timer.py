@@ -64,6 +64,9 @@ class StepTimer:
         self._rows = array("d")
         self._row: list[float] | None = None
         self._is_closing = False
+        # Counted as laps are told, which need not be read for it.
+        self._num_steps = 0
+        self._is_counted = False
         self.start()
 
     def start(self) -> None:
@@ -80,13 +83,18 @@ class StepTimer:
         if number is None:
             raise OptionError(f"lap({phase!r}): expected one of {', '.join(PHASES)}")
         self._marks.append((number, self._now()))
+        if number == _DATA:
+            self._is_counted = False
+        elif not self._is_counted:
+            self._num_steps += 1
+            self._is_counted = True
         if len(self._marks) > _MOST_WAITING:
             self._read(_MOST_WAITING // 2)
 
     @property
     def num_steps(self) -> int:
         """Steps that did more than wait for data."""
-        return len(self.rows())
+        return self._num_steps
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -122,13 +130,19 @@ class StepTimer:
         return event
 
     def _read(self, most: int) -> None:
-        """Add what lies between the first marks to the steps; the last of them stays, as the beginning of the next."""
+        """Add what lies between the first marks to the steps; the last of them stays, as the beginning of the next.
+
+        It ends at a mark that the device has not come to: where laps are told on several streams, one that it has come
+        to may be behind that.
+        """
         marks = self._marks
-        if self._on_cuda and not marks[most - 1][1].query():
+        if self._on_cuda and not marks[0][1].query():
             return
         for _ in range(most - 1):
+            phase, now = marks[1]
+            if self._on_cuda and not now.query():
+                return
             before = marks.popleft()[1]
-            phase, now = marks[0]
             if phase == _UNCOUNTED:
                 continue
             self._add(phase, before.elapsed_time(now) / 1000 if self._on_cuda else now - before)
