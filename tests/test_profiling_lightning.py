@@ -35,7 +35,16 @@ class Trainer:
     def __init__(self, callback: Any) -> None:
         self.callback = callback
 
-    def fit(self, model: Any, loader: Iterable[Any], *, epochs: int = 1, validation_seconds: float = 0.0) -> None:
+    def fit(
+        self,
+        model: Any,
+        loader: Iterable[Any],
+        *,
+        epochs: int = 1,
+        validation_seconds: float = 0.0,
+        saving_seconds: float = 0.0,
+        saves_first: bool = False,
+    ) -> None:
         self.train_dataloader = loader
         self.call("on_train_start", model)
         try:
@@ -48,7 +57,11 @@ class Trainer:
                     self.call("on_before_backward", model, None)
                     time.sleep(0.003)
                     self.call("on_after_backward", model)
+                    if saves_first:
+                        self.save(model, saving_seconds)
                     self.call("on_train_batch_end", model, None, batch, number)
+                    if not saves_first:
+                        self.save(model, saving_seconds)
                     if validation_seconds:
                         self.call("on_validation_start", model)
                         time.sleep(validation_seconds)
@@ -57,6 +70,12 @@ class Trainer:
             self.call("on_exception", model, error)
             raise
         self.call("on_train_end", model)
+
+    def save(self, model: Any, seconds: float) -> None:
+        """Write a checkpoint, as a callback after this one does or one before it; callbacks are told first."""
+        if seconds:
+            self.call("on_save_checkpoint", model, {})
+            time.sleep(seconds)
 
     def call(self, hook: str, *arguments: Any) -> None:
         getattr(self.callback, hook)(self, *arguments)
@@ -103,6 +122,16 @@ def test_the_trainers_hooks_tell_the_phases(callback_class: Any, caplog: pytest.
     assert found.phases["data"].p50 < 0.02  # validation is not waiting for data
     assert found.bottleneck == "model"
     assert "Loading keeps up" in caplog.text
+
+
+@pytest.mark.parametrize("saves_first", [False, True])
+def test_writing_a_checkpoint_is_neither_waiting_nor_work(callback_class: Any, saves_first: bool) -> None:
+    callback = callback_class(steps=8, warmup=2)
+    Trainer(callback).fit(model(), BATCHES, epochs=2, saving_seconds=0.03, saves_first=saves_first)
+    found = callback.profile
+    assert found.num_steps == 8
+    assert found.bottleneck == "model"
+    assert found.step.p50 < 0.03
 
 
 def test_waiting_for_batches_is_seen(callback_class: Any) -> None:

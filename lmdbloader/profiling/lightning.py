@@ -33,7 +33,8 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
     """Records steps of a Trainer's fit, and logs what holds them up.
 
     What Lightning does between two batches, and the copy to the device where Lightning makes it, count as waiting for
-    data; validation does not count.
+    data; validation does not count. Nor does, where a checkpoint was written, the phase of the step that it came in.
+    What other callbacks do at the end of a step counts as waiting for data where they come after this one.
 
     >>> callback = ProfileCallback(steps=50)  # doctest: +SKIP
     >>> trainer = lightning.Trainer(callbacks=[callback])  # doctest: +SKIP
@@ -61,6 +62,7 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
         self._steps, self._warmup = steps, warmup
         self._left = 0
         self._recorder: Recorder | None = None
+        self._is_saving = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to record.
@@ -71,6 +73,7 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
         """
         recorder = Recorder(trainer.train_dataloader, warmup=self._warmup, device=pl_module.device)
         self._left = recorder.warmup + self._steps
+        self._is_saving = False
         self._recorder = recorder.__enter__()
         recorder.ask()
 
@@ -94,6 +97,7 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
             batch_idx: Its number in the epoch.
         """
         if self._recorder is not None:
+            self._leave_out_saving()
             self._recorder.got(batch)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
@@ -127,12 +131,23 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
         """
         if self._recorder is None:
             return
-        self._lap("update")
+        if not self._leave_out_saving():
+            self._recorder.lap("update")
         self._left -= 1
         if self._left:
             self._recorder.ask()
         else:
             self._end(trainer)
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Note that a checkpoint is being written: nothing tells when that is done.
+
+        Args:
+            trainer: Lightning's.
+            pl_module: The model.
+            checkpoint: What is written.
+        """
+        self._is_saving = True
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Leave out what was no training.
@@ -164,6 +179,13 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             recorder.__exit__(None, None, None)
+
+    def _leave_out_saving(self) -> bool:
+        """Leave the time since the last lap out if a checkpoint was written in it; return whether that was so."""
+        was_saving, self._is_saving = self._is_saving, False
+        if was_saving and self._recorder is not None:
+            self._recorder.leave_out()
+        return was_saving
 
     def _lap(self, phase: str) -> None:
         if self._recorder is not None:
