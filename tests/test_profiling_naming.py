@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,11 +33,18 @@ def figures(step: float, busy: float, *, delayed: float = 0.0, copy: float = 0.0
     return Typical(step / 1000, (step - busy) / 1000, copy / 1000, times, loading, None, 0.0, 10)
 
 
-def named(found: Typical, facts: LoaderFacts = FACTS, *, is_on_device: bool = False, side: int | None = 96) -> Any:
+def named(
+    found: Typical,
+    facts: LoaderFacts = FACTS,
+    *,
+    is_copied: bool = False,
+    side: int | None = 96,
+    device: str = "cuda",
+) -> Any:
     """Return what holds the step up, and the advice."""
     feed = feed_of(found, facts.kind, facts.num_threads)
-    name = name_bottleneck(found, feed, is_on_device=is_on_device)
-    return name, advise(name, found, feed, facts, side=side)
+    name = name_bottleneck(found, feed, is_copied=is_copied)
+    return name, advise(name, found, feed, facts, side=side, device=device)
 
 
 @pytest.mark.parametrize(
@@ -98,11 +106,32 @@ def test_delays_between_two_batches_are_not_those_of_a_batch() -> None:
 
 def test_the_copy_is_named_only_where_there_is_a_device_to_copy_to() -> None:
     found = figures(100, 95, copy=40, transform=5)
-    name, advice = named(found, is_on_device=True)
+    name, advice = named(found, is_copied=True)
     assert (name, advice.gain_seconds) == ("copy", pytest.approx(0.04))
     assert "device='cuda'" in advice.text
     assert named(found)[0] == "model"
-    assert "pin_memory=True" in named(found, replace(FACTS, kind="workers"), is_on_device=True)[1].text
+    assert "pin_memory=True" in named(found, replace(FACTS, kind="workers"), is_copied=True)[1].text
+    assert "device='cuda:1'" in named(found, is_copied=True, device="cuda:1")[1].text
+    assert "Loader(" not in named(found, is_copied=True, device="mps")[1].text
+
+
+@pytest.mark.parametrize(
+    ("device", "trains", "expected"),
+    [
+        (None, "cpu", True),
+        (None, "cuda", False),
+        ("cuda", "cuda", True),
+        ("cuda", "cuda:0", True),
+        ("cuda:0", "cuda", True),
+        ("cuda:1", "cuda:1", True),
+        ("cuda:1", "cuda:0", False),
+        ("cuda", "cpu", False),
+    ],
+)
+def test_batches_are_on_the_device_that_the_loader_copies_them_to(
+    device: str | None, trains: str, expected: bool
+) -> None:
+    assert replace(FACTS, device=device).has_copied_to(torch.device(trains)) is expected
 
 
 # --- What would help ---
@@ -187,13 +216,13 @@ seconds = st.floats(0, 10)
     st.tuples(*[seconds] * 6), seconds, seconds, seconds, st.sampled_from(["loader", "workers", "main"]), st.booleans()
 )
 def test_whatever_was_measured_there_is_a_name_and_a_step_that_can_be(
-    stages: tuple[float, ...], data: float, busy: float, delayed: float, kind: Any, is_on_device: bool
+    stages: tuple[float, ...], data: float, busy: float, delayed: float, kind: Any, is_copied: bool
 ) -> None:
     times = StageTimes(*stages) if kind == "loader" else None
     found = Typical(
         data + busy, data, busy / 3, times, ThreadTimes(sum(stages), delayed), ThreadTimes(busy, delayed), data / 2, 10
     )
-    name, advice = named(found, replace(FACTS, kind=kind), is_on_device=is_on_device)
+    name, advice = named(found, replace(FACTS, kind=kind), is_copied=is_copied)
     assert name in BOTTLENECKS
     assert 0 <= advice.gain_seconds <= found.step
     assert advice.step_seconds == pytest.approx(found.step - advice.gain_seconds)

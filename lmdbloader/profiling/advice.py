@@ -52,7 +52,9 @@ class Advice:
 Change = tuple[str, float, bool]
 
 
-def advise(name: Bottleneck, figures: Typical, feed: Feed, facts: LoaderFacts, *, side: int | None) -> Advice:
+def advise(
+    name: Bottleneck, figures: Typical, feed: Feed, facts: LoaderFacts, *, side: int | None, device: str = "cuda"
+) -> Advice:
     """Return the change that would help most.
 
     Args:
@@ -61,20 +63,24 @@ def advise(name: Bottleneck, figures: Typical, feed: Feed, facts: LoaderFacts, *
         feed: Where a batch's time goes.
         facts: Of the loader.
         side: Longer side of the images that come out, None where there are none.
+        device: That trains.
     """
-    changes = list(_changes(name, figures, feed, facts, side))
+    changes = list(_changes(name, figures, feed, facts, side, device))
     text, step, is_bound = min(changes, key=lambda change: change[1])
     gain = max(figures.step - step, 0.0) if name != "model" else 0.0
     return Advice(text, figures.step - gain, gain, is_bound)
 
 
-def _changes(name: Bottleneck, figures: Typical, feed: Feed, facts: LoaderFacts, side: int | None) -> Iterator[Change]:
+def _changes(
+    name: Bottleneck, figures: Typical, feed: Feed, facts: LoaderFacts, side: int | None, device: str
+) -> Iterator[Change]:
     if name == "model":
         waits = "not at all" if figures.stall < 0.0005 else f"{figures.stall:.1%} of the time"
         yield f"Nothing is to be gained from loading: the loop waits for data {waits}.", figures.step, False
     elif name == "copy":
-        is_ours = facts.kind == "loader"
-        how = "Loader(..., device='cuda') copies" if is_ours else "pin_memory=True and non_blocking=True copy"
+        # Of other devices a Loader knows nothing.
+        is_ours = facts.kind == "loader" and device.startswith("cuda")
+        how = f"Loader(..., device={device!r}) copies" if is_ours else "pin_memory=True and non_blocking=True copy"
         yield f"{how} the next batch while the step before runs.", figures.step - figures.copy, True
     elif name == "cpu":
         yield _cores(feed, facts)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch.utils.data import DataLoader
 
 from lmdbloader.cores import count_cores
@@ -56,6 +56,7 @@ class LoaderFacts:
         period: Steps after which the way in which batches arrive, several at a time, repeats itself.
         warmup: Steps until what is ready at the beginning is used up.
         images: What is stored, None where it is no LMDBDataset with images.
+        device: To which a Loader copies its batches, None where they come in the computer's memory.
     """
 
     name: str
@@ -68,10 +69,18 @@ class LoaderFacts:
     period: int
     warmup: int
     images: StoredImages | None
+    device: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
         return asdict(self)
+
+    def has_copied_to(self, device: torch.device) -> bool:
+        """Return whether batches are on a device already when the loop gets them; cuda is any one of CUDA's."""
+        if self.device is None:
+            return device.type == "cpu"
+        own = torch.device(self.device)
+        return own.type == device.type and (None in (own.index, device.index) or own.index == device.index)
 
 
 def loader_in(batches: Any) -> Loader | None:
@@ -87,7 +96,7 @@ def facts_of(batches: Any) -> LoaderFacts:
     loader = loader_in(batches)
     cores = count_cores()
     if loader is not None:
-        at_once = -(-64 // loader.batch_size)  # batches that a thread reads in one go
+        at_once = loader.batches_at_once
         return LoaderFacts(
             "Loader",
             "loader",
@@ -99,8 +108,10 @@ def facts_of(batches: Any) -> LoaderFacts:
             loader.num_threads * at_once,
             (loader.num_threads + loader.prefetch + 1) * at_once,
             _stored(loader.dataset, loader.transforms),
+            None if loader.device.type == "cpu" else str(loader.device),
         )
-    workers = batches.num_workers if isinstance(batches, DataLoader) else len(multiprocessing.active_children())
+    # Of another iterable it is not known whether any of this process's children work for it.
+    workers = batches.num_workers if isinstance(batches, DataLoader) else 0
     dataset = getattr(batches, "dataset", None)
     ours = dataset if isinstance(dataset, LMDBDataset) else None
     return LoaderFacts(

@@ -124,15 +124,16 @@ def feed_of(figures: Typical, kind: Kind, num_threads: int) -> Feed:
     return Feed(figures.step, figures.busy, parts, delayed, min(in_loop, 0.95 * figures.busy), kind != "main")
 
 
-def name_bottleneck(figures: Typical, feed: Feed, *, is_on_device: bool) -> Bottleneck:
+def name_bottleneck(figures: Typical, feed: Feed, *, is_copied: bool) -> Bottleneck:
     """Return what holds the steps up.
 
     Args:
         figures: Of a typical step.
         feed: Where a batch's time goes.
-        is_on_device: Whether a device other than the CPU trains, so that batches are copied to it.
+        is_copied: Whether the loop copies batches to the device that trains. Where they come on it, or the CPU trains,
+            what the loop calls "copy" is its own work on them, and belongs to its step.
     """
-    if is_on_device and figures.copy > max(_LONG_COPY * figures.step, figures.data):
+    if is_copied and figures.copy > max(_LONG_COPY * figures.step, figures.data):
         return "copy"
     if figures.stall < _LITTLE_WAITING or figures.data < _LITTLE_SECONDS or not feed.total:
         return "model"

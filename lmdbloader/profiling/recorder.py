@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -64,22 +65,31 @@ class Recorder:
             in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
             device = "cuda" if in_use else "cpu"
         self.device = torch.device(device)
-        self._gpu = GpuSampler(_uuid(self.device)) if self.device.type == "cuda" else None
+        gpu = _nvml_name(self.device) if self.device.type == "cuda" else None
+        self._gpu = None if gpu is None else GpuSampler(gpu)
         self.timer = StepTimer(self.device)
         self._watch, self._loop = ThreadWatch(self._facts.kind), ThreadWatch("main")
+        self._follow(getattr(batches, "_iterator", None))  # where DataLoader keeps that of persistent workers
         self._moments: list[Moment] = []
         self._least_steps = 2 * self._facts.period
         self._next_moment = 0.0
         self._step = 0
-        self._is_recording = self._is_working = False
+        self._is_recording = self._is_working = self._has_recorded = self._was_timed = False
         self._waiting = self._began_waiting = 0.0
         self._batch_size: int | None = None
         self._side: int | None = None
 
     def __enter__(self) -> Recorder:
-        """Begin to record."""
+        """Begin to record.
+
+        Raises:
+            OptionError: It was entered before.
+        """
+        if self._has_recorded:
+            raise OptionError("the recorder has recorded already: make another one, lmdbloader.Recorder(loader)")
+        self._has_recorded = True
         if self._loader is not None:
-            self._loader.time_stages()
+            self._was_timed = self._loader.time_stages()
         if self._gpu is not None:
             self._gpu.__enter__()
         self._is_recording = True
@@ -95,7 +105,7 @@ class Recorder:
         if self._gpu is not None:
             self._gpu.__exit__(kind, error, trace)
         if self._loader is not None:
-            self._loader.time_stages(False)
+            self._loader.time_stages(self._was_timed)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of an epoch.
@@ -106,6 +116,7 @@ class Recorder:
         if not self._is_recording:
             raise OptionError("the recorder is not recording: write `with lmdbloader.Recorder(loader) as recorder:`")
         batches = iter(self._batches)
+        self._follow(batches)
         try:
             while True:
                 self.ask()
@@ -122,8 +133,10 @@ class Recorder:
     def take(self, steps: int) -> Iterator[Any]:
         """Yield batches of as many epochs as it takes, so many steps after the warm-up.
 
+        What cannot be iterated over again, as a generator cannot, may end sooner.
+
         Raises:
-            OptionError: It was not entered, `steps` is less than 1, or an epoch has no batch.
+            OptionError: It was not entered, `steps` is less than 1, or there is no batch.
         """
         if steps < 1:
             raise OptionError(f"steps={steps}: expected at least 1")
@@ -137,6 +150,8 @@ class Recorder:
                 if not left:
                     return
             if left == before:
+                if self._step:
+                    return
                 raise OptionError(f"{self._facts.name}: it gives no batch; the dataset is empty, or smaller than one.")
 
     def lap(self, phase: str) -> None:
@@ -153,6 +168,8 @@ class Recorder:
     def leave_out(self) -> None:
         """Let the time since the last lap not count: validation, a checkpoint."""
         self.timer.start()
+        if self._facts.kind == "main":
+            self._began_waiting = time.thread_time()
 
     def ask(self) -> None:
         """Say that the loop asks for a batch now; iterating does it by itself."""
@@ -195,7 +212,8 @@ class Recorder:
         facts, moments = self._facts, self._moments
         figures = typical(rows, moments)
         feed = feed_of(figures, facts.kind, facts.num_threads)
-        name = name_bottleneck(figures, feed, is_on_device=self.device.type != "cpu")
+        is_copied = self.device.type != "cpu" and not facts.has_copied_to(self.device)
+        name = name_bottleneck(figures, feed, is_copied=is_copied)
         total = float(rows.sum())
         first, last = moments[0], moments[-1]
         stages = None if first.stages is None or last.stages is None else last.stages - first.stages
@@ -204,7 +222,7 @@ class Recorder:
             loading = loading.part(last.waiting - first.waiting)
         return Profile(
             bottleneck=name,
-            advice=advise(name, figures, feed, facts, side=self._side),
+            advice=advise(name, figures, feed, facts, side=self._side, device=str(self.device)),
             step_seconds=figures.step,
             stall=figures.stall,
             phases={
@@ -223,6 +241,12 @@ class Recorder:
             num_threads=facts.num_threads,
             loader=facts.name,
         )
+
+    def _follow(self, iterator: Any) -> None:
+        """Watch the worker processes of an iterator of DataLoader's, where it shows them."""
+        workers = getattr(iterator, "_workers", None)
+        if self._facts.kind == "workers" and workers:
+            self._watch.follow([worker.pid for worker in workers])
 
     def _end_step(self) -> None:
         if self._is_working:
@@ -265,10 +289,14 @@ def _disk_wait(stages: StageTimes | None, loading: ThreadTimes | None) -> float 
     return min(stages.read, max(stages.total - loading.running - loading.delayed, 0.0))
 
 
-def _uuid(device: torch.device) -> int | str:
-    """Return what NVML knows a CUDA device by."""
+def _nvml_name(device: torch.device) -> int | str | None:
+    """Return what NVML knows a CUDA device by, None where that cannot be told."""
     uuid: Any = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return (device.index or 0) if uuid is None else f"GPU-{uuid}"
+    if uuid is not None:
+        return f"GPU-{uuid}"
+    if os.environ.get("CUDA_VISIBLE_DEVICES"):  # CUDA counts those that it lists, NVML all
+        return None
+    return torch.cuda.current_device() if device.index is None else device.index
 
 
 def _num_samples(batch: Any) -> int:

@@ -61,15 +61,22 @@ class ThreadWatch:
         """Watch from now on.
 
         Args:
-            kind: "loader" (the threads of this process's Loaders), "workers" (the processes that this one started
-                through multiprocessing) or "main" (the thread that calls this).
+            kind: "loader" (the threads of this process's Loaders), "workers" (processes that this one starts through
+                multiprocessing from now on, or those that `follow` names) or "main" (the thread that calls this).
         """
         self._kind = kind
+        # Others that this process has: they load nothing.
+        self._strangers = {child.pid for child in multiprocessing.active_children()} if kind == "workers" else set()
+        self._workers: list[int] | None = None
         self._main = threading.get_native_id()
         self._seen = dict(self._now())
         self._there = set(self._seen)
         self._total = ThreadTimes()
         self.has_lost = False
+
+    def follow(self, workers: list[int]) -> None:
+        """Watch these processes, by their ids, and no others."""
+        self._workers = workers
 
     @property
     def is_there(self) -> bool:
@@ -102,8 +109,9 @@ class ThreadWatch:
         if self._kind == "loader":
             threads = [t.native_id for t in threading.enumerate() if t.name.startswith(_LOADER_THREADS)]
             return [(here, number) for number in threads if number is not None]
+        children = {child.pid for child in multiprocessing.active_children()} - self._strangers
         # Of a worker of torch's the first thread does the work.
-        return [(child.pid, child.pid) for child in multiprocessing.active_children() if child.pid is not None]
+        return [(pid, pid) for pid in (children if self._workers is None else self._workers) if pid is not None]
 
 
 def read_times(path: str) -> ThreadTimes | None:
