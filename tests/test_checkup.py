@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from machines import GIB, healthy, plant
+from torch.utils.data import DataLoader, IterableDataset
 
 import lmdbloader
 from lmdbloader import machine as machines
@@ -279,6 +281,7 @@ def test_the_report_and_its_json_say_the_same(pairs: Path) -> None:
         ({"path": "x", "step_seconds": 1.0}, "give both"),
         ({"batch_size": 8, "step_seconds": 1.0}, "Give its path"),
         ({"crop": 8}, "Give its path"),
+        ({"path": "x", "crop": 8}, "Give batch_size and step_seconds"),
         ({"loader": []}, "give it with step_seconds"),
         ({"loader": [], "step_seconds": 1.0, "crop": 8}, "which it has itself"),
     ],
@@ -328,6 +331,29 @@ def test_small_batches_of_a_fast_loader_take_few_long_steps(pairs: Path, monkeyp
     assert set(slept) == {60} and len(slept) < 20  # more than a hundred batches are read ahead
 
 
+def test_very_long_steps_end_a_pass_after_two_and_it_says_so(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + sum(slept), sleep=slept.append)
+    monkeypatch.setattr("lmdbloader.checkup.rehearsal.time", clock)
+    found = doctor(pairs, batch_size=2, step_seconds=90)
+    assert slept == [90, 90]
+    assert found.profile is not None and found.profile.num_steps == 1
+    assert "steps of 9e+04 ms (of 1 only)" in found.finding("feeding").value
+    slept.clear()
+    doctor(pairs, batch_size=2, step_seconds=7)  # catching up is not left out where there is time for it
+    assert sum(slept) == 63
+
+
+@pytest.mark.usefixtures("short")
+def test_a_dataloader_of_a_stream_which_has_no_length_is_tried(pairs: Path) -> None:
+    class Stream(IterableDataset[torch.Tensor]):
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            return iter(torch.zeros(4000, 3))
+
+    found = doctor(loader=DataLoader(Stream(), 4), step_seconds=0.01)
+    assert found.profile is not None and found.profile.num_steps >= 12
+
+
 def test_a_slow_loader_is_watched_for_as_long_as_its_batches_come_at_once(
     pairs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,8 +380,9 @@ def test_images_of_many_sizes_want_a_crop(whole: Path) -> None:
 
 def profile_of(bottleneck: str) -> Any:
     return SimpleNamespace(
-        is_healthy=bottleneck == "model", stall=0.5, step_seconds=0.02, bottleneck=bottleneck, advice="Change it."
-    )
+        is_healthy=bottleneck == "model", stall=0.5, step_seconds=0.02, bottleneck=bottleneck, advice="Change it.",
+        num_steps=100,
+    )  # fmt: skip
 
 
 def growth(used: list[int], free: int = 8 * GIB) -> str:

@@ -58,6 +58,8 @@ def doctor(
         )
     if loader is None and path is None and (batch_size is not None or crop is not None):
         raise OptionError("batch_size, step_seconds, crop: these are about a dataset. Give its path, too.")
+    if crop is not None and batch_size is None:
+        raise OptionError(f"crop={crop}: it is how the dataset is read. Give batch_size and step_seconds, too.")
     machine = describe()
     facts = None if path is None else dataset_facts(path)
     found = examine(machine, facts)
@@ -66,10 +68,11 @@ def doctor(
     from lmdbloader.checkup.rehearsal import judge_pass, loader_for, try_out
 
     made = None
+    # Not `loader or ...`: a DataLoader of a stream has no length, which is what its truth would be.
     if loader is None and facts is not None and batch_size is not None:
         loader = made = loader_for(facts, batch_size, crop)
     try:
-        profile, used = try_out(loader or (), step_seconds)
+        profile, used = try_out(() if loader is None else loader, step_seconds)
     finally:
         if made is not None:
             made.close()

@@ -18,7 +18,7 @@ from lmdbloader.profiling.facts import facts_of
 from lmdbloader.tuning.tuner import crop_of
 from lmdbloader.units import MIB, show_nbytes
 
-# How long a pass takes; one of small batches and long steps that is held up, longer.
+# How long a pass takes, and how long one of many batches read at once or of long steps may; it ends after a step.
 _SECONDS, _MOST_SECONDS = 6.0, 60.0
 _FEWEST_STEPS, _MOST_STEPS = 12, 2000
 # Steps in which the threads get ahead again after they were emptied.
@@ -66,7 +66,7 @@ def try_out(loader: Iterable[Any], step_seconds: float) -> tuple[Profile, list[i
         for batch in recorder.take(_MOST_STEPS):
             used.append(_own_memory())
             del batch
-            elapsed, measured = time.perf_counter() - began, len(used) - recorder.warmup
+            elapsed = time.perf_counter() - began
             # What is read ahead at first is taken at once: hundreds of small batches would take minutes of long steps.
             if len(used) < emptying:
                 if elapsed > _MOST_SECONDS / 3:
@@ -79,8 +79,12 @@ def try_out(loader: Iterable[Any], step_seconds: float) -> tuple[Profile, list[i
                     fewest = max(fewest, 2 * facts_of(loader).period)
                 began = time.perf_counter()
             time.sleep(step_seconds)
-            enough = _SECONDS if measured >= fewest else _MOST_SECONDS
-            if measured >= _FEWEST_STEPS and elapsed >= enough:
+            elapsed, measured = time.perf_counter() - began, len(used) - recorder.warmup
+            if elapsed >= _MOST_SECONDS:
+                if measured >= 1:
+                    break
+                recorder.warmup = len(used)  # in so long a step the threads have caught up
+            elif measured >= fewest and elapsed >= _SECONDS:
                 break
     return recorder.profile(), used
 
@@ -94,7 +98,8 @@ def judge_pass(found: Profile, used: list[int], step_seconds: float, free_nbytes
         step_seconds: That a step should take.
         free_nbytes: Memory that is free.
     """
-    asked = f"{1000 * step_seconds:.3g} ms"
+    few = "" if found.num_steps >= _FEWEST_STEPS else f" (of {found.num_steps} only)"
+    asked = f"{1000 * step_seconds:.3g} ms{few}"
     if found.is_healthy:
         feeding = Finding("feeding", "good", f"keeps up with steps of {asked}: waits {found.stall:.1%} of the time")
     else:

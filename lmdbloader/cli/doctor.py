@@ -14,7 +14,8 @@ there already. Each fact has a verdict, and a remedy where one is wanted.
 
 With --batch-size and --step-seconds the dataset is read for some seconds by a
 Loader whose steps take that long, and what holds it up is named, with the
-change that would help most.
+change that would help most. Long steps are waited out for about a minute, but
+for two of them at least; if they are very few, the result says so.
 """
 
 _EPILOG = """\
