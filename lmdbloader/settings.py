@@ -28,7 +28,6 @@ _VERSION = 1
 _MOST_ENTRIES = 200
 _MOST_NBYTES = 4 * 2**20
 _MOST_THREADS = 4096
-_MOST_WORKERS = 1024
 # More batches than these make no difference to what is best; fewer do, for starting is a part of so short an epoch.
 _MANY_BATCHES = 64
 _LOCK_SECONDS = 3.0
@@ -137,7 +136,8 @@ def recall_workers(case: Case) -> Workers | None:
     """Return the DataLoader's settings that were found best, None where that was not measured."""
     entry = _read().get(case.key("workers"), {})
     workers, pin = entry.get("num_workers"), entry.get("pin_memory")
-    if not _is_count(workers, 0, _MOST_WORKERS) or not (pin is None or isinstance(pin, bool)):
+    # More than there are cores were never measured: a damaged file must not start hundreds of processes.
+    if not _is_count(workers, 0, count_cores()) or not (pin is None or isinstance(pin, bool)):
         return None
     return Workers(workers, pin)
 

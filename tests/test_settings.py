@@ -138,6 +138,13 @@ def test_an_absurd_number_is_not_used(file: Path, number: Any) -> None:
     assert settings.recall_workers(CASE) is None
 
 
+def test_more_workers_than_cores_were_never_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "count_cores", lambda: 4)
+    for count in (4, 5, 900):
+        settings.remember_workers(CASE, Workers(count))
+        assert settings.recall_workers(CASE) == (Workers(4) if count == 4 else None)
+
+
 @pytest.mark.parametrize("pin", [1, "yes", []])
 def test_pinned_or_not_must_be_known(file: Path, pin: Any) -> None:
     settings.remember_workers(CASE, Workers(2))
