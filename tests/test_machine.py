@@ -269,7 +269,7 @@ def test_gpus_from_nvml(monkeypatch: pytest.MonkeyPatch, broken: str | None) -> 
         nvmlShutdown=lambda: None,
         nvmlDeviceGetCount=lambda: 2,
         nvmlDeviceGetHandleByIndex=lambda number: number,
-        nvmlDeviceGetName=lambda number: f"GPU {number}",
+        nvmlDeviceGetName=lambda number: (f"GPU {number}", b"GPU 1")[number],  # older releases give bytes
         nvmlDeviceGetMemoryInfo=lambda number: SimpleNamespace(total=80 * GIB),
     )
     if broken:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmdbloader.cores import read_text
+from lmdbloader.machine.gpu import text_of
 
 _ROOT = Path("/")
 
@@ -54,7 +55,7 @@ def _from_nvml() -> tuple[Device, ...] | None:
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
         return tuple(
-            Device(str(pynvml.nvmlDeviceGetName(handle)), int(pynvml.nvmlDeviceGetMemoryInfo(handle).total))
+            Device(text_of(pynvml.nvmlDeviceGetName(handle)), int(pynvml.nvmlDeviceGetMemoryInfo(handle).total))
             for handle in handles
         )
     except pynvml.NVMLError:  # one that this process may not ask

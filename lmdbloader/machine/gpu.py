@@ -81,7 +81,7 @@ class GpuSampler:
                 if isinstance(self._gpu, str)
                 else pynvml.nvmlDeviceGetHandleByIndex(self._gpu)
             )
-            self._name = _text(pynvml.nvmlDeviceGetName(handle))
+            self._name = text_of(pynvml.nvmlDeviceGetName(handle))
             self._look(handle)
         except pynvml.NVMLError:  # no such GPU, or one that this process may not ask
             return self
@@ -128,6 +128,6 @@ class GpuSampler:
         self._seen.append((share, power, memory))
 
 
-def _text(name: Any) -> str:
+def text_of(name: Any) -> str:
     """Return a name that older releases of NVML give as bytes."""
     return name.decode() if isinstance(name, bytes) else str(name)
