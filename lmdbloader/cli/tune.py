@@ -21,7 +21,8 @@ size of images on this machine.
 
 With --step-seconds, what one training step takes, it says PASS or FAIL: of the
 batches, 99 % must be ready within the step (a wait of up to 5 % of it counts as
-ready), tried with a consumer that takes so long for each batch.
+ready), tried with a consumer that takes so long for each batch. The best is
+then the cheapest setting that keeps up; what is remembered is the fastest.
 """
 
 _EPILOG = """\
@@ -58,7 +59,11 @@ def add_parser(commands: Any) -> None:
         "or smaller than that (default: images as they are stored, which then must have one size)",
     )
     parser.add_argument(
-        "--seconds", type=float, default=40.0, metavar="S", help="measure for so long at most (default: 40)"
+        "--seconds",
+        type=float,
+        default=40.0,
+        metavar="S",
+        help="measure for so long at most; a long step is tried once in any case (default: 40)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
     parser.add_argument(

@@ -129,13 +129,16 @@ class Race:
     def judge(self) -> None:
         """Drop what surely is not near the best, and note which kinds are decided."""
         for kind in {setting.kind for setting in self.left} - self.decided:
-            left = self._of(kind)
-            best = self.best(kind)
-            dropped = {s for s in left if s != best and self._bounds(s, best)[1] < math.log(NEAR)}
-            self.left = [setting for setting in self.left if setting not in dropped]
-            cheapest, *others = self._of(kind)
-            if all(self._bounds(other, cheapest)[1] <= -math.log(_ENOUGH) for other in others):
-                self.decided.add(kind)
+            self._judge(kind)
+
+    def _judge(self, kind: str) -> None:
+        left = self._of(kind)
+        best = self.best(kind)
+        dropped = {s for s in left if s != best and self._bounds(s, best)[1] < math.log(NEAR)}
+        self.left = [setting for setting in self.left if setting not in dropped]
+        cheapest, *others = self._of(kind)
+        if all(self._bounds(other, cheapest)[1] <= -math.log(_ENOUGH) for other in others):
+            self.decided.add(kind)
 
     def best(self, kind: str) -> Setting:
         """Return the setting of a kind that is fastest by what is known."""
@@ -152,6 +155,14 @@ class Race:
             return None
         best = self.best(kind)
         return next(s for s in self._of(kind) if s == best or self._bounds(s, best)[2] >= math.log(NEAR))
+
+    def seen_as(self, worth: Callable[[Setting, float], float]) -> Race:
+        """Return what follows from the same turns where a setting is worth something else."""
+        other = Race(self.settings, worth)
+        other.turns = self.turns
+        for kind in {setting.kind for setting, turns in self.turns.items() if turns}:
+            other._judge(kind)
+        return other
 
     def is_complete(self, kind: str) -> bool:
         """Return whether there was time for every setting of a kind."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmdbloader.settings import Workers
-from lmdbloader.tuning.race import Setting
+from lmdbloader.tuning.race import Kind, Setting
 from lmdbloader.tuning.steps import Verdict
 
 
@@ -53,13 +53,14 @@ class Tuning:
         rows: All settings that were measured, by kind and cost.
         num_threads: Best for a Loader of this dataset, batch size and size of images; None where it was not measured.
         workers: Best for torch's DataLoader; None where none was measured.
-        best: The better of both.
+        best: The better of both; with a step time, the cheapest that keeps up with it.
         line: One line of Python that makes the best loader.
         verdict: Whether the best one feeds a step of the time that was given; None where none was.
         advice: What else there is to know, a sentence or two each.
         seconds: How long tuning took.
-        is_stored: Whether `num_threads="auto"` and `lmdbloader.dataloader` will use it: not where there was no time for
-            all settings, or the user's cache folder cannot be written to.
+        stored: The kinds of which what was found is remembered: `num_threads="auto"` uses that of "threads",
+            `lmdbloader.dataloader` that of "workers". Not where there was no time for all settings of a kind, or the
+            user's cache folder cannot be written to.
     """
 
     dataset: str
@@ -75,7 +76,12 @@ class Tuning:
     verdict: Verdict | None
     advice: tuple[str, ...]
     seconds: float
-    is_stored: bool
+    stored: tuple[Kind, ...]
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether all that was found is remembered."""
+        return len(self.stored) == (self.num_threads is not None) + (self.workers is not None)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -87,6 +93,7 @@ class Tuning:
             "pin_memory": self.workers and self.workers.pin_memory,
             "best": {"kind": self.best.kind, "count": self.best.count, "pinned": self.best.pinned},
             "line": self.line, "advice": list(self.advice), "seconds": self.seconds, "is_stored": self.is_stored,
+            "stored": list(self.stored),
             "verdict": None if verdict is None else {
                 "passed": verdict.passed, "step_seconds": verdict.step_seconds, "share_ready": verdict.share_ready,
                 "p99_wait_seconds": verdict.p99_wait_seconds, "allowed_seconds": verdict.allowed_seconds,
@@ -96,13 +103,6 @@ class Tuning:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        stored = (
-            'Remembered: num_threads="auto" and lmdbloader.dataloader use it for this dataset, batch size and size of '
-            "images on this machine."
-            if self.is_stored
-            else "Not all of it is remembered: there was no time to measure it, or the user's cache folder cannot be "
-            "written to. Give the numbers as above."
-        )
         about = f"{self.dataset}: batches of {self.batch_size}, {self.transforms}, {self.cores} cores"
         parts = [
             f"{about}, {self.device or 'no accelerator'}; {self.seconds:.1f} s",
@@ -110,9 +110,26 @@ class Tuning:
             *([str(self.verdict)] if self.verdict else []),
             *([] if not self.advice else ["\n".join(f"- {sentence}" for sentence in self.advice)]),
             f"Paste this:\n\n    {self.line}",
-            stored,
+            _stored(self),
         ]
         return "\n\n".join(parts)
+
+
+def _stored(tuning: Tuning) -> str:
+    users = {"threads": 'num_threads="auto"', "workers": "lmdbloader.dataloader"}
+    found = [users[kind] for kind in tuning.stored]
+    fastest = ", which reads fastest whatever the step," if tuning.verdict else ""
+    told = [
+        f"Remembered: {' and '.join(found)} {'use' if len(found) > 1 else 'uses'} what was found{fastest} for this "
+        "dataset, batch size and size of images on this machine."
+    ]  # fmt: skip
+    if tuning.is_stored:
+        return told[0]
+    why = (
+        "Not all of it is remembered: there was no time to measure it, or the user's cache folder cannot be written "
+        "to. Give the numbers as above."
+    )
+    return " ".join([*(told if found else []), why])
 
 
 def _table(tuning: Tuning) -> str:

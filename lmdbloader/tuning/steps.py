@@ -16,7 +16,6 @@ ALLOWED_SHARE = 0.05
 SHARE_READY = 0.99
 # Enough for a 99th percentile that a single batch does not make.
 _MOST_STEPS = 500
-_FEWEST_STEPS = 5
 # The system wakes a sleeping thread late by about so much: it looks at the clock for the rest.
 _AWAKE_SECONDS = 0.0005
 
@@ -79,18 +78,20 @@ def try_steps(
     Args:
         opened: Gives batches.
         step_seconds: Of each step, in which nothing is taken, and the loader has the processor for itself.
-        seconds: To use, for at least 5 steps and at most 500.
+        seconds: To use, for at most 500 steps; one is measured in any case, after those that are not.
         samples_per_s: What the loader gives where nothing holds it up.
         needed_samples_per_s: What the steps take.
         clock, sleep: Tell seconds, and let them pass.
     """
-    steps = int(min(max(seconds / step_seconds, _FEWEST_STEPS), _MOST_STEPS))
+    steps = int(min(max(seconds / step_seconds, 1), _MOST_STEPS))
     # Where reading is slower than the step, what was read ahead at first must not hide it.
     is_slow = samples_per_s < 1.25 * needed_samples_per_s
-    skip = min(opened.ahead, steps // 3) if is_slow else 1
+    skip = min(opened.ahead, steps // 3) if is_slow else min(1, steps // 3)
+    until = clock() + seconds
     next(opened.batches)
-    waits = []
-    for _ in range(skip + steps):
+    waits: list[float] = []
+    # Waiting takes time as well as the steps do.
+    while len(waits) < skip + steps and (len(waits) <= skip or clock() < until):
         _work(step_seconds, clock, sleep)
         asked = clock()
         next(opened.batches)

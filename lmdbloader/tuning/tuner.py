@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from lmdbloader.transforms import RandomCrop, RandomResizedCrop, Transform
 from lmdbloader.tuning.advice import advise
 from lmdbloader.tuning.measuring import Measurer
 from lmdbloader.tuning.pasting import line_of
-from lmdbloader.tuning.race import Race, Setting, counts
+from lmdbloader.tuning.race import Kind, Race, Setting, counts
 from lmdbloader.tuning.results import Row, Tuning
 from lmdbloader.tuning.steps import Verdict, try_steps
 
@@ -61,12 +62,14 @@ def tune(
             DataLoader is measured.
         batch_size: Samples in a batch.
         step_seconds: What a training step takes. Then the result says whether 99 % of the batches are ready within it,
-            tried with a consumer that takes so long, and the cheapest setting that keeps up is chosen.
+            tried with a consumer that takes so long, and the best is the cheapest setting that keeps up; what is
+            remembered is what reads fastest all the same.
         crop: Read windows of crop x crop pixels: RandomCrop, or RandomResizedCrop where single images are JPEG files or
             smaller than that.
         transforms: What else is done to images, as for a Loader; functions at their end are not for the DataLoader,
             which then is not measured.
-        seconds: Most of the time to use, but for compiling at the very first use; a batch under way is waited for.
+        seconds: Most of the time to use, but for compiling at the very first use; a batch under way is waited for, and
+            so is a step, or two where the cheapest setting does not keep up. Of few steps the result says so.
         progress: Called with the seconds that passed, as they do.
 
     Returns:
@@ -90,20 +93,25 @@ def tune(
     settings = _settings(ds, can_load=_can_load(ds, batch_size, everything, crop), has_functions=bool(functions))
     began = time.perf_counter()  # all that may have to be compiled is
     measurer = Measurer(ds, batch_size, everything, accelerator())
-    race = Race(settings, worth=functools.partial(_worth, needed=step_seconds and batch_size / step_seconds))
+    race = Race(settings)
     share = 1.0 if step_seconds is None else _RACE_SHARE
     race.run(measurer, seconds=seconds * share, clock=time.perf_counter, progress=progress)
     picks = {kind: pick for kind in ("threads", "workers") if (pick := race.pick(kind)) is not None}
     best = _better(race, picks)
     verdict = None
     if step_seconds is not None:
+        # What is remembered stays what reads fastest: another loop's step may be shorter.
+        fitting = race.seen_as(functools.partial(_worth, needed=batch_size / step_seconds))
+        cheapest = {kind: pick for kind in picks if (pick := fitting.pick(kind)) is not None}
         left = max(seconds - (time.perf_counter() - began), 0.0)
-        best, verdict = _try(race, best, measurer, step_seconds, left, progress)
-        picks[best.kind] = best
+        best, verdict = _try(race, _better(fitting, cheapest), measurer, step_seconds, left, progress)
     return _tuning(ds, measurer, race, picks, best, verdict, time.perf_counter() - began)
 
 
 def _check(batch_size: int, step_seconds: float | None, crop: int | None, seconds: float) -> None:
+    for name, number in (("batch_size", batch_size), ("crop", crop)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, numbers.Integral)):
+            raise OptionError(f"tune: {name}={number!r}: expected a whole number")
     if batch_size < 1 or (crop is not None and crop < 1):
         raise OptionError(f"tune: batch_size={batch_size}, crop={crop}: expected at least 1")
     for name, value in (("step_seconds", step_seconds), ("seconds", seconds)):
@@ -165,14 +173,12 @@ def _settings(dataset: Any, *, can_load: bool, has_functions: bool) -> list[Sett
     return found
 
 
-def _worth(setting: Setting, samples_per_s: float, *, needed: float | None) -> float:
-    """Return what a setting brings a training loop, in samples a second.
+def _worth(setting: Setting, samples_per_s: float, *, needed: float) -> float:
+    """Return what a setting brings a training loop whose steps take `needed` samples a second.
 
-    With a step time no more than the step takes: whoever reads ahead must be a little faster than that, and whoever
-    does not lets the step wait for each batch.
+    That is no more than the step takes: whoever reads ahead must be a little faster than that, and whoever does not
+    lets the step wait for each batch.
     """
-    if needed is None:
-        return samples_per_s
     if setting == Setting("workers", 0, setting.pinned):
         return 1 / (1 / needed + 1 / samples_per_s)
     return min(samples_per_s / _HEADROOM, needed)
@@ -226,19 +232,21 @@ def _tuning(
 ) -> Tuning:
     """Remember what was found, and return it."""
     compiled, functions = compiled_and_functions(measurer.transforms)
-    stored = []
+    stored: list[Kind] = []
     num_threads = workers = None
     if "threads" in picks:
         num_threads = picks["threads"].count
         case = case_of(dataset, measurer.batch_size, compiled, functions)
         rate = race.samples_per_s(picks["threads"])
-        stored.append(race.is_complete("threads") and remember_threads(case, num_threads, rate))
+        if race.is_complete("threads") and remember_threads(case, num_threads, rate):
+            stored.append("threads")
     if "workers" in picks:
         pick = picks["workers"]
         workers = Workers(pick.count, pick.pinned if measurer.device is not None else None)
         case = case_of(dataset, measurer.batch_size, compiled)
         rate = race.samples_per_s(pick)
-        stored.append(race.is_complete("workers") and remember_workers(case, workers, rate))
+        if race.is_complete("workers") and remember_workers(case, workers, rate):
+            stored.append("workers")
     rows = tuple(_row(race, setting) for setting in sorted(race.turns) if race.turns[setting])
     advice = [*race.doubts(), *advise(rows, picks, measurer.batch_size, has_accelerator=measurer.device is not None)]
     return Tuning(
@@ -255,7 +263,7 @@ def _tuning(
         verdict=verdict,
         advice=tuple(advice),
         seconds=seconds,
-        is_stored=all(stored),
+        stored=tuple(stored),
     )
 
 
