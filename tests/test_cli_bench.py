@@ -11,6 +11,7 @@ from study_example import make_study
 
 import lmdbloader
 from lmdbloader.cli import main
+from lmdbloader.errors import OptionError
 from lmdbloader.study import Study
 
 
@@ -75,6 +76,43 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
 ) -> None:
     assert main(["bench", "train.lmdb", "--json", str(tmp_path / "none" / "study.json")]) == 1
     assert str(tmp_path / "none") in capsys.readouterr().err
+    assert not asked
+
+
+@pytest.mark.parametrize("before", [None, "old"])
+def test_a_measurement_that_fails_leaves_the_json_file_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: str | None
+) -> None:
+    def bench(dataset: str, **options: Any) -> Study:
+        raise OptionError("no")
+
+    monkeypatch.setattr("lmdbloader.study.bench", bench)
+    file = tmp_path / "study.json"
+    if before is not None:
+        file.write_text(before)
+    assert main(["bench", "train.lmdb", "--json", str(file)]) == 2
+    assert (file.read_text() if file.exists() else None) == before
+
+
+@pytest.mark.parametrize("name", ["file", "file/charts"])
+def test_a_folder_of_charts_that_cannot_be_is_told_before_anything_is_measured(
+    asked: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["bench", "train.lmdb", "--charts", str(tmp_path / name)]) == 1
+    assert f"{tmp_path / name}: is a file, or lies in one" in capsys.readouterr().err
+    assert not asked
+
+
+def test_a_stored_study_is_not_measured(
+    asked: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    stored = tmp_path / "study.json"
+    assert main(["bench", str(stored)]) == 1
+    assert "study.json: there is no such file; expected what `lmdbloader bench --json FILE`" in capsys.readouterr().err
+    stored.write_text(json.dumps(make_study().as_json()))
+    assert main(["bench", str(stored), "--batch-sizes", "8", "--seconds", "2"]) == 2
+    assert "--batch-sizes, --seconds would measure anew" in capsys.readouterr().err
     assert not asked
 
 

@@ -23,6 +23,7 @@ from lmdbloader.errors import OptionError, WorkerError
 from lmdbloader.study import Study, isolated
 from lmdbloader.study.feeds import Feed, Material, Setting, open_feed
 from lmdbloader.study.files import extract_files, find_files
+from lmdbloader.study.gpu import why_unknown
 from lmdbloader.study.isolated import serve
 from lmdbloader.study.isolation import middle_turns, take_turns
 from lmdbloader.study.sweep import Plan, settings_of, sweep
@@ -409,3 +410,10 @@ def test_batches_that_memory_does_not_hold_are_left_out(pairs: Path, monkeypatch
 def test_an_empty_dataset_is_refused(pairs: Path) -> None:
     with pytest.raises(OptionError, match="has no samples"):
         lmdbloader.bench(lmdbloader.LMDBDataset(pairs).select([]))
+
+
+def test_why_a_gpu_was_not_watched_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmdbloader.study.gpu.find_spec", lambda name: None)
+    assert "install lmdbloader[gpu]" in why_unknown()
+    monkeypatch.setattr("lmdbloader.study.gpu.find_spec", lambda name: object())
+    assert why_unknown().startswith("nvidia-ml-py is installed, but NVML")

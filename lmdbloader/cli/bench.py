@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmdbloader.errors import FormatError
+from lmdbloader.errors import FormatError, OptionError
 
 if TYPE_CHECKING:
     from lmdbloader.study import Study
@@ -38,6 +39,11 @@ examples:
   lmdbloader bench study.json --report report.html
 """
 _SECTIONS = ("sweep", "threads", "oversubscription", "isolation")
+# Options that say what is measured, and what they are if they are not given.
+_MEASURING: dict[str, Any] = {
+    "baseline": None, "only": None, "batch_sizes": None, "crops": None, "model": "srcnn915", "seconds": 0.2,
+    "repeats": 3, "processes": None, "num_workers": None, "device": None,
+}  # fmt: skip
 _MODELS = ("srcnn915", "srcnn955", "residual", "none")
 
 
@@ -70,18 +76,22 @@ def add_parser(commands: Any) -> None:
         "--model",
         metavar="NAME",
         choices=_MODELS,
-        default="srcnn915",
+        default=_MEASURING["model"],
         help="network to train: %(choices)s, which only loads (default: %(default)s)",
     )
     parser.add_argument(
         "--seconds",
         metavar="S",
         type=float,
-        default=0.2,
+        default=_MEASURING["seconds"],
         help="length of a turn of one setting (default: %(default)s)",
     )
     parser.add_argument(
-        "--repeats", metavar="N", type=int, default=3, help="turns of each setting (default: %(default)s)"
+        "--repeats",
+        metavar="N",
+        type=int,
+        default=_MEASURING["repeats"],
+        help="turns of each setting (default: %(default)s)",
     )
     parser.add_argument(
         "--processes",
@@ -110,8 +120,7 @@ def _crop(text: str) -> int | None:
 
 def _run(options: argparse.Namespace) -> int:
     _check_outputs(options)
-    stored = Path(options.dataset)
-    study = _stored(stored) if stored.suffix == ".json" and stored.is_file() else _measured(options)
+    study = _stored(options) if _is_stored(options.dataset) else _measured(options)
     text = json.dumps(study.as_json(), indent=1, allow_nan=False)
     if options.json not in (None, "-"):
         with open(options.json, "w", encoding="utf-8") as file:
@@ -132,17 +141,39 @@ def _run(options: argparse.Namespace) -> int:
 def _check_outputs(options: argparse.Namespace) -> None:
     """Say what cannot be written before minutes are spent on measuring."""
     if options.json not in (None, "-"):
+        is_new = not os.path.lexists(options.json)
         open(options.json, "a").close()  # what is there stays until there is more
+        if is_new:
+            os.unlink(options.json)
     if options.report is not None or options.charts is not None:
-        from lmdbloader.reporting import check_report_path
+        from lmdbloader.reporting import check_charts_folder, check_report_path
 
         if options.report is not None:
             check_report_path(Path(options.report))
+        if options.charts is not None:
+            check_charts_folder(Path(options.charts))
 
 
-def _stored(path: Path) -> Study:
+def _is_stored(name: str) -> bool:
+    """Return whether a file is named, not a dataset's folder."""
+    return name.endswith(".json") and not os.path.isdir(name)
+
+
+def _stored(options: argparse.Namespace) -> Study:
     from lmdbloader.study import Study
 
+    path = Path(options.dataset)
+    asked = [name for name, default in _MEASURING.items() if getattr(options, name) != default]
+    if asked:
+        given = ", ".join("--" + name.replace("_", "-") for name in asked)
+        raise OptionError(
+            f"{path}: is a file of figures, which is shown as it is; {given} would measure anew. Name the dataset's "
+            "folder for that."
+        )
+    if not path.exists():
+        raise FormatError(
+            f"{path}: there is no such file; expected what `lmdbloader bench --json FILE` wrote, or a dataset's folder"
+        )
     try:
         value = json.loads(path.read_bytes())
     except ValueError as error:

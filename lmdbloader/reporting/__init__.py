@@ -12,6 +12,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 from lmdbloader.reporting import charts
-from lmdbloader.reporting.page import check_report_path, render, write_charts, write_report
+from lmdbloader.reporting.page import check_charts_folder, check_report_path, render, write_charts, write_report
 
-__all__ = ["charts", "check_report_path", "render", "write_charts", "write_report"]
+__all__ = ["charts", "check_charts_folder", "check_report_path", "render", "write_charts", "write_report"]

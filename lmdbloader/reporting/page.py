@@ -99,6 +99,19 @@ def check_report_path(path: Path) -> None:
         raise DestinationError(f"{path}: the folder {path.absolute().parent} does not exist. Create it first.")
 
 
+def check_charts_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be, as `check_report_path` does; it is not made.
+
+    Raises:
+        DestinationError: It is a file, or lies in one, or nothing can be written there.
+    """
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise DestinationError(f"{folder}: is a file, or lies in one. Choose another folder for charts.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise DestinationError(f"{folder}: nothing may be written in {there}. Choose another folder for charts.")
+
+
 def write_charts(study: Study, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Write every chart of a study as PNG and as SVG, light, with its title; files that are there are replaced.
 

@@ -24,6 +24,7 @@ from lmdbloader.machine import describe, filesystem_of, residency
 from lmdbloader.study.choices import choose_batch_sizes, choose_crops, choose_dataset, has_images
 from lmdbloader.study.feeds import Material
 from lmdbloader.study.files import AUTO, extract_files, find_files
+from lmdbloader.study.gpu import why_unknown
 from lmdbloader.study.interruption import interruptible
 from lmdbloader.study.isolation import isolate
 from lmdbloader.study.results import BaselineFacts, DatasetFacts, FieldFacts, Settings, Study
@@ -254,7 +255,7 @@ def _note_what_lacks(
     if trainer is None:
         notes.append("No model was trained: " + ("it was not asked for." if images else "the dataset has no images."))
     elif device.type == "cuda" and not any(row.training is not None and row.training.gpu for row in rows):
-        notes.append("The GPU's use is not known: NVML needs nvidia-ml-py. Install lmdbloader[gpu].")
+        notes.append(f"The GPU's use is not known: {why_unknown()}.")
 
 
 def _command(

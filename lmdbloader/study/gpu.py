@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 import torch
 
@@ -27,3 +28,10 @@ def sampled(device: torch.device) -> Iterator[list[GpuUse]]:
     use = sampler.use
     if use is not None:
         found.append(GpuUse(use.utilization_percent, use.power_watts, use.memory_mib))
+
+
+def why_unknown() -> str:
+    """Return why nothing could be asked, as the end of a sentence."""
+    if find_spec("pynvml") is None:
+        return "NVML needs nvidia-ml-py; install lmdbloader[gpu]"
+    return "nvidia-ml-py is installed, but NVML, the driver's part, did not answer for this device"
