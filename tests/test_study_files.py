@@ -127,3 +127,40 @@ def test_a_window_that_does_not_suit_is_refused(tmp_path: Path, sizes: list[tupl
         names.append(str(tmp_path / f"{number}.png"))
     with pytest.raises(OptionError, match=f"a window of {crop} does not suit them"):
         ImageFiles([tuple(names)], crop=crop)[0]
+
+
+def test_files_get_the_channels_of_the_dataset(pairs: lmdbloader.LMDBDataset, tmp_path: Path) -> None:
+    save(tmp_path / "files" / "a.png", ramp(8, 8))
+    save(tmp_path / "files" / "b.png", ramp(8, 8)[:, :, 0])
+    files = find_files(tmp_path / "files", ["hr"])
+    lmdbloader.write([{"hr": ramp(8, 8)[:, :, 0]}], tmp_path / "grey")
+    for dataset, channels in (
+        (lmdbloader.LMDBDataset(pairs.path, fields=["hr"]), 3),
+        (lmdbloader.LMDBDataset(tmp_path / "grey"), 1),
+    ):
+        found = files.like(dataset).cropped(4, 2)
+        assert [found[i][0].shape for i in range(2)] == [(channels, 4, 4)] * 2
+
+
+def test_files_that_make_no_batch_are_named_before_anything_is_measured(
+    pairs: lmdbloader.LMDBDataset, tmp_path: Path
+) -> None:
+    save(tmp_path / "a.png", ramp(32, 32))
+    save(tmp_path / "b.png", ramp(32, 16))
+    files = find_files(tmp_path, ["hr"])
+    files.check([8, 16])
+    with pytest.raises(OptionError, match=r"b\.png: is 16 x 32 pixels, .*a\.png is 32 x 32; whole images"):
+        files.check([None])
+    lines: list[str] = []
+    with pytest.raises(OptionError, match=r"b\.png: a window of 24 does not suit .*16 x 32 pixels"):
+        lmdbloader.bench(
+            lmdbloader.LMDBDataset(pairs.path, fields=["hr"]),
+            baseline=tmp_path, batch_sizes=[2], crops=[24], progress=lines.append,
+        )  # fmt: skip
+    assert lines == ["baseline: looks at the files"]
+    (tmp_path / "c.png").write_bytes(b"no image")
+    with pytest.raises(OptionError, match=r"c\.png: Pillow cannot open it"):
+        find_files(tmp_path, ["hr"]).check([8])
+    Image.new("I;16", (32, 32)).save(tmp_path / "c.png")
+    with pytest.raises(OptionError, match=r"c\.png: has 16 bits for each value, others of the baseline have 8"):
+        find_files(tmp_path, ["hr"]).check([8])

@@ -99,6 +99,9 @@ def bench(
         stack.enter_context(interruptible())
         material, compared = _material(chosen, baseline, notes, stack, progress)
         windows = choose_crops(material.dataset, crops, notes)
+        if material.files is not None and baseline is not None and os.fspath(baseline) != AUTO:
+            progress("baseline: looks at the files")
+            material.files.check(windows)
         plan = Plan(
             material=material,
             batch_sizes=choose_batch_sizes(material.dataset, batch_sizes, windows, max(workers, cores), notes),
@@ -199,7 +202,7 @@ def _material(
         raise OptionError(f"baseline={os.fspath(baseline)!r}: {dataset.path} has no image field to compare")
     fields = list(dataset.fields)
     if os.fspath(baseline) != AUTO:
-        files = find_files(baseline, fields)
+        files = find_files(baseline, fields).like(dataset)
         if len(files.samples) != len(dataset):
             notes.append(
                 f"The baseline has {len(files.samples):,} samples, the dataset {len(dataset):,}: are they the same "

@@ -34,7 +34,12 @@ class ImageFiles(Dataset[Any]):
     """
 
     def __init__(
-        self, samples: Sequence[tuple[str, ...]], *, length: int | None = None, crop: int | None = None
+        self,
+        samples: Sequence[tuple[str, ...]],
+        *,
+        length: int | None = None,
+        crop: int | None = None,
+        channels: Sequence[int] | None = None,
     ) -> None:
         """Keep the names; nothing is read.
 
@@ -42,21 +47,64 @@ class ImageFiles(Dataset[Any]):
             samples: Paths of each sample's images.
             length: How many samples it says that it has; as many as there are by default.
             crop: Side of a random window in pixels of the largest image; None: the whole images.
+            channels: 1 or 3, of each of a sample's images, which are converted; None: as the files have them.
         """
-        self.samples, self._length, self._crop = samples, length or len(samples), crop
+        self.samples, self._length, self._crop, self._channels = samples, length or len(samples), crop, channels
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
-        images = [_read(path) for path in self.samples[index % len(self.samples)]]
+        paths = self.samples[index % len(self.samples)]
+        channels: Sequence[int | None] = self._channels or [None] * len(paths)
+        images = [_read(path, count) for path, count in zip(paths, channels, strict=True)]
         if self._crop is not None:
             images = _cut(images, self._crop)
         return tuple(torch.from_numpy(np.moveaxis(image, 2, 0).copy()) for image in images)
 
     def cropped(self, crop: int | None, length: int) -> ImageFiles:
         """Return the same files with another window and another number of samples."""
-        return ImageFiles(self.samples, length=length, crop=crop)
+        return ImageFiles(self.samples, length=length, crop=crop, channels=self._channels)
+
+    def like(self, dataset: LMDBDataset) -> ImageFiles:
+        """Return the same files with as many channels as a dataset's fields have, the most where that differs."""
+        rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
+        arrays = dataset.reader.index.arrays
+        channels = [int(arrays[f"{name}.channels"][rows].max()) for name in dataset.fields]
+        return ImageFiles(self.samples, length=self._length, crop=self._crop, channels=channels)
+
+    def check(self, crops: Sequence[int | None]) -> None:
+        """Refuse files that make no batch, by what their headers say.
+
+        Args:
+            crops: Windows that will be cut; None: whole images.
+
+        Raises:
+            OptionError: One is no image, has another size or depth than the others, or allows no such window.
+        """
+        first = [_header(path) for path in self.samples[0]]
+        for paths in self.samples:
+            found = [_header(path) for path in paths]
+            for path, (size, is_deep), (expected, deep) in zip(paths, found, first, strict=True):
+                if is_deep != deep:
+                    bits = (16, 8) if is_deep else (8, 16)
+                    raise OptionError(
+                        f"{path}: has {bits[0]} bits for each value, others of the baseline have {bits[1]}; they make "
+                        "no batch. Convert it."
+                    )
+                if None in crops and size != expected:
+                    other = self.samples[0][paths.index(path)]
+                    raise OptionError(
+                        f"{path}: is {_by(size)} pixels, {other} is {_by(expected)}; whole images that "
+                        "differ in size make no batch. Give a crop that fits all (--crops)."
+                    )
+            for crop in crops:
+                if crop is not None and not _suits([(height, width) for (width, height), _ in found], crop):
+                    sizes = ", ".join(_by(size) for size, _ in found)
+                    raise OptionError(
+                        f"{paths[-1]}: a window of {crop} does not suit the baseline's images ({sizes} pixels). Give a "
+                        "smaller one, a multiple of their scale (--crops), or leave such files out."
+                    )
 
     def facts(self, path: str) -> BaselineFacts:
         """Return what there is, called by the path that was given."""
@@ -148,20 +196,44 @@ def _images_below(folder: Path) -> list[str]:
     return sorted(path for path in paths if os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES)
 
 
-def _read(path: str) -> npt.NDArray[Any]:
+def _header(path: str) -> tuple[tuple[int, int], bool]:
+    """Return the width and height of a file's image, and whether it has 16 bits."""
+    try:
+        with Image.open(path) as image:
+            return image.size, image.mode.startswith("I")
+    except (OSError, Image.DecompressionBombError) as error:
+        raise OptionError(f"{path}: Pillow cannot open it ({error}); leave it out of the baseline") from error
+
+
+def _by(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"
+
+
+def _read(path: str, channels: int | None = None) -> npt.NDArray[Any]:
     """Return the pixels of a file, (H, W, 1 or 3) uint8 or uint16."""
     with Image.open(path) as image:
         if image.mode.startswith("I"):
-            return np.asarray(image).astype(np.uint16)[:, :, None]
-        pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+            return np.repeat(np.asarray(image).astype(np.uint16)[:, :, None], channels or 1, axis=2)
+        mode = {1: "L", 3: "RGB", None: image.mode if image.mode == "L" else "RGB"}[channels]
+        pixels = np.asarray(image if image.mode == mode else image.convert(mode))
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+
+def _suits(sizes: Sequence[tuple[int, ...]], crop: int) -> bool:
+    """Return whether a window can be cut out of images of these heights and widths, the same out of all."""
+    largest = max(sizes)
+    scales = [largest[0] // size[0] for size in sizes]
+    return crop <= min(largest) and all(
+        crop % scale == 0 and tuple(side * scale for side in size) == tuple(largest)
+        for scale, size in zip(scales, sizes, strict=True)
+    )
 
 
 def _cut(images: list[npt.NDArray[Any]], crop: int) -> list[npt.NDArray[Any]]:
     """Return the same random window of images whose sizes are in a whole ratio."""
     height, width = max(image.shape[:2] for image in images)
     scales = [height // image.shape[0] for image in images]
-    if crop > min(height, width) or any(crop % scale for scale in scales):
+    if not _suits([image.shape[:2] for image in images], crop):
         raise OptionError(f"the baseline's images are {width} x {height} pixels; a window of {crop} does not suit them")
     # A place that is whole in the smallest image is whole in all.
     step = max(scales)
