@@ -319,6 +319,30 @@ def test_the_head_says_what_matters(study: Study, report: Path) -> None:
     assert f"{ours.samples_per_s:,.0f} samples a second" in head
     assert f"{ratio:.0f} times as many as torch's DataLoader from image files" in head
     assert "The model is fed" in head
+    waits = [row.training.stall for row in study.sweep if row.source == "lmdbloader" and row.training]
+    assert f"at most {100 * max(waits):.0f} % of the time" in head
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_one_setting_in_which_the_model_waits_is_found(place: int) -> None:
+    study = make_study()
+    ours = [row for row in study.sweep if row.source == "lmdbloader"]
+    assert len({row.crop for row in ours}) > 1
+    slow = ours[place * (len(ours) - 1) // 3]
+    assert slow.training is not None
+    phases = dataclasses.replace(slow.training.phases, data=slow.training.phases.total)
+    starved = dataclasses.replace(slow, training=dataclasses.replace(slow.training, phases=phases))
+    rows = tuple(starved if row is slow else row for row in study.sweep)
+    stall = 100 * phases.data / phases.total
+    assert sentences.verdict(dataclasses.replace(study, sweep=rows)).endswith(
+        f"waits for data up to {stall:.0f} % of the time"
+    )
+
+
+def test_the_title_asks_of_a_gpu_only_where_there_was_one() -> None:
+    questions = [sentences.question(s) for s in (make_study(gpu=True), make_study(), make_study(model=None))]
+    assert questions == ["is the GPU fed?", "is the model fed?", "how fast are batches loaded?"]
+    assert "<title>div2k_x2.lmdb: how fast are batches loaded?</title>" in reporting.render(make_study(model=None))
 
 
 def test_a_model_that_waits_is_not_called_fed() -> None:

@@ -51,7 +51,7 @@ def render(study: Study) -> str:
     environment.filters["prose"] = _prose
     name = PurePath(study.dataset.path).name or study.dataset.path
     return environment.get_template(_TEMPLATE).render(
-        title=f"{name}: is the GPU fed?",
+        title=f"{name}: {sentences.question(study)}",
         dataset=name,
         verdict=sentences.verdict(study),
         findings=sentences.findings(study),

@@ -16,7 +16,7 @@ _OURS: Source = "lmdbloader"
 def verdict(study: Study) -> str:
     """Return the one thing that a study says, as a headline."""
     sweep, trained = selection.loading(study), selection.training(study)
-    stalls = [row.training.stall for row in trained.curve(_OURS, _crop(trained)) if row.training]
+    stalls = [row.training.stall for row in trained.rows if row.source == _OURS and row.training]
     if stalls and max(stalls) <= _FED:
         return f"The model is fed: it waits for data at most {percent(max(stalls))} of the time"
     if stalls:
@@ -27,6 +27,14 @@ def verdict(study: Study) -> str:
         if curve
         else "A study"
     )
+
+
+def question(study: Study) -> str:
+    """Return what a study asks: of a GPU only where one was trained on."""
+    trained = selection.training(study).rows
+    if not trained:
+        return "how fast are batches loaded?"
+    return "is the model fed?" if study.settings.device.startswith("cpu") else "is the GPU fed?"
 
 
 def findings(study: Study) -> tuple[str, ...]:
@@ -190,7 +198,7 @@ def stages(study: Study) -> str:
     told = rows[-1].stages or {}
     most = max(told, key=lambda name: told[name])
     total = sum(told.values()) or 1.0
-    return f"Most of a thread's time, {percent(told[most] / total)}, goes to {_STAGES.get(most, most)}."
+    return f"The largest part of a thread's time, {percent(told[most] / total)}, goes to {_STAGES.get(most, most)}."
 
 
 _STAGES = {
