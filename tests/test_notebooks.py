@@ -25,7 +25,7 @@ Notebook = nbformat.NotebookNode
 SHORTER = {
     "1_convert_and_look": (),
     "2_from_8_to_128": (
-        ("SECONDS = 0.3", "SECONDS = 0.05"),
+        ("SECONDS = 1.0", "SECONDS = 0.05"),
         ("(8, 16, 32, 64, 128)", "(8, 128)"),
         ("stride=24", "stride=48"),
     ),
@@ -41,6 +41,8 @@ VARYING = (
 )  # fmt: skip
 # A line of the study's table: who loads, and samples a second for each batch size.
 TABLE = r"^((?:Data)?Loader(?: \(\w+\))?) +((?:[\d,]+ +){2,})"
+# Who loads, and how busy that leaves the GPU.
+BUSY = r"^((?:Data)?Loader(?: \(\w+\))?) +((?:\d+% *){2,})$"
 OF_A_MACHINE = re.compile(r"(?<![\w.<])/(tmp|home|root|usr|var|work|Users|private)\b")
 
 
@@ -94,6 +96,13 @@ def whole_text(notebook: Notebook) -> str:
     return "\n".join(text_of(cell) for cell in code_cells(notebook))
 
 
+def table_of(notebook: Notebook) -> dict[str, list[float]]:
+    return {
+        name: [float(number.replace(",", "")) for number in numbers.split()]
+        for name, numbers in re.findall(TABLE, whole_text(notebook), re.MULTILINE)
+    }
+
+
 def pairs_stay_pairs(notebook: Notebook) -> None:
     text = whole_text(notebook)
     assert "photographs on both sides: none" in text and "= True" in text
@@ -102,19 +111,48 @@ def pairs_stay_pairs(notebook: Notebook) -> None:
     assert "its checksum does not match" in text
 
 
+def a_loader_is_faster_in_small_batches(notebook: Notebook) -> None:
+    speeds = table_of(notebook)  # by a factor of ten and more, which is out of reach of noise
+    assert speeds["Loader"][0] > max(speeds["DataLoader (LMDB)"][0], speeds["DataLoader (files)"][0])
+
+
 def small_batches_cost_a_dataloader_and_not_a_loader(notebook: Notebook) -> None:
-    speeds = {
-        name: [float(number.replace(",", "")) for number in numbers.split()]
-        for name, numbers in re.findall(TABLE, whole_text(notebook), re.MULTILINE)
+    text, speeds = whole_text(notebook), table_of(notebook)
+    files, lmdb, ours = (speeds[name] for name in ("DataLoader (files)", "DataLoader (LMDB)", "Loader"))
+    # "The effect does not show over files; over the LMDB file, several times as many"
+    assert files[-1] < 2 * files[0] and lmdb[-1] > 3 * lmdb[0]
+    # "One file helps in batches of every size, least in the smallest"
+    gains = [b / a for a, b in zip(files, lmdb, strict=True)]
+    assert 1 < gains[0] == min(gains)
+    assert ours[0] > max(files + lmdb)
+    told = re.search(r"Loader in batches of 8: ([\d.]+) times what a DataLoader gives at best", text)
+    assert told and float(told[1]) == pytest.approx(ours[0] / max(files + lmdb), abs=0.06)
+    # "For DataLoader (LMDB) most of a batch of 8 is the price of the batch"
+    shares = {
+        name: int(share) for name, share in re.findall(r"^(.*?) +[\d,]+ us a batch .* is (\d+)% of a", text, re.M)
     }
-    assert speeds["DataLoader (LMDB)"][-1] > 2 * speeds["DataLoader (LMDB)"][0]
-    assert speeds["Loader"][0] > 3 * max(speeds["DataLoader (LMDB)"][0], *speeds["DataLoader (files)"])
+    assert shares["DataLoader (LMDB)"] > 50
+    # "The effect grows with the cores", and what was measured is beside what the arithmetic says.
+    grows = [float(number) for number in re.findall(r"([\d.]+) x on \d+ cores", text)]
+    assert len(grows) == 6 and grows[:5] == sorted(grows[:5])
+    assert grows[5] == pytest.approx(files[-1] / files[0], abs=0.06)
+    assert grows[5] < grows[0], "the two differ"
+    # "Over PNG files the GPU waits for most of the time, a larger batch leaves it idler; with Loader it hardly waits"
+    busy = {n: [int(s) for s in re.findall(r"(\d+)%", row)] for n, row in re.findall(BUSY, text, re.M)}
+    assert busy["DataLoader (files)"] == sorted(busy["DataLoader (files)"], reverse=True)
+    assert max(busy["DataLoader (files)"]) < 50 and min(busy["Loader"]) > 90
 
 
 def srcnn_is_better_than_bicubic(notebook: Notebook) -> None:
     gains = [float(gain) for gain in re.findall(r"([+-]\d+\.\d+) dB$", whole_text(notebook), re.MULTILINE)]
     assert len(gains) == 3
     assert sum(gains) > 0
+
+
+def both_patients_get_a_diagnosis_and_a_second_look(notebook: Notebook) -> None:
+    text = whole_text(notebook)
+    assert len(re.findall(r"The loop waits for data \d+%|Loading keeps up", text)) == 3
+    assert len(re.findall(r"The prediction (?:held|did not hold): [\d.]+ ms a step", text)) == 2
 
 
 def both_patients_are_diagnosed_and_cured(notebook: Notebook) -> None:
@@ -130,7 +168,16 @@ def it_learns_and_is_faster_than_files(notebook: Notebook) -> None:
     assert re.search(r"files [\d,]+ images/s, lmdbloader [\d,]+ images/s", text)
 
 
-CLAIMS: dict[str, Callable[[Notebook], None]] = {
+# What is stored bears out what its prose says. A run here and now shares the machine with other tests: of that only is
+# asked what no noise can break.
+ALWAYS: dict[str, Callable[[Notebook], None]] = {
+    "1_convert_and_look": pairs_stay_pairs,
+    "2_from_8_to_128": a_loader_is_faster_in_small_batches,
+    "3_super_resolution": srcnn_is_better_than_bicubic,
+    "4_doctor": both_patients_get_a_diagnosis_and_a_second_look,
+    "5_classifier": it_learns_and_is_faster_than_files,
+}
+STORED: dict[str, Callable[[Notebook], None]] = {
     "1_convert_and_look": pairs_stay_pairs,
     "2_from_8_to_128": small_batches_cost_a_dataloader_and_not_a_loader,
     "3_super_resolution": srcnn_is_better_than_bicubic,
@@ -141,15 +188,20 @@ CLAIMS: dict[str, Callable[[Notebook], None]] = {
 
 def test_every_notebook_is_known_to_the_script_and_tested() -> None:
     stored = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
-    assert stored == sorted(path.stem for path in make_notebook.NOTEBOOKS) == sorted(SHORTER) == sorted(CLAIMS)
+    assert (
+        stored
+        == sorted(path.stem for path in make_notebook.NOTEBOOKS)
+        == sorted(SHORTER)
+        == sorted(ALWAYS)
+        == sorted(STORED)
+    )
 
 
 @pytest.mark.parametrize("path", make_notebook.NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_what_is_stored_is_what_a_run_gives(own_cache: Path, path: Path, tmp_path: Path) -> None:
     stored = nbformat.read(path, as_version=4)
     fresh = run_again(path, tmp_path)
-    CLAIMS[path.stem](fresh)
-    CLAIMS[path.stem](stored)
+    ALWAYS[path.stem](fresh)
     for new, old in zip(code_cells(fresh), code_cells(stored), strict=True):
         kinds = [[(o.output_type, o.get("name"), sorted(o.get("data", {}))) for o in c.outputs] for c in (new, old)]
         assert kinds[0] == kinds[1], f"{new.source}\n{text_of(new)}"
@@ -169,6 +221,7 @@ def test_a_notebook_runs_and_what_is_stored_is_what_a_run_gives(own_cache: Path,
 def test_a_stored_notebook_has_its_pictures_and_nothing_of_the_machine_it_ran_on(path: Path) -> None:
     stored = nbformat.read(path, as_version=4)
     nbformat.validate(stored)
+    STORED[path.stem](stored)
     code = code_cells(stored)
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     assert pictures_of(stored)
