@@ -8,7 +8,8 @@ try:
     import matplotlib  # noqa: F401
 except ModuleNotFoundError as error:
     raise OptionError(
-        'a report\'s charts are drawn with matplotlib, which is not installed. Do: pip install "lmdbloader[report]"'
+        "a report's charts are drawn with matplotlib, which is not installed. Install the extra: "
+        'pip install "lmdbloader[report]", in a clone pip install ".[report]"'
     ) from error
 
 from lmdbloader.reporting import charts

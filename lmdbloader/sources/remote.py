@@ -62,8 +62,9 @@ def open_place(url: str) -> tuple[Any, str]:
         filesystem, path = url_to_fs(url)
     except ImportError as error:
         raise OptionError(
-            f"{url}: needs a package that is not installed ({error}). pip install 'lmdbloader[remote]' brings fsspec "
-            "and what S3 takes; other services have packages of their own."
+            f"{url}: needs a package that is not installed ({error}). Install the extra: pip install "
+            "'lmdbloader[remote]', in a clone pip install '.[remote]'. It brings fsspec and what S3 takes; other "
+            "services have packages of their own."
         ) from error
     except ValueError as error:
         raise OptionError(f"{url}: {error}") from error
