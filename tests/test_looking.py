@@ -12,7 +12,7 @@ from PIL import Image
 
 import lmdbloader
 from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.looking import contact_sheet, save_sheet, spread, summarize
+from lmdbloader.looking import FieldSummary, contact_sheet, save_sheet, spread, summarize
 from lmdbloader.store import Reader
 
 
@@ -53,6 +53,13 @@ def test_a_summary_states_every_kind_of_field_as_it_is_stored(mixed: Path) -> No
     assert fields["array"].types == {f"float32[{i},2]": 1 for i in range(4)}
     assert fields["blob"].length == (0, 3)
     assert (summary.num_samples, summary.num_sources, summary.samples_per_source) == (4, None, None)
+
+
+def test_one_of_a_thing_is_told_in_the_singular() -> None:
+    def told(kind: str, *length: int) -> str:
+        return FieldSummary("a", kind, length=(length[0], length[-1])).describe()
+
+    assert [told("text", 1), told("text", 0, 1), told("bytes", 1)] == ["1 character", "0 to 1 characters", "1 byte"]
 
 
 def test_the_sizes_of_a_summary_are_those_of_the_files(mixed: Path) -> None:

@@ -53,7 +53,8 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command."""
     parser = argparse.ArgumentParser(
         prog="lmdbloader",
-        description="Turn a folder of images into one memory-mapped LMDB dataset, look at it, and check it.",
+        description="Turn a folder of images into one memory-mapped LMDB dataset, look at it and check it; plan what a "
+        "training run needs, tune how batches are loaded, examine what slows them down (doctor), and measure (bench).",
         epilog="lmdbloader COMMAND --help tells what a command does. Start with: lmdbloader convert PHOTOS train.lmdb",
     )
     parser.add_argument("--version", action="version", version=f"lmdbloader {__version__}")

@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
-    parser.add_argument("--quiet", action="store_true", help="print nothing where all is well")
+    parser.add_argument("--quiet", action="store_true", help="print nothing where all is well; damage is still printed")
     parser.set_defaults(run=_run)
 
 

@@ -73,7 +73,8 @@ class FieldSummary:
             shown = ", ".join(map(plain, list(self.types)[:_TYPES_SHOWN]))
             return shown + (f" and {len(self.types) - _TYPES_SHOWN:,} more" if len(self.types) > _TYPES_SHOWN else "")
         if self.length:
-            return f"{extent(self.length)} {'characters' if self.kind == 'text' else 'bytes'}"
+            unit = "character" if self.kind == "text" else "byte"
+            return f"{extent(self.length)} {unit}{'' if self.length == (1, 1) else 's'}"
         if self.kind in ("int", "float"):
             text = f"{self.values[0]:,.6g} to {self.values[1]:,.6g}" if self.values else ""
             return f"{text}, {self.num_not_finite:,} not finite".removeprefix(", ") if self.num_not_finite else text
