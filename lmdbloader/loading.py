@@ -124,7 +124,7 @@ def tuned_workers(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any
 
     Measuring takes about a second for every number tried; 0 is kept unless processes bring 10 %.
     """
-    case = case_of(dataset, batch_size)
+    case = case_of(dataset, batch_size, (), () if collate_fn in (collate, None) else (collate_fn,))
     remembered = recall_workers(case)
     if remembered is not None:
         return remembered

@@ -85,7 +85,7 @@ def case_of(
         dataset: An LMDBDataset, a view of one, or a dataset over them.
         batch_size: None for samples one by one.
         transforms: Of a Loader, beside the dataset's own.
-        functions: Of a Loader, called with whole batches.
+        functions: Called with whole batches: a Loader's, or a collate function of one's own.
     """
     length = len(dataset)  # type: ignore[arg-type]
     batches = min(-(-length // (batch_size or 1)), _MANY_BATCHES)
@@ -111,6 +111,14 @@ def _describe(dataset: Any, transforms: Sequence[Transform]) -> Iterator[tuple[b
         yield from _describe(dataset.dataset, transforms)
     else:
         yield False, f"{len(dataset)} samples"
+        # Folders of one length are not one dataset, and a transform may be most of the work.
+        for name in ("root", "transform", "target_transform", "transforms"):
+            value = getattr(dataset, name, None)
+            if value is not None:
+                yield (
+                    False,
+                    f"{name} {os.path.abspath(value) if isinstance(value, str | os.PathLike) else _name(value)}",
+                )
 
 
 def _name(function: Any) -> str:

@@ -233,6 +233,13 @@ def test_the_number_of_workers_is_measured_once(ds: LMDBDataset, path: Path, cac
     assert [entry["num_workers"] for entry in json.loads(cache.read_text())["entries"].values()] == [1]
 
 
+def test_another_collate_function_is_measured_anew(ds: LMDBDataset, cache: Path, speeds: Speeds) -> None:
+    lmdbloader.dataloader(ds, 4)
+    for times in (6, 6):
+        lmdbloader.dataloader(ds, 4, collate_fn=list)
+        assert len(speeds.measured) == times
+
+
 def test_what_tune_found_is_taken(
     ds: LMDBDataset, cache: Path, speeds: Speeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,14 @@ def test_a_case_is_the_size_of_images_not_how_they_come_to_it(path: Path) -> Non
     assert case_of(LMDBDataset(path, io="pread"), 4, [RandomCrop(4)]) == same
 
 
+class Folder(TensorDataset):
+    """What torchvision's folders of images have."""
+
+    def __init__(self, root: str, transform: Any, target_transform: Any = None) -> None:
+        super().__init__(torch.zeros(500))
+        self.root, self.transform, self.target_transform = root, transform, target_transform
+
+
 def test_a_case_is_of_a_dataset_and_what_is_read_of_it(path: Path, tmp_path: Path) -> None:
     ds = LMDBDataset(path)
     shades = np.zeros((8, 8, 3), np.uint8)
@@ -102,6 +110,10 @@ def test_a_case_is_of_a_dataset_and_what_is_read_of_it(path: Path, tmp_path: Pat
         case_of(ConcatDataset([ds, ds]), 4),
         case_of(TensorDataset(torch.zeros(500)), 4),
         case_of(TensorDataset(torch.zeros(501)), 4),
+        *[
+            case_of(Folder(*own), 4)
+            for own in [("/a", None), ("/b", None), ("/a", str), ("/a", tuple), ("/a", None, str)]
+        ],
     ]
     assert len({case.key("threads") for case in cases} | {case.key("workers") for case in cases}) == 2 * len(cases)
     assert case_of(Subset(ds, range(20)), 4).datasets == (ds.reader.manifest.content_digest,)
