@@ -269,3 +269,17 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -
 
 def test_it_is_reached_from_the_root() -> None:
     assert lmdbloader.plan is plan and lmdbloader.Plan is Plan
+
+
+@pytest.mark.parametrize(
+    ("experiments", "expected"),
+    [
+        ((5, 10), "0.64 GB/s to 1.28 GB/s (0.6 GiB/s to 1.19 GiB/s)"),
+        ((1, 2), "128 MB/s to 256 MB/s (122 MiB/s to 244 MiB/s)"),
+        ((1, 5000), "0.13 GB/s to 640 GB/s (0.12 GiB/s to 596 GiB/s)"),
+        ((1, 50_000), "128 MB/s to 6.4 TB/s (122 MiB/s to 5.82 TiB/s)"),
+    ],
+)
+def test_both_ends_of_a_bandwidth_have_one_unit(experiments: tuple[int, int], expected: str) -> None:
+    found = str(plan(batch_size=64, step_seconds=0.25, example_size="500K", experiments=experiments))
+    assert expected in found

@@ -200,10 +200,16 @@ def _caching(found: Plan) -> Iterator[str]:
 
 
 def _rate(low: Demand, high: Demand, *, decimal: bool) -> str:
-    # One unit for both ends.
-    show = show_decimal_nbytes if decimal else show_nbytes
-    first, second = f"{show(low.nbytes_per_s)}/s", f"{show(high.nbytes_per_s)}/s"
-    return first if low is high or first == second else f"{first} to {second}"
+    show, step = (show_decimal_nbytes, 1000) if decimal else (show_nbytes, 1024)
+    first, second = show(low.nbytes_per_s), show(high.nbytes_per_s)
+    if low is high or first == second:
+        return f"{first}/s"
+    unit = second.partition(" ")[2]
+    part = low.nbytes_per_s / step ** ("KMGTPE".find(unit[0]) + 1)
+    # One unit for both ends, unless nothing would be left of the first.
+    if first.partition(" ")[2] != unit and part >= 0.01:
+        first = f"{part:.2g} {unit}"
+    return f"{first}/s to {second}/s"
 
 
 def _span(low: float, high: float) -> str:
