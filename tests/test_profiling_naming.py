@@ -159,6 +159,7 @@ def advice_of(facts: LoaderFacts = FACTS, *, side: int | None = 96, **stages: fl
         (replace(FACTS, has_own_transform=True), {"function": 100}, "dataset's own transform", 10),
         # 3 MB a step take 3 ms from a fast disk, of 200.
         (FACTS, {"read": 180, "transform": 20}, "lmdbloader stage /data/train.lmdb", 11.5),
+        (replace(FACTS, path="/my data/a.lmdb"), {"read": 180, "transform": 20}, "stage '/my data/a.lmdb' DIR", 11.5),
         (FACTS, {"read": 180, "transform": 20}, "order='quasi_random'", 11.5),
         (replace(FACTS, images=None), {"decode": 200}, "codec='raw'", 10),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from lmdbloader.checkup.facts import DatasetFacts
@@ -89,7 +90,7 @@ def _cache(dataset: DatasetFacts, machine: Machine, fits: bool) -> Iterator[Find
         value = f"{size}, fits in {room} of free memory; {inside}"
         slow = dataset.filesystem.kind == "network" or dataset.filesystem.device == "spinning disk"
         if slow and share is not None and share < _MOSTLY:
-            remedy = f"Read it once before training: cat {dataset.path}/data.mdb > /dev/null"
+            remedy = f"Read it once before training: cat {shlex.quote(f'{dataset.path}/data.mdb')} > /dev/null"
             yield Finding("page cache", "note", value, remedy)
         else:
             yield Finding("page cache", "good", value)

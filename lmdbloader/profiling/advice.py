@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -126,7 +127,8 @@ def _storage(figures: Typical, feed: Feed, facts: LoaderFacts) -> Iterator[Chang
     seconds = min(feed.parts["storage"], nbytes / _LOCAL_NBYTES_PER_S)
     found = filesystem_of(facts.path)
     where = f", which lies on {found}" if found.type else ""
-    text = f"Bring the dataset{where}, nearer: `lmdbloader stage {facts.path} DIR` onto a fast disk of this machine"
+    command = f"lmdbloader stage {shlex.quote(str(facts.path))} DIR"
+    text = f"Bring the dataset{where}, nearer: `{command}` onto a fast disk of this machine"
     if facts.order == "random":
         text += ", or let the disk read long stretches with Loader(..., order='quasi_random')"
     if facts.images is not None and facts.images.codecs.get("raw", 0.0) > 0.5:
