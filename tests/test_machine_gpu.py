@@ -51,11 +51,13 @@ class Nvml(types.ModuleType):
     def nvmlDeviceGetUtilizationRates(self, handle: str) -> types.SimpleNamespace:
         assert self.is_up
         self.looks += 1
+        self.fail_if_missing("utilisation")
         if self.looks > 3:
             self.fail_if_missing("later")
         return types.SimpleNamespace(gpu=0 if self.looks == 1 else 50)
 
     def nvmlDeviceGetMemoryInfo(self, handle: str) -> types.SimpleNamespace:
+        self.fail_if_missing("memory")
         return types.SimpleNamespace(used=min(self.looks, 3) * 2**20)
 
     def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
@@ -85,10 +87,13 @@ def test_utilisation_power_and_memory_are_seen(gpu: int | str, monkeypatch: pyte
     assert use.as_json()["power_watts"] == 70
 
 
-def test_a_model_that_does_not_tell_its_power_tells_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    use = use_of(Nvml("power"), monkeypatch)
+@pytest.mark.parametrize("missing", ["utilisation", "power", "memory"])
+def test_a_model_that_does_not_tell_one_figure_tells_the_rest(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use = use_of(Nvml(missing), monkeypatch)
     assert use is not None
-    assert (use.power_watts, use.utilization_percent) == (None, 50)
+    told = {"utilisation": use.utilization_percent, "power": use.power_watts, "memory": use.memory_mib}
+    assert told == {"utilisation": 50, "power": 70, "memory": 3} | {missing: None}
+    assert use.num_samples >= 5
 
 
 def test_of_a_gpu_that_is_lost_what_was_seen_stands(monkeypatch: pytest.MonkeyPatch) -> None:

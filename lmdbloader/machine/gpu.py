@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
@@ -18,16 +19,17 @@ class GpuUse:
 
     Attributes:
         name: Of the model.
-        utilization_percent: Share of the time in which it worked at anything, mean.
+        utilization_percent: Share of the time in which it worked at anything, mean; None where it does not tell, as
+            parts of a GPU (MIG) do not.
         power_watts: Mean; None where it does not tell.
-        memory_mib: The most that was in use, by all programs on it.
+        memory_mib: The most that was in use, by all programs on it; None where it does not tell.
         num_samples: How often it was looked at.
     """
 
     name: str
-    utilization_percent: float
+    utilization_percent: float | None
     power_watts: float | None
-    memory_mib: float
+    memory_mib: float | None
     num_samples: int
 
     def as_json(self) -> dict[str, Any]:
@@ -42,7 +44,7 @@ class GpuSampler:
 
     >>> with GpuSampler() as sampler:
     ...     pass  # train
-    >>> sampler.use is None or sampler.use.utilization_percent >= 0
+    >>> sampler.use is None or sampler.use.num_samples > 0
     True
 
     Attributes:
@@ -59,7 +61,7 @@ class GpuSampler:
         self.use: GpuUse | None = None
         self._gpu, self._seconds = gpu, seconds
         self._done = threading.Event()
-        self._seen: list[tuple[float, float | None, float]] = []
+        self._seen: list[tuple[float | None, float | None, float | None]] = []
         self._name = ""
         self._nvml: Any = None
         self._thread: threading.Thread | None = None
@@ -101,12 +103,14 @@ class GpuSampler:
         # The first look is from before anything was done.
         seen = self._seen[1:] or self._seen
         if seen:
-            powers = [power for _, power, _ in seen if power is not None]
+            shares, powers, memories = (
+                [value for value in column if value is not None] for column in zip(*seen, strict=True)
+            )
             self.use = GpuUse(
                 self._name,
-                sum(share for share, _, _ in seen) / len(seen),
+                sum(shares) / len(shares) if shares else None,
                 sum(powers) / len(powers) if powers else None,
-                max(memory for _, _, memory in seen),
+                max(memories, default=None),
                 len(seen),
             )
 
@@ -119,13 +123,20 @@ class GpuSampler:
 
     def _look(self, handle: Any) -> None:
         nvml = self._nvml
-        share = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle).used / _MIB
-        try:
-            power = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-        except nvml.NVMLError:  # not every model tells
-            power = None
-        self._seen.append((share, power, memory))
+        looks: tuple[Callable[[], float], ...] = (
+            lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+            lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+            lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used / _MIB,
+        )
+        seen: list[float | None] = []
+        for number, look in enumerate(looks):
+            try:
+                seen.append(look())
+            except nvml.NVMLError:
+                if self._seen and self._seen[0][number] is not None:  # it did tell: the GPU is lost
+                    raise
+                seen.append(None)  # not every model tells everything
+        self._seen.append((seen[0], seen[1], seen[2]))
 
 
 def text_of(name: Any) -> str:

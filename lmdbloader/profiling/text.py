@@ -75,11 +75,10 @@ def _notes(profile: Profile) -> list[str]:
             waits += f", and {1000 * profile.disk_wait / profile.num_steps:.2f} ms for storage"
         notes.append(waits)
     if profile.gpu is not None:
-        power = "" if profile.gpu.power_watts is None else f", {profile.gpu.power_watts:.0f} W"
-        notes.append(
-            f"{profile.gpu.name}: {profile.gpu.utilization_percent:.0f} % busy{power}, "
-            f"{profile.gpu.memory_mib:,.0f} MiB in use"
-        )
+        use = profile.gpu
+        figures = ((use.utilization_percent, "% busy"), (use.power_watts, "W"), (use.memory_mib, "MiB in use"))
+        told = [f"{value:,.0f} {what}" for value, what in figures if value is not None]
+        notes.append(f"{use.name}: {', '.join(told)}")
     return notes
 
 

@@ -26,7 +26,8 @@ def sampled(device: torch.device) -> Iterator[list[GpuUse]]:
     with GpuSampler(device.index or 0 if uuid is None else f"GPU-{uuid}", seconds=_LOOK_SECONDS) as sampler:
         yield found
     use = sampler.use
-    if use is not None:
+    # A part of a GPU (MIG) does not tell how busy it is.
+    if use is not None and use.utilization_percent is not None and use.memory_mib is not None:
         found.append(GpuUse(use.utilization_percent, use.power_watts, use.memory_mib))
 
 
