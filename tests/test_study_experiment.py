@@ -125,6 +125,12 @@ def test_images_with_odd_sides_train(tmp_path: Path) -> None:
     assert all(row.training is not None and row.training.num_steps >= 2 for row in study.sweep)
 
 
+def test_images_of_one_pixel_do_not(tmp_path: Path) -> None:
+    lmdbloader.write(({"image": np.full((33, 47, 3), i, np.uint8)} for i in range(4)), tmp_path / "d")
+    with pytest.raises(OptionError, match=r"1 pixel have no half .*--model none"):
+        lmdbloader.bench(tmp_path / "d", batch_sizes=[2], crops=[1], only=["sweep"], **QUICK)
+
+
 def test_small_images_are_read_whole(tmp_path: Path) -> None:
     lmdbloader.write(({"image": np.full((10, 12, 3), i, np.uint8)} for i in range(4)), tmp_path / "small")
     study = lmdbloader.bench(tmp_path / "small", batch_sizes=[2], only=["sweep"], model=None, **QUICK)

@@ -83,6 +83,10 @@ class Trainer:
             return
         # An odd row or column has no partner to be halved with.
         height, width = (side // 2 * 2 for side in large.shape[-2:])
+        if not height or not width:
+            raise OptionError(
+                "images of 1 pixel have no half to be restored from. Take larger crops, or model=None (--model none)."
+            )
         large = unit_floats(large.to(self.device, non_blocking=True))[..., :height, :width]
         train_step(self.model, self._optimizer, functional.avg_pool2d(large, 2), large, timer=timer)
 
