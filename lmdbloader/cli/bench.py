@@ -29,7 +29,8 @@ DataLoader over the same images as files. The sections:
 
 All settings take turns and medians are shown, because other programs disturb.
 The tables end in sentences that say what was found, and what was left out and
-why. Progress goes to stderr. By default it takes about two minutes on 2 cores.
+why. Progress goes to stderr. By default it takes two to three minutes on 2
+cores.
 """
 _EXAMPLES = """\
 examples:
