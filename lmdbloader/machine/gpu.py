@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["GpuSampler", "GpuUse"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["GpuSampler", "GpuUse", "nvml_name"]
 
 _MIB = 2**20
 
@@ -137,6 +141,18 @@ class GpuSampler:
                     raise
                 seen.append(None)  # not every model tells everything
         self._seen.append((seen[0], seen[1], seen[2]))
+
+
+def nvml_name(device: torch.device) -> int | str | None:
+    """Return what NVML knows a CUDA device by, None where that cannot be told."""
+    import torch
+
+    uuid: Any = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    if uuid is not None:
+        return f"GPU-{uuid}"
+    if os.environ.get("CUDA_VISIBLE_DEVICES"):  # CUDA counts those that it lists, NVML all
+        return None
+    return torch.cuda.current_device() if device.index is None else device.index
 
 
 def text_of(name: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 
 from lmdbloader.errors import OptionError
-from lmdbloader.machine.gpu import GpuSampler
+from lmdbloader.machine.gpu import GpuSampler, nvml_name
 from lmdbloader.profiling.advice import advise
 from lmdbloader.profiling.facts import facts_of, loader_in
 from lmdbloader.profiling.figures import Moment, every_second, measure_phase, typical
@@ -65,7 +64,7 @@ class Recorder:
             in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
             device = "cuda" if in_use else "cpu"
         self.device = torch.device(device)
-        gpu = _nvml_name(self.device) if self.device.type == "cuda" else None
+        gpu = nvml_name(self.device) if self.device.type == "cuda" else None
         self._gpu = None if gpu is None else GpuSampler(gpu)
         self.timer = StepTimer(self.device)
         self._watch, self._loop = ThreadWatch(self._facts.kind), ThreadWatch("main")
@@ -287,16 +286,6 @@ def _disk_wait(stages: StageTimes | None, loading: ThreadTimes | None) -> float 
     if stages is None or loading is None:
         return None
     return min(stages.read, max(stages.total - loading.running - loading.delayed, 0.0))
-
-
-def _nvml_name(device: torch.device) -> int | str | None:
-    """Return what NVML knows a CUDA device by, None where that cannot be told."""
-    uuid: Any = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    if uuid is not None:
-        return f"GPU-{uuid}"
-    if os.environ.get("CUDA_VISIBLE_DEVICES"):  # CUDA counts those that it lists, NVML all
-        return None
-    return torch.cuda.current_device() if device.index is None else device.index
 
 
 def _num_samples(batch: Any) -> int:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import torch
 
-from lmdbloader.machine.gpu import GpuSampler
+from lmdbloader.machine.gpu import GpuSampler, nvml_name
 from lmdbloader.study.results import GpuUse
 
 _LOOK_SECONDS = 0.1
@@ -21,9 +21,11 @@ def sampled(device: torch.device) -> Iterator[list[GpuUse]]:
     if device.type != "cuda":
         yield found
         return
-    # NVML counts all GPUs of the machine, torch those of CUDA_VISIBLE_DEVICES; the UUID is the same for both.
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    with GpuSampler(device.index or 0 if uuid is None else f"GPU-{uuid}", seconds=_LOOK_SECONDS) as sampler:
+    name = nvml_name(device)
+    if name is None:
+        yield found
+        return
+    with GpuSampler(name, seconds=_LOOK_SECONDS) as sampler:
         yield found
     use = sampler.use
     # A part of a GPU (MIG) does not tell how busy it is.
