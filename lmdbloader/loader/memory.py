@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -112,3 +113,12 @@ class PinnedMemory:
             return self._of_child.take()
         tensor = torch.empty(self._shape, dtype=self._dtype, device="cpu", pin_memory=True)
         return tensor, tensor.data_ptr()
+
+
+def never_free(value: Any) -> None:
+    """Keep something as long as the process is there.
+
+    To free pinned memory takes the allocator's locks. In a forked child one of them may be taken for ever: by a thread
+    of the parent's, at the moment of the fork.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from lmdbloader.errors import CorruptError
 from lmdbloader.kernels import clockwork
+from lmdbloader.loader.memory import never_free
 from lmdbloader.loader.source import LEFT_OUT, Source
 from lmdbloader.loader.threads import Threads
 from lmdbloader.sampling import EpochOrder
@@ -146,9 +147,10 @@ def deliver(run: Run, threads: Threads, ahead: int) -> Iterator[Item]:
         for group in range(run.num_groups):
             if (process, num_closed) != (os.getpid(), threads.num_closed):
                 if process != os.getpid():  # a forked child: the threads that were at some groups stayed behind
+                    if is_pinned:  # and so does what they have read
+                        never_free((arrived, run.results))
+                        arrived = {}
                     run.begin_anew()
-                    if is_pinned:
-                        arrived.clear()  # is read again
                 process, num_closed = os.getpid(), threads.num_closed
                 arrived.update((result[0], result) for result in run.arrived())
                 for missing in sorted({*range(group, submitted)} - arrived.keys()):
@@ -167,6 +169,7 @@ def deliver(run: Run, threads: Threads, ahead: int) -> Iterator[Item]:
                 yield found.pop()
                 if is_pinned and found and reader != os.getpid():  # forked in the middle of a group
                     reader, given = os.getpid(), count - len(found)
+                    never_free(found)
                     found, failed = run.read_again(group, given, count)
                     found.reverse()
                     count, error = given + len(found), failed or error

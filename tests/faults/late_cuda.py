@@ -89,7 +89,7 @@ class HostAllocator:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # memory may be given back while some is taken
+        self.lock = threading.RLock()  # memory may be given back while some is taken
         self._free: dict[int, list[_Block]] = {}
         self._pending: list[_Block] = []
         self._blocks: dict[int, _Block] = {}
@@ -100,7 +100,7 @@ class HostAllocator:
         """Return a tensor of this memory."""
         nbytes = math.prod(shape) * dtype.itemsize
         size = 1 << max(nbytes - 1, 0).bit_length()
-        with self._lock:
+        with self.lock:
             ready = [block for block in self._pending if all(event.query() for event in block.events)]
             for block in ready:
                 self._pending.remove(block)
@@ -117,7 +117,7 @@ class HostAllocator:
         return tensor
 
     def _released(self, block: _Block) -> None:
-        with self._lock:
+        with self.lock:
             del self._contexts[block.context]
             block.events = []
             for stream in block.streams:
@@ -132,7 +132,7 @@ class HostAllocator:
 
     def record_event(self, source: torch.Tensor, stream: Stream) -> None:
         """Note a copy."""
-        with self._lock:
+        with self.lock:
             block = self._contexts.get(source.untyped_storage()._cdata) or self._blocks.get(source.data_ptr())
             if block is not None:
                 block.streams.add(stream)
