@@ -186,6 +186,43 @@ def test_views_and_gradients_do_not_matter() -> None:
     np.testing.assert_array_equal(found.c.numpy(), np.moveaxis(PIXELS[::-1, ::-2], 2, 0))
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_arrays_of_other_classes_are_what_they_hold() -> None:
+    grey = PIXELS[:, :, 0]
+    masked = np.ma.masked_array(PIXELS, mask=False)
+    (found,) = written([{"a": np.asmatrix(grey), "b": np.asmatrix(np.eye(3)), "c": masked}])
+    np.testing.assert_array_equal(found.a.numpy(), grey[None])
+    np.testing.assert_array_equal(found.b.numpy(), np.eye(3))
+    np.testing.assert_array_equal(found.c.numpy(), np.moveaxis(PIXELS, 2, 0))
+
+
+# --- who owns the memory (tests/faults/reused.py has the many kinds of it) ---
+
+
+def test_a_buffer_that_is_filled_again_gives_each_sample_as_it_was(out: Path) -> None:
+    buffer, more, sample = np.empty((8, 8, 3), np.uint8), {"at": [0]}, dict[str, Any]()
+
+    def samples() -> Iterator[dict[str, Any]]:
+        for number in range(200):
+            buffer[:] = more["at"][0] = number
+            sample.update(image=buffer, more=more, label=number)
+            yield sample
+        buffer[:] = 255
+
+    write(samples(), out)
+    for number, found in enumerate(LMDBDataset(out)):
+        assert (found.image == number).all()
+        assert found.more == {"at": [number]} and found.label == number
+
+
+def test_memory_stays_bounded_where_large_bytes_come_in_one_buffer(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmdbloader.conversion.samples._CHUNK_NBYTES", 10_000)
+    done: list[int] = []
+    buffer, text = bytearray(4000), ["x" * 4000]
+    write(({"data": buffer, "text": text} for _ in range(12)), out, progress=done.append)
+    assert max(done) == 2 and sum(done) == 12
+
+
 # --- whatever samples come from ---
 
 
@@ -328,6 +365,8 @@ def refused(out: Path, samples: Any, message: str, **options: Any) -> None:
         (np.zeros(3), "three", "str where the first sample had an array or a tensor"),
         (np.zeros(3), [1, 2, 3], "list where the first sample had an array or a tensor"),
         (np.zeros(3), np.array(["a"]), "an array of <U1"),
+        (np.zeros(3), np.ma.masked_equal([1, 2, 3], 2), "an array with masked values. Fill them"),
+        (PIXELS, np.ma.masked_less(PIXELS, 9), "an array with masked values. Fill them"),
         (np.zeros(3), torch.zeros(3, dtype=torch.bfloat16), "a tensor of torch.bfloat16 that NumPy cannot hold"),
         (1, 2.5, "2.5 where the first sample had int"),
         (1, 2**63, f"{2**63} where the first sample had int of 64 bits"),

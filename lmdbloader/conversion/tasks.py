@@ -274,7 +274,8 @@ def _encode(
         part = scale if f.name == "lr" else 1
         if recipe.patch_size is None:
             payloads[f.name] = encode_one(recipe.storage, f, images[f.name], source.name, was_jpeg=was_jpeg)
-            columns.update(image_geometry(f.name, [images[f.name]]))
+            shape = (*images[f.name].shape, 8 * images[f.name].itemsize)
+            columns.update(image_geometry(f.name, [shape]))
         else:
             side = recipe.patch_size // part
             payloads[f.name] = _encode_patches(

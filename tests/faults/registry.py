@@ -50,5 +50,6 @@ FAULTS = (
     Fault("epochs", 1000, "epochs of a small dataset", _NOTHING_KEPT),
     Fault("open_close", 10_000, "a dataset opened and closed", _NOTHING_KEPT),
     Fault("readers", 200, "reader processes at once, one killed at random each second", "the others read on"),
+    Fault("reused", 1000, "samples in memory that their producer fills again, of 25 kinds", "the dataset of copies"),
     Fault("zoo", 100, "bad and odd images, converted together and alone", "the stated policy, each named"),
 )
