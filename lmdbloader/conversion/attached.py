@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lmdbloader.codecs import Payloads
-from lmdbloader.conversion.values import PayloadColumn
+from lmdbloader.conversion.values import PayloadColumn, to_json
 from lmdbloader.errors import ImageError
 from lmdbloader.format import Field
 from lmdbloader.sources import Source
@@ -62,7 +62,7 @@ def _integer(data: bytes) -> int:
 
 def _json(data: bytes) -> Any:
     value = json.loads(data, parse_constant=_refuse_constant)
-    json.dumps(value, allow_nan=False)  # 1e999 is read as infinity, which no JSON holds
+    to_json(value)  # 1e999 is read as infinity, which no JSON holds
     return value
 
 

@@ -124,7 +124,6 @@ def write(
         while chunk.num_samples:
             writer.add(chunk, encode_blocks(chunk, schema, with_source=False))
             progress(chunk.num_samples)
-            del chunk  # its memory is of use to the next one
             chunk, _ = _take(rest, schema, chosen, storages, writer.num_samples)
         # Somebody else may have made it meanwhile.
         check_destination(out, overwrite=overwrite)
@@ -203,6 +202,10 @@ def _check_classes(fields: Sequence[Field], classes: Mapping[str, Sequence[str]]
             raise OptionError(f"classes of {name!r}: expected one of the int fields: {', '.join(labels) or 'none'}")
         if isinstance(names, str) or not all(isinstance(n, str) for n in names) or len(set(names)) != len(names):
             raise OptionError(f"classes of {name!r}: {reprlib.repr(names)}; expected different names (str), in order")
+        try:
+            "".join(names).encode()
+        except UnicodeEncodeError as error:
+            raise OptionError(f"classes of {name!r}: a name that is not valid Unicode ({error})") from error
     return {name: tuple(names) for name, names in classes.items()}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import reprlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +19,9 @@ from lmdbloader.errors import OptionError
 from lmdbloader.format import ARRAY_DTYPES, CODEC_TILES, MAX_PAYLOAD_NBYTES, Codec, Field, Kind, array_type
 
 _INT64 = range(-(2**63), 2**63)
+# Of the integers that Python reads unless it is told otherwise; a run of digits is looked at from its start.
+_MOST_DIGITS = 4300
+_LONG_NUMBER = re.compile(rf"(?<!\d)\d{{{_MOST_DIGITS}}}")
 _GEOMETRY = ("height", "width", "channels", "bits")
 
 
@@ -77,9 +82,10 @@ def scalar(f: Field, value: Any, number: int) -> int | float | str:
     if f.kind == "int" and is_int and int(value) in _INT64:
         return int(value)
     if f.kind == "float" and (is_int or isinstance(value, float | np.floating)):
-        return float(value)
+        with contextlib.suppress(OverflowError):
+            return float(value)
     raise OptionError(
-        f"sample {number}, field {f.name!r}: {reprlib.repr(value)} where the first sample had {f.kind}"
+        f"sample {number}, field {f.name!r}: {_shown(value)} where the first sample had {f.kind}"
         + (" of 64 bits" * is_int)
     )
 
@@ -228,8 +234,39 @@ def _bytes(f: Field, value: Any, number: int) -> bytes:
             return bytes(value)
         raise OptionError(f"sample {number}, field {f.name!r}: {type(value).__name__} where the first sample had bytes")
     try:
-        return json.dumps(value.item() if isinstance(value, np.bool_) else value, allow_nan=False).encode()
+        return to_json(value.item() if isinstance(value, np.bool_) else value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise OptionError(
-            f"sample {number}, field {f.name!r}: {reprlib.repr(value)} cannot be stored ({error})"
-        ) from error
+        raise OptionError(f"sample {number}, field {f.name!r}: {_shown(value)} cannot be stored ({error})") from error
+
+
+def to_json(value: Any) -> bytes:
+    """Return a value as JSON that every reader takes.
+
+    >>> to_json({"a": [1, "é"]})
+    b'{"a": [1, "\\\\u00e9"]}'
+
+    Raises:
+        TypeError: JSON cannot hold it.
+        ValueError: The same; or it has half of a surrogate pair, or an integer of 4,300 digits or more.
+        RecursionError: It is nested too deep.
+    """
+    text = json.dumps(value, allow_nan=False)
+    if "\\ud" in text:
+        # A pair is one character; half of one is in no UTF-8, and two halves side by side would come back as a pair.
+        json.dumps(value, ensure_ascii=False).encode()
+    if len(text) >= _MOST_DIGITS and _LONG_NUMBER.search(text):
+        json.loads(text, parse_int=_refuse_long)
+    return text.encode()
+
+
+def _refuse_long(digits: str) -> None:
+    if (found := len(digits.lstrip("-"))) >= _MOST_DIGITS:
+        raise ValueError(f"an integer of {found} digits; readers of JSON expect less than {_MOST_DIGITS}")
+
+
+def _shown(value: Any) -> str:
+    """Return the start of what a value looks like."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # of an integer with thousands of digits
+        return f"a value of type {type(value).__name__}"
