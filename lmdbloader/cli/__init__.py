@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from lmdbloader import __version__
 from lmdbloader.cli import bench, convert, doctor, estimate, extract, info, plan, preview, repair, stage, tune, verify
+from lmdbloader.cli.saying import say
 from lmdbloader.errors import LmdbloaderError, OptionError
 
 _COMMANDS = (plan, estimate, convert, stage, info, verify, repair, preview, extract, tune, doctor, bench)
@@ -35,17 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except OptionError as error:
-        print(f"lmdbloader: {error}", file=sys.stderr)
+        say(f"lmdbloader: {error}", error=True)
         return 2
     except BrokenPipeError:
         # The reader of a pipe has gone (`| head`): nothing is left to say, and nothing must be flushed at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (LmdbloaderError, OSError) as error:
-        print(f"lmdbloader: {error}", file=sys.stderr)
+        say(f"lmdbloader: {error}", error=True)
         return 1
     except KeyboardInterrupt:
-        print("lmdbloader: interrupted", file=sys.stderr)
+        say("lmdbloader: interrupted", error=True)
         return 130
 
 
