@@ -109,6 +109,14 @@ def test_what_is_not_there_is_named_likewise(tmp_path: Path, capsys: pytest.Capt
         assert status in (1, 2) and "\\x1b[2J" in said
 
 
+@pytest.mark.parametrize("words", [["info", "a", HOSTILE], [HOSTILE], ["convert", "a", "b", HOSTILE]])
+def test_words_that_make_no_sense_are_named_likewise(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    said = capsys.readouterr().err
+    assert harmless(said) and "\nskipped: all is well" not in said
+
+
 def test_a_tars_members_are_named_likewise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     src = save_tar(
         tmp_path / "a.tar", (f"{HOSTILE}.png", png(1)), ("b.png", png(2)), ("b.cls", b"\x1b[2J"), (HOSTILE, b"")

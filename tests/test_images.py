@@ -349,6 +349,15 @@ def test_an_orientation_may_be_of_any_integer_type_that_pillow_obeys(kind, form,
     check(png(image, before=chunk(b"eXIf", block)), turned[value] if obeyed else image)
 
 
+@pytest.mark.parametrize(("kind", "obeyed"), [(3, True), (4, True), (8, True), (9, True), (1, False)])
+def test_a_tiff_is_turned_by_the_same_types(kind, obeyed):
+    image = noise(4, 7, 3)
+    data = saved(image, "TIFF", exif=exif(6))
+    entry = struct.pack("<HH", 0x0112, 3)
+    assert data.count(entry) == 1
+    check(data.replace(entry, struct.pack("<HH", 0x0112, kind)), np.rot90(image, -1) if obeyed else image)
+
+
 @pytest.mark.parametrize("value", [-1, 0, 9, 2**31 - 1, -(2**31) + 6])
 def test_an_orientation_that_makes_no_sense_is_none(value):
     image = noise(4, 7, 3)
