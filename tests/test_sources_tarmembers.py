@@ -105,6 +105,8 @@ def test_a_sparse_files_map_is_passed_over_wherever_it_lies() -> None:
         (member(b"p", b"99 a=b\n", b"x") + GOOD, "a pax header is damaged"),
         (member(b"p", b"5 ab\n", b"x") + GOOD, "a pax header is damaged"),
         (header(b"a.png", b"\xff" * 12) + GOOD, r"the size b'\\xff.*' is no number"),
+        (header(b"a.png", b"\x00 000000005\0") + GOOD, r"the size b'.*' is no number"),
+        (header(b"l", 4, b"L") + b"long.png".ljust(512, b"\0") + GOOD, "a name is longer than its 4 bytes"),
         (header(b"a.png", 2**80) + GOOD, f"has {2**80} bytes"),
         (header(b"l", 2**40, b"L") + GOOD, f"is described in {2**40} bytes"),
         (header(b"l", 2**21, b"x") + bytes(2**21) + GOOD, f"is described in {2**21} bytes"),

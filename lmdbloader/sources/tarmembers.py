@@ -28,7 +28,8 @@ _PAX, _PAX_OF_ALL = b"xX", b"g"
 # Where a sparse file's header, and each block of the rest of its map, say whether more of the map follows.
 _GOES_ON_AT, _MORE_GOES_ON_AT = 482, 504
 _RECORD = re.compile(rb"(\d{1,7}) ")
-_SIZE = re.compile(rb"[ \0]*([0-7]*)[ \0]*(?:\0.*)?", re.DOTALL)
+# Octal digits up to a NUL or a blank; a field without any is empty.
+_OCTAL = re.compile(rb" *([0-7]+) *(?:\0.*)?|[ \0]*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ def _next_member(file: IO[bytes], at: int, nbytes: int) -> tuple[Member, int] | 
         if size > _MOST_EXTRA_NBYTES or at > nbytes:
             raise _Damage(f"at byte {content - _BLOCK_NBYTES} a member is described in {size} bytes")
         if kind != _LONG_LINK:
-            _read_extra(file.read(size), kind, content, extra)
+            _read_extra(file.read(at - content), size, kind, content, extra)
     if kind == _SPARSE:
         content = _behind_sparse_map(file, header, content)
     size = size if extra.size is None else extra.size
@@ -145,7 +146,7 @@ def _next_member(file: IO[bytes], at: int, nbytes: int) -> tuple[Member, int] | 
 def _member(header: bytes, kind: bytes, size: int, content: int, extra: _Extra) -> Member:
     name = header[:100].partition(b"\0")[0]
     # GNU has times in the place where POSIX has the start of a long name.
-    if header[257:263] == b"ustar\0" and (prefix := header[345:500].partition(b"\0")[0]):
+    if header[257:265] != b"ustar  \0" and (prefix := header[345:500].partition(b"\0")[0]):
         name = prefix + b"/" + name
     is_folder = kind == _FOLDER or (kind == b"\0" and name.endswith(b"/"))
     name = name if extra.name is None else extra.name
@@ -161,7 +162,7 @@ def _is_header(block: bytes) -> bool:
     """Return whether a block is a header by its sum, which counts its own eight bytes as blanks."""
     if len(block) < _BLOCK_NBYTES:
         return False
-    stored = _SIZE.fullmatch(block[148:156])
+    stored = _OCTAL.fullmatch(block[148:156])
     if stored is None or not stored[1]:
         return False
     rest = block[:148] + block[156:]
@@ -174,7 +175,7 @@ def _number(digits: bytes, at: int) -> int:
     """Return a number of a header: octal digits, or base 256 behind a first bit that is set."""
     if digits[0] == 0x80:
         return int.from_bytes(digits[1:], "big")
-    found = _SIZE.fullmatch(digits)
+    found = _OCTAL.fullmatch(digits)
     if found is None:
         raise _Damage(f"at byte {at} the size {digits!r} is no number")
     return int(found[1] or b"0", 8)
@@ -184,12 +185,14 @@ def _whole_blocks(nbytes: int) -> int:
     return -(-nbytes // _BLOCK_NBYTES) * _BLOCK_NBYTES
 
 
-def _read_extra(data: bytes, kind: bytes, at: int, extra: _Extra) -> None:
-    """Add what one header before a member's own says."""
+def _read_extra(blocks: bytes, size: int, kind: bytes, at: int, extra: _Extra) -> None:
+    """Add what one header before a member's own says, in `size` bytes of some blocks."""
     if kind == _LONG_NAME:
-        _name(data.partition(b"\0")[0], at, extra)
+        if blocks[size:].strip(b"\0"):
+            raise _Damage(f"at byte {at} a name is longer than its {size} bytes")
+        _name(blocks[:size].partition(b"\0")[0], at, extra)
         return
-    for key, value in _pax_records(data, at):
+    for key, value in _pax_records(blocks[:size], at):
         if kind == _PAX_OF_ALL and (key in (b"path", b"size") or key.startswith(b"GNU.sparse.")):
             raise _Damage(f"at byte {at} all members are given the same {key.decode()}")
         if key in (b"path", b"GNU.sparse.name"):
