@@ -34,6 +34,7 @@ from lmdbloader.settings import case_of, recall_threads
 from lmdbloader.stages import StageTimes, Stopwatch
 from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import Transform
+from lmdbloader.words import plain
 
 # Small batches are read several at a time: a call, and waking a thread, costs as much as reading some samples.
 _SAMPLES_AT_ONCE = 64
@@ -286,7 +287,7 @@ class Loader:
     def _note(self, damage: Damage) -> None:
         if (damage.sample, damage.field) not in self._corrupt:
             self._corrupt[damage.sample, damage.field] = damage
-            _logger.warning("lmdbloader: left out: %s", damage.reason)
+            _logger.warning("lmdbloader: left out: %s", plain(damage.reason))
 
     def _items(self, place: Place) -> Iterator[Any]:
         """Return what `Batches` hands out, from a place on."""

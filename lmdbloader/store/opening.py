@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
-import stat
 import weakref
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import CorruptError, FormatError, OptionError
+from lmdbloader.files import NotRegularError, open_regular
 from lmdbloader.format import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
 from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
+from lmdbloader.words import plain
 
 IO = Literal["mmap", "pread"]
 
@@ -47,7 +47,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             )
         kind = "is a file, not a dataset folder" if folder.exists() else "there is no such folder"
         raise (FormatError if folder.exists() else FileNotFoundError)(
-            f"{folder}: {kind}; expected a dataset made by lmdbloader."
+            plain(f"{folder}: {kind}; expected a dataset made by lmdbloader.")
         )
     if folder.name.endswith(PARTIAL_SUFFIX):
         raise FormatError(f"{folder}: is an unfinished conversion. Run the conversion again.")
@@ -152,12 +152,7 @@ def map_file(path: Path) -> mmap.mmap | bytes:
 
 
 def _open(path: Path) -> int:
-    # A FIFO must not hold up who opens it.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return descriptor
-    os.close(descriptor)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise FormatError(f"{path}: is no regular file; expected one of a dataset made by lmdbloader.")
+    try:
+        return open_regular(path)
+    except NotRegularError as error:
+        raise FormatError(f"{path}: {error.strerror}; expected a file of a dataset made by lmdbloader.") from error
