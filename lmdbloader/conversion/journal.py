@@ -18,6 +18,7 @@ from lmdbloader.format import Field
 from lmdbloader.manifest import field_json, parse_field
 from lmdbloader.sources import Source, Sources, changed_at
 from lmdbloader.store import num_committed
+from lmdbloader.store.filecache import forget
 from lmdbloader.store.publish import JOURNAL_FILE, PLAN_FILE, empty, fsync, is_begun
 
 _PLAN_VERSION = 1
@@ -169,6 +170,7 @@ def recover(partial: Path, sources: Sources, *, check_content: bool = False) -> 
     committed = num_committed(partial)
     kept_nbytes = 0
     with open(path, "rb") as file:
+        forget(file.fileno())
         for note, end in _notes(file):
             if note["num_samples"] > committed:
                 break

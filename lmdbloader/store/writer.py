@@ -144,7 +144,9 @@ class Writer:
                 readahead=False,
             )
         try:
-            # A transaction that outlives a power cut is of no use where its file's name does not.
+            # A transaction that outlives a power cut is of no use where its file's name does not; and LMDB leaves its
+            # two first pages to the first transaction, which may never come to its end.
+            fsync(data)
             fsync(partial)
             if keep_samples:
                 self._take_over(keep_samples)

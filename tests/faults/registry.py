@@ -41,6 +41,9 @@ class Fault:
 _NOTHING_KEPT = "memory growth under 1 MB, no descriptors left"
 FAULTS = (
     Fault("kills", 300, "SIGKILL at random times and at each named step of a conversion", "same digest, 0 lost"),
+    Fault(
+        "power_cuts", 3000, "a power cut at any call of a conversion, sectors of 64 to 4,096 bytes", "0 stuck, 0 lost"
+    ),
     Fault("disk_full", 50, "a disk that is full at random points of a conversion", "a clear error, resumes"),
     Fault("truncation", 2000, "files cut at and beside every page boundary and anywhere", "refused at open, 0 signals"),
     Fault("flips", 10_000, "flipped bits in all three files", "0 crashes, 0 silent differences"),
