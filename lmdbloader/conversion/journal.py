@@ -18,6 +18,7 @@ from lmdbloader.format import Field
 from lmdbloader.manifest import field_json, parse_field
 from lmdbloader.sources import Source, Sources, changed_at
 from lmdbloader.store import num_committed
+from lmdbloader.store.diskerrors import naming
 from lmdbloader.store.filecache import forget
 from lmdbloader.store.publish import JOURNAL_FILE, PLAN_FILE, empty, fsync, is_begun
 
@@ -70,7 +71,8 @@ def write_plan(partial: Path, begun: Begun) -> None:
         "map_nbytes": begun.map_nbytes,
     }
     path = partial / PLAN_FILE
-    path.write_text(json.dumps(body, indent=1), "utf-8")
+    with naming(path):
+        path.write_text(json.dumps(body, indent=1), "utf-8")
     for place in (path, partial, partial.absolute().parent):
         fsync(place)
 
@@ -138,9 +140,10 @@ class Journal:
         """Bring what was noted to the disk."""
         left = memoryview(b"".join(self._lines))
         self._lines = []
-        while left:
-            left = left[self._file.write(left) :]
-        os.fsync(self._file.fileno())
+        with naming(self._path):
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
 
     def discard(self) -> None:
         """Empty the journal: nothing of what it notes was committed."""
@@ -169,7 +172,7 @@ def recover(partial: Path, sources: Sources, *, check_content: bool = False) -> 
         return progress
     committed = num_committed(partial)
     kept_nbytes = 0
-    with open(path, "rb") as file:
+    with naming(path), open(path, "rb") as file:
         forget(file.fileno())
         for note, end in _notes(file):
             if note["num_samples"] > committed:

@@ -24,6 +24,7 @@ from lmdbloader.format import (
     PARTIAL_SUFFIX,
     SKIPPED_FILE,
 )
+from lmdbloader.store.diskerrors import DISK_FAILED, disk_failed, naming
 
 OWNER_FILE = "owner.json"
 COLUMNS_FOLDER = "columns"
@@ -198,16 +199,19 @@ def is_just_published(out: Path) -> bool:
 
 def fsync(path: Path) -> None:
     """Flush a file or a folder to its device."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with naming(path):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @contextmanager
 def explain_full_disk(path: Path, needed_nbytes: Callable[[], int] = lambda: 0) -> Iterator[None]:
     """Turn "no space left" of any kind into DiskFullError with the place, what is free and what is missing.
+
+    What a disk says that fails otherwise becomes a DiskError with the file.
 
     Args:
         path: What is written to.
@@ -218,6 +222,8 @@ def explain_full_disk(path: Path, needed_nbytes: Callable[[], int] = lambda: 0) 
     except DiskFullError:
         raise
     except OSError as error:
+        if error.errno in DISK_FAILED:
+            raise disk_failed(error.filename or path, error) from error
         if error.errno not in _FULL:
             raise
         raise disk_full(path, error, needed_nbytes()) from error

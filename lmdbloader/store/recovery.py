@@ -20,10 +20,12 @@ from lmdbloader.format import (
     parse_record_key,
     record_key,
 )
+from lmdbloader.store.diskerrors import naming
 from lmdbloader.store.filecache import forget
 from lmdbloader.store.foreign import page_problems
 from lmdbloader.store.index import Spool
 from lmdbloader.store.metas import last_transactions, take_back_torn
+from lmdbloader.store.opening import read_through
 from lmdbloader.store.records import decode_block
 
 
@@ -40,10 +42,13 @@ def num_committed(partial: Path) -> int:
     if not data.exists():
         return 0
     with open(data, "rb", buffering=0) as file:
-        forget(file.fileno())
+        with naming(data):
+            forget(file.fileno())
         # A power cut in the first transaction may leave anything of LMDB's two first pages, and of the file's length.
         if last_transactions(file.fileno()) == (0, 0):
             return 0
+        with naming(data):
+            read_through(file.fileno())  # before LMDB maps it
     if (problems := page_problems(data)) and not take_back_torn(data):
         raise CorruptError(
             f"{data}: its pages are damaged ({problems[0]}). Begin again with --restart, which discards what is done."
