@@ -162,7 +162,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
 
 
 def _copy(descriptor: int, source: Path, out: Path, bar: Any) -> tuple[list[int], str]:
-    """Copy a file, called `source` in messages; return the checksum of each piece as it was read, and the digest of the whole."""
+    """Copy a file, `source` in messages; return each piece's checksum as it was read, and the digest of the whole."""
     room = memoryview(bytearray(_PIECE_NBYTES))
     sums, at = [], 0
     running = RunningChecksum()

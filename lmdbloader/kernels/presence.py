@@ -93,9 +93,9 @@ def _bring_in(words, base, first, last):
     """Have pages first ... last read and mapped; return whether all of them could be."""
     bits = words[PAGE_BITS]
     at, end = first << bits, (last + 1) << bits
-    if words[POPULATE] >= 0:
-        if madvise(np.uintp(base) + np.uintp(at), np.uintp(end - at), np.int32(words[POPULATE])) == 0:
-            return True
+    populate = np.int32(words[POPULATE])
+    if populate >= 0 and madvise(np.uintp(base) + np.uintp(at), np.uintp(end - at), populate) == 0:
+        return True
     # A system without that advice, or a page that does not read.
     byte = np.uintp(words.ctypes.data) + np.uintp(8 * BYTE)
     for page in range(first, last + 1):
@@ -108,11 +108,11 @@ def _bring_in(words, base, first, last):
 def is_there(guard, base, at, nbytes):
     """Return whether bytes of a map can be touched; they are read from the disk if they were not yet.
 
-    What was read once is taken for readable from then on: asking each time costs 2 to 5 % of reading small samples. A
-    system that is short of memory takes pages away, and they are read anew when they are touched: so one payload of 16
-    is looked at again, and where it is gone all are taken for not read. What can still end the process is to touch
-    bytes that the file lost since `look`, or a page that was taken away and that the disk, which read it before, does
-    not read any more.
+    What was read once is taken for readable from then on: to ask each time takes a tenth to a quarter more for small
+    samples. A system that is short of memory takes pages away, and they are read anew when they are touched: so one
+    payload of 16 is looked at again, and where it is gone all are taken for not read. What can still end the process is
+    to touch bytes that the file lost since `look`, or a page that was taken away and that the disk, which read it
+    before, does not read any more.
 
     Args:
         guard: As in `look`.

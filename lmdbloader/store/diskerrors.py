@@ -52,6 +52,6 @@ def disk_failed(path: str | bytes | os.PathLike[str], error: Exception) -> DiskE
     """
     reason = getattr(error, "strerror", None) or str(error)
     return DiskError(
-        f"{os.fsdecode(path)}: the disk failed ({reason}). What it was to hold since it was last flushed is not relied "
-        "upon. The system's log (dmesg) says more; then run it again, on another disk if this one fails again."
+        f"{os.fsdecode(path)}: the disk failed ({reason}). What was not flushed before is not relied upon. Look "
+        "into the system's log (dmesg), and run it again; on another disk if this one fails again."
     )

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 from lmdbloader.store.foreign import page_problems
-from lmdbloader.store.pages import page_nbytes, read_around_errors
 
-# LMDB 0.9: behind the header of a page come a magic number (u32) and the version of the format (u32); the number of the
-# transaction (u64) stands at the end of what a commit writes. Transaction n writes page n % 2.
+# LMDB 0.9: behind the header of a page come a magic number (u32) and the version of the format (u32); further on the
+# size of a page (u32), and at the end the number of the transaction (u64). Transaction n writes page n % 2.
 _MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
+_PAGE_SIZE_AT = 40
 _TRANSACTION_AT, _NUMBER_NBYTES = 144, 8
+_PAGE_SIZES = (4096, 16384, 8192, 32768)
 
 
 def last_transactions(descriptor: int) -> tuple[int, int]:
@@ -19,14 +20,26 @@ def last_transactions(descriptor: int) -> tuple[int, int]:
 
     Args:
         descriptor: Of the data file.
+
+    Raises:
+        OSError: The disk does not read them.
     """
-    nbytes = page_nbytes(descriptor)
-    first, second = (_transaction(read_around_errors(descriptor, nbytes, at)) for at in (0, nbytes))
-    return first, second
+    return _read_metas(descriptor)[1]
 
 
-def _transaction(page: bytes) -> int:
-    if page[_MAGIC_AT : _MAGIC_AT + len(_MAGIC)] != _MAGIC:
+def _read_metas(descriptor: int) -> tuple[int, tuple[int, int]]:
+    """Return the size of a page, as one of the first two says it, and what `last_transactions` returns."""
+    head = os.pread(descriptor, 2 * max(_PAGE_SIZES), 0)
+    for nbytes in _PAGE_SIZES:
+        first, second = (_transaction(head[at : at + nbytes], nbytes) for at in (0, nbytes))
+        if first or second:
+            return nbytes, (first, second)
+    return _PAGE_SIZES[0], (0, 0)
+
+
+def _transaction(page: bytes, nbytes: int) -> int:
+    says = page[_PAGE_SIZE_AT : _PAGE_SIZE_AT + 4]
+    if page[_MAGIC_AT : _MAGIC_AT + len(_MAGIC)] != _MAGIC or says != nbytes.to_bytes(4, "little"):
         return 0
     return int.from_bytes(page[_TRANSACTION_AT : _TRANSACTION_AT + _NUMBER_NBYTES], "little")
 
@@ -39,10 +52,10 @@ def take_back_torn(data: Path) -> bool:
     number, within a sector of any disk, and it is written back where it does not help.
     """
     with open(data, "r+b", buffering=0) as file:
-        numbers = last_transactions(file.fileno())
+        page_nbytes, numbers = _read_metas(file.fileno())
         if numbers == (0, 0):
             return False
-        at = page_nbytes(file.fileno()) * numbers.index(max(numbers)) + _TRANSACTION_AT
+        at = page_nbytes * numbers.index(max(numbers)) + _TRANSACTION_AT
         _write_number(file.fileno(), 0, at)
         if not page_problems(data):
             return True

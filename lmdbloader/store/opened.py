@@ -12,8 +12,8 @@ import numpy.typing as npt
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format import DATA_FILE, INDEX_FILE, MANIFEST_FILE
 from lmdbloader.manifest import Manifest
-from lmdbloader.store.index import Index
 from lmdbloader.store.diskerrors import DISK_FAILED
+from lmdbloader.store.index import Index
 from lmdbloader.store.opening import IO, DataFile, check_io, open_index, read_manifest, wrong_size
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _UNREAD = 1
 _REASONS = {
-    _UNREAD: "its bytes cannot be read, lie outside of the file, or have another length than the index says",
+    _UNREAD: "its bytes in data.mdb cannot be read, lie outside of the file, or have another length than the index says",
     2: "its checksum does not match: the stored bytes were damaged",
     3: "its lz4 block does not decompress",
     4: "its tile table is damaged",
@@ -149,10 +149,11 @@ class OpenDataset:
 
     def damaged(self, name: str, row: int, status: int) -> CorruptError:
         """Return the error for a kernel's status."""
+        reason = (status == _UNREAD and self._why_unread(name, row)) or _REASONS[status]
         return self.corrupt(
             name,
             row,
-            f"{(status == _UNREAD and self._why_unread(name, row)) or _REASONS[status]}. `lmdbloader verify {self.path}` lists every damaged sample; "
+            f"{reason}. `lmdbloader verify {self.path}` lists every damaged sample; "
             "restore the dataset from a copy, or convert again; `lmdbloader repair` leaves them out of a new one.",
         )
 

@@ -54,11 +54,11 @@ def find_entries(descriptor: int) -> Iterator[tuple[bytes, int, int]]:
     Args:
         descriptor: Of the data file.
     """
-    size, nbytes_of_page = os.fstat(descriptor).st_size, page_nbytes(descriptor)
+    size, page_nbytes = os.fstat(descriptor).st_size, _page_nbytes(descriptor)
     for at in range(0, size, _WINDOW_NBYTES):
         window = np.frombuffer(read_around_errors(descriptor, min(_WINDOW_NBYTES, size - at), at), np.uint8)
-        pages = window[: len(window) // nbytes_of_page * nbytes_of_page].reshape(-1, nbytes_of_page)
-        first = at // nbytes_of_page
+        pages = window[: len(window) // page_nbytes * page_nbytes].reshape(-1, page_nbytes)
+        first = at // page_nbytes
         numbers = pages[:, :8].copy().view("<u8")[:, 0] - np.arange(first, first + len(pages), dtype=np.uint64)
         # A flipped bit leaves one of the two as it was.
         is_leaf = (pages[:, 10:12].copy().view("<u2")[:, 0] == _LEAF) | (
@@ -70,7 +70,7 @@ def find_entries(descriptor: int) -> Iterator[tuple[bytes, int, int]]:
                     yield key, start, nbytes
 
 
-def page_nbytes(descriptor: int) -> int:
+def _page_nbytes(descriptor: int) -> int:
     """Return the size of a page, as one of the two meta pages says."""
     for nbytes in _PAGE_SIZES:
         for at in (0, nbytes):
@@ -111,7 +111,7 @@ def find_records(descriptor: int) -> list[Record]:
 
 def needed_nbytes(descriptor: int) -> int:
     """Return how long a data file must be to hold every page that one of its meta pages tells of."""
-    nbytes = page_nbytes(descriptor)
+    nbytes = _page_nbytes(descriptor)
     last = (read_around_errors(descriptor, 8, at + _LAST_PAGE_AT) for at in (0, nbytes))
     return (max(int.from_bytes(number, "little") for number in last) + 1) * nbytes
 

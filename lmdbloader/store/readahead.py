@@ -338,4 +338,3 @@ class Readahead:
                 if self._closed:
                     fresh.stop()
         return found
-

@@ -41,18 +41,18 @@ def num_committed(partial: Path) -> int:
     data = partial / DATA_FILE
     if not data.exists():
         return 0
-    with open(data, "rb", buffering=0) as file:
-        with naming(data):
+    with naming(data):
+        with open(data, "rb", buffering=0) as file:
             forget(file.fileno())
-        # A power cut in the first transaction may leave anything of LMDB's two first pages, and of the file's length.
-        if last_transactions(file.fileno()) == (0, 0):
-            return 0
-        with naming(data):
+            # A power cut in the first transaction may leave anything of LMDB's first pages, and of the file's length.
+            if last_transactions(file.fileno()) == (0, 0):
+                return 0
             read_through(file.fileno())  # before LMDB maps it
-    if (problems := page_problems(data)) and not take_back_torn(data):
-        raise CorruptError(
-            f"{data}: its pages are damaged ({problems[0]}). Begin again with --restart, which discards what is done."
-        )
+        if (problems := page_problems(data)) and not take_back_torn(data):
+            raise CorruptError(
+                f"{data}: its pages are damaged ({problems[0]}). Begin again with --restart, which discards what is "
+                "done."
+            )
     try:
         with (
             lmdb.open(os.fsencode(data), subdir=False, readonly=True, lock=False) as env,

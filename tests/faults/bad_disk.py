@@ -1,7 +1,7 @@
 """A file system with bad sectors: FUSE, spoken without a library, that serves the files of one folder.
 
-`python bad_disk.py FOLDER MOUNTPOINT BAD` mounts it, prints a line, and serves until it is unmounted. Reads of the bytes
-that the file BAD names (`name start stop` in each line) end in EIO. Names and lengths are those of FOLDER at any time.
+`python bad_disk.py FOLDER MOUNTPOINT BAD` mounts it, prints a line, and serves until it is unmounted. Reads of the
+bytes that the file BAD names (`name start stop` in each line) end in EIO. Lengths are those of FOLDER at any time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Disk:
             major, minor, ahead, _ = struct.unpack_from("<IIII", body)
             del major, minor
             # 7.31, as little of it as there is.
-            return struct.pack("<IIIIHHIIHHIII7x", 7, 31, ahead, 0, 12, 9, 4096, 1, 32, 0, 0, 0, 0).ljust(64, b"\0")[:64]
+            return struct.pack("<IIIIHHIIHH", 7, 31, ahead, 0, 12, 9, 4096, 1, 32, 0).ljust(64, b"\0")
         if call == _LOOKUP:
             name = os.fsdecode(body.rstrip(b"\0"))
             if name not in self._names:

@@ -272,7 +272,8 @@ def _command(request: Request) -> int:
         watch_function(index.Spool, "write", "index", see)
         watch_function(publish, "_exchange", "exchange", see)
     try:
-        status = _write(request.words[1]) if request.words[0] == "write" else lmdbloader.cli.main(list(request.words))
+        own = {"write": _write, "epoch": _epoch}.get(request.words[0])
+        status = own(*request.words[1:]) if own else lmdbloader.cli.main(list(request.words))
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1
     except BaseException:
@@ -289,7 +290,7 @@ def _command(request: Request) -> int:
 def _intercept(request: Request) -> None:
     """Write down the calls of this process, or have one of them fail."""
     if request.calls:
-        shim.record(request.folder, request.calls)
+        shim.record(request.faulty or request.folder, request.calls)
     if request.fault:
         shim.fail(request.faulty or request.folder, *request.fault)
 
@@ -306,6 +307,23 @@ def _write(out: str) -> int:
         lmdbloader.write(samples, out)
     except LmdbloaderError as error:
         print(f"lmdbloader: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _epoch(path: str, io: Any) -> int:
+    """Read an epoch, as a training loop would."""
+    import lmdbloader
+    from lmdbloader.errors import LmdbloaderError
+
+    try:
+        ds = lmdbloader.LMDBDataset(path, io=io)
+        for _ in lmdbloader.Loader(ds, 2, num_threads=1):
+            pass
+        for number in range(len(ds)):
+            ds[number]
+    except LmdbloaderError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -47,6 +47,7 @@ FAULTS = (
     Fault("disk_full", 50, "a disk that is full at random points of a conversion", "a clear error, resumes"),
     Fault("truncation", 2000, "files cut at and beside every page boundary and anywhere", "refused at open, 0 signals"),
     Fault("bad_sectors", 500, "sectors that the disk does not read, in all three files", "named, 0 signals"),
+    Fault("io_errors", 5000, "EIO from every call of every command, one in each run", "named, the next run is right"),
     Fault("flips", 10_000, "flipped bits in all three files", "0 crashes, 0 silent differences"),
     Fault("fuzz", 200_000, "random and mutated manifests, indexes and records", "0 crashes, only our errors"),
     Fault("mending", 2000, "damage of any sort, several at once, found and repaired", "exactly the sound samples back"),

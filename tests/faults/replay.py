@@ -140,11 +140,12 @@ class Disk:
             del names[name]
         else:
             to, _, new = call.other.rpartition("/")
-            assert to == folder, call  # of one folder both names change at once
+            # In one folder both names change at once; of two, each may be as it was.
+            others = names if to == folder else self._folder(to).change()
             old = names.pop(name)
             if call.kind == "X":
-                names[name] = names[new]
-            names[new] = old
+                names[name] = others[new]
+            others[new] = old
 
     def _folder(self, path: str) -> Folder:
         found = self._find(path)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _HEAD = struct.Struct("<8sIIQQ")
@@ -101,6 +101,11 @@ class Call:
     other: str = ""
     at: int = 0
     data: bytes = b""
+
+    def below(self, folder: str) -> Call:
+        """Return it with paths relative to a folder that holds all of them."""
+        names = (os.path.relpath(name, folder) if name else "" for name in (self.path, self.other))
+        return replace(self, **dict(zip(("path", "other"), names, strict=True)))
 
 
 def read_log(log: Path, folder: Path) -> list[Call]:
