@@ -79,7 +79,7 @@ def stage(
             log(f"{target}: staged already")
             return target
         try:
-            with partial_folder(target) as partial:
+            with explain_full_disk(target), partial_folder(target) as partial:
                 # Whoever held the lock a moment ago may have put the copy in place.
                 if not _is_staged(source, target, log):
                     check_destination(target, overwrite=overwrite or _is_same_dataset(source, target))
@@ -214,7 +214,8 @@ def _check_copy(source: Reader, partial: Path) -> None:
     from lmdbloader.store.index import Index
     from lmdbloader.store.opening import map_file
 
-    manifest = parse_manifest((partial / MANIFEST_FILE).read_bytes(), str(partial / MANIFEST_FILE))
+    with naming(partial / MANIFEST_FILE):
+        manifest = parse_manifest((partial / MANIFEST_FILE).read_bytes(), str(partial / MANIFEST_FILE))
     nbytes = (partial / DATA_FILE).stat().st_size
     changed = (
         manifest.manifest_digest != source.manifest.manifest_digest or nbytes != source.manifest.sizes["data_nbytes"]

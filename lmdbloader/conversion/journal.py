@@ -92,7 +92,7 @@ def read_plan(partial: Path, made_by: Mapping[str, Any]) -> Begun | None:
         return None
     again = "Restart with --restart, which discards what is done of it."
     try:
-        with open(partial / PLAN_FILE, "rb") as file:
+        with naming(partial / PLAN_FILE), open(partial / PLAN_FILE, "rb") as file:
             body = json.loads(file.read(_MAX_PLAN_NBYTES))
         if body["version"] != _PLAN_VERSION:
             raise ValueError(f"version {body['version']!r:.20}")

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import lmdb
+
 from lmdbloader.errors import CorruptError, DiskError
 
 # What a system says of a disk, or of the way to it, that does not do what it should; of nothing that a program did.
@@ -41,6 +43,17 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
         if error.filename is None and error.errno is not None:
             error.filename = os.fspath(path)
         raise
+
+
+@contextmanager
+def explain_lmdb(data: Path) -> Iterator[None]:
+    """Turn LMDB's way of saying that a disk fails into DiskError."""
+    try:
+        yield
+    except lmdb.Error as error:
+        if os.strerror(errno.EIO) not in str(error):
+            raise
+        raise disk_failed(data, error) from error
 
 
 def disk_failed(path: str | bytes | os.PathLike[str], error: Exception) -> DiskError:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _UNREAD = 1
 _REASONS = {
-    _UNREAD: "its bytes in data.mdb cannot be read, lie outside of the file, or have another length than the index says",
+    _UNREAD: "its bytes in data.mdb cannot be read, lie outside of the file, or are not as many as the index says",
     2: "its checksum does not match: the stored bytes were damaged",
     3: "its lz4 block does not decompress",
     4: "its tile table is damaged",
@@ -36,7 +36,7 @@ class OpenDataset:
     Attributes:
         path: Of the dataset, absolute.
         io: "mmap" reads through a memory map, every page of which is asked for before it is touched first; "pread"
-            reads copies by the file's descriptor, which no disk and no other program can turn into the end of this one.
+            reads copies by the file's descriptor, which nobody who cuts the file can turn into the end of the process.
         manifest: Its description.
         fields: Its fields by name.
         index: Its columns.
@@ -147,9 +147,9 @@ class OpenDataset:
         source = self.source(row)
         return f"{self.path}: field {name!r} of sample {row}" + (f" (from {source})" if source else "")
 
-    def damaged(self, name: str, row: int, status: int) -> CorruptError:
-        """Return the error for a kernel's status."""
-        reason = (status == _UNREAD and self._why_unread(name, row)) or _REASONS[status]
+    def damaged(self, name: str, row: int, status: int, said: OSError | None = None) -> CorruptError:
+        """Return the error for a kernel's status; `said` is what the system said, where that is known."""
+        reason = (status == _UNREAD and self._why_unread(name, row, said)) or _REASONS[status]
         return self.corrupt(
             name,
             row,
@@ -157,19 +157,21 @@ class OpenDataset:
             "restore the dataset from a copy, or convert again; `lmdbloader repair` leaves them out of a new one.",
         )
 
-    def _why_unread(self, name: str, row: int) -> str:
-        """Return what the system says of a payload that was not read; nothing where that says nothing."""
+    def _why_unread(self, name: str, row: int, said: OSError | None) -> str:
+        """Return why a payload was not read; nothing where the system does not say it."""
         a = self.index.arrays
         at, nbytes = int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row])
-        size = os.fstat(self.descriptor).st_size
-        if size < self.data_file.nbytes:
-            return f"{DATA_FILE} was cut to {size} bytes since it was opened"
         try:
-            self.data_file.read(at, max(nbytes, 0))
-        except (OSError, ValueError, OverflowError, MemoryError) as error:  # an index may say anything
-            if isinstance(error, OSError) and error.errno in DISK_FAILED:
-                return f"the disk does not read bytes {at} to {at + nbytes} of {DATA_FILE} ({error.strerror})"
-        return ""
+            size = os.fstat(self.descriptor).st_size
+            if size < self.data_file.nbytes:
+                return f"{DATA_FILE} was cut to {size} bytes since it was opened"
+            if said is None:
+                self.data_file.read(at, nbytes)
+        except OSError as error:
+            said = error
+        if said is None or said.errno not in DISK_FAILED:
+            return ""
+        return f"the disk does not read bytes {at} to {at + nbytes} of {DATA_FILE} ({said.strerror})"
 
     def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
         """Return the error for one payload, which names dataset, field, sample and source."""

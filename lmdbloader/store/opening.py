@@ -26,8 +26,8 @@ from lmdbloader.store.diskerrors import unreadable_is_corrupt
 IO = Literal["mmap", "pread"]
 # MADV_POPULATE_READ of Linux 5.14, which Python does not name: it maps pages, or fails where one does not read.
 POPULATE_READ = 22 if sys.platform == "linux" else -1
-# A local file system tells a file's length in a tenth of it. A server may have to be asked.
-_AT_ONCE_SECONDS = 2e-6
+# A local file system tells a file's length in a tenth of it or less. A server may have to be asked.
+_AT_ONCE_SECONDS = 4e-6
 _PIECE_NBYTES = 2**20
 
 
@@ -210,7 +210,7 @@ def tells_residency(descriptor: int) -> bool:
 def _tells_length_at_once(descriptor: int) -> bool:
     """Return whether the system knows a file's length without asking anybody."""
     times = [time.perf_counter()]
-    for _ in range(4):
+    for _ in range(8):
         os.lseek(descriptor, 0, os.SEEK_END)
         times.append(time.perf_counter())
     return min(b - a for a, b in itertools.pairwise(times)) < _AT_ONCE_SECONDS

@@ -111,7 +111,8 @@ def partial_folder(out: Path, *, resumable: bool = False) -> Iterator[Path]:
             empty(partial)
         try:
             owner = {"pid": os.getpid(), "host": socket.gethostname()}
-            (partial / OWNER_FILE).write_text(json.dumps(owner))
+            with naming(partial / OWNER_FILE):
+                (partial / OWNER_FILE).write_text(json.dumps(owner))
             yield partial
         finally:
             if _is_same(lock, partial) and not (resumable and is_begun(partial)):

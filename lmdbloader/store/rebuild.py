@@ -24,7 +24,7 @@ from lmdbloader.format import (
 )
 from lmdbloader.manifest import Description, Manifest
 from lmdbloader.store.digest import make_manifest
-from lmdbloader.store.diskerrors import naming
+from lmdbloader.store.diskerrors import explain_lmdb, naming
 from lmdbloader.store.foreign import list_values
 from lmdbloader.store.index import Index, Spool
 from lmdbloader.store.opening import map_file
@@ -78,6 +78,7 @@ def _make(data: Path, description: Description, work: Path) -> Manifest:
     spool = Spool(work / COLUMNS_FOLDER, description.fields, with_source=description.with_source)
     try:
         with (
+            explain_lmdb(data),
             lmdb.open(os.fsencode(data), subdir=False, readonly=True, lock=False, readahead=True) as env,
             env.begin(buffers=True) as transaction,
         ):

@@ -20,7 +20,7 @@ from lmdbloader.format import (
     parse_record_key,
     record_key,
 )
-from lmdbloader.store.diskerrors import naming
+from lmdbloader.store.diskerrors import explain_lmdb, naming
 from lmdbloader.store.filecache import forget
 from lmdbloader.store.foreign import page_problems
 from lmdbloader.store.index import Spool
@@ -55,6 +55,7 @@ def num_committed(partial: Path) -> int:
             )
     try:
         with (
+            explain_lmdb(data),
             lmdb.open(os.fsencode(data), subdir=False, readonly=True, lock=False) as env,
             env.begin() as transaction,
         ):

@@ -56,7 +56,7 @@ def prepare_payloads(paths: dict[str, str], folder: Path, seed: int) -> Case:
         data[:] = np.frombuffer(stored, np.uint8)
         file = (data.ctypes.data, len(stored), -1, 0, 0)
         if by_descriptor:
-            os.ftruncate(memory_file, 0, 0)
+            os.ftruncate(memory_file, 0)
             os.pwrite(memory_file, stored, 0)
             file = (0, len(stored), memory_file, 0, 0)
         target = out.place(raw_nbytes, at_end)

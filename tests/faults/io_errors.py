@@ -91,6 +91,7 @@ class Errors:
         return [
             Job("convert", lambda: self._place.begin(FEW), convert, self._check_conversion),
             Job("a conversion that goes on", self._begin_half, convert, self._check_conversion),
+            Job("write", self._clear, ("write", str(out)), self._check_written),
             Job("an epoch", self._clear, ("epoch", sound, "mmap"), self._check_epoch),
             Job("an epoch, pread", self._clear, ("epoch", sound, "pread"), self._check_epoch),
             Job("verify", self._clear, ("verify", sound), self._check_sound),
@@ -120,6 +121,7 @@ class Errors:
             expect(bool(ended.failed_path), "the call did not come", ended)
             self._check_error(ended)
             self.counts["an error" if ended.status else "no harm"] += 1
+            self._done = 0 if self._place.out.exists() else self._place.committed()
             if ended.status and call in ("fsync", "fdatasync"):
                 self._lose_unflushed(before, log)
             job.check(ended)
@@ -151,7 +153,7 @@ class Errors:
         self.counts["after a failed flush"] += 1
         place = self._place
         for call in shim.read_log(log, self._disk):
-            if call.path.startswith("run/"):
+            if f"{call.path}/".startswith("run/"):
                 before.apply(call.below("run"))
         shutil.rmtree(place.folder)
         before.cut(place.folder, self._rng)
@@ -163,7 +165,6 @@ class Errors:
         ended = self._run(convert, ("fdatasync", 3, errno.EIO))
         expect(ended.status == 1 and place.committed() > 0, f"exit status {ended.status}", ended)
         shutil.copytree(place.folder, self._half)
-        self._done = place.committed()
 
     def _begin_half(self) -> None:
         shutil.rmtree(self._place.folder, ignore_errors=True)
@@ -191,8 +192,14 @@ class Errors:
             expect(manifest_of(self._place.out)["content_digest"] == self._whole.digest, "another digest", ended)
             self._place.check_sound(self._place.out, ended)
             return
-        # None of those that had been committed before is decoded again; what this run committed is on the disk too.
-        self._place.finish_after(FEW, 0 if self._place.out.exists() else self._place.committed())
+        # Nothing that was committed is decoded again, be it before this run or in it.
+        self._place.finish_after(FEW, self._done)
+
+    def _check_written(self, ended: Ended) -> None:
+        if ended.status and not self._place.out.exists():
+            again = self._run(("write", str(self._place.out)), None)
+            expect(again.status == 0, f"exit status {again.status} at last", again)
+        self._place.check_sound(self._place.out, ended)
 
     def _check_epoch(self, ended: Ended) -> None:
         expect(ended.status == 0 or "Error" in ended.error, "no error of ours", ended)
