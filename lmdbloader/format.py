@@ -103,7 +103,11 @@ class Bytes(FieldType):
 
 @dataclass(frozen=True, slots=True)
 class Json(FieldType):
-    """Anything that JSON can hold: None, bool, numbers, str, and lists and dicts of them."""
+    """Anything that JSON can hold: None, bool, numbers, str, and lists and dicts of them.
+
+    Text must be valid Unicode, without half of a surrogate pair, and integers have less than 4,300 digits: other
+    readers of JSON refuse more.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from lmdbloader.format import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FIL
 from lmdbloader.store import Reader, check_destination, partial_folder, put_in_place, read_manifest
 from lmdbloader.store.diskerrors import naming
 from lmdbloader.store.publish import explain_full_disk, fsync
+from lmdbloader.words import plain
 
 _PIECE_NBYTES = 8 * 2**20
 # Room for the file system's own bookkeeping of a copy.
@@ -76,7 +77,7 @@ def stage(
     is_waiting = False
     while True:
         if _is_staged(source, target, log):
-            log(f"{target}: staged already")
+            log(plain(f"{target}: staged already"))
             return target
         try:
             with explain_full_disk(target), partial_folder(target) as partial:
@@ -89,7 +90,7 @@ def stage(
             if until is not None and time.monotonic() >= until:
                 raise LockedError(f"{error} Waited {timeout:g} s for it.") from error
             if not is_waiting:
-                log(f"{target}: waiting; {error}")
+                log(plain(f"{target}: waiting; {error}"))
             is_waiting = True
             left = _SECONDS_BETWEEN_LOOKS if until is None else until - time.monotonic()
             time.sleep(max(0.0, min(_SECONDS_BETWEEN_LOOKS, left)))
@@ -118,7 +119,7 @@ def _is_staged(source: Reader, target: Path, log: Callable[[str], None]) -> bool
     try:
         Reader(target)
     except (CorruptError, FormatError) as error:
-        log(f"{target}: a copy is there, but damaged; it is copied anew. {error}")
+        log(plain(f"{target}: a copy is there, but damaged; it is copied anew. {error}"))
         return False
     return True
 
@@ -135,7 +136,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
             f"{target.parent}: {source.path} takes {nbytes / 2**20:,.1f} MiB, and {free / 2**20:,.1f} MiB are free: "
             f"{missing / 2**20:,.1f} MiB are missing. Free some room, or stage into another folder."
         )
-    log(f"{target}: copying {nbytes / 2**20:,.1f} MiB from {source.path}")
+    log(plain(f"{target}: copying {nbytes / 2**20:,.1f} MiB from {source.path}"))
     began = time.monotonic()
     with (
         _bar(2 * nbytes, progress) as bar,
@@ -158,7 +159,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
             _compare(partial / name, sums, source.path / name, bar)
         _check_copy(source, partial)
         put_in_place(partial, target)
-    log(f"{target}: copied and checked in {time.monotonic() - began:.1f} s")
+    log(plain(f"{target}: copied and checked in {time.monotonic() - began:.1f} s"))
 
 
 def _copy(descriptor: int, source: Path, out: Path, bar: Any) -> tuple[list[int], str]:

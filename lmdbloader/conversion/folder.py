@@ -28,6 +28,7 @@ from lmdbloader.format import SKIPPED_FILE
 from lmdbloader.sources import Layout, Listing, Sources
 from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers, partial_folder
 from lmdbloader.store.publish import empty, explain_full_disk, is_just_published
+from lmdbloader.words import plain, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +200,13 @@ def convert(
         if restart:
             empty(folder)
         what = "pairs" if listing.layout == "pairs" else "images"
-        log(f"{target}: {len(listing.sources)} {what}, layout {listing.layout}")
+        log(plain(f"{target}: {len(listing.sources)} {what}, layout {listing.layout}"))
         with WorkerPool(plan.num_workers) as pool:
             begun = read_plan(folder, made_by) or _begin(folder, plan, made_by, pool, log)
             done = recover(folder, listing.sources, check_content=check_content)
             if done.num_sources:
-                log(f"{folder}: going on after {done.num_sources} of {len(listing.sources)} {what} that are done")
+                going_on = f"going on after {done.num_sources} of {len(listing.sources)} {what} that are done"
+                log(plain(f"{folder}: {going_on}"))
             recipe = replace(recipe, fields=begun.fields, scale=begun.scale)
             job = _Job(target, folder, recipe, listing, begun, overwrite)
             written = _write(job, done, pool, made_by, progress)
@@ -308,16 +310,10 @@ def _finish(job: _Job, done: Progress, made_by: dict[str, Any], writer: Writer) 
         )
     made_by["inputs"]["content"] = str(done.content)
     if done.skipped:
-        writer.add_file(SKIPPED_FILE, _table([("name", "reason"), *done.skipped]))
+        writer.add_file(SKIPPED_FILE, table([("name", "reason"), *done.skipped]))
     check_destination(job.target, overwrite=job.overwrite)  # somebody else may have made it meanwhile
     classes = {"label": job.listing.classes} if job.listing.layout == "classes" else {}
     return writer.finish(classes=classes, made_by=made_by)
-
-
-def _table(rows: Sequence[tuple[str, str]]) -> bytes:
-    """Return tab-separated lines; what would break one is written as in Python."""
-    escapes = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
-    return "".join("\t".join(value.translate(escapes) for value in row) + "\n" for row in rows).encode()
 
 
 def _show(parts: Iterable[Part], sources: Sources, first: int, progress: bool) -> Iterable[Part]:

@@ -21,12 +21,14 @@ from lmdbloader.errors import ImageError
 from lmdbloader.format import TILED_ABOVE_NBYTES, Field
 from lmdbloader.images import DecodePolicy, decode_image, is_jpeg
 from lmdbloader.resize import crop_to_multiple, downscale
-from lmdbloader.sources import Fetched, File, Source, changed_at, fetch, read
+from lmdbloader.sources import Fetched, File, Source, Span, changed_at, fetch, read
 from lmdbloader.store import Block, Chunk, encode_blocks
 from lmdbloader.store.diskerrors import DISK_FAILED
 
 # A part of this size is handed on before the next image is decoded, so that memory stays bounded.
 PART_NBYTES = 16 * 2**20
+# Of the label, the JSON and the text beside an image in a tar: what is larger is there to do harm.
+_MOST_ATTACHED_NBYTES = 64 * 2**20
 Pixels = npt.NDArray[Any]
 
 
@@ -167,12 +169,15 @@ def read_files(source: Source, hashes: list[int] | None = None, fetched: Fetched
     """
     files, digest = [], 0
     try:
-        for file in source.files:
+        for number, file in enumerate(source.files):
             try:
+                if number >= source.num_images and isinstance(file, Span) and file.nbytes > _MOST_ATTACHED_NBYTES:
+                    raise OSError(f"{file.nbytes} bytes; expected at most {_MOST_ATTACHED_NBYTES}")
                 files.append(read(file, fetched))
-            except OSError as error:
-                reason = f"{_which(source, file)}cannot be read ({error.strerror or error})"
-                if error.errno in DISK_FAILED:
+            except (OSError, MemoryError) as error:
+                why = "not enough memory" if isinstance(error, MemoryError) else error.strerror or error
+                reason = f"{_which(source, file)}cannot be read ({why})"
+                if getattr(error, "errno", None) in DISK_FAILED:
                     reason += ": the disk failed. Put a copy in its place, or leave it out (--on-error skip)"
                 raise ImageError(source.name, reason) from error
             digest = checksum(digest.to_bytes(8, "little") + checksum(files[-1]).to_bytes(8, "little"))
@@ -277,7 +282,8 @@ def _encode(
         part = scale if f.name == "lr" else 1
         if recipe.patch_size is None:
             payloads[f.name] = encode_one(recipe.storage, f, images[f.name], source.name, was_jpeg=was_jpeg)
-            columns.update(image_geometry(f.name, [images[f.name]]))
+            shape = (*images[f.name].shape, 8 * images[f.name].itemsize)
+            columns.update(image_geometry(f.name, [shape]))
         else:
             side = recipe.patch_size // part
             payloads[f.name] = _encode_patches(

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from lmdbloader.errors import DestinationError
+from lmdbloader.files import read_regular
 from lmdbloader.format import PARTIAL_SUFFIX
 from lmdbloader.store.diskerrors import naming
 
 MARKER_FILE = "extracted.json"
 MADE_BY = "lmdbloader extract"
+_MOST_MARKER_NBYTES = 2**16
 _REPLACED_SUFFIX = ".replaced"
 
 
@@ -53,7 +55,7 @@ def check_destination(target: Path, dataset: Path, *, overwrite: bool) -> None:
 def is_extracted(folder: Path) -> bool:
     """Return whether a folder was made by an extraction."""
     try:
-        return bool(json.loads((folder / MARKER_FILE).read_bytes()).get("made_by") == MADE_BY)
+        return bool(json.loads(read_regular(folder / MARKER_FILE, _MOST_MARKER_NBYTES)).get("made_by") == MADE_BY)
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 

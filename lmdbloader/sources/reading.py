@@ -7,9 +7,12 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+from lmdbloader.files import open_regular
 from lmdbloader.sources.listing import File, Source, Span, is_url
 from lmdbloader.sources.remote import read_remote
 
+# What Linux reads in one call.
+_MOST_READ_NBYTES = 0x7FFFF000
 #: What `fetch` has brought, or why it could not.
 Fetched: TypeAlias = Mapping[File, "bytes | Exception"]
 
@@ -36,9 +39,11 @@ def read(file: File, fetched: Fetched | None = None) -> bytes:
         if isinstance(content, Exception):
             raise OSError(f"{type(content).__name__}: {content}") from content
         return content
-    with open(path, "rb") as opened:
+    with open(open_regular(path), "rb") as opened:
         if not isinstance(file, Span):
             return opened.read()
+        if file.nbytes > _MOST_READ_NBYTES:
+            raise OSError(f"a part of {file.nbytes} bytes; at most 2 GiB of {os.fsdecode(path)} can be one")
         content = os.pread(opened.fileno(), file.nbytes, file.start)
     if len(content) != file.nbytes:
         raise OSError(f"{os.fsdecode(path)} ends at byte {file.start + len(content)}, within it")

@@ -13,6 +13,7 @@ from lmdb.verify import VerifyError
 from lmdb.verify import verify as check_pages
 
 from lmdbloader.errors import CorruptError
+from lmdbloader.files import read_regular
 from lmdbloader.format import DATA_FILE
 from lmdbloader.store.diskerrors import explain_lmdb
 
@@ -25,8 +26,7 @@ def lmdb_file(path: Path) -> Path | None:
     """Return the data file of an LMDB: `path` itself or data.mdb in it; None where it is no LMDB."""
     file = path / DATA_FILE if path.is_dir() else path
     try:
-        with open(file, "rb") as opened:
-            return file if _MAGIC in opened.read(_MAGIC_NBYTES) else None
+        return file if _MAGIC in read_regular(file, _MAGIC_NBYTES) else None
     except OSError:
         return None
 

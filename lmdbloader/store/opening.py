@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import mmap
 import os
-import stat
 import sys
 import time
 import weakref
@@ -18,10 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import CorruptError, FormatError, OptionError
+from lmdbloader.files import NotRegularError, open_regular
 from lmdbloader.format import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
 from lmdbloader.kernels.guardwords import NUM_HEAD
 from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.store.diskerrors import unreadable_is_corrupt
+from lmdbloader.words import plain
 
 IO = Literal["mmap", "pread"]
 # MADV_POPULATE_READ of Linux 5.14, which Python does not name: it maps pages, or fails where one does not read.
@@ -59,7 +59,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             )
         kind = "is a file, not a dataset folder" if folder.exists() else "there is no such folder"
         raise (FormatError if folder.exists() else FileNotFoundError)(
-            f"{folder}: {kind}; expected a dataset made by lmdbloader."
+            plain(f"{folder}: {kind}; expected a dataset made by lmdbloader.")
         )
     if folder.name.endswith(PARTIAL_SUFFIX):
         raise FormatError(f"{folder}: is an unfinished conversion. Run the conversion again.")
@@ -241,12 +241,7 @@ def _close(descriptor: int) -> None:
 
 
 def _open(path: Path) -> int:
-    # A FIFO must not hold up who opens it.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return descriptor
-    os.close(descriptor)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise FormatError(f"{path}: is no regular file; expected one of a dataset made by lmdbloader.")
+    try:
+        return open_regular(path)
+    except NotRegularError as error:
+        raise FormatError(f"{path}: {error.strerror}; expected a file of a dataset made by lmdbloader.") from error

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lmdbloader.errors import DestinationError, DiskFullError, LockedError
+from lmdbloader.files import read_regular
 from lmdbloader.format import (
     DATA_FILE,
     FORMAT_NAME,
@@ -24,6 +25,7 @@ from lmdbloader.format import (
     PARTIAL_SUFFIX,
     SKIPPED_FILE,
 )
+from lmdbloader.manifest import MAX_MANIFEST_NBYTES
 from lmdbloader.store.diskerrors import DISK_FAILED, disk_failed, naming
 
 OWNER_FILE = "owner.json"
@@ -76,8 +78,7 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
 def is_dataset(path: Path) -> bool:
     """Return whether a folder holds a finished dataset of ours, of any format version."""
     try:
-        data = (path / MANIFEST_FILE).read_bytes()
-        return bool(json.loads(data).get("format") == FORMAT_NAME)
+        return bool(json.loads(read_regular(path / MANIFEST_FILE, MAX_MANIFEST_NBYTES)).get("format") == FORMAT_NAME)
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
@@ -192,7 +193,7 @@ def _remove_leftovers(out: Path) -> None:
 def is_just_published(out: Path) -> bool:
     """Return whether a dataset still holds what it was made with: whoever put it in place was killed then."""
     try:
-        owner = json.loads((out / OWNER_FILE).read_bytes())
+        owner = json.loads(read_regular(out / OWNER_FILE, MAX_MANIFEST_NBYTES))
         return isinstance(owner, dict) and {"pid", "host"} <= owner.keys()
     except (OSError, ValueError, RecursionError):
         return False

@@ -22,6 +22,7 @@ from lmdbloader.store.records import Chunk, encode_blocks
 from lmdbloader.store.salvage import RecordSalvage, sound_samples
 from lmdbloader.store.verify import Damage, Verification, verify
 from lmdbloader.store.writer import estimate_map_nbytes, open_writer
+from lmdbloader.words import plain, table
 
 _LOST = "their record is damaged, and there is no index"
 
@@ -80,12 +81,12 @@ def repair(
     for line in (*(f"{folder}: {problem}" for problem in found.problems), *map(str, found.damaged)):
         log(line)
     if found.is_sound:
-        log(f"{folder}: is sound, nothing was done")
+        log(plain(f"{folder}: is sound, nothing was done"))
         return Repair(found, (), None, found.num_samples, ())
     description, manifest = _what_is_known(folder, found)
     if DATA_FILE not in found.files and {INDEX_FILE, MANIFEST_FILE} & set(found.files):
         replaced = rebuild(folder, description, manifest)
-        log(f"{folder}: {' and '.join(replaced)} made anew from {DATA_FILE}")
+        log(plain(f"{folder}: {' and '.join(replaced)} made anew from {DATA_FILE}"))
         return Repair(found, replaced, None, read_manifest(folder).num_samples, ())
     if DATA_FILE not in found.files or not (folder / DATA_FILE).is_file():
         raise CorruptError(f"{folder}: cannot be mended. {found.advice}", path=str(folder))
@@ -196,15 +197,13 @@ def _write(
 
 
 def _table(damaged: Sequence[Damage]) -> bytes:
-    escapes = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
     rows = [("sample", "field", "source", "reason")]
     rows += [(str(d.sample), d.field, d.source or "", d.reason) for d in damaged]
-    lines = ("\t".join(value.translate(escapes) for value in row) + "\n" for row in rows)
-    return "".join(lines).encode("utf-8", "backslashreplace")
+    return table(rows)
 
 
 def _report(folder: Path, done: Repair, log: Callable[[str], None]) -> Repair:
     lost = len({damage.sample for damage in done.left_out})
     listed = f"; {lost} left out, listed in {done.out}/{LEFT_OUT_FILE}" if lost else ""
-    log(f"{done.out}: written, {done.num_samples} samples of {folder}{listed}")
+    log(plain(f"{done.out}: written, {done.num_samples} samples of {folder}{listed}"))
     return done

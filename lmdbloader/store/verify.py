@@ -12,6 +12,7 @@ import numpy as np
 
 from lmdbloader.codecs import RunningChecksum
 from lmdbloader.errors import CorruptError, FormatError
+from lmdbloader.files import read_regular
 from lmdbloader.format import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
 from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed
 from lmdbloader.store.comparing import compare_records, damaged_records
@@ -20,6 +21,7 @@ from lmdbloader.store.index import Index, content_digest, digest_columns
 from lmdbloader.store.opening import DataFile, open_index, read_manifest
 from lmdbloader.store.pages import find_description, needed_nbytes
 from lmdbloader.store.reader import Reader
+from lmdbloader.words import plain
 
 _ROWS_AT_ONCE = 256
 _READ_AT_ONCE_NBYTES = 64 * 2**20
@@ -45,7 +47,7 @@ class Damage:
     reason: str
 
     def __str__(self) -> str:
-        return f"sample {self.sample}, field {self.field}, from {self.source or 'no file'}: {self.reason}"
+        return plain(f"sample {self.sample}, field {self.field}, from {self.source or 'no file'}: {self.reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +195,7 @@ def _verify_without_manifest(found: _Findings, error: FormatError | CorruptError
 def _is_signed(folder: Path) -> bool:
     """Return whether a manifest says what it was written to say: then its errors are no damage."""
     try:
-        with open(folder / MANIFEST_FILE, "rb") as file:
-            return is_signed(file.read(MAX_MANIFEST_NBYTES + 1))
+        return is_signed(read_regular(folder / MANIFEST_FILE, MAX_MANIFEST_NBYTES + 1))
     except OSError:
         return False
 
