@@ -26,6 +26,7 @@ from lmdbloader.format import (
     SKIPPED_FILE,
 )
 from lmdbloader.manifest import MAX_MANIFEST_NBYTES
+from lmdbloader.store.diskerrors import DISK_FAILED, disk_failed, naming
 
 OWNER_FILE = "owner.json"
 COLUMNS_FOLDER = "columns"
@@ -111,7 +112,8 @@ def partial_folder(out: Path, *, resumable: bool = False) -> Iterator[Path]:
             empty(partial)
         try:
             owner = {"pid": os.getpid(), "host": socket.gethostname()}
-            (partial / OWNER_FILE).write_text(json.dumps(owner))
+            with naming(partial / OWNER_FILE):
+                (partial / OWNER_FILE).write_text(json.dumps(owner))
             yield partial
         finally:
             if _is_same(lock, partial) and not (resumable and is_begun(partial)):
@@ -199,16 +201,19 @@ def is_just_published(out: Path) -> bool:
 
 def fsync(path: Path) -> None:
     """Flush a file or a folder to its device."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with naming(path):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @contextmanager
 def explain_full_disk(path: Path, needed_nbytes: Callable[[], int] = lambda: 0) -> Iterator[None]:
     """Turn "no space left" of any kind into DiskFullError with the place, what is free and what is missing.
+
+    What a disk says that fails otherwise becomes a DiskError with the file.
 
     Args:
         path: What is written to.
@@ -219,6 +224,8 @@ def explain_full_disk(path: Path, needed_nbytes: Callable[[], int] = lambda: 0) 
     except DiskFullError:
         raise
     except OSError as error:
+        if error.errno in DISK_FAILED:
+            raise disk_failed(error.filename or path, error) from error
         if error.errno not in _FULL:
             raise
         raise disk_full(path, error, needed_nbytes()) from error
