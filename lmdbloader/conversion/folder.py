@@ -24,7 +24,7 @@ from lmdbloader.conversion.tally import tally
 from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import try_out
 from lmdbloader.errors import SourceError
-from lmdbloader.format import SKIPPED_FILE
+from lmdbloader.format import PARTIAL_SUFFIX, SKIPPED_FILE
 from lmdbloader.sources import Layout, Listing, Sources
 from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers, partial_folder
 from lmdbloader.store.publish import empty, explain_full_disk, is_just_published
@@ -204,7 +204,8 @@ def convert(
             begun = read_plan(folder, made_by) or _begin(folder, plan, made_by, pool, log)
             done = recover(folder, listing.sources, check_content=check_content)
             if done.num_sources:
-                log(f"{folder}: going on after {done.num_sources} of {len(listing.sources)} {what} that are done")
+                name = f"{target}{PARTIAL_SUFFIX}"
+                log(f"{name}: going on after {done.num_sources} of {len(listing.sources)} {what} that are done")
             recipe = replace(recipe, fields=begun.fields, scale=begun.scale)
             job = _Job(target, folder, recipe, listing, begun, overwrite)
             written = _write(job, done, pool, made_by, progress)

@@ -70,7 +70,7 @@ def write_plan(partial: Path, begun: Begun) -> None:
     }
     path = partial / PLAN_FILE
     path.write_text(json.dumps(body, indent=1), "utf-8")
-    for place in (path, partial, partial.absolute().parent):
+    for place in (path, partial, partial / ".."):
         fsync(place)
 
 

@@ -24,6 +24,7 @@ from lmdbloader.format import (
     PARTIAL_SUFFIX,
     SKIPPED_FILE,
 )
+from lmdbloader.store.ownership import inside, is_at, named, open_folder, take_possession
 
 OWNER_FILE = "owner.json"
 COLUMNS_FOLDER = "columns"
@@ -83,7 +84,10 @@ def is_dataset(path: Path) -> bool:
 
 @contextmanager
 def partial_folder(out: Path, *, resumable: bool = False) -> Iterator[Path]:
-    """Yield the locked folder OUT.partial; it is removed unless `put_in_place` has moved it.
+    """Yield a path to the locked folder OUT.partial; it is removed unless `put_in_place` has moved it.
+
+    The path leads to the folder that was locked, whatever has its name later. The folder is the user's own, nobody else
+    can write to it until it is in place, and there is no link in it.
 
     Args:
         out: The dataset to be.
@@ -93,30 +97,55 @@ def partial_folder(out: Path, *, resumable: bool = False) -> Iterator[Path]:
     Raises:
         LockedError: Another process is writing to it.
         DestinationError: It holds other things, or an unfinished conversion that is not to be resumed, or cannot be
-            made.
+            made; or it is another user's, or somebody may have led it elsewhere.
     """
-    partial = out.with_name(out.name + PARTIAL_SUFFIX)
+    partial = _partial_of(out)
     if not out.absolute().parent.is_dir():
         raise DestinationError(f"{out}: the folder {out.absolute().parent} does not exist. Create it first.")
     lock = _lock(partial)
+    folder = inside(lock, partial)
     try:
-        _refuse_others(partial)
-        if not resumable:
-            if is_begun(partial):
-                raise DestinationError(
-                    f"{partial}: an unfinished conversion is there. Finish it with the command that began it, or "
-                    "remove it."
-                )
-            empty(partial)
-        try:
-            owner = {"pid": os.getpid(), "host": socket.gethostname()}
-            (partial / OWNER_FILE).write_text(json.dumps(owner))
-            yield partial
-        finally:
-            if _is_same(lock, partial) and not (resumable and is_begun(partial)):
-                shutil.rmtree(partial, ignore_errors=True)
+        with named(folder, partial):
+            permissions = take_possession(lock, partial)
+            _refuse_others(folder, partial)
+            if not resumable:
+                if is_begun(folder):
+                    raise DestinationError(
+                        f"{partial}: an unfinished conversion is there. Finish it with the command that began it, or "
+                        "remove it."
+                    )
+                empty(folder)
+            try:
+                owner = {"pid": os.getpid(), "host": socket.gethostname()}
+                (folder / OWNER_FILE).write_text(json.dumps(owner))
+                yield folder
+            finally:
+                if is_at(lock, partial) and not (resumable and is_begun(folder)):
+                    _remove(folder, partial)
+                elif is_at(lock, out):
+                    os.fchmod(lock, permissions)
     finally:
         os.close(lock)
+
+
+def _partial_of(out: Path) -> Path:
+    return out.with_name(out.name + PARTIAL_SUFFIX)
+
+
+def _remove(folder: Path, partial: Path) -> None:
+    """Remove what is in a folder as far as possible, and what has its name if that is empty."""
+    with contextlib.suppress(OSError):
+        for entry in folder.iterdir():
+            with contextlib.suppress(OSError):
+                _delete(entry)
+        partial.rmdir()
+
+
+def _delete(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink()
 
 
 def is_begun(partial: Path) -> bool:
@@ -130,31 +159,59 @@ def is_begun(partial: Path) -> bool:
 def empty(folder: Path) -> None:
     """Remove everything from a folder but the note of whose it is."""
     for entry in folder.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        elif entry.name != OWNER_FILE:
-            entry.unlink()
+        if entry.name != OWNER_FILE:
+            _delete(entry)
 
 
 def put_in_place(partial: Path, out: Path) -> None:
     """Rename a complete dataset to its name, replacing an older one in one step, durably.
 
+    Args:
+        partial: The path that `partial_folder` has yielded for `out`.
+        out: The dataset to be.
+
     Raises:
-        DestinationError: `out` has become something else than a dataset of ours.
+        DestinationError: `out` has become something else than a dataset of ours, or something else has the name of the
+            folder that was written to.
     """
+    name = _partial_of(out)
     check_destination(out, overwrite=True)  # last look: callers asked before they began to write
     for file in partial.iterdir():
         fsync(file)
     fsync(partial)
-    if out.exists() and any(out.iterdir()):
-        _remove_leftovers(out)  # in OUT.partial they would look like an unfinished conversion
-        _exchange(partial, out)
-        fsync(out.absolute().parent)
-        shutil.rmtree(partial, ignore_errors=True)
-    else:
-        os.rename(partial, out)
-        fsync(out.absolute().parent)
+    folder = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _rename_into_place(folder, name, out)
+    finally:
+        os.close(folder)
     _remove_leftovers(out)
+
+
+def _rename_into_place(folder: int, name: Path, out: Path) -> None:
+    _refuse_lost(folder, name, name)
+    replaces = out.exists() and any(out.iterdir())
+    if replaces:
+        _remove_leftovers(out)  # in OUT.partial they would look like an unfinished conversion
+        _exchange(name, out)
+    else:
+        os.rename(name, out)
+    if not is_at(folder, out):
+        # Between the look and the renaming somebody else took the name: what came here is theirs, and goes back.
+        with contextlib.suppress(OSError):
+            _exchange(name, out) if replaces else os.rename(out, name)
+        _refuse_lost(folder, out, name)
+    fsync(out.absolute().parent)
+    if replaces:
+        shutil.rmtree(name, ignore_errors=True)
+
+
+def _refuse_lost(folder: int, path: Path, name: Path) -> None:
+    """Raise DestinationError unless an open folder has a name."""
+    if not is_at(folder, path):
+        raise DestinationError(
+            f"{name}: is no longer the folder that was written to: somebody renamed or replaced it meanwhile, and it "
+            "is not put in place. Find out who writes there, and run it again."
+        )
 
 
 def clear_leftovers(out: Path) -> None:
@@ -162,15 +219,19 @@ def clear_leftovers(out: Path) -> None:
 
     What another process is writing to, an unfinished conversion and what is not of our making stay.
     """
-    partial = out.with_name(out.name + PARTIAL_SUFFIX)
+    partial = _partial_of(out)
     if partial.is_dir() and not partial.is_symlink():
         try:
             lock = _lock(partial)
         except DestinationError:
             return
         try:
-            if not is_begun(partial) and not _others(partial):
-                shutil.rmtree(partial)
+            folder = inside(lock, partial)
+            take_possession(lock, partial)
+            if not is_begun(folder) and not _others(folder):
+                _remove(folder, partial)
+        except DestinationError:
+            return
         finally:
             os.close(lock)
     _remove_leftovers(out)
@@ -269,8 +330,7 @@ def has_no_room(file: Path, nbytes: int) -> bool:
 def _lock(partial: Path) -> int:
     while True:
         try:
-            partial.mkdir(exist_ok=True)
-            lock = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            lock = open_folder(partial, make=True)
         except OSError as error:
             if error.errno == errno.ENOENT and partial.absolute().parent.is_dir():
                 continue  # its owner finished between the two calls
@@ -290,7 +350,7 @@ def _lock(partial: Path) -> int:
                 ) from error
             raise LockedError(f"{partial}: {_owner(partial)} is writing there. Wait for it, or stop it.") from error
         # The folder may have been renamed or removed between the opening and the locking.
-        if _is_same(lock, partial):
+        if is_at(lock, partial):
             return lock
         os.close(lock)
 
@@ -303,22 +363,15 @@ def _owner(partial: Path) -> str:
         return "another process"
 
 
-def _is_same(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
 def _others(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.name not in _OURS)
 
 
-def _refuse_others(folder: Path) -> None:
+def _refuse_others(folder: Path, name: Path) -> None:
     """Raise DestinationError where there is something that no conversion leaves."""
     if others := _others(folder):
         raise DestinationError(
-            f"{folder}: {others[0]!r} in it is not of our making, and a dataset is written there until it is complete. "
+            f"{name}: {others[0]!r} in it is not of our making, and a dataset is written there until it is complete. "
             "Move it away."
         )
 

@@ -50,5 +50,8 @@ FAULTS = (
     Fault("epochs", 1000, "epochs of a small dataset", _NOTHING_KEPT),
     Fault("open_close", 10_000, "a dataset opened and closed", _NOTHING_KEPT),
     Fault("readers", 200, "reader processes at once, one killed at random each second", "the others read on"),
+    Fault(
+        "strangers", 500, "links, FIFOs and files planted where is written, and in what is staged", "0 written through"
+    ),
     Fault("zoo", 100, "bad and odd images, converted together and alone", "the stated policy, each named"),
 )
