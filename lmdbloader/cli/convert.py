@@ -92,8 +92,8 @@ def add_parser(commands: Any) -> None:
     run.add_argument(
         "--hash",
         action="store_true",
-        help="find inputs that changed since they were converted by reading all of them again (default: by size, and "
-        "by content where the time of the last change is another)",
+        help="find inputs that changed since they were converted by reading all of them again (default: by size, head "
+        "and tail, and by content where the time of the last change is another)",
     )
     run.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.set_defaults(run=_run, parser=parser)

@@ -19,12 +19,13 @@ from lmdbloader.conversion.journal import Begun, Journal, Progress, read_plan, r
 from lmdbloader.conversion.places import named_folder, refuse_inside
 from lmdbloader.conversion.plan import Plan, make_plan, settle_scale
 from lmdbloader.conversion.pool import WorkerPool, make_tasks
+from lmdbloader.conversion.seen import make_note
 from lmdbloader.conversion.storage import WriteMode
 from lmdbloader.conversion.tally import tally
 from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import try_out
 from lmdbloader.errors import SourceError
-from lmdbloader.format import PARTIAL_SUFFIX, SKIPPED_FILE
+from lmdbloader.format import PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE
 from lmdbloader.sources import Layout, Listing, Sources
 from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers, partial_folder
 from lmdbloader.store.publish import empty, explain_full_disk, is_just_published
@@ -140,7 +141,7 @@ def convert(
         overwrite: Convert anew and replace the dataset that is at `out`, once the new one is complete.
         restart: Discard what is done of a conversion that was interrupted.
         check_content: Find inputs that changed since they were converted by their content too, which reads all of them
-            again; without it by size, and by content where the time of the last change is another.
+            again; without it by size, head and tail, and by content where the time of the last change is another.
         progress: Show a progress bar on a terminal.
         log: Called with lines of text for people.
 
@@ -299,6 +300,7 @@ def _add_sources(job: _Job, done: Progress, pool: WorkerPool, journal: Journal, 
         done.num_sources = end
         done.skipped += part.skipped
         done.content.add(part.file_hashes)
+        done.seen.add(part.seen)
 
 
 def _finish(job: _Job, done: Progress, made_by: dict[str, Any], writer: Writer) -> Written:
@@ -310,6 +312,8 @@ def _finish(job: _Job, done: Progress, made_by: dict[str, Any], writer: Writer) 
     made_by["inputs"]["content"] = str(done.content)
     if done.skipped:
         writer.add_file(SKIPPED_FILE, _table([("name", "reason"), *done.skipped]))
+    if (note := make_note(done.seen, job.listing)) is not None:
+        writer.add_file(SOURCES_FILE, note)
     check_destination(job.target, overwrite=job.overwrite)  # somebody else may have made it meanwhile
     classes = {"label": job.listing.classes} if job.listing.layout == "classes" else {}
     return writer.finish(classes=classes, made_by=made_by)

@@ -23,6 +23,7 @@ from lmdbloader.format import (
     MANIFEST_FILE,
     PARTIAL_SUFFIX,
     SKIPPED_FILE,
+    SOURCES_FILE,
 )
 from lmdbloader.store.ownership import inside, is_at, named, open_folder, take_possession
 
@@ -37,8 +38,8 @@ _WORKING_FILES = (JOURNAL_FILE, PLAN_FILE, OWNER_FILE)
 REPAIR_FOLDER, _LOCK_FILE = ".repair", "lock.mdb"
 # What a dataset and an interrupted conversion consist of; a folder with anything else in it is somebody's own.
 _OURS = frozenset({
-    DATA_FILE, INDEX_FILE, MANIFEST_FILE, COLUMNS_FOLDER, SKIPPED_FILE, LEFT_OUT_FILE, REPAIR_FOLDER, _LOCK_FILE,
-    *_WORKING_FILES,
+    DATA_FILE, INDEX_FILE, MANIFEST_FILE, COLUMNS_FOLDER, SKIPPED_FILE, LEFT_OUT_FILE, SOURCES_FILE, REPAIR_FOLDER,
+    _LOCK_FILE, *_WORKING_FILES,
 })  # fmt: skip
 # Where the dataset that is replaced stands for a moment, on systems that cannot exchange two folders.
 _ASIDE_SUFFIX = PARTIAL_SUFFIX + ".replaced"
