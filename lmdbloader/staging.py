@@ -79,7 +79,7 @@ def stage(
             log(f"{target}: staged already")
             return target
         try:
-            with partial_folder(target) as partial:
+            with partial_folder(target, log=log) as partial:
                 # Whoever held the lock a moment ago may have put the copy in place.
                 if not _is_staged(source, target, log):
                     check_destination(target, overwrite=overwrite or _is_same_dataset(source, target))

@@ -96,6 +96,7 @@ def convert(
     workers: int | None = None,
     overwrite: bool = False,
     restart: bool = False,
+    take_over: bool = False,
     check_content: bool = False,
     progress: bool = False,
     log: Callable[[str], None] = lambda line: None,
@@ -140,6 +141,9 @@ def convert(
             result does not depend on it. What only this process sees, as behind memory://, it converts alone.
         overwrite: Convert anew and replace the dataset that is at `out`, once the new one is complete.
         restart: Discard what is done of a conversion that was interrupted.
+        take_over: Go on with one that a process of another host began, though it seems to run: what that one is at is
+            lost, and should it still run, it ends with an error. Without it the conversion is refused while the other
+            gives signs of life.
         check_content: Find inputs that changed since they were converted by their content too, which reads all of them
             again; without it by size, head and tail, and by content where the time of the last change is another.
         progress: Show a progress bar on a terminal.
@@ -193,7 +197,7 @@ def convert(
     if (not overwrite or is_just_published(target)) and (report := ready()) is not None:
         return report
     check_destination(target, overwrite=overwrite)
-    with explain_full_disk(target), partial_folder(target, resumable=True) as folder:
+    with explain_full_disk(target), partial_folder(target, resumable=True, take_over=take_over, log=log) as folder:
         # Another process may have finished it just before this one had the folder to itself.
         if not overwrite and (report := ready()) is not None:
             return report

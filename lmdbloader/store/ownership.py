@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -13,7 +14,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lmdbloader.errors import DestinationError, FormatError
+from lmdbloader.format import PARTIAL_SUFFIX
 
+_RENAME_EXCHANGE = 2
+_AT_FDCWD = -100
+# Where the folder that is replaced stands for a moment, on systems that cannot exchange two of them.
+ASIDE_SUFFIX = PARTIAL_SUFFIX + ".replaced"
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _KINDS = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
@@ -183,3 +189,16 @@ def is_own_file(path: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+
+
+def exchange(a: Path, b: Path) -> None:
+    """Give two folders each other's name, in one step where the system can."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 and renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0:
+        return
+    # Without an exchange there is a moment in which nothing stands at `b`; both folders are whole all the time.
+    aside = b.with_name(b.name + ASIDE_SUFFIX)
+    os.rename(b, aside)
+    os.rename(a, b)
+    with suppress(FileNotFoundError):  # whoever found the new one has cleared the old one away
+        os.rename(aside, a)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
-import fcntl
 import json
 import os
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lmdbloader.errors import DestinationError, DiskFullError, LockedError
+from lmdbloader.errors import DestinationError, DiskFullError
 from lmdbloader.format import (
     DATA_FILE,
     FORMAT_NAME,
@@ -25,15 +22,19 @@ from lmdbloader.format import (
     SKIPPED_FILE,
     SOURCES_FILE,
 )
-from lmdbloader.store.ownership import inside, is_at, named, open_folder, take_possession
+from lmdbloader.store.claim import OWNER_FILE, claim, is_mine
+from lmdbloader.store.ownership import ASIDE_SUFFIX, exchange, inside, is_at, named
 
-OWNER_FILE = "owner.json"
 COLUMNS_FOLDER = "columns"
 # Of a conversion that can be resumed: what it is to do, and what of it is done.
 PLAN_FILE, JOURNAL_FILE = "plan.json", "journal"
 # Not of the dataset itself. They go once it is in place: until then a run that was killed could not be resumed without.
 # The owner goes last: without it the others are somebody's own.
 _WORKING_FILES = (JOURNAL_FILE, PLAN_FILE, OWNER_FILE)
+_TAKE_OVER = (
+    "; if it is certain that it has ended, --take-over goes on with what it has committed. What it is at is lost then, "
+    "and should it still run, it ends with an error"
+)
 # Where a repair makes files anew, and what LMDB's own tools leave where they open a dataset.
 REPAIR_FOLDER, _LOCK_FILE = ".repair", "lock.mdb"
 # What a dataset and an interrupted conversion consist of; a folder with anything else in it is somebody's own.
@@ -41,10 +42,6 @@ _OURS = frozenset({
     DATA_FILE, INDEX_FILE, MANIFEST_FILE, COLUMNS_FOLDER, SKIPPED_FILE, LEFT_OUT_FILE, SOURCES_FILE, REPAIR_FOLDER,
     _LOCK_FILE, *_WORKING_FILES,
 })  # fmt: skip
-# Where the dataset that is replaced stands for a moment, on systems that cannot exchange two folders.
-_ASIDE_SUFFIX = PARTIAL_SUFFIX + ".replaced"
-_RENAME_EXCHANGE = 2
-_AT_FDCWD = -100
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -84,7 +81,9 @@ def is_dataset(path: Path) -> bool:
 
 
 @contextmanager
-def partial_folder(out: Path, *, resumable: bool = False) -> Iterator[Path]:
+def partial_folder(
+    out: Path, *, resumable: bool = False, take_over: bool = False, log: Callable[[str], None] = lambda line: None
+) -> Iterator[Path]:
     """Yield a path to the locked folder OUT.partial; it is removed unless `put_in_place` has moved it.
 
     The path leads to the folder that was locked, whatever has its name later. The folder is the user's own, nobody else
@@ -94,39 +93,53 @@ def partial_folder(out: Path, *, resumable: bool = False) -> Iterator[Path]:
         out: The dataset to be.
         resumable: Leave what an earlier conversion left in it, and leave in it what was begun when an error ends this
             one. Otherwise what was left there is removed first.
+        take_over: Go on with it without a look for signs of life, where a process of another host has begun it.
+        log: Called with lines of text for people.
 
     Raises:
         LockedError: Another process is writing to it.
         DestinationError: It holds other things, or an unfinished conversion that is not to be resumed, or cannot be
-            made; or it is another user's, or somebody may have led it elsewhere.
+            made; or it is another user's, or somebody may have led it elsewhere, or took it over meanwhile.
     """
     partial = _partial_of(out)
     if not out.absolute().parent.is_dir():
         raise DestinationError(f"{out}: the folder {out.absolute().parent} does not exist. Create it first.")
-    lock = _lock(partial)
-    folder = inside(lock, partial)
+
+    def check(folder: Path) -> None:
+        _refuse_others(folder, partial)
+        if not resumable and is_begun(folder):
+            raise DestinationError(
+                f"{partial}: an unfinished conversion is there. Finish it with the command that began it, or remove it."
+            )
+
+    advice = _TAKE_OVER if resumable else ""
+    lock = claim(partial, check, keep=_worth_keeping, advice=advice, take_over=take_over, log=log)
+    folder = inside(lock.folder, partial)
     try:
-        with named(folder, partial):
-            permissions = take_possession(lock, partial)
-            _refuse_others(folder, partial)
-            if not resumable:
-                if is_begun(folder):
-                    raise DestinationError(
-                        f"{partial}: an unfinished conversion is there. Finish it with the command that began it, or "
-                        "remove it."
-                    )
-                empty(folder)
+        with named(folder, partial), lock.beating():
             try:
-                owner = {"pid": os.getpid(), "host": socket.gethostname()}
-                (folder / OWNER_FILE).write_text(json.dumps(owner))
+                if not resumable:
+                    empty(folder)
                 yield folder
+            except OSError as error:
+                if isinstance(error, DestinationError) or any(is_at(lock.folder, path) for path in (partial, out)):
+                    raise
+                raise _lost(partial) from error
             finally:
-                if is_at(lock, partial) and not (resumable and is_begun(folder)):
+                if is_at(lock.folder, out):
+                    os.fchmod(lock.folder, lock.permissions)
+                elif is_at(lock.folder, partial) and lock.is_mine() and not (resumable and is_begun(folder)):
                     _remove(folder, partial)
-                elif is_at(lock, out):
-                    os.fchmod(lock, permissions)
+                else:
+                    lock.release()
     finally:
-        os.close(lock)
+        lock.close()
+
+
+def _worth_keeping(folder: Path) -> tuple[str, ...]:
+    """Return the names of the files that an unfinished conversion goes on with."""
+    # The data before what tells of it: of a process that still writes, the journal then knows all that was copied.
+    return tuple(n for n in (DATA_FILE, JOURNAL_FILE, PLAN_FILE) if (folder / n).is_file()) if is_begun(folder) else ()
 
 
 def _partial_of(out: Path) -> Path:
@@ -136,7 +149,8 @@ def _partial_of(out: Path) -> Path:
 def _remove(folder: Path, partial: Path) -> None:
     """Remove what is in a folder as far as possible, and what has its name if that is empty."""
     with contextlib.suppress(OSError):
-        for entry in folder.iterdir():
+        # The note of its owner goes last: until then it is nobody else's.
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == OWNER_FILE):
             with contextlib.suppress(OSError):
                 _delete(entry)
         partial.rmdir()
@@ -193,13 +207,13 @@ def _rename_into_place(folder: int, name: Path, out: Path) -> None:
     replaces = out.exists() and any(out.iterdir())
     if replaces:
         _remove_leftovers(out)  # in OUT.partial they would look like an unfinished conversion
-        _exchange(name, out)
+        exchange(name, out)
     else:
         os.rename(name, out)
     if not is_at(folder, out):
         # Between the look and the renaming somebody else took the name: what came here is theirs, and goes back.
         with contextlib.suppress(OSError):
-            _exchange(name, out) if replaces else os.rename(out, name)
+            exchange(name, out) if replaces else os.rename(out, name)
         _refuse_lost(folder, out, name)
     fsync(out.absolute().parent)
     if replaces:
@@ -207,12 +221,16 @@ def _rename_into_place(folder: int, name: Path, out: Path) -> None:
 
 
 def _refuse_lost(folder: int, path: Path, name: Path) -> None:
-    """Raise DestinationError unless an open folder has a name."""
-    if not is_at(folder, path):
-        raise DestinationError(
-            f"{name}: is no longer the folder that was written to: somebody renamed or replaced it meanwhile, and it "
-            "is not put in place. Find out who writes there, and run it again."
-        )
+    """Raise DestinationError unless an open folder has a name, and is still this process's."""
+    if not (is_at(folder, path) and is_mine(folder)):
+        raise _lost(name)
+
+
+def _lost(partial: Path) -> DestinationError:
+    return DestinationError(
+        f"{partial}: is no longer the folder that was written to: another process took it over, or somebody renamed or "
+        "replaced it, and nothing is put in place. Find out who writes there, and run it again."
+    )
 
 
 def clear_leftovers(out: Path) -> None:
@@ -223,24 +241,23 @@ def clear_leftovers(out: Path) -> None:
     partial = _partial_of(out)
     if partial.is_dir() and not partial.is_symlink():
         try:
-            lock = _lock(partial)
+            lock = claim(partial, lambda folder: _refuse_others(folder, partial), keep=_worth_keeping, wait=False)
         except DestinationError:
             return
         try:
-            folder = inside(lock, partial)
-            take_possession(lock, partial)
-            if not is_begun(folder) and not _others(folder):
+            folder = inside(lock.folder, partial)
+            if is_begun(folder):
+                lock.release()
+            else:
                 _remove(folder, partial)
-        except DestinationError:
-            return
         finally:
-            os.close(lock)
+            lock.close()
     _remove_leftovers(out)
 
 
 def _remove_leftovers(out: Path) -> None:
     # Another process may do the same at the same time.
-    aside = out.with_name(out.name + _ASIDE_SUFFIX)
+    aside = out.with_name(out.name + ASIDE_SUFFIX)
     if is_dataset(aside):
         shutil.rmtree(aside, ignore_errors=True)
     if is_just_published(out):
@@ -328,42 +345,6 @@ def has_no_room(file: Path, nbytes: int) -> bool:
     return False
 
 
-def _lock(partial: Path) -> int:
-    while True:
-        try:
-            lock = open_folder(partial, make=True)
-        except OSError as error:
-            if error.errno == errno.ENOENT and partial.absolute().parent.is_dir():
-                continue  # its owner finished between the two calls
-            if error.errno in _FULL:
-                raise
-            raise DestinationError(
-                f"{partial}: cannot be made ({error.strerror}); a dataset is written there until it is complete. "
-                "Make room at that name, or choose another destination."
-            ) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(lock)
-            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
-                raise DestinationError(
-                    f"{partial}: cannot be locked ({error.strerror}); its file system has no flock"
-                ) from error
-            raise LockedError(f"{partial}: {_owner(partial)} is writing there. Wait for it, or stop it.") from error
-        # The folder may have been renamed or removed between the opening and the locking.
-        if is_at(lock, partial):
-            return lock
-        os.close(lock)
-
-
-def _owner(partial: Path) -> str:
-    try:
-        owner = json.loads((partial / OWNER_FILE).read_bytes())
-        return f"process {int(owner['pid'])} on host {owner['host']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
-
-
 def _others(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.name not in _OURS)
 
@@ -375,15 +356,3 @@ def _refuse_others(folder: Path, name: Path) -> None:
             f"{name}: {others[0]!r} in it is not of our making, and a dataset is written there until it is complete. "
             "Move it away."
         )
-
-
-def _exchange(a: Path, b: Path) -> None:
-    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if renameat2 and renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0:
-        return
-    # Without an exchange there is a moment in which nothing stands at `b`; both datasets are whole all the time.
-    aside = b.with_name(b.name + _ASIDE_SUFFIX)
-    os.rename(b, aside)
-    os.rename(a, b)
-    with contextlib.suppress(FileNotFoundError):  # whoever found the new dataset has cleared the old one away
-        os.rename(aside, a)

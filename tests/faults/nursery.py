@@ -218,7 +218,7 @@ def _command(request: Request) -> int:
     """Run the command in this process, which is a fresh fork."""
     import lmdbloader.cli
     from lmdbloader.conversion import folder, pool
-    from lmdbloader.store import index, publish, writer
+    from lmdbloader.store import index, ownership, publish, writer
 
     for handle, name in ((1, "output"), (2, "error")):
         os.dup2(os.open(request.log / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), handle)
@@ -244,12 +244,12 @@ def _command(request: Request) -> int:
 
     folder.try_out = trial
     if not request.can_exchange:
-        publish.ctypes = type("NoCalls", (), {"CDLL": lambda *_, **__: object(), "get_errno": ctypes.get_errno})
+        ownership.ctypes = type("NoCalls", (), {"CDLL": lambda *_, **__: object(), "get_errno": ctypes.get_errno})
     see = _observer(request)
     watch(request.folder, see)
     watch_function(folder, "try_out", "trial", see)
     watch_function(index.Spool, "write", "index", see)
-    watch_function(publish, "_exchange", "exchange", see)
+    watch_function(publish, "exchange", "exchange", see)
     try:
         status = _write(request.words[1]) if request.words[0] == "write" else lmdbloader.cli.main(list(request.words))
     except SystemExit as error:

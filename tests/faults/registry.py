@@ -53,5 +53,6 @@ FAULTS = (
     Fault(
         "strangers", 500, "links, FIFOs and files planted where is written, and in what is staged", "0 written through"
     ),
+    Fault("two_hosts", 200, "pairs of conversions to one OUT on hosts without a common lock", "0 publishes damage"),
     Fault("zoo", 100, "bad and odd images, converted together and alone", "the stated policy, each named"),
 )
