@@ -115,6 +115,7 @@ def partial_folder(
     advice = _TAKE_OVER if resumable else ""
     lock = claim(partial, check, keep=_worth_keeping, advice=advice, take_over=take_over, log=log)
     folder = inside(lock.folder, partial)
+    is_removed = False
     try:
         with named(folder, partial), lock.beating():
             try:
@@ -130,10 +131,13 @@ def partial_folder(
                     os.fchmod(lock.folder, lock.permissions)
                 elif is_at(lock.folder, partial) and lock.is_mine() and not (resumable and is_begun(folder)):
                     _remove(folder, partial)
+                    is_removed = True
                 else:
                     lock.release()
     finally:
         lock.close()
+        if is_removed:
+            _remove_empty(partial)
 
 
 def _worth_keeping(folder: Path) -> tuple[str, ...]:
@@ -153,6 +157,12 @@ def _remove(folder: Path, partial: Path) -> None:
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == OWNER_FILE):
             with contextlib.suppress(OSError):
                 _delete(entry)
+    _remove_empty(partial)
+
+
+def _remove_empty(partial: Path) -> None:
+    # Once more when the note is closed: NFS keeps a file that is open under another name.
+    with contextlib.suppress(OSError):
         partial.rmdir()
 
 
@@ -252,6 +262,7 @@ def clear_leftovers(out: Path) -> None:
                 _remove(folder, partial)
         finally:
             lock.close()
+            _remove_empty(partial)
     _remove_leftovers(out)
 
 
@@ -346,7 +357,9 @@ def has_no_room(file: Path, nbytes: int) -> bool:
 
 
 def _others(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in folder.iterdir() if entry.name not in _OURS)
+    # NFS keeps a removed file under such a name while another process has it open.
+    names = (entry.name for entry in folder.iterdir() if not entry.name.startswith(".nfs"))
+    return sorted(name for name in names if name not in _OURS)
 
 
 def _refuse_others(folder: Path, name: Path) -> None:
