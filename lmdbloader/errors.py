@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "CorruptError",
     "DestinationError",
+    "DiskError",
     "DiskFullError",
     "FormatError",
     "ImageError",
@@ -83,6 +84,10 @@ class DestinationError(LmdbloaderError, OSError):
 
 class LockedError(DestinationError):
     """Another process is writing to the same destination."""
+
+
+class DiskError(LmdbloaderError, OSError):
+    """A disk, or a server in its place, does not read or write a file: not for want of room, it fails."""
 
 
 class DiskFullError(LmdbloaderError, OSError):

@@ -18,6 +18,7 @@ from lmdbloader.conversion.places import named_folder, refuse_inside
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
 from lmdbloader.format import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.store import Reader, check_destination, partial_folder, put_in_place, read_manifest
+from lmdbloader.store.diskerrors import naming
 from lmdbloader.store.ownership import is_own_file, open_own_file
 from lmdbloader.store.publish import explain_full_disk, fsync
 
@@ -79,7 +80,7 @@ def stage(
             log(f"{target}: staged already")
             return target
         try:
-            with partial_folder(target, log=log) as partial:
+            with explain_full_disk(target), partial_folder(target, log=log) as partial:
                 # Whoever held the lock a moment ago may have put the copy in place.
                 if not _is_staged(source, target, log):
                     check_destination(target, overwrite=overwrite or _is_same_dataset(source, target))
@@ -149,7 +150,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
             # The data file is the one that was opened and checked, whatever has its name by now.
             descriptor = os.dup(source.descriptor) if name == DATA_FILE else open_own_file(source.path / name)
             try:
-                sums, digest = _copy(descriptor, partial / name, bar)
+                sums, digest = _copy(descriptor, source.path / name, partial / name, bar)
             finally:
                 os.close(descriptor)
             expected = source.manifest.data_digest
@@ -174,28 +175,30 @@ def _size(path: Path) -> int:
         os.close(descriptor)
 
 
-def _copy(descriptor: int, out: Path, bar: Any) -> tuple[list[int], str]:
-    """Copy a file; return the checksum of each piece as it was read, and the digest of the whole."""
+def _copy(descriptor: int, source: Path, out: Path, bar: Any) -> tuple[list[int], str]:
+    """Copy a file, `source` in messages; return each piece's checksum as it was read, and the digest of the whole."""
     room = memoryview(bytearray(_PIECE_NBYTES))
     sums, at = [], 0
     running = RunningChecksum()
     with open(out, "xb", buffering=0) as file:
-        while nbytes := _read(descriptor, room, at):
+        while nbytes := _read(descriptor, source, room, at):
             piece = room[:nbytes]
             sums.append(checksum(piece))
             running.update(piece)
-            while piece:
-                piece = piece[file.write(piece) or 0 :]
+            with naming(out):
+                while piece:
+                    piece = piece[file.write(piece) or 0 :]
             at += nbytes
             bar.update(nbytes)
     return sums, f"xxh64:{running.value:016x}"
 
 
-def _read(descriptor: int, room: memoryview, at: int) -> int:
+def _read(descriptor: int, path: Path, room: memoryview, at: int) -> int:
     """Fill a buffer from a place in a file on; return how many bytes there were."""
     filled = 0
-    while filled < len(room) and (count := os.preadv(descriptor, [room[filled:]], at + filled)):
-        filled += count
+    with naming(path):
+        while filled < len(room) and (count := os.preadv(descriptor, [room[filled:]], at + filled)):
+            filled += count
     return filled
 
 
@@ -207,7 +210,7 @@ def _compare(copy: Path, sums: list[int], source: Path, bar: Any) -> None:
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         for number in range(len(sums) + 1):
-            nbytes = _read(descriptor, room, number * _PIECE_NBYTES)
+            nbytes = _read(descriptor, copy, room, number * _PIECE_NBYTES)
             found = [checksum(room[:nbytes])] if nbytes else []
             if found != sums[number : number + 1]:
                 raise CorruptError(
@@ -225,7 +228,8 @@ def _check_copy(source: Reader, partial: Path) -> None:
     from lmdbloader.store.index import Index
     from lmdbloader.store.opening import map_file
 
-    manifest = parse_manifest((partial / MANIFEST_FILE).read_bytes(), str(partial / MANIFEST_FILE))
+    with naming(partial / MANIFEST_FILE):
+        manifest = parse_manifest((partial / MANIFEST_FILE).read_bytes(), str(partial / MANIFEST_FILE))
     nbytes = (partial / DATA_FILE).stat().st_size
     changed = (
         manifest.manifest_digest != source.manifest.manifest_digest or nbytes != source.manifest.sizes["data_nbytes"]

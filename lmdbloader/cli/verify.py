@@ -60,10 +60,10 @@ def _run(options: argparse.Namespace) -> int:
 
 def _num_samples(path: str) -> int | None:
     """Return how many samples a dataset says it has, None where that does not read."""
-    from lmdbloader.errors import FormatError
+    from lmdbloader.errors import CorruptError, FormatError
     from lmdbloader.store import read_manifest
 
     try:
         return read_manifest(path).num_samples
-    except FormatError:
+    except (FormatError, CorruptError):
         return None

@@ -19,6 +19,8 @@ from lmdbloader.format import Field
 from lmdbloader.manifest import field_json, parse_field
 from lmdbloader.sources import Source, Sources, changed_at
 from lmdbloader.store import num_committed
+from lmdbloader.store.diskerrors import naming
+from lmdbloader.store.filecache import forget
 from lmdbloader.store.publish import JOURNAL_FILE, PLAN_FILE, empty, fsync, is_begun
 
 _PLAN_VERSION = 1
@@ -74,7 +76,8 @@ def write_plan(partial: Path, begun: Begun) -> None:
         "map_nbytes": begun.map_nbytes,
     }
     path = partial / PLAN_FILE
-    path.write_text(json.dumps(body, indent=1), "utf-8")
+    with naming(path):
+        path.write_text(json.dumps(body, indent=1), "utf-8")
     for place in (path, partial, partial / ".."):
         fsync(place)
 
@@ -94,7 +97,7 @@ def read_plan(partial: Path, made_by: Mapping[str, Any]) -> Begun | None:
         return None
     again = "Restart with --restart, which discards what is done of it."
     try:
-        with open(partial / PLAN_FILE, "rb") as file:
+        with naming(partial / PLAN_FILE), open(partial / PLAN_FILE, "rb") as file:
             body = json.loads(file.read(_MAX_PLAN_NBYTES))
         if body["version"] != _PLAN_VERSION:
             raise ValueError(f"version {body['version']!r:.20}")
@@ -142,9 +145,10 @@ class Journal:
         """Bring what was noted to the disk."""
         left = memoryview(b"".join(self._lines))
         self._lines = []
-        while left:
-            left = left[self._file.write(left) :]
-        os.fsync(self._file.fileno())
+        with naming(self._path):
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
 
     def discard(self) -> None:
         """Empty the journal: nothing of what it notes was committed."""
@@ -173,7 +177,8 @@ def recover(partial: Path, sources: Sources, *, check_content: bool = False) -> 
         return progress
     committed = num_committed(partial)
     kept_nbytes = 0
-    with open(path, "rb") as file:
+    with naming(path), open(path, "rb") as file:
+        forget(file.fileno())
         for note, end in _notes(file):
             if note["num_samples"] > committed:
                 break

@@ -23,6 +23,7 @@ from lmdbloader.images import DecodePolicy, decode_image, is_jpeg
 from lmdbloader.resize import crop_to_multiple, downscale
 from lmdbloader.sources import Fetched, File, Source, digest_ends, fetch, read, times_of
 from lmdbloader.store import Block, Chunk, encode_blocks
+from lmdbloader.store.diskerrors import DISK_FAILED
 
 # A part of this size is handed on before the next image is decoded, so that memory stays bounded.
 PART_NBYTES = 16 * 2**20
@@ -173,6 +174,8 @@ def read_files(source: Source, hashes: list[int] | None = None, fetched: Fetched
                 files.append(read(file, fetched))
             except OSError as error:
                 reason = f"{_which(source, file)}cannot be read ({error.strerror or error})"
+                if error.errno in DISK_FAILED:
+                    reason += ": the disk failed. Put a copy in its place, or leave it out (--on-error skip)"
                 raise ImageError(source.name, reason) from error
             digest = checksum(digest.to_bytes(8, "little") + checksum(files[-1]).to_bytes(8, "little"))
     finally:

@@ -12,6 +12,7 @@ from typing import Any
 
 from lmdbloader.errors import DestinationError
 from lmdbloader.format import PARTIAL_SUFFIX
+from lmdbloader.store.diskerrors import naming
 
 MARKER_FILE = "extracted.json"
 MADE_BY = "lmdbloader extract"
@@ -81,7 +82,8 @@ def partial_folder(target: Path) -> Iterator[Path]:
 
 def write_marker(partial: Path, about: Mapping[str, Any]) -> None:
     """Say in a folder that it is an extraction, and of what."""
-    (partial / MARKER_FILE).write_text(json.dumps({"made_by": MADE_BY, **about}, indent=1) + "\n", "utf-8")
+    with naming(partial / MARKER_FILE):
+        (partial / MARKER_FILE).write_text(json.dumps({"made_by": MADE_BY, **about}, indent=1) + "\n", "utf-8")
 
 
 def put_in_place(partial: Path, target: Path) -> None:

@@ -14,6 +14,7 @@ from lmdb.verify import verify as check_pages
 
 from lmdbloader.errors import CorruptError
 from lmdbloader.format import DATA_FILE
+from lmdbloader.store.diskerrors import explain_lmdb
 
 _MAGIC_NBYTES = 64
 _MAGIC = (0xBEEFC0DE).to_bytes(4, "little")
@@ -58,6 +59,7 @@ def list_values(file: Path) -> Iterator[tuple[bytes, int, int]]:
         raise CorruptError(f"{file}: its pages are damaged ({problems[0]}{more})")
     try:
         with (
+            explain_lmdb(file),
             lmdb.open(os.fsencode(file), subdir=False, readonly=True, lock=False, readahead=False) as env,
             env.begin(buffers=True) as transaction,
         ):

@@ -21,6 +21,7 @@ from lmdbloader.format import INDEX_FILE, Field, index_schema
 from lmdbloader.manifest import Manifest
 from lmdbloader.store.arrow import read_file
 from lmdbloader.store.bounds import check_index
+from lmdbloader.store.diskerrors import naming
 from lmdbloader.store.records import Block, Chunk
 
 _ROWS_AT_ONCE = 1 << 16
@@ -89,7 +90,7 @@ class Spool:
         # Identity: dictionaries lie in the order of first use, one batch holds every row.
         arrays = [self._array(column) for column in self.schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        with pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, self.schema) as writer:
+        with naming(path), pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, self.schema) as writer:
             writer.write_batch(batch)
 
     def close(self) -> None:
@@ -142,12 +143,14 @@ class Spool:
     def _write(self, name: str, data: Any) -> None:
         if name not in self._files:
             self._files[name] = open(self._folder / name, "wb")  # noqa: SIM115 - closed by close()
-        self._files[name].write(data)
+        with naming(self._folder / name):
+            self._files[name].write(data)
 
     def _map(self, name: str, kind: np.dtype[Any], *, writable: bool = False) -> npt.NDArray[Any]:
         if name not in self._files or self._files[name].tell() == 0:
             return np.empty(0, kind)
-        self._files[name].flush()
+        with naming(self._folder / name):
+            self._files[name].flush()
         return np.memmap(self._folder / name, kind, "r+" if writable else "r")
 
     def _array(self, column: pa.Field) -> pa.Array:

@@ -23,6 +23,7 @@ from lmdbloader.format import (
     SOURCES_FILE,
 )
 from lmdbloader.store.claim import OWNER_FILE, claim, is_mine
+from lmdbloader.store.diskerrors import DISK_FAILED, disk_failed, naming
 from lmdbloader.store.ownership import ASIDE_SUFFIX, exchange, inside, is_at, named
 
 COLUMNS_FOLDER = "columns"
@@ -232,7 +233,7 @@ def _rename_into_place(folder: int, name: Path, out: Path) -> None:
 
 def _refuse_lost(folder: int, path: Path, name: Path) -> None:
     """Raise DestinationError unless an open folder has a name, and is still this process's."""
-    if not (is_at(folder, path) and is_mine(folder)):
+    if not (is_at(folder, path) and is_mine(folder, path)):
         raise _lost(name)
 
 
@@ -288,16 +289,19 @@ def is_just_published(out: Path) -> bool:
 
 def fsync(path: Path) -> None:
     """Flush a file or a folder to its device."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with naming(path):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @contextmanager
 def explain_full_disk(path: Path, needed_nbytes: Callable[[], int] = lambda: 0) -> Iterator[None]:
     """Turn "no space left" of any kind into DiskFullError with the place, what is free and what is missing.
+
+    What a disk says that fails otherwise becomes a DiskError with the file.
 
     Args:
         path: What is written to.
@@ -308,6 +312,8 @@ def explain_full_disk(path: Path, needed_nbytes: Callable[[], int] = lambda: 0) 
     except DiskFullError:
         raise
     except OSError as error:
+        if error.errno in DISK_FAILED:
+            raise disk_failed(error.filename or path, error) from error
         if error.errno not in _FULL:
             raise
         raise disk_full(path, error, needed_nbytes()) from error

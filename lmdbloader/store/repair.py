@@ -107,8 +107,10 @@ def _check_out(out: Path, folder: Path) -> Path:
 
 def _what_is_known(folder: Path, found: Verification) -> tuple[Description, Manifest | None]:
     """Return what a dataset is, and its manifest; where that is lost, data.mdb tells the rest."""
-    with suppress(FormatError):
+    manifest = None
+    with suppress(FormatError, CorruptError):
         manifest = read_manifest(folder)
+    if manifest is not None:
         if MANIFEST_FILE not in found.files:
             return manifest.description, manifest
         raise CorruptError(f"{folder}: cannot be mended. {found.advice}", path=str(folder))  # of another dataset

@@ -89,7 +89,7 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
     found = _Findings(Path(path).absolute())
     try:
         manifest = read_manifest(path)
-    except FormatError as error:
+    except (FormatError, CorruptError) as error:
         if not found.folder.is_dir() or found.folder.name.endswith(PARTIAL_SUFFIX) or _is_signed(found.folder):
             raise
         return _verify_without_manifest(found, error)
@@ -170,7 +170,7 @@ def _is_of_another(data: DataFile, manifest: Manifest, folder: Path) -> bool:
     return find_description(data.descriptor, str(folder)) not in (None, manifest.description)
 
 
-def _verify_without_manifest(found: _Findings, error: FormatError) -> Verification:
+def _verify_without_manifest(found: _Findings, error: FormatError | CorruptError) -> Verification:
     """Return what can be said of a dataset whose manifest is lost; raise `error` where it is none of ours."""
     folder = found.folder
     is_there = (folder / MANIFEST_FILE).exists()

@@ -41,8 +41,13 @@ class Fault:
 _NOTHING_KEPT = "memory growth under 1 MB, no descriptors left"
 FAULTS = (
     Fault("kills", 300, "SIGKILL at random times and at each named step of a conversion", "same digest, 0 lost"),
+    Fault(
+        "power_cuts", 3000, "a power cut at any call of a conversion, sectors of 64 to 4,096 bytes", "0 stuck, 0 lost"
+    ),
     Fault("disk_full", 50, "a disk that is full at random points of a conversion", "a clear error, resumes"),
     Fault("truncation", 2000, "files cut at and beside every page boundary and anywhere", "refused at open, 0 signals"),
+    Fault("bad_sectors", 500, "sectors that the disk does not read, in all three files", "named, 0 signals"),
+    Fault("io_errors", 5000, "EIO from every call of every command, one in each run", "named, the next run is right"),
     Fault("flips", 10_000, "flipped bits in all three files", "0 crashes, 0 silent differences"),
     Fault("fuzz", 200_000, "random and mutated manifests, indexes and records", "0 crashes, only our errors"),
     Fault("mending", 2000, "damage of any sort, several at once, found and repaired", "exactly the sound samples back"),
