@@ -99,14 +99,44 @@ def _text(path: str) -> str:
 
 
 def read_owner(folder: int) -> Owner | None:
-    """Return who has noted itself in a folder; None where nobody has, or the note does not decode."""
-    with suppress(OSError):
-        note = os.open(OWNER_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-        try:
-            return _parse(os.read(note, _MAX_NOTE_NBYTES))
-        finally:
-            os.close(note)
-    return None
+    """Return who has noted itself in a folder; None where nobody has, or the note does not decode or read."""
+    try:
+        return _read(folder)
+    except OSError:
+        return None
+
+
+def is_mine(folder: int, path: Path) -> bool:
+    """Return whether the note in an open folder is this process's.
+
+    Args:
+        folder: Its descriptor.
+        path: Its name, for the errors of a disk that does not read it.
+    """
+    try:
+        with _naming_note(path):
+            return _read(folder) == this_process()
+    except FileNotFoundError:
+        return False
+
+
+def _read(folder: int) -> Owner | None:
+    note = os.open(OWNER_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    try:
+        return _parse(os.read(note, _MAX_NOTE_NBYTES))
+    finally:
+        os.close(note)
+
+
+@contextmanager
+def _naming_note(partial: Path) -> Iterator[None]:
+    """Give errors of the system, which know the note by its descriptor or within its folder, its path."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename in (None, OWNER_FILE) and error.errno is not None:
+            error.filename = str(partial / OWNER_FILE)
+        raise
 
 
 def _parse(data: bytes) -> Owner | None:
@@ -136,8 +166,8 @@ class Claim:
     permissions: int
 
     def is_mine(self) -> bool:
-        """Return whether the note in the folder is still this process's."""
-        return is_mine(self.folder)
+        """Return whether the note in the folder is still this process's, as far as it reads."""
+        return read_owner(self.folder) == this_process()
 
     def release(self) -> None:
         """Leave the folder to whoever comes next, who need not look for signs of life then."""
@@ -168,11 +198,6 @@ class Claim:
         finally:
             stop.set()
             thread.join()
-
-
-def is_mine(folder: int) -> bool:
-    """Return whether the note in an open folder is this process's."""
-    return read_owner(folder) == this_process()
 
 
 def claim(
@@ -211,11 +236,13 @@ def claim(
             if is_at(folder, partial):
                 permissions = take_possession(folder, partial)
                 check(inside(folder, partial))
-                note, is_new = _open_note(folder)
+                with _naming_note(partial):
+                    note, is_new = _open_note(folder)
             if note >= 0:
                 _flock(note, folder, partial)
                 if is_new or _is_free(folder, note, partial, keep, advice, take_over, wait, log):
-                    _write(note)
+                    with _naming_note(partial):
+                        _write(note)
                     if is_at(folder, partial):
                         return Claim(folder, note, permissions)
         except BaseException:
@@ -297,7 +324,8 @@ def _is_free(
     """
     if not _is_note(note, folder):
         return False  # it was released just now, or claimed anew
-    owner = read_owner(folder)
+    with _naming_note(partial):
+        owner = _read(folder)
     if owner and not owner.is_elsewhere:
         if owner.is_alive_here:
             raise _locked(partial, owner, "Wait for it, or stop it.")

@@ -232,7 +232,7 @@ def _rename_into_place(folder: int, name: Path, out: Path) -> None:
 
 def _refuse_lost(folder: int, path: Path, name: Path) -> None:
     """Raise DestinationError unless an open folder has a name, and is still this process's."""
-    if not (is_at(folder, path) and is_mine(folder)):
+    if not (is_at(folder, path) and is_mine(folder, path)):
         raise _lost(name)
 
 
