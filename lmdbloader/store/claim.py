@@ -322,10 +322,13 @@ def _is_free(
     Raises:
         LockedError: Its owner is alive.
     """
+    try:
+        with _naming_note(partial):
+            owner = _read(folder)
+    except FileNotFoundError:
+        return False  # it was released just now
     if not _is_note(note, folder):
-        return False  # it was released just now, or claimed anew
-    with _naming_note(partial):
-        owner = _read(folder)
+        return False  # and claimed anew
     if owner and not owner.is_elsewhere:
         if owner.is_alive_here:
             raise _locked(partial, owner, "Wait for it, or stop it.")
