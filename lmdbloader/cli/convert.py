@@ -90,10 +90,17 @@ def add_parser(commands: Any) -> None:
         help="discard what is done of a conversion that was interrupted (default: go on with it)",
     )
     run.add_argument(
+        "--take-over",
+        action="store_true",
+        help="go on with a conversion that a process of another host has begun, though it seems to run still: what it "
+        "has committed is kept, what it is at is lost, and it ends with an error (default: refused while it gives "
+        "signs of life)",
+    )
+    run.add_argument(
         "--hash",
         action="store_true",
-        help="find inputs that changed since they were converted by reading all of them again (default: by size, and "
-        "by content where the time of the last change is another)",
+        help="find inputs that changed since they were converted by reading all of them again (default: by size, head "
+        "and tail, and by content where the time of the last change is another)",
     )
     run.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.set_defaults(run=_run, parser=parser)
@@ -264,6 +271,7 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
             **plain_options(options),
             overwrite=options.overwrite,
             restart=options.restart,
+            take_over=options.take_over,
             check_content=options.hash,
             progress=not options.quiet,
             log=_ignore if options.quiet else say,

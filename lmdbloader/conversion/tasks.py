@@ -21,7 +21,7 @@ from lmdbloader.errors import ImageError
 from lmdbloader.format import TILED_ABOVE_NBYTES, Field
 from lmdbloader.images import DecodePolicy, decode_image, is_jpeg
 from lmdbloader.resize import crop_to_multiple, downscale
-from lmdbloader.sources import Fetched, File, Source, Span, changed_at, fetch, read
+from lmdbloader.sources import Fetched, File, Source, Span, digest_ends, fetch, read, times_of
 from lmdbloader.store import Block, Chunk, encode_blocks
 from lmdbloader.store.diskerrors import DISK_FAILED
 
@@ -67,7 +67,7 @@ class Part:
         chunk: Their samples; None where no source could be used.
         blocks: The samples packed into LMDB values.
         file_hashes: XXH64 of the files of every source that was read, in order, also of skipped ones.
-        changed_ns: When the newest of these files was changed, as `changed_at` returned it before they were read.
+        seen: Of each of these sources what `times_of` returned before its files were read, and their `digest_ends`.
         skipped: (name, reason) of the sources that could not be used.
         num_sources: Sources done, skipped ones included.
         nbytes: Size of their files.
@@ -77,7 +77,7 @@ class Part:
     chunk: Chunk | None
     blocks: tuple[Block, ...]
     file_hashes: tuple[int, ...]
-    changed_ns: tuple[int, ...]
+    seen: tuple[tuple[int, int, int], ...]
     skipped: tuple[tuple[str, str], ...]
     num_sources: int
     nbytes: int
@@ -102,16 +102,18 @@ def convert_sources(
     """
     gathered: list[_Encoded] = []
     hashes: list[int] = []
-    changed: list[int] = []
+    seen: list[tuple[int, int, int]] = []
     skipped: list[tuple[str, str]] = []
     done = nbytes = room = 0
     began = time.perf_counter()
     fetched = fetch(sources)
     for number, source in enumerate(sources):
         at(number)
-        changed.append(changed_at(source))
+        times = times_of(source)
+        seen.append((*times, 0))
         try:
             files = read_files(source, hashes, fetched)
+            seen[-1] = (*times, digest_ends(files))
             values = parse_attached(source, files[source.num_images :])
             kept = None if source.num_images > 1 else keep_file(recipe.storage, files[0], recipe.policy, source.name)
             if kept is None:
@@ -126,8 +128,8 @@ def convert_sources(
             places = []
         for tops, lefts in places:
             if room >= PART_NBYTES or (done and len(places) > 1):
-                yield _pack(recipe, gathered, hashes, changed, skipped, done, nbytes, began)
-                gathered, hashes, changed, skipped = [], [], [], []
+                yield _pack(recipe, gathered, hashes, seen, skipped, done, nbytes, began)
+                gathered, hashes, seen, skipped = [], [], [], []
                 done = nbytes = room = 0
                 began = time.perf_counter()
             if kept is None:
@@ -138,7 +140,7 @@ def convert_sources(
             room += sum(int(p.stored_nbytes.sum()) for p in gathered[-1].payloads.values())
         done, nbytes = done + 1, nbytes + source.nbytes
     if done:
-        yield _pack(recipe, gathered, hashes, changed, skipped, done, nbytes, began)
+        yield _pack(recipe, gathered, hashes, seen, skipped, done, nbytes, began)
 
 
 def hash_files(sources: Sequence[Source]) -> list[int]:
@@ -325,7 +327,7 @@ def _pack(
     recipe: Recipe,
     gathered: Sequence[_Encoded],
     hashes: Sequence[int],
-    changed: Sequence[int],
+    seen: Sequence[tuple[int, int, int]],
     skipped: Sequence[tuple[str, str]],
     num_sources: int,
     nbytes: int,
@@ -339,7 +341,7 @@ def _pack(
         chunk = Chunk(sum(e.num_samples for e in gathered), payloads, columns)
         blocks = encode_blocks(chunk, recipe.fields, with_source=True)
     seconds = time.perf_counter() - began
-    return Part(chunk, tuple(blocks), tuple(hashes), tuple(changed), tuple(skipped), num_sources, nbytes, seconds)
+    return Part(chunk, tuple(blocks), tuple(hashes), tuple(seen), tuple(skipped), num_sources, nbytes, seconds)
 
 
 def _concatenate(values: Sequence[Any]) -> Any:

@@ -15,6 +15,7 @@ from lmdbloader.format import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FIL
 from lmdbloader.manifest import Description, Manifest
 from lmdbloader.store.index import Index
 from lmdbloader.store.opening import DataFile, open_index, read_manifest
+from lmdbloader.store.ownership import is_own_file, open_own_file
 from lmdbloader.store.pages import find_description
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.rebuild import rebuild
@@ -191,8 +192,9 @@ def _write(
             writer.add_file(LEFT_OUT_FILE, _table(damaged))
             # Whoever compares what a dataset was made from must see that it is not all of it.
             made_by["inputs"] = {**(made_by.get("inputs") or {}), "left_out": len({d.sample for d in damaged})}
-        if (folder / SKIPPED_FILE).is_file():
-            writer.add_file(SKIPPED_FILE, (folder / SKIPPED_FILE).read_bytes())
+        if is_own_file(folder / SKIPPED_FILE):
+            with open(open_own_file(folder / SKIPPED_FILE), "rb") as skipped:
+                writer.add_file(SKIPPED_FILE, skipped.read())
         return writer.finish(classes=description.classes, made_by=made_by).num_samples
 
 

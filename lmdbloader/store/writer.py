@@ -28,6 +28,7 @@ from lmdbloader.format import (
     RECORD_KEY_NBYTES,
     SCHEMA_KEY,
     SKIPPED_FILE,
+    SOURCES_FILE,
     Field,
     parse_record_key,
     progress_value,
@@ -299,7 +300,8 @@ class Writer:
 def _remove_rest(partial: Path, *, keep_data: bool) -> None:
     """Remove what is made anew of a dataset that was not finished."""
     shutil.rmtree(partial / COLUMNS_FOLDER, ignore_errors=True)
-    for name in (INDEX_FILE, MANIFEST_FILE, SKIPPED_FILE, LEFT_OUT_FILE, *(() if keep_data else (DATA_FILE,))):
+    notes = (SKIPPED_FILE, LEFT_OUT_FILE, SOURCES_FILE)
+    for name in (INDEX_FILE, MANIFEST_FILE, *notes, *(() if keep_data else (DATA_FILE,))):
         (partial / name).unlink(missing_ok=True)
 
 

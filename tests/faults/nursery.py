@@ -236,7 +236,7 @@ def _command(request: Request) -> int:
     """Run the command in this process, which is a fresh fork."""
     import lmdbloader.cli
     from lmdbloader.conversion import folder, pool
-    from lmdbloader.store import index, publish, writer
+    from lmdbloader.store import index, ownership, publish, writer
 
     for handle, name in ((1, "output"), (2, "error")):
         os.dup2(os.open(request.log / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), handle)
@@ -262,7 +262,7 @@ def _command(request: Request) -> int:
 
     folder.try_out = trial
     if not request.can_exchange:
-        publish.ctypes = type("NoCalls", (), {"CDLL": lambda *_, **__: object(), "get_errno": ctypes.get_errno})
+        ownership.ctypes = type("NoCalls", (), {"CDLL": lambda *_, **__: object(), "get_errno": ctypes.get_errno})
     if request.calls or request.fault:
         _intercept(request)
     else:
@@ -270,7 +270,7 @@ def _command(request: Request) -> int:
         watch(request.folder, see)
         watch_function(folder, "try_out", "trial", see)
         watch_function(index.Spool, "write", "index", see)
-        watch_function(publish, "_exchange", "exchange", see)
+        watch_function(publish, "exchange", "exchange", see)
     try:
         own = {"write": _write, "epoch": _epoch}.get(request.words[0])
         status = own(*request.words[1:]) if own else lmdbloader.cli.main(list(request.words))

@@ -87,7 +87,16 @@ static int path_at(int folder, const char *name, char *full)
     char base[PATH_MAX];
     if (!root_length || !name)
         return 0;
-    if (name[0] == '/')
+    if (!strncmp(name, "/proc/self/fd/", 14)) {
+        /* A folder that is written to by its descriptor, whatever its name. */
+        char *rest;
+        char link[64];
+        snprintf(link, sizeof link, "/proc/self/fd/%ld", strtol(name + 14, &rest, 10));
+        ssize_t length = readlink(link, base, sizeof base - 1);
+        base[length < 0 ? 0 : length] = 0;
+        if (snprintf(full, PATH_MAX, "%s%s", base, rest) >= PATH_MAX)
+            return 0;
+    } else if (name[0] == '/')
         snprintf(full, PATH_MAX, "%s", name);
     else {
         if (folder == AT_FDCWD) {
