@@ -11,6 +11,7 @@ __all__ = [
     "LmdbloaderError",
     "LockedError",
     "OptionError",
+    "OutputError",
     "SourceError",
     "TrainingError",
     "WorkerError",
@@ -75,6 +76,10 @@ class SourceError(LmdbloaderError, ValueError):
 
 class OptionError(LmdbloaderError, ValueError):
     """An option's value, or a combination of options, makes no sense."""
+
+
+class OutputError(LmdbloaderError, RuntimeError):
+    """What the command prints cannot be written. It is no OSError: no file of a dataset has failed."""
 
 
 class DestinationError(LmdbloaderError, OSError):

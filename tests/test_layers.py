@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "lmdbloader"
 # A module imports only from the lines above its own. A new one must be given its place here.
 LAYERS = (
     "codes",
+    "descriptors",
     "errors",
     "words",
     "format",

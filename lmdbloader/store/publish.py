@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lmdbloader.descriptors import occupy_standard_descriptors
 from lmdbloader.errors import DestinationError, DiskFullError, LockedError
 from lmdbloader.format import (
     DATA_FILE,
@@ -98,6 +99,7 @@ def partial_folder(out: Path, *, resumable: bool = False) -> Iterator[Path]:
     partial = out.with_name(out.name + PARTIAL_SUFFIX)
     if not out.absolute().parent.is_dir():
         raise DestinationError(f"{out}: the folder {out.absolute().parent} does not exist. Create it first.")
+    occupy_standard_descriptors()
     lock = _lock(partial)
     try:
         _refuse_others(partial)
