@@ -14,10 +14,10 @@ SETUP_OPTIONS := $(if $(PIL),--pil "$(PIL)") $(if $(TORCH_INDEX),--torch-index "
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults lint format bench notebook docs clean
+.PHONY: help setup demo test faults lint format bench gpu-rehearsal notebook docs clean
 
 help:  ## Print this list
-	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 	@echo
 	@sed -n 's/^#   /  /p' $(firstword $(MAKEFILE_LIST))
 
@@ -46,6 +46,9 @@ format: setup  ## Format the code and apply the safe fixes
 bench: setup  ## Measure reading against the other ways of storing patches
 	@$(ENV) benchmarks/read.py $(ARGS)
 
+gpu-rehearsal: setup  ## Run every stage of the GPU benchmark in tiny sizes, as on a machine without network
+	@$(ENV) benchmarks/gpu/rehearse.py $(ARGS)
+
 notebook: setup  ## Run the notebooks anew and store them with their pictures
 	@$(ENV) scripts/make_notebook.py
 
@@ -53,5 +56,5 @@ docs: setup  ## Build the documentation into site/; warnings are errors (ARGS=se
 	@NO_MKDOCS_2_WARNING=1 $(ENV) -m mkdocs $(if $(ARGS),$(ARGS),build)
 
 clean:  ## Remove all that make has made, .venv too
-	rm -rf .venv .venv-cache *.egg-info build dist site demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv .venv-cache .venv-gpu benchmarks/gpu/pack *.egg-info build dist site demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find lmdbloader scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,10 @@ def call(function: Callable[[Any], Any], batch: Any, *, seed: int, epoch: int, f
     A plain tuple of as many values as the batch has fields gets their names again.
 
     Raises:
-        OptionError: One of ours comes after a function that returned no named tuple.
+        OptionError: One of ours comes after a function that returned no named tuple, or the function returned None.
     """
     if not isinstance(function, BatchFunction):
-        result = function(batch)
+        result = _something(function, function(batch))
         is_bare = type(result) is tuple and hasattr(batch, "_fields") and len(result) == len(batch)
         return type(batch)(*result) if is_bare else result
     if not hasattr(batch, "_replace"):
@@ -53,7 +54,30 @@ def call(function: Callable[[Any], Any], batch: Any, *, seed: int, epoch: int, f
         )
     counter = np.array([first_sample, epoch, 0, 0], np.uint64)
     words = np.random.Philox(key=np.array([seed, _STREAM], np.uint64), counter=counter)
-    return function.apply(batch, np.random.Generator(words))
+    return _something(function, function.apply(batch, np.random.Generator(words)))
+
+
+def _something(function: Callable[[Any], Any], result: Any) -> Any:
+    """Return what a function returned.
+
+    Raises:
+        OptionError: That is None.
+    """
+    if result is None:
+        raise OptionError(
+            f"{described(function)} returned None for a batch; expected the batch, changed or as it is. End it with "
+            "`return batch`. To leave samples out, choose the others before: dataset.select(numbers)."
+        )
+    return result
+
+
+def described(function: Any) -> str:
+    """Return how an error names a function: by its name and, for one written in Python, the place of its first line."""
+    while isinstance(function, partial):
+        function = function.func
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    code = getattr(function.apply if isinstance(function, BatchFunction) else function, "__code__", None)
+    return f"the function {name}" + ("" if code is None else f" ({code.co_filename}, line {code.co_firstlineno})")
 
 
 @dataclass(frozen=True, slots=True)

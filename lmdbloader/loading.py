@@ -33,12 +33,17 @@ def collate(samples: Sequence[Any]) -> Any:
     stay lists. Other samples (of a transform, or of another dataset) go through torch's own collate function.
 
     Raises:
-        OptionError: Images of one batch differ in shape.
+        OptionError: Images of one batch differ in shape, or a sample is None.
     """
     in_worker = get_worker_info() is not None
     if isinstance(samples, Batch):
         columns = [stacked(name, column) for name, column in samples.columns.items()]
         batch = sample_type(tuple(samples.columns))(*columns)
+    elif any(sample is None for sample in samples):
+        raise OptionError(
+            "a sample is None: the dataset's transform returned nothing for it. End it with `return sample`. To leave "
+            "samples out, choose the others before: dataset.select(numbers)."
+        )
     elif in_worker:
         batch = collate_with(list(samples), collate_fn_map={**default_collate_fn_map, torch.Tensor: _stacked_shared})
     else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import namedtuple
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +135,72 @@ def test_a_tuple_of_all_fields_gets_their_names_again() -> None:
     assert type(plain(list)) is list
     with pytest.raises(OptionError, match=r"MixUp\(.* comes after a function that returned a list"):
         call(T.MixUp(1, num_classes=4), list(batch()), seed=0, epoch=0, first_sample=0)
+
+
+def returns_none(batch: Any) -> None:
+    batch.image.mul_(2)
+
+
+class Forgetful(T.BatchFunction):
+    def apply(self, batch: Any, random: np.random.Generator) -> Any:
+        batch.image.mul_(2)
+
+
+class Callable_:
+    def __call__(self, batch: Any) -> None:
+        pass
+
+
+def with_argument(argument: int, batch: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (returns_none, rf"the function returns_none \({re.escape(__file__)}, line \d+\)"),
+        (lambda batch: None, r"the function <lambda> \(.*, line \d+\)"),
+        (partial(with_argument, 3), r"the function with_argument \(.*, line \d+\)"),
+        (Forgetful(), r"the function Forgetful \(.*, line \d+\)"),
+        (Callable_(), "the function Callable_"),
+    ],
+    ids=["function", "lambda", "partial", "ours", "object"],
+)
+def test_a_function_that_returns_nothing_is_named(tmp_path: Path, function: Any, name: str, on_corrupt: Any) -> None:
+    lmdbloader.write(({"image": np.zeros((9, 8, 3), np.uint8), "label": i} for i in range(19)), tmp_path / "d")
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
+    loader = lmdbloader.Loader(dataset, 1, transforms=[function], on_corrupt=on_corrupt)
+    message = rf"^{name} returned None for a batch; expected the batch.*`return batch`"
+    for read in (lambda: list(loader), lambda: loader.benchmark(0.01)):
+        with pytest.raises(OptionError, match=message):
+            read()
+
+
+def test_values_that_are_false_are_batches(tmp_path: Path) -> None:
+    lmdbloader.write(({"number": i} for i in range(9)), tmp_path / "d")
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
+    for value in (0, False, (), {}, ""):
+        assert list(lmdbloader.Loader(dataset, 3, transforms=[lambda batch, value=value: value])) == [value] * 3
+
+
+def test_a_transform_of_samples_that_returns_nothing_is_named(tmp_path: Path) -> None:
+    lmdbloader.write(({"number": i} for i in range(9)), tmp_path / "d")
+
+    class Mine(lmdbloader.LMDBDataset):
+        def transform(self, sample: Any) -> Any:
+            return None if sample.number == 5 else sample
+
+    for dataset, name in (
+        (Mine(tmp_path / "d"), "Mine.transform"),
+        (lmdbloader.LMDBDataset(tmp_path / "d", transform=returns_nothing), "returns_nothing"),
+    ):
+        with pytest.raises(OptionError, match=rf"{name} \(.*, line \d+\) returned None for a sample; expected the sam"):
+            list(lmdbloader.Loader(dataset, 3))
+        for num_workers in (0, 1):
+            with pytest.raises(OptionError, match="a sample is None: the dataset's transform returned nothing"):
+                list(lmdbloader.dataloader(dataset, 3, num_workers=num_workers))
+
+
+def returns_nothing(sample: Any) -> None:
+    pass

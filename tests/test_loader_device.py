@@ -1,10 +1,16 @@
-"""Copying batches to a device: in order, ahead of the loop, from memory that is held until the copy is done."""
+"""Pinned memory, and copies from it: in order, ahead of the loop, from memory that stays until the copy is done."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import pickle
+import re
+import signal
+import threading
+import time
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +19,13 @@ import pytest
 import torch
 
 import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader.errors import OptionError
 from lmdbloader.loader.device import apply, on_device, usable_device
-from lmdbloader.loader.memory import BatchMemory
+from lmdbloader.transforms import RandomCrop, ToDtype
+from tests.faults.late_copies import WAYS, in_the_loop, not_from_the_beginning, num_wrong, of_strided_views
+from tests.faults.late_cuda import late_cuda
+from tests.faults.small import write_small
 
 Pair = namedtuple("Pair", ["lr", "names"])
 
@@ -154,19 +165,217 @@ def test_the_batch_that_is_copied_ahead_does_not_count_as_given(cuda: FakeCuda, 
     assert found == [(3, 2, 3), (3, 3, 6), (3, 4, 9), (1, 4, 10)]
 
 
-@pytest.mark.parametrize(("device", "is_pinned"), [(None, True), ("cpu", False), ("cuda", True)])
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small(tmp_path_factory.mktemp("device") / "d", 96)
+
+
+@pytest.fixture
+def ds(path: Path) -> LMDBDataset:
+    return LMDBDataset(path)
+
+
+@pytest.mark.parametrize(
+    ("device", "pin_memory", "is_pinned"),
+    [
+        (None, "auto", True), ("cpu", "auto", False), (torch.device("cpu"), "auto", False), ("cuda", "auto", True),
+        ("cuda:0", "auto", True), (None, True, True), ("cpu", True, True), ("cuda", True, True), (None, False, False),
+        ("cpu", False, False),
+    ],
+)  # fmt: skip
 def test_memory_is_pinned_where_something_may_be_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str | None, is_pinned: bool
+    ds: LMDBDataset, device: Any, pin_memory: Any, is_pinned: bool
 ) -> None:
-    made: list[bool] = []
+    with late_cuda() as cuda:
+        loader = Loader(ds, 8, device=device, pin_memory=pin_memory)
+        assert loader.pin_memory is is_pinned
+        assert ("pin_memory=True" in repr(loader), "pinned" in loader._repr_html_()) == (is_pinned, is_pinned)
+        batch = next(iter(loader))
+        assert (cuda.host.num_taken > 0) == is_pinned
+        if device is None:
+            assert cuda.host.has(batch.image.data_ptr()) == is_pinned
+        loader.set_resolution(None)
+        copy = pickle.loads(pickle.dumps(loader))
+        assert copy.pin_memory is is_pinned
+        loader.close()
+    if not torch.cuda.is_available():
+        assert pickle.loads(pickle.dumps(copy)).pin_memory is False
 
-    class Memory(BatchMemory):
-        def __init__(self, *args: Any, pinned: bool, **options: Any) -> None:
-            made.append(pinned)
-            super().__init__(*args, pinned=False, **options)
 
-    monkeypatch.setattr("lmdbloader.loader.source.BatchMemory", Memory)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    lmdbloader.write([{"image": np.zeros((4, 4, 3), np.uint8)}], tmp_path / "db")
-    lmdbloader.Loader(lmdbloader.LMDBDataset(tmp_path / "db"), 1, device=device).close()
-    assert set(made) == {is_pinned}
+@pytest.mark.parametrize("pin_memory", [True, False, "auto"])
+def test_without_cuda_nothing_is_pinned(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch, pin_memory: Any) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    loader = Loader(ds, 8, pin_memory=pin_memory)
+    assert loader.pin_memory is False
+    assert sorted(number for batch in loader for number in batch.number.tolist()) == list(range(96))
+    assert pickle.loads(pickle.dumps(loader))._options["pin_memory"] == pin_memory
+    assert "pin" not in repr(loader) + loader._repr_html_()
+    if pin_memory is not False:
+        assert Loader(ds, 8, device="cuda", pin_memory=pin_memory).pin_memory is False
+
+
+@pytest.mark.parametrize("pin_memory", [None, 1, 0, "True", "", np.bool_(True), np.zeros(2)])
+def test_other_words_for_pinned_are_refused(ds: LMDBDataset, pin_memory: Any) -> None:
+    with pytest.raises(OptionError, match=r"pin_memory=.*: expected True, False or 'auto'"):
+        Loader(ds, 8, pin_memory=pin_memory)
+
+
+@pytest.mark.parametrize("has_cuda", [True, False])
+@pytest.mark.parametrize("device", ["cuda", torch.device("cuda", 1)])
+def test_copies_ahead_need_pinned_memory(
+    ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch, device: Any, has_cuda: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    line = re.escape(f"Use Loader(..., device='{device}'), or Loader(..., pin_memory=False) and images.to('{device}')")
+    with pytest.raises(OptionError, match=line):
+        Loader(ds, 8, device=device, pin_memory=False)
+
+
+@pytest.mark.parametrize(("way", "device"), WAYS, ids=[way.__name__ for way, _ in WAYS])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16])
+def test_a_late_copy_reads_its_own_batch(ds: LMDBDataset, way: Any, device: str | None, dtype: torch.dtype) -> None:
+    with late_cuda(most_lag=40) as cuda:
+        loader = Loader(ds, 8, device=device, transforms=[RandomCrop(16), ToDtype(dtype, scale=False)], prefetch=1)
+        copies = [copy for _ in range(2) for copy in way(loader, cuda)]
+        cuda.synchronize()
+        assert len(copies) >= 12
+        # What does not lie in one piece is gathered before it is copied.
+        assert (cuda.num_late == 0) if way is of_strided_views else (cuda.num_late >= 12)
+        assert num_wrong(copies) == 0
+
+
+def test_a_copy_ahead_holds_what_a_function_reached_through_numpy(ds: LMDBDataset) -> None:
+    with late_cuda(most_lag=40) as cuda:
+        loader = Loader(ds, 8, device="cuda", transforms=[not_from_the_beginning])
+        copies = [(batch.image, batch.number) for _ in range(3) for batch in loader]
+        cuda.synchronize()
+        assert cuda.num_late == len(copies) == 36
+        assert num_wrong(copies) == 0
+
+
+def test_memory_that_is_not_pinned_is_read_before_a_copy_returns(ds: LMDBDataset) -> None:
+    with late_cuda(most_lag=40) as cuda:
+        loader = Loader(ds, 8, pin_memory=False)
+        copies = list(in_the_loop(loader, cuda))
+        assert cuda.num_late == 0 and num_wrong(copies) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.float16, torch.bfloat16, torch.float32])
+def test_pinned_batches_are_those_of_plain_memory(tmp_path: Path, dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(0)
+    kind = np.uint16 if dtype == torch.uint16 else np.uint8
+    lmdbloader.write(({"image": rng.integers(0, 250, (9, 7, 3)).astype(kind)} for _ in range(20)), tmp_path / "d")
+    dataset = LMDBDataset(tmp_path / "d")
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        options: Any = {"memory_format": memory_format, "transforms": [ToDtype(dtype, scale=False)]}
+        plain = [batch.image for batch in Loader(dataset, 8, pin_memory=False, **options)]
+        with late_cuda() as cuda:
+            pinned = [batch.image for batch in Loader(dataset, 8, **options)]
+            assert all(cuda.host.has(image.data_ptr()) and image.data_ptr() % 64 == 0 for image in pinned)
+        for a, b in zip(plain, pinned, strict=True):
+            assert a.dtype == b.dtype == dtype and a.stride() == b.stride() and a.shape == b.shape
+            assert torch.equal(a.double(), b.double())
+
+
+def test_pinned_memory_is_used_again_and_a_batch_that_is_held_never_changes(ds: LMDBDataset) -> None:
+    with late_cuda():
+        loader = Loader(ds, 8, num_threads=1, prefetch=1)
+        held = [(batch.image, batch.image.clone()) for batch in loader][::5]
+        views = [(image[1].numpy(), image[1].numpy().copy()) for image, _ in held]
+        for _ in range(20):
+            for _ in loader:
+                pass
+        assert all(torch.equal(a, b) for a, b in held) and all((a == b).all() for a, b in views)
+        places = {batch.image.data_ptr() for _ in range(20) for batch in loader}
+    assert len(places) <= (1 + 1 + 2) * 8
+
+
+def in_a_child(function: Callable[[], object]) -> int:
+    """Return what became of a forked child that calls a function: 0 where it returned something true."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = 0 if function() else 1
+        finally:
+            os._exit(status)
+    deadline = time.monotonic() + 60
+    while (found := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+    return found[1]
+
+
+@pytest.mark.parametrize(("batch_size", "num_given"), [(8, 0), (8, 1), (8, 3), (8, 8), (8, 11), (48, 1)])
+def test_a_forked_child_reads_into_memory_of_its_own(ds: LMDBDataset, batch_size: int, num_given: int) -> None:
+    with late_cuda() as cuda:
+        expected = [batch.number.tolist() for batch in Loader(ds, batch_size, seed=3, pin_memory=False)]
+        loader = Loader(ds, batch_size, seed=3, num_threads=1)
+        batches = iter(loader)
+        for _ in range(num_given):
+            next(batches)
+
+        def rest() -> list[list[int]]:
+            found = list(batches)
+            assert num_wrong([(batch.image, batch.number) for batch in found]) == 0
+            assert not any(cuda.host.has(batch.image.data_ptr()) for batch in found)
+            again = next(iter(loader))
+            assert not cuda.host.has(again.image.data_ptr())
+            return [batch.number.tolist() for batch in found]
+
+        assert in_a_child(lambda: rest() == expected[num_given:]) == 0
+        assert [batch.number.tolist() for batch in batches] == expected[num_given:]
+        loader.close()
+
+
+@pytest.mark.parametrize("num_given", [1, 3, 8])
+def test_a_forked_child_needs_no_lock_of_the_allocator(ds: LMDBDataset, num_given: int) -> None:
+    with late_cuda() as cuda:
+        expected = [batch.number.tolist() for batch in Loader(ds, 8, seed=3, pin_memory=False)]
+        loader = Loader(ds, 8, seed=3, num_threads=1)
+        batches = iter(loader)
+        for _ in range(num_given):
+            next(batches)
+        deadline = time.monotonic() + 60
+        while cuda.host.num_taken < 12 and time.monotonic() < deadline:  # until all has been read
+            time.sleep(0.001)
+        held, release = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with cuda.host.lock:
+                held.set()
+                release.wait(60)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait(60)
+        try:
+            assert in_a_child(lambda: [b.number.tolist() for b in batches] == expected[num_given:]) == 0
+        finally:
+            release.set()
+            thread.join()
+        assert [batch.number.tolist() for batch in batches] == expected[num_given:]
+        loader.close()
+
+
+def test_a_forked_child_comes_to_the_error_of_a_group_too(ds: LMDBDataset) -> None:
+    def fails(batch: Any) -> Any:
+        if 41 in batch.number.tolist():
+            raise ZeroDivisionError
+        return batch
+
+    def rest(batches: Iterator[Any]) -> list[int]:
+        found = []
+        with pytest.raises(ZeroDivisionError):
+            for batch in batches:
+                found += batch.number.tolist()
+        return found
+
+    with late_cuda():
+        loader = Loader(ds, 8, order="sequential", transforms=[fails], num_threads=1)
+        batches = iter(loader)
+        next(batches)
+        assert in_a_child(lambda: rest(batches) == list(range(8, 40))) == 0
+        assert rest(batches) == list(range(8, 40))
+        loader.close()

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from lmdbloader.loader.source import LEFT_OUT
+
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
@@ -30,7 +32,7 @@ def measure(epoch: Callable[[int], Iterator[Any]], first: int, seconds: float) -
     """Read epoch after epoch for some seconds.
 
     Args:
-        epoch: Returns the batches of an epoch; what is left of one is None where all of its samples are damaged.
+        epoch: Returns the batches of an epoch; `LEFT_OUT` for one of which all samples are damaged.
         first: Number of the epoch to begin with.
         seconds: How long to read; one batch at least.
     """
@@ -42,7 +44,7 @@ def measure(epoch: Callable[[int], Iterator[Any]], first: int, seconds: float) -
             now = time.perf_counter()
             latencies.append(now - before)
             before = now
-            samples += 0 if batch is None else len(batch[0])
+            samples += 0 if batch is LEFT_OUT else len(batch[0])
             if now - began >= seconds:
                 break
         number += 1

@@ -63,6 +63,8 @@ def loader_card(
     ]
     if later:
         facts.append(("Then in Python", ", ".join(later)))
+    if loader.pin_memory:
+        facts.append(("Memory", "pinned"))
     if loader.world_size > 1:
         facts.append(("Share", f"rank {loader.rank} of {loader.world_size}"))
     if loader.corrupt:

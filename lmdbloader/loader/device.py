@@ -34,7 +34,8 @@ def on_device(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     coming: deque[tuple[Any, Any]] = deque()
     failures: list[Exception] = []
-    # Memory that a copy may still read from must not become another batch: it is held until the copy is done.
+    # torch knows of copies from pinned tensors of its own, and has their memory wait. What a function reached through
+    # NumPy, or pinned by other means, it does not know: whatever a copy may still read from is held until that is done.
     sources: deque[tuple[Any, Any]] = deque()
 
     def start_next() -> None:

@@ -20,6 +20,7 @@ from lmdbloader.loader.options import (
     check_numbers,
     compiled_and_functions,
     is_channels_last,
+    resolve_pin_memory,
     resolve_shard,
 )
 from lmdbloader.loader.run import Run, deliver
@@ -64,6 +65,7 @@ class Loader:
         num_threads: int | Literal["auto"] = "auto",
         prefetch: int = 2,
         device: str | torch.device | None = None,
+        pin_memory: bool | Literal["auto"] = "auto",
         memory_format: torch.memory_format = torch.contiguous_format,
         shard: Shard = None,
         resolution: ProgressiveResize | None = None,
@@ -90,7 +92,10 @@ class Loader:
             prefetch: Batches to have ready beyond those that the threads are working on; batches of fewer than 64
                 samples are read, and counted, by as many as make 64.
             device: Where batches go; "cuda" copies them while the step before runs. Without CUDA it means nothing.
-                With None they stay, in pinned memory where there is CUDA; with "cpu" that is not pinned.
+                With None or "cpu" they stay.
+            pin_memory: Whether images lie in page-locked memory, from which CUDA copies beside a step; without CUDA
+                none is. "auto" pins where there is CUDA and the device is not "cpu". Copies that torch starts may
+                still read from a batch that the loop has let go; for others see the page on loading.
             memory_format: torch.contiguous_format or torch.channels_last, of the images.
             shard: (rank, world_size) reads this rank's share of one common order; "auto" asks torch.distributed.
             resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
@@ -112,8 +117,9 @@ class Loader:
             raise OptionError("drop_last=True, pad=True: the last short batches are left out or filled up. Choose one.")
         self._options = {
             "order": order, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": tuple(transforms),
-            "num_threads": num_threads, "prefetch": prefetch, "device": device, "memory_format": memory_format,
-            "shard": shard, "resolution": resolution, "io": io, "verify": verify, "on_corrupt": on_corrupt,
+            "num_threads": num_threads, "prefetch": prefetch, "device": device, "pin_memory": pin_memory,
+            "memory_format": memory_format, "shard": shard, "resolution": resolution, "io": io, "verify": verify,
+            "on_corrupt": on_corrupt,
         }  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self.seed, self.order = check_seed(seed), check_order(order)
@@ -127,6 +133,7 @@ class Loader:
         self._identity: Identity | None = None
         self._skips = on_corrupt == "skip"
         self._corrupt: dict[tuple[int, str], Damage] = {}
+        self.pin_memory = resolve_pin_memory(pin_memory, device)
         self._device = usable_device(device)
         if num_threads != "auto" and num_threads > cores:
             # They would only take turns; waiting for the disk is done in the background.
@@ -160,8 +167,7 @@ class Loader:
             seed=self.seed,
             channels_last=self._channels_last,
             keep=(self.num_threads + self.prefetch + 2) * self.batches_at_once,
-            # Where no device was named, the loop may copy to one; with "cpu" it will not.
-            pinned=self._device is not None or (self._options["device"] is None and torch.cuda.is_available()),
+            pinned=self.pin_memory,
             verify=self._verify,
             stopwatch=self._stopwatch,
         )
@@ -361,7 +367,8 @@ class Loader:
     def __repr__(self) -> str:
         return (
             f"Loader({self.dataset!r}, {self.batch_size}, order={self.order!r}, seed={self.seed}, "
-            f"num_threads={self.num_threads}, shard=({self.rank}, {self.world_size}))"
+            f"num_threads={self.num_threads}, shard=({self.rank}, {self.world_size})"
+            f"{', pin_memory=True' if self.pin_memory else ''})"
         )
 
     def _repr_html_(self) -> str:

@@ -1,7 +1,8 @@
-"""The memory of batches: given out again as soon as nobody refers to it, and not before."""
+"""The memory of batches: given out again as soon as nobody refers to it and no copy reads it, and not before."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -41,18 +42,18 @@ class BatchMemory:
     """Arrays of one shape for the batches of one field, safe from several threads and across forks.
 
     A tensor that is given out refers to its array, as does every view of it; so an array that only this object refers
-    to belongs to no batch any more.
+    to belongs to no batch any more. No copy to an accelerator reads it then: CUDA has read memory that is not pinned,
+    or put it aside, by the time a copy from it has been started, also with `non_blocking=True`.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, keep: int, pinned: bool) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, keep: int) -> None:
         """Start with nothing.
 
         Args:
             shape, dtype: Of every array.
             keep: How many arrays to keep for later at most.
-            pinned: Whether an accelerator copies from them, which it does faster from pinned memory.
         """
-        self._shape, self._dtype, self._keep, self._pinned = shape, dtype, keep, pinned
+        self._shape, self._dtype, self._keep = shape, dtype, keep
         self._kept = _Kept()
 
     def take(self) -> tuple[torch.Tensor, int]:
@@ -80,10 +81,44 @@ class BatchMemory:
 
     def _allocate(self) -> npt.NDArray[Any]:
         nbytes = int(np.prod(self._shape)) * self._dtype.itemsize
-        if self._pinned:
-            flat = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
-        else:
-            room = np.empty(nbytes + _ALIGNMENT, np.uint8)
-            start = -room.__array_interface__["data"][0] % _ALIGNMENT
-            flat = room[start : start + nbytes]
-        return flat.view(self._dtype).reshape(self._shape)
+        room = np.empty(nbytes + _ALIGNMENT, np.uint8)
+        start = -room.__array_interface__["data"][0] % _ALIGNMENT
+        return room[start : start + nbytes].view(self._dtype).reshape(self._shape)
+
+
+class PinnedMemory:
+    """Page-locked tensors of one shape for the batches of one field, safe from several threads and across forks.
+
+    Every one is fresh from torch's caching host allocator and goes back to it by itself. A copy with
+    `non_blocking=True` reads on when nobody refers to its source any more. Python cannot see it; that allocator can: a
+    copy that torch starts marks the memory of its source, also of a view of it, and the allocator gives that out again
+    when the copies are done, on whatever streams they are. So tensors are its own, not ones around its memory, and
+    none is kept here. It keeps the memory, which makes the next tensor of the size cheap, and begins each on a page.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, keep: int) -> None:
+        """Start with nothing.
+
+        Args:
+            shape, dtype: Of every tensor.
+            keep: How many arrays a forked child keeps, which has memory that is not pinned: CUDA does not work in it.
+        """
+        self._shape, self._dtype = shape, torch.from_numpy(np.empty(0, dtype)).dtype
+        self._process = os.getpid()
+        self._of_child = BatchMemory(shape, dtype, keep=keep)
+
+    def take(self) -> tuple[torch.Tensor, int]:
+        """Return a tensor with anything in it, and its address."""
+        if self._process != os.getpid():
+            return self._of_child.take()
+        tensor = torch.empty(self._shape, dtype=self._dtype, device="cpu", pin_memory=True)
+        return tensor, tensor.data_ptr()
+
+
+def never_free(value: Any) -> None:
+    """Keep something as long as the process is there.
+
+    To free pinned memory takes the allocator's locks. In a forked child one of them may be taken for ever: by a thread
+    of the parent's, at the moment of the fork.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))

@@ -76,6 +76,30 @@ def is_channels_last(memory_format: torch.memory_format) -> bool:
     return memory_format == torch.channels_last
 
 
+def resolve_pin_memory(pin_memory: Any, device: str | torch.device | None) -> bool:
+    """Return whether batches lie in pinned memory.
+
+    Args:
+        pin_memory: True, False or "auto".
+        device: As the Loader was given it.
+
+    Raises:
+        OptionError: It is something else, or False where batches are to be copied to a device.
+    """
+    if not isinstance(pin_memory, bool) and not (isinstance(pin_memory, str) and pin_memory == "auto"):
+        raise OptionError(f"pin_memory={pin_memory!r}: expected True, False or 'auto'")
+    stays = device is None or torch.device(device).type == "cpu"
+    if not pin_memory and not stays:
+        name = str(device)
+        raise OptionError(
+            f"pin_memory=False, device={name!r}: copies that run beside a step need pinned memory. Use Loader(..., "
+            f"device={name!r}), or Loader(..., pin_memory=False) and images.to({name!r}) in the loop."
+        )
+    if not torch.cuda.is_available():
+        return False
+    return pin_memory if isinstance(pin_memory, bool) else device is None or not stays
+
+
 def resolve_shard(shard: Shard) -> tuple[int, int]:
     """Return (rank, world_size).
 

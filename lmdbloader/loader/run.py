@@ -14,14 +14,15 @@ import numpy.typing as npt
 
 from lmdbloader.errors import CorruptError
 from lmdbloader.kernels import clockwork
-from lmdbloader.loader.source import Source
+from lmdbloader.loader.memory import never_free
+from lmdbloader.loader.source import LEFT_OUT, Source
 from lmdbloader.loader.threads import Threads
 from lmdbloader.sampling import EpochOrder
 from lmdbloader.stages import Clock
 from lmdbloader.store import Damage
 
 I64 = npt.NDArray[np.int64]
-# A batch, None where nothing of it is left, and what was left out of it.
+# A batch, `LEFT_OUT` where nothing of it is left, and what was left out of it.
 Item = tuple[Any, tuple[Damage, ...]]
 
 
@@ -65,6 +66,11 @@ class Run:
         if not sys.is_finalizing():  # when nothing can be imported any more, and the process ends anyway
             self._ahead.close()
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether batches lie in pinned memory, which a forked child must not touch."""
+        return self._source.is_pinned
+
     def begin_anew(self) -> None:
         """In a forked child, let go of what the parent's threads may have been at: locks and results."""
         self._ahead = self._source.ahead(self._order, self._starts, self._stops)
@@ -91,9 +97,17 @@ class Run:
             items: list[Item] = [(batch, ()) for batch in batches]
             del batches
         except BaseException:
-            items, error = self._read_singly(group, clock)
+            items, error = self._read_singly(first, end, clock)
         clock.end()
         self.results.put((group, items, error))
+
+    def read_again(self, group: int, num_given: int, end: int) -> tuple[list[Item], BaseException | None]:
+        """Return a group's batches from `num_given` to end - 1 anew, with the error that ended them."""
+        first = group * self._at_once
+        clock = self._source.stopwatch.take()
+        found = self._read_singly(first + num_given, first + end, clock)
+        clock.end()
+        return found
 
     def _samples(self, first: int, end: int) -> I64:
         starts, stops = self._starts[first:end], self._stops[first:end]
@@ -101,10 +115,10 @@ class Run:
             return self._order.samples[starts[0] : stops[-1]]
         return np.concatenate([self._order.samples[a:b] for a, b in zip(starts, stops, strict=True)])
 
-    def _read_singly(self, group: int, clock: Clock) -> tuple[list[Item], BaseException | None]:
-        """Return the batches of a group up to the one that cannot be read."""
+    def _read_singly(self, first: int, end: int, clock: Clock) -> tuple[list[Item], BaseException | None]:
+        """Return the batches first ... end - 1 up to the one that cannot be read."""
         items: list[Item] = []
-        for number in range(group * self._at_once, min((group + 1) * self._at_once, len(self._starts))):
+        for number in range(first, end):
             samples = self._samples(number, number + 1)
             try:
                 items.append(self._read_one(samples, clock))
@@ -116,7 +130,7 @@ class Run:
         if not self._skips:
             return self._source.read(samples, self._epoch, clock)[0], ()
         batch, damaged = self._source.read_sound(samples, self._epoch, clock)
-        if batch is None and not self._may_lack:
+        if batch is LEFT_OUT and not self._may_lack:
             raise CorruptError(
                 f"{damaged[0].reason} All {len(samples)} samples of a batch are damaged, and it cannot be left out: "
                 "the other ranks would be a batch ahead. Use larger ones, or repair the dataset."
@@ -127,12 +141,15 @@ class Run:
 def deliver(run: Run, threads: Threads, ahead: int) -> Iterator[Item]:
     """Yield the batches of a run in order, each with what was left out of it, keeping so many groups under way."""
     arrived: dict[int, Any] = {}
-    submitted = 0
+    submitted, is_pinned = 0, run.is_pinned
     process, num_closed = os.getpid(), threads.num_closed
     try:
         for group in range(run.num_groups):
             if (process, num_closed) != (os.getpid(), threads.num_closed):
                 if process != os.getpid():  # a forked child: the threads that were at some groups stayed behind
+                    if is_pinned:  # and so does what they have read
+                        never_free((arrived, run.results))
+                        arrived = {}
                     run.begin_anew()
                 process, num_closed = os.getpid(), threads.num_closed
                 arrived.update((result[0], result) for result in run.arrived())
@@ -146,9 +163,16 @@ def deliver(run: Run, threads: Threads, ahead: int) -> Iterator[Item]:
                 arrived[result[0]] = result
                 del result  # a batch that nobody else holds is free for reuse
             _, found, error = arrived.pop(group)
+            reader, count = process, len(found)
             found.reverse()
             while found:
                 yield found.pop()
+                if is_pinned and found and reader != os.getpid():  # forked in the middle of a group
+                    reader, given = os.getpid(), count - len(found)
+                    never_free(found)
+                    found, failed = run.read_again(group, given, count)
+                    found.reverse()
+                    count, error = given + len(found), failed or error
             if error is not None:
                 raise error
     finally:

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lmdbloader.batch_functions import call
+from lmdbloader.batch_functions import call, described
 from lmdbloader.batches import Batch, sample_type
 from lmdbloader.columns import read_batch_values
 from lmdbloader.dataset import LMDBDataset
-from lmdbloader.errors import CorruptError
+from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.format import CODEC_TILES
 from lmdbloader.kernels import clockwork
 from lmdbloader.loader.ahead import Ahead
-from lmdbloader.loader.memory import BatchMemory
+from lmdbloader.loader.memory import BatchMemory, PinnedMemory
 from lmdbloader.loading import collate, stacked
 from lmdbloader.pipeline import Output, Pipeline, Scratch
 from lmdbloader.sampling import EpochOrder, Order, epoch_order
@@ -27,6 +27,8 @@ from lmdbloader.store import Damage
 from lmdbloader.transforms import Transform
 
 I64 = npt.NDArray[np.int64]
+# In the place of a batch of which nothing is left.
+LEFT_OUT = object()
 
 
 class Source:
@@ -61,9 +63,10 @@ class Source:
             channels_last=channels_last,
             verify=verify,
         )
+        self.is_pinned = pinned
+        memory = PinnedMemory if pinned else BatchMemory
         self._memory = [
-            BatchMemory((batch_size, *o.stored_shape), o.values.carrier, keep=keep, pinned=pinned)
-            for o in self.pipeline.outputs
+            memory((batch_size, *o.stored_shape), o.values.carrier, keep=keep) for o in self.pipeline.outputs
         ]
         self._type = sample_type(tuple(dataset.fields))
         self._places = [list(dataset.fields).index(name) for name in self._images]
@@ -101,7 +104,7 @@ class Source:
         return batches
 
     def read_sound(self, samples: I64, epoch: int, clock: Clock) -> tuple[Any, tuple[Damage, ...]]:
-        """Return one batch without its damaged samples, None if no other is left, and what was left out."""
+        """Return one batch without its damaged samples, `LEFT_OUT` if no other is left, and what was left out."""
         sound = samples
         damaged: list[Damage] = []
         while len(sound):
@@ -118,7 +121,7 @@ class Source:
             batch = self._finished(stored, epoch, samples[:1])[0]
             clock.count(len(sound), 1)
             return batch, tuple(damaged)
-        return None, tuple(damaged)
+        return LEFT_OUT, tuple(damaged)
 
     def images_of(self, sample: int, epoch: int) -> dict[str, torch.Tensor]:
         """Return the images (C, H, W) of one sample after the compiled transforms, in memory of their own.
@@ -192,4 +195,11 @@ class Source:
     def _transformed(self, batch: Any) -> Any:
         """Return a batch whose samples went through the dataset's own transform one by one."""
         columns = dict(zip(self._type._fields, batch, strict=True))
-        return collate([self._dataset.transform(sample) for sample in Batch(columns, len(batch[0]))])
+        samples = [self._dataset.transform(sample) for sample in Batch(columns, len(batch[0]))]
+        if any(sample is None for sample in samples):
+            name = described(self._dataset._transform or self._dataset.transform)
+            raise OptionError(
+                f"{name} returned None for a sample; expected the sample, changed or as it is. End it with `return "
+                "sample`. To leave samples out, choose the others before: dataset.select(numbers)."
+            )
+        return collate(samples)

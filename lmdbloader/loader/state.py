@@ -13,6 +13,7 @@ import numpy.typing as npt
 from lmdbloader.codecs import checksum
 from lmdbloader.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
+from lmdbloader.loader.source import LEFT_OUT
 from lmdbloader.sampling import Order, QuasiRandom
 from lmdbloader.store import Damage
 
@@ -55,7 +56,7 @@ class Batches(Iterator[Any]):
         """Hand out.
 
         Args:
-            items: Gives, for every step, (batch or None, what was left out of it).
+            items: Gives, for every step, (batch or `LEFT_OUT`, what was left out of it).
             place: Kept up to date.
             note: Gets what was left out.
         """
@@ -72,7 +73,7 @@ class Batches(Iterator[Any]):
                 place.num_steps += 1
                 for one in damaged:
                     self._note(one)
-                if batch is not None:
+                if batch is not LEFT_OUT:
                     return batch
         except StopIteration:
             place.is_ended = place.is_complete = True

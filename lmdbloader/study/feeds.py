@@ -186,8 +186,9 @@ def _open_loader(material: Material, setting: Setting) -> Loader:
             drop_last=True,
             transforms=random_crop(setting.crop),
             num_threads=setting.num_workers,
-            # Without a device a Loader pins where there is CUDA; for "cpu" it does not.
-            device=setting.device if setting.is_pinned else "cpu",
+            # From paged memory the training loop copies, as it does for the other sources.
+            device=setting.device if setting.is_pinned else None,
+            pin_memory=setting.is_pinned,
         )
 
 

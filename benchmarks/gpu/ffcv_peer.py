@@ -1,0 +1,486 @@
+"""FFCV as the benchmarks use it, at its best: its files written, its loaders opened, and what of it must be mended.
+
+FFCV 1.0.2 is the last release. `install.py` builds it; a regular installation does as well.
+An epoch that is left early keeps its thread: call `close()` on what `iter()` gave.
+Memory is allocated, and pinned, anew for every epoch, so a short one shows the cost of that.
+A batch is overwritten once `batches_ahead` (3) more were asked for, so keep a copy of what you keep.
+A loader sets the threads of Numba and of torch (`torch.set_num_threads`) to its workers whenever an epoch begins.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+JPEG_QUALITY = 92
+# FFCV's orders by the name that it gives them.
+Order = Literal["sequential", "random", "quasi_random"]
+# A writer that has made no progress for so long will make none.
+_STALLED_SECONDS = 120.0
+
+
+@functools.cache
+def ffcv_available() -> str | None:
+    """Return None where FFCV can be used, else the reason why not."""
+    try:
+        _ffcv()
+    except Exception as error:
+        # Whatever it is, the other figures go on without FFCV.
+        return f"FFCV cannot be imported: {type(error).__name__}: {error}"
+    return None
+
+
+def threads() -> int:
+    """Return the most workers that a loader can have here: FFCV's are Numba's threads."""
+    import numba
+
+    return int(numba.config.NUMBA_NUM_THREADS)
+
+
+# --- writing -----------------------------------------------------------------------------------------------------
+
+
+class _Photographs:
+    """Class folders of images as (pixels, label)."""
+
+    def __init__(self, folder: Path) -> None:
+        names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+        self.samples = [(path, label) for label, name in enumerate(names) for path in sorted((folder / name).iterdir())]
+        if not self.samples:
+            raise FileNotFoundError(f"{folder}: found no images in class folders. Run material.py first.")
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        from PIL import Image
+
+        path, label = self.samples[index]
+        with Image.open(path) as image:
+            return np.asarray(image.convert("RGB")), label
+
+
+class _PairsOf:
+    """A dataset of ours as (lr, hr) of NumPy arrays."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        sample = self.dataset[int(index)]
+        lr, hr = (sample["lr"], sample["hr"]) if isinstance(sample, dict) else (sample[0], sample[1])
+        return np.ascontiguousarray(lr), np.ascontiguousarray(hr)
+
+
+def write_images(folder: Path, path: Path, *, mode: str, max_resolution: int | None, workers: int) -> None:
+    """Write class folders of images as FFCV's file.
+
+    Args:
+        folder: One folder a class; labels count the classes in the order of their names.
+        path: The new file, with the fields `image` and `label`.
+        mode: "jpg": encoded anew by FFCV with quality 92; "raw": pixels.
+        max_resolution: Shrink images whose longer side has more pixels; None keeps every size.
+        workers: Processes.
+
+    Raises:
+        RuntimeError: A writing process has died, or none makes progress.
+    """
+    _ffcv()
+    from ffcv.fields import IntField, RGBImageField
+
+    image = RGBImageField(write_mode=mode, max_resolution=max_resolution, jpeg_quality=JPEG_QUALITY)
+    _write(path, {"image": image, "label": IntField()}, _Photographs(folder), workers)
+
+
+def write_pairs(dataset: Any, path: Path, *, workers: int) -> None:
+    """Write a dataset of pairs of equal size as FFCV's file, with the fields `lr` and `hr`, each (3, H, W) uint8.
+
+    Raises:
+        RuntimeError: A writing process has died, or none makes progress.
+    """
+    _ffcv()
+    from ffcv.fields import NDArrayField
+
+    pairs = _PairsOf(dataset)
+    shapes = dict(zip(("lr", "hr"), (half.shape for half in pairs[0]), strict=True))
+    _write(path, {name: NDArrayField(np.dtype("u1"), shape) for name, shape in shapes.items()}, pairs, workers)
+
+
+def _write(path: Path, fields: dict[str, Any], samples: Any, workers: int) -> None:
+    """Write into a temporary file: one that is there is whole."""
+    import ffcv.writer
+
+    temporary = path.with_name(path.name + ".tmp")
+    started: list[Any] = []
+    process = ffcv.writer.Process
+    progress = ffcv.writer.tqdm
+    last = [time.monotonic(), -1]
+
+    class Recorded(process):  # type: ignore[misc, valid-type]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    def wait(seconds: float) -> None:
+        # FFCV waits for ever for a process that has died.
+        time.sleep(seconds)
+        written = temporary.stat().st_size
+        if written != last[1]:
+            last[:] = time.monotonic(), written
+        died = [child.exitcode for child in started if child.exitcode not in (None, 0)]
+        if died or time.monotonic() - last[0] > _STALLED_SECONDS:
+            why = f"a process died with exit status {died[0]}" if died else f"no progress for {_STALLED_SECONDS:.0f} s"
+            raise RuntimeError(f"{path}: FFCV could not write it: {why}.")
+
+    ffcv.writer.Process, ffcv.writer.sleep = Recorded, wait
+    ffcv.writer.tqdm = functools.partial(progress, disable=True)
+    writer = ffcv.writer.DatasetWriter(str(temporary), fields, num_workers=workers)
+    try:
+        writer.from_indexed_dataset(samples)
+        for child in started:
+            child.join()
+        os.replace(temporary, path)
+    except BaseException:
+        if hasattr(writer, "metadata_sm"):
+            writer.metadata_sm.unlink()
+        raise
+    finally:
+        ffcv.writer.Process, ffcv.writer.sleep, ffcv.writer.tqdm = process, time.sleep, progress
+        for child in started:
+            child.kill()
+        temporary.unlink(missing_ok=True)
+
+
+# --- loading -----------------------------------------------------------------------------------------------------
+
+
+def image_loader(
+    path: Path | str,
+    *,
+    batch_size: int,
+    size: int,
+    workers: int,
+    device: str,
+    dtype: torch.dtype,
+    order: Order = "random",
+    channels_last: bool = False,
+    seed: int = 0,
+) -> Any:
+    """Return FFCV's loader with RandomResizedCrop, a horizontal flip, and ImageNet's mean and deviation.
+
+    On a CUDA device it is the pipeline of FFCV's own ImageNet example: uint8 pixels are copied there from pinned
+    memory, and its NormalizeImage makes floats of them there. On the CPU NormalizeImage is one of its compiled steps.
+    Incomplete batches are dropped.
+
+    Args:
+        path: What `write_images` has written.
+        size: Height and width of the crops.
+        workers: Threads; more than `threads()` are taken as that many.
+        device: "cpu", "cuda" or "cuda:1".
+        dtype: Of the images: float32, float16 or bfloat16 (made of float16), or uint8: not normalised.
+        order: "quasi_random" shuffles within some pages at a time, which is for data that memory does not hold.
+        channels_last: False: in torch's usual order, which takes FFCV one more copy.
+        seed: Of the order; what is cropped and mirrored differs from run to run.
+
+    Returns:
+        Yields (images (N, 3, size, size), labels (N,) int64) on `device`.
+    """
+    _ffcv()
+    from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder
+    from ffcv.transforms import (
+        NormalizeImage,
+        RandomHorizontalFlip,
+        Squeeze,
+        ToDevice,
+        ToTensor,
+        ToTorchImage,
+    )
+
+    where = torch.device(device)
+    images = [RandomResizedCropRGBImageDecoder((size, size)), RandomHorizontalFlip()]
+    labels = [IntDecoder(), ToTensor(), Squeeze(1)]
+    mean, std = (np.array(values) * 255 for values in (MEAN, STD))
+    # NormalizeImage looks its values up in a table of a NumPy type.
+    table = np.float32 if dtype == torch.float32 else np.float16
+    is_normalised, into = dtype != torch.uint8, functools.partial(_operations().Into, dtype)
+    if where.type == "cuda":
+        labels.append(ToDevice(where, non_blocking=True))
+        images += [ToTensor(), ToDevice(where, non_blocking=True), ToTorchImage()]
+        if is_normalised and cuda_normalisation(device) != "cupy":
+            images.append(_operations().Normalise(mean, std, dtype, channels_last=channels_last))
+        else:
+            images += [NormalizeImage(mean, std, table)] if is_normalised else []
+            if dtype == torch.bfloat16 or not channels_last:
+                images.append(into(channels_last=channels_last))
+    else:
+        images += [NormalizeImage(mean, std, table)] if is_normalised else []
+        images += [ToTensor(), ToTorchImage(channels_last=channels_last)]
+        if dtype == torch.bfloat16:
+            images.append(into(channels_last=channels_last))
+    return _loader(path, batch_size, workers, order, seed, {"image": images, "label": labels})
+
+
+def pair_loader(
+    path: Path | str,
+    *,
+    batch_size: int,
+    workers: int,
+    device: str,
+    dtype: torch.dtype,
+    crop: int | None = None,
+    order: Order = "random",
+    seed: int = 0,
+) -> Any:
+    """Return FFCV's loader of pairs whose halves are cropped and mirrored left and right in step.
+
+    One compiled step of ours reads, crops, mirrors and converts, in parallel, instead of FFCV's NDArrayDecoder, which
+    copies on one thread: nothing that is written with FFCV's means does less. Incomplete batches are dropped.
+
+    Args:
+        path: What `write_pairs` has written.
+        workers: Threads; more than `threads()` are taken as that many.
+        device: "cpu", "cuda" or "cuda:1"; there uint8 pixels are copied from pinned memory, and converted.
+        dtype: uint8, or a floating type in 0..1 (on the CPU float32 only).
+        crop: Height and width of the HR crop, a multiple of the scale; None: all of it.
+        order: As in `image_loader`.
+        seed: Of the order and of what is cropped and mirrored.
+
+    Returns:
+        Yields (lr, hr), each (N, 3, H, W), on `device`.
+    """
+    _ffcv()
+    from ffcv.reader import Reader
+    from ffcv.transforms import ToDevice, ToTensor
+
+    where = torch.device(device)
+    if where.type == "cpu" and dtype not in (torch.uint8, torch.float32):
+        raise ValueError(f"dtype is {dtype}: on the CPU the pairs are uint8 or float32.")
+    fields = Reader(str(path)).handlers
+    (height, width), scale = fields["lr"].shape[1:], fields["hr"].shape[1] // fields["lr"].shape[1]
+    if crop is not None and (crop % scale or crop > scale * min(height, width)):
+        raise ValueError(f"crop is {crop}: a multiple of {scale} up to {scale * min(height, width)} was expected.")
+    window = (height, width) if crop is None else (crop // scale, crop // scale)
+    in_floats = where.type == "cpu" and dtype == torch.float32
+    operations = _operations()
+    pipelines = {}
+    for name, factor in (("lr", 1), ("hr", scale)):
+        steps = [operations.ReadPatch(window, factor, np.float32 if in_floats else np.uint8, seed), ToTensor()]
+        if where.type == "cuda":
+            steps.append(ToDevice(where, non_blocking=True))
+            if dtype != torch.uint8:
+                steps.append(operations.Scale(dtype))
+        pipelines[name] = steps
+    return _loader(path, batch_size, workers, order, seed, pipelines)
+
+
+@functools.cache
+def cuda_normalisation(device: str) -> str:
+    """Return "cupy" where FFCV's NormalizeImage works on a CUDA device, else "torch" and why: then we normalise there.
+
+    Its kernel is CuPy's, called on torch's stream by pytorch_pfn_extras; neither is needed for anything else.
+    """
+    try:
+        from ffcv.pipeline.state import State
+        from ffcv.transforms import NormalizeImage
+
+        step = NormalizeImage(np.zeros(3), np.full(3, 2.0), np.float16)
+        state = State(jit_mode=False, device=torch.device(device), dtype=torch.uint8, shape=(3, 2, 2))
+        step.declare_state_and_memory(state)
+        pixels = torch.arange(24, dtype=torch.uint8, device=device).reshape(2, 2, 2, 3).permute(0, 3, 1, 2)
+        out = torch.empty((2, 3, 2, 2), dtype=torch.int16, device=device)
+        found = step.generate_code()(pixels, out)
+        torch.cuda.synchronize(device)
+        if not torch.equal(found.float(), pixels.float() / 2):
+            return "torch: FFCV's NormalizeImage computes something else"
+    except Exception as error:
+        # CuPy may be missing, older than the driver, or no longer take torch's tensors.
+        return f"torch: {type(error).__name__}: {error}"
+    return "cupy"
+
+
+def _loader(path: Path | str, batch_size: int, workers: int, order: Order, seed: int, pipelines: dict[str, Any]) -> Any:
+    from ffcv.loader import Loader, OrderOption
+
+    return Loader(
+        str(path), batch_size=batch_size, num_workers=min(workers, threads()), order=OrderOption[order.upper()],
+        os_cache=True, drop_last=True, seed=seed, pipelines=pipelines,
+    )  # fmt: skip
+
+
+@functools.cache
+def _ffcv() -> Any:
+    """Return FFCV's package, with its loader mended: an error in its thread would leave the consumer waiting."""
+    package = importlib.import_module("ffcv")
+    for name in ("fields.decoders", "transforms", "writer"):
+        importlib.import_module(f"ffcv.{name}")
+    loader = importlib.import_module("ffcv.loader.loader")
+
+    class Epoch(loader.EpochIterator):  # type: ignore[misc, name-defined]
+        error: Exception | None = None
+
+        def run(self) -> None:
+            try:
+                super().run()
+            except Exception as error:
+                self.error = error
+                self.output_queue.put(None)
+
+        def __next__(self) -> Any:
+            try:
+                return super().__next__()
+            except StopIteration:
+                if self.error is not None:
+                    raise RuntimeError(f"FFCV: {type(self.error).__name__}: {self.error}") from self.error
+                raise
+
+        def close(self) -> None:
+            super().close()
+            self.closed = True
+
+        def __del__(self) -> None:
+            # One whose making failed has nothing to close.
+            if hasattr(self, "memory_context"):
+                self.close()
+
+    loader.EpochIterator = Epoch
+    return package
+
+
+@functools.cache
+def _operations() -> Any:
+    """Return our own steps for FFCV's pipelines: their base class exists only where FFCV does."""
+    import numba
+    from ffcv.fields.ndarray import NDArrayDecoder
+    from ffcv.pipeline.allocation_query import AllocationQuery
+    from ffcv.pipeline.compiler import Compiler
+    from ffcv.pipeline.operation import Operation
+
+    @numba.njit(nogil=True)
+    def draw(index, batch, seed):  # type: ignore[no-untyped-def]
+        """Return 64 bits that depend on the sample, on the batch that it is in, and so on the epoch (splitmix64)."""
+        z = np.uint64(index) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(batch) * np.uint64(0xD1342543DE82EF95)
+        z += np.uint64(seed)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+    class ReadPatch(NDArrayDecoder):  # type: ignore[misc]
+        """Reads a window of a (3, H, W) uint8 array, mirrored or not, as uint8 or as float32 in 0..1.
+
+        What it draws depends only on the sample and its batch, so the same is drawn for both halves of a pair, whose
+        pipelines share no state.
+        """
+
+        def __init__(self, window: tuple[int, int], factor: int, dtype: Any, seed: int) -> None:
+            super().__init__()
+            # The window in pixels of LR, and how many pixels of this half one of them is.
+            self.window, self.factor, self.dtype, self.seed = window, factor, np.dtype(dtype), seed
+
+        def declare_state_and_memory(self, previous_state: Any) -> Any:
+            shape = (3, self.window[0] * self.factor, self.window[1] * self.factor)
+            return replace(previous_state, jit_mode=True, shape=shape, dtype=self.dtype), AllocationQuery(
+                shape, self.dtype
+            )
+
+        def generate_code(self) -> Callable[..., Any]:
+            each, read = Compiler.get_iterator(), self.memory_read
+            high, wide = self.field.shape[1:]
+            factor, seed = self.factor, self.seed
+            rows, columns = self.window
+            spare_rows, spare_columns = high // factor - rows + 1, wide // factor - columns + 1
+            h, w = rows * factor, columns * factor
+            as_floats, by = self.dtype == np.float32, np.float32(1 / 255)
+
+            def decode(indices, out, metadata, storage_state):  # type: ignore[no-untyped-def]
+                batch = np.uint64(indices[0]) * np.uint64(1000003) + np.uint64(indices[len(indices) - 1])
+                for i in each(len(indices)):
+                    sample = indices[i]
+                    pixels = read(metadata[sample], storage_state).reshape(3, high, wide)
+                    drawn = draw(sample, batch, seed)
+                    top = np.int64((drawn >> np.uint64(1)) % np.uint64(spare_rows)) * factor
+                    left = np.int64((drawn >> np.uint64(24)) % np.uint64(spare_columns)) * factor
+                    is_mirrored = drawn >> np.uint64(63) == np.uint64(1)
+                    for c in range(3):
+                        for y in range(h):
+                            row, to = pixels[c, top + y, left : left + w], out[i, c, y]
+                            if as_floats:
+                                if is_mirrored:
+                                    for x in range(w):
+                                        to[x] = np.float32(row[w - 1 - x]) * by
+                                else:
+                                    for x in range(w):
+                                        to[x] = np.float32(row[x]) * by
+                            elif is_mirrored:
+                                for x in range(w):
+                                    to[x] = row[w - 1 - x]
+                            else:
+                                for x in range(w):
+                                    to[x] = row[x]
+                return out[: len(indices)]
+
+            decode.is_parallel = True  # type: ignore[attr-defined]
+            return decode
+
+    class Into(Operation):  # type: ignore[misc]
+        """Brings images into another dtype or order, in memory of FFCV's: what it guards until the consumer is done."""
+
+        def __init__(self, dtype: torch.dtype, *, channels_last: bool = False) -> None:
+            super().__init__()
+            self.dtype, self.channels_last = dtype, channels_last
+
+        def declare_state_and_memory(self, previous_state: Any) -> Any:
+            c, h, w = previous_state.shape
+            shape = (h, w, c) if self.channels_last else (c, h, w)
+            state = replace(previous_state, jit_mode=False, dtype=self.dtype)
+            return state, AllocationQuery(shape, self.dtype, previous_state.device)
+
+        def generate_code(self) -> Callable[..., Any]:
+            def into(images: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+                out = memory[: len(images)]
+                return self.fill(images, out.permute(0, 3, 1, 2) if self.channels_last else out)
+
+            return into
+
+        def fill(self, images: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+            return out.copy_(images)
+
+    class Scale(Into):
+        """Makes 0..1 of uint8."""
+
+        def fill(self, images: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+            return torch.mul(images, 1 / 255, out=out)
+
+    class Normalise(Into):
+        """What NormalizeImage does, where its kernel is missing."""
+
+        def __init__(self, mean: np.ndarray, std: np.ndarray, dtype: torch.dtype, *, channels_last: bool) -> None:
+            super().__init__(dtype, channels_last=channels_last)
+            self.by, self.less = (
+                torch.tensor(values, dtype=torch.float32).reshape(1, 3, 1, 1) for values in (1 / std, mean / std)
+            )
+
+        def fill(self, images: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+            if self.by.device != images.device:
+                self.by, self.less = self.by.to(images.device), self.less.to(images.device)
+            return torch.mul(images, self.by, out=out).sub_(self.less)
+
+    class Operations:
+        pass
+
+    found = Operations()
+    for operation in (ReadPatch, Into, Scale, Normalise):
+        setattr(found, operation.__name__, operation)
+    return found

@@ -1,0 +1,278 @@
+"""The questions that only a GPU answers, and the answers that the figures give: in figures, with where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from report_loading import FFCV, FOLDER, OURS
+from report_results import Results, Row, first, matching, over
+from report_text import number, ratio, share
+from report_training import NAMES, name_of
+
+UNKNOWN = "not measured yet"
+Answer = Callable[[Results], str | None]
+_ANCHORS = {
+    "right on CUDA": "right-on-cuda",
+    "cores": "all-cores-without-the-gpu",
+    "copies": "copies-to-the-device",
+    "fed": "fed-or-not",
+    "accuracy": "the-same-accuracy",
+}
+
+
+def answers(results: Results) -> list[tuple[str, str, str]]:
+    """Return question, answer, and a link to the section that has the figures, where there is one."""
+    found = []
+    for question in QUESTIONS:
+        try:
+            answer = question.answer(results)
+        except (KeyError, TypeError, ValueError):  # a figure that it is made of is missing
+            answer = None
+        link = f"[{question.where}](#{_ANCHORS[question.where]})"
+        found.append((question.text, answer or UNKNOWN, link if answer else ""))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question.
+
+    Attributes:
+        text: In words.
+        answer: Takes the results; None where they do not tell.
+        where: Which section has the figures, a key of `_ANCHORS`.
+    """
+
+    text: str
+    answer: Answer
+    where: str
+
+
+def right(results: Results) -> str | None:
+    """Return the counts of the tests."""
+    counts: Row = results.fact("correct", "counts") or {}
+    failed = sum(counts.get(word, 0) for word in ("failed", "error", "not collected"))
+    return f"{number(counts['passed'])} tests passed, {number(failed)} failed" if counts.get("passed") else None
+
+
+def beside_ffcv(results: Results) -> str | None:
+    """Return the Loader's speed by FFCV's, with most threads."""
+    rows = results.rows("cores", "pairs") + results.rows("cores", "images")
+    most = max(row["threads"] for row in rows)
+    told = []
+    for ours, theirs in (("pairs_raw", "pairs"), ("raw256", "raw256"), ("original", "original")):
+        speeds = [
+            first(rows, what=what, dataset=name, dtype="float32", threads=most).get("samples_per_s")
+            for what, name in ((OURS, ours), (FFCV, theirs))
+        ]
+        if (times := over(*speeds)) is not None:
+            told.append(f"{ratio(times)} x ({ours})")
+    return f"{', '.join(told)}; {number(most)} threads" if told else None
+
+
+def beside_folder(results: Results) -> str | None:
+    """Return the Loader's speed by that of a DataLoader over the folder."""
+    rows, loaders = results.rows("cores", "images"), results.rows("cores", "dataloaders")
+    folder = max(row["samples_per_s"] for row in matching(loaders, what=FOLDER))
+    told = []
+    for name in ("raw256", "original"):
+        speeds = [row["samples_per_s"] for row in matching(rows, what=OURS, dataset=name, dtype="float32")]
+        if speeds:
+            told.append(f"{ratio(over(max(speeds), folder))} x ({name})")
+    return ", ".join(told) or None
+
+
+def ahead(results: Results) -> str | None:
+    """Return how much longer steps are where the loop copies."""
+    rows = results.rows("copies", "overlap")
+    told = []
+    for way in ("ahead", "loop, pinned", "loop, paged"):
+        found = [row["of_the_longer"] for row in matching(rows, copied=way)]
+        if found:
+            told.append(f"{way}: {_span(found, ratio)}")
+    return f"a step by the longer of computing and copying: {'; '.join(told)}" if told else None
+
+
+def _training(results: Results, **wanted: object) -> list[Row]:
+    return list(matching(results.rows("fed", "training"), **wanted))
+
+
+def _span(values: Sequence[float], write: Callable[[float], str]) -> str:
+    least, most = write(min(values)), write(max(values))
+    return least if least == most else f"{least} to {most}"
+
+
+def _by_batch(results: Results, feed: str) -> list[Row]:
+    return sorted(_training(results, model="srcnn", pixels=96, feed=feed), key=lambda row: row["batch_size"])
+
+
+def _feed(feed: str) -> str:
+    return "ceiling" if feed == "resident" else name_of(feed)
+
+
+def rates(model: str) -> Answer:
+    """Return what tells a classifier's images a second, at each size: with Loader, and from the folder."""
+
+    def answer(results: Results) -> str | None:
+        told = []
+        for row in _training(results, model=model, feed="loader raw256"):
+            reached = share(row.get("share_of_ceiling"))
+            told.append(f"{number(row['samples_per_s'])} at {row['pixels']} px ({reached} of the ceiling)")
+        return "; ".join(told) or None
+
+    return answer
+
+
+def by_size(results: Results) -> str | None:
+    """Return how images a second grow from the largest size to the smallest."""
+    told = []
+    for model in ("resnet50", "resnet18"):
+        for feed in ("resident", "loader raw256", "folder"):
+            rows = sorted(_training(results, model=model, feed=feed), key=lambda row: row["pixels"])
+            if len(rows) > 1:
+                grown = ratio(over(rows[0]["samples_per_s"], rows[-1]["samples_per_s"]))
+                sizes = f"from {rows[-1]['pixels']} to {rows[0]['pixels']} px"
+                told.append(f"{name_of(model)}, {_feed(feed)}: {grown} x {sizes}")
+    return "; ".join(told) or None
+
+
+def over_folder(*models: str) -> Answer:
+    """Return what tells how many times as fast training is with Loader as from the folder."""
+
+    def answer(results: Results) -> str | None:
+        told = []
+        for model in models:
+            found = []
+            for row in _training(results, model=model, kind="loader"):
+                same = {key: row[key] for key in ("model", "pixels", "batch_size")}
+                slower = first(results.rows("fed", "training"), **same, feed="folder").get("samples_per_s")
+                found.append(over(row["samples_per_s"], slower))
+            times = [value for value in found if value is not None]
+            if times:
+                told.append(f"{name_of(model)}: {_span(times, ratio)} x")
+        return "; ".join(told) or None
+
+    return answer
+
+
+def waits(results: Results) -> str | None:
+    """Return the share of the time that training waits, by feed."""
+    told = []
+    for feed in NAMES:
+        found = [row["stall"] for row in _training(results, feed=feed) if row.get("stall") is not None]
+        if found:
+            told.append(f"{name_of(feed)}: {_span(found, share)} of the time")
+    return "; ".join(told) or None
+
+
+def small_batches(results: Results) -> str | None:
+    """Return how much longer an epoch takes in the smallest batches than in the largest ones."""
+    told = []
+    for feed in ("resident", "loader pairs_raw", "folder"):
+        rows = _by_batch(results, feed)
+        if len(rows) > 1:
+            longer = ratio(over(rows[-1]["samples_per_s"], rows[0]["samples_per_s"]))
+            sizes = f"{rows[0]['batch_size']} and not {rows[-1]['batch_size']}"
+            told.append(f"{_feed(feed)}: {longer} x as long in batches of {sizes}")
+    return "; ".join(told) or None
+
+
+def use_by_batch(results: Results) -> str | None:
+    """Return utilisation, power and memory by batch size."""
+    told = []
+    for row in _by_batch(results, "loader pairs_raw"):
+        if row.get("gpu_percent") is not None:
+            used = f"{number(row['gpu_percent'])} %, {number(row.get('watts'))} W, {number(row.get('gpu_mib'))} MiB"
+            told.append(f"batches of {row['batch_size']}: {used}")
+    return "; ".join(told) or None
+
+
+def pinning(results: Results) -> str | None:
+    """Return how much faster training is from pinned memory, by patch and batch."""
+    told = []
+    for name, way in (("Loader", "loader"), ("DataLoader", "DataLoader over the dataset")):
+        for row in _training(results, feed=f"{way}, pinned"):
+            same = {key: row[key] for key in ("model", "pixels", "batch_size")}
+            paged = first(results.rows("fed", "training"), **same, feed=f"{way}, paged").get("samples_per_s")
+            if (times := over(row["samples_per_s"], paged)) is not None:
+                told.append(f"{name}, {row['pixels']} px, {row['batch_size']}: {ratio(times)} x")
+    return "; ".join(told) or None
+
+
+def phase(name: str) -> Answer:
+    """Return what tells the milliseconds of a phase of SRCNN's steps by batch size."""
+
+    def answer(results: Results) -> str | None:
+        rows = _by_batch(results, "loader pairs_raw" if name == "data" else "resident")
+        found = [(row["batch_size"], (row.get("phases_ms") or {}).get(name)) for row in rows]
+        told = [f"{size}: {number(value)} ms" for size, value in found if value is not None]
+        return f"SRCNN by batch size: {', '.join(told)}" if told else None
+
+    return answer
+
+
+def foretold(results: Results) -> str | None:
+    """Return in how many cases doctor's share of the ceiling is near what was seen."""
+    shares = [(row.get("doctor_share"), row.get("seen_share")) for row in results.rows("fed", "verdicts")]
+    off = [abs(said - min(seen, 1.0)) for said, seen in shares if said is not None and seen is not None]
+    if not off:
+        return None
+    return f"doctor's share of the ceiling is off by {share(max(off))} of it at most; cases: {number(len(off))}"
+
+
+def times_to_epochs(results: Results) -> str | None:
+    """Return how many times as fast the same epochs are over."""
+    told = []
+    for task in ("classifier", "srcnn"):
+        rows = results.rows("accuracy", task)
+        folder = next((row for row in rows if "folder" in row["feed"]), {})
+        for row in rows:
+            if not row.get("planted") and row is not folder and (times := over(folder.get("seconds"), row["seconds"])):
+                told.append(f"{task}, {row['feed']}: {ratio(times)} x")
+    return "; ".join(told) or None
+
+
+def same(results: Results) -> str | None:
+    """Return which results agree, and whether planted mistakes are seen."""
+    told = []
+    for task in ("classifier", "srcnn"):
+        rows = [row for row in results.rows("accuracy", f"{task} compared") if row.get("contains_0") is not None]
+        honest = [row for row in rows if not row.get("planted")]
+        planted = [row for row in rows if row.get("planted")]
+        if honest:
+            agree, seen = sum(row["contains_0"] for row in honest), sum(not row["contains_0"] for row in planted)
+            told.append(
+                f"{task}: {agree} of {len(honest)} comparisons agree;"
+                f" {seen} of {len(planted)} with a planted mistake differ"
+            )
+    return "; ".join(told) or None
+
+
+QUESTIONS: Sequence[Question] = (
+    Question(
+        "Do batches arrive on the device unchanged, and is pinned memory never overwritten too early?",
+        right,
+        "right on CUDA",
+    ),
+    Question("Is the Loader faster than FFCV with many cores?", beside_ffcv, "cores"),
+    Question("How much faster is the Loader than torch's DataLoader over the folder?", beside_folder, "cores"),
+    Question("What does a copy in the loop cost, against one that is made ahead (`device=`)?", ahead, "copies"),
+    Question("How many images a second does ResNet-50 train on?", rates("resnet50"), "fed"),
+    Question("How many images a second does ResNet-18 train on?", rates("resnet18"), "fed"),
+    Question("Do smaller images train faster, as progressive resizing hopes?", by_size, "fed"),
+    Question(
+        "How much faster is training a classifier than from the folder?", over_folder("resnet50", "resnet18"), "fed"
+    ),
+    Question("How much faster is training super-resolution than from PNG files?", over_folder("edsr", "srcnn"), "fed"),
+    Question("How long does training wait for data?", waits, "fed"),
+    Question("What do small batches cost?", small_batches, "fed"),
+    Question("What are utilisation, power and memory by batch size (SRCNN, Loader)?", use_by_batch, "fed"),
+    Question("Is pinned memory worth it, for small and large patches and batches?", pinning, "fed"),
+    Question("How does the wait for a batch grow with its size?", phase("data"), "fed"),
+    Question("How does the forward pass grow with the batch size?", phase("forward"), "fed"),
+    Question("How does the backward pass grow with the batch size?", phase("backward"), "fed"),
+    Question("Does `doctor` say before what is then seen?", foretold, "fed"),
+    Question("How much sooner are the same epochs over?", times_to_epochs, "accuracy"),
+    Question("Does training come to the same accuracy as from the folder?", same, "accuracy"),
+)

@@ -1,0 +1,112 @@
+"""What report.py reads: the runs in a folder, and for each stage the figures of the last run that has some."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+STAGES = {
+    "material": "data made",
+    "betons": "data made for FFCV",
+    "correct": "right on CUDA",
+    "cores": "all cores, no GPU",
+    "copies": "copies to the device",
+    "fed": "training fed or not",
+    "accuracy": "the same accuracy",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run.
+
+    Attributes:
+        name: Of its folder.
+        documents: By stage, what it wrote: "figures", "left_out", "seconds".
+        outcomes: By stage, how it ended: "status", "seconds", "reason".
+    """
+
+    name: str
+    documents: dict[str, Row]
+    outcomes: dict[str, Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All runs, in the order of their names."""
+
+    runs: tuple[Run, ...] = ()
+
+    def run_of(self, stage: str) -> Run | None:
+        """Return the run whose figures count for a stage."""
+        return next((run for run in reversed(self.runs) if run.documents.get(stage, {}).get("figures")), None)
+
+    def figures(self, stage: str) -> Row:
+        """Return the figures of a stage, none where there are none."""
+        run = self.run_of(stage)
+        return run.documents[stage]["figures"] if run else {}
+
+    def rows(self, stage: str, name: str) -> list[Row]:
+        """Return the rows of one figure of a stage."""
+        found = self.figures(stage).get(name)
+        return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+
+    def fact(self, stage: str, *names: str) -> Any:
+        """Return a value by the names that lead to it, None where there is none."""
+        found: Any = self.figures(stage)
+        for name in names:
+            found = found.get(name) if isinstance(found, dict) else None
+        return found
+
+    def left_out(self, stage: str) -> dict[str, str]:
+        """Return what the stage left out, and why."""
+        run = self.run_of(stage)
+        return dict(run.documents[stage].get("left_out", {})) if run else {}
+
+
+def read_results(folder: Path, *, small: bool = False) -> Results:
+    """Return the runs of a folder that does not have to exist.
+
+    Args:
+        folder: With a folder for each run.
+        small: Whether rehearsals count.
+
+    Raises:
+        json.JSONDecodeError: A file is no JSON.
+    """
+    found = []
+    for path in sorted(path for path in folder.glob("*") if path.is_dir()):
+        documents: dict[str, Row] = {}
+        outcomes: dict[str, Row] = {}
+        for file in sorted(path.glob("*.json")):
+            document = json.loads(file.read_text("utf-8"))
+            if document.get("small") and not small:
+                continue
+            if file.stem in STAGES:
+                documents[file.stem] = document
+            elif "stages" in document:
+                outcomes.update(document["stages"])
+        if documents or outcomes:
+            found.append(Run(path.name, documents, outcomes))
+    return Results(tuple(found))
+
+
+def matching(rows: list[Row], **wanted: Any) -> Iterator[Row]:
+    """Yield the rows that have these values."""
+    for row in rows:
+        if all(row.get(key) == value for key, value in wanted.items()):
+            yield row
+
+
+def first(rows: list[Row], **wanted: Any) -> Row:
+    """Return the first such row, an empty one where there is none."""
+    return next(matching(rows, **wanted), {})
+
+
+def over(one: float | None, other: float | None) -> float | None:
+    """Return the ratio of two figures, None where one is missing or the second is 0."""
+    return one / other if one is not None and other else None

@@ -1,0 +1,109 @@
+"""The sections of docs/benchmarks/gpu.md in their order; here the machine, what is right on it, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from report_loading import copies, cores
+from report_results import STAGES, Results, Row
+from report_text import NOTHING, cell_text, number, paragraphs, source, table
+from report_training import accuracy, fed
+
+_MOST_CHARACTERS = 300
+
+
+def machine(results: Results) -> str:
+    """Return what the figures were taken on, and how each run's stages ended."""
+    found: Row = results.fact("material", "environment") or {}
+    device: Row = results.fact("correct", "device") or {}
+    fed: Row = results.fact("fed", "settings") or {}
+    memory = found.get("gpu_memory_gib")
+    gpu = device.get("name") or found.get("gpu") or fed.get("device") or found.get("GPU")
+    facts = {
+        "GPU": gpu and gpu + (f", {number(memory)} GiB" if memory else ""),
+        "driver, CUDA, cuDNN": ", ".join(
+            str(value) for value in (device.get("driver"), found.get("cuda"), found.get("cudnn")) if value
+        ),
+        **{name: found.get(name) for name in ("processor", "cores", "memory", "disk", "torch", "images", "Python")},
+        "lmdbloader": found.get("lmdbloader"),
+        "packages": found.get("packages"),
+        "load average before": found.get("load"),
+    }
+    lines = "\n".join(f"- {name}: {value}" for name, value in facts.items() if value)
+    rows = []
+    for run in results.runs:
+        for stage in dict.fromkeys([*STAGES, *run.outcomes]):
+            ended, document = run.outcomes.get(stage, {}), run.documents.get(stage, {})
+            if not ended and not document:
+                continue
+            taken = "yes" if results.run_of(stage) is run else "no"
+            took = ended.get("seconds", document.get("seconds"))
+            status = ended.get("status", "done" if document else NOTHING)
+            why = cell_text(ended.get("reason", ""))[:_MOST_CHARACTERS]
+            told = STAGES.get(stage, "")
+            rows.append([run.name, f"{stage}: {told}" if told else stage, status, number(took), taken, why])
+    return paragraphs(
+        "## The machine, and when",
+        source(results, "material"),
+        lines,
+        "The runs, named by their day, and how each stage of them ended:",
+        table(["run", "stage", "ended", "seconds", "figures on this page", "because"], rows),
+    )
+
+
+def correct(results: Results) -> str:
+    """Return which tests passed on CUDA and which did not, by name."""
+    figures = results.figures("correct")
+    parts: list[Row] = [figures[name] for name in ("together", "alone") if isinstance(figures.get(name), dict)]
+    if not parts:
+        return ""
+    counts: Row = figures.get("counts") or {}
+    words = ("collected", "passed", "failed", "error", "skipped", "not collected")
+    told = ", ".join(f"{number(counts[word])} {word}" for word in words if counts.get(word))
+    failures = [row for part in parts for row in part.get("failed", [])]
+    failures += [
+        {"test": row.get("file"), "outcome": "not collected", **row}
+        for part in parts
+        for row in part.get("not_collected", [])
+    ]
+    failed = [
+        [f"`{row.get('test')}`", str(row.get("outcome")), cell_text(row.get("text", ""))[:_MOST_CHARACTERS]]
+        for row in failures
+    ]
+    skipped = [
+        [cell_text(reason), number(len(names))] for part in parts for reason, names in part.get("skipped", {}).items()
+    ]
+    passed: dict[str, list[str]] = {}
+    for part in parts:
+        for test in part.get("passed", {}):
+            file, _, name = test.partition("::")
+            passed.setdefault(file, []).append(name)
+    listed = "\n".join(
+        f"    - `{file}`: " + ", ".join(f"`{name}`" for name in names) for file, names in sorted(passed.items())
+    )
+    return paragraphs(
+        "## Right on CUDA",
+        source(results, "correct"),
+        "The tests that need a device compare what arrives there with what the same code gives on the processor, and"
+        " try to overwrite pinned memory while a copy from it is pending.",
+        f"**Tests: {told}.**" if told else None,
+        table(["failed", "how", "what it said"], failed) if failed else None if not passed else "No test failed.",
+        table(["skipped because", "tests"], skipped),
+        f'??? note "What passed"\n\n{listed}' if passed else None,
+    )
+
+
+def missing(results: Results) -> str:
+    """Return what was not measured, and why."""
+    lines = []
+    for stage in STAGES:
+        reasons: dict[str, list[str]] = {}
+        for what, reason in results.left_out(stage).items():
+            reasons.setdefault(cell_text(reason)[:_MOST_CHARACTERS], []).append(cell_text(what))
+        lines += [[stage, "; ".join(whats), reason] for reason, whats in reasons.items()]
+        if results.run_of(stage) is None:
+            lines.append([stage, "everything", "no run has figures of it"])
+    return paragraphs("## What was left out", table(["stage", "what", "why"], lines)) if lines else ""
+
+
+SECTIONS: Sequence[Callable[[Results], str]] = (machine, correct, cores, copies, fed, accuracy, missing)

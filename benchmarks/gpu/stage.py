@@ -1,0 +1,98 @@
+"""What every stage of the GPU benchmark shares: its options, its deadline, and a result file that survives its end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Stage", "parse_stage", "write_json"]
+
+
+@dataclass(slots=True)
+class Stage:
+    """One run of one stage.
+
+    Attributes:
+        name: Of the stage.
+        data: The folder that `material.py` has filled.
+        out: The result file. It is whole after every `put`, so a stage that is killed loses what it was at, no more.
+        seconds: How long the stage may take, counted from the start of the process.
+        small: Whether this is a rehearsal: everything runs, sizes are tiny, and nobody reads the figures.
+        cores: That this process may use.
+    """
+
+    name: str
+    data: Path
+    out: Path
+    seconds: float
+    small: bool
+    cores: int
+    _began: float = field(default_factory=time.monotonic)
+    _kept: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def device(self) -> str:
+        """ "cuda", or "cpu" where there is no GPU: then everything runs with stand-ins."""
+        import torch
+
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left."""
+        return self.seconds - (time.monotonic() - self._began)
+
+    def has(self, seconds: float, what: str) -> bool:
+        """Return whether there is time for something that takes so long; if not, note that it was left out."""
+        if self.left >= seconds:
+            return True
+        self.leave_out(what, f"{self.left:.0f} s were left and it needs {seconds:.0f}")
+        return False
+
+    def leave_out(self, what: str, reason: str) -> None:
+        """Note that something was not measured, and why."""
+        self._kept.setdefault("left_out", {})[what] = reason
+        self._write()
+        print(f"{self.name}: {what}: left out: {reason}", flush=True)
+
+    def put(self, what: str, figures: Any) -> None:
+        """Keep the figures of one measurement (plain values: what JSON can hold), at once."""
+        self._kept.setdefault("figures", {})[what] = figures
+        self._write()
+        print(f"{self.name}: {what}: {_short(figures)}", flush=True)
+
+    def _write(self) -> None:
+        elapsed = round(time.monotonic() - self._began, 1)
+        write_json(self.out, {"stage": self.name, "small": self.small, "seconds": elapsed, **self._kept})
+
+
+def parse_stage(name: str, description: str | None, arguments: Sequence[str] | None = None) -> Stage:
+    """Return what the command line of a stage asks for."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the folder that material.py has filled")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the figures go, as JSON")
+    parser.add_argument("--seconds", type=float, default=300, help="how long it may take (default 300)")
+    parser.add_argument("--small", action="store_true", help="a rehearsal: everything runs once, in tiny sizes")
+    options = parser.parse_args(arguments)
+    cores = len(os.sched_getaffinity(0))
+    return Stage(name, options.data, options.out, options.seconds, options.small, cores)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a file that is either the old one or the new one, whenever the process ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(value, indent=1, sort_keys=False) + "\n", "utf-8")
+    os.replace(temporary, path)
+
+
+def _short(figures: Any) -> str:
+    text = json.dumps(figures)
+    return text if len(text) <= 300 or sys.stdout.isatty() else text[:300] + " ..."

@@ -1,0 +1,61 @@
+"""Copies that read late find the bytes of their own batch."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from .late_copies import in_the_loop, make_loader, num_wrong, of_views, run
+from .late_cuda import LateCuda, late_cuda
+from .small import write_small
+
+
+def test_late_copies_hold_their_own_batch(tmp_path: Path) -> None:
+    outcome = run(300, 1, tmp_path)
+    assert outcome.failures == []
+    assert outcome.counts["late copies"] >= 300 and outcome.counts["of other bytes"] == 0
+
+
+class Recycled:
+    """Pinned memory that is given out again as soon as Python refers to it no more."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, keep: int) -> None:
+        self._shape, self._dtype, self._taken = shape, torch.from_numpy(np.empty(0, dtype)).dtype, 0
+        self._kept = [torch.empty(shape, dtype=self._dtype, pin_memory=True).numpy() for _ in range(3)]
+
+    def take(self) -> tuple[torch.Tensor, int]:
+        self._taken += 1
+        tensor = torch.from_numpy(self._kept[self._taken % 3])
+        return tensor, tensor.data_ptr()
+
+
+def aliased(loader: Any, cuda: LateCuda) -> Any:
+    """Copy from a batch by way of NumPy, and not from its beginning: torch attributes that to no memory of its own."""
+    for batch in loader:
+        yield torch.from_numpy(batch.image.numpy()[1:]).to("cuda", non_blocking=True), batch.number[1:]
+
+
+@pytest.mark.parametrize("way", [in_the_loop, of_views])
+def test_memory_that_is_used_again_by_references_is_seen(
+    way: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmdbloader.loader.source.PinnedMemory", Recycled)
+    assert wrong_copies(way, write_small(tmp_path / "d", 192)) > 0
+
+
+def test_a_copy_that_torch_cannot_attribute_is_seen(tmp_path: Path) -> None:
+    assert wrong_copies(aliased, write_small(tmp_path / "d", 192)) > 0
+
+
+def wrong_copies(way: Any, path: Path) -> int:
+    with late_cuda(most_lag=60) as cuda:
+        loader = make_loader(path, None, random.Random(0), memory_format=torch.contiguous_format, num_threads=1)
+        copies = [copy for _ in range(3) for copy in way(loader, cuda)]
+        cuda.synchronize()
+        assert cuda.num_late == len(copies)
+        return num_wrong(copies)

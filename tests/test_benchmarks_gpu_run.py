@@ -1,0 +1,156 @@
+"""The GPU benchmark's runner: a stage that hangs, fails or dies costs no other's results, and all ends in time."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parent.parent / "benchmarks" / "gpu"
+NAMES = ("run", "stage", "rehearse")
+
+# A stage in the frame that all share: it keeps one figure, then does something else.
+STAGE = """
+from stage import parse_stage
+stage = parse_stage({name!r}, "A stage.")
+stage.put("first", {{"images_per_s": 1.5}})
+{then}
+"""
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+    """Import the runner's modules, which lie in a folder of scripts, and forget their short names afterwards."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield {name: importlib.import_module(name) for name in NAMES}
+    for name in NAMES:
+        sys.modules.pop(name, None)
+
+
+def benchmark(
+    modules: dict[str, ModuleType],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stages: dict[str, tuple[str, float]],
+    minutes: float = 1.0,
+) -> dict[str, Any]:
+    """Run made-up stages (name: what they do after their first figure, seconds) and return how each ended."""
+    run = modules["run"]
+    plans = {}
+    for name, (then, seconds) in stages.items():
+        script = folder / f"{name}.py"
+        script.write_text(STAGE.format(name=name, then=then))
+        plans[name] = run.Plan(str(script), seconds, "made up")
+    monkeypatch.setattr(run, "STAGES", plans)
+    monkeypatch.setattr(run, "_FIRST", ())
+    monkeypatch.setattr(run, "_LEAST_SECONDS", 1.0)
+    monkeypatch.setattr(run, "_GRACE_SECONDS", 0.5)
+    out = folder / "out"
+    options = ["--out", str(out), "--work", str(folder / "work"), "--minutes", str(minutes), "--stages", *stages]
+    monkeypatch.setattr(sys, "argv", ["run.py", *options])
+    run.main()
+    (path,) = out.glob("run-*.json")
+    return json.loads(path.read_text())["stages"]  # type: ignore[no-any-return]
+
+
+def figures(folder: Path, name: str) -> dict[str, Any]:
+    return json.loads((folder / "out" / f"{name}.json").read_text())["figures"]  # type: ignore[no-any-return]
+
+
+def test_a_stage_that_hangs_fails_or_dies_costs_no_other_its_results(
+    modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = benchmark(
+        modules,
+        tmp_path,
+        monkeypatch,
+        {
+            "fails": ("raise ValueError('the reason')", 30),
+            "dies": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 30),
+            "hangs": ("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)", 3),
+            "works": ("stage.put('second', 2); stage.leave_out('third', 'no time')", 30),
+        },
+    )
+    assert {name: kept["status"] for name, kept in found.items()} == {
+        "fails": "failed",
+        "dies": "failed",
+        "hangs": "out of time",
+        "works": "done",
+    }
+    assert "ValueError: the reason" in found["fails"]["tail"]
+    assert found["fails"]["reason"] == "exit status 1"
+    assert found["dies"]["reason"] == "killed by SIGSEGV"
+    assert "tail" not in found["works"]
+    for name in found:
+        assert figures(tmp_path, name)["first"] == {"images_per_s": 1.5}
+    assert figures(tmp_path, "works")["second"] == 2
+    assert json.loads((tmp_path / "out" / "works.json").read_text())["left_out"] == {"third": "no time"}
+
+
+def test_what_a_stage_leaves_running_is_ended_with_it(
+    modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = (
+        "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)']).pid)"
+    )
+    pid = tmp_path / "pid"
+    then = f"{child.replace('print(', f'open({str(pid)!r}, chr(119)).write(str(')})"
+    found = benchmark(modules, tmp_path, monkeypatch, {"leaves": (then, 30)})
+    assert found["leaves"]["status"] == "done"
+    until = time.monotonic() + 20
+    while _is_alive(int(pid.read_text())) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not _is_alive(int(pid.read_text()))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_stages_for_which_no_time_is_left_are_left_out_and_named(
+    modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = benchmark(
+        modules, tmp_path, monkeypatch, {"long": ("import time; time.sleep(60)", 60), "late": ("", 30)}, minutes=0.06
+    )
+    assert found["long"]["status"] == "out of time"
+    assert found["late"]["status"] == "left out"
+    assert not (tmp_path / "out" / "late.json").exists()
+
+
+def test_a_stage_knows_how_much_time_it_has(modules: dict[str, ModuleType], tmp_path: Path) -> None:
+    stage = modules["stage"].parse_stage(
+        "a", "", ["--data", str(tmp_path), "--out", str(tmp_path / "a.json"), "--seconds", "100"]
+    )
+    assert stage.has(50, "short")
+    assert not stage.has(200, "long")
+    kept = json.loads((tmp_path / "a.json").read_text())
+    assert list(kept["left_out"]) == ["long"]
+    assert "it needs 200" in kept["left_out"]["long"]
+
+
+def test_the_rehearsal_takes_the_network_away(modules: dict[str, ModuleType]) -> None:
+    words = modules["rehearse"].without_network()
+    if not words:
+        pytest.skip("this user may not make a network namespace")
+    code = "import socket; socket.create_connection(('127.0.0.1', 9), 5)"
+    found = subprocess.run([*words, sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Network is unreachable" in found.stderr
+
+
+def test_every_stage_has_a_script(modules: dict[str, ModuleType]) -> None:
+    stages = modules["run"].STAGES
+    for plan in stages.values():
+        assert (FOLDER / plan.script).is_file()

@@ -1,0 +1,484 @@
+"""Batches on a CUDA device are those of the CPU bit for bit, whatever is done to them, and from any loader."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cuda_device import DEVICE, NEEDS_CUDA, assert_same, hold_up, on_cpu, repeated, watch_streams
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transform_lists import lists_of_transforms
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader import transforms as T
+from lmdbloader.errors import OptionError
+
+pytestmark = NEEDS_CUDA
+
+ROOT = Path(__file__).resolve().parent.parent
+COUNT = 83
+LAYOUT = {"lr": (8, 8), "hr": (16, 16)}
+BEFORE: dict[str, list[Any]] = {
+    "nothing": [],
+    "RandomCrop": [T.RandomCrop(8, padding=2, fill=(9, 8, 7))],
+    "CenterCrop": [T.CenterCrop(8)],
+    "RandomResizedCrop": [T.RandomResizedCrop(12)],
+    "Resize": [T.Resize((10, 20), interpolation="bicubic")],
+    "RandomHorizontalFlip": [T.RandomHorizontalFlip(0.5)],
+    "RandomVerticalFlip": [T.RandomVerticalFlip(0.5)],
+    "RandomDihedral": [T.RandomDihedral()],
+    "RandomTranslate": [T.RandomTranslate(4, 3)],
+    "ColorJitter": [T.ColorJitter(0.5, 0.5, 0.5, 0.75)],
+    "RandomGrayscale": [T.RandomGrayscale(0.5)],
+    "RandomSolarize": [T.RandomSolarize(100, 0.5)],
+    "RandomErasing": [T.RandomErasing(0.9, value=(1, 2, 3))],
+    "Cutout": [T.Cutout(4, (4, 5, 6))],
+}
+
+
+def picture(number: int, shape: tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
+    rng = np.random.default_rng([number, *shape])
+    return rng.integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pairs of images with a field of every other kind."""
+    path = tmp_path_factory.mktemp("cuda") / "pairs.lmdb"
+    samples = (
+        {
+            "lr": picture(i, (8, 8, 3)),
+            "hr": picture(i, (16, 16, 3)),
+            "number": i,
+            "weight": i / 7,
+            "name": f"n{i}",
+            "raw": bytes([i] * (i % 5)),
+            "array": np.full((2, 3), i, np.float32),
+        }
+        for i in range(COUNT)
+    )
+    lmdbloader.write(samples, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ds(pairs: Path) -> LMDBDataset:
+    return LMDBDataset(pairs)
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
+    """Images of 16 bits, coloured and grey."""
+    path = tmp_path_factory.mktemp("cuda") / "deep.lmdb"
+    kind = np.uint16
+    samples = ({"image": picture(i, (12, 10, 3), kind), "mask": picture(i, (12, 10), kind)} for i in range(21))
+    lmdbloader.write(samples, path)
+    return LMDBDataset(path)
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
+    path = tmp_path_factory.mktemp("cuda") / "labelled.lmdb"
+    lmdbloader.write(({"image": picture(i, (16, 16, 3)), "label": i % 5} for i in range(37)), path)
+    return LMDBDataset(path)
+
+
+@pytest.fixture(autouse=True)
+def device_is_idle() -> Iterator[None]:
+    yield
+    torch.cuda.synchronize()
+
+
+def compare(dataset: LMDBDataset, batch_size: int, *, epochs: int = 2, **options: Any) -> list[Any]:
+    """Assert that epochs on the device are those of the CPU; returns the batches."""
+    options = {"num_threads": 2, "seed": 3, **options}
+    wanted = on_cpu(dataset, batch_size, epochs=epochs, **options)
+    loader = Loader(dataset, batch_size, device=DEVICE, **options)
+    found = [batch for _ in range(epochs) for batch in loader]
+    loader.close()
+    assert len(found) == len(wanted)
+    for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        assert_same(one, other, where=f"batch {number}")
+    return found
+
+
+def count_loader_threads() -> int:
+    return sum(thread.name.startswith("lmdbloader") for thread in threading.enumerate())
+
+
+# --- The same batches ---
+
+
+def test_every_compiled_transform_is_compared() -> None:
+    public = (getattr(T, name) for name in T.__all__)
+    compiled = {kind.__name__ for kind in public if isinstance(kind, type) and issubclass(kind, T.Transform)}
+    assert compiled - {"Transform", "Geometry", "ToDtype", "Normalize"} == BEFORE.keys() - {"nothing"}
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("name", BEFORE)
+def test_every_transform_in_every_type(ds: LMDBDataset, name: str, memory_format: torch.memory_format) -> None:
+    for dtype in T.DTYPES:
+        transforms = [*BEFORE[name], T.ToDtype(dtype, scale=True)]
+        if dtype.is_floating_point:
+            transforms.append(T.Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)))
+        first = compare(ds, 16, epochs=1, transforms=transforms, memory_format=memory_format)[0]
+        assert first.hr.dtype == dtype
+        assert first.hr.is_contiguous(memory_format=memory_format)
+    compare(ds, 16, epochs=1, transforms=BEFORE[name], memory_format=memory_format)
+
+
+@settings(max_examples=40, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_list_of_transforms(ds: LMDBDataset, data: Any) -> None:
+    transforms = data.draw(lists_of_transforms(LAYOUT, 3, np.uint8))
+    channels_last = data.draw(st.booleans())
+    compare(
+        ds,
+        data.draw(st.sampled_from([1, 7, 64, 100])),
+        epochs=1,
+        transforms=transforms,
+        memory_format=torch.channels_last if channels_last else torch.contiguous_format,
+    )
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("dtype", [None, *T.DTYPES], ids=str)
+def test_images_of_16_bits(deep: LMDBDataset, dtype: torch.dtype | None, memory_format: torch.memory_format) -> None:
+    transforms = [] if dtype is None else [T.ToDtype(dtype, scale=True)]
+    batches = compare(deep, 4, transforms=transforms, memory_format=memory_format)
+    assert batches[0].mask.shape == (4, 1, 12, 10)
+    assert batches[0].image.dtype == batches[0].mask.dtype == (dtype or torch.uint16)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"drop_last": True},
+        {"pad": True},
+        {"order": "sequential"},
+        {"order": "quasi_random"},
+        {"shard": (1, 3)},
+        {"shard": (2, 3), "pad": True},
+        {"io": "pread", "verify": False},
+        {"prefetch": 0, "num_threads": 1},
+        {"on_corrupt": "skip"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("batch_size", [1, 5, 64, 200])
+def test_every_kind_of_field_and_of_last_batch(ds: LMDBDataset, batch_size: int, options: dict[str, Any]) -> None:
+    for batch in compare(ds, batch_size, **options):
+        assert batch.number.device.type == batch.array.device.type == DEVICE
+        assert batch.name == [f"n{number}" for number in batch.number.tolist()]
+        assert batch.raw == [bytes([number] * (number % 5)) for number in batch.number.tolist()]
+
+
+def test_sizes_that_change_from_epoch_to_epoch(ds: LMDBDataset) -> None:
+    schedule = lmdbloader.ProgressiveResize(
+        num_epochs=5, initial_scale=0.5, delay_fraction=0.2, finetune_fraction=0.2, size_increment=2
+    )
+    sizes = {b.hr.shape[-1] for b in compare(ds, 16, epochs=5, transforms=[T.RandomCrop(16)], resolution=schedule)}
+    assert {8, 16} < sizes
+
+    here, there = (Loader(ds, 16, num_threads=2, device=d, transforms=[T.RandomCrop(16)]) for d in ("cpu", DEVICE))
+    for size in (8, (6, 12), None):
+        here.set_resolution(size)
+        there.set_resolution(size)
+        for one, other in zip(there, here, strict=True):
+            assert_same(one, other)
+
+
+@pytest.mark.parametrize(
+    "function", [T.MixUp(0.4, num_classes=5), T.CutMix(1.0, num_classes=5), T.LabelSmoothing(0.1, num_classes=5)],
+    ids=lambda f: type(f).__name__,
+)  # fmt: skip
+def test_functions_of_batches(labelled: LMDBDataset, function: T.BatchFunction) -> None:
+    batches = compare(labelled, 8, transforms=[T.ToDtype(torch.float32, scale=True), function])
+    assert batches[0].label.shape == (8, 5)
+
+
+class Noise(T.BatchFunction):
+    def apply(self, batch: Any, random: np.random.Generator) -> Any:
+        noise = random.standard_normal(tuple(batch.image.shape), dtype="float32")
+        return batch._replace(image=batch.image + torch.from_numpy(noise))
+
+
+def nested(batch: Any) -> Any:
+    """Views, a tensor twice, a tensor that is transposed, nothing, and text, in dicts, lists and tuples."""
+    return {
+        "parts": [batch.image[:1], batch.image[1:, :, 2:5]],
+        "turned": batch.image.transpose(2, 3),
+        "both": (batch.label, batch.label),
+        "none": None,
+        "empty": batch.image[:0],
+        "text": "text",
+        "number": 7,
+    }
+
+
+def test_functions_of_your_own(labelled: LMDBDataset) -> None:
+    compare(labelled, 8, transforms=[T.ToDtype(torch.float32, scale=True), Noise()])
+    loader = Loader(labelled, 8, num_threads=2, device=DEVICE, transforms=[nested])
+    for one, other in zip(loader, on_cpu(labelled, 8, num_threads=2, transforms=[nested]), strict=True):
+        assert one.keys() == other.keys()
+        for key in ("parts", "both", "empty", "text", "number", "none"):
+            # A part of a larger tensor comes over without the rest of it.
+            assert_same(contiguous(one[key]), contiguous(other[key]))
+        assert torch.equal(one["turned"].cpu(), other["turned"])
+
+
+def contiguous(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.contiguous()
+    return type(value)([contiguous(item) for item in value]) if isinstance(value, list | tuple) else value
+
+
+def test_a_state_of_one_goes_on_with_the_other(ds: LMDBDataset) -> None:
+    here, there = (Loader(ds, 5, seed=1, num_threads=2, device=device) for device in ("cpu", DEVICE))
+    batches = iter(there)
+    for _ in range(4):
+        next(batches)
+    assert there.state_dict()["position"] == 20
+    here.load_state_dict(there.state_dict())
+    whole = on_cpu(ds, 5, seed=1, num_threads=2)
+    rest = list(here)
+    assert len(rest) == len(whole) - 4
+    for one, other in zip(rest, whole[4:], strict=True):
+        assert_same(one, other, device="cpu")
+    again = Loader(ds, 5, seed=1, num_threads=2, device=DEVICE)
+    again.load_state_dict(there.state_dict())
+    for one, other in zip(again, whole[4:], strict=True):
+        assert_same(one, other)
+
+
+def test_a_view_under_the_dataloader(ds: LMDBDataset) -> None:
+    view = ds.transformed([T.RandomCrop(8), T.ToDtype(torch.bfloat16, scale=True)], seed=1)
+    for workers in (0, 2):
+        dataloader = lmdbloader.dataloader(view, 8, shuffle=False, num_workers=workers)
+        assert dataloader.pin_memory
+        plain = lmdbloader.dataloader(view, 8, shuffle=False, num_workers=0, pin_memory=False)
+        for batch, wanted in zip(dataloader, plain, strict=True):
+            assert batch.hr.is_pinned()
+            assert_same(batch.hr.to(DEVICE, non_blocking=True), wanted.hr)
+            assert batch.name == wanted.name
+        del dataloader
+
+
+def test_measuring_the_speed_leaves_the_epoch(ds: LMDBDataset) -> None:
+    loader = Loader(ds, 5, seed=1, num_threads=2, device=DEVICE)
+    assert loader.benchmark(seconds=0.2).samples_per_s > 0
+    for one, other in zip(loader, on_cpu(ds, 5, seed=1, num_threads=2), strict=True):
+        assert_same(one, other)
+
+
+# --- Which device ---
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), 0], ids=repr)
+def test_every_way_to_name_the_device(labelled: LMDBDataset, name: Any) -> None:
+    loader = Loader(labelled, 16, num_threads=2, device=name)
+    assert loader.device.type == DEVICE
+    found = list(loader)
+    for one, other in zip(found, on_cpu(labelled, 16, num_threads=2), strict=True):
+        assert_same(one, other)
+        assert one.image.device == torch.device(DEVICE, 0)
+
+
+@pytest.mark.parametrize("name", ["cuda:7", torch.device("cuda", 7), 7, "meta", "mps", "xpu", "abacus"], ids=repr)
+def test_a_device_that_is_not_there_is_refused_and_named(labelled: LMDBDataset, name: Any) -> None:
+    with pytest.raises(OptionError) as caught:
+        Loader(labelled, 16, num_threads=2, device=name)
+    assert str(name) in str(caught.value)
+
+
+def test_a_loader_pickles_with_its_device_and_place(ds: LMDBDataset) -> None:
+    loader = Loader(ds, 5, seed=1, num_threads=2, device=DEVICE)
+    batches = iter(loader)
+    next(batches)
+    copy = pickle.loads(pickle.dumps(loader))
+    assert copy.device == loader.device
+    for one, other in zip(copy, on_cpu(ds, 5, seed=1, num_threads=2)[1:], strict=True):
+        assert_same(one, other)
+    batch = next(batches)
+    assert_same(pickle.loads(pickle.dumps(batch)), batch)
+
+
+def test_what_a_notebook_shows(ds: LMDBDataset) -> None:
+    assert DEVICE in Loader(ds, 5, num_threads=2, device=DEVICE)._repr_html_()
+
+
+# --- Epochs left early, several at once ---
+
+
+@pytest.mark.parametrize("way", ["break", "exception", "del", "close", "close the loader"])
+@pytest.mark.parametrize("batch_size", [2, 64])
+def test_an_epoch_left_early_leaves_nothing_behind(
+    ds: LMDBDataset, batch_size: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copies wait on the device when it is left; the epochs after it are whole, and what it gave stays."""
+    many = repeated(ds, 40 * batch_size)
+    made = watch_streams(monkeypatch)
+    loader = Loader(many, batch_size, seed=1, num_threads=2, device=DEVICE)
+    before = count_loader_threads()
+    wanted = on_cpu(many, batch_size, seed=1, num_threads=2, epochs=3)
+    count = len(loader)
+    for epoch in range(2):
+        kept = []
+        batches = iter(loader)
+        try:
+            for number, batch in enumerate(batches):
+                kept.append(batch)
+                if number == 0:
+                    hold_up(0.03, made[-1])
+                if number == 11:
+                    if way == "break":
+                        break
+                    if way == "exception":
+                        raise ZeroDivisionError
+                    if way == "del":
+                        del batches
+                        break
+                    if way == "close":
+                        batches.close()
+                        break
+                    loader.close()
+                    break
+        except ZeroDivisionError:
+            pass
+        for number, batch in enumerate(kept):
+            assert_same(batch, wanted[epoch * count + number], where=f"epoch {epoch}, batch {number}")
+    batches = batch = kept = None  # type: ignore[assignment]
+    gc.collect()
+    for number, found in enumerate(loader):
+        assert_same(found, wanted[2 * count + number], where=f"the epoch after them, batch {number}")
+    loader.close()
+    assert count_loader_threads() <= before
+
+
+def test_an_error_of_a_function_comes_where_it_is_and_the_next_epoch_is_whole(labelled: LMDBDataset) -> None:
+    fails = True
+
+    def failing(batch: Any) -> Any:
+        if fails and batch.label[0] == 1:  # of the third batch: its first sample is number 16
+            raise ZeroDivisionError
+        return batch
+
+    options: dict[str, Any] = {"order": "sequential", "num_threads": 2, "transforms": [failing]}
+    loader = Loader(labelled, 8, device=DEVICE, **options)
+    given: list[Any] = []
+    with pytest.raises(ZeroDivisionError):
+        for batch in loader:
+            given.append(batch)
+    fails = False
+    wanted = on_cpu(labelled, 8, **options)
+    for one, other in zip(given, wanted[: len(given)], strict=True):
+        assert_same(one, other)
+    assert len(given) == 2
+    for one, other in zip(loader, wanted, strict=True):
+        assert_same(one, other)
+
+
+def test_several_loaders_and_iterators_at_once(ds: LMDBDataset, labelled: LMDBDataset) -> None:
+    first, second = Loader(ds, 3, num_threads=2, device=DEVICE), Loader(labelled, 4, num_threads=2, device=DEVICE)
+    wanted, others = on_cpu(ds, 3, num_threads=2, epochs=3), on_cpu(labelled, 4, num_threads=2)
+    count = len(first)
+    iterators = [iter(first), iter(first), iter(first)]
+    for number, (a, b, c, d) in enumerate(zip(*iterators, second, strict=False)):
+        assert_same(d, others[number])
+        for epoch, found in enumerate((a, b, c)):
+            assert_same(found, wanted[epoch * count + number], where=f"iterator {epoch}, batch {number}")
+    assert number == len(second) - 1
+
+
+def test_several_threads_each_with_a_stream_of_its_own(ds: LMDBDataset) -> None:
+    wanted = {seed: on_cpu(ds, 4, seed=seed, num_threads=1, epochs=3) for seed in range(3)}
+    errors: list[BaseException] = []
+
+    def train(seed: int) -> None:
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                loader = Loader(ds, 4, seed=seed, num_threads=1, device=DEVICE)
+                found = [batch for _ in range(3) for batch in loader]
+                torch.cuda.current_stream().synchronize()
+                for one, other in zip(found, wanted[seed], strict=True):
+                    assert_same(one, other)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=train, args=(seed,)) for seed in wanted]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_an_iterator_that_another_thread_goes_on_with(ds: LMDBDataset) -> None:
+    batches = iter(Loader(ds, 4, num_threads=2, device=DEVICE))
+    found = [next(batches) for _ in range(3)]
+    rest = threading.Thread(target=lambda: found.extend(batches))
+    rest.start()
+    rest.join()
+    torch.cuda.synchronize()
+    for one, other in zip(found, on_cpu(ds, 4, num_threads=2), strict=True):
+        assert_same(one, other)
+
+
+# --- Processes ---
+
+FORKED = """
+import os, sys, threading, torch, lmdbloader
+dataset = lmdbloader.LMDBDataset(sys.argv[1])
+device = None if sys.argv[2] == "None" else sys.argv[2]
+loader = lmdbloader.Loader(dataset, 4, num_threads=2, device=device)
+torch.zeros(1, device="cuda")
+batches = iter(loader)
+before = [next(batches) for _ in range(3)]
+read, write = os.pipe()
+child = os.fork()
+if not child:
+    said = "ok"
+    try:
+        for batch in loader:
+            pass
+    except BaseException as error:
+        said = f"{type(error).__name__}: {error}"
+    os.write(write, said.encode()[:4000])
+    os._exit(0)
+os.close(write)
+print("child:", os.read(read, 5000).decode().replace("\\n", " "))
+os.waitpid(child, 0)
+rest = list(batches)
+torch.cuda.synchronize()
+print("parent:", 3 + len(rest), "of", len(loader))
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", None, "cuda"])
+def test_a_fork_after_cuda_was_used_is_clear(pairs: Path, tmp_path: Path, device: str | None) -> None:
+    """CUDA does not work in a forked child: what needs it says so, and does not hang; the parent goes on."""
+    (tmp_path / "forked.py").write_text(FORKED)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-W", "ignore", str(tmp_path / "forked.py"), str(pairs), str(device)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment)
+    assert done.returncode == 0, done.stderr
+    child, parent = done.stdout.splitlines()
+    assert parent == f"parent: {-(-COUNT // 4)} of {-(-COUNT // 4)}"
+    if device == "cpu":
+        assert child == "child: ok"
+    else:
+        assert child == "child: ok" or "fork" in child, child

@@ -1,0 +1,244 @@
+"""What is measured on a CUDA device: its use by NVML, the laps of steps by its own clock, and who is named as slow."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cuda_device import DEVICE, NEEDS_CUDA, repeated, sleep
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader.cli import main
+from lmdbloader.machine import describe
+from lmdbloader.machine.devices import describe_devices
+from lmdbloader.machine.gpu import GpuSampler, nvml_name
+from lmdbloader.profiling import Profile, Recorder, StepTimer, profile
+from lmdbloader.study import Study
+from lmdbloader.transforms import RandomCrop, ToDtype
+
+pytestmark = [
+    *NEEDS_CUDA,
+    pytest.mark.skipif(
+        importlib.util.find_spec("pynvml") is None, reason="needs nvidia-ml-py: pip install lmdbloader[gpu]"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cuda") / "pairs.lmdb"
+    rng = np.random.default_rng(0)
+    samples = (
+        {side: rng.integers(0, 256, (n, n, 3), np.uint8) for side, n in (("lr", 16), ("hr", 32))} for _ in range(256)
+    )
+    lmdbloader.write(samples, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of which a batch takes a while, however many cores there are."""
+    path = tmp_path_factory.mktemp("cuda") / "large.lmdb"
+    rng = np.random.default_rng(0)
+    lmdbloader.write(({"image": rng.integers(0, 256, (512, 512, 3), np.uint8)} for _ in range(64)), path)
+    return path
+
+
+def work(seconds: float) -> None:
+    """Keep the device busy with matrices, so that it draws power."""
+    matrix = torch.randn(2048, 2048, device=DEVICE)
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        for _ in range(10):
+            matrix = (matrix @ matrix).clamp_(-1, 1)
+        torch.cuda.synchronize()
+
+
+# --- NVML ---
+
+
+def test_the_gpu_that_torch_sees_is_the_one_that_nvml_shows() -> None:
+    name = torch.cuda.get_device_name(0)
+    found = nvml_name(torch.device(DEVICE))
+    assert found is not None
+    with GpuSampler(found, seconds=0.1) as sampler:
+        work(2.0)
+    use = sampler.use
+    assert use is not None
+    assert use.name == name
+    assert use.num_samples >= 5
+    assert use.utilization_percent is not None and use.utilization_percent > 20, use
+    assert use.power_watts is not None and use.power_watts > 20, use
+    assert use.memory_mib is not None and use.memory_mib > 16, use
+
+
+def test_the_machines_description_names_it() -> None:
+    devices = describe_devices()
+    assert torch.cuda.get_device_name(0) in [device.name for device in devices]
+    total = torch.cuda.get_device_properties(0).total_memory
+    assert any(device.memory_nbytes and device.memory_nbytes >= 0.9 * total for device in devices)
+    machine = describe()
+    assert machine.libraries.sees_accelerator
+    assert machine.libraries.torch_cuda == torch.version.cuda
+    assert any(torch.cuda.get_device_name(0) in value for _, value in machine.rows())
+
+
+# --- The clock of steps ---
+
+
+def test_time_on_the_device_is_found_in_the_lap_that_queued_it() -> None:
+    wanted = {"copy": 0.004, "forward": 0.020, "backward": 0.012, "update": 0.008}
+    sleep(0.1)  # counts the cycles, and brings the clock up
+    timer = StepTimer(DEVICE)
+    timer.start()
+    for _ in range(5):
+        timer.lap("data")
+        for phase, seconds in wanted.items():
+            sleep(seconds)
+            timer.lap(phase)
+    assert timer.num_steps == 5
+    rows = timer.rows()
+    assert rows.shape == (5, len(StepTimer.PHASES))
+    found = dict(zip(StepTimer.PHASES, np.median(rows, axis=0).tolist(), strict=True))
+    assert found["data"] < 0.002 and found["compute"] < 0.002, found
+    for phase, seconds in wanted.items():
+        assert 0.5 * seconds < found[phase] < 2 * seconds + 0.002, found
+
+
+def test_waiting_on_the_host_is_data_only_where_the_device_has_nothing_to_do() -> None:
+    sleep(0.1)
+    busy, idle = StepTimer(DEVICE), StepTimer(DEVICE)
+    for timer, seconds in ((busy, 0.04), (idle, 0.002)):
+        torch.cuda.synchronize()
+        timer.start()
+        for _ in range(6):
+            time.sleep(0.02)  # who loads
+            timer.lap("data")
+            sleep(seconds)
+            timer.lap("forward")
+        torch.cuda.synchronize()
+    # But for the first step, which nothing comes before.
+    phases = StepTimer.PHASES
+    for timer, is_waiting in ((busy, False), (idle, True)):
+        row = dict(zip(phases, np.median(timer.rows()[1:], axis=0).tolist(), strict=True))
+        assert (row["data"] > row["forward"]) == is_waiting, row
+
+
+def test_more_laps_than_are_kept_waiting() -> None:
+    timer = StepTimer(DEVICE)
+    timer.start()
+    for _ in range(3000):
+        timer.lap("data")
+        timer.lap("forward")
+    assert timer.num_steps == len(timer.rows()) == 3000
+    assert timer.summary()
+
+
+# --- Profiles ---
+
+
+def loader_of(pairs: Path, *, slow: float = 0.0, device: Any = DEVICE) -> Loader:
+    """Return a loader of batches of 64, each of which a function delays."""
+
+    def delay(batch: Any) -> Any:
+        time.sleep(slow)
+        return batch
+
+    transforms = [RandomCrop(32), ToDtype(torch.float32, scale=True), *([delay] if slow else [])]
+    dataset = repeated(LMDBDataset(pairs), 256 * 20)
+    return Loader(dataset, 64, num_threads=1, device=device, transforms=transforms)
+
+
+def step_of(seconds: float) -> Callable[..., None]:
+    """Return a step that the device takes so long for."""
+    weights = torch.ones(3, 3, 3, 3, device=DEVICE)
+
+    def step(batch: Any, lap: Callable[[str], None]) -> None:
+        lr = batch.lr.to(DEVICE, non_blocking=True)
+        lap("copy")
+        torch.nn.functional.conv2d(lr, weights).mean()
+        sleep(seconds)
+        lap("forward")
+
+    return step
+
+
+@pytest.mark.parametrize("device", [DEVICE, None])
+def test_a_slow_model_is_named(pairs: Path, device: Any) -> None:
+    found = profile(loader_of(pairs, device=device), step_of(0.02), steps=60)
+    assert found.bottleneck == "model", str(found)
+    assert found.stall < 0.2
+    assert found.phases["forward"].mean > 0.5 * 0.02
+    gpu = found.gpu
+    assert gpu is not None and gpu.name == torch.cuda.get_device_name(0)
+    assert None not in (gpu.utilization_percent, gpu.power_watts, gpu.memory_mib), gpu
+    assert "GPU" in str(found) or gpu.name in str(found)
+    assert Profile.from_json(json.loads(json.dumps(found.as_json()))) == found
+
+
+@pytest.mark.parametrize("device", [DEVICE, None])
+def test_a_slow_loader_is_named(pairs: Path, device: Any) -> None:
+    found = profile(loader_of(pairs, slow=0.02, device=device), step_of(0.002), steps=60)
+    assert found.bottleneck == "function", str(found)
+    assert found.stall > 0.5
+    assert found.gpu is not None
+
+
+def test_a_recorder_knows_that_cuda_is_in_use(pairs: Path) -> None:
+    torch.zeros(1, device=DEVICE)
+    with Recorder(loader_of(pairs), warmup=5) as recorder:
+        assert recorder.device.type == DEVICE
+        for batch in recorder.take(30):
+            sleep(0.01)
+            batch.hr.mean()
+            recorder.lap("forward")
+    found = recorder.profile()
+    assert found.num_steps == 30
+    assert found.bottleneck == "model", str(found)
+
+
+# --- Commands ---
+
+
+def test_bench_fills_the_columns_of_the_gpu(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    measured = ["--only", "sweep", "--batch-sizes", "32", "--crops", "32", "--seconds", "0.2", "--repeats", "1"]
+    assert main(["bench", str(pairs), *measured, "--num-workers", "2", "--json", str(tmp_path / "study.json")]) == 0
+    shown = capsys.readouterr().out
+    study = Study.from_json(json.loads((tmp_path / "study.json").read_text()))
+    assert torch.cuda.get_device_name(0) in study.settings.device
+    assert not [note for note in study.notes if "not known" in note], study.notes
+    assert {row.source for row in study.sweep} == {"lmdbloader", "dataloader"}
+    assert any(row.is_pinned for row in study.sweep)
+    for row in study.sweep:
+        training = row.training
+        assert training is not None and training.gpu is not None, row
+        assert training.gpu.power_watts is not None and training.gpu.power_watts > 20
+        assert training.gpu.memory_mib > 16 and 0 <= training.gpu.utilisation_percent <= 100
+        assert training.phases.forward > 0 and training.phases.backward > 0 and training.phases.update > 0
+        assert 0 <= training.stall < 1
+    assert any(row.training is not None and row.training.gpu.utilisation_percent > 0 for row in study.sweep)
+    assert "power" in shown or " W" in shown
+
+
+def test_doctor_sees_the_gpu_and_tells_who_is_slow(large: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = {}
+    for seconds in ("0.2", "0"):
+        status = main(["doctor", str(large), "--batch-size", "16", "--step-seconds", seconds, "--json"])
+        assert status in (0, 1)
+        found[seconds] = json.dumps(json.loads(capsys.readouterr().out))
+    assert torch.cuda.get_device_name(0) in found["0.2"]
+    assert '"keeps up with steps of 200 ms' in found["0.2"]
+    assert "does not keep up with steps of 0 ms" in found["0"]
+
+
+def test_tune_tries_pinned_memory(pairs: Path) -> None:
+    found = lmdbloader.tune(pairs, 32, seconds=5)
+    assert found.workers is not None and found.workers.pin_memory is not None

@@ -1,0 +1,468 @@
+"""Memory that a copy on a CUDA device still reads, or a step still uses, is not written to; and none is lost over time.
+
+The device is held up, so that copies wait while the loop runs ahead and the loader's memory goes round several times.
+Wrong reuse then shows in the batches, which are compared with those of the CPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cuda_device import DEVICE, NEEDS_CUDA, assert_all_same, hold_up, on_cpu, repeated, sleep, watch_streams
+from torch.utils.data import DataLoader
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader.errors import OptionError
+from lmdbloader.transforms import RandomCrop, RandomDihedral, ToDtype
+
+pytestmark = NEEDS_CUDA
+
+SIDE = 32
+COUNT = 96
+# Batches of an epoch; many more than a loader keeps memory for, where they are large.
+NUM_BATCHES = 72
+# The device is held up this long at a time, and again after so many batches: in the first of these a loader without
+# anything to wait for has gone through the epoch.
+SECONDS = 0.05
+EVERY = 24
+# A copy that is not awaited leaves the loop free to ask for so many batches, at least, while it is pending.
+AHEAD = 2
+OPTIONS: dict[str, Any] = {"seed": 5, "num_threads": 2, "prefetch": 1}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
+    path = tmp_path_factory.mktemp("cuda") / "images.lmdb"
+    rng = np.random.default_rng(0)
+    samples = (
+        {"image": rng.integers(0, 256, (SIDE, SIDE, 3), np.uint8), "label": i, "vector": rng.random(700)}
+        for i in range(COUNT)
+    )
+    lmdbloader.write(samples, path)
+    return LMDBDataset(path, fields=["image"])
+
+
+@pytest.fixture(scope="module")
+def fields(images: LMDBDataset) -> LMDBDataset:
+    """The same with a label and an array, whose memory the loader does not pin."""
+    return LMDBDataset(images.path)
+
+
+@pytest.fixture(autouse=True)
+def device_is_idle() -> Iterator[None]:
+    yield
+    torch.cuda.synchronize()
+    gc.collect()
+
+
+class Wait:
+    """Holds a stream up again and again, and counts the batches that came while the first copy was pending."""
+
+    def __init__(self, stream: Any = None) -> None:
+        self.stream, self.step, self.ahead = stream, 0, 0
+        self._first: Any = None
+
+    def __call__(self) -> None:
+        """Call once a batch, before it is used."""
+        if self.step % EVERY == 0:
+            event = hold_up(SECONDS, self.stream)
+            self._first = self._first or event
+        elif self.ahead == self.step - 1 and not self._first.query():
+            self.ahead = self.step
+        self.step += 1
+
+
+def many(dataset: LMDBDataset, batch_size: int) -> Any:
+    return repeated(dataset, NUM_BATCHES * batch_size)
+
+
+# --- Pinned batches that the loop copies itself ---
+
+WAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "to": lambda image: image.to(DEVICE, non_blocking=True),
+    "cuda": lambda image: image.cuda(non_blocking=True),
+    "copy_": lambda image: torch.empty(image.shape, dtype=image.dtype, device=DEVICE).copy_(image, non_blocking=True),
+    "to half": lambda image: image.to(DEVICE, torch.float16, non_blocking=True),
+    "a slice": lambda image: image[1:].to(DEVICE, non_blocking=True),
+    "the last sample": lambda image: image[-1].to(DEVICE, non_blocking=True),
+    "a flat view": lambda image: image.flatten()[5:].to(DEVICE, non_blocking=True),
+    "some channels": lambda image: image[:, 1:2].to(DEVICE, non_blocking=True),
+    "turned": lambda image: image.transpose(2, 3).to(DEVICE, non_blocking=True),
+    "other bits": lambda image: image.view(torch.int8).to(DEVICE, non_blocking=True),
+    "through numpy": lambda image: torch.from_numpy(image.numpy()).to(DEVICE, non_blocking=True),
+    "through dlpack": lambda image: torch.from_dlpack(image).to(DEVICE, non_blocking=True),
+    "detached": lambda image: image.detach()[1:].to(DEVICE, non_blocking=True),
+    "unbound": lambda image: torch.stack([one.to(DEVICE, non_blocking=True) for one in image]),
+    "chunks": lambda image: torch.cat([one.to(DEVICE, non_blocking=True) for one in image.chunk(2)]),
+}
+
+
+def blocking(way: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what a way comes to, for tensors on the CPU."""
+    return {
+        "to half": lambda image: image.to(torch.float16),
+        "a slice": lambda image: image[1:],
+        "the last sample": lambda image: image[-1],
+        "a flat view": lambda image: image.flatten()[5:],
+        "some channels": lambda image: image[:, 1:2],
+        "turned": lambda image: image.transpose(2, 3),
+        "other bits": lambda image: image.view(torch.int8),
+        "detached": lambda image: image[1:],
+    }.get(way, lambda image: image)
+
+
+def copy_in_the_loop(
+    dataset: Any, batch_size: int, way: str, stream: Any = None, *, must_run_ahead: bool = True, **options: Any
+) -> None:
+    """Copy each batch behind a stream that is held up, and let it go at once; compare at the end."""
+    wanted = [blocking(way)(batch.image) for batch in on_cpu(dataset, batch_size, **OPTIONS)]
+    loader = Loader(dataset, batch_size, **OPTIONS, **options)
+    wait, copy = Wait(stream), WAYS[way]
+    moved = []
+    with torch.cuda.stream(torch.cuda.current_stream() if stream is None else stream):
+        for batch in loader:
+            wait()
+            moved.append(copy(batch.image))
+            del batch
+    torch.cuda.synchronize()
+    loader.close()
+    assert_all_same(moved, wanted)
+    assert not must_run_ahead or wait.ahead >= AHEAD, f"after {wait.ahead} batches the loop waited for the device"
+
+
+# Copies of what does not lie in one piece, and of memory that a tensor does not own, may wait for the device.
+MAY_WAIT = {"some channels", "turned", "through numpy", "through dlpack", "unbound", "chunks"}
+
+
+@pytest.mark.parametrize("batch_size", [2, 64])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_batch_that_is_dropped_while_its_copy_is_pending(images: LMDBDataset, way: str, batch_size: int) -> None:
+    copy_in_the_loop(many(images, batch_size), batch_size, way, must_run_ahead=way not in MAY_WAIT)
+
+
+@pytest.mark.parametrize("way", ["to", "a slice", "copy_"])
+def test_the_same_on_a_stream_of_the_user(images: LMDBDataset, way: str) -> None:
+    copy_in_the_loop(many(images, 64), 64, way, torch.cuda.Stream())
+
+
+@pytest.mark.parametrize("pin_memory", [True, False, "auto"])
+@pytest.mark.parametrize("way", ["to", "a slice"])
+def test_whatever_is_pinned(images: LMDBDataset, way: str, pin_memory: Any) -> None:
+    copy_in_the_loop(many(images, 64), 64, way, must_run_ahead=pin_memory is not False, pin_memory=pin_memory)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_whatever_the_layout_and_type(images: LMDBDataset, dtype: torch.dtype, memory_format: Any) -> None:
+    options = {"transforms": [RandomDihedral(), ToDtype(dtype, scale=True)], "memory_format": memory_format}
+    dataset = many(images, 16)
+    wanted = [batch.image for batch in on_cpu(dataset, 16, **OPTIONS, **options)]
+    moved, wait = [], Wait()
+    for batch in Loader(dataset, 16, **OPTIONS, **options):
+        wait()
+        moved.append(batch.image.to(DEVICE, non_blocking=True))
+        del batch
+    torch.cuda.synchronize()
+    assert_all_same(moved, wanted)
+
+
+def test_each_batch_on_another_stream(images: LMDBDataset) -> None:
+    """The copies of neighbouring batches are done in another order than they were asked for."""
+    dataset = many(images, 64)
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    moved = []
+    for number, batch in enumerate(Loader(dataset, 64, **OPTIONS)):
+        with torch.cuda.stream(streams[number % 4]):
+            if number % 12 < 4:
+                sleep(0.02 * (4 - number % 4))
+            moved.append(batch.image.to(DEVICE, non_blocking=True))
+        del batch
+    torch.cuda.synchronize()
+    assert_all_same(moved, [batch.image for batch in on_cpu(dataset, 64, **OPTIONS)])
+
+
+def test_several_epochs_left_early_with_copies_pending(images: LMDBDataset) -> None:
+    dataset = many(images, 64)
+    loader = Loader(dataset, 64, **OPTIONS)
+    wanted, moved = [], []
+    for epoch in range(4):
+        loader.set_epoch(epoch)
+        for number, batch in enumerate(loader):
+            if number == 0:
+                hold_up(SECONDS)
+            moved.append(batch.image.to(DEVICE, non_blocking=True))
+            del batch
+            if number == 20:
+                break
+    loader.close()
+    del loader  # its memory is given back while copies are pending
+    gc.collect()
+    epochs = on_cpu(dataset, 64, epochs=4, **OPTIONS)
+    for epoch in range(4):
+        wanted += [batch.image for batch in epochs[epoch * NUM_BATCHES :][:21]]
+    torch.cuda.synchronize()
+    assert_all_same(moved, wanted)
+
+
+def test_two_loaders_from_threads_of_their_own(images: LMDBDataset) -> None:
+    """Memory that one of them gives back is not the other's while it is read."""
+    dataset = many(images, 64)
+    moved: dict[int, list[torch.Tensor]] = {1: [], 2: []}
+
+    def train(seed: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for number, batch in enumerate(Loader(dataset, 64, seed=seed, num_threads=1)):
+                if number % EVERY == 0:
+                    sleep(SECONDS)
+                moved[seed].append(batch.image.to(DEVICE, non_blocking=True))
+                del batch
+
+    threads = [threading.Thread(target=train, args=(seed,)) for seed in moved]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.cuda.synchronize()
+    for seed, found in moved.items():
+        assert_all_same(found, [batch.image for batch in on_cpu(dataset, 64, seed=seed, num_threads=1)])
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("pin_memory", [True, False])
+def test_torchs_dataloader(images: LMDBDataset, num_workers: int, pin_memory: bool) -> None:
+    view = many(images, 32).transformed([RandomCrop(24)], seed=1)
+    options: dict[str, Any] = {"shuffle": False, "pin_memory": pin_memory, "num_workers": num_workers}
+    dataloader: DataLoader[Any] = lmdbloader.dataloader(view, 32, **options)
+    moved, wait = [], Wait()
+    for batch in dataloader:
+        wait()
+        assert batch.image.is_pinned() == pin_memory
+        moved.append(batch.image.to(DEVICE, non_blocking=True))
+        del batch
+    plain = lmdbloader.dataloader(view, 32, shuffle=False, pin_memory=False, num_workers=0)
+    assert_all_same(moved, [batch.image for batch in plain])
+
+
+# --- What lies where ---
+
+
+def test_memory_is_pinned_where_the_loop_may_copy_it(images: LMDBDataset) -> None:
+    for device, is_pinned in ((None, True), ("cpu", False)):
+        loader = Loader(images, 8, device=device, **OPTIONS)
+        assert next(iter(loader)).image.is_pinned() is is_pinned
+        assert next(iter(loader)).image[2:].is_pinned() is is_pinned
+        assert loader.pin_memory is is_pinned
+
+
+def test_the_option_says_what_is_pinned(images: LMDBDataset) -> None:
+    for device in (None, "cpu"):
+        for wanted in (True, False):
+            loader = Loader(images, 8, device=device, pin_memory=wanted, **OPTIONS)
+            assert loader.pin_memory is wanted
+            assert next(iter(loader)).image.is_pinned() is wanted
+    assert Loader(images, 8, device=DEVICE, **OPTIONS).pin_memory is True
+    with pytest.raises(OptionError, match="pin_memory"):
+        Loader(images, 8, device=DEVICE, pin_memory=False, **OPTIONS)
+
+
+# --- Batches that the Loader copies ---
+
+STEPS: dict[str, Callable[[Any], torch.Tensor]] = {
+    "kept": lambda batch: batch.image,
+    "used late, then dropped": lambda batch: batch.image.clone(),
+    "a part of it used late": lambda batch: batch.image[1:, :, 3:].contiguous(),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("batch_size", [2, 64])
+@pytest.mark.parametrize("held_up", ["copies", "steps", "both"])
+def test_batches_on_the_device(
+    images: LMDBDataset, held_up: str, batch_size: int, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither pending copies nor pending steps see memory that became another batch's, here or on the device."""
+    made = watch_streams(monkeypatch)
+    dataset = many(images, batch_size)
+    found, wait = [], Wait()
+    for number, batch in enumerate(Loader(dataset, batch_size, device=DEVICE, **OPTIONS)):
+        assert made, "the Loader copies on a stream of its own"
+        if held_up != "copies":
+            wait()  # the loop's stream, after the batch came and before it is used
+        if held_up != "steps" and number % EVERY == 0:
+            hold_up(SECONDS, made[-1])
+        found.append(STEPS[step](batch))
+        del batch
+    if held_up != "copies":
+        assert wait.ahead >= AHEAD, f"after {wait.ahead} batches the loop waited for the device"
+    torch.cuda.synchronize()
+    assert_all_same(found, [STEPS[step](batch) for batch in on_cpu(dataset, batch_size, **OPTIONS)])
+
+
+def test_every_field_on_the_device(fields: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers and arrays are copied from memory that is not pinned; nobody writes to that either."""
+    made = watch_streams(monkeypatch)
+    dataset = many(fields, 32)
+    found = []
+    for number, batch in enumerate(Loader(dataset, 32, device=DEVICE, **OPTIONS)):
+        if number % EVERY == 0:
+            hold_up(SECONDS, made[-1])
+            hold_up(SECONDS)
+        found.append([value.clone() for value in batch])
+        del batch
+    torch.cuda.synchronize()
+    wanted = [list(batch) for batch in on_cpu(dataset, 32, **OPTIONS)]
+    for place in range(3):
+        assert_all_same([values[place] for values in found], [values[place] for values in wanted])
+
+
+def test_a_loop_on_a_stream_of_its_own(images: LMDBDataset) -> None:
+    """What the iterator waits for, and records, is the stream that is current when it is asked for a batch."""
+    dataset = many(images, 64)
+    found = []
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for number, batch in enumerate(Loader(dataset, 64, device=DEVICE, **OPTIONS)):
+            if number % EVERY == 0:
+                sleep(SECONDS)
+            found.append(batch.image.clone())
+            del batch
+    stream.synchronize()
+    assert_all_same(found, [batch.image for batch in on_cpu(dataset, 64, **OPTIONS)])
+
+
+def test_a_batch_that_another_stream_works_on(images: LMDBDataset) -> None:
+    """As with any tensor, another stream waits for the one that has it, and the tensor is told of it."""
+    dataset = many(images, 64)
+    found = []
+    other = torch.cuda.Stream()
+    for number, batch in enumerate(Loader(dataset, 64, device=DEVICE, **OPTIONS)):
+        other.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(other):
+            if number % EVERY == 0:
+                sleep(SECONDS)
+            found.append(batch.image.clone())
+            batch.image.record_stream(other)
+        del batch
+    other.synchronize()
+    assert_all_same(found, [batch.image for batch in on_cpu(dataset, 64, **OPTIONS)])
+
+
+def test_a_graph_that_is_captured_while_threads_read(images: LMDBDataset) -> None:
+    """A captured step is replayed on batches that are copied into its input; the loader's threads go on meanwhile."""
+    dataset = many(images, 64)
+    loader = Loader(dataset, 64, device=DEVICE, transforms=[ToDtype(torch.float32, scale=True)], **OPTIONS)
+    batches = iter(loader)
+    image = next(batches).image.clone()
+    sums = torch.zeros(64, device=DEVICE)
+    warm = torch.cuda.Stream()
+    warm.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(warm):
+        for _ in range(2):
+            sums.copy_((image * 2).sum(dim=(1, 2, 3)))
+    torch.cuda.current_stream().wait_stream(warm)
+    graph = torch.cuda.CUDAGraph()
+    # The way of capturing that the documentation of torch asks for where other threads use CUDA.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        sums.copy_((image * 2).sum(dim=(1, 2, 3)))
+    found = []
+    for batch in batches:
+        image.copy_(batch.image)
+        graph.replay()
+        found.append(sums.clone())
+        del batch
+    wanted = on_cpu(dataset, 64, transforms=[ToDtype(torch.float32, scale=True)], **OPTIONS)[1:]
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.cpu(), (other.image * 2).sum(dim=(1, 2, 3)), rtol=1e-4, atol=1e-2)
+
+
+# --- Over time ---
+
+
+def count_loader_threads() -> int:
+    return sum(thread.name.startswith("lmdbloader") for thread in threading.enumerate())
+
+
+def own_mib() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no VmRSS")
+
+
+@pytest.mark.parametrize("device", [DEVICE, None])
+def test_memory_does_not_grow_over_200_epochs(images: LMDBDataset, device: str | None) -> None:
+    """Every third epoch is left early; sizes change, as with a schedule of resolutions."""
+    loader = Loader(images, 8, device=device, transforms=[RandomCrop(SIDE)], **OPTIONS)
+
+    def train(epochs: int) -> None:
+        for epoch in range(epochs):
+            if epoch % 10 == 0:
+                loader.set_resolution(16 if epoch % 20 else SIDE)
+            for number, batch in enumerate(loader):
+                batch.image.to(DEVICE, non_blocking=True).float().mean()
+                if epoch % 3 == 0 and number == 5:
+                    break
+        del batch
+        gc.collect()
+        torch.cuda.synchronize()
+
+    train(40)
+    before, host, threads = torch.cuda.memory_allocated(), own_mib(), count_loader_threads()
+    train(200)
+    assert torch.cuda.memory_allocated() <= before
+    assert own_mib() - host < 32
+    assert count_loader_threads() <= threads
+
+
+def test_the_device_memory_that_is_held_does_not_grow_with_the_epochs(images: LMDBDataset) -> None:
+    """Memory that one epoch's copies leave is that of the next one's: torch keeps it for the stream it was used on."""
+    loader = Loader(many(images, 64), 64, device=DEVICE, transforms=[ToDtype(torch.float32, scale=True)], **OPTIONS)
+
+    def train(epochs: int) -> int:
+        for _ in range(epochs):
+            for number, batch in enumerate(loader):
+                batch.image.mean()
+                if number == 5:
+                    break
+            del batch
+        torch.cuda.synchronize()
+        return torch.cuda.memory_reserved()
+
+    torch.cuda.empty_cache()
+    before = train(3)
+    assert train(37) <= before + 4 * 2**20
+
+
+def test_pinned_memory_does_not_grow_with_the_epochs(images: LMDBDataset) -> None:
+    """Copies are pending all the time, and the loader still uses the same memory again in the end."""
+    stats = getattr(torch.cuda, "host_memory_stats", None)
+    if stats is None:
+        pytest.skip("torch.cuda.host_memory_stats is not in this release of torch")
+    loader = Loader(many(images, 64), 64, **OPTIONS)
+
+    def train(epochs: int) -> int:
+        for _ in range(epochs):
+            for number, batch in enumerate(loader):
+                if number % 8 == 0:
+                    sleep(0.002)
+                batch.image.to(DEVICE, non_blocking=True)
+                del batch
+            torch.cuda.synchronize()
+        found = stats()
+        key = next((k for k in ("allocated_bytes.current", "allocated_bytes.allocated") if k in found), None)
+        if key is None:
+            pytest.skip(f"host_memory_stats has other names: {', '.join(list(found)[:20])}")
+        return int(found[key])
+
+    # A loop that runs ahead of the device by a whole epoch needs the memory of one, rounded up; twenty need no more.
+    of_an_epoch = 2 * NUM_BATCHES * 64 * 3 * SIDE * SIDE
+    before = train(3)
+    assert train(20) <= before + of_an_epoch

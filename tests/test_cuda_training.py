@@ -1,0 +1,324 @@
+"""The training scripts on a CUDA device: mixed precision, compiled models, one process over NCCL, resumed runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cuda_device import DEVICE, NEEDS_CUDA
+from loading_scripts import interrupt_at_save, load_script
+from torch import nn
+
+import lmdbloader
+from lmdbloader.classify import build_model as build_classifier
+from lmdbloader.classify import train_epoch as train_classifier_epoch
+from lmdbloader.classify.precision import choose_precision
+from lmdbloader.superres import build_model as build_superres
+from lmdbloader.superres import train_epoch as train_superres_epoch
+from lmdbloader.transforms import Normalize, RandomDihedral, RandomHorizontalFlip, ToDtype
+
+pytestmark = NEEDS_CUDA
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = ROOT / "scripts" / "train_classifier.py"
+train_sr = load_script("train_sr")
+train_classifier = load_script("train_classifier")
+HAS_COMPILER = (Path(sysconfig.get_path("include")) / "Python.h").exists()
+
+
+def smooth(rng: np.random.Generator, side: int) -> np.ndarray:
+    """An image (side, side, 3) uint8 of slopes and a little noise: what a model can learn to enlarge."""
+    slopes = rng.random((side, side, 3)).cumsum(axis=0).cumsum(axis=1)
+    return (255 * (0.95 * slopes / slopes.max() + 0.05 * rng.random(slopes.shape))).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def patches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cuda") / "patches.lmdb"
+    rng = np.random.default_rng(0)
+
+    def pairs(count: int) -> Iterator[dict[str, Any]]:
+        for _ in range(count):
+            hr = smooth(rng, 48)
+            yield {"lr": hr.reshape(24, 2, 24, 2, 3).mean(axis=(1, 3)).astype(np.uint8), "hr": hr}
+
+    lmdbloader.write(pairs(48), path)
+    return path
+
+
+def write_classes(path: Path, count: int, seed: int) -> Path:
+    """Write images of four classes, whose colours tell them."""
+    rng = np.random.default_rng(seed)
+
+    def samples() -> Iterator[dict[str, Any]]:
+        for number in range(count):
+            image = rng.integers(0, 100, (40, 40, 3), np.uint8)
+            image[..., number % 2 :: 2] += 75 * (1 + number // 2 % 2)
+            yield {"image": image, "label": number % 4}
+
+    lmdbloader.write(samples(), path, classes={"label": ["a", "b", "c", "d"]})
+    return path
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cuda")
+    write_classes(folder / "train.lmdb", 96, 0)
+    write_classes(folder / "val.lmdb", 40, 1)
+    return folder
+
+
+def run_sr(*arguments: object, device: str = DEVICE) -> int:
+    fixed = ("--device", device, "--num-threads", 2, "--batch-size", 8)
+    return int(train_sr.main([str(argument) for argument in (*fixed, *arguments)]))
+
+
+def run_classifier(*arguments: object, device: str = DEVICE) -> int:
+    fixed = ("--device", device, "--num-threads", 2, "--model", "tiny", "--batch-size", 16, "--size", 32)
+    return int(train_classifier.main([str(argument) for argument in (*fixed, *arguments)]))
+
+
+def entries(log: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def model_of(path: Path) -> dict[str, torch.Tensor]:
+    content = torch.load(path, weights_only=True, map_location="cpu")["model"]
+    assert isinstance(content, dict)
+    return content
+
+
+def assert_close(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], *, share: float) -> None:
+    """Assert that weights differ by no more than a share of their size: sums on the device have no fixed order."""
+    assert found.keys() == wanted.keys()
+    for key, tensor in wanted.items():
+        distance = float((found[key].double() - tensor.double()).norm())
+        assert distance <= share * float(tensor.double().norm()) + 1e-4, f"{key}: {distance}"
+
+
+# --- Super-resolution ---
+
+
+@pytest.mark.parametrize("model", ["srcnn915", "residual"])
+def test_a_super_resolution_model_trains_as_on_the_cpu(
+    patches: Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    losses = {}
+    for device in (DEVICE, "cpu"):
+        assert run_sr(patches, "--val", patches, "--model", model, "--epochs", 2, device=device) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith(f"{model} x2 on {device}")
+        losses[device] = [float(re.search(r"loss (\S+)", line)[1]) for line in lines[2:]]  # type: ignore[index]
+        assert len(losses[device]) == 2
+        for line in lines[2:]:
+            assert re.search(r"PSNR \d+\.\d\d dB .* ms/step \(data \d+%, copy \d+%, forward \d+%", line), line
+    # bfloat16 has 8 bits of precision.
+    assert losses[DEVICE] == pytest.approx(losses["cpu"], rel=0.1)
+
+
+def test_a_super_resolution_run_that_is_resumed_within_an_epoch(
+    patches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (patches, "--epochs", 2, "--limit-steps", 3, "--checkpoint-steps", 1, "--checkpoint")
+    assert run_sr(*options, tmp_path / "unbroken.pt") == 0
+    with monkeypatch.context() as patch:
+        interrupt_at_save(patch, train_sr, 5)  # two in each epoch, and one after it
+        assert run_sr(*options, tmp_path / "broken.pt") == 130
+    capsys.readouterr()
+    torch.rand(7, device=DEVICE)
+    assert run_sr(*options, tmp_path / "broken.pt", "--resume") == 0
+    assert "after epoch 1 and 2 steps" in capsys.readouterr().out
+    assert_close(model_of(tmp_path / "broken.pt"), model_of(tmp_path / "unbroken.pt"), share=0.02)
+    # What the device has written the CPU goes on with.
+    more = (patches, "--epochs", 3, "--limit-steps", 3, "--checkpoint-steps", 1, "--checkpoint")
+    assert run_sr(*more, tmp_path / "broken.pt", "--resume", device="cpu") == 0
+
+
+# --- Classifiers ---
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--amp", "bf16", "--data-device", "cpu"),
+        ("--amp", "fp16"),
+        ("--amp", "fp16", "--no-channels-last", "--blur-pool"),
+        ("--amp", "fp32", "--order", "quasi_random"),
+        ("--progressive", "--delay-fraction", 0.25, "--finetune-fraction", 0.25, "--size-increment", 8),
+    ],
+    ids=str,
+)
+def test_a_classifier_trains_in_every_precision(
+    classes: Path, options: tuple[object, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, train, val = tmp_path / "log.jsonl", classes / "train.lmdb", classes / "val.lmdb"
+    epochs = ("--epochs", 8, "--warmup", 2, "--lr", 1)
+    assert run_classifier(train, "--val", val, *epochs, "--log-json", log, *options) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    dtype = {"fp16": "float16", "fp32": "float32"}.get(str(options[1]) if options[:1] == ("--amp",) else "", "bfloat16")
+    assert re.fullmatch(rf"tiny on {DEVICE}:0, {dtype}: 96 images of 4 classes, 6 steps of 16", first)
+    found = entries(log)
+    assert all(math.isfinite(entry["loss"]) and math.isfinite(entry["val_loss"]) for entry in found)
+    assert all(0 <= entry["data_share"] <= 1 and entry["images"] == 96 for entry in found)
+    assert found[-1]["loss"] < found[0]["loss"]
+    assert found[-1]["top1"] >= 0.5, "chance is 0.25"
+
+
+def test_a_classifier_trains_as_on_the_cpu(classes: Path, tmp_path: Path) -> None:
+    options = ("--amp", "fp32", "--epochs", 2, "--seed", 3, "--lr", 0.1, "--log-json")
+    for device in (DEVICE, "cpu"):
+        val = ("--val", classes / "val.lmdb")
+        assert run_classifier(classes / "train.lmdb", *val, *options, tmp_path / device, device=device) == 0
+    here, there = entries(tmp_path / "cpu"), entries(tmp_path / DEVICE)
+    assert [entry["loss"] for entry in there] == pytest.approx([entry["loss"] for entry in here], rel=0.02)
+    assert [entry["val_loss"] for entry in there] == pytest.approx([entry["val_loss"] for entry in here], rel=0.1)
+
+
+@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+def test_a_classifier_that_is_resumed_within_an_epoch(
+    classes: Path, tmp_path: Path, amp: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (
+        classes / "train.lmdb", "--amp", amp, "--epochs", 2, "--limit-steps", 3, "--checkpoint-steps", 2,
+        "--checkpoint",
+    )  # fmt: skip
+    assert run_classifier(*options, tmp_path / "unbroken.pt") == 0
+    with monkeypatch.context() as patch:
+        interrupt_at_save(patch, train_classifier, 3)  # one in each epoch, and one after it
+        assert run_classifier(*options, tmp_path / "broken.pt") == 130
+    assert run_classifier(*options, tmp_path / "broken.pt", "--resume") == 0
+    assert "after epoch 1 and 2 steps" in capsys.readouterr().out
+    broken, unbroken = (
+        torch.load(tmp_path / f"{name}.pt", weights_only=True, map_location="cpu") for name in ("broken", "unbroken")
+    )
+    assert bool(broken["scaler"]) == (amp == "fp16")
+    assert broken["scaler"] == unbroken["scaler"]
+    assert broken["loader"] == unbroken["loader"]
+    assert_close(broken["model"], unbroken["model"], share=0.05)
+
+
+# --- Compiled models ---
+
+needs_compiler = [
+    pytest.mark.skipif(not HAS_COMPILER, reason="torch.compile needs Python.h, the package python3-dev"),
+    pytest.mark.filterwarnings("default"),  # torch's compiler warns of torch
+]
+
+
+@pytest.mark.parametrize("mode", [pytest.param(mode, marks=needs_compiler) for mode in ("default", "reduce-overhead")])
+def test_a_compiled_classifier_learns_what_the_plain_one_does(classes: Path, mode: str) -> None:
+    """In the mode "reduce-overhead" steps are CUDA graphs, which read from memory of their own."""
+    precision = choose_precision("fp32", torch.device(DEVICE))
+    losses = {}
+    for name in ("plain", mode):
+        torch.manual_seed(0)
+        loader = lmdbloader.Loader(
+            lmdbloader.LMDBDataset(classes / "train.lmdb"),
+            16,
+            num_threads=2,
+            drop_last=True,
+            device=DEVICE,
+            memory_format=torch.channels_last,
+            transforms=[RandomHorizontalFlip(), ToDtype(torch.float32, scale=True), Normalize(0.5, 0.25)],
+        )
+        bare: nn.Module = build_classifier("tiny", 4).to(DEVICE, memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(bare.parameters(), lr=0.05)
+        model: Any = bare if name == "plain" else torch.compile(bare, mode=mode)
+        losses[name] = [train_classifier_epoch(model, optimizer, loader, precision=precision).loss for _ in range(3)]
+    assert losses[mode] == pytest.approx(losses["plain"], rel=0.05)
+
+
+@pytest.mark.parametrize("name", [pytest.param("srcnn915", marks=needs_compiler)])
+def test_a_compiled_super_resolution_model_learns_what_the_plain_one_does(patches: Path, name: Any) -> None:
+    losses = {}
+    for way in ("plain", "compiled"):
+        torch.manual_seed(0)
+        loader = lmdbloader.Loader(
+            lmdbloader.LMDBDataset(patches), 8, num_threads=2, drop_last=True, device=DEVICE,
+            transforms=[RandomDihedral(), ToDtype(torch.float32, scale=True)],
+        )  # fmt: skip
+        model = build_superres(name, 2).to(DEVICE)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        if way == "compiled":
+            model.compile()
+        losses[way] = [train_superres_epoch(model, optimizer, loader) for _ in range(2)]
+    assert losses["compiled"] == pytest.approx(losses["plain"], rel=0.1)
+
+
+# --- Processes ---
+
+# A group of one, which the script itself does without: the model in DDP, sums and broadcasts go through NCCL.
+OVER_NCCL = """
+import contextlib, sys
+import torch
+sys.path[:0] = [{scripts!r}]
+import train_classifier
+from torch import distributed
+
+@contextlib.contextmanager
+def group_of_one(device):
+    distributed.init_process_group("nccl")
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+def sums(*values, device):
+    found = torch.tensor(values, dtype=torch.float64, device=device)
+    distributed.all_reduce(found)
+    return [float(value) for value in found]
+
+train_classifier.process_group = group_of_one
+train_classifier.total = sums
+build = train_classifier.Run.__init__
+
+def in_ddp(self, options, device):
+    build(self, options, device)
+    self.model = train_classifier.DistributedDataParallel(self.bare)
+    assert self.loader.world_size == 1 and distributed.get_backend() == "nccl"
+
+train_classifier.Run.__init__ = in_ddp
+sys.exit(train_classifier.main(sys.argv[1:]))
+"""
+
+
+def torchrun(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "--standalone", str(program),
+         *map(str, arguments)],
+        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+
+
+def test_one_process_under_torchrun(classes: Path, tmp_path: Path) -> None:
+    """Plain, and in DistributedDataParallel over NCCL: the same losses, and a checkpoint that a plain run resumes."""
+    (tmp_path / "over_nccl.py").write_text(OVER_NCCL.format(scripts=str(ROOT / "scripts")))
+    options = (
+        classes / "train.lmdb", "--val", classes / "val.lmdb", "--model", "tiny", "--size", 32, "--batch-size", 16,
+        "--num-threads", 2, "--amp", "fp32", "--epochs", 2, "--lr", 0.1,
+    )  # fmt: skip
+    losses = {}
+    for name, program in (("plain", SCRIPT), ("nccl", tmp_path / "over_nccl.py")):
+        log, checkpoint = tmp_path / f"{name}.jsonl", tmp_path / f"{name}.pt"
+        done = torchrun(program, *options, "--log-json", log, "--checkpoint", checkpoint)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert f"tiny on {DEVICE}:0, float32: 96 images" in done.stdout
+        losses[name] = [entry["loss"] for entry in entries(log)]
+        assert len(losses[name]) == 2
+    assert losses["nccl"] == pytest.approx(losses["plain"], rel=0.02)
+    assert model_of(tmp_path / "nccl.pt").keys() == model_of(tmp_path / "plain.pt").keys()
+    checkpoint = ("--amp", "fp32", "--lr", 0.1, "--epochs", 2, "--checkpoint", tmp_path / "nccl.pt", "--resume")
+    assert run_classifier(classes / "train.lmdb", *checkpoint) == 0
