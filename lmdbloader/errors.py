@@ -95,7 +95,7 @@ class DiskFullError(LmdbloaderError, OSError):
 
 
 class WorkerError(LmdbloaderError, RuntimeError):
-    """A worker process died or failed outside of the image that it was working on."""
+    """A worker process or thread could not start, died, or failed outside of the image that it was working on."""
 
 
 class TrainingError(LmdbloaderError, RuntimeError):
