@@ -21,6 +21,7 @@ LAYERS = (
     "format",
     "manifest",
     "cores",
+    "limits",
     "units",
     "machine",
     "planning",

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from lmdbloader.errors import OptionError
 from lmdbloader.format import CODEC_TILES
+from lmdbloader.limits import start_threads
 from lmdbloader.store import filecache
 from lmdbloader.store.opening import DataFile
 from lmdbloader.store.reader import Reader
@@ -128,7 +129,7 @@ class _Worker:
 
     def start(self) -> None:
         try:
-            self._thread.start()
+            start_threads([self._thread], "reading ahead", "Use fewer threads elsewhere.")
         except BaseException as error:
             self._end(error)
             raise
