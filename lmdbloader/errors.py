@@ -14,6 +14,7 @@ __all__ = [
     "LmdbloaderError",
     "LockedError",
     "OptionError",
+    "OutputError",
     "SourceError",
     "TrainingError",
     "WorkerError",
@@ -87,6 +88,10 @@ class OptionError(LmdbloaderError, ValueError):
     """An option's value, or a combination of options, makes no sense."""
 
 
+class OutputError(LmdbloaderError, RuntimeError):
+    """What the command prints cannot be written. It is no OSError: no file of a dataset has failed."""
+
+
 class DestinationError(LmdbloaderError, OSError):
     """The place to write to is taken, locked or inside the source."""
 
@@ -104,7 +109,7 @@ class DiskFullError(LmdbloaderError, OSError):
 
 
 class WorkerError(LmdbloaderError, RuntimeError):
-    """A worker process died or failed outside of the image that it was working on."""
+    """A worker process or thread could not start, died, or failed outside of the image that it was working on."""
 
     def __str__(self) -> str:
         return "\n".join(map(plain, Exception.__str__(self).split("\n")))  # it may quote what the worker said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -37,22 +38,28 @@ def check_seed(seed: int) -> int:
     """Return a seed.
 
     Raises:
-        OptionError: It does not fit 64 bits.
+        OptionError: It is not a whole number, or does not fit 64 bits.
     """
-    if not 0 <= seed < 2**64:
-        raise OptionError(f"seed={seed}: expected a whole number from 0 to 2**64 - 1")
-    return int(seed)
+    return _whole(seed, 64, "seed={}")
 
 
 def check_epoch(epoch: int) -> int:
     """Return the number of an epoch.
 
     Raises:
-        OptionError: It is negative, or does not fit 63 bits.
+        OptionError: It is not a whole number, negative, or does not fit 63 bits.
     """
-    if not 0 <= epoch < 2**63:
-        raise OptionError(f"set_epoch({epoch}): expected a whole number from 0 to 2**63 - 1")
-    return int(epoch)
+    return _whole(epoch, 63, "set_epoch({})")
+
+
+def _whole(value: Any, num_bits: int, said: str) -> int:
+    try:
+        number = operator.index(value)  # NumPy's and torch's integers too, and no float
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**num_bits:
+        raise OptionError(f"{said.format(repr(value))}: expected a whole number from 0 to 2**{num_bits} - 1")
+    return number
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,7 +246,7 @@ def _check_copy(source: Reader, partial: Path) -> None:
 
 @contextmanager
 def _bar(nbytes: int, progress: bool) -> Iterator[Any]:
-    shown = progress and sys.stderr.isatty()
+    shown = progress and sys.stderr is not None and sys.stderr.isatty()
     with tqdm(total=nbytes, unit="B", unit_scale=True, unit_divisor=1024, disable=not shown, dynamic_ncols=True) as bar:
         bar.set_description("copying and reading back")
         yield bar

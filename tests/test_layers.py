@@ -15,12 +15,14 @@ PACKAGE = Path(__file__).resolve().parent.parent / "lmdbloader"
 # A module imports only from the lines above its own. A new one must be given its place here.
 LAYERS = (
     "codes",
+    "descriptors",
     "words",
     "errors",
     "files",
     "format",
     "manifest",
     "cores",
+    "limits",
     "units",
     "machine",
     "planning",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -97,8 +98,11 @@ def test_every_iteration_is_the_next_epoch_and_set_epoch_goes_back(ds: LMDBDatas
     for expected, found in ((first, again), (second, then)):
         assert [b.number.tolist() for b in expected] == [b.number.tolist() for b in found]
         assert all(torch.equal(a.hr, b.hr) for a, b in zip(expected, found, strict=True))
-    with pytest.raises(OptionError, match=r"set_epoch\(-1\)"):
-        loader.set_epoch(-1)
+    for wrong in (-1, 1.5, "1", None, 2**63):
+        with pytest.raises(OptionError, match=rf"set_epoch\({re.escape(repr(wrong))}\): expected a whole number"):
+            loader.set_epoch(wrong)  # type: ignore[arg-type]
+    loader.set_epoch(np.int32(3))  # type: ignore[arg-type]
+    assert loader.state_dict()["epoch"] == 3
 
 
 @pytest.mark.parametrize("order", ["random", "quasi_random", "sequential", QuasiRandom(2000, 9000)])

@@ -66,6 +66,8 @@ def test_benchmark_measures_and_leaves_the_epoch(ds: LMDBDataset) -> None:
         ({"order": "shuffled"}, "order='shuffled'"),
         ({"seed": -1}, "seed=-1"),
         ({"seed": 2**64}, "seed=18446744073709551616"),
+        ({"seed": 1.5}, r"seed=1\.5: expected a whole number"),
+        ({"seed": "1"}, "seed='1'"),
         ({"shard": (2, 2)}, r"shard=\(2, 2\)"),
         ({"io": "direct"}, "io='direct'"),
         ({"memory_format": torch.preserve_format}, "memory_format"),

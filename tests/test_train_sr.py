@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from loading_scripts import interrupt_at_save, load_script
 from PIL import Image
 from torch import Tensor
@@ -335,6 +338,68 @@ def test_a_save_that_fails_leaves_the_old_checkpoint(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
 
 
+def test_a_checkpoint_of_a_later_release_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_model("srcnn915", 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    with monkeypatch.context() as later:
+        later.setattr("lmdbloader.checkpoints.CHECKPOINT_VERSION", 99)
+        save_checkpoint(tmp_path / "run.pt", model=model, optimizer=optimizer, epoch=1, settings={})
+    with pytest.raises(FormatError, match="checkpoint version 99"):
+        load_checkpoint(tmp_path / "run.pt", model=model, optimizer=optimizer, settings={})
+
+
+def test_plain_torch_and_unzip_read_a_checkpoint(tmp_path: Path) -> None:
+    model = build_model("srcnn915", 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    path = tmp_path / "run.pt"
+    save_checkpoint(path, model=model, optimizer=optimizer, epoch=3, settings={})
+
+    weights = torch.load(path, weights_only=True)["model"]
+    assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        assert archive.comment.startswith(b"lmdbloader checkpoint sha256 ")
+
+
+@pytest.fixture(scope="module")
+def saved_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    model = build_model("srcnn915", 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.rand(1, 1, 8, 8)).sum().backward()
+    optimizer.step()
+    path = tmp_path_factory.mktemp("checkpoint") / "run.pt"
+    save_checkpoint(path, model=model, optimizer=optimizer, epoch=1, settings={})
+    return path.read_bytes()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    place=st.floats(0, 1, exclude_max=True),
+    damage=st.sampled_from(["bit", "page", "cut", "longer"]),
+    bit=st.integers(0, 7),
+)
+def test_damage_to_a_checkpoint_is_seen_before_torch_reads_it(
+    saved_checkpoint: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: float, damage: str, bit: int
+) -> None:
+    content = bytearray(saved_checkpoint)
+    where = int(place * len(content))
+    if damage == "bit":
+        content[where] ^= 1 << bit
+    elif damage == "page":
+        page = content[where : where + 512]
+        content[where : where + 512] = bytes(byte ^ 0xFF for byte in page)
+    elif damage == "cut":
+        del content[where:]
+    else:
+        content += b"\0" * (where % 100 + 1)
+    path = tmp_path / "run.pt"
+    path.write_bytes(content)
+    monkeypatch.setattr(torch, "load", lambda *args, **options: pytest.fail("torch has seen it"))
+    model = build_model("srcnn915", 2)
+    with pytest.raises(CorruptError, match=r"run\.pt: (damaged: its SHA-256|does not end with a checkpoint's digest)"):
+        load_checkpoint(path, model=model, optimizer=torch.optim.Adam(model.parameters()), settings={})
+
+
 def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
     model = build_model("srcnn915", 2)
     optimizer = torch.optim.Adam(model.parameters())
@@ -343,13 +408,14 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"made with \{'scale': 2\}, this run has \{'scale': 3\}"):
         load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 3})
     path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(CorruptError, match=r"run\.pt: not a checkpoint, or damaged"):
+    with pytest.raises(CorruptError, match=r"run\.pt: does not end with a checkpoint's digest: it was cut short"):
         load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 2})
-    save_checkpoint(path, model=model, optimizer=optimizer, epoch=4, settings={})
-    torch.save({**torch.load(path, weights_only=True), "version": 1, "loader": {}}, path)
-    assert load_checkpoint(path, model=model, optimizer=optimizer, settings={}) == 4
-    torch.save({"version": 99}, path)
-    with pytest.raises(FormatError, match="checkpoint version 99"):
+    for other in (b"", b"short", b"x" * 5000):
+        path.write_bytes(other)
+        with pytest.raises(CorruptError, match="or it is not a checkpoint of this release"):
+            load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 2})
+    torch.save({"version": 2}, path)  # what earlier versions wrote
+    with pytest.raises(CorruptError, match="not a checkpoint of this release"):
         load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 2})
     with pytest.raises(FileNotFoundError):
         load_checkpoint(tmp_path / "absent.pt", model=model, optimizer=optimizer, settings={})

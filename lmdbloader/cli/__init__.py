@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import io
-import os
+import contextlib
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,8 @@ from typing import NoReturn
 from lmdbloader import __version__
 from lmdbloader.cli import bench, convert, doctor, estimate, extract, info, plan, preview, repair, stage, tune, verify
 from lmdbloader.cli.saying import say
-from lmdbloader.errors import LmdbloaderError, OptionError
+from lmdbloader.cli.streams import forget, standard_streams
+from lmdbloader.errors import LmdbloaderError, OptionError, OutputError
 from lmdbloader.words import plain
 
 _COMMANDS = (plan, estimate, convert, stage, info, verify, repair, preview, extract, tune, doctor, bench)
@@ -22,6 +22,11 @@ _COMMANDS = (plan, estimate, convert, stage, info, verify, repair, preview, extr
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 done, 1 refused or found damage, 2 wrong usage, 130 interrupted."""
+    with standard_streams():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
     # argparse takes a varying number of paths only up to the next option: `convert SRC --scale 2 OUT`.
@@ -30,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest:
         options.paths += rest
     signal.signal(signal.SIGTERM, _stop)
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a path may hold what the terminal's encoding has not
     try:
         status: int = options.run(options)
@@ -39,9 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OptionError as error:
         say(f"lmdbloader: {error}", error=True)
         return 2
-    except BrokenPipeError:
-        # The reader of a pipe has gone (`| head`): nothing is left to say, and nothing must be flushed at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of a pipe has gone (`| head`): nothing is left to say
+        forget(sys.stdout)
+        return 1
+    except OutputError as error:
+        forget(sys.stdout)
+        with contextlib.suppress(OutputError, BrokenPipeError):
+            say(f"lmdbloader: {error}", error=True)
         return 1
     except (LmdbloaderError, OSError) as error:
         say(f"lmdbloader: {error}", error=True)

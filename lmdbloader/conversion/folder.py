@@ -327,7 +327,7 @@ def _finish(job: _Job, done: Progress, made_by: dict[str, Any], writer: Writer) 
 
 def _show(parts: Iterable[Part], sources: Sources, first: int, progress: bool) -> Iterable[Part]:
     """Yield the parts from one source on while a bar shows images, MB/s of input and the time left."""
-    shown = progress and sys.stderr.isatty()
+    shown = progress and sys.stderr is not None and sys.stderr.isatty()
     total_nbytes, done = int(sources.nbytes.sum()), int(sources.nbytes[:first].sum())
     before, began = done, time.monotonic()
     with tqdm(

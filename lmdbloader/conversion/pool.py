@@ -30,6 +30,7 @@ from lmdbloader.conversion.handover import (
 from lmdbloader.conversion.tasks import Part, Recipe, convert_sources
 from lmdbloader.cores import count_cores
 from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
+from lmdbloader.limits import explain_limit
 from lmdbloader.sources import Source, Sources
 from lmdbloader.words import plain
 
@@ -128,14 +129,17 @@ class WorkerPool:
 
         Raises:
             ImageError: Of the first source that cannot be used, where the recipe says to stop.
-            WorkerError: A worker died; names the image that it was at.
+            WorkerError: The system refuses a worker, or one died; names the image that it was at.
         """
         if self._num_workers <= 1 or len(tasks) <= 1:
             for task in tasks:
                 yield from convert_sources(recipe, task)
             return
         while len(self._workers) < min(self._num_workers, len(tasks)):
-            self._workers.append(_Worker())
+            count = min(self._num_workers, len(tasks))
+            advice = f"Use fewer, as --workers {max(1, count // 2)}; the same command goes on where it was."
+            with explain_limit(f"worker process {len(self._workers) + 1} of {count}", advice):
+                self._workers.append(_Worker())
         yield from _collect(self._workers, recipe, tasks)
 
 
@@ -199,8 +203,8 @@ class _Worker:
         place, self.place = make_number()
         self.place[0] = -1
         code = _START.format(path=[p for p in sys.path if isinstance(p, str)], handle=theirs.fileno(), place=place)
+        self.connection = Connection(ours.detach())
         try:
-            self.connection = Connection(ours.detach())
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 pass_fds=[theirs.fileno(), place],
@@ -208,6 +212,9 @@ class _Worker:
                 env=_one_thread(),
                 start_new_session=True,
             )
+        except BaseException:
+            self.connection.close()
+            raise
         finally:
             theirs.close()
             os.close(place)

@@ -24,6 +24,7 @@ from lmdbloader.extraction.destination import check_destination, partial_folder,
 from lmdbloader.extraction.names import unique_stems, with_position
 from lmdbloader.extraction.png import encode_png
 from lmdbloader.format import CODEC_FILE, CODEC_JPEG, Field
+from lmdbloader.limits import explain_limit
 from lmdbloader.store import Reader, check_rows
 from lmdbloader.store.diskerrors import naming
 from lmdbloader.store.publish import explain_full_disk
@@ -115,6 +116,7 @@ def extract(
         DestinationError: `out` is taken, locked, has no parent folder, or one of `path` and `out` lies in the other.
         CorruptError: A stored value is damaged. Nothing half-written stays behind, whatever the error.
         DiskFullError: No room left.
+        WorkerError: The system refuses a thread.
     """
     if image_format not in IMAGE_FORMATS:
         raise OptionError(f"image format {image_format!r}: expected one of {', '.join(IMAGE_FORMATS)}")
@@ -131,7 +133,11 @@ def extract(
             numbers = iter(rows)
             while chunk := list(islice(numbers, _AT_ONCE)):
                 _make_folders(partial, plan, chunk, made)
-                for line, sizes in pool.map(lambda row: _write_sample(reader, plan, row, partial), chunk):
+                with explain_limit(
+                    f"one of {workers or count_cores()} threads that extract", "Use fewer: `--workers 1`, workers=1."
+                ):
+                    written = pool.map(lambda row: _write_sample(reader, plan, row, partial), chunk)
+                for line, sizes in written:
                     table.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
                     num_files, nbytes = num_files + len(sizes), nbytes + sum(sizes)
                 progress(len(chunk))

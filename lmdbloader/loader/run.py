@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.errors import CorruptError
+from lmdbloader.errors import CorruptError, WorkerError
 from lmdbloader.kernels import clockwork
 from lmdbloader.loader.memory import never_free
 from lmdbloader.loader.source import LEFT_OUT, Source
@@ -92,6 +92,13 @@ class Run:
         end = min(first + self._at_once, len(self._starts))
         try:
             self._ahead.need(first, end)
+        except WorkerError as refused:  # a thread: without it a cold disk is read page by page
+            clock.end()
+            self.results.put((group, [], refused))
+            return
+        except BaseException:  # of reading, which shows again with the sample's name
+            pass
+        try:
             clock.tick(clockwork.READ)
             batches = self._source.read(self._samples(first, end), self._epoch, clock)
             items: list[Item] = [(batch, ()) for batch in batches]

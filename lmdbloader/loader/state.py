@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from numbers import Integral
@@ -12,7 +14,7 @@ import numpy.typing as npt
 
 from lmdbloader.codecs import checksum
 from lmdbloader.dataset import LMDBDataset
-from lmdbloader.errors import OptionError
+from lmdbloader.errors import OptionError, WorkerError
 from lmdbloader.loader.source import LEFT_OUT
 from lmdbloader.sampling import Order, QuasiRandom
 from lmdbloader.store import Damage
@@ -47,10 +49,11 @@ class Place:
 class Batches(Iterator[Any]):
     """The iterator that a loop gets: batches, each noted as given at the moment when the loop gets it.
 
-    It keeps no batch, so that the memory of one that the loop lets go is free for the next.
+    It keeps no batch, so that the memory of one that the loop lets go is free for the next. Several threads may share
+    it: each batch goes to one of them.
     """
 
-    __slots__ = ("_items", "_note", "place")
+    __slots__ = ("_failure", "_items", "_locks", "_note", "place")
 
     def __init__(self, items: Iterator[Any], place: Place, note: Callable[[Damage], None]) -> None:
         """Hand out.
@@ -61,33 +64,67 @@ class Batches(Iterator[Any]):
             note: Gets what was left out.
         """
         self._items, self.place, self._note = items, place, note
+        # By process: a fork may copy a lock that is held by a thread which does not come along.
+        self._locks = {os.getpid(): threading.RLock()}
+        # The thread that an error ended the iterator in, and what it was.
+        self._failure: tuple[int, str] | None = None
 
     def __next__(self) -> Any:
-        """Return the next batch."""
-        place = self.place
-        if place.is_ended:
-            raise StopIteration
-        try:
-            while True:
-                batch, damaged = next(self._items)
-                place.num_steps += 1
-                for one in damaged:
-                    self._note(one)
-                if batch is not LEFT_OUT:
-                    return batch
-        except StopIteration:
-            place.is_ended = place.is_complete = True
-            raise
-        except BaseException:
-            place.is_ended = True
-            raise
+        """Return the next batch.
+
+        Raises:
+            WorkerError: An error has ended the iterator in another thread; or it was in use when this process was
+                forked from another one.
+        """
+        with self._lock():
+            place = self.place
+            if place.is_ended:
+                self._raise_failure_of_another()
+                raise StopIteration
+            self._check_idle()
+            try:
+                while True:
+                    batch, damaged = next(self._items)
+                    place.num_steps += 1
+                    for one in damaged:
+                        self._note(one)
+                    if batch is not LEFT_OUT:
+                        return batch
+            except StopIteration:
+                place.is_ended = place.is_complete = True
+                raise
+            except BaseException as error:
+                # Text: the error itself would keep the batches that its traceback knows.
+                self._failure = threading.get_ident(), f"{type(error).__name__}: {error}"
+                place.is_ended = True
+                raise
 
     def close(self) -> None:
-        """Give no more, and let the threads skip what they have not begun."""
+        """Give no more, and let the threads skip what they have not begun; waits for a batch that a thread is at."""
         self.place.is_ended = True
         close = getattr(self._items, "close", None)
         if close is not None:
-            close()
+            with self._lock():
+                close()
+
+    def _lock(self) -> threading.RLock:
+        process = os.getpid()
+        return self._locks.get(process) or self._locks.setdefault(process, threading.RLock())
+
+    def _check_idle(self) -> None:
+        """Raise WorkerError where whoever holds no lock of this process is in the middle of a batch."""
+        if getattr(self._items, "gi_running", False):
+            raise WorkerError(
+                "this iterator of a Loader was in the middle of a batch, in another thread when this process was "
+                "forked or in the code that a signal handler has interrupted: it cannot go on here. Make a new one "
+                "with iter(loader); load_state_dict(state_dict()) before it keeps the place."
+            )
+
+    def _raise_failure_of_another(self) -> None:
+        if self._failure is not None and self._failure[0] != threading.get_ident():
+            raise WorkerError(
+                f"this iterator of a Loader has ended in another thread, which got the error: {self._failure[1]}"
+            )
 
     def __del__(self) -> None:
         self.place.is_ended = True

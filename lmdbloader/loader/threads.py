@@ -11,6 +11,8 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from lmdbloader.limits import start_threads
+
 # How long the interpreter's exit, or whoever deletes the object, waits for jobs under way.
 _JOIN_SECONDS = 2.0
 
@@ -36,7 +38,11 @@ class Threads:
         self._end: Callable[[], Sequence[threading.Thread] | None] = lambda: None
 
     def submit(self, job: Job) -> None:
-        """Have a job carried out."""
+        """Have a job carried out.
+
+        Raises:
+            WorkerError: The system refuses one of the threads; none is left then, and the next job tries again.
+        """
         if self._process != os.getpid():
             self._start()
         self._jobs.put(job)
@@ -57,8 +63,12 @@ class Threads:
             for i in range(self._count)
         ]
         self._end = weakref.finalize(self, _end, self._jobs, threads, os.getpid())
-        for thread in threads:
-            thread.start()
+        try:
+            advice = f"Use fewer, as Loader(..., num_threads={max(1, self._count // 2)})."
+            start_threads(threads, f"a Loader with {self._count} threads", advice)
+        except BaseException:
+            self._end()
+            raise
         self._process = os.getpid()
 
 
@@ -79,7 +89,7 @@ def _end(jobs: Jobs, threads: Sequence[threading.Thread], process: int) -> Seque
         jobs.put(None)
     # Compiled code must not be cut off from its memory, and takes milliseconds; a function of the user's may never end.
     until = time.monotonic() + _JOIN_SECONDS
-    others = [thread for thread in threads if thread is not threading.current_thread()]
+    others = [thread for thread in threads if thread.ident and thread is not threading.current_thread()]
     for thread in others:
         thread.join(max(0.0, until - time.monotonic()))
     return [thread for thread in others if thread.is_alive()]

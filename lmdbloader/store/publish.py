@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lmdbloader.descriptors import occupy_standard_descriptors
 from lmdbloader.errors import DestinationError, DiskFullError
 from lmdbloader.files import read_regular
 from lmdbloader.format import (
@@ -115,6 +116,7 @@ def partial_folder(
             )
 
     advice = _TAKE_OVER if resumable else ""
+    occupy_standard_descriptors()
     lock = claim(partial, check, keep=_worth_keeping, advice=advice, take_over=take_over, log=log)
     folder = inside(lock.folder, partial)
     is_removed = False

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from lmdbloader.errors import OptionError
 from lmdbloader.format import CODEC_TILES
+from lmdbloader.limits import start_threads
 from lmdbloader.store import filecache
 from lmdbloader.store.opening import POPULATE_READ, DataFile, tells_residency
 from lmdbloader.store.reader import Reader
@@ -132,7 +133,7 @@ class _Worker:
 
     def start(self) -> None:
         try:
-            self._thread.start()
+            start_threads([self._thread], "reading ahead", "Use fewer threads elsewhere.")
         except BaseException as error:
             self._end(error)
             raise

@@ -1,0 +1,76 @@
+"""Starts threads, and explains a system that refuses another thread or process."""
+
+from __future__ import annotations
+
+import errno
+import resource
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+
+from lmdbloader.cores import group_folders
+from lmdbloader.errors import WorkerError
+
+_ROOT = Path("/")
+# What Python says, whatever limit is reached.
+_NO_THREAD = "can't start new thread"
+
+
+def start_threads(threads: Iterable[Thread], whose: str, advice: str) -> None:
+    """Start threads, in order, up to the first that cannot be.
+
+    Args:
+        threads: Not started yet.
+        whose: What needs them, for the message.
+        advice: What to do, beside raising the limit; a sentence.
+
+    Raises:
+        WorkerError: The system refuses one; those before it have started.
+    """
+    threads = tuple(threads)
+    for number, thread in enumerate(threads, 1):
+        with explain_limit(f"{whose}: thread {number} of {len(threads)}", advice):
+            thread.start()
+
+
+@contextmanager
+def explain_limit(what: str, advice: str) -> Iterator[None]:
+    """Turn the system's refusal of a thread or a process into an error that says what to do.
+
+    Args:
+        what: Which thread or process it is, and of how many.
+        advice: What to do, beside raising the limit; a sentence.
+
+    Raises:
+        WorkerError: The system refuses it.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if _NO_THREAD not in str(error):
+            raise
+        raise _refused(what, advice, error) from error
+    except OSError as error:
+        # EAGAIN is a limit of processes, ENOMEM one of memory; what cannot be found or run is neither.
+        if error.errno not in (errno.EAGAIN, errno.ENOMEM):
+            raise
+        raise _refused(what, advice, error) from error
+
+
+def _refused(what: str, advice: str, error: Exception) -> WorkerError:
+    limits = ", ".join(_limits()) or "none is set for this user or container, so it is memory or the machine's own"
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    return WorkerError(
+        f"{what} cannot be started ({why}). Limits of processes and threads: {limits}. {advice} Or raise the limit: "
+        "`ulimit -u`, a container's --pids-limit."
+    )
+
+
+def _limits(root: Path = _ROOT) -> Iterator[str]:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft != resource.RLIM_INFINITY:
+        yield f"{soft} of this user (ulimit -u)"
+    for folder in group_folders("pids", root):
+        with suppress(OSError, ValueError):
+            yield f"{int((folder / 'pids.max').read_text())} of the control group {folder}"

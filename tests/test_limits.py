@@ -1,0 +1,134 @@
+"""A system that refuses a thread or a process: an error that says how many there are to be, and what to do."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader.conversion.pool import WorkerPool
+from lmdbloader.conversion.tasks import Recipe
+from lmdbloader.errors import WorkerError
+from lmdbloader.extraction import extract
+from lmdbloader.format import make_field
+from lmdbloader.images import DecodePolicy
+from lmdbloader.limits import explain_limit
+from lmdbloader.loader import loader as loader_module
+from lmdbloader.sources import Source
+from lmdbloader.store import Readahead, Reader
+
+COUNT = 300
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("limits") / "d.lmdb"
+    lmdbloader.write(({"image": np.full((8, 8), i % 256, np.uint8), "number": i} for i in range(COUNT)), path)
+    return path
+
+
+@pytest.fixture
+def allow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], None]]:
+    """What lets so many threads start from now on, or any number; the others ask for a stack that no system has."""
+    left: list[int | None] = [None]
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if left[0] is None:
+            return start(thread)
+        before = threading.stack_size(0 if left[0] > 0 else 2**46)
+        try:
+            start(thread)
+            left[0] -= 1
+        finally:
+            threading.stack_size(before)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+
+    def set_left(count: int | None) -> None:
+        left[0] = count
+
+    yield set_left
+
+
+def loader_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("lmdbloader")]
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 3])
+def test_a_loader_whose_threads_are_refused_says_how_many_it_wants_and_works_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch, allow: Callable[[int | None], None], allowed: int
+) -> None:
+    gc.collect()
+    before = loader_threads()
+    monkeypatch.setattr(loader_module, "count_cores", lambda: 4)
+    loader = Loader(LMDBDataset(path), 8, num_threads=4)
+    allow(allowed)
+    with pytest.raises(WorkerError, match=rf"4 threads: thread {allowed + 1} of 4 .*num_threads=2.*ulimit -u"):
+        next(iter(loader))
+    assert loader_threads() == before
+    allow(None)
+    assert sorted(number for batch in loader for number in batch.number.tolist()) == list(range(COUNT))
+
+
+def test_reading_ahead_without_its_thread_is_an_error_of_ours(path: Path, allow: Callable[[int | None], None]) -> None:
+    readahead = Readahead(Reader(path), ["image"])
+    allow(0)
+    for _ in range(2):
+        with pytest.raises(WorkerError, match=r"reading ahead: thread 1 of 1 cannot be started"):
+            readahead.will_need(np.arange(3))
+
+
+def test_a_loader_whose_read_ahead_is_refused_says_so(
+    path: Path, monkeypatch: pytest.MonkeyPatch, allow: Callable[[int | None], None]
+) -> None:
+    loader = Loader(LMDBDataset(path), 8, num_threads=1)
+    next(iter(loader))
+    monkeypatch.setattr(Readahead, "is_resident", lambda *_: False)
+    allow(0)
+    with pytest.raises(WorkerError, match="reading ahead: thread 1 of 1"):
+        list(loader)
+    allow(None)
+    assert len(list(loader)) == len(loader)
+
+
+def test_an_extraction_whose_threads_are_refused_says_so_and_leaves_nothing(
+    path: Path, tmp_path: Path, allow: Callable[[int | None], None]
+) -> None:
+    allow(1)
+    with pytest.raises(WorkerError, match=r"one of 3 threads.*workers=1"):
+        extract(path, tmp_path / "out", workers=3)
+    assert [p.name for p in tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.ENOMEM])
+def test_a_conversion_whose_processes_are_refused_says_how_many_it_wants(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    recipe = Recipe((make_field("image", "image", "lz4"),), 8, 8, None, "matlab", DecodePolicy(), 20.0, "stop")
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    tasks: list[list[Source]] = [[], [], [], [], []]
+    with WorkerPool(4) as pool, pytest.raises(WorkerError, match=r"worker process 1 of 4 .*--workers 2"):
+        list(pool.convert(recipe, tasks))
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    for error in (RuntimeError("can't create new thread at interpreter shutdown"), FileNotFoundError(2, "no such")):
+        with pytest.raises(type(error)) as raised, explain_limit("x", ""):
+            raise error
+        assert raised.value is error
