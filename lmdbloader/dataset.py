@@ -58,8 +58,9 @@ class LMDBDataset(Dataset[Any]):
             path: The folder that `lmdbloader convert` or `lmdbloader.write` made.
             fields: Which fields to read, in this order; all of them by default. Others are never touched.
             transform: Called with every sample; a subclass may override the method `transform` instead.
-            io: "mmap" reads through a memory map: a file that is cut short while it is read ends the process (SIGBUS).
-                "pread" maps nothing and reads copies, at some cost in speed: such a file is a CorruptError.
+            io: "mmap" reads through a memory map. Bytes that the disk does not read, or that the file has lost, are a
+                CorruptError; a file that is cut short in the moment in which it is read ends the process (SIGBUS).
+                "pread" maps nothing and reads copies, at some cost in speed: such a file is a CorruptError always.
 
         Raises:
             FileNotFoundError: There is nothing at `path`.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from lmdbloader.words import plain
+
 __all__ = [
     "CorruptError",
     "DestinationError",
+    "DiskError",
     "DiskFullError",
     "FormatError",
     "ImageError",
@@ -19,7 +22,13 @@ __all__ = [
 
 
 class LmdbloaderError(Exception):
-    """Base of every error below; catch it to catch all of them."""
+    """Base of every error below; catch it to catch all of them.
+
+    As text, what a terminal or a log would act on is escaped: messages hold names of files, which may hold anything.
+    """
+
+    def __str__(self) -> str:
+        return plain(super().__str__())
 
 
 class FormatError(LmdbloaderError, ValueError):
@@ -57,11 +66,12 @@ class ImageError(LmdbloaderError, ValueError):
     """One source image cannot be used: it does not decode, or a stated policy refuses it.
 
     Attributes:
-        name: The image's name as the message shows it.
-        reason: Why, without the name.
+        name: The image's name, as it is.
+        reason: Why, without the name; like every message without what a terminal acts on.
     """
 
     def __init__(self, name: str, reason: str) -> None:
+        reason = plain(reason)
         super().__init__(f"{name}: {reason}")
         self.name = name
         self.reason = reason
@@ -90,12 +100,19 @@ class LockedError(DestinationError):
     """Another process is writing to the same destination."""
 
 
+class DiskError(LmdbloaderError, OSError):
+    """A disk, or a server in its place, does not read or write a file: not for want of room, it fails."""
+
+
 class DiskFullError(LmdbloaderError, OSError):
     """A file system that is written to has no room left: the destination's, or that of shared memory."""
 
 
 class WorkerError(LmdbloaderError, RuntimeError):
     """A worker process or thread could not start, died, or failed outside of the image that it was working on."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(plain, Exception.__str__(self).split("\n")))  # it may quote what the worker said
 
 
 class TrainingError(LmdbloaderError, RuntimeError):

@@ -29,6 +29,8 @@ MANIFEST_FILE = "manifest.json"
 PARTIAL_SUFFIX = ".partial"
 # Notes for people beside a dataset: images that a conversion skipped, samples that a repair left out.
 SKIPPED_FILE, LEFT_OUT_FILE = "skipped.tsv", "left_out.tsv"
+# What a conversion's sources were like; no part of the dataset, for it tells of the files and not of their content.
+SOURCES_FILE = "sources.arrow"
 
 # LMDB stores values in whole pages: 256 KiB a value keeps the waste under 2 % for small samples.
 BLOCK_NBYTES = 256 * 1024
@@ -103,7 +105,11 @@ class Bytes(FieldType):
 
 @dataclass(frozen=True, slots=True)
 class Json(FieldType):
-    """Anything that JSON can hold: None, bool, numbers, str, and lists and dicts of them."""
+    """Anything that JSON can hold: None, bool, numbers, str, and lists and dicts of them.
+
+    Text must be valid Unicode, without half of a surrogate pair, and integers have less than 4,300 digits: other
+    readers of JSON refuse more.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,10 @@ from lmdbloader.conversion.places import named_folder, refuse_inside
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
 from lmdbloader.format import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.store import Reader, check_destination, partial_folder, put_in_place, read_manifest
+from lmdbloader.store.diskerrors import naming
+from lmdbloader.store.ownership import is_own_file, open_own_file
 from lmdbloader.store.publish import explain_full_disk, fsync
+from lmdbloader.words import plain
 
 _PIECE_NBYTES = 8 * 2**20
 # Room for the file system's own bookkeeping of a copy.
@@ -75,10 +78,10 @@ def stage(
     is_waiting = False
     while True:
         if _is_staged(source, target, log):
-            log(f"{target}: staged already")
+            log(plain(f"{target}: staged already"))
             return target
         try:
-            with partial_folder(target) as partial:
+            with explain_full_disk(target), partial_folder(target, log=log) as partial:
                 # Whoever held the lock a moment ago may have put the copy in place.
                 if not _is_staged(source, target, log):
                     check_destination(target, overwrite=overwrite or _is_same_dataset(source, target))
@@ -88,7 +91,7 @@ def stage(
             if until is not None and time.monotonic() >= until:
                 raise LockedError(f"{error} Waited {timeout:g} s for it.") from error
             if not is_waiting:
-                log(f"{target}: waiting; {error}")
+                log(plain(f"{target}: waiting; {error}"))
             is_waiting = True
             left = _SECONDS_BETWEEN_LOOKS if until is None else until - time.monotonic()
             time.sleep(max(0.0, min(_SECONDS_BETWEEN_LOOKS, left)))
@@ -117,7 +120,7 @@ def _is_staged(source: Reader, target: Path, log: Callable[[str], None]) -> bool
     try:
         Reader(target)
     except (CorruptError, FormatError) as error:
-        log(f"{target}: a copy is there, but damaged; it is copied anew. {error}")
+        log(plain(f"{target}: a copy is there, but damaged; it is copied anew. {error}"))
         return False
     return True
 
@@ -125,8 +128,12 @@ def _is_staged(source: Reader, target: Path, log: Callable[[str], None]) -> bool
 def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Callable[[str], None]) -> None:
     """Copy every file of a dataset, check the copy and put it in place."""
     names = [MANIFEST_FILE, INDEX_FILE, DATA_FILE]
-    names[:0] = [name for name in (SKIPPED_FILE, LEFT_OUT_FILE) if (source.path / name).is_file()]
-    nbytes = sum((source.path / name).stat().st_size for name in names)
+    for name in (SKIPPED_FILE, LEFT_OUT_FILE):
+        if is_own_file(source.path / name):
+            names.insert(0, name)
+        elif os.path.lexists(source.path / name):
+            log(f"{source.path / name}: is a link or no regular file, and is not copied")
+    nbytes = sum(_size(source.path / name) for name in names)
     free = shutil.disk_usage(partial).free
     if free < nbytes + _SPARE_NBYTES:
         missing = nbytes + _SPARE_NBYTES - free
@@ -134,7 +141,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
             f"{target.parent}: {source.path} takes {nbytes / 2**20:,.1f} MiB, and {free / 2**20:,.1f} MiB are free: "
             f"{missing / 2**20:,.1f} MiB are missing. Free some room, or stage into another folder."
         )
-    log(f"{target}: copying {nbytes / 2**20:,.1f} MiB from {source.path}")
+    log(plain(f"{target}: copying {nbytes / 2**20:,.1f} MiB from {source.path}"))
     began = time.monotonic()
     with (
         _bar(2 * nbytes, progress) as bar,
@@ -142,9 +149,9 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
     ):
         for name in names:
             # The data file is the one that was opened and checked, whatever has its name by now.
-            descriptor = os.dup(source.descriptor) if name == DATA_FILE else os.open(source.path / name, os.O_RDONLY)
+            descriptor = os.dup(source.descriptor) if name == DATA_FILE else open_own_file(source.path / name)
             try:
-                sums, digest = _copy(descriptor, partial / name, bar)
+                sums, digest = _copy(descriptor, source.path / name, partial / name, bar)
             finally:
                 os.close(descriptor)
             expected = source.manifest.data_digest
@@ -157,31 +164,42 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
             _compare(partial / name, sums, source.path / name, bar)
         _check_copy(source, partial)
         put_in_place(partial, target)
-    log(f"{target}: copied and checked in {time.monotonic() - began:.1f} s")
+    log(plain(f"{target}: copied and checked in {time.monotonic() - began:.1f} s"))
 
 
-def _copy(descriptor: int, out: Path, bar: Any) -> tuple[list[int], str]:
-    """Copy a file; return the checksum of each piece as it was read, and the digest of the whole."""
+def _size(path: Path) -> int:
+    """Return the size of a dataset's own file; a link in a stranger's could lead to anything."""
+    descriptor = open_own_file(path)
+    try:
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+
+
+def _copy(descriptor: int, source: Path, out: Path, bar: Any) -> tuple[list[int], str]:
+    """Copy a file, `source` in messages; return each piece's checksum as it was read, and the digest of the whole."""
     room = memoryview(bytearray(_PIECE_NBYTES))
     sums, at = [], 0
     running = RunningChecksum()
     with open(out, "xb", buffering=0) as file:
-        while nbytes := _read(descriptor, room, at):
+        while nbytes := _read(descriptor, source, room, at):
             piece = room[:nbytes]
             sums.append(checksum(piece))
             running.update(piece)
-            while piece:
-                piece = piece[file.write(piece) or 0 :]
+            with naming(out):
+                while piece:
+                    piece = piece[file.write(piece) or 0 :]
             at += nbytes
             bar.update(nbytes)
     return sums, f"xxh64:{running.value:016x}"
 
 
-def _read(descriptor: int, room: memoryview, at: int) -> int:
+def _read(descriptor: int, path: Path, room: memoryview, at: int) -> int:
     """Fill a buffer from a place in a file on; return how many bytes there were."""
     filled = 0
-    while filled < len(room) and (count := os.preadv(descriptor, [room[filled:]], at + filled)):
-        filled += count
+    with naming(path):
+        while filled < len(room) and (count := os.preadv(descriptor, [room[filled:]], at + filled)):
+            filled += count
     return filled
 
 
@@ -193,7 +211,7 @@ def _compare(copy: Path, sums: list[int], source: Path, bar: Any) -> None:
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         for number in range(len(sums) + 1):
-            nbytes = _read(descriptor, room, number * _PIECE_NBYTES)
+            nbytes = _read(descriptor, copy, room, number * _PIECE_NBYTES)
             found = [checksum(room[:nbytes])] if nbytes else []
             if found != sums[number : number + 1]:
                 raise CorruptError(
@@ -211,7 +229,8 @@ def _check_copy(source: Reader, partial: Path) -> None:
     from lmdbloader.store.index import Index
     from lmdbloader.store.opening import map_file
 
-    manifest = parse_manifest((partial / MANIFEST_FILE).read_bytes(), str(partial / MANIFEST_FILE))
+    with naming(partial / MANIFEST_FILE):
+        manifest = parse_manifest((partial / MANIFEST_FILE).read_bytes(), str(partial / MANIFEST_FILE))
     nbytes = (partial / DATA_FILE).stat().st_size
     changed = (
         manifest.manifest_digest != source.manifest.manifest_digest or nbytes != source.manifest.sizes["data_nbytes"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Iterable
+
 
 def mebibytes(nbytes: float) -> str:
     """Return a size.
@@ -34,10 +37,28 @@ def extent(values: tuple[int, int]) -> str:
     return f"{values[0]:,}" if values[0] == values[1] else f"{values[0]:,} to {values[1]:,}"
 
 
+def table(rows: Iterable[Iterable[str]]) -> bytes:
+    """Return tab-separated lines, for a file; what would break one, or what a terminal acts on, is escaped.
+
+    >>> table([("name", "reason"), ("a\\tcat.png", "no image")])
+    b'name\\treason\\na\\\\tcat.png\\tno image\\n'
+    """
+    return "".join("\t".join(map(plain, row)) + "\n" for row in rows).encode()
+
+
 def plain(text: str) -> str:
     """Return text on one line, as a terminal may show it: what could move the cursor or change colours is escaped.
+
+    Every name of a file, and every text of a dataset, goes through this on its way to a terminal, a log or a list.
 
     >>> plain("a cat"), plain("a\\x1b[2Jcat")
     ('a cat', 'a\\\\x1b[2Jcat')
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    if text.isprintable():
+        return text
+    return "".join(c if _is_plain(c) else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def _is_plain(character: str) -> bool:
+    # Spaces of other widths are no harm; str.isprintable knows but one.
+    return character.isprintable() or unicodedata.category(character) == "Zs"

@@ -313,7 +313,7 @@ def correct() -> Row:
         "test": "tests/test_cuda_streams.py::test_two",
         "outcome": "failed",
         "seconds": 1.0,
-        "text": "E assert 1 == 2\nmore",
+        "text": "E   assert 1 == 2\nmore",
     }
     together = {
         "counts": counts,
@@ -413,6 +413,24 @@ def test_rehearsals_are_no_results(build: Build, tmp_path: Path) -> None:
     assert "384,000" in build(runs, "--small")[0]
 
 
+def test_what_was_run_again_is_told_with_what_failed_again(build: Build, results: Path, tmp_path: Path) -> None:
+    again = {
+        "what": "two tests",
+        "passed": 1,
+        "failed": ["a.py::test_b"],
+        "why": "Because.",
+        "not_ended": ["a.py::test_c"],
+    }
+    (run,) = [path for path in results.iterdir() if (path / "correct.json").exists()]
+    (run / "repeated.json").write_text(json.dumps({"stage": "repeated", "small": False, "figures": again}))
+    page, _ = build(results)
+
+    assert "Run again (two tests): **1 passed, 1 failed**." in page
+    assert "Failed again: `a.py::test_b`. Because." in page
+    assert "Never ended, as the time was over: `a.py::test_c`." in page
+    assert "once mended and run again 1 passed, 1 failed" in page
+
+
 def test_every_stage_has_its_figures_on_the_page(build: Build, results: Path) -> None:
     page, charts = build(results)
 
@@ -421,7 +439,8 @@ def test_every_stage_has_its_figures_on_the_page(build: Build, results: Path) ->
     assert lines_of(page, "2031-05-06-a", "betons", "failed", "exit status 1")
     # (a)
     assert "4 collected, 2 passed, 1 failed, 1 skipped" in page
-    assert lines_of(page, "`tests/test_cuda_streams.py::test_two`", "E assert 1 == 2 more")
+    assert lines_of(page, "`tests/test_cuda_streams.py::test_two`", " assert 1 == 2 ")
+    assert "more" not in lines_of(page, "`tests/test_cuda_streams.py::test_two`")[0]
     assert lines_of(page, "`tests/test_cuda_loader.py`", "`test_batches[uint8]`", "`test_pinned`")
     # (b): samples a second and the share of copying memory; multiples of FFCV, of the folder, of the hand-written LMDB
     assert lines_of(page, "memory copy", "4.15 GB/s", "66.4 GB/s")

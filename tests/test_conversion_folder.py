@@ -89,7 +89,7 @@ def test_whole_images_of_any_size_depth_and_number_of_channels(src: Path, out: P
         assert found["image"].dtype == expected.dtype
         np.testing.assert_array_equal(found["image"], expected)
     assert lmdbloader.verify(out).is_sound
-    assert sorted(p.name for p in out.iterdir()) == ["data.mdb", "index.arrow", "manifest.json"]
+    assert sorted(p.name for p in out.iterdir()) == ["data.mdb", "index.arrow", "manifest.json", "sources.arrow"]
 
 
 def test_patches_go_from_the_top_left_by_rows_then_columns(src: Path, out: Path) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -186,6 +187,43 @@ def test_views_and_gradients_do_not_matter() -> None:
     np.testing.assert_array_equal(found.c.numpy(), np.moveaxis(PIXELS[::-1, ::-2], 2, 0))
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_arrays_of_other_classes_are_what_they_hold() -> None:
+    grey = PIXELS[:, :, 0]
+    masked = np.ma.masked_array(PIXELS, mask=False)
+    (found,) = written([{"a": np.asmatrix(grey), "b": np.asmatrix(np.eye(3)), "c": masked}])
+    np.testing.assert_array_equal(found.a.numpy(), grey[None])
+    np.testing.assert_array_equal(found.b.numpy(), np.eye(3))
+    np.testing.assert_array_equal(found.c.numpy(), np.moveaxis(PIXELS, 2, 0))
+
+
+# --- who owns the memory (tests/faults/reused.py has the many kinds of it) ---
+
+
+def test_a_buffer_that_is_filled_again_gives_each_sample_as_it_was(out: Path) -> None:
+    buffer, more, sample = np.empty((8, 8, 3), np.uint8), {"at": [0]}, dict[str, Any]()
+
+    def samples() -> Iterator[dict[str, Any]]:
+        for number in range(200):
+            buffer[:] = more["at"][0] = number
+            sample.update(image=buffer, more=more, label=number)
+            yield sample
+        buffer[:] = 255
+
+    write(samples(), out)
+    for number, found in enumerate(LMDBDataset(out)):
+        assert (found.image == number).all()
+        assert found.more == {"at": [number]} and found.label == number
+
+
+def test_memory_stays_bounded_where_large_bytes_come_in_one_buffer(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmdbloader.conversion.samples._CHUNK_NBYTES", 10_000)
+    done: list[int] = []
+    buffer, text = bytearray(4000), ["x" * 4000]
+    write(({"data": buffer, "text": text} for _ in range(12)), out, progress=done.append)
+    assert max(done) == 2 and sum(done) == 12
+
+
 # --- whatever samples come from ---
 
 
@@ -328,6 +366,8 @@ def refused(out: Path, samples: Any, message: str, **options: Any) -> None:
         (np.zeros(3), "three", "str where the first sample had an array or a tensor"),
         (np.zeros(3), [1, 2, 3], "list where the first sample had an array or a tensor"),
         (np.zeros(3), np.array(["a"]), "an array of <U1"),
+        (np.zeros(3), np.ma.masked_equal([1, 2, 3], 2), "an array with masked values. Fill them"),
+        (PIXELS, np.ma.masked_less(PIXELS, 9), "an array with masked values. Fill them"),
         (np.zeros(3), torch.zeros(3, dtype=torch.bfloat16), "a tensor of torch.bfloat16 that NumPy cannot hold"),
         (1, 2.5, "2.5 where the first sample had int"),
         (1, 2**63, f"{2**63} where the first sample had int of 64 bits"),
@@ -339,6 +379,10 @@ def refused(out: Path, samples: Any, message: str, **options: Any) -> None:
         ({"a": 1}, {"a": {1, 2}}, "cannot be stored"),
         ({"a": 1}, {"a": math.nan}, "cannot be stored"),
         ({"a": 1}, np.zeros(2), "cannot be stored"),
+        ({"a": 1}, {"a": ["\ud800"]}, "'.ud800'.* cannot be stored .*surrogates not allowed"),
+        ({"a": 1}, {"\udfff": 1}, "surrogates not allowed"),
+        ({"a": 1}, {"a": "\ud83d\ude00"}, "surrogates not allowed"),
+        ({"a": 1}, {"a": [-(10**4299)]}, "an integer of 4300 digits; readers of JSON expect less"),
     ],
 )
 @pytest.mark.parametrize("codec", ["auto", "lz4"])
@@ -374,6 +418,34 @@ def test_a_pil_image_that_does_not_load_is_named(out: Path) -> None:
     PilImage.fromarray(RNG.integers(0, 256, (60, 60, 3)).astype(np.uint8)).save(buffer, "PNG")
     cut = PilImage.open(io.BytesIO(buffer.getvalue()[:3000]))
     refused(out, [{"x": PIXELS}, {"x": cut}], r"sample 1, field 'x': the PIL image does not load \(")
+
+
+def test_json_that_only_looks_odd_is_stored() -> None:
+    values = ["\U0001f600 \\ud800 \\\\ud800", {"digits": "1" * 5000}, [10**4298, -(10**4298)], 1e308, "9" * 4300 + "e"]
+    assert [s.x for s in written([{"x": value} for value in values], fields={"x": Json()})] == values
+
+
+def test_long_integers_are_refused_where_python_would_write_them(out: Path) -> None:
+    limit = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        refused(out, [{"x": [1]}, {"x": {"deep": [10**9000]}}], "^sample 1, field 'x': .*an integer of 9001 digits")
+    finally:
+        sys.set_int_max_str_digits(limit)
+
+
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [
+        ({"a": 1}, "a value of type int cannot be stored .Exceeds the limit"),
+        (1, "a value of type int where the first sample had int of 64 bits"),
+        (1.5, "a value of type int where the first sample had float"),
+        ("x", "a value of type int where the first sample had text"),
+        (PIXELS, "int; expected uint8"),
+    ],
+)
+def test_an_integer_that_python_does_not_even_show_is_refused(out: Path, first: Any, message: str) -> None:
+    refused(out, [{"x": first}, {"x": 10**6000}], f"^sample 1, field 'x': {message}")
 
 
 def test_deep_json_is_refused(out: Path) -> None:
@@ -493,6 +565,7 @@ def test_an_image_folder_keeps_its_labels_and_the_names_of_its_classes(tmp_path:
         ({"label": "cat"}, "classes of 'label': 'cat'; expected different names"),
         ({"label": ["a", "a"]}, "expected different names"),
         ({"label": [1, 2]}, "expected different names"),
+        ({"label": ["cat", "d\ud800g"]}, "a name that is not valid Unicode"),
     ],
 )
 def test_names_of_classes_that_make_no_sense(out: Path, classes: Any, message: str) -> None:

@@ -36,7 +36,7 @@ def column(path: Path, name: str) -> list[Any]:
 
 
 def files_of(path: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in path.iterdir()}
+    return {name: (path / name).read_bytes() for name in ("data.mdb", "index.arrow", "manifest.json")}
 
 
 def save_lmdb(path: Path, entries: dict[bytes, bytes]) -> Path:

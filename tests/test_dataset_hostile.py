@@ -62,7 +62,7 @@ def decode_between_guards(stored: Stored, window: tuple[int, int, int, int]) -> 
     work, out = (np.full(GUARD + size + GUARD, 0xA5, np.uint8) for size in (room, nbytes))
     data = np.frombuffer(stored.data, np.uint8)
     status = gather_kernels.read_jpeg_window(
-        (data.ctypes.data, len(data), -1, 0), 0, len(data), np.uint64(checksum(stored.data)), True, stored.shape,
+        (data.ctypes.data, len(data), -1, 0, 0), 0, len(data), np.uint64(checksum(stored.data)), True, stored.shape,
         window, out[GUARD : GUARD + nbytes], np.empty(0, np.uint8), work[GUARD : GUARD + room],
     )  # fmt: skip
     for memory in (work, out):

@@ -32,6 +32,17 @@ def test_what_is_damaged_survives_pickling_and_copying(
     assert {name: getattr(error, name) for name in expected} == expected
 
 
+@pytest.mark.parametrize("kind", [getattr(errors, name) for name in errors.__all__])
+def test_no_message_holds_what_a_terminal_or_a_log_acts_on(kind: type[LmdbloaderError]) -> None:
+    name = "a\x1b[2J\x9b\r\nlmdbloader: all is well \u202egnp.\udcff漢\u3000字"
+    error = kind(name, "is cut\x07 short") if kind is ImageError else kind(f"{name}: is cut short")
+    shown = str(error).replace("\n", "", 1 if kind is errors.WorkerError else 0)
+    assert shown.replace("\u3000", "").isprintable()
+    assert r"a\x1b[2J\x9b\r" in shown and r"\u202egnp.\udcff漢" in shown
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.args) == (str(error), error.args)
+
+
 def test_what_is_damaged_is_named_by_keyword_only() -> None:
     with pytest.raises(TypeError):
         CorruptError("damaged", 3)  # type: ignore[misc]

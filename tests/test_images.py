@@ -331,6 +331,40 @@ def test_exif_rotation_is_applied(kind, orientation):
     check(data, np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data)))))
 
 
+# As Pillow reads them: SHORT, LONG, SBYTE, SSHORT and SLONG; a BYTE (1) and what is UNDEFINED (7) it takes for text.
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize(
+    ("kind", "form", "obeyed"),
+    [(3, "H", 1), (4, "I", 1), (6, "b", 1), (8, "h", 1), (9, "i", 1), (1, "B", 0), (7, "B", 0), (99, "I", 0)],
+)
+@pytest.mark.parametrize("value", [1, 3, 6, 8])
+def test_an_orientation_may_be_of_any_integer_type_that_pillow_obeys(kind, form, obeyed, order, value):
+    start = b"II*\0" if order == "<" else b"MM\0*"
+    entry = struct.pack(f"{order}HHI{form}", 0x0112, kind, 1, value).ljust(12, b"\0")
+    block = start + struct.pack(f"{order}IH", 8, 1) + entry + bytes(4)
+    data = saved(noise(10, 14, 3), "JPEG", exif=b"Exif\0\0" + block)
+    check(data, np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data)))))
+    image = noise(4, 7, 3)
+    turned = {1: image, 3: image[::-1, ::-1], 6: np.rot90(image, -1), 8: np.rot90(image)}
+    check(png(image, before=chunk(b"eXIf", block)), turned[value] if obeyed else image)
+
+
+@pytest.mark.parametrize(("kind", "obeyed"), [(3, True), (4, True), (8, True), (9, True), (1, False)])
+def test_a_tiff_is_turned_by_the_same_types(kind, obeyed):
+    image = noise(4, 7, 3)
+    data = saved(image, "TIFF", exif=exif(6))
+    entry = struct.pack("<HH", 0x0112, 3)
+    assert data.count(entry) == 1
+    check(data.replace(entry, struct.pack("<HH", 0x0112, kind)), np.rot90(image, -1) if obeyed else image)
+
+
+@pytest.mark.parametrize("value", [-1, 0, 9, 2**31 - 1, -(2**31) + 6])
+def test_an_orientation_that_makes_no_sense_is_none(value):
+    image = noise(4, 7, 3)
+    block = b"II*\0" + struct.pack("<IHHHIi", 8, 1, 0x0112, 9, 1, value) + bytes(4)
+    check(png(image, before=chunk(b"eXIf", block)), image)
+
+
 def test_an_exif_rotation_by_hand():
     # Orientation 6: the stored top row is the right column of the picture.
     image = np.array([[[1], [2], [3]], [[4], [5], [6]]], np.uint8)
@@ -561,3 +595,64 @@ def test_threads_decode_side_by_side():
         thread.join()
     assert not wrong
     assert limit == Image.MAX_IMAGE_PIXELS
+
+
+# PGM and PPM
+
+
+def pnm(samples, maximum, *, plain, comment=b""):
+    height, width, channels = samples.shape
+    kind = {(1, True): b"P2", (3, True): b"P3", (1, False): b"P5", (3, False): b"P6"}[channels, plain]
+    header = kind + b"\n" + comment + b"%d %d\n%d\n" % (width, height, maximum)
+    if not plain:
+        return header + samples.astype(">u2" if maximum > 255 else "u1").tobytes()
+    return header + b"".join(b" ".join(b"%d" % v for v in row.ravel().tolist()) + b"\n" + comment for row in samples)
+
+
+@given(
+    maximum=st.integers(256, 65535) | st.sampled_from([256, 1000, 1023, 4095, 65534, 65535]),
+    shape=st.tuples(st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 3])),
+    seed=st.integers(0, 9),
+    plain=st.booleans(),
+    comment=st.sampled_from([b"", b"# 9 9\n", b"#\r"]),
+)
+def test_a_pnm_of_more_than_8_bits_keeps_its_values(maximum, shape, seed, plain, comment):
+    samples = np.random.default_rng(seed).integers(0, maximum + 1, shape).astype(np.uint16)
+    samples[-1, -1, -1] = maximum
+    check(pnm(samples, maximum, plain=plain, comment=comment), samples)
+
+
+@pytest.mark.parametrize("maximum", [100, 255])
+def test_a_plain_pnm_of_8_bits_stays_one(maximum):
+    samples = np.arange(12, dtype=np.uint8).reshape(2, 2, 3) * 8
+    expected = samples if maximum == 255 else np.round(samples / maximum * 255).astype(np.uint8)
+    check(pnm(samples, maximum, plain=True), expected)
+
+
+def test_a_plain_pnm_of_many_pieces():
+    samples = np.random.default_rng(0).integers(0, 60000, (500, 700, 1)).astype(np.uint16)
+    data = pnm(samples, 60000, plain=True, comment=b"# 77 a comment\n")
+    assert len(data) > 2**20
+    check(data, samples)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"P3 2 1 1000 1 2 3 4 5", "cut short: 21 bytes for 6 numbers"),
+        (b"P3 2 1 1000 10 20 30 40 5", "cut short: 5 numbers of 6"),
+        (b"P3 2 1 1000 10 20 30 # 40 5\n4", "cut short: 4 numbers of 6"),
+        (b"P2 2 1 1000 10 1001", "a sample of 1001, and the maximum is 1000"),
+        (b"P5 1 1 1000 \x03\xe9", "a sample of 1001, and the maximum is 1000"),
+        (b"P2 2 1 1000 10 -7", "b'-7' is no number"),
+        (b"P2 2 1 1000 10 x\x1b[2J", "is no number"),
+        (b"P2 1 1 1000 " + b"9" * 400, "the maximum is 1000"),
+        (b"P2 1 1 1000 1 P2 1 1 1000 4", "holds several images"),
+        (b"P2 1 1 65536 1", "maximum 65536; expected at most 65535"),
+        (b"P6 1 1 0 \0\0\0", "maximum 0; expected at most 65535"),
+        (b"P5 1 1 15 \7", "maximum 15; expected 255 (8 bits) or more (16 bits)"),
+        (b"P3 2 1 10#c\n00 1 2 3 4 5 1000", "maximum 1000 with a comment within it"),
+    ],
+)
+def test_a_pnm_that_does_not_hold_what_it_says_is_refused(data, reason):
+    assert reason in refusal(data)

@@ -29,9 +29,9 @@ MARK = 0xA5
 TILE = 16
 
 
-def mapped(data: np.ndarray) -> tuple[int, int, int, int]:
+def mapped(data: np.ndarray) -> tuple[int, int, int, int, int]:
     """Return an array as the file that a kernel reads through a map."""
-    return data.ctypes.data, data.size, -1, 0
+    return data.ctypes.data, data.size, -1, 0, 0
 
 
 @dataclass(slots=True)

@@ -16,8 +16,9 @@ PACKAGE = Path(__file__).resolve().parent.parent / "lmdbloader"
 LAYERS = (
     "codes",
     "descriptors",
-    "errors",
     "words",
+    "errors",
+    "files",
     "format",
     "manifest",
     "cores",

@@ -21,7 +21,7 @@ import torch
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.device import apply, on_device, usable_device
+from lmdbloader.loader.device import CopyStreams, apply, on_device, usable_device
 from lmdbloader.transforms import RandomCrop, ToDtype
 from tests.faults.late_copies import WAYS, in_the_loop, not_from_the_beginning, num_wrong, of_strided_views
 from tests.faults.late_cuda import late_cuda
@@ -89,7 +89,7 @@ def batches(count: int) -> Iterator[Pair]:
 
 def test_the_next_batch_is_copied_before_the_loop_gets_this_one(cuda: FakeCuda) -> None:
     found = []
-    for batch in on_device(batches(3), torch.device("cpu")):
+    for batch in on_device(batches(3), torch.device("cpu"), "side"):
         found.append((int(batch.lr[0, 0]), batch.names))
         cuda.log.append(f"step {found[-1][0]}")
         cuda.finished += 1
@@ -115,7 +115,7 @@ def test_memory_is_held_until_its_copy_is_done(cuda: FakeCuda) -> None:
             yield pair
             del pair
 
-    loop = on_device(watched(), torch.device("meta"))
+    loop = on_device(watched(), torch.device("meta"), "side")
     for _ in range(3):
         next(loop)
     assert [ref() is not None for ref in alive] == [True] * 4
@@ -131,14 +131,14 @@ def test_an_error_comes_after_the_batches_before_it(cuda: FakeCuda) -> None:
         yield from batches(2)
         raise ZeroDivisionError
 
-    loop = on_device(failing(), torch.device("cpu"))
+    loop = on_device(failing(), torch.device("cpu"), "side")
     assert [int(next(loop).lr[0, 0]) for _ in range(2)] == [0, 1]
     with pytest.raises(ZeroDivisionError):
         next(loop)
 
 
 def test_no_batch_is_no_batch(cuda: FakeCuda) -> None:
-    assert list(on_device(batches(0), torch.device("cpu"))) == []
+    assert list(on_device(batches(0), torch.device("cpu"), "side")) == []
 
 
 def test_tensors_are_found_wherever_they_are() -> None:
@@ -154,13 +154,31 @@ def test_tensors_are_found_wherever_they_are() -> None:
 def test_the_cpu_needs_no_copies() -> None:
     assert usable_device(None) is None
     assert usable_device("cpu") is None
-    assert usable_device("meta") == torch.device("meta")
+
+
+@pytest.mark.parametrize("device", ["meta", "mps", "abacus", "cuda:7", torch.device("cuda", 7), 7])
+def test_a_device_that_is_not_there_is_named(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(OptionError, match=f"{device}.*expected 'cpu', 'cuda' or 'cuda:N'"):
+        usable_device(device)
+    assert usable_device("cuda:1") == usable_device(1) == torch.device("cuda", 1)
+
+
+def test_every_epoch_is_copied_on_one_stream(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: made.append(device) or f"stream {len(made)}")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    streams = CopyStreams()
+    found = [streams.on(torch.device(name)) for name in ("cuda", "cuda:1", "cuda:0", "cuda")]
+    assert found == ["stream 1", "stream 1", "stream 2", "stream 1"]
+    assert made == [1, 0]
 
 
 def test_the_batch_that_is_copied_ahead_does_not_count_as_given(cuda: FakeCuda, tmp_path: Path) -> None:
     lmdbloader.write(({"n": i, "image": np.zeros((4, 4, 3), np.uint8)} for i in range(10)), tmp_path / "d")
     loader = lmdbloader.Loader(lmdbloader.LMDBDataset(tmp_path / "d"), 3)
-    loader._device = torch.device("cpu")  # whose copies the fake counts
+    loader._device = torch.device("cpu", 0)  # whose copies the fake counts
     found = [(len(batch.n), cuda.started, loader.state_dict()["position"]) for batch in loader]
     assert found == [(3, 2, 3), (3, 3, 6), (3, 4, 9), (1, 4, 10)]
 
@@ -226,6 +244,7 @@ def test_copies_ahead_need_pinned_memory(
     ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch, device: Any, has_cuda: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2 * has_cuda)
     line = re.escape(f"Use Loader(..., device='{device}'), or Loader(..., pin_memory=False) and images.to('{device}')")
     with pytest.raises(OptionError, match=line):
         Loader(ds, 8, device=device, pin_memory=False)

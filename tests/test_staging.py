@@ -143,7 +143,8 @@ def test_room_is_looked_for_before_anything_is_copied(db: Path, node: Path, monk
     assert list(node.iterdir()) == []
 
 
-def test_what_a_killed_copy_left_is_cleared_away(db: Path, node: Path) -> None:
+def test_what_a_killed_copy_left_is_cleared_away(db: Path, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmdbloader.store.claim.PATIENCE_SECONDS", 0.1)
     (node / "train.lmdb.partial").mkdir(parents=True)
     (node / "train.lmdb.partial" / "data.mdb").write_bytes(b"half")
     (node / "train.lmdb.partial" / "owner.json").write_text("{}")

@@ -16,7 +16,7 @@ import pytest
 import lmdbloader
 from lmdbloader.errors import DestinationError, DiskFullError
 from lmdbloader.format import make_field
-from lmdbloader.store import check_destination, is_dataset, open_writer, publish
+from lmdbloader.store import check_destination, is_dataset, open_writer, ownership, publish
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -71,7 +71,7 @@ def test_a_dataset_is_replaced_where_the_system_cannot_exchange(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "d", 1)
-    monkeypatch.setattr(publish.ctypes, "CDLL", lambda *_, **__: object())
+    monkeypatch.setattr(ownership.ctypes, "CDLL", lambda *_, **__: object())
     write(tmp_path / "d", 2, overwrite=True)
     assert first_pixel(tmp_path / "d") == 2
     assert os.listdir(tmp_path) == ["d"]

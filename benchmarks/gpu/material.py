@@ -24,6 +24,7 @@ from stores import write_hand_written, write_png
 ROOT = Path(__file__).resolve().parent.parent.parent
 QUALITY = 92
 LONG, SHORT = 500, 375
+_GRAIN_SIDE = 1200
 # Photographs of which any piece looks like no other's: each is a class.
 CLASSES = (
     "astronaut.png",
@@ -146,9 +147,16 @@ def write_photo(task: tuple[Path, str, int]) -> None:
     image = Image.fromarray(np.ascontiguousarray(piece)).resize((width, height), Image.Resampling.BICUBIC)
     tint, light = rng.uniform(0.7, 1.3, 3), rng.uniform(-25, 25)
     # A little noise, or enlarged pieces would be far smaller files than photographs are.
-    grain = rng.normal(0, 3, (height, width, 1))
-    pixels = np.clip(np.asarray(image) * tint + light + grain, 0, 255).astype(np.uint8)
+    down, right = rng.integers(_GRAIN_SIDE - LONG, size=2)
+    added = grain()[down : down + height, right : right + width] + np.float32(light)
+    pixels = np.clip(np.asarray(image) * tint.astype(np.float32) + added, 0, 255).astype(np.uint8)
     Image.fromarray(pixels).save(folder / part / Path(name).stem / f"{number:05d}.jpg", quality=QUALITY)
+
+
+@cache
+def grain() -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return noise to cut pieces from, (side, side, 1): drawing it for each file would take longest."""
+    return np.random.default_rng(0).normal(0, 3, (_GRAIN_SIDE, _GRAIN_SIDE, 1)).astype(np.float32)
 
 
 @cache

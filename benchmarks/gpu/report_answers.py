@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from report_loading import FFCV, FOLDER, OURS
-from report_results import Results, Row, first, matching, over
+from report_results import REPEATED, Results, Row, first, matching, over
 from report_text import number, ratio, share
 from report_training import NAMES, name_of
 
@@ -53,7 +53,13 @@ def right(results: Results) -> str | None:
     """Return the counts of the tests."""
     counts: Row = results.fact("correct", "counts") or {}
     failed = sum(counts.get(word, 0) for word in ("failed", "error", "not collected"))
-    return f"{number(counts['passed'])} tests passed, {number(failed)} failed" if counts.get("passed") else None
+    if not counts.get("passed"):
+        return None
+    told = f"{number(counts['passed'])} tests passed, {number(failed)} failed"
+    again = results.figures(REPEATED)
+    if again:
+        told += f"; once mended and run again {number(again['passed'])} passed, {number(len(again['failed']))} failed"
+    return told
 
 
 def beside_ffcv(results: Results) -> str | None:
@@ -173,8 +179,8 @@ def small_batches(results: Results) -> str | None:
         rows = _by_batch(results, feed)
         if len(rows) > 1:
             longer = ratio(over(rows[-1]["samples_per_s"], rows[0]["samples_per_s"]))
-            sizes = f"{rows[0]['batch_size']} and not {rows[-1]['batch_size']}"
-            told.append(f"{_feed(feed)}: {longer} x as long in batches of {sizes}")
+            sizes = f"batches of {rows[0]['batch_size']} as in batches of {rows[-1]['batch_size']}"
+            told.append(f"{_feed(feed)}: {longer} x as long in {sizes}")
     return "; ".join(told) or None
 
 

@@ -31,6 +31,9 @@ def cores(results: Results) -> str:
         f"Samples a second of loading alone{'' if count is None else f', on {number(count)} cores'}. In brackets: the"
         " bytes of the batches as a share of what as many threads copy from memory to memory (`memory copy`; for JPEG"
         " files, which are bounded by decoding, it says little). What is compared took turns; medians.",
+        "FFCV's images are cut, flipped and normalised by its own operations. Its pairs are read by one compiled"
+        " operation written for this comparison, which copies and mirrors them: the least that could be done. The"
+        " Loader verifies every checksum, and turns or mirrors pairs eight ways.",
         "![Samples a second by threads: Loader, FFCV, DataLoader and copying memory](pictures/gpu-cores.svg)"
         if any(tables)
         else None,

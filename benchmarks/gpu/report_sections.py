@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from report_loading import copies, cores
-from report_results import STAGES, Results, Row
+from report_results import REPEATED, STAGES, Results, Row
 from report_text import NOTHING, cell_text, number, paragraphs, source, table
 from report_training import accuracy, fed
 
@@ -66,10 +66,7 @@ def correct(results: Results) -> str:
         for part in parts
         for row in part.get("not_collected", [])
     ]
-    failed = [
-        [f"`{row.get('test')}`", str(row.get("outcome")), cell_text(row.get("text", ""))[:_MOST_CHARACTERS]]
-        for row in failures
-    ]
+    failed = [[f"`{row.get('test')}`", str(row.get("outcome")), said(row.get("text", ""))] for row in failures]
     skipped = [
         [cell_text(reason), number(len(names))] for part in parts for reason, names in part.get("skipped", {}).items()
     ]
@@ -88,9 +85,30 @@ def correct(results: Results) -> str:
         " try to overwrite pinned memory while a copy from it is pending.",
         f"**Tests: {told}.**" if told else None,
         table(["failed", "how", "what it said"], failed) if failed else None if not passed else "No test failed.",
+        repeated(results),
         table(["skipped because", "tests"], skipped),
         f'??? note "What passed"\n\n{listed}' if passed else None,
     )
+
+
+def said(text: str) -> str:
+    """Return what a failure says, without where it was said."""
+    lines = [line.removeprefix("E ").strip() for line in text.splitlines() if line.startswith("E ")] or [text]
+    return cell_text(lines[0])[:_MOST_CHARACTERS]
+
+
+def repeated(results: Results) -> str | None:
+    """Return what came of the tests that were run again."""
+    figures = results.figures(REPEATED)
+    if not figures:
+        return None
+    failed, not_ended = figures.get("failed", []), figures.get("not_ended", [])
+    told = [f"Run again ({figures['what']}): **{number(figures['passed'])} passed, {number(len(failed))} failed**."]
+    if failed:
+        told.append(f"Failed again: {', '.join(f'`{name}`' for name in failed)}. {figures.get('why', '')}".strip())
+    if not_ended:
+        told.append(f"Never ended, as the time was over: {', '.join(f'`{name}`' for name in not_ended)}.")
+    return "\n\n".join(told)
 
 
 def missing(results: Results) -> str:

@@ -53,9 +53,9 @@ class Plan:
 STAGES = {
     "material": Plan("material.py", 240, "JPEGs, PNGs and datasets made"),
     "betons": Plan("betons.py", 120, "the same for FFCV"),
-    "correct": Plan("correct.py", 200, "(a) right on CUDA"),
+    "correct": Plan("correct.py", 240, "(a) right on CUDA"),
     "cores": Plan("cores.py", 220, "(b) all cores, no GPU"),
-    "copies": Plan("copies.py", 80, "(c) copies to the device"),
+    "copies": Plan("copies.py", 90, "(c) copies to the device"),
     "fed": Plan("fed.py", 385, "(d) training fed or not"),
     "accuracy": Plan("accuracy.py", 200, "(e) the same accuracy from every source"),
 }

@@ -41,7 +41,7 @@ def _filesystem(dataset: DatasetFacts, fits: bool) -> Iterator[Finding]:
     stage = "`lmdbloader stage DB DIR` makes a checked copy on a disk of this machine, once for all jobs"
     if found.kind == "network":
         value += f", from {found.source}" if found.source else ""
-        careful = 'io="pread" turns a server that fails, or a file that is replaced, into an error instead of a SIGBUS.'
+        careful = 'io="pread" makes an error of a server that fails in every case.'
         if fits:
             remedy = f"The first epoch comes over the network, later ones from memory. {stage}. {careful}"
             yield Finding("file system", "note", value, remedy)

@@ -12,8 +12,10 @@ from typing import NoReturn
 
 from lmdbloader import __version__
 from lmdbloader.cli import bench, convert, doctor, estimate, extract, info, plan, preview, repair, stage, tune, verify
+from lmdbloader.cli.saying import say
 from lmdbloader.cli.streams import forget, standard_streams
 from lmdbloader.errors import LmdbloaderError, OptionError, OutputError
+from lmdbloader.words import plain
 
 _COMMANDS = (plan, estimate, convert, stage, info, verify, repair, preview, extract, tune, doctor, bench)
 
@@ -40,7 +42,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.stdout.flush()
         return status
     except OptionError as error:
-        print(f"lmdbloader: {error}", file=sys.stderr)
+        say(f"lmdbloader: {error}", error=True)
         return 2
     except BrokenPipeError:  # the reader of a pipe has gone (`| head`): nothing is left to say
         forget(sys.stdout)
@@ -48,19 +50,19 @@ def _run(arguments: Sequence[str] | None) -> int:
     except OutputError as error:
         forget(sys.stdout)
         with contextlib.suppress(OutputError, BrokenPipeError):
-            print(f"lmdbloader: {error}", file=sys.stderr)
+            say(f"lmdbloader: {error}", error=True)
         return 1
     except (LmdbloaderError, OSError) as error:
-        print(f"lmdbloader: {error}", file=sys.stderr)
+        say(f"lmdbloader: {error}", error=True)
         return 1
     except KeyboardInterrupt:
-        print("lmdbloader: interrupted", file=sys.stderr)
+        say("lmdbloader: interrupted", error=True)
         return 130
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="lmdbloader",
         description="Turn a folder of images into one memory-mapped LMDB dataset, look at it and check it; plan what a "
         "training run needs, tune how batches are loaded, examine what slows them down (doctor), and measure (bench).",
@@ -71,6 +73,14 @@ def make_parser() -> argparse.ArgumentParser:
     for command in _COMMANDS:
         command.add_parser(commands)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that may be given names of files which nobody has looked at, by a shell's `*`."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the words of the command, and leave."""
+        super().error(plain(message))
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmdbloader.cli.saying import say
 from lmdbloader.errors import FormatError, OptionError
 
 if TYPE_CHECKING:
@@ -131,11 +132,11 @@ def _run(options: argparse.Namespace) -> int:
         from lmdbloader.reporting import write_report
 
         write_report(study, options.report)
-        print(f"report: {options.report}", file=sys.stderr)
+        say(f"report: {options.report}", error=True)
     if options.charts is not None:
         from lmdbloader.reporting import write_charts
 
-        print(f"charts: {len(write_charts(study, options.charts))} files in {options.charts}", file=sys.stderr)
+        say(f"charts: {len(write_charts(study, options.charts))} files in {options.charts}", error=True)
     return 0
 
 

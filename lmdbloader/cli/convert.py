@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
+from lmdbloader.cli.saying import say
 from lmdbloader.words import mebibytes
 
 _DESCRIPTION = """\
@@ -90,10 +90,17 @@ def add_parser(commands: Any) -> None:
         help="discard what is done of a conversion that was interrupted (default: go on with it)",
     )
     run.add_argument(
+        "--take-over",
+        action="store_true",
+        help="go on with a conversion that a process of another host has begun, though it seems to run still: what it "
+        "has committed is kept, what it is at is lost, and it ends with an error (default: refused while it gives "
+        "signs of life)",
+    )
+    run.add_argument(
         "--hash",
         action="store_true",
-        help="find inputs that changed since they were converted by reading all of them again (default: by size, and "
-        "by content where the time of the last change is another)",
+        help="find inputs that changed since they were converted by reading all of them again (default: by size, head "
+        "and tail, and by content where the time of the last change is another)",
     )
     run.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.set_defaults(run=_run, parser=parser)
@@ -264,9 +271,10 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
             **plain_options(options),
             overwrite=options.overwrite,
             restart=options.restart,
+            take_over=options.take_over,
             check_content=options.hash,
             progress=not options.quiet,
-            log=_ignore if options.quiet else print,
+            log=_ignore if options.quiet else say,
         )
     except DestinationError:
         raise  # says itself what to do with what is there
@@ -287,29 +295,26 @@ def _tell_kept(out: Any, advice: str) -> None:
     partial = named_folder(out)
     partial = partial.with_name(partial.name + PARTIAL_SUFFIX)
     if is_begun(partial):
-        print(
-            f"{partial}: what is done is kept here. {advice}",
-            file=sys.stderr,
-        )
+        say(f"{partial}: what is done is kept here. {advice}", error=True)
 
 
 def _tell(report: Any, *, quiet: bool) -> None:
     if not quiet:
         _show(report)
     for name, reason in report.ignored:
-        print(f"left out: {name}: {reason}", file=sys.stderr)
+        say(f"left out: {name}: {reason}", error=True)
     for name, reason in report.skipped:
-        print(f"skipped: {name}: {reason}", file=sys.stderr)
+        say(f"skipped: {name}: {reason}", error=True)
     if report.skipped:
-        print(
+        say(
             f"{len(report.skipped)} of {report.num_sources} skipped; the list is in {report.path}/skipped.tsv",
-            file=sys.stderr,
+            error=True,
         )
 
 
 def _show(report: Any) -> None:
     if report.was_finished:
-        print(
+        say(
             f"{report.path}: made already from the same inputs with the same options "
             f"({report.num_samples} samples); nothing to do"
         )
@@ -319,7 +324,7 @@ def _show(report: Any) -> None:
     stored_as = ", ".join(f"{count} {name}" for name, count in report.stored_as.items())
     ratio = sizes["data_nbytes"] / max(sizes["payload_nbytes"], 1)
     grown = f"; the map was grown {report.map_growths} times" if report.map_growths else ""
-    print(f"{report.path}: {report.num_samples} samples in {report.seconds:.1f} s ({rate:.1f} inputs/s){grown}")
+    say(f"{report.path}: {report.num_samples} samples in {report.seconds:.1f} s ({rate:.1f} inputs/s){grown}")
     print(f"  pixels   {mebibytes(sizes['raw_nbytes'])}, stored as {mebibytes(sizes['payload_nbytes'])} ({stored_as})")
     print(
         f"  data.mdb {mebibytes(sizes['data_nbytes'])}, {ratio:.3f} x the payload; "

@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any
 
+from lmdbloader.cli.saying import say_lines
+
 _DESCRIPTION = """\
 Look at this machine, and at a dataset on it, for what makes loading slow or
 end in errors: cores and their limits, threads, memory, /dev/shm, libraries,
@@ -56,5 +58,5 @@ def _run(options: argparse.Namespace) -> int:
     if options.dataset is None and options.batch_size is not None:
         options.parser.error("expected DB, which --batch-size and --step-seconds are about")
     found = doctor(options.dataset, batch_size=options.batch_size, step_seconds=options.step_seconds, crop=options.crop)
-    print(json.dumps(found.as_json(), indent=2) if options.json else found)
+    say_lines(json.dumps(found.as_json(), indent=2) if options.json else str(found))
     return 0 if found.is_healthy else 1

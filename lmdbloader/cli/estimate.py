@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from lmdbloader.cli.convert import add_options, plain_options
-from lmdbloader.words import mebibytes
+from lmdbloader.cli.saying import say_lines
+from lmdbloader.words import mebibytes, plain
 
 _DESCRIPTION = """\
 Predict how large a dataset would be and how long converting SRC would take, by
@@ -58,7 +59,7 @@ def _run(options: argparse.Namespace) -> int:
     src: Any = options.paths[0] if options.paths else None
     if not options.split:
         found = estimate(src, sample=options.sample, sample_seed=options.sample_seed, **plain_options(options))
-        print(json.dumps(asdict(found), indent=2) if options.json else _text(src or options.hr, found))
+        say_lines(json.dumps(asdict(found), indent=2) if options.json else _text(src or options.hr, found))
         return 0
     if src is None:
         options.parser.error("--split takes SRC, not --hr and --lr")
@@ -80,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({name: asdict(found) for name, (_, found) in found_of.items()}, indent=2))
     else:
-        print("\n".join(_text(where, found) for where, found in found_of.values()))
+        say_lines("\n".join(_text(where, found) for where, found in found_of.values()))
     return 0
 
 
@@ -89,7 +90,7 @@ def _text(where: str, found: Any) -> str:
     dataset = found.dataset_nbytes
     workers = f"{found.num_workers} worker{'s' * (found.num_workers > 1)}"
     lines = [
-        f"{where}: {found.num_sources} {what} ({mebibytes(found.source_nbytes)}), layout {found.layout}; "
+        f"{plain(str(where))}: {found.num_sources} {what} ({mebibytes(found.source_nbytes)}), layout {found.layout}; "
         f"{found.num_tried} tried",
         f"  samples  {_between(found.num_samples, lambda n: f'{n:,.0f}')}",
         f"  dataset  {_between(dataset, mebibytes)}, {dataset.value / max(found.source_nbytes, 1):.2f} x the files "
@@ -98,7 +99,9 @@ def _text(where: str, found: Any) -> str:
     ]
     if found.unusable:
         name, reason = found.unusable[0]
-        lines.append(f"  unusable {len(found.unusable)} of {found.num_tried} tried; the first: {name}: {reason}")
+        lines.append(
+            f"  unusable {len(found.unusable)} of {found.num_tried} tried; the first: {plain(f'{name}: {reason}')}"
+        )
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any
 
+from lmdbloader.cli.saying import say
 from lmdbloader.words import mebibytes
 
 _DESCRIPTION = """\
@@ -105,5 +106,5 @@ def _run(options: argparse.Namespace) -> int:
             progress=bar.update,
         )
     if not options.quiet:
-        print(f"{done.path}: {done.num_samples:,} samples in {done.num_files:,} files, {mebibytes(done.nbytes)}")
+        say(f"{done.path}: {done.num_samples:,} samples in {done.num_files:,} files, {mebibytes(done.nbytes)}")
     return 0

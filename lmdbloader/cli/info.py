@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lmdbloader.cli.saying import say_lines
 from lmdbloader.words import counted, mebibytes, plain
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(summary.to_json(), indent=2, allow_nan=False))
     else:
-        print("\n".join(_screen(summary)))
+        say_lines("\n".join(_screen(summary)))
     return 0
 
 

@@ -7,6 +7,7 @@ import json
 import re
 from typing import Any
 
+from lmdbloader.cli.saying import say_lines
 from lmdbloader.planning import PRESETS
 
 _DESCRIPTION = """\
@@ -92,7 +93,7 @@ def _run(options: argparse.Namespace) -> int:
         model_memory=options.model_memory,
         cache_fraction=options.cache_fraction,
     )
-    print(json.dumps(found.as_json(), indent=2, allow_nan=False) if options.json else found)
+    say_lines(json.dumps(found.as_json(), indent=2, allow_nan=False) if options.json else str(found))
     return 0
 
 

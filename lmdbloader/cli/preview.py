@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from lmdbloader.cli.saying import say
+
 _DESCRIPTION = """\
 Draw a contact sheet of a dataset's images as a PNG file, with sample numbers,
 source names and labels under them. Pairs stand side by side at one size, the
@@ -40,7 +42,7 @@ def _run(options: argparse.Namespace) -> int:
     sheet = contact_sheet(reader, spread(len(reader), options.count, options.seed), columns=options.columns)
     save_sheet(sheet, options.output)
     size = f"{sheet.image.width} x {sheet.image.height} pixels"
-    print(f"{options.output}: {len(sheet.rows):,} of {len(reader):,} samples, {size}")
+    say(f"{options.output}: {len(sheet.rows):,} of {len(reader):,} samples, {size}")
     if sheet.note:
-        print(f"  {sheet.note}")
+        say(f"  {sheet.note}")
     return 0

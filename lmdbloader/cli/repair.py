@@ -6,6 +6,8 @@ import argparse
 import sys
 from typing import Any
 
+from lmdbloader.cli.saying import say
+
 _DESCRIPTION = """\
 Mend a dataset. First everything in it is checked, as `lmdbloader verify` does.
 
@@ -54,4 +56,4 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _tell(line: str) -> None:
-    print(line)
+    say(line)

@@ -6,6 +6,8 @@ import argparse
 import sys
 from typing import Any
 
+from lmdbloader.cli.saying import say
+
 _DESCRIPTION = """\
 Copy a finished dataset into the folder DIR, where it keeps its name, and print
 the path of the copy: onto a node's own disk before training, or into a vault
@@ -64,12 +66,15 @@ def _run(options: argparse.Namespace) -> int:
         progress=not options.quiet,
         log=_ignore if options.quiet else _tell,
     )
-    print(path)
+    if sys.stdout.isatty():
+        say(str(path))
+    else:
+        print(path)  # for a script, which wants it as it is
     return 0
 
 
 def _tell(line: str) -> None:
-    print(line, file=sys.stderr)
+    say(line, error=True)
 
 
 def _ignore(line: str) -> None:

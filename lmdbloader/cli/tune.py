@@ -7,6 +7,8 @@ import json
 import sys
 from typing import Any
 
+from lmdbloader.cli.saying import say, say_lines
+
 _DESCRIPTION = """\
 Measure how fast a dataset reads on this machine: with 1, 2, ... threads of the
 Loader, and with 0, 1, 2, ... workers of torch's DataLoader, through pinned and
@@ -96,7 +98,7 @@ def _run(options: argparse.Namespace) -> int:
             seconds=options.seconds,
             progress=bar.update,
         )
-    print(json.dumps(found.as_json(), indent=2, allow_nan=False) if options.json else found)
+    say_lines(json.dumps(found.as_json(), indent=2, allow_nan=False) if options.json else str(found))
     return 1 if found.verdict is not None and not found.verdict.passed else 0
 
 
@@ -106,5 +108,5 @@ def _forget(options: argparse.Namespace) -> int:
 
     number = forget(read_manifest(options.dataset).content_digest)
     entries = f"{number:,} {'entry' if number == 1 else 'entries'}"
-    print(json.dumps({"forgotten": number}) if options.json else f"{options.dataset}: {entries} forgotten")
+    say(json.dumps({"forgotten": number}) if options.json else f"{options.dataset}: {entries} forgotten")
     return 0

@@ -6,6 +6,8 @@ import argparse
 import sys
 from typing import Any
 
+from lmdbloader.cli.saying import say
+
 _DESCRIPTION = """\
 Check a dataset completely: the digest of each of its three files (a single
 changed bit anywhere in them is found), LMDB's page structure, every record's
@@ -42,28 +44,28 @@ def _run(options: argparse.Namespace) -> int:
     ) as bar:
         found = verify(options.dataset, progress=bar.update)
     for problem in found.problems:
-        print(f"{options.dataset}: {problem}")
+        say(f"{options.dataset}: {problem}")
     for damage in found.damaged:
-        print(damage)
+        say(str(damage))
     if found.is_sound:
         if not options.quiet:
-            print(f"{options.dataset}: sound, {found.num_samples} samples")
+            say(f"{options.dataset}: sound, {found.num_samples} samples")
         return 0
     samples = len({damage.sample for damage in found.damaged})
-    print(
+    say(
         f"{options.dataset}: DAMAGED: {samples} of {found.num_samples} samples, "
         f"problems of the dataset as a whole: {len(found.problems)}"
     )
-    print(found.advice)
+    say(found.advice)
     return 1
 
 
 def _num_samples(path: str) -> int | None:
     """Return how many samples a dataset says it has, None where that does not read."""
-    from lmdbloader.errors import FormatError
+    from lmdbloader.errors import CorruptError, FormatError
     from lmdbloader.store import read_manifest
 
     try:
         return read_manifest(path).num_samples
-    except FormatError:
+    except (FormatError, CorruptError):
         return None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lmdbloader.codecs import Payloads
-from lmdbloader.conversion.values import encode_payloads
+from lmdbloader.conversion.values import PayloadColumn, to_json
 from lmdbloader.errors import ImageError
 from lmdbloader.format import Field
 from lmdbloader.sources import Source
@@ -44,7 +44,10 @@ def parse_attached(source: Source, files: Sequence[bytes]) -> dict[str, Any]:
 def add_values(f: Field, value: Any, num_samples: int, payloads: dict[str, Payloads], columns: dict[str, Any]) -> None:
     """Add one value, the same for that many samples of a source, to their payloads or columns."""
     if f.is_payload:
-        payloads[f.name], more = encode_payloads(f, [value] * num_samples, 0)
+        column = PayloadColumn(f, f.codec or "raw")
+        for _ in range(num_samples):
+            column.add(value, 0)
+        payloads[f.name], more, _ = column.encode()
         columns.update(more)
     else:
         columns[f.name] = np.full(num_samples, value, np.int64) if f.kind == "int" else [value] * num_samples
@@ -59,7 +62,7 @@ def _integer(data: bytes) -> int:
 
 def _json(data: bytes) -> Any:
     value = json.loads(data, parse_constant=_refuse_constant)
-    json.dumps(value, allow_nan=False)  # 1e999 is read as infinity, which no JSON holds
+    to_json(value)  # 1e999 is read as infinity, which no JSON holds
     return value
 
 

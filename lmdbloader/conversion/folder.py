@@ -19,15 +19,17 @@ from lmdbloader.conversion.journal import Begun, Journal, Progress, read_plan, r
 from lmdbloader.conversion.places import named_folder, refuse_inside
 from lmdbloader.conversion.plan import Plan, make_plan, settle_scale
 from lmdbloader.conversion.pool import WorkerPool, make_tasks
+from lmdbloader.conversion.seen import make_note
 from lmdbloader.conversion.storage import WriteMode
 from lmdbloader.conversion.tally import tally
 from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import try_out
 from lmdbloader.errors import SourceError
-from lmdbloader.format import SKIPPED_FILE
+from lmdbloader.format import PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE
 from lmdbloader.sources import Layout, Listing, Sources
 from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers, partial_folder
 from lmdbloader.store.publish import empty, explain_full_disk, is_just_published
+from lmdbloader.words import plain, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ def convert(
     workers: int | None = None,
     overwrite: bool = False,
     restart: bool = False,
+    take_over: bool = False,
     check_content: bool = False,
     progress: bool = False,
     log: Callable[[str], None] = lambda line: None,
@@ -139,8 +142,11 @@ def convert(
             result does not depend on it. What only this process sees, as behind memory://, it converts alone.
         overwrite: Convert anew and replace the dataset that is at `out`, once the new one is complete.
         restart: Discard what is done of a conversion that was interrupted.
+        take_over: Go on with one that a process of another host began, though it seems to run: what that one is at is
+            lost, and should it still run, it ends with an error. Without it the conversion is refused while the other
+            gives signs of life.
         check_content: Find inputs that changed since they were converted by their content too, which reads all of them
-            again; without it by size, and by content where the time of the last change is another.
+            again; without it by size, head and tail, and by content where the time of the last change is another.
         progress: Show a progress bar on a terminal.
         log: Called with lines of text for people.
 
@@ -192,19 +198,21 @@ def convert(
     if (not overwrite or is_just_published(target)) and (report := ready()) is not None:
         return report
     check_destination(target, overwrite=overwrite)
-    with explain_full_disk(target), partial_folder(target, resumable=True) as folder:
+    with explain_full_disk(target), partial_folder(target, resumable=True, take_over=take_over, log=log) as folder:
         # Another process may have finished it just before this one had the folder to itself.
         if not overwrite and (report := ready()) is not None:
             return report
         if restart:
             empty(folder)
         what = "pairs" if listing.layout == "pairs" else "images"
-        log(f"{target}: {len(listing.sources)} {what}, layout {listing.layout}")
+        log(plain(f"{target}: {len(listing.sources)} {what}, layout {listing.layout}"))
         with WorkerPool(plan.num_workers) as pool:
             begun = read_plan(folder, made_by) or _begin(folder, plan, made_by, pool, log)
             done = recover(folder, listing.sources, check_content=check_content)
             if done.num_sources:
-                log(f"{folder}: going on after {done.num_sources} of {len(listing.sources)} {what} that are done")
+                name = f"{target}{PARTIAL_SUFFIX}"
+                going_on = f"going on after {done.num_sources} of {len(listing.sources)} {what} that are done"
+                log(plain(f"{name}: {going_on}"))
             recipe = replace(recipe, fields=begun.fields, scale=begun.scale)
             job = _Job(target, folder, recipe, listing, begun, overwrite)
             written = _write(job, done, pool, made_by, progress)
@@ -298,6 +306,7 @@ def _add_sources(job: _Job, done: Progress, pool: WorkerPool, journal: Journal, 
         done.num_sources = end
         done.skipped += part.skipped
         done.content.add(part.file_hashes)
+        done.seen.add(part.seen)
 
 
 def _finish(job: _Job, done: Progress, made_by: dict[str, Any], writer: Writer) -> Written:
@@ -308,16 +317,12 @@ def _finish(job: _Job, done: Progress, made_by: dict[str, Any], writer: Writer) 
         )
     made_by["inputs"]["content"] = str(done.content)
     if done.skipped:
-        writer.add_file(SKIPPED_FILE, _table([("name", "reason"), *done.skipped]))
+        writer.add_file(SKIPPED_FILE, table([("name", "reason"), *done.skipped]))
+    if (note := make_note(done.seen, job.listing)) is not None:
+        writer.add_file(SOURCES_FILE, note)
     check_destination(job.target, overwrite=job.overwrite)  # somebody else may have made it meanwhile
     classes = {"label": job.listing.classes} if job.listing.layout == "classes" else {}
     return writer.finish(classes=classes, made_by=made_by)
-
-
-def _table(rows: Sequence[tuple[str, str]]) -> bytes:
-    """Return tab-separated lines; what would break one is written as in Python."""
-    escapes = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
-    return "".join("\t".join(value.translate(escapes) for value in row) + "\n" for row in rows).encode()
 
 
 def _show(parts: Iterable[Part], sources: Sources, first: int, progress: bool) -> Iterable[Part]:

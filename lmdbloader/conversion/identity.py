@@ -11,11 +11,9 @@ from typing import Any
 
 from lmdbloader import __version__
 from lmdbloader.conversion.pool import make_tasks
+from lmdbloader.conversion.seen import is_as_noted
 from lmdbloader.conversion.tasks import Recipe, hash_files
 from lmdbloader.errors import CorruptError, DestinationError, FormatError
-from lmdbloader.format import (
-    MANIFEST_FILE,
-)
 from lmdbloader.manifest import Manifest
 from lmdbloader.sources import Listing, Sources
 from lmdbloader.store import Reader, is_dataset, read_manifest
@@ -91,7 +89,8 @@ def find_finished(
     Args:
         target: Where it would be.
         made_by: What `describe` returned.
-        listing: The inputs; their content is read only where one of them is newer than the dataset.
+        listing: The inputs; their content is read only where one of them is not as the dataset's note says it was, or
+            there is no such note.
         check_content: Read it in any case.
 
     Raises:
@@ -110,7 +109,7 @@ def find_finished(
     same = same and all(old.get(key) == made_by[key] for key in ("layout", "options"))
     if not same:
         return None
-    is_asked = check_content or _changed_since(target, listing)
+    is_asked = check_content or not is_as_noted(target, listing)
     if is_asked and _content(listing.sources) != inputs.get("content"):
         return None
     try:
@@ -121,15 +120,6 @@ def find_finished(
             f"Make it anew with --overwrite. {error}"
         ) from error
     return manifest
-
-
-def _changed_since(target: Path, listing: Listing) -> bool:
-    """Return whether an input is newer than the dataset: then only its content can tell."""
-    made = (target / MANIFEST_FILE).stat().st_mtime_ns
-    if listing.changed_ns is None or listing.changed_ns >= made:
-        return True
-    paths = listing.sources.local_paths()
-    return any(max((info := os.stat(p)).st_mtime_ns, info.st_ctime_ns) >= made for p in paths)
 
 
 def _content(sources: Sources) -> str:

@@ -12,17 +12,22 @@ from typing import Any
 
 from lmdbloader.codecs import checksum
 from lmdbloader.conversion.identity import ContentHash, changed_options
+from lmdbloader.conversion.seen import Seen
 from lmdbloader.conversion.tasks import Part, hash_files
 from lmdbloader.errors import DestinationError, FormatError
 from lmdbloader.format import Field
 from lmdbloader.manifest import field_json, parse_field
 from lmdbloader.sources import Source, Sources, changed_at
 from lmdbloader.store import num_committed
+from lmdbloader.store.diskerrors import naming
+from lmdbloader.store.filecache import forget
 from lmdbloader.store.publish import JOURNAL_FILE, PLAN_FILE, empty, fsync, is_begun
 
 _PLAN_VERSION = 1
 _MAX_PLAN_NBYTES = 2**20
 _SOURCES_AT_ONCE = 512
+# A source in the journal: the hash of its name, its size, its times and the digest of its ends, that of its content.
+_SEEN = slice(2, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +56,14 @@ class Progress:
         num_sources: Sources that these were made from, skipped ones included.
         content: The digest of their files.
         skipped: (name, reason) of those that could not be used.
+        seen: What their files were like.
     """
 
     num_samples: int = 0
     num_sources: int = 0
     content: ContentHash = field(default_factory=ContentHash)
     skipped: list[tuple[str, str]] = field(default_factory=list)
+    seen: Seen = field(default_factory=Seen)
 
 
 def write_plan(partial: Path, begun: Begun) -> None:
@@ -69,8 +76,9 @@ def write_plan(partial: Path, begun: Begun) -> None:
         "map_nbytes": begun.map_nbytes,
     }
     path = partial / PLAN_FILE
-    path.write_text(json.dumps(body, indent=1), "utf-8")
-    for place in (path, partial, partial.absolute().parent):
+    with naming(path):
+        path.write_text(json.dumps(body, indent=1), "utf-8")
+    for place in (path, partial, partial / ".."):
         fsync(place)
 
 
@@ -89,7 +97,7 @@ def read_plan(partial: Path, made_by: Mapping[str, Any]) -> Begun | None:
         return None
     again = "Restart with --restart, which discards what is done of it."
     try:
-        with open(partial / PLAN_FILE, "rb") as file:
+        with naming(partial / PLAN_FILE), open(partial / PLAN_FILE, "rb") as file:
             body = json.loads(file.read(_MAX_PLAN_NBYTES))
         if body["version"] != _PLAN_VERSION:
             raise ValueError(f"version {body['version']!r:.20}")
@@ -116,7 +124,7 @@ class Journal:
         # Without a buffer: what a full disk has refused must not be written once more when it is closed.
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
         self._lines: list[bytes] = []
-        self._waiting: deque[tuple[int, int]] = deque()
+        self._waiting: deque[tuple[int, ...]] = deque()
 
     def add(self, part: Part, sources: Sequence[Source], num_samples: int) -> None:
         """Note a part.
@@ -127,7 +135,7 @@ class Journal:
             num_samples: Of the dataset with this part.
         """
         # A source that comes in several parts is read before the first and done with the last of them.
-        self._waiting += zip(part.changed_ns, part.file_hashes, strict=True)
+        self._waiting += ((*seen, digest) for seen, digest in zip(part.seen, part.file_hashes, strict=True))
         if not part.num_sources:
             return
         done = [[_name_hash(source), source.nbytes, *self._waiting.popleft()] for source in sources]
@@ -137,9 +145,10 @@ class Journal:
         """Bring what was noted to the disk."""
         left = memoryview(b"".join(self._lines))
         self._lines = []
-        while left:
-            left = left[self._file.write(left) :]
-        os.fsync(self._file.fileno())
+        with naming(self._path):
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
 
     def discard(self) -> None:
         """Empty the journal: nothing of what it notes was committed."""
@@ -168,7 +177,8 @@ def recover(partial: Path, sources: Sources, *, check_content: bool = False) -> 
         return progress
     committed = num_committed(partial)
     kept_nbytes = 0
-    with open(path, "rb") as file:
+    with naming(path), open(path, "rb") as file:
+        forget(file.fileno())
         for note, end in _notes(file):
             if note["num_samples"] > committed:
                 break
@@ -176,6 +186,7 @@ def recover(partial: Path, sources: Sources, *, check_content: bool = False) -> 
             progress.num_samples = note["num_samples"]
             progress.num_sources += len(note["sources"])
             progress.content.add(row[-1] for row in note["sources"])
+            progress.seen.add(row[_SEEN] for row in note["sources"])
             progress.skipped += [(name, reason) for name, reason in note["skipped"]]
             kept_nbytes = end
     os.truncate(path, kept_nbytes)
@@ -205,7 +216,7 @@ def _compare(partial: Path, done: Sequence[Sequence[int]], sources: Sources, fir
         few = now[at : at + _SOURCES_AT_ONCE]
         hashes = hash_files(few) if check_content else []
         for i, source in enumerate(few):
-            name_hash, nbytes, changed_ns, digest = done[at + i]
+            name_hash, nbytes, changed_ns, *_, digest = done[at + i]
             changed = ""
             if _name_hash(source) != name_hash:
                 changed = "stands where another one stood, or has another label: inputs were added, removed or renamed"

@@ -32,6 +32,7 @@ from lmdbloader.cores import count_cores
 from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
 from lmdbloader.limits import explain_limit
 from lmdbloader.sources import Source, Sources
+from lmdbloader.words import plain
 
 # Sources of one task. It must not depend on the number of workers: records never span tasks.
 TASK_NBYTES = 2**20
@@ -333,4 +334,4 @@ def _results(recipe: Recipe, sources: list[Source], place: npt.NDArray[np.int64]
         yield error
     except Exception:
         name = sources[place.item() - num_before].name
-        yield WorkerError(f"converting {name} failed:\n{traceback.format_exc()}")
+        yield WorkerError(f"converting {plain(name)} failed:\n{traceback.format_exc()}")

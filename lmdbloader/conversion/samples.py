@@ -6,21 +6,25 @@ import os
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Protocol, cast
+from itertools import chain
+from typing import Any, Protocol
 
 import numpy as np
 
 from lmdbloader import __version__
-from lmdbloader.codecs import Payloads, check_codec, saves_enough
+from lmdbloader.codecs import Payloads, check_codec
 from lmdbloader.conversion.places import named_folder
 from lmdbloader.conversion.storage import PIXELS, PixelMode, Storage, choose_storages
-from lmdbloader.conversion.values import encode_payloads, guess_kind, scalar
+from lmdbloader.conversion.values import PayloadColumn, guess_kind, scalar
 from lmdbloader.errors import OptionError
-from lmdbloader.format import CODEC_TILES, Codec, Field, FieldType, make_field
+from lmdbloader.format import Field, FieldType, make_field
 from lmdbloader.store import Chunk, Written, check_destination, encode_blocks, estimate_map_nbytes, open_writer
 
 _CHUNK_NBYTES = 8 * 2**20
 _CHUNK_SAMPLES = 4096
+# What a number counts for, beside the payloads of its sample.
+_SCALAR_NBYTES = 16
+_NOTHING = object()
 
 
 class Indexable(Protocol):
@@ -52,7 +56,8 @@ def write(
         samples: Any iterable, or anything with `len` and numbers as indices (a torch Dataset), of dicts, named tuples
             or tuples of NumPy arrays, torch tensors, PIL images, ints, floats, str, bytes or what JSON can hold.
             PIL images and uint8 or uint16 arrays (H, W), (H, W, 1) or (H, W, 3) are images, as are uint8 or uint16
-            tensors (1, H, W) or (3, H, W); other arrays and tensors keep their shape.
+            tensors (1, H, W) or (3, H, W); other arrays and tensors keep their shape. Each sample is copied or encoded
+            before the next one is asked for, so that the same array, buffer or dict may be filled again and again.
         path: Of the new dataset.
         codec: "raw", "lz4" or "auto" (lz4 where it saves 10 % of the first samples), for all fields or field by field;
             of images it is that of their pixels. By default "auto", "raw" for images with a write mode that says so.
@@ -89,10 +94,10 @@ def write(
     out = named_folder(path)
     check_destination(out, overwrite=overwrite)
     iterator = _iterate(samples)
-    first = _take(iterator, 0)
-    if not first:
+    first = next(iterator, _NOTHING)
+    if first is _NOTHING:
         raise OptionError(f"{out}: there is nothing to write: `samples` is empty")
-    schema = _infer_fields(first[0], fields)
+    schema = _infer_fields(first, fields)
     names = _check_classes(schema, classes or {})
     storages, codecs = choose_storages(
         [f.name for f in schema if f.kind == "image"],
@@ -104,20 +109,22 @@ def write(
         smart_threshold=smart_threshold,
         seed=seed,
     )
-    schema = _choose_codecs(schema, first, codecs, storages)
-    nbytes = sum(int(p.stored_nbytes.sum()) for p in _encode(schema, first, 0, storages).payloads.values())
-    total = _length(samples) or 4 * len(first)
+    rest = chain([first], iterator)
+    del first
+    chunk, schema = _take(rest, schema, _codecs_by_field(schema, codecs), storages, 0)
+    nbytes = sum(int(p.stored_nbytes.sum()) for p in chunk.payloads.values())
+    total = max(_length(samples) or 4 * chunk.num_samples, chunk.num_samples)
     options: dict[str, Any] = {"codec": codecs if isinstance(codecs, str) else dict(codecs)}
     if kept := {name: asdict(storage) for name, storage in storages.items() if storage != PIXELS}:
         options["storage"] = kept
     made_by = {"lmdbloader": __version__, "layout": "python", "options": options}
-    map_nbytes = estimate_map_nbytes(nbytes / len(first) * max(total, len(first)), max(total, len(first)))
+    map_nbytes = estimate_map_nbytes(nbytes / chunk.num_samples * total, total)
+    chosen = {f.name: f.codec for f in schema}
     with open_writer(out, schema, with_source=False, map_nbytes=map_nbytes) as writer:
-        while first:
-            chunk = _encode(schema, first, writer.num_samples, storages)
+        while chunk.num_samples:
             writer.add(chunk, encode_blocks(chunk, schema, with_source=False))
-            progress(len(first))
-            first = _take(iterator, writer.num_samples)
+            progress(chunk.num_samples)
+            chunk, _ = _take(rest, schema, chosen, storages, writer.num_samples)
         # Somebody else may have made it meanwhile.
         check_destination(out, overwrite=overwrite)
         return writer.finish(classes=names, made_by=made_by)
@@ -137,27 +144,6 @@ def _iterate(samples: Iterable[Any] | Indexable) -> Iterator[Any]:
 
 def _length(samples: Any) -> int:
     return len(samples) if hasattr(samples, "__len__") else 0
-
-
-def _take(iterator: Iterator[Any], number: int) -> list[Any]:
-    """Return the next samples, about 8 MiB of them."""
-    taken: list[Any] = []
-    nbytes = 0
-    for sample in iterator:
-        taken.append(sample)
-        values = sample.values() if isinstance(sample, Mapping) else sample if isinstance(sample, tuple | list) else ()
-        nbytes += sum(_nbytes(v) for v in values)
-        if nbytes >= _CHUNK_NBYTES or len(taken) >= _CHUNK_SAMPLES:
-            break
-    return taken
-
-
-def _nbytes(value: Any) -> int:
-    if hasattr(value, "nbytes"):
-        return int(value.nbytes)
-    if hasattr(value, "getbands"):
-        return int(value.size[0] * value.size[1] * len(value.getbands()))
-    return len(value) if isinstance(value, bytes | str) else 16
 
 
 def _infer_fields(sample: Any, fields: Mapping[str, FieldType | None] | Sequence[str] | None) -> list[Field]:
@@ -216,56 +202,111 @@ def _check_classes(fields: Sequence[Field], classes: Mapping[str, Sequence[str]]
             raise OptionError(f"classes of {name!r}: expected one of the int fields: {', '.join(labels) or 'none'}")
         if isinstance(names, str) or not all(isinstance(n, str) for n in names) or len(set(names)) != len(names):
             raise OptionError(f"classes of {name!r}: {reprlib.repr(names)}; expected different names (str), in order")
+        try:
+            "".join(names).encode()
+        except UnicodeEncodeError as error:
+            raise OptionError(f"classes of {name!r}: a name that is not valid Unicode ({error})") from error
     return {name: tuple(names) for name, names in classes.items()}
 
 
-def _choose_codecs(
-    fields: Sequence[Field], samples: Sequence[Any], codec: str | Mapping[str, str], storages: Mapping[str, Storage]
-) -> list[Field]:
-    payload_names = [f.name for f in fields if f.is_payload]
+def _codecs_by_field(fields: Sequence[Field], codec: str | Mapping[str, str]) -> dict[str, str]:
+    """Return the codec that was asked for of each field that has one, "auto" by default."""
+    names = [f.name for f in fields if f.is_payload]
     if isinstance(codec, str):
         check_codec(codec)
-    asked = dict.fromkeys(payload_names, codec) if isinstance(codec, str) else dict(codec)
+    asked = dict.fromkeys(names, codec) if isinstance(codec, str) else dict.fromkeys(names, "auto") | dict(codec)
     for name, value in asked.items():
-        if name not in payload_names:
-            raise OptionError(
-                f"codec for {name!r}: expected one of the fields with a codec: {', '.join(payload_names)}"
-            )
+        if name not in names:
+            raise OptionError(f"codec for {name!r}: expected one of the fields with a codec: {', '.join(names)}")
         check_codec(value)
-    chosen = []
-    for f in fields:
-        wanted = asked.get(f.name, "auto")
-        if f.is_payload and wanted == "auto":
-            trial = replace(f, codec="lz4")
-            column = [_values(s, tuple(x.name for x in fields), i).get(f.name) for i, s in enumerate(samples)]
-            found = encode_payloads(trial, column, 0, storages.get(f.name, PIXELS))[0]
-            is_pixels = found.codec <= CODEC_TILES
-            stored, raw = (int(nbytes[is_pixels].sum()) for nbytes in (found.stored_nbytes, found.raw_nbytes))
-            wanted = "lz4" if saves_enough(stored, raw) or not is_pixels.any() else "raw"
-        chosen.append(replace(f, codec=cast(Codec, wanted)) if f.is_payload else f)
-    return chosen
+    return asked
 
 
-def _encode(fields: Sequence[Field], samples: Sequence[Any], first: int, storages: Mapping[str, Storage]) -> Chunk:
-    """Return encoded samples; `first` is the number of the first one, `storages` says what becomes of images."""
-    names = tuple(f.name for f in fields)
-    columns: dict[str, list[Any]] = {name: [] for name in names}
-    for i, sample in enumerate(samples):
-        values = _values(sample, names, first + i)
-        if values.keys() != columns.keys():
+def _take(
+    samples: Iterator[Any],
+    fields: Sequence[Field],
+    codecs: Mapping[str, Any],
+    storages: Mapping[str, Storage],
+    first: int,
+) -> tuple[Chunk, list[Field]]:
+    """Return the next samples encoded, about 8 MiB of them, and the fields with the codecs that were chosen.
+
+    Args:
+        samples: Where they come from.
+        fields: Of every sample.
+        codecs: By payload field, "raw", "lz4" or "auto".
+        storages: By image field, what becomes of its images.
+        first: The number of the first sample.
+
+    Raises:
+        OptionError: A sample does not fit.
+    """
+    group = _Group(fields, codecs, storages, first)
+    # Each sample is taken over before the next one is asked for, which may come in the same memory.
+    for sample in samples:
+        group.add(sample)
+        if group.is_full:
+            break
+    return group.encode()
+
+
+class _Group:
+    """Consecutive samples, about 8 MiB of them. Each is taken over when it is added: nothing refers to it any more."""
+
+    def __init__(
+        self, fields: Sequence[Field], codecs: Mapping[str, Any], storages: Mapping[str, Storage], first: int
+    ) -> None:
+        """Begin with no samples; see `_take`."""
+        self._fields = tuple(fields)
+        self._names = {f.name: None for f in fields}
+        self._first = first
+        self._num_samples = 0
+        self._nbytes = 0
+        self._payloads = {
+            f.name: PayloadColumn(f, codecs[f.name], storages.get(f.name, PIXELS)) for f in fields if f.is_payload
+        }
+        self._plain: dict[str, list[Any]] = {f.name: [] for f in fields if not f.is_payload}
+
+    def add(self, sample: Any) -> None:
+        """Take a sample.
+
+        Raises:
+            OptionError: It does not fit.
+        """
+        number = self._first + self._num_samples
+        values = _values(sample, tuple(self._names), number)
+        if values.keys() != self._names.keys():
             raise OptionError(
-                f"sample {first + i} has the fields {', '.join(values)}; the first one had {', '.join(names)}"
+                f"sample {number} has the fields {', '.join(values)}; the first one had {', '.join(self._names)}"
             )
-        for name, value in values.items():
-            columns[name].append(value)
-    payloads: dict[str, Payloads] = {}
-    plain: dict[str, Any] = {}
-    for f in fields:
-        if f.is_payload:
-            payloads[f.name], extra = encode_payloads(f, columns[f.name], first, storages.get(f.name, PIXELS))
-            plain.update(extra)
-        else:
-            plain[f.name] = [scalar(f, value, first + i) for i, value in enumerate(columns[f.name])]
-            if f.kind != "text":
-                plain[f.name] = np.array(plain[f.name], np.int64 if f.kind == "int" else np.float64)
-    return Chunk(len(samples), payloads, plain)
+        for f in self._fields:
+            value = values[f.name]
+            if f.is_payload:
+                self._nbytes += self._payloads[f.name].add(value, number)
+            else:
+                self._plain[f.name].append(scalar(f, value, number))
+                self._nbytes += len(value) if f.kind == "text" else _SCALAR_NBYTES
+        self._num_samples += 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are enough samples."""
+        return self._nbytes >= _CHUNK_NBYTES or self._num_samples >= _CHUNK_SAMPLES
+
+    def encode(self) -> tuple[Chunk, list[Field]]:
+        """Return the samples encoded, and the fields with the codecs that were chosen."""
+        payloads: dict[str, Payloads] = {}
+        columns: dict[str, Any] = {}
+        chosen = []
+        for f in self._fields:
+            codec = f.codec
+            if not f.is_payload:
+                column: Any = self._plain[f.name]
+                if f.kind != "text":
+                    column = np.array(column, np.int64 if f.kind == "int" else np.float64)
+                columns[f.name] = column
+            elif self._num_samples:
+                payloads[f.name], more, codec = self._payloads[f.name].encode()
+                columns.update(more)
+            chosen.append(replace(f, codec=codec))
+        return Chunk(self._num_samples, payloads, columns), chosen

@@ -21,11 +21,14 @@ from lmdbloader.errors import ImageError
 from lmdbloader.format import TILED_ABOVE_NBYTES, Field
 from lmdbloader.images import DecodePolicy, decode_image, is_jpeg
 from lmdbloader.resize import crop_to_multiple, downscale
-from lmdbloader.sources import Fetched, File, Source, changed_at, fetch, read
+from lmdbloader.sources import Fetched, File, Source, Span, digest_ends, fetch, read, times_of
 from lmdbloader.store import Block, Chunk, encode_blocks
+from lmdbloader.store.diskerrors import DISK_FAILED
 
 # A part of this size is handed on before the next image is decoded, so that memory stays bounded.
 PART_NBYTES = 16 * 2**20
+# Of the label, the JSON and the text beside an image in a tar: what is larger is there to do harm.
+_MOST_ATTACHED_NBYTES = 64 * 2**20
 Pixels = npt.NDArray[Any]
 
 
@@ -64,7 +67,7 @@ class Part:
         chunk: Their samples; None where no source could be used.
         blocks: The samples packed into LMDB values.
         file_hashes: XXH64 of the files of every source that was read, in order, also of skipped ones.
-        changed_ns: When the newest of these files was changed, as `changed_at` returned it before they were read.
+        seen: Of each of these sources what `times_of` returned before its files were read, and their `digest_ends`.
         skipped: (name, reason) of the sources that could not be used.
         num_sources: Sources done, skipped ones included.
         nbytes: Size of their files.
@@ -74,7 +77,7 @@ class Part:
     chunk: Chunk | None
     blocks: tuple[Block, ...]
     file_hashes: tuple[int, ...]
-    changed_ns: tuple[int, ...]
+    seen: tuple[tuple[int, int, int], ...]
     skipped: tuple[tuple[str, str], ...]
     num_sources: int
     nbytes: int
@@ -99,16 +102,18 @@ def convert_sources(
     """
     gathered: list[_Encoded] = []
     hashes: list[int] = []
-    changed: list[int] = []
+    seen: list[tuple[int, int, int]] = []
     skipped: list[tuple[str, str]] = []
     done = nbytes = room = 0
     began = time.perf_counter()
     fetched = fetch(sources)
     for number, source in enumerate(sources):
         at(number)
-        changed.append(changed_at(source))
+        times = times_of(source)
+        seen.append((*times, 0))
         try:
             files = read_files(source, hashes, fetched)
+            seen[-1] = (*times, digest_ends(files))
             values = parse_attached(source, files[source.num_images :])
             kept = None if source.num_images > 1 else keep_file(recipe.storage, files[0], recipe.policy, source.name)
             if kept is None:
@@ -123,8 +128,8 @@ def convert_sources(
             places = []
         for tops, lefts in places:
             if room >= PART_NBYTES or (done and len(places) > 1):
-                yield _pack(recipe, gathered, hashes, changed, skipped, done, nbytes, began)
-                gathered, hashes, changed, skipped = [], [], [], []
+                yield _pack(recipe, gathered, hashes, seen, skipped, done, nbytes, began)
+                gathered, hashes, seen, skipped = [], [], [], []
                 done = nbytes = room = 0
                 began = time.perf_counter()
             if kept is None:
@@ -135,7 +140,7 @@ def convert_sources(
             room += sum(int(p.stored_nbytes.sum()) for p in gathered[-1].payloads.values())
         done, nbytes = done + 1, nbytes + source.nbytes
     if done:
-        yield _pack(recipe, gathered, hashes, changed, skipped, done, nbytes, began)
+        yield _pack(recipe, gathered, hashes, seen, skipped, done, nbytes, began)
 
 
 def hash_files(sources: Sequence[Source]) -> list[int]:
@@ -166,11 +171,16 @@ def read_files(source: Source, hashes: list[int] | None = None, fetched: Fetched
     """
     files, digest = [], 0
     try:
-        for file in source.files:
+        for number, file in enumerate(source.files):
             try:
+                if number >= source.num_images and isinstance(file, Span) and file.nbytes > _MOST_ATTACHED_NBYTES:
+                    raise OSError(f"{file.nbytes} bytes; expected at most {_MOST_ATTACHED_NBYTES}")
                 files.append(read(file, fetched))
-            except OSError as error:
-                reason = f"{_which(source, file)}cannot be read ({error.strerror or error})"
+            except (OSError, MemoryError) as error:
+                why = "not enough memory" if isinstance(error, MemoryError) else error.strerror or error
+                reason = f"{_which(source, file)}cannot be read ({why})"
+                if getattr(error, "errno", None) in DISK_FAILED:
+                    reason += ": the disk failed. Put a copy in its place, or leave it out (--on-error skip)"
                 raise ImageError(source.name, reason) from error
             digest = checksum(digest.to_bytes(8, "little") + checksum(files[-1]).to_bytes(8, "little"))
     finally:
@@ -274,7 +284,8 @@ def _encode(
         part = scale if f.name == "lr" else 1
         if recipe.patch_size is None:
             payloads[f.name] = encode_one(recipe.storage, f, images[f.name], source.name, was_jpeg=was_jpeg)
-            columns.update(image_geometry(f.name, [images[f.name]]))
+            shape = (*images[f.name].shape, 8 * images[f.name].itemsize)
+            columns.update(image_geometry(f.name, [shape]))
         else:
             side = recipe.patch_size // part
             payloads[f.name] = _encode_patches(
@@ -316,7 +327,7 @@ def _pack(
     recipe: Recipe,
     gathered: Sequence[_Encoded],
     hashes: Sequence[int],
-    changed: Sequence[int],
+    seen: Sequence[tuple[int, int, int]],
     skipped: Sequence[tuple[str, str]],
     num_sources: int,
     nbytes: int,
@@ -330,7 +341,7 @@ def _pack(
         chunk = Chunk(sum(e.num_samples for e in gathered), payloads, columns)
         blocks = encode_blocks(chunk, recipe.fields, with_source=True)
     seconds = time.perf_counter() - began
-    return Part(chunk, tuple(blocks), tuple(hashes), tuple(changed), tuple(skipped), num_sources, nbytes, seconds)
+    return Part(chunk, tuple(blocks), tuple(hashes), tuple(seen), tuple(skipped), num_sources, nbytes, seconds)
 
 
 def _concatenate(values: Sequence[Any]) -> Any:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import reprlib
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.codecs import Payloads, encode_many, join
+from lmdbloader.codecs import Payloads, encode_many, join, saves_enough
 from lmdbloader.conversion.storage import PIXELS, Storage, encode_one, fit_within, shrink
 from lmdbloader.errors import OptionError
-from lmdbloader.format import ARRAY_DTYPES, MAX_PAYLOAD_NBYTES, Codec, Field, Kind, array_type
+from lmdbloader.format import ARRAY_DTYPES, CODEC_TILES, MAX_PAYLOAD_NBYTES, Codec, Field, Kind, array_type
 
 _INT64 = range(-(2**63), 2**63)
+# Of the integers that Python reads unless it is told otherwise; a run of digits is looked at from its start.
+_MOST_DIGITS = 4300
+_LONG_NUMBER = re.compile(rf"(?<!\d)\d{{{_MOST_DIGITS}}}")
+_GEOMETRY = ("height", "width", "channels", "bits")
 
 
 def guess_kind(value: Any) -> Kind:
@@ -75,52 +82,100 @@ def scalar(f: Field, value: Any, number: int) -> int | float | str:
     if f.kind == "int" and is_int and int(value) in _INT64:
         return int(value)
     if f.kind == "float" and (is_int or isinstance(value, float | np.floating)):
-        return float(value)
+        with contextlib.suppress(OverflowError):
+            return float(value)
     raise OptionError(
-        f"sample {number}, field {f.name!r}: {reprlib.repr(value)} where the first sample had {f.kind}"
+        f"sample {number}, field {f.name!r}: {_shown(value)} where the first sample had {f.kind}"
         + (" of 64 bits" * is_int)
     )
 
 
-def encode_payloads(
-    f: Field, values: Sequence[Any], first: int, storage: Storage = PIXELS
-) -> tuple[Payloads, dict[str, Any]]:
-    """Return one field's payloads and the columns that describe them.
+class PayloadColumn:
+    """The values of one payload field, each copied or encoded when it is added: its owner may reuse it at once."""
+
+    def __init__(self, f: Field, codec: str, storage: Storage = PIXELS) -> None:
+        """Begin with no values.
+
+        Args:
+            f: The field.
+            codec: "raw", "lz4", or "auto" for lz4 where it saves enough of all values that are added.
+            storage: What becomes of images.
+        """
+        self._field = f if codec == "auto" else replace(f, codec=cast(Codec, codec))
+        self._codec = codec
+        self._storage = storage
+        self._images: list[npt.NDArray[Any]] = []
+        self._numbers: list[int] = []
+        self._encoded: list[Payloads] = []
+        self._shapes: list[tuple[int, ...]] = []
+        self._flat: list[bytes] = []
+        self._types: list[str] = []
+
+    def add(self, value: Any, number: int) -> int:
+        """Take the value of a sample; return the bytes of what is given, before it is shrunk or compressed.
+
+        Args:
+            value: Of the field's kind.
+            number: Of the sample, for messages and what "proportion" draws.
+
+        Raises:
+            OptionError: It is of another kind than the first sample's, or does not fit.
+        """
+        f = self._field
+        if f.kind == "image":
+            given = _pixels(f, value, number)
+            image = shrink(given, *fit_within(given.shape[0], given.shape[1], self._storage.max_resolution))
+            self._shapes.append((*image.shape, 8 * image.itemsize))
+            if self._codec == "auto":
+                self._images.append(image.copy())
+                self._numbers.append(number)
+            else:
+                self._encoded.append(encode_one(self._storage, f, image, str(number)))
+            return given.nbytes
+        if f.kind == "array":
+            array = _array(f, value, number)
+            self._types.append(array_type(array.dtype.name, array.shape))
+            self._flat.append(array.tobytes())
+        else:
+            self._flat.append(_bytes(f, value, number))
+        return len(self._flat[-1])
+
+    def encode(self) -> tuple[Payloads, dict[str, Any], Codec]:
+        """Return the payloads, the columns that describe them, and their codec."""
+        payloads = self._encode("lz4" if self._codec == "auto" else self._codec)
+        codec = self._codec
+        if codec == "auto":
+            is_pixels = payloads.codec <= CODEC_TILES
+            stored, raw = (int(nbytes[is_pixels].sum()) for nbytes in (payloads.stored_nbytes, payloads.raw_nbytes))
+            codec = "lz4" if saves_enough(stored, raw) or not is_pixels.any() else "raw"
+            payloads = payloads if codec == "lz4" else self._encode(codec)
+        columns: dict[str, Any] = {}
+        if self._field.kind == "image":
+            columns = image_geometry(self._field.name, self._shapes)
+        elif self._field.kind == "array":
+            columns = {f"{self._field.name}.type": self._types}
+        return payloads, columns, cast(Codec, codec)
+
+    def _encode(self, codec: str) -> Payloads:
+        if self._field.kind != "image":
+            data = np.frombuffer(b"".join(self._flat), np.uint8)
+            return encode_many(data, np.array([len(v) for v in self._flat], np.int64), cast(Codec, codec))
+        if self._images:
+            f = replace(self._field, codec=cast(Codec, codec))
+            kept = zip(self._images, self._numbers, strict=True)
+            return join([encode_one(self._storage, f, image, str(number)) for image, number in kept])
+        return join(self._encoded)
+
+
+def image_geometry(name: str, shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+    """Return the geometry columns of an image field.
 
     Args:
-        f: The field.
-        values: Of consecutive samples.
-        first: The number of the first one.
-        storage: What becomes of images.
+        name: Of the field.
+        shapes: (height, width, channels, bits) of each image.
     """
-    codec: Codec = f.codec or "raw"
-    if f.kind == "image":
-        images = [_pixels(f, value, first + i) for i, value in enumerate(values)]
-        images = [shrink(i, *fit_within(i.shape[0], i.shape[1], storage.max_resolution)) for i in images]
-        payloads = [encode_one(storage, f, image, str(first + i)) for i, image in enumerate(images)]
-        return join(payloads), image_geometry(f.name, images)
-    if f.kind == "array":
-        arrays = [_array(f, value, first + i) for i, value in enumerate(values)]
-        types = [array_type(a.dtype.name, a.shape) for a in arrays]
-        return _encode_flat([a.tobytes() for a in arrays], codec), {f"{f.name}.type": types}
-    texts = [_bytes(f, value, first + i) for i, value in enumerate(values)]
-    return _encode_flat(texts, codec), {}
-
-
-def image_geometry(name: str, images: Sequence[npt.NDArray[Any]]) -> dict[str, Any]:
-    """Return the geometry columns of an image field for images (H, W, C)."""
-    shapes = np.array([i.shape for i in images], np.int64).reshape(-1, 3)
-    bits = np.array([8 * i.itemsize for i in images], np.int64)
-    return {
-        f"{name}.height": shapes[:, 0],
-        f"{name}.width": shapes[:, 1],
-        f"{name}.channels": shapes[:, 2],
-        f"{name}.bits": bits,
-    }
-
-
-def _encode_flat(values: Sequence[bytes], codec: Codec) -> Payloads:
-    return encode_many(np.frombuffer(b"".join(values), np.uint8), np.array([len(v) for v in values], np.int64), codec)
+    columns = np.array(shapes, np.int64).reshape(-1, 4).T
+    return {f"{name}.{part}": column for part, column in zip(_GEOMETRY, columns, strict=True)}
 
 
 def _pixels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
@@ -135,6 +190,8 @@ def _pixels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
             raise OptionError(f"{where}: the PIL image does not load ({error})") from error
     elif _is_tensor(value) and _is_pixels(value):
         value = np.moveaxis(value.detach().cpu().numpy(), 0, 2)
+    if isinstance(value, np.ndarray):
+        value = _unmasked(value, where)
     if not _is_pixels(value) or min(value.shape[:2]) < 1:
         found = f"{tuple(value.shape)} {value.dtype}" if hasattr(value, "shape") else type(value).__name__
         raise OptionError(
@@ -149,7 +206,7 @@ def _array(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
     if not (_is_tensor(value) or isinstance(value, np.ndarray | np.generic)):
         raise OptionError(f"{where}: {type(value).__name__} where the first sample had an array or a tensor")
     try:
-        array = value.detach().cpu().numpy() if _is_tensor(value) else np.asarray(value)
+        array = value.detach().cpu().numpy() if _is_tensor(value) else _unmasked(np.asanyarray(value), where)
     except (TypeError, RuntimeError) as error:
         raise OptionError(f"{where}: a tensor of {value.dtype} that NumPy cannot hold ({error})") from error
     if array.dtype.name not in ARRAY_DTYPES or array.nbytes > MAX_PAYLOAD_NBYTES:
@@ -160,14 +217,56 @@ def _array(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
     return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
 
 
+def _unmasked(array: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
+    """Return an array of NumPy's own class.
+
+    Raises:
+        OptionError: Some of its values are masked, which nothing would tell a reader.
+    """
+    if np.ma.is_masked(array):
+        raise OptionError(f"{where}: an array with masked values. Fill them (array.filled(0)), or store the mask too.")
+    return np.asarray(array)
+
+
 def _bytes(f: Field, value: Any, number: int) -> bytes:
     if f.kind == "bytes":
         if isinstance(value, bytes | bytearray | memoryview):
             return bytes(value)
         raise OptionError(f"sample {number}, field {f.name!r}: {type(value).__name__} where the first sample had bytes")
     try:
-        return json.dumps(value.item() if isinstance(value, np.bool_) else value, allow_nan=False).encode()
+        return to_json(value.item() if isinstance(value, np.bool_) else value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise OptionError(
-            f"sample {number}, field {f.name!r}: {reprlib.repr(value)} cannot be stored ({error})"
-        ) from error
+        raise OptionError(f"sample {number}, field {f.name!r}: {_shown(value)} cannot be stored ({error})") from error
+
+
+def to_json(value: Any) -> bytes:
+    """Return a value as JSON that every reader takes.
+
+    >>> to_json({"a": [1, "é"]})
+    b'{"a": [1, "\\\\u00e9"]}'
+
+    Raises:
+        TypeError: JSON cannot hold it.
+        ValueError: The same; or it has half of a surrogate pair, or an integer of 4,300 digits or more.
+        RecursionError: It is nested too deep.
+    """
+    text = json.dumps(value, allow_nan=False)
+    if "\\ud" in text:
+        # A pair is one character; half of one is in no UTF-8, and two halves side by side would come back as a pair.
+        json.dumps(value, ensure_ascii=False).encode()
+    if len(text) >= _MOST_DIGITS and _LONG_NUMBER.search(text):
+        json.loads(text, parse_int=_refuse_long)
+    return text.encode()
+
+
+def _refuse_long(digits: str) -> None:
+    if (found := len(digits.lstrip("-"))) >= _MOST_DIGITS:
+        raise ValueError(f"an integer of {found} digits; readers of JSON expect less than {_MOST_DIGITS}")
+
+
+def _shown(value: Any) -> str:
+    """Return the start of what a value looks like."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # of an integer with thousands of digits
+        return f"a value of type {type(value).__name__}"

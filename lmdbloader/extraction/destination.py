@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from lmdbloader.errors import DestinationError
+from lmdbloader.files import read_regular
 from lmdbloader.format import PARTIAL_SUFFIX
+from lmdbloader.store.diskerrors import naming
 
 MARKER_FILE = "extracted.json"
 MADE_BY = "lmdbloader extract"
+_MOST_MARKER_NBYTES = 2**16
 _REPLACED_SUFFIX = ".replaced"
 
 
@@ -52,7 +55,7 @@ def check_destination(target: Path, dataset: Path, *, overwrite: bool) -> None:
 def is_extracted(folder: Path) -> bool:
     """Return whether a folder was made by an extraction."""
     try:
-        return bool(json.loads((folder / MARKER_FILE).read_bytes()).get("made_by") == MADE_BY)
+        return bool(json.loads(read_regular(folder / MARKER_FILE, _MOST_MARKER_NBYTES)).get("made_by") == MADE_BY)
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
@@ -81,7 +84,8 @@ def partial_folder(target: Path) -> Iterator[Path]:
 
 def write_marker(partial: Path, about: Mapping[str, Any]) -> None:
     """Say in a folder that it is an extraction, and of what."""
-    (partial / MARKER_FILE).write_text(json.dumps({"made_by": MADE_BY, **about}, indent=1) + "\n", "utf-8")
+    with naming(partial / MARKER_FILE):
+        (partial / MARKER_FILE).write_text(json.dumps({"made_by": MADE_BY, **about}, indent=1) + "\n", "utf-8")
 
 
 def put_in_place(partial: Path, target: Path) -> None:

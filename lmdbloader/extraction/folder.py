@@ -26,6 +26,7 @@ from lmdbloader.extraction.png import encode_png
 from lmdbloader.format import CODEC_FILE, CODEC_JPEG, Field
 from lmdbloader.limits import explain_limit
 from lmdbloader.store import Reader, check_rows
+from lmdbloader.store.diskerrors import naming
 from lmdbloader.store.publish import explain_full_disk
 
 TABLE_FILE = "samples.jsonl"
@@ -126,7 +127,8 @@ def extract(
     check_destination(target, reader.path, overwrite=overwrite)
     num_files = nbytes = 0
     with explain_full_disk(target), partial_folder(target) as partial:
-        with open(partial / TABLE_FILE, "w", encoding="utf-8") as table, _pool(workers) as pool:
+        table_at = partial / TABLE_FILE
+        with naming(table_at), open(table_at, "w", encoding="utf-8") as table, _pool(workers) as pool:
             made: set[str] = set()
             numbers = iter(rows)
             while chunk := list(islice(numbers, _AT_ONCE)):
@@ -229,7 +231,7 @@ def _write_sample(reader: Reader, plan: _Plan, row: int, partial: Path) -> tuple
         suffix, data = _file(reader, f, row, plan.image_format)
         name = os.path.join(plan.folders[f.name], stem + suffix)
         try:
-            with open(partial / name, "xb") as file:
+            with naming(partial / name), open(partial / name, "xb") as file:
                 file.write(data)
         except FileExistsError as error:
             raise DestinationError(

@@ -14,7 +14,8 @@ Sample: TypeAlias = np.uint8 | np.uint16
 Pixels: TypeAlias = npt.NDArray[Sample]
 
 _ORIENTATION_TAG = 0x0112
-_INTEGER_FORMATS = {3: "H", 4: "I"}
+# Of TIFF's types those that Pillow obeys: SHORT, LONG, SBYTE, SSHORT and SLONG. A BYTE it takes for text.
+_INTEGER_FORMATS = {3: "H", 4: "I", 6: "b", 8: "h", 9: "i"}
 
 
 @dataclass(frozen=True, slots=True)

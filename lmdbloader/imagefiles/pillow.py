@@ -115,6 +115,10 @@ def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int, num_bytes:
             "save it with 8 or 16 bits a sample as grey, RGB, palette or CMYK"
         )
     tile = image.tile[0] if image.tile else None
+    if isinstance(image, PpmImagePlugin.PpmImageFile) and tile and isinstance(tile.args, tuple):
+        maximum = tile.args[-1]
+        if isinstance(maximum, int) and maximum > 255:  # `pnm` reads these, but for a comment within the number
+            return f"a PNM file of maximum {maximum} with a comment within it; write its header without"
     if kind == "BMP" and tile and tile.codec_name == "raw" and isinstance(tile.args, tuple):
         # Pillow does not miss the padding at the end of the last row.
         needed = tile.offset + int(tile.args[1]) * image.height

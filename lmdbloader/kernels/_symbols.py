@@ -30,6 +30,8 @@ xxh64 = _bind(_frame.__file__, "XXH64", _u64(_pointer, _size, _u64))
 memcpy = _bind(None, "memcpy", _pointer(_pointer, _pointer, _size))
 # (fd, destination, nbytes, offset in the file) -> nbytes read, 0 at the end of the file, -1 for an error
 pread = _bind(None, "pread", _i64(_int, _pointer, _size, _i64))
+# (fd, offset, from where) -> offset from the start of the file, -1 for an error
+lseek = _bind(None, "lseek", _i64(_int, _i64, _int))
 # (which clock, destination of seconds and nanoseconds, int64 each) -> 0, or -1 for an error
 clock_gettime = _bind(None, "clock_gettime", _int(_int, _pointer))
 # (address of a page, nbytes, advice) -> 0, or -1 for an error

@@ -46,6 +46,7 @@ from lmdbloader.kernels.opcodes import (
     WRONG_SHAPE,
 )
 from lmdbloader.kernels.place import erase, finish, place
+from lmdbloader.kernels.presence import look
 from lmdbloader.kernels.program import draw
 from lmdbloader.kernels.timing import tick
 
@@ -201,7 +202,7 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
         address = fetch(file, at, nbytes, rooms[ROOM_STORED], verify)
         if address == 0 or nbytes != raw:
             return OUT_OF_BOUNDS
-        if verify and not is_intact(address, nbytes, checksum, file[3]):
+        if verify and not is_intact(address, nbytes, checksum, file[4]):
             return BAD_CHECKSUM
     else:
         status = decode_block(
@@ -232,7 +233,7 @@ def assemble(
     """Read the images of many samples into batches.
 
     Args:
-        file: (address of the map, its bytes, file descriptor, clock), see `fetch`.
+        file: (address of the map, its bytes, file descriptor, guard, clock), see `fetch`.
         verify: Whether to check XXH64 before anything is decompressed.
         columns: (fields, 9) int64 addresses of the index's columns, see OFFSET ... BITS.
         given: (n or 0, fields) int64 addresses of (C, H, W) pixels that are decoded already, 0 for those that are not.
@@ -256,8 +257,9 @@ def assemble(
     geometry, color, rectangles, most = drawn
     whole, real = program
     num_fields = columns.shape[0]
-    clock = file[3]
+    clock = file[4]
     tick(clock, FUNCTION)
+    look(file[3])
     for j in range(rows.shape[0]):
         failed[0] = j
         failed[1] = 0

@@ -11,6 +11,7 @@ from lmdbloader.kernels._symbols import lz4_decompress, memcpy, pread, xxh64
 from lmdbloader.kernels.clockwork import DECODE, VERIFY
 from lmdbloader.kernels.jpeg import decode_pixels
 from lmdbloader.kernels.jpegresize import decode_resized
+from lmdbloader.kernels.presence import is_there
 from lmdbloader.kernels.timing import tick, tick_read
 
 OK, OUT_OF_BOUNDS, BAD_CHECKSUM, BAD_LZ4, BAD_TILES, BAD_CODEC, BAD_JPEG = 0, 1, 2, 3, 4, 5, 6
@@ -22,16 +23,19 @@ def fetch(file, at, nbytes, room, is_whole):
     """Return the address of stored bytes, 0 where the file does not have them.
 
     Args:
-        file: (address of the map, its bytes, file descriptor, clock); a descriptor of -1 means reading through the
-            map; the clock is what `tick` wants.
+        file: (address of the map, its bytes, file descriptor, guard, clock); a descriptor of -1 means reading through
+            the map, where the guard is what `is_there` wants, 0 for memory that cannot fail; the clock is what `tick`
+            wants.
         at, nbytes: Which bytes.
         room: Address of as many bytes, into which they are read where there is a descriptor.
         is_whole: Whether all of them will be looked at.
     """
-    base, size, descriptor, clock = file
+    base, size, descriptor, guard, clock = file
     if at < 0 or nbytes < 0 or at > size - nbytes:
         return np.uint64(0)
     if descriptor < 0:
+        if guard != 0 and not is_there(guard, base, at, nbytes):
+            return np.uint64(0)
         tick_read(clock, base + at, nbytes, True, is_whole)
         return np.uint64(base) + np.uint64(at)
     done = np.int64(0)
@@ -92,7 +96,7 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
     address = fetch(file, at, table_nbytes, room, True)
     if address == 0:
         return OUT_OF_BOUNDS
-    if verify and not is_intact(address, table_nbytes, checksum, file[3]):
+    if verify and not is_intact(address, table_nbytes, checksum, file[4]):
         return BAD_CHECKSUM
     table = u8_at(address, table_nbytes)
     body_at = at + table_nbytes
@@ -115,7 +119,7 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
             source = fetch(file, body_at + start, end - start, room + table_nbytes, True)
             if source == 0:
                 return OUT_OF_BOUNDS
-            if verify and not is_intact(source, end - start, _load(table, 8 * number, 8), file[3]):
+            if verify and not is_intact(source, end - start, _load(table, 8 * number, 8), file[4]):
                 return BAD_CHECKSUM
             if end - start < raw:  # a tile as long as its pixels is stored raw
                 if lz4_decompress(source, np.uint64(scratch), np.int32(end - start), np.int32(raw)) != raw:
@@ -130,7 +134,7 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
                 for y in range(first, last):
                     inside = (c * (y1 - y0) + y - y0) * tile_line + (from_x - x0) * itemsize
                     copy_line(source + np.uint64(inside), np.uint64(origin + (y - top) * out_row), line)
-            tick(file[3], DECODE)
+            tick(file[4], DECODE)
     return OK
 
 
@@ -150,17 +154,17 @@ def decode_block(file, at, nbytes, raw, checksum, codec, verify, out, room):
     source = fetch(file, at, nbytes, room, True)
     if source == 0:
         return OUT_OF_BOUNDS
-    if verify and not is_intact(source, nbytes, checksum, file[3]):
+    if verify and not is_intact(source, nbytes, checksum, file[4]):
         return BAD_CHECKSUM
     if codec == CODEC_RAW:
         if nbytes != raw:
             return OUT_OF_BOUNDS
         memcpy(np.uint64(out), source, np.uint64(nbytes))
-        tick(file[3], DECODE)
+        tick(file[4], DECODE)
         return OK
     if codec == CODEC_LZ4:
         got = lz4_decompress(source, np.uint64(out), np.int32(nbytes), np.int32(raw))
-        tick(file[3], DECODE)
+        tick(file[4], DECODE)
         return OK if got == raw else BAD_LZ4
     return BAD_CODEC
 
@@ -183,10 +187,10 @@ def decode_jpeg(file, at, nbytes, checksum, verify, image, window, out, room, wo
     source = fetch(file, at, nbytes, room, verify)
     if source == 0:
         return OUT_OF_BOUNDS
-    if verify and not is_intact(source, nbytes, checksum, file[3]):
+    if verify and not is_intact(source, nbytes, checksum, file[4]):
         return BAD_CHECKSUM
     fine = decode_pixels(source, nbytes, image, window, np.uint64(out), np.uint64(work))
-    tick(file[3], DECODE)
+    tick(file[4], DECODE)
     return OK if fine else BAD_JPEG
 
 
@@ -206,11 +210,11 @@ def decode_jpeg_resized(
     source = fetch(file, at, nbytes, room, verify)
     if source == 0:
         return OUT_OF_BOUNDS
-    if verify and not is_intact(source, nbytes, checksum, file[3]):
+    if verify and not is_intact(source, nbytes, checksum, file[4]):
         return BAD_CHECKSUM
     fine = decode_resized(
         source, nbytes, image, window, new_height, new_width, cubic, np.uint64(out), np.uint64(other),
-        np.uint64(work), scratch, file[3],
+        np.uint64(work), scratch, file[4],
     )  # fmt: skip
     return OK if fine else BAD_JPEG
 

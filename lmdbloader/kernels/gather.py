@@ -9,6 +9,7 @@ from lmdbloader.kernels._symbols import xxh64
 from lmdbloader.kernels.clockwork import FUNCTION
 from lmdbloader.kernels.decode import OK, OUT_OF_BOUNDS, decode_block, decode_jpeg, decode_tiles, is_jpeg, is_tiled
 from lmdbloader.kernels.jpegwork import jpeg_room
+from lmdbloader.kernels.presence import look
 from lmdbloader.kernels.timing import tick
 
 
@@ -37,6 +38,7 @@ def read_window(file, at, nbytes, checksum, verify, image, tile, window, out, ro
     window_nbytes = (window[1] - window[0]) * (window[3] - window[2]) * image[2] * image[3]
     if scratch.shape[0] < tiles_nbytes or out.shape[0] < window_nbytes:
         return OUT_OF_BOUNDS
+    look(file[3])
     return decode_tiles(
         file, at, nbytes, checksum, verify, image, tile, window,
         np.int64(out.ctypes.data), np.int64(room.ctypes.data), np.int64(scratch.ctypes.data),
@@ -59,6 +61,7 @@ def read_jpeg_window(file, at, nbytes, checksum, verify, image, window, out, roo
     window_nbytes = (window[1] - window[0]) * (window[3] - window[2]) * image[2]
     if out.shape[0] < window_nbytes or work.shape[0] < jpeg_room(nbytes, image[0], image[1]):
         return OUT_OF_BOUNDS
+    look(file[3])
     return decode_jpeg(
         file, at, nbytes, checksum, verify, image, window,
         np.int64(out.ctypes.data), np.int64(room.ctypes.data), np.int64(work.ctypes.data),
@@ -70,7 +73,7 @@ def gather(file, rows, columns, verify, geometry, tile, out, out_start, room, sc
     """Decode one payload of every row of `rows` into its place in `out`.
 
     Args:
-        file: (address of the map, its bytes, file descriptor, clock), see `fetch`.
+        file: (address of the map, its bytes, file descriptor, guard, clock), see `fetch`.
         rows: (b,) int64 row numbers of the index, checked by the caller.
         columns: (offset, stored_nbytes, raw_nbytes, checksum, codec), columns of the index.
         verify: Whether to check XXH64 before anything is decompressed.
@@ -87,7 +90,8 @@ def gather(file, rows, columns, verify, geometry, tile, out, out_start, room, sc
     """
     offset, stored, raw, checksum, codec = columns
     height, width, channels, bits = geometry
-    tick(file[3], FUNCTION)
+    tick(file[4], FUNCTION)
+    look(file[3])
     for j in range(rows.shape[0]):
         failed[0] = j
         i = rows[j]

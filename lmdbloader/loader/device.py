@@ -10,28 +10,65 @@ from typing import Any
 
 import torch
 
+from lmdbloader.errors import OptionError
+
 _logger = logging.getLogger("lmdbloader")
 
 
-def usable_device(device: str | torch.device | None) -> torch.device | None:
-    """Return the device that batches are copied to, None where they stay in the computer's memory."""
-    if device is None or torch.device(device).type == "cpu":
+def usable_device(device: str | int | torch.device | None) -> torch.device | None:
+    """Return the device that batches are copied to, None where they stay in the computer's memory.
+
+    Raises:
+        OptionError: It is no device, none of CUDA's, or this machine has not so many.
+    """
+    expected = "expected 'cpu', 'cuda' or 'cuda:N'"
+    if device is None:
         return None
-    wanted = torch.device(device)
-    if wanted.type == "cuda" and not torch.cuda.is_available():
+    if isinstance(device, int):  # as elsewhere in torch, a number is a GPU's
+        device = f"cuda:{device}"
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise OptionError(f"device={str(device)!r}: no device; {expected}") from error
+    if wanted.type == "cpu":
+        return None
+    if wanted.type != "cuda":
+        raise OptionError(f"device={str(device)!r}: batches are copied to CUDA devices only; {expected}")
+    if not torch.cuda.is_available():
         _logger.warning("lmdbloader: device=%r, and there is no CUDA device here: batches stay on the CPU", str(device))
         return None
+    count = torch.cuda.device_count()
+    if (wanted.index or 0) >= count:
+        raise OptionError(f"device={str(device)!r}: the CUDA devices here are cuda:0 to cuda:{count - 1}; {expected}")
     return wanted
 
 
-def on_device(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
+class CopyStreams:
+    """The streams that one loader's batches are copied on, one for each device.
+
+    torch keeps memory on a device for the stream that it was used on. With another stream for every epoch the device
+    would soon hold the batches of 32 of them, as many as there are streams.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[int, Any] = {}
+
+    def on(self, device: torch.device) -> Any:
+        """Return the stream for a device; without a number it is the current one."""
+        number = torch.cuda.current_device() if device.index is None else device.index
+        if number not in self._streams:
+            self._streams[number] = torch.cuda.Stream(number)  # type: ignore[no-untyped-call]
+        return self._streams[number]
+
+
+def on_device(batches: Iterator[Any], device: torch.device, stream: Any) -> Iterator[Any]:
     """Yield batches on a CUDA device; the next one is copied on a stream of its own while the loop works on this one.
 
     Args:
         batches: Of tensors in pinned memory, in tuples, lists and dicts; what else is in them stays as it is.
         device: Where they go.
+        stream: Of this device, that they are copied on.
     """
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     coming: deque[tuple[Any, Any]] = deque()
     failures: list[Exception] = []
     # torch knows of copies from pinned tensors of its own, and has their memory wait. What a function reached through

@@ -13,7 +13,7 @@ from lmdbloader.cores import count_cores
 from lmdbloader.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.benchmark import Throughput, measure
-from lmdbloader.loader.device import on_device, usable_device
+from lmdbloader.loader.device import CopyStreams, on_device, usable_device
 from lmdbloader.loader.options import (
     Shard,
     check_dataset,
@@ -34,6 +34,7 @@ from lmdbloader.settings import case_of, recall_threads
 from lmdbloader.stages import StageTimes, Stopwatch
 from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import Transform
+from lmdbloader.words import plain
 
 # Small batches are read several at a time: a call, and waking a thread, costs as much as reading some samples.
 _SAMPLES_AT_ONCE = 64
@@ -64,7 +65,7 @@ class Loader:
         transforms: Sequence[Transform | Callable[[Any], Any]] = (),
         num_threads: int | Literal["auto"] = "auto",
         prefetch: int = 2,
-        device: str | torch.device | None = None,
+        device: str | int | torch.device | None = None,
         pin_memory: bool | Literal["auto"] = "auto",
         memory_format: torch.memory_format = torch.contiguous_format,
         shard: Shard = None,
@@ -133,8 +134,9 @@ class Loader:
         self._identity: Identity | None = None
         self._skips = on_corrupt == "skip"
         self._corrupt: dict[tuple[int, str], Damage] = {}
-        self.pin_memory = resolve_pin_memory(pin_memory, device)
         self._device = usable_device(device)
+        self.pin_memory = resolve_pin_memory(pin_memory, device)
+        self._streams = CopyStreams()
         if num_threads != "auto" and num_threads > cores:
             # They would only take turns; waiting for the disk is done in the background.
             warnings.warn(
@@ -285,13 +287,13 @@ class Loader:
     def _note(self, damage: Damage) -> None:
         if (damage.sample, damage.field) not in self._corrupt:
             self._corrupt[damage.sample, damage.field] = damage
-            _logger.warning("lmdbloader: left out: %s", damage.reason)
+            _logger.warning("lmdbloader: left out: %s", plain(damage.reason))
 
     def _items(self, place: Place) -> Iterator[Any]:
         """Return what `Batches` hands out, from a place on."""
         self._begin(place.epoch)
         items = deliver(self._run(place), self._threads, self.num_threads + self.prefetch)
-        return items if self._device is None else on_device(items, self._device)
+        return items if self._device is None else on_device(items, self._device, self._streams.on(self._device))
 
     def _run(self, place: Place, limit: int | None = None) -> Run:
         """Return a pass through an epoch from a place on, or through its first batches."""

@@ -76,7 +76,7 @@ def is_channels_last(memory_format: torch.memory_format) -> bool:
     return memory_format == torch.channels_last
 
 
-def resolve_pin_memory(pin_memory: Any, device: str | torch.device | None) -> bool:
+def resolve_pin_memory(pin_memory: Any, device: str | int | torch.device | None) -> bool:
     """Return whether batches lie in pinned memory.
 
     Args:
@@ -88,7 +88,8 @@ def resolve_pin_memory(pin_memory: Any, device: str | torch.device | None) -> bo
     """
     if not isinstance(pin_memory, bool) and not (isinstance(pin_memory, str) and pin_memory == "auto"):
         raise OptionError(f"pin_memory={pin_memory!r}: expected True, False or 'auto'")
-    stays = device is None or torch.device(device).type == "cpu"
+    # A number is a GPU's.
+    stays = device is None or (not isinstance(device, int) and torch.device(device).type == "cpu")
     if not pin_memory and not stays:
         name = str(device)
         raise OptionError(

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmdbloader.errors import CorruptError
+from lmdbloader.files import NotRegularError, open_regular
 from lmdbloader.format import CODEC_NAMES, FORMAT_VERSION, SKIPPED_FILE, Field
 from lmdbloader.store import Reader
 from lmdbloader.words import extent, plain
@@ -226,9 +227,9 @@ def _count_classes(reader: Reader, field: str, names: tuple[str, ...]) -> tuple[
 
 def _count_skipped(path: Path) -> int:
     try:
-        with open(path / SKIPPED_FILE, "rb") as file:
+        with open(open_regular(path / SKIPPED_FILE), "rb") as file:
             return max(0, sum(1 for _ in file) - 1)
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError, NotRegularError):
         return 0
 
 

@@ -34,6 +34,8 @@ _AXIS_WIDTH = 50
 _PADDING = 18
 # Of a head's lines: how many letters surely fit.
 _WIDE_LETTERS, _NARROW_LETTERS = 105, 54
+# So many names of a legend stand in one row of a wide chart.
+_WIDE_LEGEND = 5
 
 
 class Chart(Figure):
@@ -87,8 +89,8 @@ class Canvas:
         in_a_row = min(in_a_row, panels)
         rows = -(-panels // in_a_row)
         height = panel_height * rows
-        columns = 2 if narrow else max(1, len(looks))
-        legend_rows = -(-len(looks) // columns) if len(looks) > 1 else 0
+        legend_rows = -(-len(looks) // (2 if narrow else _WIDE_LEGEND)) if len(looks) > 1 else 0
+        columns = 2 if narrow else -(-len(looks) // max(legend_rows, 1))
         told = textwrap.wrap(subtitle, _NARROW_LETTERS if narrow else _WIDE_LETTERS)
         pad = _PADDING if titled else 0
         head = pad + _TITLE_HEIGHT * titled + _LINE_HEIGHT * (len(told) + legend_rows) + _HEAD_GAP

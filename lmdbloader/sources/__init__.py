@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lmdbloader.sources.folders import is_image_name
 from lmdbloader.sources.layouts import LAYOUTS, list_sources
-from lmdbloader.sources.listing import File, Layout, Listing, Names, Source, Sources, Span, Spans
-from lmdbloader.sources.reading import Fetched, changed_at, fetch, read
+from lmdbloader.sources.listing import File, Layout, Listing, Names, Source, Sources, Span, Spans, is_url
+from lmdbloader.sources.reading import Fetched, changed_at, digest_ends, fetch, read, read_ends, times_of
 from lmdbloader.sources.remote import Location, locate
 
 __all__ = [
@@ -21,9 +21,13 @@ __all__ = [
     "Span",
     "Spans",
     "changed_at",
+    "digest_ends",
     "fetch",
     "is_image_name",
+    "is_url",
     "list_sources",
     "locate",
     "read",
+    "read_ends",
+    "times_of",
 ]

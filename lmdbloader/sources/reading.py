@@ -7,11 +7,18 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+from lmdbloader.codecs import checksum
+from lmdbloader.files import open_regular
 from lmdbloader.sources.listing import File, Source, Span, is_url
 from lmdbloader.sources.remote import read_remote
 
+# What Linux reads in one call.
+_MOST_READ_NBYTES = 0x7FFFF000
 #: What `fetch` has brought, or why it could not.
 Fetched: TypeAlias = Mapping[File, "bytes | Exception"]
+
+# Of a file, so much of its head and as much of its tail tell most changes without reading it.
+_END_NBYTES = 4096
 
 
 def fetch(sources: Iterable[Source]) -> Fetched:
@@ -36,9 +43,11 @@ def read(file: File, fetched: Fetched | None = None) -> bytes:
         if isinstance(content, Exception):
             raise OSError(f"{type(content).__name__}: {content}") from content
         return content
-    with open(path, "rb") as opened:
+    with open(open_regular(path), "rb") as opened:
         if not isinstance(file, Span):
             return opened.read()
+        if file.nbytes > _MOST_READ_NBYTES:
+            raise OSError(f"a part of {file.nbytes} bytes; at most 2 GiB of {os.fsdecode(path)} can be one")
         content = os.pread(opened.fileno(), file.nbytes, file.start)
     if len(content) != file.nbytes:
         raise OSError(f"{os.fsdecode(path)} ends at byte {file.start + len(content)}, within it")
@@ -47,10 +56,53 @@ def read(file: File, fetched: Fetched | None = None) -> bytes:
 
 def changed_at(source: Source) -> int:
     """Return when the newest of a source's local files was changed, in ns since 1970; 0 where there is none."""
-    newest = 0
+    return times_of(source)[0]
+
+
+def times_of(source: Source) -> tuple[int, int]:
+    """Return the newest mtime and the newest ctime of a source's local files, in ns since 1970; 0 where there is none.
+
+    The ctime tells of a change whose mtime was set back.
+    """
+    changed = status_changed = 0
     for file in source.files:
         path = file.path if isinstance(file, Span) else file
         if not is_url(path):
             with contextlib.suppress(OSError):
-                newest = max(newest, os.stat(path).st_mtime_ns)
-    return newest
+                found = os.stat(path)
+                changed = max(changed, found.st_mtime_ns)
+                status_changed = max(status_changed, found.st_ctime_ns)
+    return changed, status_changed
+
+
+def digest_ends(contents: Iterable[bytes]) -> int:
+    """Return the digest of the lengths, heads and tails of a source's files, given their content."""
+    digest = 0
+    for content in contents:
+        digest = _digest_end(digest, len(content), content[:_END_NBYTES], content[-_END_NBYTES:])
+    return digest
+
+
+def read_ends(source: Source) -> int:
+    """Return what `digest_ends` returns, reading heads and tails only; 0 where a file cannot be read.
+
+    Args:
+        source: None of its files lies behind a URL.
+    """
+    digest = 0
+    try:
+        for file in source.files:
+            with open(file.path if isinstance(file, Span) else file, "rb", buffering=0) as opened:
+                nbytes = file.nbytes if isinstance(file, Span) else os.fstat(opened.fileno()).st_size
+                start = file.start if isinstance(file, Span) else 0
+                end_nbytes = min(_END_NBYTES, nbytes)
+                head = os.pread(opened.fileno(), end_nbytes, start)
+                tail = os.pread(opened.fileno(), end_nbytes, start + nbytes - end_nbytes)
+                digest = _digest_end(digest, nbytes, head, tail)
+    except OSError:
+        return 0
+    return digest
+
+
+def _digest_end(before: int, nbytes: int, head: bytes, tail: bytes) -> int:
+    return checksum(b"".join((before.to_bytes(8, "little"), nbytes.to_bytes(8, "little"), head, tail)))

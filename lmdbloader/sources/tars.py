@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-import tarfile
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,12 +15,13 @@ from typing import IO, Any
 import numpy as np
 
 from lmdbloader.errors import SourceError
+from lmdbloader.files import open_regular
 from lmdbloader.format import Kind
 from lmdbloader.images import IMAGE_SUFFIXES
 from lmdbloader.sources import remote
 from lmdbloader.sources.listing import Listing, Names, Sources, Spans, as_text, below
 from lmdbloader.sources.remote import Location
-from lmdbloader.sources.tarmembers import is_plain, list_members
+from lmdbloader.sources.tarmembers import Member, list_members
 
 #: The extensions of members that become fields beside the image: the field, and what it holds.
 ATTACHED: dict[str, tuple[str, Kind]] = {"cls": ("label", "int"), "json": ("json", "json"), "txt": ("text", "text")}
@@ -109,13 +109,13 @@ class _Shards:
         where = as_text(path)
         start = prefix + b"/" if prefix else b""
         hashes = array("q")
-        key, members = "", dict[str, tarfile.TarInfo]()
+        key, members = "", dict[str, Member]()
         for member in list_members(file, where):
             name = _checked(member, where)
             parts = _KEY.fullmatch(name)
-            if parts is None or not is_plain(member):
-                if not member.isdir():
-                    reason = "no key and extension in its name" if is_plain(member) else "not a regular file"
+            if parts is None or member.kind != "file":
+                if member.kind != "folder":
+                    reason = "no key and extension in its name" if member.kind == "file" else "not a regular file"
                     self.ignored.append((as_text(start) + name, reason))
                 continue
             if parts[1] != key:
@@ -132,7 +132,7 @@ class _Shards:
         if (counts > 1).any():
             _refuse_scattered(file, where, set(values[counts > 1].tolist()))
 
-    def _finish(self, start: bytes, key: str, members: dict[str, tarfile.TarInfo], number: int) -> None:
+    def _finish(self, start: bytes, key: str, members: dict[str, Member], number: int) -> None:
         images = [extension for extension in members if extension in _IMAGES]
         for extension in members:
             if extension not in _IMAGES and extension not in ATTACHED:
@@ -181,7 +181,7 @@ def _refuse_scattered(file: IO[bytes], where: str, suspects: set[int]) -> None:
     file.seek(0)
     for member in list_members(file, where):
         parts = _KEY.fullmatch(_checked(member, where))
-        if parts is None or not is_plain(member) or parts[1] == key:
+        if parts is None or member.kind != "file" or parts[1] == key:
             continue
         key = parts[1]
         if key in finished:
@@ -193,7 +193,7 @@ def _refuse_scattered(file: IO[bytes], where: str, suspects: set[int]) -> None:
             finished.add(key)
 
 
-def _checked(member: tarfile.TarInfo, where: str) -> str:
+def _checked(member: Member, where: str) -> str:
     """Return a member's path without "./" before it."""
     name = member.name
     while name.startswith("./"):
@@ -217,7 +217,7 @@ def _open(path: bytes, times: list[int | None]) -> Iterator[IO[bytes]]:
                 yield opened
         return
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             yield file
     except OSError as error:
         raise SourceError(f"{as_text(path)}: cannot be read ({error.strerror})") from error

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lmdbloader.codecs import checksum, checksum_file
 from lmdbloader.manifest import Description, Manifest
+from lmdbloader.store.diskerrors import naming
 from lmdbloader.store.index import Spool, content_digest, digest_columns
 from lmdbloader.store.opening import map_file
 
@@ -28,7 +29,8 @@ def make_manifest(description: Description, spool: Spool, index: Path, data: Pat
     content = map_file(index)
     descriptor = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        data_checksum = checksum_file(descriptor)
+        with naming(data):
+            data_checksum = checksum_file(descriptor)
     finally:
         os.close(descriptor)
     return description.manifest(

@@ -37,6 +37,19 @@ def advise(descriptor: int, *, random: bool) -> None:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM if random else os.POSIX_FADV_NORMAL)
 
 
+def forget(descriptor: int) -> None:
+    """Have the system let go of what it holds of a file, so that what is read next is what the disk has.
+
+    After a write that failed, the system's memory may hold bytes that no disk does, and pass them for written.
+
+    Raises:
+        OSError: What is still to be written cannot be.
+    """
+    os.fsync(descriptor)  # what is not written yet would stay
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def will_need(descriptor: int, starts: I64, stops: I64, stopping: U8) -> None:
     """Ask for ranges (n,) of a file without waiting for them.
 

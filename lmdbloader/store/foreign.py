@@ -13,7 +13,9 @@ from lmdb.verify import VerifyError
 from lmdb.verify import verify as check_pages
 
 from lmdbloader.errors import CorruptError
+from lmdbloader.files import read_regular
 from lmdbloader.format import DATA_FILE
+from lmdbloader.store.diskerrors import explain_lmdb
 
 _MAGIC_NBYTES = 64
 _MAGIC = (0xBEEFC0DE).to_bytes(4, "little")
@@ -24,8 +26,7 @@ def lmdb_file(path: Path) -> Path | None:
     """Return the data file of an LMDB: `path` itself or data.mdb in it; None where it is no LMDB."""
     file = path / DATA_FILE if path.is_dir() else path
     try:
-        with open(file, "rb") as opened:
-            return file if _MAGIC in opened.read(_MAGIC_NBYTES) else None
+        return file if _MAGIC in read_regular(file, _MAGIC_NBYTES) else None
     except OSError:
         return None
 
@@ -58,6 +59,7 @@ def list_values(file: Path) -> Iterator[tuple[bytes, int, int]]:
         raise CorruptError(f"{file}: its pages are damaged ({problems[0]}{more})")
     try:
         with (
+            explain_lmdb(file),
             lmdb.open(os.fsencode(file), subdir=False, readonly=True, lock=False, readahead=False) as env,
             env.begin(buffers=True) as transaction,
         ):

@@ -20,6 +20,7 @@ from lmdbloader.format import INDEX_FILE, Field, index_schema
 from lmdbloader.manifest import Manifest
 from lmdbloader.store.arrow import read_file
 from lmdbloader.store.bounds import check_index
+from lmdbloader.store.diskerrors import naming
 from lmdbloader.store.records import Block, Chunk
 
 _ROWS_AT_ONCE = 1 << 16
@@ -99,7 +100,7 @@ class Spool:
         # Identity: dictionaries lie in the order of first use, one batch holds every row.
         arrays = [self._array(column) for column in self.schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        with pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, self.schema) as writer:
+        with naming(path), pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, self.schema) as writer:
             writer.write_batch(batch)
 
     def close(self) -> None:
@@ -162,7 +163,8 @@ class Spool:
         if not waiting:
             return
         self._waiting_nbytes -= len(waiting)
-        with open(self._folder / name, "ab") as file:
+        path = self._folder / name
+        with naming(path), open(path, "ab") as file:
             file.write(waiting)
         self._file_nbytes[name] = self._file_nbytes.get(name, 0) + len(waiting)
 

@@ -12,14 +12,16 @@ import numpy.typing as npt
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format import DATA_FILE, INDEX_FILE, MANIFEST_FILE
 from lmdbloader.manifest import Manifest
+from lmdbloader.store.diskerrors import DISK_FAILED
 from lmdbloader.store.index import Index
 from lmdbloader.store.opening import IO, DataFile, check_io, open_index, read_manifest, wrong_size
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_UNREAD = 1
 _REASONS = {
-    1: "its bytes cannot be read, lie outside of the file, or have another length than the index says",
+    _UNREAD: "its bytes in data.mdb cannot be read, lie outside of the file, or are not as many as the index says",
     2: "its checksum does not match: the stored bytes were damaged",
     3: "its lz4 block does not decompress",
     4: "its tile table is damaged",
@@ -33,8 +35,8 @@ class OpenDataset:
 
     Attributes:
         path: Of the dataset, absolute.
-        io: "mmap" reads through a memory map, which a file that is cut short meanwhile turns into the end of the
-            process (SIGBUS); "pread" reads copies by the file's descriptor, and raises CorruptError then.
+        io: "mmap" reads through a memory map, every page of which is asked for before it is touched first; "pread"
+            reads copies by the file's descriptor, which nobody who cuts the file can turn into the end of the process.
         manifest: Its description.
         fields: Its fields by name.
         index: Its columns.
@@ -123,8 +125,8 @@ class OpenDataset:
         return self.data_file.descriptor
 
     @property
-    def file(self) -> tuple[int, int, int]:
-        """What kernels read from: the map's address, the file's bytes, and a descriptor to use instead, or -1."""
+    def file(self) -> tuple[int, int, int, int]:
+        """What kernels read from: the map's address, the file's bytes, a descriptor to use instead, the map's guard."""
         return self.data_file.for_kernels()
 
     def image_shape(self, name: str, row: int) -> tuple[int, int, int]:
@@ -145,14 +147,31 @@ class OpenDataset:
         source = self.source(row)
         return f"{self.path}: field {name!r} of sample {row}" + (f" (from {source})" if source else "")
 
-    def damaged(self, name: str, row: int, status: int) -> CorruptError:
-        """Return the error for a kernel's status."""
+    def damaged(self, name: str, row: int, status: int, said: OSError | None = None) -> CorruptError:
+        """Return the error for a kernel's status; `said` is what the system said, where that is known."""
+        reason = (status == _UNREAD and self._why_unread(name, row, said)) or _REASONS[status]
         return self.corrupt(
             name,
             row,
-            f"{_REASONS[status]}. `lmdbloader verify {self.path}` lists every damaged sample; "
+            f"{reason}. `lmdbloader verify {self.path}` lists every damaged sample; "
             "restore the dataset from a copy, or convert again; `lmdbloader repair` leaves them out of a new one.",
         )
+
+    def _why_unread(self, name: str, row: int, said: OSError | None) -> str:
+        """Return why a payload was not read; nothing where the system does not say it."""
+        a = self.index.arrays
+        at, nbytes = int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row])
+        try:
+            size = os.fstat(self.descriptor).st_size
+            if size < self.data_file.nbytes:
+                return f"{DATA_FILE} was cut to {size} bytes since it was opened"
+            if said is None:
+                self.data_file.read(at, nbytes)
+        except OSError as error:
+            said = error
+        if said is None or said.errno not in DISK_FAILED:
+            return ""
+        return f"the disk does not read bytes {at} to {at + nbytes} of {DATA_FILE} ({said.strerror})"
 
     def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
         """Return the error for one payload, which names dataset, field, sample and source."""

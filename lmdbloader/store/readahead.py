@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 import queue
-import sys
 import threading
 import weakref
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.format import CODEC_TILES
 from lmdbloader.limits import start_threads
 from lmdbloader.store import filecache
-from lmdbloader.store.opening import DataFile
+from lmdbloader.store.opening import POPULATE_READ, DataFile, tells_residency
 from lmdbloader.store.reader import Reader
 
 I64 = npt.NDArray[np.int64]
@@ -34,8 +33,6 @@ LARGE_NBYTES = 1024 * 1024
 _PROBED_ROWS = 4
 # Storage that does not answer must not hold up who closes.
 _JOIN_SECONDS = 1.0
-# MADV_POPULATE_READ of Linux 5.14, which Python does not name; where it is missing, the kernel reads instead.
-_POPULATE_READ = 22 if sys.platform == "linux" else -1
 
 
 @cache
@@ -44,6 +41,13 @@ def _kernels() -> Any:
     from lmdbloader.kernels import paging
 
     return paging
+
+
+@cache
+def _presence() -> Any:
+    from lmdbloader.kernels import presence
+
+    return presence
 
 
 def coalesce(starts: I64, stops: I64, *, gap_nbytes: int = GAP_NBYTES, page_nbytes: int = 1) -> tuple[I64, I64]:
@@ -188,7 +192,7 @@ def _serve(request: _Request, buffer: U8, stopping: U8) -> None:
         return
     paging = _kernels()
     if request.awaited:
-        paging.load(base, starts, stops, _POPULATE_READ, descriptor, buffer, stopping)
+        paging.load(base, starts, stops, POPULATE_READ, descriptor, buffer, stopping)
     else:
         paging.advise(base, starts, stops, mmap.MADV_WILLNEED, paging.PIECE_NBYTES, stopping)
 
@@ -219,7 +223,7 @@ class Readahead:
         self._offsets = [column[0] for column in self._columns]
         self._file = reader.data_file
         self._probe = np.zeros(1, np.uint8)
-        self._tells_residency = _tells_residency(self._file.descriptor)
+        self._tells_residency = tells_residency(self._file.descriptor)
         self._workers: dict[int, _Worker] = {}
         self._closed = False
 
@@ -301,6 +305,9 @@ class Readahead:
         worker = self._worker()
         if worker.failure is not None:
             raise worker.failure
+        guard = self._file.for_kernels()[3]
+        if guard:  # what is asked for is not in memory, or no more: it may not read
+            _presence().forget(guard, starts, stops)
         worker.put(_Request(self._file, starts, stops, awaited, ticket))
         return ticket
 
@@ -332,11 +339,3 @@ class Readahead:
                 if self._closed:
                     fresh.stop()
         return found
-
-
-def _tells_residency(descriptor: int) -> bool:
-    """Return whether the system tells this process what of a map is in memory; to others Linux says that all is."""
-    try:
-        return os.geteuid() == os.fstat(descriptor).st_uid or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
-    except OSError:
-        return False

@@ -238,7 +238,7 @@ class Reader(OpenDataset):
         try:
             data = self.data_file.read(at, nbytes)
         except OSError as error:  # of the disk
-            raise self.corrupt(name, row, f"cannot be read ({error.strerror}). Copy the dataset again.") from error
+            raise self.damaged(name, row, 1, error) from error
         clock.tick(clockwork.READ)
         clock.add(clockwork.NBYTES, len(data))
         if len(data) != nbytes:

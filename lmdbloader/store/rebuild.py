@@ -24,6 +24,7 @@ from lmdbloader.format import (
 )
 from lmdbloader.manifest import Description, Manifest
 from lmdbloader.store.digest import make_manifest
+from lmdbloader.store.diskerrors import explain_lmdb, naming
 from lmdbloader.store.foreign import list_values
 from lmdbloader.store.index import Index, Spool
 from lmdbloader.store.opening import map_file
@@ -63,18 +64,21 @@ def rebuild(folder: Path, description: Description, manifest: Manifest | None) -
             )
         elif made.index_digest != manifest.index_digest:
             names.append(MANIFEST_FILE)  # another release of Arrow writes the same index with other bytes
-        (work / MANIFEST_FILE).write_bytes(made.to_json())
+        with naming(work / MANIFEST_FILE):
+            (work / MANIFEST_FILE).write_bytes(made.to_json())
         _put_in_place(work, folder, names)
     return tuple(names)
 
 
 def _make(data: Path, description: Description, work: Path) -> Manifest:
     """Write an index into the folder `work`; return the manifest that belongs to it."""
-    places = np.array([at for key, at, _ in list_values(data) if len(key) == RECORD_KEY_NBYTES], np.int64)
+    with naming(data):
+        places = np.array([at for key, at, _ in list_values(data) if len(key) == RECORD_KEY_NBYTES], np.int64)
     schema = record_schema(description.fields, with_source=description.with_source)
     spool = Spool(work / COLUMNS_FOLDER, description.fields, with_source=description.with_source)
     try:
         with (
+            explain_lmdb(data),
             lmdb.open(os.fsencode(data), subdir=False, readonly=True, lock=False, readahead=True) as env,
             env.begin(buffers=True) as transaction,
         ):

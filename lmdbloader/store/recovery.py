@@ -20,27 +20,42 @@ from lmdbloader.format import (
     parse_record_key,
     record_key,
 )
+from lmdbloader.store.diskerrors import explain_lmdb, naming
+from lmdbloader.store.filecache import forget
 from lmdbloader.store.foreign import page_problems
 from lmdbloader.store.index import Spool
+from lmdbloader.store.metas import last_transactions, take_back_torn
+from lmdbloader.store.opening import read_through
 from lmdbloader.store.records import decode_block
-
-_SMALLEST_NBYTES = 2 * 4096
 
 
 def num_committed(partial: Path) -> int:
     """Return how many samples the last transaction left in an unfinished dataset.
 
+    What is not on the disk is not counted: after a write that failed the system's memory may hold more than that. A
+    last transaction that a power cut has torn is taken back.
+
     Raises:
         CorruptError: Its data file is damaged.
     """
     data = partial / DATA_FILE
-    # A first transaction that did not come to its end leaves nothing, or less than LMDB's two first pages.
-    if not data.exists() or data.stat().st_size < _SMALLEST_NBYTES:
+    if not data.exists():
         return 0
-    if problems := page_problems(data):
-        raise CorruptError(f"{data}: its pages are damaged ({problems[0]})")
+    with naming(data):
+        with open(data, "rb", buffering=0) as file:
+            forget(file.fileno())
+            # A power cut in the first transaction may leave anything of LMDB's first pages, and of the file's length.
+            if last_transactions(file.fileno()) == (0, 0):
+                return 0
+            read_through(file.fileno())  # before LMDB maps it
+        if (problems := page_problems(data)) and not take_back_torn(data):
+            raise CorruptError(
+                f"{data}: its pages are damaged ({problems[0]}). Begin again with --restart, which discards what is "
+                "done."
+            )
     try:
         with (
+            explain_lmdb(data),
             lmdb.open(os.fsencode(data), subdir=False, readonly=True, lock=False) as env,
             env.begin() as transaction,
         ):

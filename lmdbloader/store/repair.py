@@ -15,6 +15,7 @@ from lmdbloader.format import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FIL
 from lmdbloader.manifest import Description, Manifest
 from lmdbloader.store.index import Index
 from lmdbloader.store.opening import DataFile, open_index, read_manifest
+from lmdbloader.store.ownership import is_own_file, open_own_file
 from lmdbloader.store.pages import find_description
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.rebuild import rebuild
@@ -22,6 +23,7 @@ from lmdbloader.store.records import Chunk, encode_blocks
 from lmdbloader.store.salvage import RecordSalvage, sound_samples
 from lmdbloader.store.verify import Damage, Verification, verify
 from lmdbloader.store.writer import estimate_map_nbytes, open_writer
+from lmdbloader.words import plain, table
 
 _LOST = "their record is damaged, and there is no index"
 
@@ -80,12 +82,12 @@ def repair(
     for line in (*(f"{folder}: {problem}" for problem in found.problems), *map(str, found.damaged)):
         log(line)
     if found.is_sound:
-        log(f"{folder}: is sound, nothing was done")
+        log(plain(f"{folder}: is sound, nothing was done"))
         return Repair(found, (), None, found.num_samples, ())
     description, manifest = _what_is_known(folder, found)
     if DATA_FILE not in found.files and {INDEX_FILE, MANIFEST_FILE} & set(found.files):
         replaced = rebuild(folder, description, manifest)
-        log(f"{folder}: {' and '.join(replaced)} made anew from {DATA_FILE}")
+        log(plain(f"{folder}: {' and '.join(replaced)} made anew from {DATA_FILE}"))
         return Repair(found, replaced, None, read_manifest(folder).num_samples, ())
     if DATA_FILE not in found.files or not (folder / DATA_FILE).is_file():
         raise CorruptError(f"{folder}: cannot be mended. {found.advice}", path=str(folder))
@@ -106,8 +108,10 @@ def _check_out(out: Path, folder: Path) -> Path:
 
 def _what_is_known(folder: Path, found: Verification) -> tuple[Description, Manifest | None]:
     """Return what a dataset is, and its manifest; where that is lost, data.mdb tells the rest."""
-    with suppress(FormatError):
+    manifest = None
+    with suppress(FormatError, CorruptError):
         manifest = read_manifest(folder)
+    if manifest is not None:
         if MANIFEST_FILE not in found.files:
             return manifest.description, manifest
         raise CorruptError(f"{folder}: cannot be mended. {found.advice}", path=str(folder))  # of another dataset
@@ -188,21 +192,20 @@ def _write(
             writer.add_file(LEFT_OUT_FILE, _table(damaged))
             # Whoever compares what a dataset was made from must see that it is not all of it.
             made_by["inputs"] = {**(made_by.get("inputs") or {}), "left_out": len({d.sample for d in damaged})}
-        if (folder / SKIPPED_FILE).is_file():
-            writer.add_file(SKIPPED_FILE, (folder / SKIPPED_FILE).read_bytes())
+        if is_own_file(folder / SKIPPED_FILE):
+            with open(open_own_file(folder / SKIPPED_FILE), "rb") as skipped:
+                writer.add_file(SKIPPED_FILE, skipped.read())
         return writer.finish(classes=description.classes, made_by=made_by).num_samples
 
 
 def _table(damaged: Sequence[Damage]) -> bytes:
-    escapes = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
     rows = [("sample", "field", "source", "reason")]
     rows += [(str(d.sample), d.field, d.source or "", d.reason) for d in damaged]
-    lines = ("\t".join(value.translate(escapes) for value in row) + "\n" for row in rows)
-    return "".join(lines).encode("utf-8", "backslashreplace")
+    return table(rows)
 
 
 def _report(folder: Path, done: Repair, log: Callable[[str], None]) -> Repair:
     lost = len({damage.sample for damage in done.left_out})
     listed = f"; {lost} left out, listed in {done.out}/{LEFT_OUT_FILE}" if lost else ""
-    log(f"{done.out}: written, {done.num_samples} samples of {folder}{listed}")
+    log(plain(f"{done.out}: written, {done.num_samples} samples of {folder}{listed}"))
     return done

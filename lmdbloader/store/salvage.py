@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lmdbloader.codecs import Payloads
 from lmdbloader.errors import CorruptError
+from lmdbloader.files import open_regular
 from lmdbloader.format import CODEC_TILES, DATA_FILE, Field, record_schema
 from lmdbloader.manifest import Description
 from lmdbloader.store.pages import find_records, read_around_errors
@@ -81,7 +82,7 @@ class RecordSalvage:
         """Yield the samples of every record that is as it was written."""
         d = self._description
         schema = record_schema(d.fields, with_source=d.with_source)
-        descriptor = os.open(self._folder / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(self._folder / DATA_FILE)
         at = 0
         try:
             for record in find_records(descriptor):

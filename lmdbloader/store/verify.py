@@ -12,6 +12,7 @@ import numpy as np
 
 from lmdbloader.codecs import RunningChecksum
 from lmdbloader.errors import CorruptError, FormatError
+from lmdbloader.files import read_regular
 from lmdbloader.format import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
 from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed
 from lmdbloader.store.comparing import compare_records, damaged_records
@@ -20,6 +21,7 @@ from lmdbloader.store.index import Index, content_digest, digest_columns
 from lmdbloader.store.opening import DataFile, open_index, read_manifest
 from lmdbloader.store.pages import find_description, needed_nbytes
 from lmdbloader.store.reader import Reader
+from lmdbloader.words import plain
 
 _ROWS_AT_ONCE = 256
 _READ_AT_ONCE_NBYTES = 64 * 2**20
@@ -45,7 +47,7 @@ class Damage:
     reason: str
 
     def __str__(self) -> str:
-        return f"sample {self.sample}, field {self.field}, from {self.source or 'no file'}: {self.reason}"
+        return plain(f"sample {self.sample}, field {self.field}, from {self.source or 'no file'}: {self.reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
     found = _Findings(Path(path).absolute())
     try:
         manifest = read_manifest(path)
-    except FormatError as error:
+    except (FormatError, CorruptError) as error:
         if not found.folder.is_dir() or found.folder.name.endswith(PARTIAL_SUFFIX) or _is_signed(found.folder):
             raise
         return _verify_without_manifest(found, error)
@@ -170,7 +172,7 @@ def _is_of_another(data: DataFile, manifest: Manifest, folder: Path) -> bool:
     return find_description(data.descriptor, str(folder)) not in (None, manifest.description)
 
 
-def _verify_without_manifest(found: _Findings, error: FormatError) -> Verification:
+def _verify_without_manifest(found: _Findings, error: FormatError | CorruptError) -> Verification:
     """Return what can be said of a dataset whose manifest is lost; raise `error` where it is none of ours."""
     folder = found.folder
     is_there = (folder / MANIFEST_FILE).exists()
@@ -193,8 +195,7 @@ def _verify_without_manifest(found: _Findings, error: FormatError) -> Verificati
 def _is_signed(folder: Path) -> bool:
     """Return whether a manifest says what it was written to say: then its errors are no damage."""
     try:
-        with open(folder / MANIFEST_FILE, "rb") as file:
-            return is_signed(file.read(MAX_MANIFEST_NBYTES + 1))
+        return is_signed(read_regular(folder / MANIFEST_FILE, MAX_MANIFEST_NBYTES + 1))
     except OSError:
         return False
 

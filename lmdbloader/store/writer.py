@@ -28,6 +28,7 @@ from lmdbloader.format import (
     RECORD_KEY_NBYTES,
     SCHEMA_KEY,
     SKIPPED_FILE,
+    SOURCES_FILE,
     Field,
     parse_record_key,
     progress_value,
@@ -36,6 +37,7 @@ from lmdbloader.format import (
 )
 from lmdbloader.manifest import Description
 from lmdbloader.store.digest import make_manifest
+from lmdbloader.store.diskerrors import disk_failed, naming
 from lmdbloader.store.index import Spool
 from lmdbloader.store.opening import map_file
 from lmdbloader.store.publish import (
@@ -144,7 +146,9 @@ class Writer:
                 readahead=False,
             )
         try:
-            # A transaction that outlives a power cut is of no use where its file's name does not.
+            # A transaction that outlives a power cut is of no use where its file's name does not; and LMDB leaves its
+            # two first pages to the first transaction, which may never come to its end.
+            fsync(data)
             fsync(partial)
             if keep_samples:
                 self._take_over(keep_samples)
@@ -193,14 +197,16 @@ class Writer:
             self._spool.write(index_path, at)
             manifest = make_manifest(description, self._spool, index_path, self._partial / DATA_FILE)
             self._spool.close()
-            (self._partial / MANIFEST_FILE).write_bytes(manifest.to_json())
+            with naming(self._partial / MANIFEST_FILE):
+                (self._partial / MANIFEST_FILE).write_bytes(manifest.to_json())
             put_in_place(self._partial, self._out)
         return Written(self.num_samples, manifest.sizes, self.map_growths, manifest.content_digest)
 
     def add_file(self, name: str, data: bytes) -> None:
         """Put a small file beside the dataset's own."""
-        with explain_full_disk(self._partial, lambda: len(data) + self._missing_nbytes()):
-            (self._partial / name).write_bytes(data)
+        file = self._partial / name
+        with explain_full_disk(self._partial, lambda: len(data) + self._missing_nbytes()), naming(file):
+            file.write_bytes(data)
 
     def close(self) -> None:
         """Let go of the LMDB environment and the temporary files."""
@@ -260,6 +266,8 @@ class Writer:
             data = self._partial / DATA_FILE
             if is_full_disk(str(error)) or (short_write and has_no_room(data, self._pending_nbytes)):
                 raise disk_full(self._partial, error, self._missing_nbytes()) from error
+            if short_write:
+                raise disk_failed(data, error) from error
             raise
 
     def _harvest(self) -> npt.NDArray[np.int64]:
@@ -292,7 +300,8 @@ class Writer:
 def _remove_rest(partial: Path, *, keep_data: bool) -> None:
     """Remove what is made anew of a dataset that was not finished."""
     shutil.rmtree(partial / COLUMNS_FOLDER, ignore_errors=True)
-    for name in (INDEX_FILE, MANIFEST_FILE, SKIPPED_FILE, LEFT_OUT_FILE, *(() if keep_data else (DATA_FILE,))):
+    notes = (SKIPPED_FILE, LEFT_OUT_FILE, SOURCES_FILE)
+    for name in (INDEX_FILE, MANIFEST_FILE, *notes, *(() if keep_data else (DATA_FILE,))):
         (partial / name).unlink(missing_ok=True)
 
 

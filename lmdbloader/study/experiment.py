@@ -254,7 +254,9 @@ def _note_what_lacks(
     if device.type == "cpu":
         notes.append("Pinned against paged memory was not measured: there is no accelerator, or it was not asked for.")
     else:
-        notes.append("The Loader's memory is pinned, as by default where there is a GPU: it has no row for paged memory.")
+        notes.append(
+            "The Loader's memory is pinned, as by default where there is a GPU: it has no row for paged memory."
+        )
     if trainer is None:
         notes.append("No model was trained: " + ("it was not asked for." if images else "the dataset has no images."))
     elif device.type == "cuda" and not any(row.training is not None and row.training.gpu for row in rows):

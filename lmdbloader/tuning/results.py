@@ -9,6 +9,7 @@ from typing import Any
 from lmdbloader.settings import Workers
 from lmdbloader.tuning.race import Kind, Setting
 from lmdbloader.tuning.steps import Verdict
+from lmdbloader.words import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class Tuning:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        about = f"{self.dataset}: batches of {self.batch_size}, {self.transforms}, {self.cores} cores"
+        about = f"{plain(self.dataset)}: batches of {self.batch_size}, {self.transforms}, {self.cores} cores"
         parts = [
             f"{about}, {self.device or 'no accelerator'}; {self.seconds:.1f} s",
             _table(self),

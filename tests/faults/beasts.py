@@ -182,6 +182,9 @@ def _jpeg() -> Iterator[Beast]:
         data = _saved(rgb, "JPEG", quality=90, exif=exif.tobytes())
         turned = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
         yield _converted(f"exif{orientation}.jpg", data, np.asarray(turned))
+    signed = b"Exif\0\0MM\0*" + struct.pack(">IHHHIiI", 8, 1, 0x0112, 9, 1, 6, 0)
+    data = _saved(rgb, "JPEG", quality=90, exif=signed)
+    yield _converted("exif6_signed.jpg", data, np.ascontiguousarray(np.rot90(_decoded(data), -1)))
 
 
 def _decoded(data: bytes) -> Any:
@@ -212,6 +215,10 @@ def _others() -> Iterator[Beast]:
     yield _converted("plain.bmp", _saved(rgb, "BMP"), rgb)
     yield _converted("plain.ppm", _saved(rgb, "PPM"), rgb)
     yield _converted("decimal.ppm", b"P3 2 1 255\n1 2 3  4 5 6\n", np.array([[[1, 2, 3], [4, 5, 6]]], np.uint8))
+    deep = np.array([[[1, 999, 3], [0, 5, 1000]]], np.uint16)
+    yield _converted("decimal16.ppm", b"P3 2 1 1000\n1 999 3 # and\n0 5 1000\n", deep)
+    yield _converted("binary16.ppm", b"P6 2 1 1000\n" + deep.astype(">u2").tobytes(), deep)
+    yield _refused("above.pgm", b"P2 2 1 1000\n1 1001\n", "the maximum is 1000")
     yield _refused("cut.ppm", _saved(rgb, "PPM")[:-1], "cut short")
     yield _converted("plain.tif", _saved(rgb, "TIFF"), rgb)
     yield _converted("grey.tif", _saved(grey, "TIFF"), grey)
@@ -236,6 +243,8 @@ def _names() -> Iterator[Beast]:
     yield _converted(b"two\nlines and a\ttab.png", png, rgb)
     yield _refused(b"bad,\ntwo lines and a\ttab.png", b"", "")
     yield _refused(b"bad caf\xe9 (Latin-1).png", png[:50], "")
+    yield _converted(b"\x1b[2J\x1b]0;gone\x07\xc2\x9b1m.png", png, rgb)
+    yield _refused(b"bad \x1b[2J\x1b]0;gone\x07\xc2\x9b1m\r.png", b"\x89PNG\r\n\x1a\n\0\0\0\1\x1b[2J" + bytes(9), "PNG")
     yield _converted("UPPER.PNG", png, rgb)
     yield _converted("twin.png", png, rgb)
     yield _converted("twin.jpg", jpg, _decoded(jpg))

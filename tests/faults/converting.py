@@ -129,11 +129,23 @@ class Place:
             self._nursery.warm(words)
         return self._old
 
-    def run(self, words: list[str], interruption: Interruption | None = None, *, can_exchange: bool = True) -> Ended:
-        """Run a command."""
-        ended = self._nursery.run(Request(words, self.folder, self.log, interruption, can_exchange))
+    def run(
+        self,
+        words: list[str],
+        interruption: Interruption | None = None,
+        *,
+        can_exchange: bool = True,
+        calls: Path | None = None,
+    ) -> Ended:
+        """Run a command; its calls are written down at `calls`."""
+        ended = self._nursery.run(Request(words, self.folder, self.log, interruption, can_exchange, calls))
         expect(not ended.hung, "it hung", ended)
         return ended
+
+    def record(self, scenario: Scenario, calls: Path) -> Ended:
+        """Run a scenario's command to its end, and write its calls down."""
+        self.counts["conversions"] += 1
+        return self.run(scenario.command(self._sources, self.out), can_exchange=scenario.can_exchange, calls=calls)
 
     def convert(
         self, scenario: Scenario, interruption: Interruption | None = None, *, workers: int | None = None
@@ -178,8 +190,11 @@ class Place:
 
     def finish(self, scenario: Scenario) -> None:
         """Let a conversion end, and check what came of it."""
+        self.finish_after(scenario, self.committed())
+
+    def finish_after(self, scenario: Scenario, before: int) -> None:
+        """Let a conversion end that has committed so many sources before, and check what came of it."""
         whole = self.whole(scenario)
-        before = self.committed()
         ended = self.convert(scenario)
         expect(ended.status == 0, f"exit status {ended.status} at last", ended)
         self.check_work(whole, before, before, ended)

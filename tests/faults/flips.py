@@ -25,7 +25,7 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
 
 
 def _prepare(paths: dict[str, str], seed: int) -> Case:
-    subjects = [_Subject(path) for path in paths.values()]
+    subjects = [Subject(path) for path in paths.values()]
 
     def case(number: int) -> str:
         rng = random.Random(f"{seed} {number}")
@@ -71,7 +71,7 @@ def _write(path: str, name: str, values: dict[int, int]) -> None:
         os.close(descriptor)
 
 
-class _Subject:
+class Subject:
     """A dataset, what its files hold, and what reading it gives as long as it is sound."""
 
     def __init__(self, path: str) -> None:

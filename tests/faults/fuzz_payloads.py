@@ -54,11 +54,11 @@ def prepare_payloads(paths: dict[str, str], folder: Path, seed: int) -> Case:
         at_end, by_descriptor = rng.random() < 0.5, rng.random() < 0.25
         data = source.place(len(stored), at_end)
         data[:] = np.frombuffer(stored, np.uint8)
-        file = (data.ctypes.data, len(stored), -1, 0)
+        file = (data.ctypes.data, len(stored), -1, 0, 0)
         if by_descriptor:
             os.ftruncate(memory_file, 0)
             os.pwrite(memory_file, stored, 0)
-            file = (0, len(stored), memory_file, 0)
+            file = (0, len(stored), memory_file, 0, 0)
         target = out.place(raw_nbytes, at_end)
         hashed = stored if payload.codec != CODEC_TILES else stored[: _table_nbytes(height, width, payload.tile)]
         columns = _columns(

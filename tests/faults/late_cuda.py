@@ -206,7 +206,8 @@ def late_cuda(seed: int = 0, most_lag: int = 12) -> Iterator[LateCuda]:
         return plain_to(tensor, *args, **options)
 
     instead = {
-        "is_available": lambda: True, "Stream": cuda.new_stream, "Event": Event, "stream": cuda.on_stream,
+        "is_available": lambda: True, "device_count": lambda: 2, "current_device": lambda: 0,
+        "Stream": cuda.new_stream, "Event": Event, "stream": cuda.on_stream,
         "current_stream": lambda device=None: cuda.current, "synchronize": cuda.synchronize,
     }  # fmt: skip
     with ExitStack() as patches:

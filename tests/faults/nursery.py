@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from . import scenarios
+from . import scenarios, shim
 from .power import Disk
 from .steps import Step, watch, watch_function
 
@@ -67,6 +67,9 @@ class Request:
         log: A folder for what the process says and does.
         interruption: What befalls it.
         can_exchange: Whether the system has renameat2.
+        calls: Where every call that changes something below the folder is written down, None for nowhere.
+        fault: (kind, number, errno) of the call below `faulty` that fails, see `shim.fail`.
+        faulty: A folder.
     """
 
     words: Sequence[str]
@@ -74,6 +77,9 @@ class Request:
     log: Path
     interruption: Interruption | None = None
     can_exchange: bool = True
+    calls: Path | None = None
+    fault: tuple[str, int, int] | None = None
+    faulty: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,8 @@ class Ended:
         seconds: It took.
         was_interrupted: Whether what was to befall it did.
         hung: Whether it did not end by itself.
+        num_calls: How many calls there were of the kind of a request's fault.
+        failed_path: Of the file whose call failed; empty where none did.
     """
 
     status: int
@@ -101,16 +109,23 @@ class Ended:
     seconds: float
     was_interrupted: bool
     hung: bool = False
+    num_calls: int = 0
+    failed_path: str = ""
 
 
 class Nursery:
     """A process that has everything imported, and forks one for each command. Use it in a `with`."""
 
+    def __init__(self, library: Path | None = None) -> None:
+        """Settle which library the process preloads: the one of `shim.build`, for requests that intercept calls."""
+        self._library = library
+
     def __enter__(self) -> Nursery:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,))
-        self._process.start()
+        with shim.preloaded(self._library):
+            self._process.start()
         theirs.close()
         return self
 
@@ -152,7 +167,7 @@ def _serve(connection: Any) -> None:
 
 def _run(request: Request, connection: Any) -> Ended:
     request.log.mkdir(exist_ok=True)
-    for name in ("output", "error", "log", "steps", "interrupted"):
+    for name in ("output", "error", "log", "steps", "interrupted", "fault"):
         (request.log / name).unlink(missing_ok=True)
     begin = time.monotonic()
     if (child := os.fork()) == 0:
@@ -174,6 +189,7 @@ def _run(request: Request, connection: Any) -> Ended:
         os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
     seconds = time.monotonic() - begin
+    num_calls, _, failed_path = _text(request.log / "fault").partition("\t")
     return Ended(
         os.waitstatus_to_exitcode(status),
         _text(request.log / "output"),
@@ -183,6 +199,8 @@ def _run(request: Request, connection: Any) -> Ended:
         seconds,
         was_interrupted,
         hung,
+        int(num_calls or 0),
+        failed_path,
     )
 
 
@@ -218,7 +236,7 @@ def _command(request: Request) -> int:
     """Run the command in this process, which is a fresh fork."""
     import lmdbloader.cli
     from lmdbloader.conversion import folder, pool
-    from lmdbloader.store import index, publish, writer
+    from lmdbloader.store import index, ownership, publish, writer
 
     for handle, name in ((1, "output"), (2, "error")):
         os.dup2(os.open(request.log / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), handle)
@@ -244,14 +262,18 @@ def _command(request: Request) -> int:
 
     folder.try_out = trial
     if not request.can_exchange:
-        publish.ctypes = type("NoCalls", (), {"CDLL": lambda *_, **__: object(), "get_errno": ctypes.get_errno})
-    see = _observer(request)
-    watch(request.folder, see)
-    watch_function(folder, "try_out", "trial", see)
-    watch_function(index.Spool, "write", "index", see)
-    watch_function(publish, "_exchange", "exchange", see)
+        ownership.ctypes = type("NoCalls", (), {"CDLL": lambda *_, **__: object(), "get_errno": ctypes.get_errno})
+    if request.calls or request.fault:
+        _intercept(request)
+    else:
+        see = _observer(request)
+        watch(request.folder, see)
+        watch_function(folder, "try_out", "trial", see)
+        watch_function(index.Spool, "write", "index", see)
+        watch_function(publish, "exchange", "exchange", see)
     try:
-        status = _write(request.words[1]) if request.words[0] == "write" else lmdbloader.cli.main(list(request.words))
+        own = {"write": _write, "epoch": _epoch}.get(request.words[0])
+        status = own(*request.words[1:]) if own else lmdbloader.cli.main(list(request.words))
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1
     except BaseException:
@@ -259,8 +281,18 @@ def _command(request: Request) -> int:
 
         traceback.print_exc()
         status = 70
+    if request.fault:
+        (request.log / "fault").write_text(f"{shim.counted()}\t{shim.failed_path()}")
     sys.stdout.flush()
     return status
+
+
+def _intercept(request: Request) -> None:
+    """Write down the calls of this process, or have one of them fail."""
+    if request.calls:
+        shim.record(request.faulty or request.folder, request.calls)
+    if request.fault:
+        shim.fail(request.faulty or request.folder, *request.fault)
 
 
 def _write(out: str) -> int:
@@ -275,6 +307,23 @@ def _write(out: str) -> int:
         lmdbloader.write(samples, out)
     except LmdbloaderError as error:
         print(f"lmdbloader: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _epoch(path: str, io: Any) -> int:
+    """Read an epoch, as a training loop would."""
+    import lmdbloader
+    from lmdbloader.errors import LmdbloaderError
+
+    try:
+        ds = lmdbloader.LMDBDataset(path, io=io)
+        for _ in lmdbloader.Loader(ds, 2, num_threads=1):
+            pass
+        for number in range(len(ds)):
+            ds[number]
+    except LmdbloaderError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -8,9 +8,8 @@ import random
 import shutil
 from pathlib import Path
 
+from .replay import SECTORS
 from .steps import Step
-
-_PAGE_NBYTES = 4096
 
 
 class Disk:
@@ -76,15 +75,16 @@ class Disk:
 
 
 def _torn(flushed: bytes, now: bytes, rng: random.Random) -> bytes:
-    """Return what is left of a file that was written to since it was flushed: any of the pages, or none, or all."""
+    """Return what is left of a file that was written to since it was flushed: any of the sectors, and either length."""
     share = rng.choice((0, rng.random(), 1))
-    length = max(len(flushed), len(now) if rng.random() < share else 0)
-    pages = []
-    for at in range(0, length, _PAGE_NBYTES):
+    length = max(len(flushed), rng.choice((0, len(now))))
+    sector = rng.choice(SECTORS)
+    sectors = []
+    for at in range(0, length, sector):
         source = now if rng.random() < share else flushed
-        size = min(_PAGE_NBYTES, length - at)
-        pages.append(source[at : at + size].ljust(size, b"\0"))
-    return b"".join(pages)
+        size = min(sector, length - at)
+        sectors.append(source[at : at + size].ljust(size, b"\0"))
+    return b"".join(sectors)
 
 
 def put_back(cut: Path, folder: Path) -> None:

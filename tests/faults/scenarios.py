@@ -45,6 +45,7 @@ class Scenario:
         return ["convert", *words, str(out), "--workers", str(workers or self.workers), *overwrite]
 
 
+_FEW = 16
 _PATCHES = ("--patch-size", "24", "--stride", "16", "--scale", "2")
 SCENARIOS = (
     Scenario("images", ("{}/images",)),
@@ -60,6 +61,8 @@ SCENARIOS = (
     Scenario("an older dataset replaced", ("{}/images", "--codec", "raw"), replaces=True),
     Scenario("replaced without an exchange", ("{}/images",), replaces=True, can_exchange=False),
 )
+# Of which thousands are made.
+FEW = Scenario("a few images", ("{}/few",))
 
 
 def make_sources(folder: Path) -> Path:
@@ -72,6 +75,8 @@ def make_sources(folder: Path) -> Path:
         _save(half, folder / "pairs" / "lr" / name)
         _save(photograph, folder / "classes" / ("cats", "dogs", "rockets")[number % 3] / f"{number:02}.jpg", quality=98)
         _save(photograph, folder / "bad" / name)
+        if number < _FEW:
+            _save(photograph.resize((48, 48)), folder / "few" / name)
     for number, data in enumerate((b"", b"no image", (folder / "images" / "05.png").read_bytes()[:900])):
         (folder / "bad" / f"1{number}b.png").write_bytes(data)
     (folder / "shards").mkdir()

@@ -58,7 +58,7 @@ def _together(beasts: list[Beast], folder: Path, mode: Any) -> dict[str, int]:
     numbers = {source: i for i, source in enumerate(ds.table.column("source").to_pylist())}
     skipped, ignored = dict(report.skipped), dict(report.ignored)
     listed = [line.split("\t") for line in (out / "skipped.tsv").read_text("utf-8").splitlines()[1:]]
-    if any(len(row) != 2 for row in listed) or len(listed) != len(report.skipped):
+    if any(len(row) != 2 or not "".join(row).isprintable() for row in listed) or len(listed) != len(report.skipped):
         raise Wrong(f"skipped.tsv has {len(listed)} lines for {len(report.skipped)} images: {listed}")
     wrong = []
     for beast in beasts:
@@ -83,6 +83,7 @@ def _alone(beast: Beast, place: bytes, folder: Path, mode: Any) -> str:
     """Convert one beside an image that is fine: it stops the conversion and is named, and nothing is left behind."""
     import lmdbloader
     from lmdbloader.errors import ImageError
+    from lmdbloader.words import plain
 
     from .beasts import photograph
 
@@ -93,7 +94,11 @@ def _alone(beast: Beast, place: bytes, folder: Path, mode: Any) -> str:
     try:
         lmdbloader.convert(folder / "images", out, layout="images", write_mode=mode, max_pixels=10**6, workers=1)
     except ImageError as error:
-        if beast.shown not in str(error) or not re.search(beast.reason, error.reason):
+        if (
+            plain(beast.shown) not in str(error)
+            or error.name != beast.shown
+            or not re.search(beast.reason, error.reason)
+        ):
             raise Wrong(f"{beast.name!r}: {error} does not name it, or why") from error
         if out.exists():
             raise Wrong(f"{beast.name!r}: {out.name} is there") from error

@@ -1,0 +1,59 @@
+"""Conversions whose power was cut go on, whatever the disk kept of what was not flushed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from . import shim
+from .power_cuts import run
+from .replay import Disk, File
+from .shim import Call
+
+
+def test_conversions_go_on_after_power_cuts(tmp_path: Path) -> None:
+    outcome = run(25, 3, tmp_path)
+    if shim.build(tmp_path) is None:
+        pytest.skip(shim.NO_COMPILER)
+    assert outcome.failures == []
+    assert outcome.counts["states"] == outcome.counts["same digest"] == 25
+    assert outcome.counts["in windows"] > 8
+    assert outcome.counts["before the first commit"] > 0
+
+
+def test_lengths_and_sectors_are_kept_or_lost_independently() -> None:
+    file = File(b"a" * 4096, [], [4096])
+    file.write(0, b"b" * 8192)
+    left = {file.torn(random.Random(seed)) for seed in range(300)}
+    assert b"a" * 4096 in left and b"b" * 8192 in left
+    assert b"a" * 4096 + bytes(4096) in left  # its length is on the disk, its pages are not
+    assert b"b" * 4096 in left
+    assert any(b"a" * 64 + b"b" * 64 in content for content in left)
+    file.flush()
+    assert {file.torn(random.Random(seed)) for seed in range(20)} == {b"b" * 8192}
+    file.write(0, b"c" * 64)
+    file.write_through(64, b"d" * 64)  # O_DSYNC
+    assert {file.torn(random.Random(seed))[:128] for seed in range(50)} == {
+        b"b" * 64 + b"d" * 64,
+        b"c" * 64 + b"d" * 64,
+    }
+
+
+def test_names_are_kept_or_lost_in_their_order(tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    disk = Disk(tmp_path / "before")
+    disk.apply(Call("M", "out.partial"))
+    disk.apply(Call("C", "out.partial/a"))
+    disk.apply(Call("W", "out.partial/a", data=b"content"))
+    disk.apply(Call("S", "out.partial/a"))
+    disk.apply(Call("S", "out.partial"))
+    disk.apply(Call("N", "out.partial", "out"))
+    found = set()
+    for seed in range(60):
+        to = tmp_path / str(seed)
+        disk.cut(to, random.Random(seed))
+        found.add(tuple(sorted(f"{path.relative_to(to)}" for path in to.rglob("*"))))
+    # Neither name of the folder was flushed; what is in it was.
+    assert found == {(), ("out.partial", "out.partial/a"), ("out", "out/a")}
