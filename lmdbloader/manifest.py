@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lmdbloader.errors import FormatError
+from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.format import (
     DATA_FILE,
     FORMAT_NAME,
@@ -22,6 +22,11 @@ from lmdbloader.format import (
 )
 
 MAX_MANIFEST_NBYTES = 64 * 1024 * 1024
+# What reading one may take, and about what a value of JSON takes: a text of a few bytes, an empty list or object.
+_MAX_MEMORY_NBYTES = 200_000_000
+_VALUE_NBYTES = 72
+# Below this nothing is counted, and the digest is made in one go, which is faster.
+_SMALL_NBYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +133,9 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
     if len(data) > MAX_MANIFEST_NBYTES:
         raise FormatError(f"{where}: {len(data)} bytes, expected at most {MAX_MANIFEST_NBYTES}")
     try:
-        body = json.loads(data.decode("utf-8"))
+        body = load_json(data)
+    except _TooLargeError as error:
+        raise FormatError(f"{where}: {error}. No release writes such a manifest: look at who made it.") from error
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{where}: is not JSON text ({error}). Restore it from a copy, or convert again.") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
@@ -138,18 +145,18 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         advice = "Upgrade lmdbloader." if isinstance(version, int) and version > FORMAT_VERSION else "Convert again."
         raise FormatError(f"{where}: format version {version!r:.20}; this release reads {FORMAT_VERSION}. {advice}")
     found = body.pop("manifest_digest", None)
+    nbytes, is_whole = len(data), data.endswith(b"\n")
+    del data  # it may be large
     try:
-        expected = _digest_of(body)
+        expected = _digest_of(body, is_small=nbytes <= _SMALL_NBYTES)
     except RecursionError as error:
         raise FormatError(f"{where}: is nested too deeply to be a manifest") from error
     if found != expected:
         raise FormatError(
             f"{where}: its digest is {found!r}, expected {expected!r}: it was changed after it was written"
         )
-    if not data.endswith(b"\n"):  # without its last byte it would still be JSON
-        raise FormatError(
-            f"{where}: {len(data)} bytes that do not end in a line break: it is cut short. Copy it again."
-        )
+    if not is_whole:  # without its last byte it would still be JSON
+        raise FormatError(f"{where}: {nbytes} bytes that do not end in a line break: it is cut short. Copy it again.")
     try:
         return Description(*_parse_description(body)).manifest(
             num_samples=_natural(body["num_samples"]),
@@ -175,8 +182,8 @@ def parse_description(data: bytes, path: str) -> Description:
     """
     where = f"{path}/{DATA_FILE}: its description"
     try:
-        body = json.loads(data.decode("utf-8"))
-        if (found := body.pop("description_digest", None)) != (expected := _digest_of(body)):
+        body, is_small = load_json(data), len(data) <= _SMALL_NBYTES
+        if (found := body.pop("description_digest", None)) != (expected := _digest_of(body, is_small=is_small)):
             raise ValueError(f"its digest is {found!r}, expected {expected!r}")
         return Description(*_parse_description(body))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -188,17 +195,65 @@ def is_signed(data: bytes) -> bool:
     if not data.endswith(b"\n"):
         return False
     try:
-        body = json.loads(data.decode("utf-8"))
-        return isinstance(body, dict) and "manifest_digest" in body and body.pop("manifest_digest") == _digest_of(body)
+        body = load_json(data)
+        return isinstance(body, dict) and body.pop("manifest_digest", None) == _digest_of(
+            body, is_small=len(data) <= _SMALL_NBYTES
+        )
     except (ValueError, RecursionError):
         return False
 
 
+class _TooLargeError(ValueError):
+    """A text of JSON whose values would take too much memory."""
+
+
+def load_json(data: bytes) -> Any:
+    """Return what the text of a small file says, without trusting whoever wrote it.
+
+    Args:
+        data: At most MAX_MANIFEST_NBYTES of UTF-8.
+
+    Raises:
+        ValueError, RecursionError: It is no JSON, or its values would take more than 200 MB.
+    """
+    if (needed := _memory_nbytes(data)) > _MAX_MEMORY_NBYTES:
+        raise _TooLargeError(
+            f"its {len(data):,} bytes would take about {needed / 1e6:,.0f} MB of memory, expected at most "
+            f"{_MAX_MEMORY_NBYTES / 1e6:,.0f} MB"
+        )
+    return json.loads(data.decode("utf-8"))
+
+
+def _memory_nbytes(data: bytes) -> int:
+    """Return about how much memory a JSON text takes at most while it is read, the text itself with it."""
+    if len(data) <= _SMALL_NBYTES:
+        return len(data)
+    # The text is there as bytes, decoded, and as what it says; every character takes what the widest one does. Beyond
+    # ASCII, the escapes that the digest is made of take more than that.
+    if b"\\u" in data or re.search(b"[\xf0-\xff]", data):
+        copies = 9
+    elif re.search(b"[\xc4-\xff]", data):
+        copies = 5
+    else:
+        copies = 3 if data.isascii() else 4
+    return copies * len(data) + _VALUE_NBYTES * sum(map(data.count, (b",", b":", b"[", b"{")))
+
+
 def _signed(body: dict[str, Any], key: str) -> bytes:
-    """Return a JSON object's text with the digest of everything in it as its last key."""
+    """Return a JSON object's text with the digest of everything in it as its last key.
+
+    Raises:
+        OptionError: It is too large to be read again.
+    """
     text = json.dumps({**body, key: _digest_of(body)}, indent=1, ensure_ascii=False) + "\n"
     # What UTF-8 cannot hold (half a surrogate pair: a byte of a file name that is no text) stays as JSON's escape.
-    return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text).encode()
+    data = re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text).encode()
+    if len(data) > MAX_MANIFEST_NBYTES or _memory_nbytes(data) > _MAX_MEMORY_NBYTES:
+        raise OptionError(
+            f"the description of the dataset, {MANIFEST_FILE}, takes {len(data):,} bytes, more than a reader accepts: "
+            "that is room for a million names of classes. Use shorter or fewer ones."
+        )
+    return data
 
 
 def _description_json(d: Description | Manifest) -> dict[str, Any]:
@@ -218,9 +273,14 @@ def _parse_description(body: Mapping[str, Any]) -> tuple[Any, ...]:
     return fields, _typed(body, "with_source", bool), classes, _typed(body, "made_by", dict)
 
 
-def _digest_of(body: Mapping[str, Any]) -> str:
-    text = json.dumps(body, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return "blake2b:" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+def _digest_of(body: Mapping[str, Any], *, is_small: bool = True) -> str:
+    """Return the digest of a JSON object; piece by piece where it is not small, which takes less memory, and longer."""
+    encoder = json.JSONEncoder(sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    digest = hashlib.blake2b(digest_size=16)
+    for text in (encoder.encode(body),) if is_small else encoder.iterencode(body):
+        for at in range(0, len(text), _SMALL_NBYTES):
+            digest.update(text[at : at + _SMALL_NBYTES].encode())
+    return "blake2b:" + digest.hexdigest()
 
 
 def field_json(f: Field) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -247,3 +250,45 @@ def test_columns_that_begin_at_odd_addresses_are_refused(path: Path) -> None:
     sign_index(path, data[: at + 4] + longer + data[at + 8 : at + 8 + nbytes] + b"\0" + data[at + 8 + nbytes :])
     with pytest.raises(FormatError, match="a column does not begin at a multiple of its numbers' length"):
         Reader(path)
+
+
+_MANY_FIELDS = """
+import resource, sys
+import numpy as np
+import lmdbloader
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+numbers = [f"n{j}" for j in range(2900)]
+arrays = [f"a{j}" for j in range(100)]
+
+def sample(i):
+    values = {name: i * j for j, name in enumerate(numbers)}
+    return {**values, **{name: np.full(3, i + j) for j, name in enumerate(arrays)}}
+
+lmdbloader.write((sample(i) for i in range(3)), sys.argv[1])
+reader = lmdbloader.store.Reader(sys.argv[1])
+assert [reader.index.arrays["n2899"][i] for i in range(3)] == [0, 2899, 5798]
+assert reader.read_array("a99", 2).tolist() == [101] * 3
+"""
+
+
+def test_three_thousand_fields_are_written_with_256_descriptors(tmp_path: Path) -> None:
+    child = subprocess.run([sys.executable, "-c", _MANY_FIELDS, tmp_path / "d"], capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr
+
+
+def test_a_spool_keeps_no_file_open_whether_it_is_filled_mapped_or_closed(tmp_path: Path) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    names = [f"n{j}" for j in range(50)]
+    before = descriptors()
+    spool = Spool(tmp_path / "columns", [make_field(name, "int") for name in names], with_source=False)
+    rows = np.arange(5000)
+    for _ in range(3):
+        spool.add_columns({name: rows + j for j, name in enumerate(names)}, len(rows), [len(rows)])
+    columns = [spool.column(name) for name in names]
+    assert descriptors() == before
+    spool.close()  # the maps outlive their files
+    for j, column in enumerate(columns):
+        assert (column == np.tile(rows + j, 3)).all()

@@ -7,9 +7,8 @@ import mmap
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,17 +29,28 @@ _TEXTS_AT_ONCE = 1 << 12
 # Arrow addresses the dictionary of an index with 32 bits.
 _MAX_NAMES_NBYTES = 2**31 - 1
 _SOURCE_NAMES = "source.names"
+# What may wait in memory, of one column and of all together; each flush opens and closes a file.
+_COLUMN_WAITING_NBYTES = 8 * 2**10
+_WAITING_NBYTES = 64 * 2**20
 
 
 class Spool:
-    """Columns of the future index in one temporary file each, so that they never have to fit in memory."""
+    """Columns of the future index in one temporary file each, so that they never have to fit in memory.
+
+    None of the files stays open, neither while columns are gathered nor while they are mapped: a sample may have
+    thousands of fields, and a process often no more than 1,024 descriptors.
+    """
 
     def __init__(self, folder: Path, fields: Sequence[Field], *, with_source: bool) -> None:
         self.fields = tuple(fields)
         self.schema = index_schema(fields, with_source=with_source)
+        self._kinds = {column.name: column.type for column in self.schema}
         self.num_samples = 0
         self._folder = folder
-        self._files: dict[str, IO[bytes]] = {}
+        # What is not in its file yet, by column, and how many bytes each column has there.
+        self._waiting: dict[str, bytearray] = {}
+        self._waiting_nbytes = 0
+        self._file_nbytes: dict[str, int] = {}
         self._types: dict[str, dict[str, int]] = {}
         self._source: str | None = None
         self._num_sources = self._names_nbytes = 0
@@ -70,7 +80,7 @@ class Spool:
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a column of numbers (n,), mapped from its file."""
-        return self._map(name, np.dtype(self.schema.field(name).type.to_pandas_dtype()))
+        return self._map(name, np.dtype(self._kinds[name].to_pandas_dtype()))
 
     def total(self, part: str) -> int:
         """Return the sum of one column of all payload fields, such as "stored_nbytes"."""
@@ -94,26 +104,23 @@ class Spool:
             writer.write_batch(batch)
 
     def close(self) -> None:
-        """Close and remove the temporary files; a second call does nothing."""
-        for file in self._files.values():
-            with suppress(OSError):  # of a full disk; what `write` needed is flushed already
-                file.close()
+        """Remove the temporary files; a second call does nothing."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _append(self, name: str, values: Any) -> None:
         if isinstance(values, pa.Array) and not _is_number(values.type):
             values = values.to_pylist()
-        kind = np.dtype(np.int64) if name not in self.schema.names else None
+        kind = self._kinds.get(name)
         if name == "source":
             self._write(name, self._number_sources(values))
-        elif name in self.schema.names and pa.types.is_dictionary(self.schema.field(name).type):
+        elif kind is not None and pa.types.is_dictionary(kind):
             known = self._types.setdefault(name, {})
             self._write(name, np.array([known.setdefault(v, len(known)) for v in values], np.int32))
-        elif name in self.schema.names and pa.types.is_large_string(self.schema.field(name).type):
+        elif kind is not None and pa.types.is_large_string(kind):
             self._write_texts(name, values)
         else:
-            kind = kind or np.dtype(self.schema.field(name).type.to_pandas_dtype())
-            self._write(name, np.ascontiguousarray(np.asarray(values).astype(kind)))
+            number = np.dtype(np.int64 if kind is None else kind.to_pandas_dtype())
+            self._write(name, np.ascontiguousarray(np.asarray(values).astype(number)))
 
     def _number_sources(self, names: Sequence[str]) -> npt.NDArray[np.int32]:
         """Return each sample's source by number: samples of one follow each other, so only the last is remembered."""
@@ -141,17 +148,35 @@ class Spool:
         return len(text)
 
     def _write(self, name: str, data: Any) -> None:
-        if name not in self._files:
-            self._files[name] = open(self._folder / name, "wb")  # noqa: SIM115 - closed by close()
-        with naming(self._folder / name):
-            self._files[name].write(data)
+        waiting = self._waiting.setdefault(name, bytearray())
+        before = len(waiting)
+        waiting.extend(data)
+        self._waiting_nbytes += len(waiting) - before
+        if len(waiting) >= _COLUMN_WAITING_NBYTES:
+            self._flush(name)
+        elif self._waiting_nbytes >= _WAITING_NBYTES:
+            for column in list(self._waiting):
+                self._flush(column)
+
+    def _flush(self, name: str) -> None:
+        waiting = self._waiting.pop(name, None)
+        if not waiting:
+            return
+        self._waiting_nbytes -= len(waiting)
+        path = self._folder / name
+        with naming(path), open(path, "ab") as file:
+            file.write(waiting)
+        self._file_nbytes[name] = self._file_nbytes.get(name, 0) + len(waiting)
 
     def _map(self, name: str, kind: np.dtype[Any], *, writable: bool = False) -> npt.NDArray[Any]:
-        if name not in self._files or self._files[name].tell() == 0:
+        self._flush(name)
+        if name not in self._file_nbytes:
             return np.empty(0, kind)
-        with naming(self._folder / name):
-            self._files[name].flush()
-        return np.memmap(self._folder / name, kind, "r+" if writable else "r")
+        if writable:
+            return np.memmap(self._folder / name, kind, "r+")
+        # Arrow's map, unlike Python's, does not keep a descriptor.
+        with pa.memory_map(os.fsencode(self._folder / name)) as file:
+            return np.frombuffer(file.read_buffer(), kind)
 
     def _array(self, column: pa.Field) -> pa.Array:
         if pa.types.is_dictionary(column.type):

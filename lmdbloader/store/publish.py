@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from lmdbloader.format import (
     SKIPPED_FILE,
     SOURCES_FILE,
 )
-from lmdbloader.manifest import MAX_MANIFEST_NBYTES
+from lmdbloader.manifest import MAX_MANIFEST_NBYTES, load_json
 from lmdbloader.store.claim import OWNER_FILE, claim, is_mine
 from lmdbloader.store.diskerrors import DISK_FAILED, disk_failed, naming
 from lmdbloader.store.ownership import ASIDE_SUFFIX, exchange, inside, is_at, named
@@ -78,7 +77,7 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
 def is_dataset(path: Path) -> bool:
     """Return whether a folder holds a finished dataset of ours, of any format version."""
     try:
-        return bool(json.loads(read_regular(path / MANIFEST_FILE, MAX_MANIFEST_NBYTES)).get("format") == FORMAT_NAME)
+        return bool(load_json(read_regular(path / MANIFEST_FILE, MAX_MANIFEST_NBYTES)).get("format") == FORMAT_NAME)
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
@@ -284,7 +283,7 @@ def _remove_leftovers(out: Path) -> None:
 def is_just_published(out: Path) -> bool:
     """Return whether a dataset still holds what it was made with: whoever put it in place was killed then."""
     try:
-        owner = json.loads(read_regular(out / OWNER_FILE, MAX_MANIFEST_NBYTES))
+        owner = load_json(read_regular(out / OWNER_FILE, MAX_MANIFEST_NBYTES))
         return isinstance(owner, dict) and {"pid", "host"} <= owner.keys()
     except (OSError, ValueError, RecursionError):
         return False
