@@ -69,7 +69,7 @@ class Spool:
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a column of numbers (n,), mapped from its file."""
-        return self._map(name, np.dtype(self.schema.field(name).type.to_pandas_dtype()))
+        return self._map(name, _dtype_of(self.schema.field(name).type))
 
     def total(self, part: str) -> int:
         """Return the sum of one column of all payload fields, such as "stored_nbytes"."""
@@ -111,7 +111,7 @@ class Spool:
         elif name in self.schema.names and pa.types.is_large_string(self.schema.field(name).type):
             self._write_texts(name, values)
         else:
-            kind = kind or np.dtype(self.schema.field(name).type.to_pandas_dtype())
+            kind = kind or _dtype_of(self.schema.field(name).type)
             self._write(name, np.ascontiguousarray(np.asarray(values).astype(kind)))
 
     def _number_sources(self, names: Sequence[str]) -> npt.NDArray[np.int32]:
@@ -170,6 +170,13 @@ class Spool:
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _dtype_of(kind: pa.DataType) -> np.dtype[Any]:
+    """Return NumPy's dtype of an Arrow type of numbers; pyarrow's own mapping wants pandas in most of its releases."""
+    if pa.types.is_floating(kind):
+        return np.dtype(f"f{kind.bit_width // 8}")
+    return np.dtype(f"{'i' if pa.types.is_signed_integer(kind) else 'u'}{kind.bit_width // 8}")
 
 
 def _offsets_in_blocks(stored: npt.NDArray[np.int64], blocks: Sequence[Block], name: str) -> npt.NDArray[np.int64]:
