@@ -20,7 +20,7 @@ TOOLS = ("h5py", "hypothesis", "psutil", "pytest", "pytest-xdist", "scikit-image
 TESTS = (
     "batches", "buffers", "cli_*", "codecs", "conversion_*", "dataset*", "extraction", "format", "images", "kernels_*",
     "loader*", "loading", "looking", "manifest", "packaging", "pipeline*", "programs", "resize", "resolution",
-    "sampling", "sources*", "splits", "staging", "store_*", "torchvision", "transforms", "workers", "zoo",
+    "sampling", "sources*", "splits", "staging", "store_*", "torchvision", "transforms", "versions", "workers",
 )  # fmt: skip
 LACKS_PANDAS = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pandas') is not None)"
 

@@ -22,7 +22,7 @@ from lmdbloader.machine.libraries import describe_libraries
 from lmdbloader.store import read_manifest
 from lmdbloader.transforms import RandomDihedral, ToDtype
 
-ZOO = Path(__file__).resolve().parent / "data" / "zoo"
+FILES = Path(__file__).resolve().parent / "data" / "versions"
 WIDE = {"alpha_16_bit.png", "bits_16.tif", "plain_16_bit.pgm"}
 TINY = {"plain.ppm", "plain_16_bit.pgm"}
 GREY = {"alpha_grey.png", "bitmap.pbm", "bits_16.tif", "grey.tif", "plain_16_bit.pgm"}
@@ -78,21 +78,21 @@ def digest(*arrays: Any) -> str:
 
 
 def files() -> list[Path]:
-    """Return the files of the zoo."""
-    return sorted(path for path in ZOO.iterdir() if path.suffix != ".py" and path.is_file())
+    """Return the image files whose pixels are known."""
+    return sorted(path for path in FILES.iterdir() if path.suffix != ".py" and path.is_file())
 
 
 @pytest.fixture
 def converted(tmp_path: Path) -> Callable[[str], Path]:
-    """Return a function that converts the zoo as DATASETS says."""
+    """Return a function that converts the files as DATASETS says."""
 
     def convert(name: str) -> Path:
         left_out, options, _ = DATASETS[name]
-        (tmp_path / "zoo").mkdir()
+        (tmp_path / "photos").mkdir()
         for path in files():
             if not path.name.startswith("needs_") and path.name not in left_out:
-                shutil.copy(path, tmp_path / "zoo")
-        lmdbloader.convert(tmp_path / "zoo", tmp_path / "out", alpha="white", workers=1, **options)
+                shutil.copy(path, tmp_path / "photos")
+        lmdbloader.convert(tmp_path / "photos", tmp_path / "out", alpha="white", workers=1, **options)
         return tmp_path / "out"
 
     return convert
@@ -107,7 +107,7 @@ def test_a_file_has_the_same_pixels_as_ever(name: str) -> None:
     for needed in ("libtiff", "webp"):
         if name.startswith(f"needs_{needed}") and not features.check(needed):
             pytest.skip(f"this Pillow was built without {needed}")
-    pixels = decode_image((ZOO / name).read_bytes(), DecodePolicy(alpha="white"), name=name)
+    pixels = decode_image((FILES / name).read_bytes(), DecodePolicy(alpha="white"), name=name)
     assert digest(pixels) == PIXELS[name]
 
 

@@ -1,7 +1,8 @@
 """Makes the image files beside it, each of a kind that releases of Pillow or NumPy have read differently.
 
-They are kept as files because releases of Pillow write them differently, too; tests/test_zoo.py says what they hold.
-From the root of the repository, with a Pillow that has libtiff and WebP: python tests/data/zoo/make.py
+They are kept as files because releases of Pillow write them differently, too; tests/test_versions.py says what is in
+them.
+From the root of the repository, with a Pillow that has libtiff and WebP: python tests/data/versions/make.py
 """
 
 from __future__ import annotations
