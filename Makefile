@@ -14,7 +14,7 @@ SETUP_OPTIONS := $(if $(PIL),--pil "$(PIL)") $(if $(TORCH_INDEX),--torch-index "
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults lint format bench gpu-rehearsal notebook docs clean
+.PHONY: help setup demo test test-floors faults lint format bench gpu-rehearsal notebook docs clean
 
 help:  ## Print this list
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -30,6 +30,9 @@ demo: setup  ## Convert real photographs, train SRCNN and a classifier, compare 
 
 test: lint  ## Run the linters and every test
 	@$(ENV) -m pytest --numprocesses 2 --dist worksteal $(ARGS)
+
+test-floors:  ## Run the tests of pixels and datasets with the lowest versions of setup.cfg, in .venv-floors
+	@$(PYTHON) scripts/floors.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)
 
 faults: setup  ## Make every fault on purpose, in full, and see what holds (ARGS="--only flips --count 100")
 	@$(ENV) -m tests.faults $(ARGS)

@@ -17,12 +17,15 @@ def sample_type(names: tuple[str, ...]) -> type[Any]:
     >>> sample_type(("lr", "hr"))(1, 2)
     Sample(lr=1, hr=2)
     """
-    base = namedtuple("Sample", names)  # type: ignore[misc]
+    # No subclass of it: older torch, and with it torchvision, takes only apart what has tuple for its only base.
+    made: Any = namedtuple("Sample", names)  # type: ignore[misc]
 
     def __reduce__(self: Any) -> tuple[Any, ...]:
         return _make_sample, (names, tuple(map(_loadable, self)))
 
-    return type("Sample", (base,), {"__slots__": (), "__reduce__": __reduce__, "__doc__": "One sample of a dataset."})
+    made.__reduce__ = __reduce__  # type: ignore[method-assign]
+    made.__doc__ = "One sample of a dataset."
+    return made
 
 
 def _make_sample(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:

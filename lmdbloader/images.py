@@ -228,10 +228,12 @@ def _read_header(data: bytes | bytearray | memoryview, name: str) -> ImageHeader
 
 def _over_white(colors: Pixels, alpha: Pixels) -> Pixels:
     """Composite colours over white, exactly rounded."""
-    white = int(np.iinfo(colors.dtype).max)
-    # white * white plus half of it stays below 2 ** 32 even for 16 bits.
-    total = colors.astype(np.uint32) * alpha + np.uint32(white) * (np.uint32(white) - alpha) + np.uint32(white // 2)
-    return (total // np.uint32(white)).astype(colors.dtype)
+    white = np.uint32(np.iinfo(colors.dtype).max)
+    # One dtype throughout: what NumPy makes of several depends on its version. white * white plus half of it stays
+    # below 2 ** 32 even for 16 bits.
+    colors_32, alpha_32 = colors.astype(np.uint32), alpha.astype(np.uint32)
+    total = colors_32 * alpha_32 + white * (white - alpha_32) + white // np.uint32(2)
+    return (total // white).astype(colors.dtype)
 
 
 def _rotate(pixels: Pixels, orientation: int) -> Pixels:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 import lmdbloader
 
@@ -21,3 +24,11 @@ def flip_payload(dataset: Path, field: str, sample: int) -> str:
     reader = lmdbloader.LMDBDataset(dataset).reader
     flip(dataset, int(reader.index.arrays[f"{field}.offset"][sample]) + 5)
     return str(reader.source(sample))
+
+
+def with_column(batch: pa.RecordBatch, name: str, values: Any, kind: pa.DataType | None = None) -> pa.RecordBatch:
+    """Return a record batch with other values, perhaps of another type, in one of its columns."""
+    place = batch.schema.names.index(name)
+    field = batch.schema.field(place) if kind is None else pa.field(name, kind)
+    columns = [*batch.columns[:place], pa.array(values, field.type), *batch.columns[place + 1 :]]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema.set(place, field))

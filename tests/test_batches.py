@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lmdbloader.batches import Batch, sample_type
 
@@ -19,6 +20,14 @@ def test_a_sample_is_a_named_tuple_that_pickles_with_its_uint16_pixels() -> None
     assert again.lr.dtype == torch.uint16
     assert again.lr.tolist() == pixels.tolist()
     assert again.label == 3
+
+
+def test_torch_takes_a_sample_apart_in_all_its_releases() -> None:
+    sample = sample_type(("image", "label"))(torch.zeros(2), 3)
+    values, structure = tree_flatten(sample)
+    assert values[0] is sample.image and values[1:] == [3]
+    assert type(tree_unflatten(values, structure)) is type(sample)
+    assert type(sample).__bases__ == (tuple,)  # how those up to 2.4 know a named tuple
 
 
 def test_samples_of_a_batch_are_views_of_it() -> None:

@@ -203,6 +203,6 @@ def test_the_digests_are_what_the_document_says(tmp_path: Path) -> None:
             if isinstance(value, str):
                 digest.update(struct.pack("<Q", len(value.encode())) + value.encode())
             else:
-                dtype = np.dtype(batch[name].type.to_pandas_dtype()).newbyteorder("<")
+                dtype = batch[name].to_numpy().dtype.newbyteorder("<")
                 digest.update(np.array(value, dtype).tobytes())
     assert manifest["content_digest"] == "blake2b:" + digest.hexdigest()

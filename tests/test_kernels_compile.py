@@ -71,6 +71,13 @@ print(json.dumps({
 }
 
 
+@pytest.fixture(autouse=True)
+def numbas_own_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave to Numba where kernels are kept, whatever is set around the tests."""
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+
+
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The small package, importable, with nothing compiled; home and temporary folder lie beside it."""

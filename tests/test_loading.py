@@ -162,7 +162,7 @@ def test_settings_are_tuned_where_nothing_was_said(ds: LMDBDataset, cache: Path,
     assert loader.num_workers == 1
     assert loader.persistent_workers
     assert loader.collate_fn is collate
-    assert loader.pin_memory == torch.accelerator.is_available()
+    assert loader.pin_memory == (loading.accelerator() is not None)
     assert not lmdbloader.dataloader(ds, 4, num_workers=0).persistent_workers
 
 

@@ -84,6 +84,26 @@ def test_every_requirement_is_pinned(metadata: configparser.ConfigParser, extra:
     assert required <= pinned
 
 
+def test_the_lowest_versions_that_are_declared_are_those_that_are_tested(metadata: configparser.ConfigParser) -> None:
+    def number(version: str) -> tuple[int, ...]:
+        return tuple(map(int, version.split(".")))
+
+    lines = (ROOT / "constraints-floors.txt").read_text("utf-8").splitlines()
+    tested = dict(line.split("==") for line in lines if not line.startswith("#"))
+    declared = dict(line.lower().split(">=") for line in metadata["options"]["install_requires"].split("\n") if line)
+    assert tested.keys() == declared.keys()
+    for name in declared.keys() - {"torch"}:
+        floor = number(declared[name])
+        assert number(tested[name])[: len(floor)] == floor, (
+            f"{name}: {tested[name]} is tested, {declared[name]} declared"
+        )
+
+
+def test_nothing_asks_pyarrow_for_what_needs_pandas() -> None:
+    """Which of its methods import pandas, which is no requirement, depends on pyarrow's version."""
+    assert not [path for path in MODULES if re.search(r"to_pandas|from_pandas", path.read_text("utf-8"))]
+
+
 def test_a_wheel_holds_every_module_and_what_modules_read(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", reason="a wheel is built with setuptools")
     shutil.copytree(ROOT / "lmdbloader", tmp_path / "lmdbloader", ignore=shutil.ignore_patterns("__pycache__"))

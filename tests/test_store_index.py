@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from damage import with_column
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,8 +69,7 @@ def index_batch(path: Path) -> pa.RecordBatch:
 def with_value(batch: pa.RecordBatch, name: str, row: int, value: Any) -> pa.RecordBatch:
     values = batch.column(name).to_pylist()
     values[row] = value
-    column = pa.array(values, batch.schema.field(name).type)
-    return batch.set_column(batch.schema.names.index(name), batch.schema.field(name), column)
+    return with_column(batch, name, values)
 
 
 def test_every_payload_lies_where_the_index_says(path: Path) -> None:
@@ -147,7 +147,7 @@ def test_other_columns_rows_or_nulls_are_refused(path: Path) -> None:
     for batch, expected in (
         (sound.slice(1), "39 rows, the manifest says 40"),
         (sound.select(sound.schema.names[:-1]), "its columns are"),
-        (sound.set_column(sound.schema.names.index("label"), "label", pa.array([0.0] * 40)), "its columns are"),
+        (with_column(sound, "label", [0.0] * 40, pa.float64()), "its columns are"),
         (null, "holds nulls"),
     ):
         replace_index(path, batch)

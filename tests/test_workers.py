@@ -111,7 +111,7 @@ print(os.listdir("/dev/shm"))
 ds = lmdbloader.LMDBDataset(PATH)
 try:
     next(iter(lmdbloader.dataloader(ds, 40, num_workers=1, collate_fn=large)))
-except lmdbloader.errors.DiskFullError as error:
+except (lmdbloader.errors.DiskFullError, RuntimeError) as error:
     print(str(error).splitlines()[-1])
 gc.collect()
 with open("/dev/shm/other", "wb", buffering=0) as file:
@@ -134,6 +134,9 @@ def test_a_full_dev_shm_is_not_needed_or_told(nursery: Nursery, path: Path, tmp_
     assert status == 0, program.errors
     lines = program.out.splitlines()
     assert lines[:3] == ["120", "120", "[]"]
-    for line, wanted in ((lines[3], "400,000"), (lines[4], "20,480")):
+    told = [(lines[3], "400,000"), (lines[4], "20,480")]
+    if "is killed by signal: Bus error" in lines[3]:  # older torch does not reserve what it shares, and says it so
+        assert "out of shared memory" in told.pop(0)[0]
+    for line, wanted in told:
         assert f"/dev/shm is full: worker processes need {wanted} bytes" in line and "--shm-size" in line
     assert lines[5] == "120"

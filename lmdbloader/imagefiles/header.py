@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 Sample: TypeAlias = np.uint8 | np.uint16
 Pixels: TypeAlias = npt.NDArray[Sample]
 
-_ORIENTATION_TAG = 0x0112
+ORIENTATION_TAG = 0x0112
 # Of TIFF's types those that Pillow obeys: SHORT, LONG, SBYTE, SSHORT and SLONG. A BYTE it takes for text.
 _INTEGER_FORMATS = {3: "H", 4: "I", 6: "b", 8: "h", 9: "i"}
 
@@ -57,23 +57,28 @@ def exif_orientation(exif: bytes) -> int:
     >>> exif_orientation(b"not EXIF")
     1
     """
-    value = tiff_integer(exif.removeprefix(b"Exif\0\0"), _ORIENTATION_TAG)
+    value = tiff_integer(exif.removeprefix(b"Exif\0\0"), ORIENTATION_TAG)
     return value if value is not None and 1 <= value <= 8 else 1
 
 
 def tiff_integer(block: bytes, tag: int) -> int | None:
     """Return the first value of an integer tag in the first directory of a TIFF-structured block, None if absent."""
-    order = {b"II": "<", b"MM": ">"}.get(block[:2])
+    return next((value for _, _, value in tiff_integers(block, tag)), None)
+
+
+def tiff_integers(block: bytes | memoryview, tag: int) -> Iterator[tuple[int, str, int]]:
+    """Yield where in a TIFF-structured block an integer tag of the first directory lies: position, format and value."""
+    order = {b"II": "<", b"MM": ">"}.get(bytes(block[:2]))
     if order is None:
-        return None
+        return
     try:
         (directory,) = struct.unpack_from(order + "I", block, 4)
         (num_entries,) = struct.unpack_from(order + "H", block, directory)
         for entry in range(directory + 2, directory + 2 + 12 * num_entries, 12):
             found, kind = struct.unpack_from(order + "HH", block, entry)
             if found == tag and kind in _INTEGER_FORMATS:
-                (value,) = struct.unpack_from(order + _INTEGER_FORMATS[kind], block, entry + 8)
-                return int(value)
+                form = order + _INTEGER_FORMATS[kind]
+                (value,) = struct.unpack_from(form, block, entry + 8)
+                yield entry + 8, form, int(value)
     except struct.error:
-        pass
-    return None
+        return

@@ -116,5 +116,6 @@ def _decode(data: memoryview, frame: _Frame, name: str, at_least: tuple[int, int
         raise ImageError(name, f"the JPEG data is damaged: {error}") from error
     if frame.num_components == 4:
         # Adobe's convention, which every writer of CMYK JPEGs follows: ink is stored inverted.
-        pixels = np.array(Image.fromarray(~pixels, "CMYK").convert("RGB"))
+        inks = Image.frombytes("CMYK", (pixels.shape[1], pixels.shape[0]), (~pixels).tobytes())
+        pixels = np.array(inks.convert("RGB"))
     return pixels

@@ -80,7 +80,7 @@ class Spool:
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a column of numbers (n,), mapped from its file."""
-        return self._map(name, np.dtype(self._kinds[name].to_pandas_dtype()))
+        return self._map(name, _dtype_of(self._kinds[name]))
 
     def total(self, part: str) -> int:
         """Return the sum of one column of all payload fields, such as "stored_nbytes"."""
@@ -119,7 +119,7 @@ class Spool:
         elif kind is not None and pa.types.is_large_string(kind):
             self._write_texts(name, values)
         else:
-            number = np.dtype(np.int64 if kind is None else kind.to_pandas_dtype())
+            number = np.dtype(np.int64) if kind is None else _dtype_of(kind)
             self._write(name, np.ascontiguousarray(np.asarray(values).astype(number)))
 
     def _number_sources(self, names: Sequence[str]) -> npt.NDArray[np.int32]:
@@ -198,6 +198,13 @@ class Spool:
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _dtype_of(kind: pa.DataType) -> np.dtype[Any]:
+    """Return NumPy's dtype of an Arrow type of numbers; pyarrow's own mapping wants pandas in most of its releases."""
+    if pa.types.is_floating(kind):
+        return np.dtype(f"f{kind.bit_width // 8}")
+    return np.dtype(f"{'i' if pa.types.is_signed_integer(kind) else 'u'}{kind.bit_width // 8}")
 
 
 def _offsets_in_blocks(stored: npt.NDArray[np.int64], blocks: Sequence[Block], name: str) -> npt.NDArray[np.int64]:

@@ -1,0 +1,69 @@
+"""Runs the tests of pixels and datasets with the lowest versions that setup.cfg declares, in `.venv-floors`."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from setup_env import SetupError, run
+
+ROOT = Path(__file__).resolve().parent.parent
+FLOORS = ROOT / "constraints-floors.txt"
+INPUTS = (FLOORS, ROOT / "setup.cfg", Path(__file__))
+# What the tests below need; not the extra of all tests, whose tools for documents want newer versions of some.
+TOOLS = ("h5py", "hypothesis", "psutil", "pytest", "pytest-xdist", "scikit-image", "setuptools")
+# What can come out otherwise with another version: files, formats, what is converted, stored, read and transformed.
+TESTS = (
+    "batches", "buffers", "cli_*", "codecs", "conversion_*", "dataset*", "extraction", "format", "images", "kernels_*",
+    "loader*", "loading", "looking", "manifest", "packaging", "pipeline*", "programs", "resize", "resolution",
+    "sampling", "sources*", "splits", "staging", "store_*", "torchvision", "transforms", "versions", "workers",
+)  # fmt: skip
+LACKS_PANDAS = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pandas') is not None)"
+
+
+def make_environment(venv: Path, torch_index: str | None) -> None:
+    """Make the environment anew unless it was made from what the files say now.
+
+    Raises:
+        SetupError: pip failed, or brought pandas, without which the tests are to run.
+    """
+    digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in INPUTS)).hexdigest()
+    stamp, python = venv / "floors", str(venv / "bin" / "python")
+    if stamp.exists() and stamp.read_text() == digest:
+        return
+    print(f"Making {venv} with Python {sys.version.split()[0]} and the lowest versions.", flush=True)
+    run([sys.executable, "-m", "venv", "--clear", str(venv)])
+    index = ["--extra-index-url", torch_index] if torch_index else []
+    quiet = ["--quiet", "--disable-pip-version-check", "--no-compile"]
+    run([python, "-m", "pip", "install", *quiet, *index, "--constraint", str(FLOORS), "--editable", str(ROOT), *TOOLS])
+    try:
+        run([python, "-c", LACKS_PANDAS])
+    except SetupError as error:
+        raise SetupError(f"pandas is in {venv}; the tests are to run without it") from error
+    stamp.write_text(digest)
+
+
+def main() -> int:
+    """Make the environment, run the tests there; what is not an option here is passed on to pytest."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--torch-index", metavar="URL", help="one more package index, for another build of torch")
+    options, others = parser.parse_known_args()
+    venv = ROOT / ".venv-floors"
+    try:
+        make_environment(venv, options.torch_index)
+    except SetupError as error:
+        print(f"floors: {error}", file=sys.stderr)
+        return 2
+    tests = [str(path) for name in TESTS for path in sorted((ROOT / "tests").glob(f"test_{name}.py"))]
+    command = [str(venv / "bin" / "python"), "-m", "pytest", "--numprocesses", "2", "--dist", "worksteal"]
+    # Numba keeps one version's kernels in a folder: those of `.venv` stay where they are.
+    kernels = {"NUMBA_CACHE_DIR": str(venv / "kernels")}
+    return subprocess.run([*command, *others, *tests], cwd=ROOT, env=os.environ | kernels).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

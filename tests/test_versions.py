@@ -1,0 +1,143 @@
+"""The same files give the same pixels and the same datasets, whatever the versions of what we depend on.
+
+The digests were taken with the newest versions; `make test-floors` compares them with the lowest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import features
+
+import lmdbloader
+from lmdbloader.images import DecodePolicy, decode_image
+from lmdbloader.machine.libraries import describe_libraries
+from lmdbloader.store import read_manifest
+from lmdbloader.transforms import RandomDihedral, ToDtype
+
+FILES = Path(__file__).resolve().parent / "data" / "versions"
+WIDE = {"alpha_16_bit.png", "bits_16.tif", "plain_16_bit.pgm"}
+TINY = {"plain.ppm", "plain_16_bit.pgm"}
+GREY = {"alpha_grey.png", "bitmap.pbm", "bits_16.tif", "grey.tif", "plain_16_bit.pgm"}
+
+PIXELS = {
+    "alpha.png": "913efe6fbedb5e88331dcf1ba48046ec",
+    "alpha_16_bit.png": "918440548eab056c48c39bace34a446b",
+    "alpha_grey.png": "6fef382ef52ceaec682f11dc94278989",
+    "alpha_palette.png": "6c185f1a43526c61c3d4df37c8b22f79",
+    "bitmap.pbm": "cae76c7815d02f2d0a73d840486d97d8",
+    "bits_16.tif": "a9d44787ddae60c28b65e26bf923eac9",
+    "bits_32.bmp": "00824a83e55f06ce348aed46db208cea",
+    "cmyk.jpg": "8a2ff996f7985be70156e2cab4d017cb",
+    "cmyk.tif": "5d17d08c2886d6437bbd4c2f1cd3208a",
+    "grey.tif": "69ee729e463290bb6a55fd778a4a25fe",
+    "needs_libtiff.tif": "23b1ccde9e1e9cb415f786e7577d0f9a",
+    "needs_libtiff_ycbcr.tif": "4a2fd93b72887abef467cd3860796b73",
+    "needs_webp.webp": "19d4a2fcc66af89e3b0ff913405f7034",
+    "palette.bmp": "363228fec44e3846a28aaf638b047e35",
+    "palette.gif": "363228fec44e3846a28aaf638b047e35",
+    "palette.tif": "a5b747e110eca0521daf2799c02f0f65",
+    "plain.ppm": "abdeba40b93f55a79a10a3438ee01062",
+    "plain_16_bit.pgm": "6ce559505a4e3178a81f4e16c5a89385",
+    "rgb.bmp": "5d17d08c2886d6437bbd4c2f1cd3208a",
+    "runs.bmp": "ff68f276c81ef55637dddd50a52cb1a0",
+    "transparent.gif": "69ab1d3ab98905e6d75c6951974de5c4",
+    "turned.jpg": "0575337a3f889efd218d79ce2272f603",
+    "turned.png": "31e341314a71250f81b4a1b97d6bd6ef",
+    "turned.tif": "8235d84d2b64c4279cc59379c3c7f149",
+    "ycbcr.tif": "071a9b4d9fa8be572855b2e8f8d4c4ee",
+}
+# Name: what is left out, how it is converted, its content digest.
+DATASETS: dict[str, tuple[set[str], dict[str, Any], str]] = {
+    "whole": (set(), {"codec": "lz4"}, "blake2b:e6a73f538647170e09fb5ed70e83eaac"),
+    "raw": (set(), {"codec": "raw"}, "blake2b:02c413eedb3524e7297d560f11ce97d3"),
+    "pairs": (set(), {"scale": 2}, "blake2b:371aebea3c27a08d392e3e9a9c00d387"),
+    "pairs of Pillow": (WIDE, {"scale": 2, "bicubic": "pillow"}, "blake2b:47bc298d4735007627f58c24539ac189"),
+    "patches": (TINY | WIDE | GREY, {"patch_size": 8, "scale": 2}, "blake2b:b046087f10350bce019a447e1a67da63"),
+    "small": (set(), {"max_resolution": 12}, "blake2b:02b4ebde76a15e88386fb83e7296f04e"),
+    "JPEG": (WIDE, {"write_mode": "jpg"}, "blake2b:63c8e29bdd257572642fe6215e0be7de"),
+}
+WRITTEN = "blake2b:6bfaa356e5b31dfbe3fd4afb0834263b"
+STORED_JPEGS = "83f169da2608b03a5e11479139dcff17"
+BATCHES = "491aee038d3ea46c8ebe4767bb35bb8f"
+
+
+def digest(*arrays: Any) -> str:
+    """Return a digest of arrays, their types and shapes."""
+    found = hashlib.blake2b(digest_size=16)
+    for array in map(np.asarray, arrays):
+        found.update(f"{array.dtype} {array.shape} ".encode() + array.tobytes())
+    return found.hexdigest()
+
+
+def files() -> list[Path]:
+    """Return the image files whose pixels are known."""
+    return sorted(path for path in FILES.iterdir() if path.suffix != ".py" and path.is_file())
+
+
+@pytest.fixture
+def converted(tmp_path: Path) -> Callable[[str], Path]:
+    """Return a function that converts the files as DATASETS says."""
+
+    def convert(name: str) -> Path:
+        left_out, options, _ = DATASETS[name]
+        (tmp_path / "photos").mkdir()
+        for path in files():
+            if not path.name.startswith("needs_") and path.name not in left_out:
+                shutil.copy(path, tmp_path / "photos")
+        lmdbloader.convert(tmp_path / "photos", tmp_path / "out", alpha="white", workers=1, **options)
+        return tmp_path / "out"
+
+    return convert
+
+
+def test_every_file_is_looked_at() -> None:
+    assert {path.name for path in files()} == set(PIXELS)
+
+
+@pytest.mark.parametrize("name", PIXELS)
+def test_a_file_has_the_same_pixels_as_ever(name: str) -> None:
+    for needed in ("libtiff", "webp"):
+        if name.startswith(f"needs_{needed}") and not features.check(needed):
+            pytest.skip(f"this Pillow was built without {needed}")
+    pixels = decode_image((FILES / name).read_bytes(), DecodePolicy(alpha="white"), name=name)
+    assert digest(pixels) == PIXELS[name]
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_conversion_makes_the_same_dataset_as_ever(name: str, converted: Callable[[str], Path]) -> None:
+    if name == "pairs of Pillow" and describe_libraries().pillow == "pillow-simd":
+        pytest.skip("pillow-simd resizes with other roundings; docs/installation.md says so")
+    out = converted(name)
+    assert read_manifest(out).content_digest == DATASETS[name][-1]
+    found = lmdbloader.verify(out)
+    assert (found.problems, found.damaged) == ((), ())
+
+
+def test_the_same_samples_make_the_same_dataset_as_ever(tmp_path: Path) -> None:
+    def samples() -> Iterator[dict[str, Any]]:
+        for i in range(5):
+            image = np.arange(i, i + 300 * 310, dtype=np.uint16).reshape(300, 310, 1)
+            small = {"mask": image[:4, : i + 1, 0] / 7, "blob": bytes(range(i)), "extra": {"of": [i, None, "é"]}}
+            yield {"image": image, "label": i - 2, "score": i / 3, "caption": "grün" * i, **small}
+
+    lmdbloader.write(samples(), tmp_path / "out", codec="lz4")
+    assert read_manifest(tmp_path / "out").content_digest == WRITTEN
+
+
+def test_stored_jpegs_have_the_same_pixels_as_ever(converted: Callable[[str], Path]) -> None:
+    dataset = lmdbloader.LMDBDataset(converted("JPEG"))
+    assert digest(*(sample.image for sample in dataset)) == STORED_JPEGS
+
+
+def test_batches_have_the_same_pixels_as_ever(converted: Callable[[str], Path]) -> None:
+    dataset = lmdbloader.LMDBDataset(converted("patches"))
+    loader = lmdbloader.Loader(dataset, 16, seed=3, transforms=[RandomDihedral(), ToDtype(torch.float32, scale=True)])
+    assert digest(*(image for batch in loader for image in (batch.lr, batch.hr))) == BATCHES
