@@ -230,7 +230,7 @@ def claim(
     """
     while True:
         folder = _open(partial)
-        note = -1
+        note, is_new = -1, False
         try:
             _flock(folder, folder, partial)
             if is_at(folder, partial):
@@ -246,7 +246,12 @@ def claim(
                     if is_at(folder, partial):
                         return Claim(folder, note, permissions)
         except BaseException:
+            if is_new:  # it could not be written, on a full disk
+                with suppress(OSError):
+                    os.unlink(OWNER_FILE, dir_fd=folder)
             _close(note, folder)
+            with suppress(OSError):
+                os.rmdir(partial)  # which fails where anything is in it
             raise
         # It was renamed or removed between two of the calls, or taken over just now.
         _close(note, folder)

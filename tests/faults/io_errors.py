@@ -52,13 +52,22 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
         errors = Errors(Place(nursery, make_sources(disk / "sources"), disk, folder / "log"), nursery, disk, seed)
         cases = [(job, call, number) for job in errors.jobs() for call in CALLS for number in errors.numbers(job, call)]
         if count < len(cases):
-            cases = random.Random(seed).sample(cases, count)
+            cases = spread(cases, count, random.Random(seed))
         for job, call, number in cases:
             if len(errors.failures) >= _ENOUGH_FAILURES:
                 break
             errors.fail(job, call, number)
     names = (*CALLS, "an error", "no harm", "after a failed flush")
     return Outcome("io_errors", _MUST_HOLD, {name: errors.counts[name] for name in names}, errors.failures)
+
+
+def spread(cases: list[tuple[Job, str, int]], count: int, rng: random.Random) -> list[tuple[Job, str, int]]:
+    """Return so many of the cases, drawn from each kind of call in turn."""
+    kinds = [[case for case in cases if case[1] == call] for call in CALLS]
+    for kind in kinds:
+        rng.shuffle(kind)
+    turns = [kind[k] for k in range(len(cases)) for kind in kinds if k < len(kind)]
+    return turns[:count]
 
 
 class Errors:
