@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = ROOT / "constraints-floors.txt"
 INPUTS = (FLOORS, ROOT / "setup.cfg", Path(__file__))
 # What the tests below need; not the extra of all tests, whose tools for documents want newer versions of some.
-TOOLS = ("h5py", "hypothesis", "psutil", "pytest", "pytest-xdist", "scikit-image", "setuptools")
+TOOLS = ("h5py", "hypothesis", "jinja2", "matplotlib", "psutil", "pytest", "pytest-xdist", "scikit-image", "setuptools")
 # What can come out otherwise with another version: files, formats, what is converted, stored, read and transformed.
 TESTS = (
     "batches", "buffers", "cli_*", "codecs", "conversion_*", "dataset*", "extraction", "format", "images", "kernels_*",
