@@ -413,6 +413,17 @@ def test_rehearsals_are_no_results(build: Build, tmp_path: Path) -> None:
     assert "384,000" in build(runs, "--small")[0]
 
 
+def test_what_was_trained_more_often_is_told(build: Build, results: Path) -> None:
+    (run,) = [path for path in results.iterdir() if (path / "accuracy.json").exists()]
+    row = {"trained": "4 epochs", "feed": "Loader", "runs": 28, "difference": 0.0038, "low": -0.0076, "high": 0.0151}
+    figures = {"told": "Why.", "rows": [row]}
+    (run / "closer.json").write_text(json.dumps({"stage": "closer", "small": False, "figures": figures}))
+    page, _ = build(results)
+
+    assert "Why." in page
+    assert lines_of(page, "4 epochs", "28", "+0.004 (-0.008 to +0.015)")
+
+
 def test_what_was_run_again_is_told_with_what_failed_again(build: Build, results: Path, tmp_path: Path) -> None:
     again = {
         "what": "two tests",

@@ -6,8 +6,11 @@ turns. A comparison that cannot fail shows nothing: the same training with a mis
 
 from __future__ import annotations
 
+import gc
 import math
+import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -19,7 +22,7 @@ import numpy as np
 import torch
 from photos import MEAN, STD, PillowRecipe
 from PIL import Image
-from stage import Stage, parse_stage
+from stage import Stage, parse_stage, what_failed
 from stores import PngPairs, Tensors
 from torch import Tensor, nn
 from torch.nn import functional
@@ -46,6 +49,8 @@ FOLDER = "folder, DataLoader"
 SCALE = 2
 # The validation image's shorter side, for a middle of 1.
 SHORTER = 8 / 7
+# What no source of batches has to do with (a worker that died) is tried once more.
+TRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,7 @@ def main() -> None:
         try:
             tasks.append(prepare(stage, sizes))
         except Exception as error:
-            stage.leave_out(name, f"{type(error).__name__}: {error}")
+            stage.leave_out(name, what_failed(error))
     run_rounds(stage, sizes, tasks)
 
 
@@ -151,22 +156,34 @@ def run_rounds(stage: Stage, sizes: Sizes, tasks: Sequence[Task]) -> None:
                     continue
                 if not stage.has(seconds, what):
                     continue
-                began = time.monotonic()
-                try:
-                    if seed == 0:
-                        # What is compiled, chosen or read for the first time is nobody's time.
-                        task.train(feed, seed, 2)
-                        began = time.monotonic()
-                    found = {"feed": feed.name, "seed": seed, **task.train(feed, seed, None)}
-                except Exception as error:
-                    stage.leave_out(what, f"{type(error).__name__}: {error}")
+                done = attempt(stage, task, feed, seed, what)
+                if done is None:
                     broken.add(key)
                     continue
-                took[key] = time.monotonic() - began
-                runs[task.name].append({name: rounded(value) for name, value in found.items()})
+                run, took[key] = done
+                runs[task.name].append({name: rounded(value) for name, value in run.items()})
                 print(f"{what}: {runs[task.name][-1]}", flush=True)
                 stage.put(f"{task.name} runs", runs[task.name])
             summarise(stage, task, runs[task.name])
+
+
+def attempt(stage: Stage, task: Task, feed: Feed, seed: int, what: str) -> tuple[dict[str, Any], float] | None:
+    """Return the figures of one run and its seconds, None where every try failed: each is noted, with its cause."""
+    for number in range(TRIES):
+        # What the run before has left in cycles, on the device or pinned, is freed here and not in a forked process.
+        gc.collect()
+        try:
+            if seed == 0:
+                # What is compiled, chosen or read for the first time is nobody's time.
+                task.train(feed, seed, 2)
+                gc.collect()
+            began = time.monotonic()
+            figures = {"feed": feed.name, "seed": seed, **task.train(feed, seed, None)}
+            return figures, time.monotonic() - began
+        except Exception as error:
+            traceback.print_exc(file=sys.stdout)
+            stage.leave_out(what if number == TRIES - 1 else f"{what}, try {number + 1}", what_failed(error))
+    return None
 
 
 # --- Comparing ---
@@ -293,10 +310,23 @@ def synchronize(stage: Stage) -> None:
 def dataloader(stage: Stage, dataset: Dataset[Any], batch_size: int, seed: int) -> DataLoader[Any]:
     """Return torch's DataLoader over the files, with a worker for each core."""
     workers = min(stage.cores, 16)
-    return DataLoader(
+    return Workers(
         dataset, batch_size, shuffle=True, drop_last=True, num_workers=workers, persistent_workers=True,
         pin_memory=stage.device == "cuda", generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
+
+
+class Workers(DataLoader[Any]):
+    """A DataLoader with persistent workers whose error says how those ended that are dead."""
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        try:
+            yield from super().__iter__()
+        except RuntimeError as error:
+            codes = {worker.pid: worker.exitcode for worker in getattr(self._iterator, "_workers", [])}
+            raise RuntimeError(
+                f"{error} (exit codes by worker, negative for signals, None while it runs: {codes})"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ STAGES = {
 }
 # What was run once more by hand after something had been mended.
 REPEATED = "repeated"
+# What was trained more often, without a GPU, where a result left a question.
+CLOSER = "closer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def read_results(folder: Path, *, small: bool = False) -> Results:
             document = json.loads(file.read_text("utf-8"))
             if document.get("small") and not small:
                 continue
-            if file.stem in STAGES or file.stem == REPEATED:
+            if file.stem in (*STAGES, REPEATED, CLOSER):
                 documents[file.stem] = document
             for stage, outcome in document.get("stages", {}).items():
                 # A later command of the same run finds what an earlier one has made.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean, median
 from typing import Any
 
-from report_results import Results, Row, first, matching, over
+from report_results import CLOSER, Results, Row, first, matching, over
 from report_text import NOTHING, cell_text, interval, number, pair, paragraphs, pivot, ratio, share, source, table
 
 RESTORING = ("srcnn", "edsr")
@@ -217,6 +217,26 @@ def accuracy(results: Results) -> str:
         " they are equal. The rows called *planted* have a mistake made on purpose: a comparison has to see that."
         " *raw 256 px* are images that were shrunk when they were converted, which the folder's were not.",
         *tasks,
+        looked_closer(results),
+    )
+
+
+def looked_closer(results: Results) -> str | None:
+    """Return what more trainings without a GPU came to."""
+    rows = results.rows(CLOSER, "rows")
+    if not rows:
+        return None
+    lines = [
+        [
+            row["trained"], row["feed"], number(row["runs"]),
+            f"{row['difference']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f})",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return paragraphs(
+        "### The classifier, looked at closer",
+        str(results.fact(CLOSER, "told")),
+        table(["trained", "feed", "runs", "top-1 less the folder's"], lines),
     )
 
 

@@ -141,6 +141,8 @@ class Benchmark:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent, ROOT, self.site))),
             "PYTHONUNBUFFERED": "1",
+            # A worker that a signal ends says where it was.
+            "PYTHONFAULTHANDLER": "1",
             # Nothing may wait for a network that is not there.
             "HF_HUB_OFFLINE": "1",
             "PIP_NO_INDEX": "1",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Stage", "parse_stage", "write_json"]
+__all__ = ["Stage", "parse_stage", "what_failed", "write_json"]
 
 
 @dataclass(slots=True)
@@ -83,6 +83,27 @@ def parse_stage(name: str, description: str | None, arguments: Sequence[str] | N
     options = parser.parse_args(arguments)
     cores = len(os.sched_getaffinity(0))
     return Stage(name, options.data, options.out, options.seconds, options.small, cores)
+
+
+def what_failed(error: BaseException) -> str:
+    """Return what an error says with its notes, and what those say that it came from.
+
+    torch tells of a worker that died that it "exited unexpectedly"; only the error before that may name the signal.
+
+    >>> try:
+    ...     raise RuntimeError("a worker exited unexpectedly") from RuntimeError("killed by signal: Aborted")
+    ... except RuntimeError as error:
+    ...     what_failed(error)
+    'RuntimeError: a worker exited unexpectedly, from RuntimeError: killed by signal: Aborted'
+    """
+    texts, found = [], error
+    while len(texts) < 5:
+        texts.append(" ".join([f"{type(found).__name__}: {found}", *getattr(found, "__notes__", [])]))
+        before = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+        if before is None:
+            break
+        found = before
+    return ", from ".join(texts)
 
 
 def write_json(path: Path, value: Any) -> None:
