@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import io
+import struct
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,3 +39,12 @@ def interrupt_at_save(patch: pytest.MonkeyPatch, script: ModuleType, number: int
             raise KeyboardInterrupt
 
     patch.setattr(script, "save_checkpoint", save_and_stop)
+
+
+def save_as_checkpoint(content: dict[str, Any], path: Path) -> None:
+    """Write what a checkpoint holds, changed by a test, with the digest that it has to have."""
+    archive = io.BytesIO()
+    torch.save(content, archive)
+    body = archive.getvalue()[:-2]  # without the length of the archive's comment
+    comment = f"lmdbloader checkpoint sha256 {hashlib.sha256(body).hexdigest()}".encode()
+    path.write_bytes(body + struct.pack("<H", len(comment)) + comment)

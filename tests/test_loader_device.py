@@ -314,6 +314,7 @@ def in_a_child(function: Callable[[], object]) -> int:
     child = os.fork()
     if child == 0:
         status = 1
+        torch.set_num_threads(1)  # what torch shares out among threads waits for those of the parent for ever
         try:
             status = 0 if function() else 1
         finally:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from demos.class_folders import make_class_folders
-from loading_scripts import interrupt_at_save, load_script
+from loading_scripts import interrupt_at_save, load_script, save_as_checkpoint
 from training.classifier_options import parse_options
 
 import lmdbloader
@@ -194,7 +194,7 @@ def test_what_is_left_of_an_epoch_may_be_less_than_a_step(photographs: Path, tmp
     content = torch.load(tmp_path / "run.pt", weights_only=True)
     content["epoch"] = 0
     content["loader"] |= {"epoch": 0, "position": content["loader"]["length"] - 1}
-    torch.save(content, tmp_path / "run.pt")
+    save_as_checkpoint(content, tmp_path / "run.pt")
     assert run(*options, "--resume") == 0
 
 

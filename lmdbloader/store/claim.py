@@ -249,9 +249,8 @@ def claim(
             if is_new:  # it could not be written, on a full disk
                 with suppress(OSError):
                     os.unlink(OWNER_FILE, dir_fd=folder)
+                    os.rmdir(partial)  # which fails where anything else is in it
             _close(note, folder)
-            with suppress(OSError):
-                os.rmdir(partial)  # which fails where anything is in it
             raise
         # It was renamed or removed between two of the calls, or taken over just now.
         _close(note, folder)
