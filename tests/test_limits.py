@@ -100,6 +100,7 @@ def test_a_loader_whose_read_ahead_is_refused_says_so(
         list(loader)
     allow(None)
     assert len(list(loader)) == len(loader)
+    loader.close()  # the error, which pytest may keep, holds the loader
 
 
 def test_an_extraction_whose_threads_are_refused_says_so_and_leaves_nothing(
