@@ -61,7 +61,9 @@ def rehearse(folder: Path, stages: Sequence[str], minutes: float) -> int:
     command += ["--work", str(folder / "work"), "--minutes", str(minutes), "--stages", *stages]
     status = subprocess.run(command, cwd=ROOT).returncode
     subprocess.run(
-        [sys.executable, str(HERE / "report.py"), str(folder), "--out", str(folder / "gpu.md")], cwd=ROOT, check=True
+        [sys.executable, str(HERE / "report.py"), str(folder), "--small", "--out", str(folder / "gpu.md")],
+        cwd=ROOT,
+        check=True,
     )
     for path in sorted(out.glob("*.json")):
         left_out = json.loads(path.read_text()).get("left_out", {})
