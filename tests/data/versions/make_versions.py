@@ -2,7 +2,7 @@
 
 They are kept as files because releases of Pillow write them differently, too; tests/test_versions.py says what is in
 them.
-From the root of the repository, with a Pillow that has libtiff and WebP: python tests/data/versions/make.py
+From the root of the repository, with a Pillow that has libtiff and WebP: python tests/data/versions/make_versions.py
 """
 
 from __future__ import annotations
