@@ -442,6 +442,33 @@ def test_what_was_run_again_is_told_with_what_failed_again(build: Build, results
     assert "once mended and run again 1 passed, 1 failed" in page
 
 
+def test_what_was_run_again_is_not_told_once_all_of_it_was(build: Build, results: Path) -> None:
+    (run,) = [path for path in results.iterdir() if (path / "correct.json").exists()]
+    again = {"what": "two tests", "passed": 1, "failed": [], "not_ended": []}
+    (run / "repeated.json").write_text(json.dumps({"stage": "repeated", "small": False, "figures": again}))
+    assert "once mended and run again" in build(results)[0]
+    write_run(results / "2031-05-07-b", {"correct": correct()})
+    page, _ = build(results)
+
+    assert "Run again" not in page
+    assert "once mended and run again" not in page
+
+
+def test_claims_stand_beside_each_other_for_every_run(build: Build, results: Path) -> None:
+    assert "## The same in every run" not in build(results)[0]
+    other = fed()
+    for row in other["training"]:
+        row["samples_per_s"] *= 0.5
+    write_run(results / "2031-05-07-b", {"fed": other})
+    page, _ = build(results)
+
+    assert "## The same in every run" in page
+    assert lines_of(page, "| question", "| 2031-05-06-a", "| 2031-05-07-b")
+    (line,) = lines_of(page.partition("## The same in every run")[2].partition("\n## ")[0], "ResNet-50 train on")
+    assert "2,450 at 224 px" in line
+    assert "1,225 at 224 px" in line
+
+
 def test_every_stage_has_its_figures_on_the_page(build: Build, results: Path) -> None:
     page, charts = build(results)
 

@@ -50,6 +50,7 @@ def benchmark(
         script.write_text(STAGE.format(name=name, then=then))
         plans[name] = run.Plan(str(script), seconds, "made up")
     monkeypatch.setattr(run, "STAGES", plans)
+    monkeypatch.setattr(run, "STAGE_NAMES", list(plans))
     monkeypatch.setattr(run, "_FIRST", ())
     monkeypatch.setattr(run, "_LEAST_SECONDS", 1.0)
     monkeypatch.setattr(run, "_GRACE_SECONDS", 0.5)
@@ -139,6 +140,32 @@ def test_a_stage_knows_how_much_time_it_has(modules: dict[str, ModuleType], tmp_
     kept = json.loads((tmp_path / "a.json").read_text())
     assert list(kept["left_out"]) == ["long"]
     assert "it needs 200" in kept["left_out"]["long"]
+
+
+def test_what_goes_on_later_keeps_the_figures_that_there_are(
+    modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, script = modules["run"], tmp_path / "sums.py"
+    script.write_text(
+        "from stage import parse_stage\n"
+        "stage = parse_stage('sums', 'A stage.')\n"
+        "if stage.more:\n"
+        "    stage.put('sum', stage.figure('sum', 0) + 5)\n"
+        "    stage.take_back('late')\n"
+        "else:\n"
+        "    stage.put('sum', 2), stage.put('other', 1)\n"
+        "    stage.leave_out('late', 'no time'), stage.leave_out('never', 'x')\n"
+    )
+    plans = {"sums": run.Plan(str(script), 30, "some"), "sums more": run.Plan(str(script), 30, "others", more=True)}
+    for name, value in {"STAGES": plans, "STAGE_NAMES": ["sums", "more"], "_FIRST": (), "_LEAST_SECONDS": 1.0}.items():
+        monkeypatch.setattr(run, name, value)
+    for stages in (["sums"], ["more"]):
+        out = ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
+        monkeypatch.setattr(sys, "argv", ["run.py", *out, "--stages", *stages])
+        assert run.main() == 0
+    kept = json.loads((tmp_path / "out" / "sums.json").read_text())
+    assert kept["figures"] == {"sum": 7, "other": 1}
+    assert kept["left_out"] == {"never": "x"}
 
 
 def test_the_rehearsal_takes_the_network_away(modules: dict[str, ModuleType]) -> None:

@@ -295,12 +295,19 @@ sys.exit(train_classifier.main(sys.argv[1:]))
 
 
 def torchrun(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Start a program by torchrun; where this machine's own name cannot be looked up, `--standalone` would wait."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "--standalone", str(program),
-         *map(str, arguments)],
-        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
+    loopback = {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "RES_OPTIONS": "timeout:1 attempts:1"}
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "--rdzv-backend", "c10d",
+        "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", str(program), *map(str, arguments),
+    ]  # fmt: skip
+    environment = {**os.environ, **loopback, "PYTHONPATH": path}
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    except subprocess.TimeoutExpired as late:
+        said = [(part or b"").decode("utf-8", "replace")[-3000:] for part in (late.stdout, late.stderr)]
+        pytest.fail(f"{program.name} under torchrun did not end within {late.timeout} s: {said}")
 
 
 def test_one_process_under_torchrun(classes: Path, tmp_path: Path) -> None:

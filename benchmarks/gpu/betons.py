@@ -1,9 +1,8 @@
-"""Makes FFCV's files from the same photographs and pairs, where FFCV was built."""
+"""Makes FFCV's files from the same photographs, where FFCV was built; material.py makes that of pairs."""
 
 from __future__ import annotations
 
-from material import make
-from stage import parse_stage
+from stage import make, parse_stage
 
 
 def main() -> None:
@@ -15,8 +14,6 @@ def main() -> None:
     if reason is not None:
         stage.leave_out("FFCV", reason)
         return
-    from lmdbloader import LMDBDataset
-
     photos, folder = stage.data / "photos" / "train", stage.data / "ffcv"
     folder.mkdir(exist_ok=True)
     for name, mode, longest in (("raw256", "raw", 256), ("original", "jpg", None)):
@@ -26,13 +23,6 @@ def main() -> None:
             ffcv_peer.write_images(photos, path, mode=mode, max_resolution=longest, workers=stage.cores)
 
         make(stage, f"{name}.beton", write, [path])
-    path = folder / "pairs.beton"
-    make(
-        stage,
-        "pairs.beton",
-        lambda: ffcv_peer.write_pairs(LMDBDataset(stage.data / "pairs_raw"), path, workers=stage.cores),
-        [path],
-    )
 
 
 if __name__ == "__main__":

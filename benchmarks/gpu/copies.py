@@ -40,7 +40,7 @@ def main() -> None:
         stage.put("link", link)
     for what, seconds, measure in (
         ("batches", 6, lambda: measure_batches(stage, device, link)),
-        ("overlap", 12, lambda: measure_overlap(stage, device)),
+        ("overlap", 25, lambda: measure_overlap(stage, device)),
         ("conversion", 3, lambda: measure_conversion(stage, device)),
         ("loops", 20, lambda: measure_loops(stage, device)),
     ):
@@ -226,17 +226,18 @@ class Work:
 def measure_overlap(stage: Stage, device: torch.device) -> None:
     """Measure steps of a known length with a copy each: ahead on a stream of its own, or in the loop."""
     count = 4 if stage.small else 256
-    steps = 2 if stage.small else 20
+    steps = 2 if stage.small else 10
     pinned = buffers([(count, 3, 224, 224)], torch.float32, device, pinned=True)
     paged = buffers([(count, 3, 224, 224)], torch.float32, device, pinned=False)
     copy = statistics.median(
         seconds_each(lambda number: bring(pinned[number % len(pinned)], device), 6, device) for _ in range(TURNS)
     )
     nbytes = pinned[0][0].numel() * 4
+    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def ahead() -> Iterator[Any]:
         batches = (pinned[number % len(pinned)] for number in range(steps))
-        return on_device(batches, device) if device.type == "cuda" else batches
+        return batches if stream is None else on_device(batches, device, stream)
 
     def in_loop(sources: list[tuple[Tensor, ...]]) -> Iterator[Any]:
         return (bring(sources[number % len(sources)], device) for number in range(steps))

@@ -84,7 +84,7 @@ def main() -> None:
     torch.set_num_threads(1)
     cores = Cores(stage)
     try:
-        cores.run()
+        cores.run_more() if stage.more else cores.run()
     finally:
         cores.end_peers()
 
@@ -182,7 +182,7 @@ class Cores:
         self.pairs, self.images = Table(stage, "pairs"), Table(stage, "images")
         self.loaders, self.small_batches = Table(stage, "dataloaders"), Table(stage, "small batches")
         self.copying: dict[str, Copying] = {}
-        self.conversions: list[dict[str, Any]] = []
+        self.conversions: list[dict[str, Any]] = stage.figure("conversion", [])
         self.done: set[tuple[str, int]] = set()
 
     def run(self) -> None:
@@ -204,20 +204,21 @@ class Cores:
             self.attempt(f"pairs by {n}", lambda k=n: self.time_pairs(k))  # type: ignore[misc]
         for n in dict.fromkeys([full, *one]):
             self.attempt(f"images by {n}", lambda k=n: self.time_images(k))  # type: ignore[misc]
-        for what in DATALOADERS:
-            self.attempt(what, lambda w=what: self.time_dataloader(w, full))  # type: ignore[misc]
+        for n in (full, min(8, full)):
+            for what in DATALOADERS:
+                self.attempt(what, lambda w=what, k=n: self.time_dataloader(w, k))  # type: ignore[misc]
         self.attempt("small batches", lambda: self.time_small_batches(full))
         for name in list(CONVERSIONS)[-1:] if self.small else (STARTING, *CONVERSIONS):
             self.attempt(name, lambda c=name: self.time_conversion(c, full))  # type: ignore[misc]
         for n in inner:
             self.attempt(f"images by {n}", lambda k=n: self.time_images(k))  # type: ignore[misc]
-        self.attempt("processes", self.time_processes)
-        for workers, n in () if self.small else zip([*one, *inner], [*inner, *one], strict=True):
-            for name in CONVERSIONS:
+
+    def run_more(self) -> None:
+        """Measure what `run` has left for the end."""
+        for workers in self.threads[-2::-1]:
+            for name in () if self.small else CONVERSIONS:
                 self.attempt(name, lambda c=name, k=workers: self.time_conversion(c, k))  # type: ignore[misc]
-            for what in DATALOADERS:
-                self.attempt(what, lambda w=what, k=n: self.time_dataloader(w, k))  # type: ignore[misc]
-        self.end_peers()
+        self.attempt("processes", self.time_processes)
         self.attempt("FFCV's writer", self.time_ffcv_writer)
 
     def end_peers(self) -> None:

@@ -125,6 +125,7 @@ class Run:
         ceiling = self.ceilings.get((row["model"], row["pixels"], row["batch_size"]))
         if ceiling is not None:
             row["ceiling_per_s"], row["share_of_ceiling"] = rounded(ceiling), rounded(row["samples_per_s"] / ceiling)
+        row["at_s"] = round(self.stage.seconds - self.stage.left)
         self.rows.append(row)
         short = {key: row[key] for key in ("samples_per_s", "share_of_ceiling", "stall", "cores") if key in row}
         print(f"{row['model']} {row['pixels']} px, {row['batch_size']}, {row['feed']}: {short}", flush=True)
@@ -693,40 +694,54 @@ def measure_all(run: Run, names: tuple[str, ...], batch_size: int) -> None:
         trainer for name in names if (trainer := run.attempt(name, 3, lambda n=name: ImageTrainer(n, device)))
     ]
 
-    image_ceilings(run, classifiers, large, batch_size, 3)
-    classify(run, classifiers, large, batch_size, (*ours, *bytes_sent), 3)
-    ask_peers(run, [f"images:{large}"], 70)
-    image_ceilings(run, classifiers, least, batch_size, 2)
-    classify(run, classifiers, least, batch_size, ours, 2)
+    image_ceilings(run, classifiers, large, batch_size, 2.4)
+    classify(run, classifiers, large, batch_size, ours, 2.4)
+    classify(run, classifiers[-1:], large, batch_size, bytes_sent, 2)
+    ask_peers(run, [f"images:{large}"], 60)
+    image_ceilings(run, classifiers, least, batch_size, 1.8)
+    classify(run, classifiers, least, batch_size, ours, 1.8)
 
-    restorers = [
-        trainer
-        for name in ("edsr", "srcnn")
-        if (trainer := run.attempt(name, 1, lambda n=name: PairTrainer(n, device, small=small)))
-    ]
-    batch_sizes = (4,) if small else (16, 128, 64, 8, 32)
-    for number in batch_sizes:
+    restorers = make_restorers(run)
+    for number in (4,) if small else (16, 128, 64, 8, 32):
         trainers = restorers[-1:] if number in (8, 32) else restorers
         for trainer in trainers:
-            pair_ceiling(run, trainer, 96, number, 1.2)
-        restore(run, trainers, number, ("loader pairs_raw", "folder"), 1.5)
+            pair_ceiling(run, trainer, 96, number, 1.0)
+        restore(run, trainers, number, ("loader pairs_raw", "folder"), 1.2)
 
     if not small:
-        image_ceilings(run, classifiers, medium, batch_size, 2)
-        classify(run, classifiers, medium, batch_size, ours, 2)
-    asked = [(names[-1], "loader jpg"), (names[-1], "folder"), (names[-1], "loader raw256"), (names[0], "folder")]
+        image_ceilings(run, classifiers, medium, batch_size, 1.8)
+        classify(run, classifiers, medium, batch_size, ours, 1.8)
+
+
+def make_restorers(run: Run) -> list[PairTrainer]:
+    """Return the super-resolution networks."""
+    found = (
+        run.attempt(name, 1, lambda n=name: PairTrainer(n, run.device, small=run.stage.small))  # type: ignore[misc]
+        for name in ("edsr", "srcnn")
+    )
+    return [trainer for trainer in found if trainer]
+
+
+def measure_more(run: Run, names: tuple[str, ...], batch_size: int) -> None:
+    """Measure what `measure_all` has left for the end: it needs the ceilings and the speeds that were found there."""
+    small, device = run.stage.small, run.device
+    large, least = (48, 32) if small else (224, 128)
+    asked = [(names[-1], "loader jpg"), (names[-1], "folder"), (names[0], "folder"), (names[-1], "loader raw256")]
     for model, name in asked[: 1 if small else None]:
         consult(run, large, batch_size, model, name)
-    restore(run, restorers, batch_sizes[0] if small else 64, ("loader pairs_lz4",), 1.5)
+    restorers = make_restorers(run)
     for restorer in restorers[-1:]:
         pinning(run, restorer, (4,) if small else (8, 128), 1.0)
+    restore(run, restorers, 4 if small else 64, ("loader pairs_lz4",), 1.2)
+    trainer = run.attempt(names[-1], 3, lambda: ImageTrainer(names[-1], device))
+    classifiers = [trainer] if trainer else []
     if not small:
-        ask_peers(run, ["pairs:64", f"images:{least}", f"epochs:{large}"], 100)
-        classify(run, classifiers, large, batch_size, ("loader jpg, two cores free",), 3)
-        classify(run, classifiers, least, batch_size, bytes_sent, 2)
+        classify(run, classifiers, least, batch_size, ("loader jpg, two cores free", "loader raw256, uint8"), 1.8)
+        ask_peers(run, ["pairs:64", f"images:{least}"], 80)
     if classifiers:
         whole_epochs(run, classifiers[-1], large, batch_size, ("loader raw256", "folder"))
     if not small:
+        ask_peers(run, [f"epochs:{large}"], 45)
         compiled_ceiling(run, large, batch_size, names[0])
 
 
@@ -747,8 +762,22 @@ def main() -> None:
     if options.peers:
         measure_peers(run, options.peers, names, batch_size)
         return
+    if stage.more:
+        earlier(run)
+        measure_more(run, names, batch_size)
+        return
     stage.put("settings", {**facts(device), "workers": run.workers, "images_batch_size": batch_size, "turns": TURNS})
     measure_all(run, names, batch_size)
+
+
+def earlier(run: Run) -> None:
+    """Take what the stage has measured before."""
+    stage = run.stage
+    run.rows, run.alone = stage.figure("training", []), stage.figure("alone", [])
+    run.verdicts, run.epochs = stage.figure("verdicts", []), stage.figure("epochs", [])
+    for row in run.rows:
+        if row["kind"] == "resident" and "compiled" not in row["feed"]:
+            run.ceilings[row["model"], row["pixels"], row["batch_size"]] = row["samples_per_s"]
 
 
 def facts(device: torch.device) -> dict[str, Any]:

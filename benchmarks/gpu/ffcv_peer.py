@@ -57,7 +57,7 @@ class _Photographs:
         names = sorted(path.name for path in folder.iterdir() if path.is_dir())
         self.samples = [(path, label) for label, name in enumerate(names) for path in sorted((folder / name).iterdir())]
         if not self.samples:
-            raise FileNotFoundError(f"{folder}: found no images in class folders. Run material.py first.")
+            raise FileNotFoundError(f"{folder}: found no images in class folders. Run photographs.py first.")
 
     def __len__(self) -> int:
         return len(self.samples)

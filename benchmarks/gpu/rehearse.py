@@ -17,7 +17,7 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-from run import STAGES
+from run import STAGE_NAMES
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -79,9 +79,8 @@ def _running() -> str:
 
 def main() -> int:
     """Run the command; returns its exit status."""
-    chosen = [name for name in STAGES if name not in ("material", "betons")]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stages", nargs="+", choices=list(STAGES), default=chosen, metavar="NAME")
+    parser.add_argument("--stages", nargs="+", choices=STAGE_NAMES, default=STAGE_NAMES, metavar="NAME")
     parser.add_argument("--minutes", type=float, default=10, help="that the stages may take together (default 10)")
     parser.add_argument("--folder", type=Path, help="keep data and results here (default: a temporary folder)")
     options = parser.parse_args()

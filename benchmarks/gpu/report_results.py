@@ -10,8 +10,9 @@ from typing import Any
 
 Row = dict[str, Any]
 STAGES = {
-    "material": "data made",
-    "betons": "data made for FFCV",
+    "photographs": "files made",
+    "betons": "FFCV's files made",
+    "material": "datasets made",
     "correct": "right on CUDA",
     "cores": "all cores, no GPU",
     "copies": "copies to the device",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from report_answers import QUESTIONS
 from report_loading import copies, cores
 from report_results import REPEATED, STAGES, Results, Row
 from report_text import NOTHING, cell_text, number, paragraphs, source, table
@@ -14,7 +15,9 @@ _MOST_CHARACTERS = 300
 
 def machine(results: Results) -> str:
     """Return what the figures were taken on, and how each run's stages ended."""
-    found: Row = results.fact("material", "environment") or {}
+    # Where datasets were made in the same stage as the files, that has kept it.
+    first = next((name for name in ("photographs", "material") if results.fact(name, "environment")), "material")
+    found: Row = results.fact(first, "environment") or {}
     device: Row = results.fact("correct", "device") or {}
     fed: Row = results.fact("fed", "settings") or {}
     memory = found.get("gpu_memory_gib")
@@ -33,10 +36,11 @@ def machine(results: Results) -> str:
     rows = []
     for run in results.runs:
         for stage in dict.fromkeys([*STAGES, *run.outcomes]):
-            ended, document = run.outcomes.get(stage, {}), run.documents.get(stage, {})
+            name = stage.removesuffix(" more")
+            ended, document = run.outcomes.get(stage, {}), run.documents.get(name, {})
             if not ended and not document:
                 continue
-            taken = "yes" if results.run_of(stage) is run else "no"
+            taken = "yes" if results.run_of(name) is run else "no"
             took = ended.get("seconds", document.get("seconds"))
             status = ended.get("status", "done" if document else NOTHING)
             why = cell_text(ended.get("reason", ""))[:_MOST_CHARACTERS]
@@ -44,7 +48,7 @@ def machine(results: Results) -> str:
             rows.append([run.name, f"{stage}: {told}" if told else stage, status, number(took), taken, why])
     return paragraphs(
         "## The machine, and when",
-        source(results, "material"),
+        source(results, first),
         lines,
         "The runs, named by their day, and how each stage of them ended:",
         table(["run", "stage", "ended", "seconds", "figures on this page", "because"], rows),
@@ -99,8 +103,8 @@ def said(text: str) -> str:
 
 def repeated(results: Results) -> str | None:
     """Return what came of the tests that were run again."""
-    figures = results.figures(REPEATED)
-    if not figures:
+    figures, whole = results.figures(REPEATED), results.run_of("correct")
+    if not figures or whole is not results.run_of(REPEATED):  # all of them were run again since
         return None
     failed, not_ended = figures.get("failed", []), figures.get("not_ended", [])
     told = [f"Run again ({figures['what']}): **{number(figures['passed'])} passed, {number(len(failed))} failed**."]
@@ -124,4 +128,17 @@ def missing(results: Results) -> str:
     return paragraphs("## What was left out", table(["stage", "what", "why"], lines)) if lines else ""
 
 
-SECTIONS: Sequence[Callable[[Results], str]] = (machine, correct, cores, copies, fed, accuracy, missing)
+def by_run(results: Results) -> str:
+    """Return the answers that a claim may rest on from each run by itself: how far they move is what they are worth."""
+    asked = [question for question in QUESTIONS if question.is_claimed]
+    runs = [run for run in results.runs if any(question.answer_of(Results((run,))) for question in asked)]
+    if len(runs) < 2:
+        return ""
+    lines = [
+        [question.text, *(cell_text(question.answer_of(Results((run,))) or NOTHING) for run in runs)]
+        for question in asked
+    ]
+    return paragraphs("## The same in every run", table(["question", *(run.name for run in runs)], lines))
+
+
+SECTIONS: Sequence[Callable[[Results], str]] = (machine, by_run, correct, cores, copies, fed, accuracy, missing)

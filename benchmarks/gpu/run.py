@@ -3,9 +3,10 @@
 On the machine with the GPU, without network:
 
     python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages correct cores copies
-    python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages fed accuracy
+    python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages fed accuracy more
 
-The second finds in --work what the first has installed and made. `pack.py` makes the folder to bring along.
+Each takes less than nine minutes. The second finds in --work what the first has installed and made, and in --out its
+figures. `pack.py` makes the folder to bring along.
 """
 
 from __future__ import annotations
@@ -39,28 +40,38 @@ class Plan:
     """One stage.
 
     Attributes:
-        script: In this folder.
+        script: In this folder. Its figures go into a file of the same name.
         seconds: That it may take.
         why: What it shows.
+        more: Whether it goes on where an earlier stage of the same script has ended.
     """
 
     script: str
     seconds: float
     why: str
+    more: bool = False
 
 
 # In the order of their worth: the time may end before all were run.
 STAGES = {
-    "material": Plan("material.py", 240, "JPEGs, PNGs and datasets made"),
-    "betons": Plan("betons.py", 120, "the same for FFCV"),
-    "correct": Plan("correct.py", 240, "(a) right on CUDA"),
-    "cores": Plan("cores.py", 220, "(b) all cores, no GPU"),
-    "copies": Plan("copies.py", 90, "(c) copies to the device"),
-    "fed": Plan("fed.py", 385, "(d) training fed or not"),
-    "accuracy": Plan("accuracy.py", 200, "(e) the same accuracy from every source"),
+    "photographs": Plan("photographs.py", 120, "JPEGs and PNGs made"),
+    "betons": Plan("betons.py", 60, "FFCV's files of the JPEGs"),
+    "material": Plan("material.py", 150, "datasets made"),
+    "correct": Plan("correct.py", 200, "(a) right on CUDA"),
+    "cores": Plan("cores.py", 200, "(b) all cores, no GPU"),
+    "copies": Plan("copies.py", 75, "(c) copies to the device"),
+    "fed": Plan("fed.py", 350, "(d) training fed or not"),
+    "accuracy": Plan("accuracy.py", 150, "(e) the same accuracy from every source"),
+    "cores more": Plan("cores.py", 130, "(b) converting by fewer workers, processes", more=True),
+    "accuracy more": Plan("accuracy.py", 230, "(e) more seeds", more=True),
+    "fed more": Plan("fed.py", 150, "(d) plan, doctor, pinned and paged memory, whole epochs", more=True),
 }
-# Everything stands on them; each is quick where its files are there already.
-_FIRST = ("material", "betons")
+# Everything stands on them. They run once for each --work; FFCV is built and kernels are compiled meanwhile.
+_FIRST = ("photographs", "betons", "material")
+# What can be asked for: "more" is all that goes on where others ended.
+STAGE_NAMES = [*(name for name, plan in STAGES.items() if name not in _FIRST and not plan.more), "more"]
+# What must have been built before a stage, and how long it is waited for at most.
+_NEEDS = {"betons": ("build FFCV", 120.0), "material": ("compile kernels", 240.0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +146,7 @@ class Benchmark:
         self.deadline = time.monotonic() + 60 * options.minutes
         self.site, self.data = options.work / "site", options.work / "data"
         self.outcomes: dict[str, Any] = {}
-        self._building: subprocess.Popen[bytes] | None = None
+        self._building: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
         options.out.mkdir(parents=True, exist_ok=True)
         self.environment = {
             **os.environ,
@@ -146,6 +157,8 @@ class Benchmark:
             # Nothing may wait for a network that is not there.
             "HF_HUB_OFFLINE": "1",
             "PIP_NO_INDEX": "1",
+            # Nor for the answer of a name server that nobody reaches.
+            "RES_OPTIONS": "timeout:1 attempts:1",
         }
 
     @property
@@ -164,46 +177,66 @@ class Benchmark:
             self.note("install", run_process(command, 120, self.environment))
             if self.outcomes["install"]["status"] == "done":
                 done.touch()
-        if not (self.site / ".ffcv").exists():
-            self._log = open(self.options.work / "ffcv.log", "wb")  # noqa: SIM115
-            self._building = subprocess.Popen(
-                [*command, "--ffcv"], cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL,
-                stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+        self.build("build FFCV", [*command, "--ffcv"])
 
-    def finish_building(self) -> None:
-        """Wait for FFCV, but not for ever."""
-        if self._building is None:
+    def build(self, name: str, command: Sequence[str]) -> None:
+        """Begin to build something beside the first stages, unless an earlier command has."""
+        if self._marker(name).exists():
             return
-        child, self._building = self._building, None
-        began = time.monotonic()
+        with open(self._log(name), "wb") as log:
+            child = subprocess.Popen(
+                command, cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        self._building[name] = (child, time.monotonic())
+
+    def finish_building(self, name: str, seconds: float) -> None:
+        """Wait for what is being built, but not for ever."""
+        if name not in self._building:
+            return
+        child, began = self._building.pop(name)
         with suppress(subprocess.TimeoutExpired):
-            child.wait(max(min(self.left / 3, 150), 1))
+            child.wait(max(min(self.left / 3, seconds), 1))
         _signal_group(child.pid, signal.SIGKILL)
         child.wait()
-        self._log.close()
-        tail = (self.options.work / "ffcv.log").read_text("utf-8", "replace")[-_TAIL_CHARACTERS:]
+        tail = self._log(name).read_text("utf-8", "replace")[-_TAIL_CHARACTERS:]
         status = "done" if child.returncode == 0 else "failed"
         if status == "done":
-            (self.site / ".ffcv").touch()
+            self._marker(name).touch()
         reason = "" if status == "done" else _how_it_ended(child.returncode)
-        self.note("build FFCV", Outcome(status, time.monotonic() - began, reason, tail))
+        self.note(name, Outcome(status, time.monotonic() - began, reason, tail))
+
+    def end(self) -> None:
+        """End what is still being built."""
+        for name in list(self._building):
+            self.finish_building(name, 1)
+
+    def _marker(self, name: str) -> Path:
+        return self.options.work / f".{name.replace(' ', '-')}.done"
+
+    def _log(self, name: str) -> Path:
+        return self.options.work / f"{name.replace(' ', '-')}.log"
 
     def run_stage(self, name: str) -> None:
         """Run one stage, as long as there is time."""
         plan = STAGES[name]
+        if name in _FIRST and self._marker(name).exists():
+            return
         seconds = min(plan.seconds, self.left - _GRACE_SECONDS)
         if seconds < _LEAST_SECONDS:
             self.note(name, Outcome("left out", 0.0, f"{max(self.left, 0):.0f} s were left", ""))
             return
-        result = self.options.out / f"{name}.json"
+        result = self.options.out / f"{Path(plan.script).stem}.json"
         # A stage ends by itself a little before it is made to.
         own = max(seconds - 15, seconds * 0.8)
         command = [sys.executable, str(HERE / plan.script), "--data", str(self.data), "--out", str(result)]
         command += ["--seconds", f"{own:.0f}", *(["--small"] if self.options.small else [])]
+        command += ["--more"] if plan.more else []
         print(f"== {name}: {plan.why}; at most {seconds:.0f} s", flush=True)
         outcome = run_process(command, seconds, self.environment)
         self.note(name, outcome)
+        if name in _FIRST and outcome.status == "done" and "left_out" not in json.loads(result.read_text("utf-8")):
+            self._marker(name).touch()
 
     def note(self, name: str, outcome: Outcome) -> None:
         """Keep and show how something ended."""
@@ -218,10 +251,10 @@ class Benchmark:
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the command line's options."""
-    chosen = [name for name in STAGES if name not in _FIRST]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--stages", nargs="+", choices=list(STAGES), default=chosen, metavar="NAME", help=", ".join(STAGES))
+    told = f"{', '.join(STAGE_NAMES)}: what those before it leave for the end (default: all)"
+    add("--stages", nargs="+", choices=STAGE_NAMES, default=STAGE_NAMES, metavar="NAME", help=told)
     add("--minutes", type=float, default=9, help="after which everything has ended (default 9)")
     add("--out", type=Path, required=True, metavar="DIR", help="gets one JSON file a stage, and how each stage ended")
     add("--pack", type=Path, metavar="DIR", help="what pack.py made; without it, what is installed is used")
@@ -236,12 +269,16 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """Run the stages; the exit status is 0 where all are done."""
     benchmark = Benchmark(parse_options())
+    asked = benchmark.options.stages
     benchmark.install()
+    if _FIRST:
+        benchmark.build("compile kernels", [sys.executable, str(HERE / "kernels.py")])
     for name in STAGES:
-        if name in _FIRST or name in benchmark.options.stages:
-            if name == "betons":
-                benchmark.finish_building()
+        if name in _FIRST or (STAGES[name].more and "more" in asked) or name in asked:
+            if name in _NEEDS:
+                benchmark.finish_building(*_NEEDS[name])
             benchmark.run_stage(name)
+    benchmark.end()
     print("\n== " + "; ".join(f"{name}: {kept['status']}" for name, kept in benchmark.outcomes.items()))
     return 0 if all(kept["status"] == "done" for kept in benchmark.outcomes.values()) else 1
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Stage", "parse_stage", "what_failed", "write_json"]
+__all__ = ["Stage", "make", "parse_stage", "what_failed", "write_json"]
 
 
 @dataclass(slots=True)
@@ -21,10 +22,11 @@ class Stage:
 
     Attributes:
         name: Of the stage.
-        data: The folder that `material.py` has filled.
+        data: The folder that `photographs.py` and `material.py` have filled.
         out: The result file. It is whole after every `put`, so a stage that is killed loses what it was at, no more.
         seconds: How long the stage may take, counted from the start of the process.
         small: Whether this is a rehearsal: everything runs, sizes are tiny, and nobody reads the figures.
+        more: Whether this goes on with the figures that `out` holds: what the stage leaves for when the rest is done.
         cores: That this process may use.
     """
 
@@ -34,8 +36,19 @@ class Stage:
     seconds: float
     small: bool
     cores: int
+    more: bool = False
     _began: float = field(default_factory=time.monotonic)
     _kept: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Take the figures that there are already."""
+        if self.more and self.out.exists():
+            found = json.loads(self.out.read_text("utf-8"))
+            self._kept = {name: found[name] for name in ("figures", "left_out") if name in found}
+
+    def figure(self, what: str, default: Any) -> Any:
+        """Return what `put` has kept under a name."""
+        return self._kept.get("figures", {}).get(what, default)
 
     @property
     def device(self) -> str:
@@ -62,6 +75,11 @@ class Stage:
         self._write()
         print(f"{self.name}: {what}: left out: {reason}", flush=True)
 
+    def take_back(self, what: str) -> None:
+        """Forget that something was left out: it was measured later."""
+        if self._kept.get("left_out", {}).pop(what, None) is not None:
+            self._write()
+
     def put(self, what: str, figures: Any) -> None:
         """Keep the figures of one measurement (plain values: what JSON can hold), at once."""
         self._kept.setdefault("figures", {})[what] = figures
@@ -76,13 +94,39 @@ class Stage:
 def parse_stage(name: str, description: str | None, arguments: Sequence[str] | None = None) -> Stage:
     """Return what the command line of a stage asks for."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="the folder that material.py has filled")
+    parser.add_argument("--data", type=Path, required=True, help="the folder with files and datasets")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the figures go, as JSON")
     parser.add_argument("--seconds", type=float, default=300, help="how long it may take (default 300)")
     parser.add_argument("--small", action="store_true", help="a rehearsal: everything runs once, in tiny sizes")
+    parser.add_argument("--more", action="store_true", help="what is worth least: goes on with the figures in --out")
     options = parser.parse_args(arguments)
     cores = len(os.sched_getaffinity(0))
-    return Stage(name, options.data, options.out, options.seconds, options.small, cores)
+    return Stage(name, options.data, options.out, options.seconds, options.small, cores, options.more)
+
+
+def make(stage: Stage, name: str, work: Callable[[], Any], paths: Iterable[Path]) -> None:
+    """Do one step unless its files are there, and keep how long it took; a failure is noted."""
+    done = stage.data / f".{name}.done"
+    if done.exists():
+        stage.put(name, json.loads(done.read_text()))
+        return
+    for path in paths:
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    began = time.monotonic()
+    try:
+        work()
+    except Exception as error:
+        stage.leave_out(name, f"{type(error).__name__}: {error}")
+        return
+    found = {"seconds": round(time.monotonic() - began, 1), "nbytes": sum(map(count_nbytes, paths))}
+    done.write_text(json.dumps(found))
+    stage.put(name, found)
+
+
+def count_nbytes(path: Path) -> int:
+    """Return the bytes of a file, or of all files below a folder."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def what_failed(error: BaseException) -> str:
