@@ -293,6 +293,8 @@ def test_batches_on_the_device(
     images: LMDBDataset, held_up: str, batch_size: int, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither pending copies nor pending steps see memory that became another batch's, here or on the device."""
+    # To load a kernel, when it is first used, waits for the device.
+    STEPS[step](next(iter(Loader(images, batch_size, device=DEVICE, **OPTIONS))))
     made = watch_streams(monkeypatch)
     dataset = many(images, batch_size)
     found, wait = [], Wait()

@@ -52,7 +52,8 @@ def rehearse(folder: Path, stages: Sequence[str], minutes: float) -> int:
     """Do all of it; return the exit status."""
     began = time.monotonic()
     python = make_environment(ENVIRONMENT)
-    pack = HERE / "pack"
+    # Its own: what was packed for another machine's Python stays as it is.
+    pack = folder / "pack"
     subprocess.run([sys.executable, str(HERE / "pack.py"), "--out", str(pack), "--python", _running()], check=True)
     words = without_network()
     print(f"network: {'taken away' if words else 'cannot be taken away here'}", flush=True)

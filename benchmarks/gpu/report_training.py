@@ -51,13 +51,44 @@ def fed(results: Results) -> str:
         "![Training as a share of the ceiling, by network and feed](pictures/gpu-fed.svg)"
         if any(row.get("share_of_ceiling") is not None for row in rows if row.get("kind") != "resident")
         else None,
+        above_the_ceiling(rows),
         trainings("### Classifiers", images),
         trainings("### Super-resolution, by batch size", pairs),
         phases(pairs),
         trainings("### From pinned and from paged memory", pinned),
+        asking(pinned),
         alone(results),
         verdicts(results),
         epochs(results),
+    )
+
+
+def above_the_ceiling(rows: list[Row]) -> str | None:
+    """Return what shares above 100 % mean, where there are any."""
+    if not any((row.get("share_of_ceiling") or 0) > 1.02 for row in rows):
+        return None
+    return (
+        "A share above 100 % shows how far a ceiling moves. In short steps the GPU waits for the host to start its"
+        " kernels, and how fast the host is changes from one moment to the next."
+    )
+
+
+def asking(rows: list[Row]) -> str | None:
+    """Return how long the loop's own thread is in `next`, by who copies."""
+    told = []
+    for way, what in (("loader, ahead", "copies ahead"), ("loader, pinned", "leaves the copy to the loop")):
+        found = [
+            1000 * row["host_wait"] * row["batch_size"] / row["samples_per_s"]
+            for row in matching(rows, feed=way)
+            if row.get("host_wait") is not None
+        ]
+        if found:
+            told.append(f"{min(found):.2f} to {max(found):.2f} ms a batch where the Loader {what}")
+    if not told:
+        return None
+    return (
+        f"The loop's own thread is in `next` for {', and for '.join(told)}. Starting a copy takes the host a part of a"
+        " millisecond, whoever does it: in steps of a few milliseconds that counts, in longer ones it is hidden."
     )
 
 

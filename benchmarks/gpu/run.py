@@ -166,18 +166,20 @@ class Benchmark:
         """The seconds that are left."""
         return self.deadline - time.monotonic()
 
-    def install(self) -> None:
-        """Install what was brought along, and begin to build FFCV, which takes a while."""
+    def install(self) -> bool:
+        """Install what was brought along, and begin to build FFCV; return False where nothing can run without it."""
         if self.options.pack is None:
-            return
+            return True
         done = self.site / ".installed"
         arguments = ["--pack", str(self.options.pack), "--site", str(self.site), "--build", str(self.options.work)]
         command = [sys.executable, str(HERE / "install.py"), *arguments]
         if not done.exists():
             self.note("install", run_process(command, 120, self.environment))
-            if self.outcomes["install"]["status"] == "done":
-                done.touch()
+            if self.outcomes["install"]["status"] != "done":
+                return False
+            done.touch()
         self.build("build FFCV", [*command, "--ffcv"])
+        return True
 
     def build(self, name: str, command: Sequence[str]) -> None:
         """Begin to build something beside the first stages, unless an earlier command has."""
@@ -270,7 +272,8 @@ def main() -> int:
     """Run the stages; the exit status is 0 where all are done."""
     benchmark = Benchmark(parse_options())
     asked = benchmark.options.stages
-    benchmark.install()
+    if not benchmark.install():  # a machine's time is not spent on stages that all fail
+        return 1
     if _FIRST:
         benchmark.build("compile kernels", [sys.executable, str(HERE / "kernels.py")])
     for name in STAGES:
