@@ -148,28 +148,28 @@ class Blake3:
         self._kernels = blake3
         self._stack = np.zeros((blake3.STACK_ROWS, 8), np.uint32)
         self._work = np.zeros(blake3.WORK_NBYTES, np.uint8)
-        # What is not in the stack. The last bytes of all are hashed in another way, so that some always wait here.
-        self._rest = np.zeros(blake3.GROUP_NBYTES, np.uint8)
-        self._rest_nbytes = 0
         self._num_groups = 0
+        # What is not in the stack. The last bytes of all are hashed in another way, so that some always wait here.
+        self._rest = bytearray()
 
     def update(self, piece: Any, /) -> None:
         """Append a bytes-like object."""
+        most = self._kernels.GROUP_NBYTES
+        if isinstance(piece, bytes) and len(self._rest) + len(piece) <= most:  # JSON comes in millions of small pieces
+            self._rest += piece
+            return
         data = np.frombuffer(piece, np.uint8)
-        room = len(self._rest)
-        taken = min(room - self._rest_nbytes, len(data)) if self._rest_nbytes else 0
-        self._rest[self._rest_nbytes : self._rest_nbytes + taken] = data[:taken]
-        self._rest_nbytes += taken
-        data = data[taken:]
+        if self._rest:
+            taken = most - len(self._rest)
+            self._rest.extend(data[:taken].data)
+            data = data[taken:]
         if not len(data):
             return
-        if self._rest_nbytes:
-            self._add(self._rest, 1)
-        whole = (len(data) - 1) // room
+        if self._rest:
+            self._add(np.frombuffer(self._rest, np.uint8), 1)
+        whole = (len(data) - 1) // most
         self._add(data, whole)
-        data = data[whole * room :]
-        self._rest[: len(data)] = data
-        self._rest_nbytes = len(data)
+        self._rest = bytearray(data[whole * most :].data)
 
     def _add(self, data: Any, num_groups: int) -> None:
         stack, work = self._stack.ctypes.data, self._work.ctypes.data
@@ -177,11 +177,11 @@ class Blake3:
         self._num_groups += num_groups
 
     def __str__(self) -> str:
-        rest, stack, out = self._rest.copy(), self._stack.copy(), np.zeros(8, np.uint32)
-        rest[self._rest_nbytes :] = 0
+        rest, stack, out = np.zeros(self._kernels.GROUP_NBYTES, np.uint8), self._stack.copy(), np.zeros(8, np.uint32)
+        rest[: len(self._rest)] = np.frombuffer(self._rest, np.uint8)
         self._kernels.finish(
             rest.ctypes.data,
-            self._rest_nbytes,
+            len(self._rest),
             self._num_groups,
             stack.ctypes.data,
             self._work.ctypes.data,
