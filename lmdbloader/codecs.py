@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import io
-import os
 import struct
 import weakref
 from collections.abc import Sequence
@@ -34,7 +33,6 @@ CODECS = ("auto", "raw", "lz4")
 # lz4 must save at least this share, of a payload to be used for it, and of a sample of the inputs for `auto` to choose
 # it: below, decompressing costs more than reading the rest.
 LEAST_SAVING = 0.10
-_PIECE_NBYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +103,6 @@ class RunningChecksum:
     def value(self) -> int:
         """What `checksum` returns for everything appended so far."""
         return int(_xxhash().XXH64_digest(self._state))
-
-
-def checksum_file(descriptor: int) -> int:
-    """Return XXH64 (seed 0) of a whole file, read piece by piece: unlike a map, a bad disk then is an OSError."""
-    running, room, at = RunningChecksum(), memoryview(bytearray(_PIECE_NBYTES)), 0
-    while nbytes := os.preadv(descriptor, [room], at):
-        running.update(room[:nbytes])
-        at += nbytes
-    return running.value
 
 
 def encode_many(data: U8, nbytes: I64, codec: Codec) -> Payloads:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT_NAME = "lmdbloader"
-FORMAT_VERSION = 1
+# Version 1 has XXH64 and BLAKE2b digests, version 2 those of another algorithm and is the same otherwise.
+FORMAT_VERSIONS = (1, 2)
 
 DATA_FILE = "data.mdb"
 INDEX_FILE = "index.arrow"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lmdbloader.digests import DEFAULT_DIGEST, DIGESTS, DigestName, name_of, new_text_digest
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.format import (
     DATA_FILE,
     FORMAT_NAME,
-    FORMAT_VERSION,
+    FORMAT_VERSIONS,
     KINDS,
     MANIFEST_FILE,
     MAX_TILE_SIZE,
@@ -25,6 +25,7 @@ MAX_MANIFEST_NBYTES = 64 * 1024 * 1024
 # What reading one may take, and about what a value of JSON takes: a text of a few bytes, an empty list or object.
 _MAX_MEMORY_NBYTES = 200_000_000
 _VALUE_NBYTES = 72
+_A_DIGEST = re.compile(r"[a-z0-9_-]+:[0-9a-f]{16,}")
 # Below this nothing is counted, and the digest is made in one go, which is faster.
 _SMALL_NBYTES = 2**20
 
@@ -35,16 +36,18 @@ class Description:
 
     Attributes:
         fields, with_source, classes, made_by: As the manifest has them.
+        digest: The algorithm of its own digest and of those in the manifest.
     """
 
     fields: tuple[Field, ...]
     with_source: bool
     classes: Mapping[str, tuple[str, ...]]
     made_by: Mapping[str, Any]
+    digest: DigestName = DEFAULT_DIGEST
 
     def to_json(self) -> bytes:
         """Return the bytes of the entry in data.mdb; the digest of everything else stands last."""
-        return _signed(_description_json(self), "description_digest")
+        return _signed(_description_json(self), "description_digest", self.digest)
 
     def manifest(
         self,
@@ -68,6 +71,7 @@ class Description:
             index_digest,
             data_digest,
             manifest_digest,
+            self.digest,
         )
 
 
@@ -82,9 +86,11 @@ class Manifest:
         classes: For each label field of a class-folder dataset, the class names by label.
         sizes: Bytes: data_nbytes, index_nbytes, payload_nbytes (stored), raw_nbytes (decoded).
         made_by: How the dataset was made: release, options, digests of the inputs.
-        content_digest: BLAKE2b over the samples in order (see docs/reference/format.md).
-        index_digest: XXH64 of index.arrow.
-        data_digest: XXH64 of data.mdb; empty in datasets that were made before there was one.
+        content_digest: Over the samples in order (see docs/reference/format.md).
+        index_digest: Of index.arrow.
+        data_digest: Of data.mdb; empty in datasets that were made before there was one.
+        manifest_digest: Of everything else in it; empty where it was not read.
+        digest: The algorithm of these; "xxh64" has BLAKE2b for the content and the manifest.
     """
 
     num_samples: int
@@ -97,17 +103,23 @@ class Manifest:
     index_digest: str
     data_digest: str = ""
     manifest_digest: str = field(default="", compare=False)
+    digest: DigestName = DEFAULT_DIGEST
 
     @property
     def description(self) -> Description:
         """What of it does not follow from the samples."""
-        return Description(self.fields, self.with_source, self.classes, self.made_by)
+        return Description(self.fields, self.with_source, self.classes, self.made_by, self.digest)
+
+    @property
+    def format_version(self) -> int:
+        """The version of the format that it is of: releases that know version 1 only know its digests only."""
+        return 1 if self.digest == DEFAULT_DIGEST else 2
 
     def to_json(self) -> bytes:
         """Return the file's bytes; the digest of everything else stands last."""
         body: dict[str, Any] = {
             "format": FORMAT_NAME,
-            "format_version": FORMAT_VERSION,
+            "format_version": self.format_version,
             "num_samples": self.num_samples,
             **_description_json(self),
             "sizes": dict(self.sizes),
@@ -116,7 +128,7 @@ class Manifest:
         }
         if self.data_digest:
             body["data_digest"] = self.data_digest
-        return _signed(body, "manifest_digest")
+        return _signed(body, "manifest_digest", self.digest)
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
@@ -141,14 +153,19 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
         raise FormatError(f"{where}: does not describe an lmdbloader dataset")
     version = body.get("format_version")
-    if type(version) is not int or version != FORMAT_VERSION:
-        advice = "Upgrade lmdbloader." if isinstance(version, int) and version > FORMAT_VERSION else "Convert again."
-        raise FormatError(f"{where}: format version {version!r:.20}; this release reads {FORMAT_VERSION}. {advice}")
+    if type(version) is not int or version not in FORMAT_VERSIONS:
+        is_newer = isinstance(version, int) and version > max(FORMAT_VERSIONS)
+        known = " and ".join(map(str, FORMAT_VERSIONS))
+        raise FormatError(
+            f"{where}: format version {version!r:.20}; this release reads {known}. "
+            f"{'Upgrade lmdbloader.' if is_newer else 'Convert again.'}"
+        )
     found = body.pop("manifest_digest", None)
+    digest = DEFAULT_DIGEST if version == 1 else _other_digest(found, where)
     nbytes, is_whole = len(data), data.endswith(b"\n")
     del data  # it may be large
     try:
-        expected = _digest_of(body, is_small=nbytes <= _SMALL_NBYTES)
+        expected = _digest_of(body, digest, is_small=nbytes <= _SMALL_NBYTES)
     except RecursionError as error:
         raise FormatError(f"{where}: is nested too deeply to be a manifest") from error
     if found != expected:
@@ -158,7 +175,9 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
     if not is_whole:  # without its last byte it would still be JSON
         raise FormatError(f"{where}: {nbytes} bytes that do not end in a line break: it is cut short. Copy it again.")
     try:
-        return Description(*_parse_description(body)).manifest(
+        if digest != DEFAULT_DIGEST:
+            _check_digests(body, digest)
+        return _parse_description(body, digest).manifest(
             num_samples=_natural(body["num_samples"]),
             sizes={name: _natural(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()},
             content_digest=_typed(body, "content_digest", str),
@@ -167,7 +186,28 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
             manifest_digest=str(found),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError(f"{where}: {error!r} while reading it; expected the keys of format version 1") from error
+        raise FormatError(
+            f"{where}: {error!r} while reading it; expected the keys of format version {version}"
+        ) from error
+
+
+def _other_digest(found: object, where: str) -> DigestName:
+    """Return the algorithm of a manifest of version 2."""
+    name = name_of(found)
+    if name is None or name == DEFAULT_DIGEST:
+        known = " or ".join(name for name in DIGESTS if name != DEFAULT_DIGEST)
+        raise FormatError(
+            f"{where}: its digest is {found!r:.80}, expected one of {known}: it was changed after it was written, or "
+            "comes from a release that knows more. Upgrade lmdbloader, or copy it again."
+        )
+    return name
+
+
+def _check_digests(body: Mapping[str, Any], name: DigestName) -> None:
+    """Raise ValueError unless the digests of files and content are of the algorithm of the manifest's own."""
+    for key in ("content_digest", "index_digest", "data_digest"):
+        if name_of(_typed(body, key, str)) != name:
+            raise ValueError(f"{key} {body[key]!r:.80} beside a manifest_digest of {name}")
 
 
 def parse_description(data: bytes, path: str) -> Description:
@@ -183,22 +223,32 @@ def parse_description(data: bytes, path: str) -> Description:
     where = f"{path}/{DATA_FILE}: its description"
     try:
         body, is_small = load_json(data), len(data) <= _SMALL_NBYTES
-        if (found := body.pop("description_digest", None)) != (expected := _digest_of(body, is_small=is_small)):
+        found = body.pop("description_digest", None)
+        digest = name_of(found) or DEFAULT_DIGEST
+        if found != (expected := _digest_of(body, digest, is_small=is_small)):
             raise ValueError(f"its digest is {found!r}, expected {expected!r}")
-        return Description(*_parse_description(body))
+        return _parse_description(body, digest)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise FormatError(f"{where} does not read ({error!r})") from error
 
 
 def is_signed(data: bytes) -> bool:
-    """Return whether a manifest, of whatever format and version, is whole and has the digest of what it says."""
+    """Return whether a manifest, of whatever format and version, is whole and has the digest of what it says.
+
+    A digest of an algorithm that came after this release cannot be told from a damaged one, but by the version, which
+    then is one that came later too.
+    """
     if not data.endswith(b"\n"):
         return False
     try:
         body = load_json(data)
-        return isinstance(body, dict) and body.pop("manifest_digest", None) == _digest_of(
-            body, is_small=len(data) <= _SMALL_NBYTES
-        )
+        if not isinstance(body, dict):
+            return False
+        found, version = body.pop("manifest_digest", None), body.get("format_version")
+        if (name := name_of(found)) is None:
+            is_later = type(version) is int and version > max(FORMAT_VERSIONS)
+            return is_later and isinstance(found, str) and _A_DIGEST.fullmatch(found) is not None
+        return bool(found == _digest_of(body, name, is_small=len(data) <= _SMALL_NBYTES))
     except (ValueError, RecursionError):
         return False
 
@@ -239,13 +289,13 @@ def _memory_nbytes(data: bytes) -> int:
     return copies * len(data) + _VALUE_NBYTES * sum(map(data.count, (b",", b":", b"[", b"{")))
 
 
-def _signed(body: dict[str, Any], key: str) -> bytes:
+def _signed(body: dict[str, Any], key: str, digest: DigestName = DEFAULT_DIGEST) -> bytes:
     """Return a JSON object's text with the digest of everything in it as its last key.
 
     Raises:
         OptionError: It is too large to be read again.
     """
-    text = json.dumps({**body, key: _digest_of(body)}, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps({**body, key: _digest_of(body, digest)}, indent=1, ensure_ascii=False) + "\n"
     # What UTF-8 cannot hold (half a surrogate pair: a byte of a file name that is no text) stays as JSON's escape.
     data = re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text).encode()
     if len(data) > MAX_MANIFEST_NBYTES or _memory_nbytes(data) > _MAX_MEMORY_NBYTES:
@@ -265,22 +315,22 @@ def _description_json(d: Description | Manifest) -> dict[str, Any]:
     }
 
 
-def _parse_description(body: Mapping[str, Any]) -> tuple[Any, ...]:
+def _parse_description(body: Mapping[str, Any], digest: DigestName) -> Description:
     fields = tuple(parse_field(f) for f in _typed(body, "fields", list))
     if not fields or len({f.name for f in fields}) != len(fields):
         raise ValueError("fields without any, or with one name twice")
     classes = {name: _names(names) for name, names in _typed(body, "classes", dict).items()}
-    return fields, _typed(body, "with_source", bool), classes, _typed(body, "made_by", dict)
+    return Description(fields, _typed(body, "with_source", bool), classes, _typed(body, "made_by", dict), digest)
 
 
-def _digest_of(body: Mapping[str, Any], *, is_small: bool = True) -> str:
+def _digest_of(body: Mapping[str, Any], name: DigestName = DEFAULT_DIGEST, *, is_small: bool = True) -> str:
     """Return the digest of a JSON object; piece by piece where it is not small, which takes less memory, and longer."""
     encoder = json.JSONEncoder(sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    digest = hashlib.blake2b(digest_size=16)
+    digest = new_text_digest(name)
     for text in (encoder.encode(body),) if is_small else encoder.iterencode(body):
         for at in range(0, len(text), _SMALL_NBYTES):
             digest.update(text[at : at + _SMALL_NBYTES].encode())
-    return "blake2b:" + digest.hexdigest()
+    return str(digest)
 
 
 def field_json(f: Field) -> dict[str, Any]:

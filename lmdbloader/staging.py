@@ -13,8 +13,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from lmdbloader.codecs import RunningChecksum, checksum
+from lmdbloader.codecs import checksum
 from lmdbloader.conversion.places import named_folder, refuse_inside
+from lmdbloader.digests import DigestName, new_file_digest
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
 from lmdbloader.format import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.store import Reader, check_destination, partial_folder, put_in_place, read_manifest
@@ -151,7 +152,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
             # The data file is the one that was opened and checked, whatever has its name by now.
             descriptor = os.dup(source.descriptor) if name == DATA_FILE else open_own_file(source.path / name)
             try:
-                sums, digest = _copy(descriptor, source.path / name, partial / name, bar)
+                sums, digest = _copy(descriptor, source.path / name, partial / name, source.manifest.digest, bar)
             finally:
                 os.close(descriptor)
             expected = source.manifest.data_digest
@@ -176,11 +177,11 @@ def _size(path: Path) -> int:
         os.close(descriptor)
 
 
-def _copy(descriptor: int, source: Path, out: Path, bar: Any) -> tuple[list[int], str]:
+def _copy(descriptor: int, source: Path, out: Path, digest: DigestName, bar: Any) -> tuple[list[int], str]:
     """Copy a file, `source` in messages; return each piece's checksum as it was read, and the digest of the whole."""
     room = memoryview(bytearray(_PIECE_NBYTES))
     sums, at = [], 0
-    running = RunningChecksum()
+    running = new_file_digest(digest)
     with open(out, "xb", buffering=0) as file:
         while nbytes := _read(descriptor, source, room, at):
             piece = room[:nbytes]
@@ -191,7 +192,7 @@ def _copy(descriptor: int, source: Path, out: Path, bar: Any) -> tuple[list[int]
                     piece = piece[file.write(piece) or 0 :]
             at += nbytes
             bar.update(nbytes)
-    return sums, f"xxh64:{running.value:016x}"
+    return sums, str(running)
 
 
 def _read(descriptor: int, path: Path, room: memoryview, at: int) -> int:

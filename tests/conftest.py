@@ -85,6 +85,7 @@ def compile_kernels(folder: Path) -> None:
         whole = lmdbloader.LMDBDataset(folder / f"large {codec}")
         assert whole[0].more == b"bytes"
         assert whole.crop(0, top=1, left=1, height=2, width=2).shape == (3, 2, 2)
+    lmdbloader.write([{"image": large}], folder / "blake3", codec="raw", digest="blake3")
     ds = lmdbloader.LMDBDataset(folder / "pairs lz4")
     for order in ("random", "quasi_random"):
         next(iter(lmdbloader.Loader(ds, 2, order=order, transforms=[RandomCrop(8)])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import resource
@@ -99,6 +100,19 @@ def test_options_reach_the_conversion(src: Path, out: Path) -> None:
             "seed": None,
         },
     }
+
+
+@pytest.mark.parametrize("name", ["xxh64", "sha256", "blake3"])
+def test_the_digest_reaches_the_conversion(src: Path, out: Path, name: str, capsys: Capture) -> None:
+    assert main(["convert", str(src), str(out), "--digest", name, "--workers", "1", "--quiet"]) == 0
+    assert lmdbloader.LMDBDataset(out).reader.manifest.digest == name
+    assert main(["verify", str(out)]) == 0
+    assert main(["estimate", str(src), "--digest", name, "--workers", "1"]) == 0
+    capsys.readouterr()
+    assert main(["info", str(out)]) == 0
+    words = capsys.readouterr().out.split()
+    manifest = json.loads((out / "manifest.json").read_bytes())
+    assert {manifest[f"{key}_digest"] for key in ("content", "data", "index", "manifest")} <= {*words}
 
 
 def test_write_modes_reach_the_conversion(src: Path, out: Path) -> None:
@@ -221,6 +235,7 @@ def test_errors_are_one_line_and_a_status(
         (["SRC", "--scale", "2", "OUT", "more"], "expected SRC and OUT"),
         (["SRC", "OUT", "--patchsize", "2"], "unrecognized arguments: --patchsize"),
         (["SRC", "OUT", "--layout", "heap"], "invalid choice: 'heap'"),
+        (["SRC", "OUT", "--digest", "md5"], "argument --digest: invalid choice: 'md5' (choose from "),
         (["SRC", "OUT", "--scale", "two"], "invalid int value: 'two'"),
     ],
 )

@@ -16,7 +16,6 @@ from lmdbloader import codecs
 from lmdbloader.codecs import (
     RunningChecksum,
     checksum,
-    checksum_file,
     encode_image,
     encode_many,
     join,
@@ -154,15 +153,6 @@ def test_a_checksum_made_piece_by_piece_is_that_of_all(pieces: list[bytes]) -> N
     for piece in pieces:
         running.update(piece)
     assert running.value == checksum(b"".join(pieces))
-
-
-@pytest.mark.parametrize("nbytes", [0, 1, 100_001, 2**22, 2**22 + 1])
-def test_the_checksum_of_a_file_is_that_of_its_bytes(tmp_path: Path, nbytes: int) -> None:
-    data = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8).tobytes()
-    (tmp_path / "f").write_bytes(data)
-    with open(tmp_path / "f", "rb") as file:
-        file.read(10)  # where the file stands does not matter
-        assert checksum_file(file.fileno()) == checksum(data)
 
 
 def test_auto_keeps_lz4_where_it_saves_a_tenth() -> None:

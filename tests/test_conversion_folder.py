@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from PIL import Image
 
 import lmdbloader
+from lmdbloader.digests import DIGESTS, DigestName
 from lmdbloader.errors import DestinationError, ImageError, OptionError, SourceError
 from lmdbloader.resize import downscale
 
@@ -667,3 +669,63 @@ def test_two_conversions_to_one_place_at_once(src: Path, out: Path) -> None:
         convert(src, out)
     assert_nothing_left(out)
     assert convert(src, out).num_samples == 1
+
+
+def test_without_a_wish_digests_are_what_they_always_were(src: Path, out: Path) -> None:
+    save(src / "a" / "0.png", noise(9, 9))
+    save(src / "b" / "1.png", noise(9, 9, seed=1))
+    convert(src, out, layout="classes", classes=["a", "b"])
+    manifest = json.loads((out / "manifest.json").read_bytes())
+    made_by = manifest["made_by"]
+    assert manifest["format_version"] == 1
+    assert list(made_by["options"]) == [
+        "patch_size", "stride", "scale", "bicubic", "policy", "min_pair_psnr", "on_error", "storage", "codec",
+        "classes",
+    ]  # fmt: skip
+    digests = (manifest["content_digest"], manifest["manifest_digest"], made_by["options"]["classes"])
+    digests += (made_by["inputs"]["content"], made_by["inputs"]["names_and_sizes"])
+    assert {digest[:8] for digest in digests} == {"blake2b:"}
+    assert {manifest[key][:6] for key in ("index_digest", "data_digest")} == {"xxh64:"}
+    named = out.with_name("named")
+    convert(src, named, layout="classes", classes=["a", "b"], digest="xxh64")
+    for name in ("data.mdb", "index.arrow", "manifest.json"):
+        assert (named / name).read_bytes() == (out / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", [name for name in DIGESTS if name != "xxh64"])
+def test_with_another_algorithm_no_other_is_used_but_for_payloads(
+    src: Path, out: Path, tmp_path: Path, name: DigestName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(src / "a" / "0.png", noise(9, 9))
+    save(src / "b" / "1.png", noise(9, 9, seed=1))
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise ValueError("this machine has no BLAKE2b")
+
+    monkeypatch.setattr(hashlib, "blake2b", refuse)
+    convert(src, out, layout="classes", classes=["a", "b"], digest=name)
+    lmdbloader.write(({"n": i} for i in range(3)), tmp_path / "written", digest=name)
+    for path in (out, tmp_path / "written"):
+        text = (path / "manifest.json").read_text()
+        assert text.count(f'"{name}:') == (7 if path == out else 4)
+        assert "blake2b:" not in text and "xxh64:" not in text
+        assert lmdbloader.verify(path).is_sound
+        assert len(lmdbloader.LMDBDataset(lmdbloader.stage(path, tmp_path / "staged"))) > 1
+    pixels = [sample["image"] for sample in stored(out)]
+    monkeypatch.undo()
+    convert(src, tmp_path / "default", layout="classes", classes=["a", "b"])
+    for found, expected in zip(pixels, stored(tmp_path / "default"), strict=True):
+        np.testing.assert_array_equal(found, expected["image"])
+
+
+def test_an_unknown_digest_is_refused_with_the_choices(src: Path, out: Path) -> None:
+    save(src / "0.png", noise(9, 9))
+    wrong: Any = "md5"
+    for make in (
+        lambda: convert(src, out, digest=wrong),
+        lambda: lmdbloader.write([{"n": 1}], out, digest=wrong),
+        lambda: lmdbloader.estimate(src, digest=wrong),
+    ):
+        with pytest.raises(OptionError, match="digest 'md5': expected one of xxh64, sha256, blake3"):
+            make()
+    assert [path.name for path in out.parent.iterdir()] == ["src"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmdbloader.digests import DIGESTS, DigestName, digest_of_text
 from lmdbloader.errors import FormatError, LmdbloaderError, OptionError
 from lmdbloader.format import (
     KINDS,
@@ -25,6 +27,7 @@ from lmdbloader.manifest import (
     Description,
     Manifest,
     _digest_of,
+    is_signed,
     parse_description,
     parse_manifest,
 )
@@ -42,15 +45,23 @@ MANIFEST = Manifest(
 )
 
 
-def signed(body: dict[str, Any]) -> bytes:
+def with_digest(name: DigestName) -> Manifest:
+    """Return the manifest of a dataset whose digests are of some algorithm."""
+    if name == "xxh64":
+        return MANIFEST
+    digests = {f"{what}_digest": digest_of_text(what.encode(), name) for what in ("content", "index", "data")}
+    return dataclasses.replace(MANIFEST, digest=name, **digests)
+
+
+def signed(body: dict[str, Any], name: DigestName = "xxh64") -> bytes:
     """Return a manifest's bytes with the digest that its other keys have."""
     body = {key: value for key, value in body.items() if key != "manifest_digest"}
-    return json.dumps({**body, "manifest_digest": _digest_of(body)}).encode() + b"\n"
+    return json.dumps({**body, "manifest_digest": _digest_of(body, name)}).encode() + b"\n"
 
 
-def body() -> dict[str, Any]:
+def body(name: DigestName = "xxh64") -> dict[str, Any]:
     """Return the keys of a sound manifest."""
-    return dict(json.loads(MANIFEST.to_json()))
+    return dict(json.loads(with_digest(name).to_json()))
 
 
 anything = st.recursive(
@@ -90,6 +101,69 @@ def test_a_manifest_reads_back_as_it_was_written(
     assert back.manifest_digest == json.loads(data)["manifest_digest"]
 
 
+def test_a_manifest_of_the_default_digests_is_what_it_always_was() -> None:
+    text = MANIFEST.to_json()
+    assert hashlib.sha256(text).hexdigest() == "499506aa772950acbd244495f4cb9e836baaa8bdc0fe2eed58a8188f669f3118"
+    description = MANIFEST.description.to_json()
+    assert hashlib.sha256(description).hexdigest() == "c51b1c6747f717235429d0a5a7054fccd78d26fa460a7d3686e285d964a57eb1"
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_every_algorithm_reads_back_and_says_its_name(name: DigestName) -> None:
+    manifest = with_digest(name)
+    data = manifest.to_json()
+    back = parse_manifest(data, "d")
+    assert (back, back.to_json(), back.digest) == (manifest, data, name)
+    assert json.loads(data)["format_version"] == back.format_version == (1 if name == "xxh64" else 2)
+    assert back.manifest_digest.startswith("blake2b:" if name == "xxh64" else f"{name}:")
+    description = parse_description(manifest.description.to_json(), "d")
+    assert (description, description.digest) == (manifest.description, name)
+    assert is_signed(data)
+
+
+@pytest.mark.parametrize(
+    ("digest", "known"),
+    [
+        ("md5:0123456789abcdef0123456789abcdef", False),
+        ("sha512:00", False),
+        ("", False),
+        (None, False),
+        (7, False),
+        (_digest_of({}), True),  # BLAKE2b is of version 1
+    ],
+)
+def test_an_algorithm_that_this_release_does_not_know_is_named(digest: Any, known: bool) -> None:
+    data = json.dumps({**body("sha256"), "manifest_digest": digest}).encode() + b"\n"
+    with pytest.raises(FormatError, match=r"expected one of sha256 or blake3: .* Upgrade lmdbloader") as caught:
+        parse_manifest(data, "d")
+    assert repr(digest) in str(caught.value)
+    assert not is_signed(data)  # no release writes it in version 2: it is damage
+    later = json.dumps({**body("sha256"), "format_version": 3, "manifest_digest": digest}).encode() + b"\n"
+    with pytest.raises(FormatError, match=r"format version 3; this release reads 1 and 2\. Upgrade lmdbloader"):
+        parse_manifest(later, "d")
+    assert is_signed(later) == (isinstance(digest, str) and len(digest) > 20 and not known)
+
+
+@pytest.mark.parametrize("name", ["sha256", "blake3"])
+@pytest.mark.parametrize("key", ["content_digest", "index_digest", "data_digest"])
+@pytest.mark.parametrize("value", ["xxh64:0123456789abcdef", "md5:00", "", None, "other"])
+def test_digests_of_several_algorithms_are_refused(name: DigestName, key: str, value: Any) -> None:
+    value = _digest_of({}, "blake3" if name == "sha256" else "sha256") if value == "other" else value
+    with pytest.raises(FormatError, match=rf"{key}.*expected the keys of format version 2"):
+        parse_manifest(signed({**body(name), key: value}, name), "d")
+    without = {k: v for k, v in body(name).items() if k != key}
+    with pytest.raises(FormatError, match=rf"{key}.*expected the keys of format version 2"):
+        parse_manifest(signed(without, name), "d")
+
+
+@pytest.mark.parametrize("name", ["sha256", "blake3"])
+def test_version_1_has_no_digest_of_another_algorithm(name: DigestName) -> None:
+    data = signed({**body(name), "format_version": 1}, name)
+    with pytest.raises(FormatError, match=r"its digest is .*, expected 'blake2b:"):
+        parse_manifest(data, "d")
+    assert is_signed(data)  # somebody has made it so: no damage that could be mended
+
+
 def test_a_manifest_is_readable_text() -> None:
     assert "Füchse" in MANIFEST.to_json().decode("utf-8")
 
@@ -109,8 +183,8 @@ def test_a_manifest_is_readable_text() -> None:
         (b"null", "does not describe an lmdbloader dataset"),
         (b"{}", "does not describe an lmdbloader dataset"),
         (b'{"format": "webdataset"}', "does not describe an lmdbloader dataset"),
-        (signed({**body(), "format_version": 2}), "format version 2; this release reads 1. Upgrade lmdbloader"),
-        (signed({**body(), "format_version": 0}), "format version 0; this release reads 1. Convert again"),
+        (signed({**body(), "format_version": 3}), "format version 3; this release reads 1 and 2. Upgrade lmdbloader"),
+        (signed({**body(), "format_version": 0}), "format version 0; this release reads 1 and 2. Convert again"),
         (signed({**body(), "format_version": "1"}), "format version '1'"),
         (signed({**body(), "format_version": True}), "format version True"),
         (signed({**body(), "format_version": 1.0}), "format version 1.0"),
@@ -189,9 +263,11 @@ def test_a_description_reads_back_and_makes_the_same_manifest() -> None:
     assert made.to_json() == MANIFEST.to_json()
 
 
-@given(st.integers(0), st.integers(1, 255), st.booleans())
-def test_no_changed_or_missing_byte_of_a_description_goes_unnoticed(position: int, change: int, cut: bool) -> None:
-    description = Description(MANIFEST.fields, MANIFEST.with_source, MANIFEST.classes, MANIFEST.made_by)
+@given(st.sampled_from(DIGESTS), st.integers(0), st.integers(1, 255), st.booleans())
+def test_no_changed_or_missing_byte_of_a_description_goes_unnoticed(
+    name: DigestName, position: int, change: int, cut: bool
+) -> None:
+    description = with_digest(name).description
     sound = description.to_json()
     at = position % (len(sound) - 1)
     damaged = bytearray(sound)
@@ -202,9 +278,9 @@ def test_no_changed_or_missing_byte_of_a_description_goes_unnoticed(position: in
         assert str(error).startswith("d/data.mdb: its description does not read")
 
 
-@given(st.data())
-def test_whatever_a_manifest_says_only_our_errors_come_out(data: st.DataObject) -> None:
-    changed = body()
+@given(st.sampled_from(DIGESTS), st.data())
+def test_whatever_a_manifest_says_only_our_errors_come_out(name: DigestName, data: st.DataObject) -> None:
+    changed = body(name)
     at: Any = changed
     for _ in range(data.draw(st.integers(1, 3))):
         keys = list(at) if isinstance(at, dict) else list(range(len(at)))
@@ -214,15 +290,17 @@ def test_whatever_a_manifest_says_only_our_errors_come_out(data: st.DataObject) 
             break
         at = at[key]
     try:
-        manifest = parse_manifest(signed(changed), "d")
+        manifest = parse_manifest(signed(changed, name), "d")
     except LmdbloaderError:
         return
     assert parse_manifest(manifest.to_json(), "d") == manifest
 
 
-@given(st.integers(0), st.integers(1, 255), st.booleans())
-def test_no_changed_or_missing_byte_of_a_manifest_goes_unnoticed(position: int, change: int, cut: bool) -> None:
-    sound = MANIFEST.to_json()
+@given(st.sampled_from(DIGESTS), st.integers(0), st.integers(1, 255), st.booleans())
+def test_no_changed_or_missing_byte_of_a_manifest_goes_unnoticed(
+    name: DigestName, position: int, change: int, cut: bool
+) -> None:
+    sound = with_digest(name).to_json()
     at = position % len(sound)
     damaged = bytearray(sound)
     damaged[at] ^= change
@@ -230,7 +308,7 @@ def test_no_changed_or_missing_byte_of_a_manifest_goes_unnoticed(position: int, 
         manifest = parse_manifest(sound[:at] if cut else bytes(damaged), "d")
     except FormatError:
         return
-    assert manifest == MANIFEST  # white space between the keys says nothing
+    assert manifest == with_digest(name)  # white space between the keys says nothing
 
 
 @given(st.binary(max_size=60))

@@ -17,6 +17,7 @@ import pytest
 import lmdbloader
 from lmdbloader import staging
 from lmdbloader.cli import main
+from lmdbloader.digests import DigestName
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
 from lmdbloader.store import partial_folder
 
@@ -25,10 +26,10 @@ FILES = ["data.mdb", "index.arrow", "manifest.json"]
 Capture = pytest.CaptureFixture[str]
 
 
-def make(path: Path, shade: int = 0) -> Path:
+def make(path: Path, shade: int = 0, digest: DigestName = "xxh64") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(shade)
-    lmdbloader.write(({"image": rng.integers(0, 255, (40, 40, 3), np.uint8)} for _ in range(20)), path)
+    lmdbloader.write(({"image": rng.integers(0, 255, (40, 40, 3), np.uint8)} for _ in range(20)), path, digest=digest)
     return path
 
 
@@ -83,6 +84,20 @@ def test_a_damaged_copy_is_made_anew(db: Path, node: Path, how: str) -> None:
     lines: list[str] = []
     assert content(lmdbloader.stage(db, node, log=lines.append)) == content(db)
     assert "damaged; it is copied anew" in lines[0]
+
+
+@pytest.mark.parametrize("name", ["sha256", "blake3"])
+def test_copies_are_held_against_digests_of_every_algorithm(tmp_path: Path, node: Path, name: DigestName) -> None:
+    db = make(tmp_path / "shared" / "train.lmdb", digest=name)
+    assert content(lmdbloader.stage(db, node)) == content(db)
+    lines: list[str] = []
+    lmdbloader.stage(db, node, log=lines.append)
+    assert lines == [f"{node / 'train.lmdb'}: staged already"]
+    data = bytearray((db / "data.mdb").read_bytes())
+    data[-1] ^= 1
+    (db / "data.mdb").write_bytes(data)
+    with pytest.raises(CorruptError, match=rf"its digest is {name}:\w+, expected {name}:\w+: it was changed"):
+        lmdbloader.stage(db, tmp_path / "other")
 
 
 def test_a_damaged_source_is_refused(db: Path, node: Path) -> None:

@@ -22,11 +22,12 @@ from hypothesis import strategies as st
 
 import lmdbloader
 from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
-from lmdbloader.format import CODEC_TILES, FORMAT_VERSION, MANIFEST_FILE
+from lmdbloader.format import CODEC_TILES, FORMAT_VERSIONS, MANIFEST_FILE
 from lmdbloader.manifest import _digest_of
 from lmdbloader.store import Reader, check_rows, read_manifest
 
 GOLDEN = Path(__file__).resolve().parent / "data" / "format1"
+GOLDEN_2 = GOLDEN.with_name("format2")
 HEIGHT, WIDTH, TILE = 330, 300, 64
 
 
@@ -194,14 +195,14 @@ def test_a_file_cut_short_anywhere_or_extended_is_refused(path: Path, file: str)
             Reader(path)
 
 
-@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 0])
+@pytest.mark.parametrize("version", [max(FORMAT_VERSIONS) + 1, 0])
 def test_another_format_version_says_what_to_do(path: Path, version: int) -> None:
     body = json.loads((path / MANIFEST_FILE).read_bytes())
     body["format_version"] = version
     del body["manifest_digest"]
     (path / MANIFEST_FILE).write_text(json.dumps({**body, "manifest_digest": _digest_of(body)}))
-    advice = "Upgrade lmdbloader" if version > FORMAT_VERSION else "Convert again"
-    with pytest.raises(FormatError, match=rf"format version {version}; this release reads {FORMAT_VERSION}. {advice}"):
+    advice = "Upgrade lmdbloader" if version else "Convert again"
+    with pytest.raises(FormatError, match=rf"format version {version}; this release reads 1 and 2\. {advice}"):
         Reader(path)
 
 
@@ -331,6 +332,25 @@ def test_every_later_release_reads_the_golden_datasets() -> None:
 )
 def test_the_golden_datasets_are_sound_and_their_digest_stands(name: str, digest: str) -> None:
     path = GOLDEN / f"{name}.lmdb"
-    assert read_manifest(path).content_digest == digest
+    assert (read_manifest(path).content_digest, read_manifest(path).format_version) == (digest, 1)
     found = lmdbloader.verify(path)
     assert (found.problems, found.damaged) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("sha256", "sha256:9ddbabc0a84999ecc74141101f6172c065ca18da878260d8b6b9d0a46475679a"),
+        ("blake3", "blake3:827f7b46a128e927d63475bd2e052a410ac6aa11e7e028b115c3ded0ad01fba7"),
+    ],
+)
+def test_every_later_release_reads_the_golden_datasets_of_version_2(name: str, digest: str) -> None:
+    path = GOLDEN_2 / f"{name}.lmdb"
+    manifest = read_manifest(path)
+    assert (manifest.content_digest, manifest.format_version, manifest.digest) == (digest, 2, name)
+    found = lmdbloader.verify(path)
+    assert (found.problems, found.damaged) == ((), ())
+    expected = runpy.run_path(str(GOLDEN_2 / "make.py"))["samples"]()
+    for sample, values in zip(lmdbloader.LMDBDataset(path), expected, strict=True):
+        np.testing.assert_array_equal(sample.image.numpy(), values["image"].transpose(2, 0, 1))
+        assert sample[1:] == (values["label"], values["caption"])

@@ -19,6 +19,7 @@ from damage import flip
 
 import lmdbloader
 from lmdbloader.codecs import checksum
+from lmdbloader.digests import DIGESTS, DigestName
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError
 from lmdbloader.format import MANIFEST_FILE
 from lmdbloader.store import Reader, read_manifest, repair, verify
@@ -278,6 +279,29 @@ def test_without_an_index_whole_records_are_saved(path: Path, tmp_path: Path, lo
     assert verify(tmp_path / "out").is_sound
     known = gone if MANIFEST_FILE not in lost or what != "cut" else set()
     assert {d.sample for d in done.left_out} == known
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_what_is_mended_keeps_its_algorithm(tmp_path: Path, name: DigestName) -> None:
+    path = tmp_path / "d"
+    lmdbloader.write((make_sample(i) for i in range(COUNT)), path, codec="lz4", digest=name)
+    before = bytes_of(path)
+    for lost in ({"index.arrow"}, {MANIFEST_FILE}, {"index.arrow", MANIFEST_FILE}):
+        for file in lost:
+            lose(path, file)
+        assert lost <= {*repair(path).replaced}
+        assert bytes_of(path) == before
+    damage(path, MANIFEST_FILE)
+    repair(path)
+    assert bytes_of(path) == before
+    flip(path, int(Reader(path).index.arrays["blob.offset"][3]))
+    assert repair(path, tmp_path / "sound").num_samples == COUNT - 1
+    lose(path, "index.arrow")
+    lose(path, MANIFEST_FILE)
+    assert 0 < repair(path, tmp_path / "salvaged").num_samples < COUNT
+    for out in (tmp_path / "sound", tmp_path / "salvaged"):
+        assert read_manifest(out).digest == name
+        assert verify(out).is_sound
 
 
 def test_an_older_dataset_whose_manifest_is_lost_cannot_be_mended(tmp_path: Path) -> None:

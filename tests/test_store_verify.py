@@ -22,10 +22,11 @@ from damage import flip, with_column
 
 import lmdbloader
 from lmdbloader.codecs import checksum, encode_many
+from lmdbloader.digests import DIGESTS, DigestName, digest_of_text
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format import MANIFEST_FILE, make_field, record_key
 from lmdbloader.manifest import _signed
-from lmdbloader.store import Chunk, Reader, encode_blocks, open_writer, read_manifest, verify
+from lmdbloader.store import Chunk, Reader, encode_blocks, open_writer, read_manifest, repair, verify
 
 COUNT = 120
 PAGE = 4096
@@ -125,6 +126,58 @@ def test_every_damaged_sample_is_named_with_its_source(path: Path) -> None:
     found = verify(path)
     assert [d.sample for d in found.damaged] == [3, 4, 77, 119]
     assert any("checksum" in problem for problem in found.problems)  # of the records that they lie in
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_any_flipped_byte_of_any_file_is_found_with_every_algorithm(tmp_path: Path, name: DigestName) -> None:
+    path = tmp_path / "d"
+    noise = np.random.default_rng(0).integers(0, 256, (40, 5_000), np.uint8)
+    lmdbloader.write(({"blob": row.tobytes(), "n": i} for i, row in enumerate(noise)), path, digest=name)
+    assert verify(path).is_sound
+    for file in ("data.mdb", "index.arrow", MANIFEST_FILE):
+        content = (path / file).read_bytes()
+        places = np.random.default_rng(len(content)).integers(0, len(content), 12).tolist()
+        if file == MANIFEST_FILE:  # what says how to read the rest
+            places += [content.index(key) + len(key) for key in (b'"format_version": ', b'"manifest_digest": "')]
+        for at in places:
+            flip(path, at, file)
+            found = verify(path)
+            assert file in found.files, at
+            assert found.advice
+            flip(path, at, file)
+    assert verify(path).is_sound
+    last = (path / "data.mdb").stat().st_size - 1
+    flip(path, last)
+    prefix = name + ":"
+    assert verify(path).problems[0].startswith(f"data.mdb: its digest is {prefix}")
+    flip(path, last)
+    flip(path, 100, "index.arrow")
+    with pytest.raises(
+        CorruptError, match=rf"index\.arrow: its digest is {prefix}\w+, expected {prefix}\w+: it is cut"
+    ):
+        Reader(path)
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_samples_that_are_not_those_of_the_manifest_are_found_with_every_algorithm(
+    tmp_path: Path, name: DigestName
+) -> None:
+    lmdbloader.write(({"n": i} for i in range(9)), tmp_path / "d", digest=name)
+    manifest = read_manifest(tmp_path / "d")
+    other = digest_of_text(b"", name)
+    (tmp_path / "d" / MANIFEST_FILE).write_bytes(dataclasses.replace(manifest, content_digest=other).to_json())
+    assert verify(tmp_path / "d").problems == (
+        f"the content digest is {manifest.content_digest}, the manifest says {other}",
+    )
+
+
+def test_a_manifest_of_a_later_release_is_no_damage(path: Path) -> None:
+    body = json.loads((path / MANIFEST_FILE).read_bytes())
+    body |= {"format_version": 3, "manifest_digest": "sha3_512:" + "0" * 128}
+    (path / MANIFEST_FILE).write_text(json.dumps(body) + "\n")
+    for act in (verify, repair, lmdbloader.LMDBDataset):
+        with pytest.raises(FormatError, match=r"format version 3; this release reads 1 and 2\. Upgrade"):
+            act(path)
 
 
 def test_damage_to_a_record_beside_its_payloads_is_found(path: Path) -> None:

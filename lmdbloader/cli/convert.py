@@ -160,6 +160,13 @@ def add_options(parser: Any) -> Any:
         help="how pixels are stored (default: auto, which takes lz4 where it saves 10 %% of a few of the inputs). "
         "Given without --write-mode, all images are stored as pixels",
     )
+    how.add_argument(
+        "--digest",
+        default="xxh64",
+        choices=("xxh64", "sha256", "blake3"),
+        help="algorithm of the dataset's digests: XXH64, with BLAKE2b for descriptions, which finds damage (default); "
+        "SHA-256 or BLAKE3, by which datasets of strangers can be compared too",
+    )
     stored = parser.add_argument_group(
         "how images are stored",
         "By default whole JPEG files are kept as they are; of all other images, and\nof patches, pixels are stored.",
@@ -219,8 +226,8 @@ def plain_options(options: argparse.Namespace) -> dict[str, Any]:
         name: getattr(options, name)
         for name in (
             "hr", "lr", "layout", "patch_size", "stride", "scale", "bicubic", "alpha", "max_pixels", "codec",
-            "write_mode", "max_resolution", "jpeg_quality", "compress_probability", "smart_threshold", "subset",
-            "seed", "on_error", "min_pair_psnr", "workers",
+            "write_mode", "max_resolution", "jpeg_quality", "compress_probability", "smart_threshold", "digest",
+            "subset", "seed", "on_error", "min_pair_psnr", "workers",
         )
     }  # fmt: skip
 

@@ -24,6 +24,7 @@ from lmdbloader.conversion.storage import WriteMode
 from lmdbloader.conversion.tally import tally
 from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import try_out
+from lmdbloader.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.errors import SourceError
 from lmdbloader.format import PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE
 from lmdbloader.sources import Layout, Listing, Sources
@@ -89,6 +90,7 @@ def convert(
     jpeg_quality: int | None = None,
     compress_probability: float | None = None,
     smart_threshold: int | None = None,
+    digest: DigestName = DEFAULT_DIGEST,
     subset: int | None = None,
     seed: int | None = None,
     classes: Sequence[str] | None = None,
@@ -132,6 +134,8 @@ def convert(
             they have no effect.
         compress_probability: The share of images that "proportion" makes JPEGs; 0.5 by default.
         smart_threshold: Bytes of pixels (height * width * channels) above which "smart" makes a JPEG.
+        digest: The algorithm of the dataset's digests: "xxh64" (XXH64 and BLAKE2b), "sha256" or "blake3". XXH64
+            finds damage; by the other two datasets of strangers can be compared too.
         subset: Convert only so many of the sources, chosen at random and kept in order.
         seed: Of `subset` and "proportion", 0 by default; what they choose depends on it and the sources' names only.
         classes: Names of the classes by label, for class folders; by default those that there are, in byte order.
@@ -182,6 +186,7 @@ def convert(
         jpeg_quality=jpeg_quality,
         compress_probability=compress_probability,
         smart_threshold=smart_threshold,
+        digest=digest,
         subset=subset,
         seed=seed,
         classes=classes,
@@ -192,7 +197,7 @@ def convert(
     recipe, listing, codec = plan.recipe, plan.listing, plan.codec
     for folder in plan.folders:
         refuse_inside(target, folder)
-    made_by = describe(recipe, listing, codec, has_given_classes=classes is not None)
+    made_by = describe(recipe, listing, codec, digest=plan.digest, has_given_classes=classes is not None)
     ready = partial(_report_finished, target, made_by, listing, check_content)
     # One that was put in place by a run that was killed right then need not be made once more.
     if (not overwrite or is_just_published(target)) and (report := ready()) is not None:
@@ -208,13 +213,13 @@ def convert(
         log(plain(f"{target}: {len(listing.sources)} {what}, layout {listing.layout}"))
         with WorkerPool(plan.num_workers) as pool:
             begun = read_plan(folder, made_by) or _begin(folder, plan, made_by, pool, log)
-            done = recover(folder, listing.sources, check_content=check_content)
+            done = recover(folder, listing.sources, check_content=check_content, digest=plan.digest)
             if done.num_sources:
                 name = f"{target}{PARTIAL_SUFFIX}"
                 going_on = f"going on after {done.num_sources} of {len(listing.sources)} {what} that are done"
                 log(plain(f"{name}: {going_on}"))
             recipe = replace(recipe, fields=begun.fields, scale=begun.scale)
-            job = _Job(target, folder, recipe, listing, begun, overwrite)
+            job = _Job(target, folder, recipe, listing, begun, overwrite, plan.digest)
             written = _write(job, done, pool, made_by, progress)
     index = Reader(target).index
     counts = tally(recipe.fields, index.arrays, written.num_samples)
@@ -269,6 +274,7 @@ class _Job:
     listing: Listing
     begun: Begun
     overwrite: bool
+    digest: DigestName
 
 
 def _write(job: _Job, done: Progress, pool: WorkerPool, made_by: dict[str, Any], progress: bool) -> Written:
@@ -322,7 +328,7 @@ def _finish(job: _Job, done: Progress, made_by: dict[str, Any], writer: Writer) 
         writer.add_file(SOURCES_FILE, note)
     check_destination(job.target, overwrite=job.overwrite)  # somebody else may have made it meanwhile
     classes = {"label": job.listing.classes} if job.listing.layout == "classes" else {}
-    return writer.finish(classes=classes, made_by=made_by)
+    return writer.finish(classes=classes, made_by=made_by, digest=job.digest)
 
 
 def _show(parts: Iterable[Part], sources: Sources, first: int, progress: bool) -> Iterable[Part]:

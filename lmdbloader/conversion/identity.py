@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from lmdbloader import __version__
 from lmdbloader.conversion.pool import make_tasks
 from lmdbloader.conversion.seen import is_as_noted
 from lmdbloader.conversion.tasks import Recipe, hash_files
+from lmdbloader.digests import DEFAULT_DIGEST, DigestName, digest_of_text, new_text_digest
 from lmdbloader.errors import CorruptError, DestinationError, FormatError
 from lmdbloader.manifest import Manifest
 from lmdbloader.sources import Listing, Sources
@@ -22,41 +22,54 @@ from lmdbloader.store import Reader, is_dataset, read_manifest
 class ContentHash:
     """The digest of all input files, source by source."""
 
-    def __init__(self) -> None:
-        self._digest = hashlib.blake2b(digest_size=16)
+    def __init__(self, digest: DigestName = DEFAULT_DIGEST) -> None:
+        """Begin with no files."""
+        self._digest = new_text_digest(digest)
 
     def add(self, file_hashes: Iterable[int]) -> None:
         """Append the hashes of the next sources' files."""
         self._digest.update(b"".join(h.to_bytes(8, "little") for h in file_hashes))
 
     def __str__(self) -> str:
-        return "blake2b:" + self._digest.hexdigest()
+        return str(self._digest)
 
 
-def describe(recipe: Recipe, listing: Listing, codec: str, *, has_given_classes: bool = False) -> dict[str, Any]:
+def describe(
+    recipe: Recipe,
+    listing: Listing,
+    codec: str,
+    *,
+    digest: DigestName = DEFAULT_DIGEST,
+    has_given_classes: bool = False,
+) -> dict[str, Any]:
     """Return how the dataset is made: nothing in it depends on the time, the machine or where the folders lie.
 
     Args:
         recipe: How its samples are made.
         listing: What is converted.
         codec: As asked for.
+        digest: The algorithm of the dataset's digests, and of those in here.
         has_given_classes: Whether the labels do not follow from the sources' names.
     """
-    names = hashlib.blake2b(digest_size=16)
+    names = new_text_digest(digest)
     for s in listing.sources:
         names.update(f"{s.name}\0{os.path.basename(s.lr_name or b'')!r}\0{s.nbytes}\0".encode())
     options = {key: value for key, value in asdict(recipe).items() if key != "fields"}
     options["codec"] = codec
     if has_given_classes:
-        options["classes"] = (
-            "blake2b:" + hashlib.blake2b("\0".join(listing.classes).encode(), digest_size=16).hexdigest()
-        )
+        options["classes"] = digest_of_text("\0".join(listing.classes).encode(), digest)
+    options |= digest_option(digest)
     return {
         "lmdbloader": __version__,
         "layout": listing.layout,
         "options": options,
-        "inputs": {"num_sources": len(listing.sources), "names_and_sizes": "blake2b:" + names.hexdigest()},
+        "inputs": {"num_sources": len(listing.sources), "names_and_sizes": str(names)},
     }
+
+
+def digest_option(digest: DigestName) -> dict[str, str]:
+    """Return what the options in a manifest say of the digests: nothing where they are what they always were."""
+    return {} if digest == DEFAULT_DIGEST else {"digest": digest}
 
 
 def changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -66,7 +79,8 @@ def changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]
         old, new: As `describe` returned them.
     """
     before, now = (
-        {**made["options"], "layout": made["layout"], "lmdbloader": made["lmdbloader"]} for made in (old, new)
+        {"digest": DEFAULT_DIGEST, **made["options"], "layout": made["layout"], "lmdbloader": made["lmdbloader"]}
+        for made in (old, new)
     )
     # What to do at a bad image may be decided anew once one was met.
     names = sorted((before.keys() | now.keys()) - {"on_error"})
@@ -110,7 +124,7 @@ def find_finished(
     if not same:
         return None
     is_asked = check_content or not is_as_noted(target, listing)
-    if is_asked and _content(listing.sources) != inputs.get("content"):
+    if is_asked and _content(listing.sources, manifest.digest) != inputs.get("content"):
         return None
     try:
         Reader(target)
@@ -122,8 +136,8 @@ def find_finished(
     return manifest
 
 
-def _content(sources: Sources) -> str:
-    content = ContentHash()
+def _content(sources: Sources, digest: DigestName) -> str:
+    content = ContentHash(digest)
     for task in make_tasks(sources):
         content.add(hash_files(task))
     return str(content)

@@ -14,6 +14,7 @@ from lmdbloader.codecs import checksum
 from lmdbloader.conversion.identity import ContentHash, changed_options
 from lmdbloader.conversion.seen import Seen
 from lmdbloader.conversion.tasks import Part, hash_files
+from lmdbloader.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.errors import DestinationError, FormatError
 from lmdbloader.format import Field
 from lmdbloader.manifest import field_json, parse_field
@@ -159,20 +160,23 @@ class Journal:
         self._file.close()
 
 
-def recover(partial: Path, sources: Sources, *, check_content: bool = False) -> Progress:
+def recover(
+    partial: Path, sources: Sources, *, check_content: bool = False, digest: DigestName = DEFAULT_DIGEST
+) -> Progress:
     """Return what is done of the conversion in a folder; what was noted beyond that is cut off its journal.
 
     Args:
         partial: The folder.
         sources: What is converted now.
         check_content: Read the files of all sources that are done and compare their content too.
+        digest: The algorithm of the dataset's digests.
 
     Raises:
         DestinationError: Sources that are done have changed since.
         CorruptError: The data file is damaged.
     """
     path = partial / JOURNAL_FILE
-    progress = Progress()
+    progress = Progress(content=ContentHash(digest))
     if not path.exists():
         return progress
     committed = num_committed(partial)

@@ -16,6 +16,7 @@ from lmdbloader.conversion.selection import choose_subset, with_classes
 from lmdbloader.conversion.storage import make_storage, pixels_only
 from lmdbloader.conversion.tasks import Recipe
 from lmdbloader.conversion.trial import find_scale, make_fields
+from lmdbloader.digests import DigestName, check_digest
 from lmdbloader.errors import OptionError
 from lmdbloader.images import DecodePolicy
 from lmdbloader.sources import Layout, Listing, list_sources, locate
@@ -29,6 +30,7 @@ class Plan:
         recipe: For every source; its fields, and the scale of given pairs, are not settled yet.
         listing: The sources.
         codec: Of pixels, as asked for.
+        digest: The algorithm of the dataset's digests.
         folders: Local ones that the sources lie in.
         num_workers: Worker processes.
     """
@@ -36,6 +38,7 @@ class Plan:
     recipe: Recipe
     listing: Listing
     codec: str
+    digest: DigestName
     folders: tuple[Path, ...]
     num_workers: int
 
@@ -58,6 +61,7 @@ def make_plan(
     jpeg_quality: int | None,
     compress_probability: float | None,
     smart_threshold: int | None,
+    digest: str,
     subset: int | None,
     seed: int | None,
     classes: Sequence[str] | None,
@@ -86,6 +90,7 @@ def make_plan(
         seed_is_used=subset is not None,
     )
     check_codec(codec)
+    name = check_digest(digest)
     check_workers(workers)
     listing = list_sources(places[0], layout=layout, hr=places[1], lr=places[2], prefer_images=prefer_images)
     if listing.layout == "pairs" or scale is not None:
@@ -96,7 +101,7 @@ def make_plan(
         listing = with_classes(listing, classes)
     num_workers = choose_workers(1 if listing.in_process else workers, int(listing.sources.nbytes.sum()))
     folders = tuple(place for place in places if isinstance(place, Path))
-    return Plan(replace(recipe, storage=storage), listing, codec, folders, num_workers)
+    return Plan(replace(recipe, storage=storage), listing, codec, name, folders, num_workers)
 
 
 def settle_scale(plan: Plan) -> Recipe:

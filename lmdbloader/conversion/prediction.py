@@ -19,6 +19,7 @@ from lmdbloader.conversion.sampled import Interval, draw_sample
 from lmdbloader.conversion.storage import WriteMode, draw
 from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import try_out
+from lmdbloader.digests import DEFAULT_DIGEST, DigestName, digest_of_text
 from lmdbloader.errors import OptionError, SourceError
 from lmdbloader.format import BLOCK_NBYTES, CODEC_NAMES
 from lmdbloader.sources import Layout, Source, Sources
@@ -28,6 +29,8 @@ from lmdbloader.store import Written, open_writer
 _F64 = npt.NDArray[np.float64]
 # So much of what was tried is also written, to measure that.
 _WRITTEN_NBYTES = 64 * 2**20
+# With so much all of what a digest is made with is loaded.
+_LOADING_NBYTES = 2**18
 _LEAST = 4
 _PAGE_NBYTES, _PAGE_HEAD_NBYTES, _ENTRY_NBYTES = 4096, 16, 48
 # An LMDB without records, and the frame of an index without rows.
@@ -93,6 +96,7 @@ def estimate(
     jpeg_quality: int | None = None,
     compress_probability: float | None = None,
     smart_threshold: int | None = None,
+    digest: DigestName = DEFAULT_DIGEST,
     subset: int | None = None,
     seed: int | None = None,
     classes: Sequence[str] | None = None,
@@ -124,6 +128,7 @@ def estimate(
         jpeg_quality: As in `convert`.
         compress_probability: As in `convert`.
         smart_threshold: As in `convert`.
+        digest: As in `convert`.
         subset: As in `convert`.
         seed: As in `convert`.
         classes: As in `convert`.
@@ -158,6 +163,7 @@ def estimate(
         jpeg_quality=jpeg_quality,
         compress_probability=compress_probability,
         smart_threshold=smart_threshold,
+        digest=digest,
         subset=subset,
         seed=seed,
         classes=classes,
@@ -253,6 +259,7 @@ def _try(recipe: Recipe, sources: list[Source], plan: Plan, pool: WorkerPool) ->
     # What a worker loads at first is not to be counted as work for its first source.
     for _ in pool.convert(recipe, [[sources[0]]] * 2 * plan.num_workers):
         pass
+    digest_of_text(bytes(_LOADING_NBYTES), plan.digest)
     written_nbytes, at = 0.0, 0
     with (
         tempfile.TemporaryDirectory(prefix="lmdbloader-estimate-") as folder,
@@ -269,7 +276,7 @@ def _try(recipe: Recipe, sources: list[Source], plan: Plan, pool: WorkerPool) ->
                 written_nbytes += sum(float(p.stored_nbytes.sum()) for p in part.chunk.payloads.values())
         if writer.num_samples:
             began = time.perf_counter()
-            tried.written = writer.finish(classes={}, made_by={})
+            tried.written = writer.finish(classes={}, made_by={}, digest=plan.digest)
             tried.writing_seconds += time.perf_counter() - began
     return tried
 

@@ -13,9 +13,11 @@ import numpy as np
 
 from lmdbloader import __version__
 from lmdbloader.codecs import Payloads, check_codec
+from lmdbloader.conversion.identity import digest_option
 from lmdbloader.conversion.places import named_folder
 from lmdbloader.conversion.storage import PIXELS, PixelMode, Storage, choose_storages
 from lmdbloader.conversion.values import PayloadColumn, guess_kind, scalar
+from lmdbloader.digests import DEFAULT_DIGEST, DigestName, check_digest
 from lmdbloader.errors import OptionError
 from lmdbloader.format import Field, FieldType, make_field
 from lmdbloader.store import Chunk, Written, check_destination, encode_blocks, estimate_map_nbytes, open_writer
@@ -46,6 +48,7 @@ def write(
     jpeg_quality: int | None = None,
     compress_probability: float | None = None,
     smart_threshold: int | None = None,
+    digest: DigestName = DEFAULT_DIGEST,
     seed: int | None = None,
     overwrite: bool = False,
     progress: Callable[[int], None] = lambda done: None,
@@ -72,6 +75,7 @@ def write(
         jpeg_quality: Of JPEGs, 1 to 100; 90 by default.
         compress_probability: The share of images that "proportion" makes JPEGs, 0.5 by default.
         smart_threshold: Bytes of pixels above which "smart" makes a JPEG.
+        digest: The algorithm of the dataset's digests, "xxh64", "sha256" or "blake3", as in `convert`.
         seed: Of "proportion", 0 by default; what is drawn depends on it and the number of the sample.
         overwrite: Whether to replace a dataset that is there already, once the new one is complete.
         progress: Called with the number of samples written since the last call.
@@ -91,7 +95,7 @@ def write(
     >>> lmdbloader.LMDBDataset(path)[3].label
     3
     """
-    out = named_folder(path)
+    out, name = named_folder(path), check_digest(digest)
     check_destination(out, overwrite=overwrite)
     iterator = _iterate(samples)
     first = next(iterator, _NOTHING)
@@ -117,6 +121,7 @@ def write(
     options: dict[str, Any] = {"codec": codecs if isinstance(codecs, str) else dict(codecs)}
     if kept := {name: asdict(storage) for name, storage in storages.items() if storage != PIXELS}:
         options["storage"] = kept
+    options |= digest_option(name)
     made_by = {"lmdbloader": __version__, "layout": "python", "options": options}
     map_nbytes = estimate_map_nbytes(nbytes / chunk.num_samples * total, total)
     chosen = {f.name: f.codec for f in schema}
@@ -127,7 +132,7 @@ def write(
             chunk, _ = _take(rest, schema, chosen, storages, writer.num_samples)
         # Somebody else may have made it meanwhile.
         check_destination(out, overwrite=overwrite)
-        return writer.finish(classes=names, made_by=made_by)
+        return writer.finish(classes=names, made_by=made_by, digest=name)
 
 
 def _iterate(samples: Iterable[Any] | Indexable) -> Iterator[Any]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lmdbloader.errors import CorruptError
 from lmdbloader.files import NotRegularError, open_regular
-from lmdbloader.format import CODEC_NAMES, FORMAT_VERSION, SKIPPED_FILE, Field
+from lmdbloader.format import CODEC_NAMES, SKIPPED_FILE, Field
 from lmdbloader.store import Reader
 from lmdbloader.words import extent, plain
 
@@ -99,7 +99,7 @@ class Summary:
         compression_ratio: Decoded bytes by stored ones; 1 where there are none.
         waste_ratio: Size of data.mdb by stored payload; 1 where there are none.
         made_by: Release, layout, options and digests of the inputs, as the manifest has them.
-        digests: Of the content, the index and the manifest.
+        digests: Of the content, data.mdb (where it is known), the index and the manifest.
     """
 
     path: str
@@ -153,7 +153,7 @@ def summarize_reader(reader: Reader, path: str) -> Summary:
     per_source = _samples_per_source(reader)
     return Summary(
         path=path,
-        format_version=FORMAT_VERSION,
+        format_version=manifest.format_version,
         num_samples=len(reader),
         fields=tuple(_summarize_field(reader, f) for f in manifest.fields),
         num_sources=None if per_source is None else len(per_source),
@@ -166,6 +166,7 @@ def summarize_reader(reader: Reader, path: str) -> Summary:
         made_by=manifest.made_by,
         digests={
             "content": manifest.content_digest,
+            **({"data": manifest.data_digest} if manifest.data_digest else {}),
             "index": manifest.index_digest,
             "manifest": manifest.manifest_digest,
         },

@@ -80,7 +80,7 @@ def boot_id() -> str:
 def _machine() -> str:
     # The number itself is nobody's business.
     number = _text("/etc/machine-id")
-    return hashlib.blake2b(b"lmdbloader " + number.encode(), digest_size=8).hexdigest() if number else ""
+    return hashlib.sha256(b"lmdbloader " + number.encode()).hexdigest()[:16] if number else ""
 
 
 def _start_time(pid: int) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lmdbloader.codecs import checksum, checksum_file
+from lmdbloader.digests import digest_of_file, read_digest
 from lmdbloader.manifest import Description, Manifest
 from lmdbloader.store.diskerrors import naming
 from lmdbloader.store.index import Spool, content_digest, digest_columns
@@ -30,7 +30,7 @@ def make_manifest(description: Description, spool: Spool, index: Path, data: Pat
     descriptor = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with naming(data):
-            data_checksum = checksum_file(descriptor)
+            data_digest = read_digest(descriptor, description.digest)
     finally:
         os.close(descriptor)
     return description.manifest(
@@ -41,7 +41,9 @@ def make_manifest(description: Description, spool: Spool, index: Path, data: Pat
             "data_nbytes": data.stat().st_size,
             "index_nbytes": len(content),
         },
-        content_digest=content_digest(digest_columns(pa.ipc.open_file(pa.py_buffer(content)).get_batch(0))),
-        index_digest=f"xxh64:{checksum(content):016x}",
-        data_digest=f"xxh64:{data_checksum:016x}",
+        content_digest=content_digest(
+            digest_columns(pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)), description.digest
+        ),
+        index_digest=digest_of_file(content, description.digest),
+        data_digest=data_digest,
     )

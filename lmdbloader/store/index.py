@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import shutil
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lmdbloader.codecs import checksum
+from lmdbloader.digests import DEFAULT_DIGEST, DigestName, digest_of_file, new_text_digest
 from lmdbloader.errors import CorruptError, FormatError, OptionError
 from lmdbloader.format import INDEX_FILE, Field, index_schema
 from lmdbloader.manifest import Manifest
@@ -249,7 +248,7 @@ class Index:
         """
         where = path / INDEX_FILE
         self.content = content
-        if (found := f"xxh64:{checksum(content):016x}") != manifest.index_digest:
+        if (found := digest_of_file(content, manifest.digest)) != manifest.index_digest:
             raise CorruptError(
                 f"{where}: its digest is {found}, expected {manifest.index_digest}: it is cut short or was damaged. "
                 f"`lmdbloader repair {path}` makes it anew.",
@@ -277,13 +276,14 @@ class Index:
         return str(self.batch.column(name)[row].as_py())
 
 
-def content_digest(columns: Iterator[tuple[str, Any]]) -> str:
-    """Return the digest of samples in order: BLAKE2b over every column but offsets, in the index's order.
+def content_digest(columns: Iterator[tuple[str, Any]], algorithm: DigestName = DEFAULT_DIGEST) -> str:
+    """Return the digest of samples in order: over every column but offsets, in the index's order.
 
     Args:
         columns: (name, values) with values as an array of numbers or an Arrow array of text.
+        algorithm: Of the dataset's digests.
     """
-    digest = hashlib.blake2b(digest_size=16)
+    digest = new_text_digest(algorithm)
     for name, values in columns:
         digest.update(name.encode() + b"\0")
         step = _ROWS_AT_ONCE if isinstance(values, np.ndarray) else _TEXTS_AT_ONCE
@@ -293,7 +293,7 @@ def content_digest(columns: Iterator[tuple[str, Any]]) -> str:
                 digest.update(np.ascontiguousarray(part).data)
                 continue
             digest.update(b"".join(_framed_texts(part)))
-    return "blake2b:" + digest.hexdigest()
+    return str(digest)
 
 
 def _framed_texts(values: Any) -> Iterator[bytes]:

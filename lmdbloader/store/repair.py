@@ -195,7 +195,7 @@ def _write(
         if is_own_file(folder / SKIPPED_FILE):
             with open(open_own_file(folder / SKIPPED_FILE), "rb") as skipped:
                 writer.add_file(SKIPPED_FILE, skipped.read())
-        return writer.finish(classes=description.classes, made_by=made_by).num_samples
+        return writer.finish(classes=description.classes, made_by=made_by, digest=description.digest).num_samples
 
 
 def _table(damaged: Sequence[Damage]) -> bytes:

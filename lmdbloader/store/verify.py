@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lmdbloader.codecs import RunningChecksum
+from lmdbloader.digests import DigestName, new_file_digest
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.files import read_regular
 from lmdbloader.format import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
@@ -98,11 +98,11 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
     data, index = _open_data(found, manifest), _open_index(found, manifest)
     if not data:
         return found.result(0)
-    digest = _RunningDigest(data)
+    digest = _RunningDigest(data, manifest.digest)
     reader = Reader.of_files(found.folder, manifest, data, index) if index else None
     if reader:
         found.damaged += _unreadable(reader, progress, digest)
-        if (content := content_digest(digest_columns(reader.index.batch))) != manifest.content_digest:
+        if (content := content_digest(digest_columns(reader.index.batch), manifest.digest)) != manifest.content_digest:
             found.problems.append(f"the content digest is {content}, the manifest says {manifest.content_digest}")
     if DATA_FILE not in found.files:
         found.add(DATA_FILE, *digest.differences(manifest.data_digest))
@@ -239,9 +239,9 @@ def first_sentence(error: Exception, where: object) -> str:
 class _RunningDigest:
     """The digest of data.mdb, read just before others read the same bytes, so that a cold file is read once."""
 
-    def __init__(self, data: DataFile) -> None:
+    def __init__(self, data: DataFile, name: DigestName) -> None:
         self._data = data
-        self._running = RunningChecksum()
+        self._running = new_file_digest(name)
         self._at = 0
         self._error: OSError | None = None
 
@@ -263,7 +263,7 @@ class _RunningDigest:
         self.advance(self._data.nbytes)
         if self._error:
             return [f"cannot be read behind byte {self._at} ({self._error.strerror})"]
-        if expected and (digest := f"xxh64:{self._running.value:016x}") != expected:
+        if expected and (digest := str(self._running)) != expected:
             return [f"its digest is {digest}, expected {expected}: it was changed after it was written"]
         return []
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.codecs import checksum
+from lmdbloader.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.errors import CorruptError
 from lmdbloader.format import (
     DATA_FILE,
@@ -178,15 +179,25 @@ class Writer:
         if self._pending_nbytes >= TRANSACTION_NBYTES:
             self._commit()
 
-    def finish(self, *, classes: Mapping[str, Sequence[str]], made_by: Mapping[str, Any]) -> Written:
+    def finish(
+        self,
+        *,
+        classes: Mapping[str, Sequence[str]],
+        made_by: Mapping[str, Any],
+        digest: DigestName = DEFAULT_DIGEST,
+    ) -> Written:
         """Commit the rest, write index and manifest, and put the dataset in place.
+
+        Args:
+            classes: As in the manifest; made_by: The same.
+            digest: The algorithm of the digests in the manifest.
 
         Raises:
             DiskFullError: No room left.
             CorruptError: What was written does not read back.
         """
         description = Description(
-            self.fields, self.with_source, {name: tuple(names) for name, names in classes.items()}, made_by
+            self.fields, self.with_source, {name: tuple(names) for name, names in classes.items()}, made_by, digest
         )
         self._put(DESCRIPTION_KEY, description.to_json())
         self._commit()
