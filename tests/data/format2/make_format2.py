@@ -1,7 +1,7 @@
 """Makes the golden datasets beside it: run once with the release that defined format version 2, never again.
 
 They hold what every later release must still read; tests/test_store_reader.py compares them with the formula below.
-From the root of the repository: python tests/data/format2/make.py
+From the root of the repository: python tests/data/format2/make_format2.py
 """
 
 from __future__ import annotations
