@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -71,24 +72,24 @@ class Output:
         shape: (C, H, W) of every image.
         values: Their type, and how it comes about.
         channels_last: Whether they lie as (H, W, C) in memory.
+        nbytes: Bytes of one image. Every sample asks for them several times.
     """
 
     name: str
     shape: tuple[int, int, int]
     values: Values
     channels_last: bool
+    nbytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Work the bytes out."""
+        object.__setattr__(self, "nbytes", math.prod(self.shape) * self.values.carrier.itemsize)
 
     @property
     def stored_shape(self) -> tuple[int, int, int]:
         """The shape in memory."""
         c, h, w = self.shape
         return (h, w, c) if self.channels_last else (c, h, w)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one image."""
-        c, h, w = self.shape
-        return c * h * w * self.values.carrier.itemsize
 
     def tensor(self, memory: torch.Tensor) -> torch.Tensor:
         """Return memory (n * nbytes,) uint8 as the images (n, C, H, W) that it holds."""
