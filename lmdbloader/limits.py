@@ -1,4 +1,4 @@
-"""Starts threads, and explains a system that refuses another thread or process."""
+"""Starts threads, and explains a system that refuses another thread, another process, or a map of a file."""
 
 from __future__ import annotations
 
@@ -56,6 +56,23 @@ def explain_limit(what: str, advice: str) -> Iterator[None]:
         if error.errno not in (errno.EAGAIN, errno.ENOMEM):
             raise
         raise _refused(what, advice, error) from error
+
+
+def no_address_space(path: Path, nbytes: int, advice: str) -> str:
+    """Return what to say where a file cannot be mapped because a process may not have so much address space.
+
+    Args:
+        path: Of the file.
+        nbytes: That were to be mapped.
+        advice: What to do, beside raising the limit; a sentence.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    limit = "none is set" if soft == resource.RLIM_INFINITY else f"{soft} bytes"
+    return (
+        f"{path}: the system refuses to map {nbytes} bytes of it. Limit of the process's address space (ulimit -v): "
+        f"{limit}. {advice} A map is no memory in use: `ulimit -v unlimited` takes the limit away, and batch systems "
+        "have an option for it."
+    )
 
 
 def _refused(what: str, advice: str, error: Exception) -> WorkerError:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import lmdbloader
+from lmdbloader.conversion import tasks
 from lmdbloader.digests import DigestName
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, ImageError
 from lmdbloader.store import Reader, read_manifest
@@ -203,6 +204,24 @@ def test_inputs_that_are_done_and_have_changed_are_refused_by_name(
     report = convert(src, out, restart=True)
     assert report.num_sources == len(os.listdir(src))
     assert_only(out)
+
+
+def test_an_input_that_does_not_read_any_more_has_no_other_content(
+    src: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(src, out)
+    read = tasks.read
+
+    def fail(file: Any, *args: Any) -> bytes:
+        if os.fsencode(file).endswith(b"03.png"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(file, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks, "read", fail)
+        with pytest.raises(ImageError, match=r"03\.png.*the disk failed"):
+            convert(src, out, check_content=True)
+    assert resumed(src, out, check_content=True) == BROKEN
 
 
 def test_inputs_that_are_touched_or_not_yet_done_may_change(src: Path, out: Path, tmp_path: Path) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +62,93 @@ def allow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], No
         left[0] = count
 
     yield set_left
+
+
+# A process that may map some MiB more than it has.
+TIGHT = """
+import re, resource, sys
+import numpy as np
+import lmdbloader
+from lmdbloader.errors import {error}
+
+def limit():
+    kib = int(re.search(r"VmSize:\\s*(\\d+)", open("/proc/self/status").read())[1])
+    resource.setrlimit(resource.RLIMIT_AS, (kib * 1024 + {mib} * 2**20, resource.RLIM_INFINITY))
+
+images = [np.full((1000, 1000, 3), i, np.uint8) for i in range(12)]
+{before}
+limit()
+try:
+    {then}
+except {error} as error:
+    print(error)
+{after}
+"""
+
+
+def in_tight_memory(error: str, mib: int, before: str, then: str, after: str = "") -> str:
+    code = TIGHT.format(error=error, mib=mib, before=before, then=then, after=after)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_a_dataset_that_cannot_be_mapped_is_read_without_a_map(tmp_path: Path) -> None:
+    path = str(tmp_path / "d.lmdb")
+    said = in_tight_memory(
+        "OptionError",
+        24,
+        f"lmdbloader.write(({{'image': x}} for x in images), {path!r}, codec='raw')\n"
+        f"lmdbloader.LMDBDataset({path!r}, io='pread')[0]",
+        f"lmdbloader.LMDBDataset({path!r})",
+        f"print(lmdbloader.LMDBDataset({path!r}, io='pread')[3].image.max())",
+    )
+    assert re.search(
+        r"data\.mdb: the system refuses to map 36\d+ bytes .*\(ulimit -v\): \d+ bytes\. .*io=\"pread\"", said
+    )
+    assert said.splitlines()[-1] == "tensor(3, dtype=torch.uint8)"
+
+
+def test_a_dataset_that_cannot_be_mapped_while_it_is_written_is_an_error_of_ours(tmp_path: Path) -> None:
+    path, other = str(tmp_path / "d.lmdb"), str(tmp_path / "other.lmdb")
+    many = "({'image': x} for _ in range(40) for x in images)"
+    said = in_tight_memory(
+        "DestinationError",
+        200,
+        f"lmdbloader.write(({{'image': x}} for x in images[:2]), {other!r}, codec='raw')",
+        f"lmdbloader.write({many}, {path!r}, codec='raw')",
+    )
+    assert re.search(r"data\.mdb: the system refuses to map \d+ bytes .*\(ulimit -v\): \d+ bytes\. Writing", said)
+
+
+def test_two_loops_that_begin_at_once_share_their_threads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()
+    before = len(loader_threads())
+    start, started = threading.Thread.start, threading.Barrier(2)
+    monkeypatch.setattr(loader_module, "count_cores", lambda: 3)
+
+    def slowly(thread: threading.Thread) -> None:
+        if thread.name.startswith("lmdbloader"):
+            time.sleep(0.05)
+        start(thread)
+
+    loader = Loader(LMDBDataset(path), 8, num_threads=3)
+    found: list[int] = []
+
+    def loop() -> None:
+        batches = iter(loader)
+        started.wait()
+        found.append(sum(len(batch.number) for batch in batches))
+
+    loops = [threading.Thread(target=loop, name=f"loop-{k}") for k in range(2)]
+    for thread in loops:
+        thread.start()
+    monkeypatch.setattr(threading.Thread, "start", slowly)
+    for thread in loops:
+        thread.join()
+    assert found == [COUNT, COUNT]
+    assert len(loader_threads()) - before == 3
+    loader.close()
 
 
 def loader_threads() -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from lmdbloader.codecs import checksum
 from lmdbloader.conversion.identity import ContentHash, changed_options
 from lmdbloader.conversion.seen import Seen
-from lmdbloader.conversion.tasks import Part, hash_files
+from lmdbloader.conversion.tasks import Part, hash_files, read_files
 from lmdbloader.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.errors import DestinationError, FormatError
 from lmdbloader.format import Field
@@ -173,6 +173,7 @@ def recover(
 
     Raises:
         DestinationError: Sources that are done have changed since.
+        ImageError: One of them cannot be read, and it has to be: its time is another one, or all content is checked.
         CorruptError: The data file is damaged.
     """
     path = partial / JOURNAL_FILE
@@ -226,10 +227,12 @@ def _compare(partial: Path, done: Sequence[Sequence[int]], sources: Sources, fir
                 changed = "stands where another one stood, or has another label: inputs were added, removed or renamed"
             elif source.nbytes != nbytes:
                 changed = f"has {source.nbytes} bytes, and had {nbytes}"
-            elif (check_content and hashes[i] != digest) or (
-                changed_at(source) != changed_ns and hash_files([source])[0] != digest
-            ):
-                changed = "has another content"
+            elif check_content or changed_at(source) != changed_ns:
+                found = hashes[i] if check_content else hash_files([source])[0]
+                if not found and digest:
+                    read_files(source)  # says why it cannot be read
+                if found != digest:
+                    changed = "has another content"
             if changed:
                 raise _changed(partial, f"{source.name} {changed}")
     if len(now) < len(done):

@@ -35,6 +35,8 @@ class Threads:
         self._process = -1
         self._jobs: Jobs = SimpleQueue()
         self.num_closed = 0
+        # By process: a fork may copy a lock that is held by a thread which does not come along.
+        self._locks = {os.getpid(): threading.Lock()}
         self._end: Callable[[], Sequence[threading.Thread] | None] = lambda: None
 
     def submit(self, job: Job) -> None:
@@ -43,8 +45,12 @@ class Threads:
         Raises:
             WorkerError: The system refuses one of the threads; none is left then, and the next job tries again.
         """
-        if self._process != os.getpid():
-            self._start()
+        process = os.getpid()
+        if self._process != process:
+            # Two loops that begin at the same moment share what one of them starts.
+            with self._locks.get(process) or self._locks.setdefault(process, threading.Lock()):
+                if self._process != process:
+                    self._start()
         self._jobs.put(job)
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import mmap
 import os
@@ -19,11 +20,13 @@ from lmdbloader.errors import CorruptError, FormatError, OptionError
 from lmdbloader.files import NotRegularError, open_regular
 from lmdbloader.format import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
 from lmdbloader.kernels.guardwords import NUM_HEAD
+from lmdbloader.limits import no_address_space
 from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.store.diskerrors import unreadable_is_corrupt
 from lmdbloader.words import plain
 
 IO = Literal["mmap", "pread"]
+_READ_WITHOUT_MAP = 'Read it without a map, with io="pread".'
 # MADV_POPULATE_READ of Linux 5.14, which Python does not name: it maps pages, or fails where one does not read.
 POPULATE_READ = 22 if sys.platform == "linux" else -1
 # A local file system tells a file's length in a tenth of it or less. A server may have to be asked.
@@ -100,6 +103,9 @@ class DataFile:
             path: Of the file.
             io: How it is read.
             descriptor: Of the file, where it is open already; it is duplicated.
+
+        Raises:
+            OptionError: The process may not map so much.
         """
         self.io = io
         self.descriptor = _open(path) if descriptor is None else os.dup(descriptor)
@@ -107,7 +113,7 @@ class DataFile:
         self.nbytes = os.fstat(self.descriptor).st_size
         self._map: Any = b""
         if io == "mmap" and self.nbytes:
-            self._map = mmap.mmap(self.descriptor, self.nbytes, access=mmap.ACCESS_READ)
+            self._map = _map(path, self.descriptor, self.nbytes, _READ_WITHOUT_MAP)
         self.data: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self._guard = self._make_guard() if self._map else None
 
@@ -163,7 +169,7 @@ def _read_index(path: Path, io: IO, expected_nbytes: int) -> mmap.mmap | bytes:
         if nbytes != expected_nbytes:
             raise wrong_size(path, nbytes, expected_nbytes)
         if io == "mmap":
-            return _map_readable(descriptor, nbytes) if nbytes else b""
+            return _map_readable(path, descriptor, nbytes) if nbytes else b""
         with open(descriptor, "rb", closefd=False) as file:
             content = file.read(nbytes)
         if len(content) != nbytes:
@@ -173,13 +179,13 @@ def _read_index(path: Path, io: IO, expected_nbytes: int) -> mmap.mmap | bytes:
         os.close(descriptor)
 
 
-def _map_readable(descriptor: int, nbytes: int) -> mmap.mmap:
+def _map_readable(path: Path, descriptor: int, nbytes: int) -> mmap.mmap:
     """Return a map of a file all of which was read once; a page that does not read would end the process.
 
     Raises:
         OSError: The disk does not read it.
     """
-    mapped = mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ)
+    mapped = _map(path, descriptor, nbytes, _READ_WITHOUT_MAP)
     if POPULATE_READ >= 0:
         with suppress(OSError):  # a system without that, or a page that does not read
             mapped.madvise(POPULATE_READ)
@@ -230,9 +236,23 @@ def map_file(path: Path) -> mmap.mmap | bytes:
     descriptor = _open(path)
     try:
         nbytes = os.fstat(descriptor).st_size
-        return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ) if nbytes else b""
+        return _map(path, descriptor, nbytes, "This needs the map.") if nbytes else b""
     finally:
         os.close(descriptor)
+
+
+def _map(path: Path, descriptor: int, nbytes: int, advice: str) -> mmap.mmap:
+    """Return a read-only map of an open file.
+
+    Raises:
+        OptionError: The process may not map so much.
+    """
+    try:
+        return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise OptionError(no_address_space(path, nbytes, advice)) from error
 
 
 def _close(descriptor: int) -> None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from lmdbloader.codecs import checksum
 from lmdbloader.digests import DEFAULT_DIGEST, DigestName
-from lmdbloader.errors import CorruptError
+from lmdbloader.errors import CorruptError, DestinationError
 from lmdbloader.format import (
     DATA_FILE,
     DESCRIPTION_KEY,
@@ -36,6 +36,7 @@ from lmdbloader.format import (
     record_key,
     record_schema,
 )
+from lmdbloader.limits import no_address_space
 from lmdbloader.manifest import Description
 from lmdbloader.store.digest import make_manifest
 from lmdbloader.store.diskerrors import disk_failed, naming
@@ -138,11 +139,12 @@ class Writer:
         if keep_samples:
             map_nbytes = max(map_nbytes, data.stat().st_size + 2 * TRANSACTION_NBYTES)
         self._spool = Spool(partial / COLUMNS_FOLDER, fields, with_source=with_source)
-        with self._explain_lmdb():
+        map_nbytes = max(_whole_pages(map_nbytes), _MIN_MAP_NBYTES)
+        with self._explain_lmdb(map_nbytes):
             self._env = lmdb.open(
                 os.fsencode(data),
                 subdir=False,
-                map_size=max(_whole_pages(map_nbytes), _MIN_MAP_NBYTES),
+                map_size=map_nbytes,
                 lock=False,  # the folder's own lock keeps others out
                 readahead=False,
             )
@@ -260,18 +262,29 @@ class Writer:
             except lmdb.MapFullError:
                 # The transaction is unusable now: it was aborted, and all of its records are put again.
                 size = self._env.info()["map_size"]
-                self._env.set_mapsize(_whole_pages(max(size + size // 2, size + 2 * self._pending_nbytes)))
+                size = _whole_pages(max(size + size // 2, size + 2 * self._pending_nbytes))
+                with self._explain_lmdb(size):
+                    self._env.set_mapsize(size)
                 self.map_growths += 1
         self._pending, self._pending_nbytes = [], 0
         self.num_committed = self.num_samples
 
     @contextmanager
-    def _explain_lmdb(self) -> Iterator[None]:
-        """Turn LMDB's ways of saying "no space left" into DiskFullError; a write cut short is an I/O error to it."""
+    def _explain_lmdb(self, map_nbytes: int = 0) -> Iterator[None]:
+        """Turn LMDB's ways of saying "no space left" into DiskFullError; a write cut short is an I/O error to it.
+
+        Args:
+            map_nbytes: That are to be mapped.
+        """
         try:
             yield
         except lmdb.MapFullError:
             raise
+        except lmdb.MemoryError as error:
+            if not map_nbytes:
+                raise
+            advice = "Writing a dataset maps it, and half as much again."
+            raise DestinationError(no_address_space(self._partial / DATA_FILE, map_nbytes, advice)) from error
         except lmdb.Error as error:
             short_write = os.strerror(errno.EIO) in str(error)
             data = self._partial / DATA_FILE
