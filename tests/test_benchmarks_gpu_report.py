@@ -153,6 +153,14 @@ def copies() -> Row:
             {**batch, "memory": memory, "gb_per_s": rate, "share_of_link": rate / 55.3, "us": 100.0, "us_alone": 120.0}
             for memory, rate in (("pinned", 55.0), ("paged", 11.0))
         ],
+        "host": [
+            {"what": "pairs", "way": way, "device": device, "us": us}
+            for way, device, us in (
+                ("in the loop", "idle", 61.0),
+                ("in the loop", "busy", 62.0),
+                ("aside", "idle", 333.0),
+            )
+        ],
         "conversion": [{"sent": sent, "batch_size": 256, "ms": ms} for sent, ms in (("uint8", 1.0), ("float32", 3.5))],
     }
 
@@ -490,6 +498,8 @@ def test_every_stage_has_its_figures_on_the_page(build: Build, results: Path) ->
     # (c)
     assert "55.3 GB/s to the device" in page
     assert lines_of(page, "sleep", "2.9 (1.0)", "14 (5.0)")
+    assert lines_of(page, "| in the loop", " 61 |", " 62 |")
+    assert lines_of(page, "| aside", " 333 |")
     assert lines_of(page, "images of 224 px", "55 (99 %)", "11 (20 %)", " 5.0 |")
     # (d)
     assert lines_of(page, "ResNet-50", "224", "2,500", "2,450 (98 %)", "625 (25 %)")

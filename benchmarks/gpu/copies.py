@@ -16,6 +16,7 @@ import feeds
 import torch
 from fed import drain, rounded, synchronize, time_limit
 from feeds import Feed
+from host_costs import measure_host
 from stage import Stage, parse_stage
 from torch import Tensor
 
@@ -40,6 +41,7 @@ def main() -> None:
         stage.put("link", link)
     for what, seconds, measure in (
         ("batches", 6, lambda: measure_batches(stage, device, link)),
+        ("host", 5, lambda: stage.put("host", measure_host(device, stage.small))),
         ("overlap", 25, lambda: measure_overlap(stage, device)),
         ("conversion", 3, lambda: measure_conversion(stage, device)),
         ("loops", 20, lambda: measure_loops(stage, device)),

@@ -165,7 +165,7 @@ def conversion(results: Results) -> str:
 def copies(results: Results) -> str:
     """Return what copying to the device costs: the link, overlap, loops, batches, conversion there."""
     link = results.fact("copies", "link", "gb_per_s")
-    parts = [overlap(results), loops(results), batches(results), converted(results)]
+    parts = [overlap(results), loops(results), batches(results), converted(results), host(results)]
     if link is None and not any(parts):
         return ""
     back = results.fact("copies", "link", "to_host_gb_per_s")
@@ -178,6 +178,18 @@ def copies(results: Results) -> str:
         else None,
         *parts,
     )
+
+
+def host(results: Results) -> str:
+    """Return what starting the copies of a batch costs the host."""
+    columns, lines = pivot(
+        results.rows("copies", "host"),
+        lambda row: (str(row["way"]),),
+        lambda row: f"{row['what']}, device {row['device']}",
+        lambda row: number(row.get("us")),
+    )
+    text = "Microseconds of the loop's own thread until the copies of a batch from pinned memory have been started:"
+    return paragraphs("### What it costs the host", text, table(["copied", *columns], lines)) if lines else ""
 
 
 def overlap(results: Results) -> str:
