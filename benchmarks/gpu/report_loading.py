@@ -185,7 +185,7 @@ def host(results: Results) -> str:
     columns, lines = pivot(
         results.rows("copies", "host"),
         lambda row: (str(row["way"]),),
-        lambda row: f"{row['what']}, device {row['device']}",
+        lambda row: f"{row['what']}, device {row.get('device', NOTHING)}",
         lambda row: number(row.get("us")),
     )
     text = "Microseconds of the loop's own thread until the copies of a batch from pinned memory have been started:"
