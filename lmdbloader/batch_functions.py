@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -44,7 +45,12 @@ def call(function: Callable[[Any], Any], batch: Any, *, seed: int, epoch: int, f
         OptionError: One of ours comes after a function that returned no named tuple, or the function returned None.
     """
     if not isinstance(function, BatchFunction):
-        result = _something(function, function(batch))
+        try:
+            result = _something(function, function(batch))
+        except StopIteration as error:  # which would end the epoch
+            raise OptionError(
+                f"{described(function)} raised StopIteration; expected a batch. Catch it there."
+            ) from error
         is_bare = type(result) is tuple and hasattr(batch, "_fields") and len(result) == len(batch)
         return type(batch)(*result) if is_bare else result
     if not hasattr(batch, "_replace"):
@@ -61,8 +67,14 @@ def _something(function: Callable[[Any], Any], result: Any) -> Any:
     """Return what a function returned.
 
     Raises:
-        OptionError: That is None.
+        OptionError: That is None, or a coroutine.
     """
+    if inspect.iscoroutine(result):
+        result.close()
+        raise OptionError(
+            f"{described(function)} is a coroutine function; expected one that returns the batch. Write `def` instead "
+            "of `async def`, and wait for what it needs with asyncio.run."
+        )
     if result is None:
         raise OptionError(
             f"{described(function)} returned None for a batch; expected the batch, changed or as it is. End it with "

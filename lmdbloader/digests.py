@@ -1,7 +1,7 @@
-"""The digests that tell whether a dataset's files are those that were written: which algorithms, and how they are told.
+"""The digests that show whether a dataset's files are the ones that were written: algorithms, and their text form.
 
-Files have XXH64 unless a dataset is made to have another, and descriptions, which are small, BLAKE2b beside it. SHA-256
-and BLAKE3 are of both. Every digest is text with the name of its algorithm in front.
+By default files have an XXH64 digest, and descriptions, which are small, a BLAKE2b digest. SHA-256 and BLAKE3 serve for
+both. Every digest is text that begins with the name of its algorithm.
 """
 
 from __future__ import annotations

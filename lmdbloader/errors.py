@@ -24,7 +24,7 @@ __all__ = [
 class LmdbloaderError(Exception):
     """Base of every error below; catch it to catch all of them.
 
-    As text, what a terminal or a log would act on is escaped: messages hold names of files, which may hold anything.
+    The message escapes characters that a terminal or a log would act on: file names may contain anything.
     """
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class OptionError(LmdbloaderError, ValueError):
 
 
 class OutputError(LmdbloaderError, RuntimeError):
-    """What the command prints cannot be written. It is no OSError: no file of a dataset has failed."""
+    """The command's output cannot be printed. Not an OSError, because no file of a dataset has failed."""
 
 
 class DestinationError(LmdbloaderError, OSError):
@@ -101,7 +101,7 @@ class LockedError(DestinationError):
 
 
 class DiskError(LmdbloaderError, OSError):
-    """A disk, or a server in its place, does not read or write a file: not for want of room, it fails."""
+    """A disk or a file server failed to read or write a file, not for lack of space."""
 
 
 class DiskFullError(LmdbloaderError, OSError):

@@ -447,19 +447,19 @@ def test_what_was_run_again_is_told_with_what_failed_again(build: Build, results
     assert "Run again (two tests): **1 passed, 1 failed**." in page
     assert "Failed again: `a.py::test_b`. Because." in page
     assert "Never ended, as the time was over: `a.py::test_c`." in page
-    assert "once mended and run again 1 passed, 1 failed" in page
+    assert "run again after the mends: 1 passed, 1 failed" in page
 
 
 def test_what_was_run_again_is_not_told_once_all_of_it_was(build: Build, results: Path) -> None:
     (run,) = [path for path in results.iterdir() if (path / "correct.json").exists()]
     again = {"what": "two tests", "passed": 1, "failed": [], "not_ended": []}
     (run / "repeated.json").write_text(json.dumps({"stage": "repeated", "small": False, "figures": again}))
-    assert "once mended and run again" in build(results)[0]
+    assert "run again after the mends" in build(results)[0]
     write_run(results / "2031-05-07-b", {"correct": correct()})
     page, _ = build(results)
 
     assert "Run again" not in page
-    assert "once mended and run again" not in page
+    assert "run again after the mends" not in page
 
 
 def test_claims_stand_beside_each_other_for_every_run(build: Build, results: Path) -> None:

@@ -234,6 +234,39 @@ def test_an_error_of_a_function_reaches_the_loop_and_the_next_epoch_works(ds: LM
     assert sorted(numbers(loader)) == list(range(COUNT))
 
 
+@pytest.mark.parametrize("batch_size", [1, 4, 7])
+def test_functions_are_called_once_for_each_batch_also_where_they_fail(ds: LMDBDataset, batch_size: int) -> None:
+    seen: list[int] = []
+
+    def function(batch: Any) -> Any:
+        seen.append(int(batch.number[0]))
+        if len(seen) == 3:
+            raise KeyError("third")  # and would not, were it called for that batch again
+        return batch
+
+    loader, given = Loader(ds, batch_size, transforms=[function], num_threads=1, order="sequential", prefetch=1), []
+    with pytest.raises(KeyError, match="third"):
+        for batch in loader:
+            given.append(int(batch.number[0]))
+    assert given == [0, batch_size]
+    assert len(seen) == len(set(seen)) >= 3
+    loader.close()
+
+
+def test_functions_that_return_no_batch_are_named(ds: LMDBDataset) -> None:
+    async def later(batch: Any) -> Any:
+        return batch
+
+    def through(batch: Any) -> Any:
+        return next(iter(()))
+
+    for function, message in ((later, "later .*coroutine.*Write `def`"), (through, "through .*StopIteration")):
+        loader = Loader(ds, 4, transforms=[function], num_threads=1)
+        with pytest.raises(OptionError, match=message):
+            list(loader)
+        loader.close()
+
+
 def test_functions_get_whole_batches_after_the_compiled_transforms(ds: LMDBDataset) -> None:
     def function(batch: Any) -> Any:
         assert batch.hr.dtype == torch.float32

@@ -120,12 +120,19 @@ def test_a_live_owner_elsewhere_is_refused_and_named(src: Path, out: Path, parti
     assert {p.name: p.read_bytes() for p in partial.iterdir()} == before
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+def test_a_place_where_nothing_can_be_made_is_refused(src: Path) -> None:
+    """Making a folder there fails as if a folder above it were missing."""
+    with pytest.raises(DestinationError, match=r"/proc/x\.partial: cannot be made"):
+        lmdbloader.convert(src, "/proc/x")
+
+
 def test_a_dead_owner_elsewhere_is_gone_on_with(src: Path, out: Path, partial: Path) -> None:
     interrupt(src, out)
     note(partial, ELSEWHERE)
     lines: list[str] = []
     assert lmdbloader.convert(src, out, log=lines.append).num_samples == 4
-    assert "process 7 on host node17 has begun to write there; looking 0.3 s for a sign of life" in lines[0]
+    assert "process 7 on host node17 began to write there; waiting 0.3 s for a sign of life" in lines[0]
     assert any("going on after 3 of 4" in line for line in lines)
     assert os.listdir(out.parent) == ["out"]
 
@@ -161,7 +168,7 @@ def test_the_command_takes_over(src: Path, out: Path, partial: Path, capsys: pyt
         assert main(["convert", str(src), str(out)]) == 1
         assert "--take-over" in capsys.readouterr().err
         assert main(["convert", str(src), str(out), "--take-over"]) == 0
-    assert "What it has committed is kept; what it is at is lost" in capsys.readouterr().out
+    assert "Its committed data is kept; the rest is lost" in capsys.readouterr().out
     assert lmdbloader.verify(out).is_sound
 
 

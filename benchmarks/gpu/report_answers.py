@@ -64,7 +64,10 @@ def right(results: Results) -> str | None:
     told = f"{number(counts['passed'])} tests passed, {number(failed)} failed"
     again = results.figures(REPEATED)
     if again and results.run_of(REPEATED) is results.run_of("correct"):
-        told += f"; once mended and run again {number(again['passed'])} passed, {number(len(again['failed']))} failed"
+        told += (
+            f"; the failures and what is near them, run again after the mends: {number(again['passed'])} passed,"
+            f" {number(len(again['failed']))} failed"
+        )
     return told
 
 

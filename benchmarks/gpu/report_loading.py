@@ -31,6 +31,8 @@ def cores(results: Results) -> str:
         f"Samples a second of loading alone{'' if count is None else f', on {number(count)} cores'}. In brackets: the"
         " bytes of the batches as a share of what as many threads copy from memory to memory (`memory copy`; for JPEG"
         " files, which are bounded by decoding, it says little). What is compared took turns; medians.",
+        "`pairs_raw` and `pairs_lz4` are pairs of patches, stored as pixels and as lz4; `raw256` are photographs of at"
+        " most 256 pixels, stored as pixels; `original` are the same photographs as JPEG files.",
         "FFCV's images are cut, flipped and normalised by its own operations. Its pairs are read by one compiled"
         " operation written for this comparison, which copies and mirrors them: the least that could be done. The"
         " Loader verifies every checksum, and turns or mirrors pairs eight ways.",
@@ -203,7 +205,7 @@ def overlap(results: Results) -> str:
     )
     text = (
         "A step that computes for a while and takes one batch of images as float32: its milliseconds, and in brackets"
-        " how many times as long it is as the longer of computing and copying. 1.0 is a copy that costs nothing."
+        " its ratio to the longer of computing and copying. At 1.0 the copy is free."
     )
     head = ["work", "computes, ms", "copy, ms", *(f"copied {name}" for name in columns)]
     return paragraphs("### Ahead, or in the loop", text, table(head, lines)) if lines else ""

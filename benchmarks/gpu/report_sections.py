@@ -85,7 +85,7 @@ def correct(results: Results) -> str:
     return paragraphs(
         "## Right on CUDA",
         source(results, "correct"),
-        "The tests that need a device compare what arrives there with what the same code gives on the processor, and"
+        "The tests that need a device compare what arrives there with the same code's result on the CPU, and"
         " try to overwrite pinned memory while a copy from it is pending.",
         f"**Tests: {told}.**" if told else None,
         table(["failed", "how", "what it said"], failed) if failed else None if not passed else "No test failed.",

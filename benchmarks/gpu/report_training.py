@@ -244,8 +244,8 @@ def accuracy(results: Results) -> str:
         source(results, "accuracy"),
         "The same network trained on the same samples, for as many epochs, with the same schedule, several times from"
         " other weights and in another order. ± and the brackets are 95 % intervals (t distribution; of two means:"
-        " Welch's). Feeds agree where the interval of their difference holds 0, which one in twenty does not even where"
-        " they are equal. The rows called *planted* have a mistake made on purpose: a comparison has to see that."
+        " Welch's). Two feeds agree if the interval of their difference contains 0; even with equal feeds, one in"
+        " twenty does not. The rows called *planted* have a mistake made on purpose: a comparison has to see that."
         " *raw 256 px* are images that were shrunk when they were converted, which the folder's were not.",
         *tasks,
         looked_closer(results),

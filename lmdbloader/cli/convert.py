@@ -82,7 +82,7 @@ def add_parser(commands: Any) -> None:
     run.add_argument(
         "--overwrite",
         action="store_true",
-        help="convert anew, and replace the dataset at OUT once the new one is complete",
+        help="convert again, and replace the dataset at OUT once the new one is complete",
     )
     run.add_argument(
         "--restart",
@@ -92,15 +92,15 @@ def add_parser(commands: Any) -> None:
     run.add_argument(
         "--take-over",
         action="store_true",
-        help="go on with a conversion that a process of another host has begun, though it seems to run still: what it "
-        "has committed is kept, what it is at is lost, and it ends with an error (default: refused while it gives "
+        help="continue a conversion that a process on another host began, even if it seems to be running: its "
+        "committed data is kept, the rest is lost, and it ends with an error (default: refused while it gives "
         "signs of life)",
     )
     run.add_argument(
         "--hash",
         action="store_true",
-        help="find inputs that changed since they were converted by reading all of them again (default: by size, head "
-        "and tail, and by content where the time of the last change is another)",
+        help="find inputs that changed since they were converted by reading all of them again (default: compare size, "
+        "head and tail, and read the content only if the timestamp has changed)",
     )
     run.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.set_defaults(run=_run, parser=parser)
@@ -165,7 +165,7 @@ def add_options(parser: Any) -> Any:
         default="xxh64",
         choices=("xxh64", "sha256", "blake3"),
         help="algorithm of the dataset's digests: XXH64, with BLAKE2b for descriptions, which finds damage (default); "
-        "SHA-256 or BLAKE3, by which datasets of strangers can be compared too",
+        "SHA-256 or BLAKE3, which also let others check that a dataset is the one you published",
     )
     stored = parser.add_argument_group(
         "how images are stored",

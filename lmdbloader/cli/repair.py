@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "repair",
-        help="make a lost index anew, or a new dataset without damaged samples",
+        help="rebuild a lost index, or write a new dataset without the damaged samples",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,4 +1,4 @@
-"""What the files of a conversion's sources were like when they were read, noted in the dataset's folder."""
+"""A record of a conversion's source files as they were read, kept in the dataset's folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SCHEMA = pa.schema([
     pa.field("ctime_ns", pa.int64(), False),
     pa.field("ends", pa.uint64(), False),
 ])  # fmt: skip
-# Of the newest remote file, beside the columns; times of each are not told by every service.
+# Of the newest remote file, as metadata: not every service reports the time of each file.
 _REMOTE_CHANGED = b"remote_changed_ns"
 _ROW_NBYTES = 32
 _MOST_OTHER_NBYTES = 2**16

@@ -94,8 +94,8 @@ class Loader:
                 samples are read, and counted, by as many as make 64.
             device: Where batches go; "cuda" copies them while the step before runs. Without CUDA it means nothing.
                 With None or "cpu" they stay.
-            pin_memory: Whether images lie in page-locked memory, from which CUDA copies beside a step; without CUDA
-                none is. "auto" pins where there is CUDA and the device is not "cpu". Copies that torch starts may
+            pin_memory: Whether images are in page-locked memory, from which CUDA copies during a step; without CUDA
+                none are. "auto" pins where there is CUDA and the device is not "cpu". Copies that torch starts may
                 still read from a batch that the loop has let go; for others see the page on loading.
             memory_format: torch.contiguous_format or torch.channels_last, of the images.
             shard: (rank, world_size) reads this rank's share of one common order; "auto" asks torch.distributed.

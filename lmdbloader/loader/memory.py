@@ -1,4 +1,4 @@
-"""The memory of batches: given out again as soon as nobody refers to it and no copy reads it, and not before."""
+"""The memory of batches: reused as soon as nothing refers to it and no copy reads it, and not before."""
 
 from __future__ import annotations
 

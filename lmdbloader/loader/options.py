@@ -93,7 +93,7 @@ def resolve_pin_memory(pin_memory: Any, device: str | int | torch.device | None)
     if not pin_memory and not stays:
         name = str(device)
         raise OptionError(
-            f"pin_memory=False, device={name!r}: copies that run beside a step need pinned memory. Use Loader(..., "
+            f"pin_memory=False, device={name!r}: copies that overlap with a step need pinned memory. Use Loader(..., "
             f"device={name!r}), or Loader(..., pin_memory=False) and images.to({name!r}) in the loop."
         )
     if not torch.cuda.is_available():

@@ -87,7 +87,6 @@ class Run:
         if self.cancelled:
             return
         clock = self._source.stopwatch.take()
-        error = None
         first = group * self._at_once
         end = min(first + self._at_once, len(self._starts))
         try:
@@ -100,11 +99,13 @@ class Run:
             pass
         try:
             clock.tick(clockwork.READ)
-            batches = self._source.read(self._samples(first, end), self._epoch, clock)
-            items: list[Item] = [(batch, ()) for batch in batches]
-            del batches
+            samples = self._samples(first, end)
+            batches = self._source.read(samples, self._epoch, clock)
         except BaseException:
             items, error = self._read_singly(first, end, clock)
+        else:
+            items, error = self._finish(batches, samples, clock)
+            del batches
         clock.end()
         self.results.put((group, items, error))
 
@@ -115,6 +116,18 @@ class Run:
         found = self._read_singly(first + num_given, first + end, clock)
         clock.end()
         return found
+
+    def _finish(self, batches: list[Any], samples: I64, clock: Clock) -> tuple[list[Item], BaseException | None]:
+        """Return batches up to the one that a function of the user's failed on: it is not called for that again."""
+        items: list[Item] = []
+        for number, batch in enumerate(batches):
+            try:
+                first_sample = int(samples[number * self._source.batch_size])
+                items.append((self._source.finish(batch, self._epoch, first_sample), ()))
+            except BaseException as error:
+                return items, error
+        clock.count(len(samples), len(batches))
+        return items, None
 
     def _samples(self, first: int, end: int) -> I64:
         starts, stops = self._starts[first:end], self._stops[first:end]
@@ -135,7 +148,10 @@ class Run:
 
     def _read_one(self, samples: I64, clock: Clock) -> Item:
         if not self._skips:
-            return self._source.read(samples, self._epoch, clock)[0], ()
+            (batch,) = self._source.read(samples, self._epoch, clock)
+            batch = self._source.finish(batch, self._epoch, int(samples[0]))
+            clock.count(len(samples), 1)
+            return batch, ()
         batch, damaged = self._source.read_sound(samples, self._epoch, clock)
         if batch is LEFT_OUT and not self._may_lack:
             raise CorruptError(

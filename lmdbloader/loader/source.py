@@ -49,7 +49,7 @@ class Source:
         stopwatch: Stopwatch,
     ) -> None:
         self.stopwatch = stopwatch
-        self._dataset, self._functions, self._batch_size = dataset, tuple(functions), batch_size
+        self._dataset, self._functions, self.batch_size = dataset, tuple(functions), batch_size
         self._seed = seed
         everything = np.arange(len(dataset), dtype=np.int64)
         self._images = [name for name, f in dataset.fields.items() if f.kind == "image"]
@@ -98,10 +98,28 @@ class Source:
         return bool((codec == CODEC_TILES).any() and 2 * math.prod(output.shape) < raw.mean())
 
     def read(self, samples: I64, epoch: int, clock: Clock) -> list[Any]:
-        """Return the batches of samples (n,), all of batch_size but the last; a clock gets the times."""
-        batches = self._finished(self._stored(samples, epoch, clock), epoch, samples[:: self._batch_size])
-        clock.count(len(samples), len(batches))
-        return batches
+        """Return the batches of samples (n,), all of batch_size but the last; `finish` is still to be called for each.
+
+        Images are transformed by compiled code. A clock gets the times.
+        """
+        rows = self._dataset.rows_of(samples)
+        starts = range(0, len(samples), self.batch_size)
+        batches: list[list[Any]] = [[None] * len(self._type._fields) for _ in starts]
+        self._read_images(rows, samples, epoch, batches, clock)
+        for f in self._others:
+            place = self._type._fields.index(f.name)
+            for batch, start in zip(batches, starts, strict=True):
+                column = read_batch_values(self._dataset.reader, f, rows[start : start + self.batch_size], clock)
+                batch[place] = stacked(f.name, column)
+        return [self._type(*batch) for batch in batches]
+
+    def finish(self, batch: Any, epoch: int, first_sample: int) -> Any:
+        """Return a batch that was read after the dataset's own transform and the functions, which run once each."""
+        if self._dataset.has_own_transform:
+            batch = self._transformed(batch)
+        for function in self._functions:
+            batch = call(function, batch, seed=self._seed, epoch=epoch, first_sample=first_sample)
+        return batch
 
     def read_sound(self, samples: I64, epoch: int, clock: Clock) -> tuple[Any, tuple[Damage, ...]]:
         """Return one batch without its damaged samples, `LEFT_OUT` if no other is left, and what was left out."""
@@ -109,7 +127,7 @@ class Source:
         damaged: list[Damage] = []
         while len(sound):
             try:
-                stored = self._stored(sound, epoch, clock)
+                stored = self.read(sound, epoch, clock)
             except CorruptError:
                 found = [self._damage(sound[i : i + 1], epoch, clock) for i in range(len(sound))]
                 if not any(found):  # it does not read, and each part of it does: that is no damage to a sample
@@ -118,7 +136,7 @@ class Source:
                 sound = sound[[damage is None for damage in found]]
                 continue
             # What a batch's random numbers follow from stays that of the whole batch.
-            batch = self._finished(stored, epoch, samples[:1])[0]
+            batch = self.finish(stored[0], epoch, int(samples[0]))
             clock.count(len(sound), 1)
             return batch, tuple(damaged)
         return LEFT_OUT, tuple(damaged)
@@ -139,36 +157,12 @@ class Source:
     def _damage(self, sample: I64, epoch: int, clock: Clock) -> Damage | None:
         """Return what is wrong with one sample, given as (1,)."""
         try:
-            self._stored(sample, epoch, clock)
+            self.read(sample, epoch, clock)
         except CorruptError as error:
             if error.sample is None or error.field is None:
                 raise
             return Damage(error.sample, error.field, error.source, str(error))
         return None
-
-    def _stored(self, samples: I64, epoch: int, clock: Clock) -> list[Any]:
-        """Return the batches of samples as the dataset has them, images transformed by compiled code."""
-        rows = self._dataset.rows_of(samples)
-        starts = range(0, len(samples), self._batch_size)
-        batches: list[list[Any]] = [[None] * len(self._type._fields) for _ in starts]
-        self._read_images(rows, samples, epoch, batches, clock)
-        for f in self._others:
-            place = self._type._fields.index(f.name)
-            for batch, start in zip(batches, starts, strict=True):
-                column = read_batch_values(self._dataset.reader, f, rows[start : start + self._batch_size], clock)
-                batch[place] = stacked(f.name, column)
-        return [self._type(*batch) for batch in batches]
-
-    def _finished(self, batches: list[Any], epoch: int, first_samples: I64) -> list[Any]:
-        """Return batches after the dataset's own transform and the functions; first_samples (batches,) begin them."""
-        if self._dataset.has_own_transform:
-            batches = [self._transformed(batch) for batch in batches]
-        for function in self._functions:
-            batches = [
-                call(function, batch, seed=self._seed, epoch=epoch, first_sample=int(first))
-                for batch, first in zip(batches, first_samples, strict=True)
-            ]
-        return batches
 
     def _read_images(self, rows: I64, samples: I64, epoch: int, batches: list[list[Any]], clock: Clock) -> None:
         clock.tick(clockwork.FUNCTION)
@@ -182,10 +176,10 @@ class Source:
             scratch = self.pipeline.scratch()
         clock.tick(clockwork.BUFFER)
         try:
-            self.pipeline.read(rows, samples, epoch, addresses, self._batch_size, scratch, clock)
+            self.pipeline.read(rows, samples, epoch, addresses, self.batch_size, scratch, clock)
         finally:
             self._scratch.append(scratch)
-        short = len(rows) % self._batch_size
+        short = len(rows) % self.batch_size
         for f, output in enumerate(self.pipeline.outputs):
             for batch in batches:
                 batch[self._places[f]] = output.finished(batch[self._places[f]])

@@ -31,7 +31,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process, told from every other one on any host.
+    """A process, distinguishable from every other process on any host.
 
     Attributes:
         pid: Its number.
@@ -263,12 +263,15 @@ def _close(*descriptors: int) -> None:
 
 
 def _open(partial: Path) -> int:
+    tries_left = _LOOKS
     while True:
         try:
             return open_folder(partial, make=True)
         except OSError as error:
-            if error.errno == errno.ENOENT and partial.absolute().parent.is_dir():
-                continue  # its owner finished between the two calls
+            tries_left -= 1
+            # Its owner finished between the two calls; or nothing can be made there, as in /proc.
+            if error.errno == errno.ENOENT and partial.absolute().parent.is_dir() and tries_left:
+                continue
             if error.errno in _FULL:
                 raise
             raise DestinationError(
@@ -340,13 +343,13 @@ def _is_free(
     who = str(owner or "a process that is not known")
     if take_over:
         log(
-            f"{partial}: taken over from {who}. What it has committed is kept; what it is at is lost, and it ends with "
-            "an error if it still runs"
+            f"{partial}: taken over from {who}. Its committed data is kept; the rest is lost, and it ends with an "
+            "error if it is still running"
         )
     elif not wait:
         raise _locked(partial, owner, "Wait for it, or stop it.")
     else:
-        log(f"{partial}: {who} has begun to write there; looking {PATIENCE_SECONDS:g} s for a sign of life")
+        log(f"{partial}: {who} began to write there; waiting {PATIENCE_SECONDS:g} s for a sign of life")
         if _shows_life(folder):
             raise _locked(partial, owner, f"Wait for it, or stop it{advice}.")
     if owner and owner.was_here and not take_over:

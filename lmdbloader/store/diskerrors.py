@@ -1,4 +1,4 @@
-"""What is said where a disk fails: which file it is, and what to do."""
+"""Error messages for failing disks: which file failed, and what to do."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def disk_failed(path: str | bytes | os.PathLike[str], error: Exception) -> DiskE
     """
     reason = getattr(error, "strerror", None) or str(error)
     return DiskError(
-        f"{os.fsdecode(path)}: the disk failed ({reason}). What was not flushed before is not relied upon. Look "
-        "into the system's log (dmesg), and run it again; on another disk if this one fails again."
+        f"{os.fsdecode(path)}: the disk failed ({reason}). Data that was not flushed before is not trusted. Check "
+        "the system log (dmesg), then run it again; use another disk if this one fails again."
     )

@@ -154,7 +154,8 @@ class OpenDataset:
             name,
             row,
             f"{reason}. `lmdbloader verify {self.path}` lists every damaged sample; "
-            "restore the dataset from a copy, or convert again; `lmdbloader repair` leaves them out of a new one.",
+            "restore the dataset from a copy, or convert again; "
+            f"`lmdbloader repair {self.path} OUT` leaves them out of a new one.",
         )
 
     def _why_unread(self, name: str, row: int, said: OSError | None) -> str:

@@ -111,7 +111,7 @@ def _refuse_strange(descriptor: int, folder: Path, *, check_owner: bool) -> None
             if what:
                 raise DestinationError(
                     f"{folder}: {entry.name!r} in it {what}, which no conversion leaves, and a dataset is written "
-                    "there until it is complete. Look who put it there, and remove it or the whole folder."
+                    "there until it is complete. Find out who put it there, and remove it or the whole folder."
                 )
 
 

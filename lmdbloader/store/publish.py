@@ -35,8 +35,8 @@ PLAN_FILE, JOURNAL_FILE = "plan.json", "journal"
 # The owner goes last: without it the others are somebody's own.
 _WORKING_FILES = (JOURNAL_FILE, PLAN_FILE, OWNER_FILE)
 _TAKE_OVER = (
-    "; if it is certain that it has ended, --take-over goes on with what it has committed. What it is at is lost then, "
-    "and should it still run, it ends with an error"
+    "; if you are certain that it has ended, --take-over continues from its committed data. The rest is lost then, and "
+    "if it is still running, it ends with an error"
 )
 # Where a repair makes files anew, and what LMDB's own tools leave where they open a dataset.
 REPAIR_FOLDER, _LOCK_FILE = ".repair", "lock.mdb"
