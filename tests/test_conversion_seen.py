@@ -107,6 +107,62 @@ def test_where_times_tell_nothing_the_ends_do(
     assert convert(src, out)
 
 
+@pytest.mark.parametrize("why", ["touched", "the note is lost", "elsewhere"])
+def test_sources_that_were_read_and_are_the_same_are_not_read_again(
+    src: Path, out: Path, reads: list[int], why: str
+) -> None:
+    convert(src, out)
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.name != NOTE}
+    if why == "touched":
+        os.utime(src / "1.pgm")
+    elif why == "elsewhere":
+        shutil.copytree(src, src.with_name("elsewhere"))
+        src = src.with_name("elsewhere")
+    else:
+        (out / NOTE).unlink()
+    assert convert(src, out)
+    assert sum(reads) == 4
+    assert convert(src, out)
+    assert sum(reads) == 4
+    assert before == {path.name: path.read_bytes() for path in out.iterdir() if path.name != NOTE}
+    assert sorted(path.name for path in out.parent.iterdir() if path.name.startswith("out")) == ["out"]
+    change(src / "1.pgm", SIDE**2 // 2)
+    with pytest.raises(DestinationError, match="made from other inputs"):
+        convert(src, out)
+
+
+def test_a_source_that_changes_while_it_is_compared_is_read_again(
+    src: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert(src, out)
+    os.utime(src / "1.pgm")
+    real = identity.hash_files
+
+    def and_change(sources: Any) -> list[int]:
+        found = real(sources)
+        change(src / "1.pgm", SIDE**2 // 2)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(identity, "hash_files", and_change)
+        assert convert(src, out), "as it was when it was read"
+    with pytest.raises(DestinationError, match="made from other inputs"):
+        convert(src, out)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_dataset_that_cannot_be_written_to_keeps_its_note(src: Path, out: Path) -> None:
+    convert(src, out)
+    note = (out / NOTE).read_bytes()
+    os.utime(src / "1.pgm")
+    out.chmod(0o555)
+    try:
+        assert convert(src, out)
+        assert (out / NOTE).read_bytes() == note
+    finally:
+        out.chmod(0o755)
+
+
 @pytest.mark.parametrize("half", ["hr", "lr"])
 def test_either_half_of_a_pair_is_looked_at(tmp_path: Path, out: Path, half: str) -> None:
     for i in range(3):

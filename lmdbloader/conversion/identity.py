@@ -10,12 +10,12 @@ from typing import Any
 
 from lmdbloader import __version__
 from lmdbloader.conversion.pool import make_tasks
-from lmdbloader.conversion.seen import is_as_noted
+from lmdbloader.conversion.seen import is_as_noted, renew_note
 from lmdbloader.conversion.tasks import Recipe, hash_files
 from lmdbloader.digests import DEFAULT_DIGEST, DigestName, digest_of_text, new_text_digest
 from lmdbloader.errors import CorruptError, DestinationError, FormatError
 from lmdbloader.manifest import Manifest
-from lmdbloader.sources import Listing, Sources
+from lmdbloader.sources import Listing, Sources, times_of
 from lmdbloader.store import Reader, is_dataset, read_manifest
 
 
@@ -123,9 +123,13 @@ def find_finished(
     same = same and all(old.get(key) == made_by[key] for key in ("layout", "options"))
     if not same:
         return None
-    is_asked = check_content or not is_as_noted(target, listing)
-    if is_asked and _content(listing.sources, manifest.digest) != inputs.get("content"):
-        return None
+    is_noted = is_as_noted(target, listing)
+    if check_content or not is_noted:
+        times = [times_of(source) for source in listing.sources]
+        if _content(listing.sources, manifest.digest) != inputs.get("content"):
+            return None
+        if not is_noted:  # or all of it would be read at every later run
+            renew_note(target, listing, times)
     try:
         Reader(target)
     except (CorruptError, FormatError) as error:

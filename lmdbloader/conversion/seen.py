@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,33 @@ def is_as_noted(folder: Path, listing: Listing) -> bool:
         if not is_remote and read_ends(source) != ends.item(number):
             return False
     return True
+
+
+def renew_note(folder: Path, listing: Listing, times: Sequence[tuple[int, int]]) -> None:
+    """Note what sources are like now, after their content was found to be the same; a read-only folder is left alone.
+
+    Args:
+        folder: The dataset.
+        listing: The sources.
+        times: What `times_of` returned of each before its content was read: a later change shows.
+    """
+    paths = (file.path if isinstance(file, Span) else file for source in listing.sources for file in source.files)
+    if any(map(is_url, paths)):
+        return  # of these the service itself says what has changed
+    seen = Seen()
+    seen.add((*found, read_ends(source)) for found, source in zip(times, listing.sources, strict=True))
+    note = make_note(seen, listing)
+    # Next to the dataset: in it a file that is left by a process that dies would be a stranger's.
+    partial = folder.with_name(f"{folder.name}.{SOURCES_FILE}-{os.getpid()}")
+    try:
+        if note is not None:
+            partial.write_bytes(note)
+            os.replace(partial, folder / SOURCES_FILE)
+    except OSError:
+        return
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _read(path: Path, num_sources: int) -> pa.RecordBatch | None:
