@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,25 @@ def test_inputs_that_are_done_and_have_changed_are_refused_by_name(
     report = convert(src, out, restart=True)
     assert report.num_sources == len(os.listdir(src))
     assert_only(out)
+
+
+def test_the_data_of_another_conversion_is_not_gone_on_with(src: Path, out: Path, tmp_path: Path) -> None:
+    """Of inputs with the same names and sizes: a backup that was restored in part."""
+    interrupt(src, out)
+    other = shutil.copytree(src, tmp_path / "other")
+    for path in other.iterdir():
+        rewrite(path)
+    interrupt(other, tmp_path / "out of other")
+    data = partial_of(out) / "data.mdb"
+    own = data.read_bytes()
+    shutil.copyfile(partial_of(tmp_path / "out of other") / "data.mdb", data)
+    with pytest.raises(
+        CorruptError, match=r"data\.mdb: does not hold the samples that .*another conversion.*--restart"
+    ):
+        convert(src, out)
+    data.write_bytes(own)
+    assert resumed(src, out) == BROKEN
+    assert digest(out) == digest_of_undisturbed(src, tmp_path)
 
 
 def test_an_input_that_does_not_read_any_more_has_no_other_content(

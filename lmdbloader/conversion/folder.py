@@ -25,11 +25,11 @@ from lmdbloader.conversion.tally import tally
 from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import try_out
 from lmdbloader.digests import DEFAULT_DIGEST, DigestName
-from lmdbloader.errors import SourceError
-from lmdbloader.format import PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE
+from lmdbloader.errors import CorruptError, SourceError
+from lmdbloader.format import DATA_FILE, PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE
 from lmdbloader.sources import Layout, Listing, Sources
 from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers, partial_folder
-from lmdbloader.store.publish import empty, explain_full_disk, is_just_published
+from lmdbloader.store.publish import JOURNAL_FILE, empty, explain_full_disk, is_just_published
 from lmdbloader.words import plain, table
 
 
@@ -279,7 +279,7 @@ class _Job:
 
 def _write(job: _Job, done: Progress, pool: WorkerPool, made_by: dict[str, Any], progress: bool) -> Written:
     """Convert the sources that are not done into a dataset; keep `done` up to date."""
-    with closing(Journal(job.folder)) as journal:
+    with closing(Journal(job.folder, done.records)) as journal:
         writer = Writer(
             job.folder,
             job.target,
@@ -290,6 +290,12 @@ def _write(job: _Job, done: Progress, pool: WorkerPool, made_by: dict[str, Any],
             before_commit=journal.flush,
         )
         with closing(writer):
+            if done.records not in (None, writer.kept_records):
+                raise CorruptError(
+                    f"{job.folder / DATA_FILE}: does not hold the samples that {JOURNAL_FILE} lists: one of the two "
+                    "files is of another conversion. Put back the one that belongs there, or discard both with "
+                    "--restart."
+                )
             try:
                 _add_sources(job, done, pool, journal, writer, progress)
                 return _finish(job, done, made_by, writer)

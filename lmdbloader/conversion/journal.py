@@ -23,6 +23,7 @@ from lmdbloader.store import num_committed
 from lmdbloader.store.diskerrors import naming
 from lmdbloader.store.filecache import forget
 from lmdbloader.store.publish import JOURNAL_FILE, PLAN_FILE, empty, fsync, is_begun
+from lmdbloader.store.records import chained
 
 _PLAN_VERSION = 1
 _MAX_PLAN_NBYTES = 2**20
@@ -58,6 +59,7 @@ class Progress:
         content: The digest of their files.
         skipped: (name, reason) of those that could not be used.
         seen: What their files were like.
+        records: `chained` of the records that hold them; None where an older release noted them.
     """
 
     num_samples: int = 0
@@ -65,6 +67,7 @@ class Progress:
     content: ContentHash = field(default_factory=ContentHash)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     seen: Seen = field(default_factory=Seen)
+    records: int | None = 0
 
 
 def write_plan(partial: Path, begun: Begun) -> None:
@@ -119,8 +122,9 @@ def read_plan(partial: Path, made_by: Mapping[str, Any]) -> Begun | None:
 class Journal:
     """The list of the sources that are done, in OUT.partial; on the disk before the transaction that holds them."""
 
-    def __init__(self, partial: Path) -> None:
-        """Open the journal, to append to it."""
+    def __init__(self, partial: Path, records: int | None) -> None:
+        """Open the journal, to append to it; `records` as in the progress that it holds."""
+        self._records = records
         self._path = partial / JOURNAL_FILE
         # Without a buffer: what a full disk has refused must not be written once more when it is closed.
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
@@ -136,11 +140,15 @@ class Journal:
             num_samples: Of the dataset with this part.
         """
         # A source that comes in several parts is read before the first and done with the last of them.
+        if self._records is not None:
+            for block in part.blocks:
+                self._records = chained(self._records, block.checksum)
         self._waiting += ((*seen, digest) for seen, digest in zip(part.seen, part.file_hashes, strict=True))
         if not part.num_sources:
             return
         done = [[_name_hash(source), source.nbytes, *self._waiting.popleft()] for source in sources]
-        self._lines.append(_line({"num_samples": num_samples, "sources": done, "skipped": part.skipped}))
+        note = {"num_samples": num_samples, "sources": done, "skipped": part.skipped, "records": self._records}
+        self._lines.append(_line(note))
 
     def flush(self) -> None:
         """Bring what was noted to the disk."""
@@ -193,6 +201,7 @@ def recover(
             progress.content.add(row[-1] for row in note["sources"])
             progress.seen.add(row[_SEEN] for row in note["sources"])
             progress.skipped += [(name, reason) for name, reason in note["skipped"]]
+            progress.records = note.get("records")
             kept_nbytes = end
     os.truncate(path, kept_nbytes)
     return progress

@@ -49,6 +49,11 @@ class Block:
     payload_at: Mapping[str, int]
 
 
+def chained(before: int, block_checksum: int) -> int:
+    """Return the checksum of all records up to one, given that of the records before it (0 for none) and its own."""
+    return checksum(before.to_bytes(8, "little") + block_checksum.to_bytes(8, "little"))
+
+
 def split_into_blocks(chunk: Chunk, limit: int = BLOCK_NBYTES) -> list[slice]:
     """Return the samples of each block: as many as fit into `limit` bytes of payload, at least one."""
     # Bytes that a sample costs beside its payloads: an end offset a field and the plain columns.

@@ -52,8 +52,8 @@ from lmdbloader.store.publish import (
     partial_folder,
     put_in_place,
 )
-from lmdbloader.store.records import Block, Chunk
-from lmdbloader.store.recovery import delete_records, spool_records
+from lmdbloader.store.records import Block, Chunk, chained
+from lmdbloader.store.recovery import delete_records, records, spool_records
 
 # A transaction this large makes the price of its fsync small beside that of its bytes.
 TRANSACTION_NBYTES = 16 * 2**20
@@ -130,6 +130,8 @@ class Writer:
         self._partial, self._out = partial, out
         self._before_commit = before_commit
         self.num_committed = keep_samples
+        # `chained` of the records that were kept.
+        self.kept_records = 0
         self._expected_nbytes = int(map_nbytes / _MAP_SPARE)
         self._pending: list[tuple[bytes, Any]] = []
         self._pending_nbytes = 0
@@ -233,6 +235,8 @@ class Writer:
         data = self._partial / DATA_FILE
         with explain_full_disk(self._partial, self._missing_nbytes), self._env.begin(buffers=True) as transaction:
             spool_records(transaction, self._spool, self._schema, data)
+            for _, block_checksum, _ in records(transaction):
+                self.kept_records = chained(self.kept_records, block_checksum)
         if self.num_samples != keep_samples:
             raise CorruptError(f"{data}: holds {self.num_samples} samples, expected {keep_samples}")
 
