@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -297,8 +298,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object; readers do not agree which of two values a key has."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise _TwiceError(f"has two values of {twice!r:.80}, expected one")
     return values
 
