@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,10 @@ MAX_MANIFEST_NBYTES = 64 * 1024 * 1024
 # What reading one may take, and about what a value of JSON takes: a text of a few bytes, an empty list or object.
 _MAX_MEMORY_NBYTES = 200_000_000
 _VALUE_NBYTES = 72
+# And what a key takes more while it is looked for a second time.
+_KEY_NBYTES = 128
 _A_DIGEST = re.compile(r"[a-z0-9_-]+:[0-9a-f]{16,}")
+_HALVES = re.compile("[\ud800-\udfff]")
 # Below this nothing is counted, and the digest is made in one go, which is faster.
 _SMALL_NBYTES = 2**20
 
@@ -117,18 +121,28 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """Return the file's bytes; the digest of everything else stands last."""
-        body: dict[str, Any] = {
-            "format": FORMAT_NAME,
-            "format_version": self.format_version,
-            "num_samples": self.num_samples,
-            **_description_json(self),
-            "sizes": dict(self.sizes),
-            "content_digest": self.content_digest,
-            "index_digest": self.index_digest,
-        }
-        if self.data_digest:
-            body["data_digest"] = self.data_digest
-        return _signed(body, "manifest_digest", self.digest)
+        return _signed(self._json(), "manifest_digest", self.digest)
+
+    def is_text(self, data: bytes) -> bool:
+        """Return whether a file's bytes are those that a writer makes of this manifest, which was read from them.
+
+        Its digest is of what the text says: other white space, spellings of numbers and orders of keys have the same.
+        """
+        at = 0
+        for piece in _pieces({**self._json(), "manifest_digest": self.manifest_digest}):
+            if data[at : at + len(piece)] != piece:
+                return False
+            at += len(piece)
+        return at == len(data)
+
+    def _json(self) -> dict[str, Any]:
+        """Return everything but its own digest, in the order of the file."""
+        body = {"format": FORMAT_NAME, "format_version": self.format_version, "num_samples": self.num_samples}
+        body |= _description_json(self) | {"sizes": dict(self.sizes)}
+        if not self.data_digest:
+            body["made_by"] = body.pop("made_by")  # behind the sizes, as it was before there was one
+        body |= {"content_digest": self.content_digest, "index_digest": self.index_digest}
+        return body | ({"data_digest": self.data_digest} if self.data_digest else {})
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
@@ -148,6 +162,8 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         body = load_json(data)
     except _TooLargeError as error:
         raise FormatError(f"{where}: {error}. No release writes such a manifest: look at who made it.") from error
+    except _TwiceError as error:
+        raise FormatError(f"{where}: {error}. Restore it from a copy, or convert again.") from error
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{where}: is not JSON text ({error}). Restore it from a copy, or convert again.") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
@@ -257,6 +273,10 @@ class _TooLargeError(ValueError):
     """A text of JSON whose values would take too much memory."""
 
 
+class _TwiceError(ValueError):
+    """A text of JSON with two values of one key."""
+
+
 def load_json(data: bytes) -> Any:
     """Return what the text of a small file says, without trusting whoever wrote it.
 
@@ -264,14 +284,23 @@ def load_json(data: bytes) -> Any:
         data: At most MAX_MANIFEST_NBYTES of UTF-8.
 
     Raises:
-        ValueError, RecursionError: It is no JSON, or its values would take more than 200 MB.
+        ValueError, RecursionError: It is no JSON, has two values of one key, or its values would take more than 200 MB.
     """
     if (needed := _memory_nbytes(data)) > _MAX_MEMORY_NBYTES:
         raise _TooLargeError(
             f"its {len(data):,} bytes would take about {needed / 1e6:,.0f} MB of memory, expected at most "
             f"{_MAX_MEMORY_NBYTES / 1e6:,.0f} MB"
         )
-    return json.loads(data.decode("utf-8"))
+    return json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; readers do not agree which of two values a key has."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise _TwiceError(f"has two values of {twice!r:.80}, expected one")
+    return values
 
 
 def _memory_nbytes(data: bytes) -> int:
@@ -286,7 +315,8 @@ def _memory_nbytes(data: bytes) -> int:
         copies = 5
     else:
         copies = 3 if data.isascii() else 4
-    return copies * len(data) + _VALUE_NBYTES * sum(map(data.count, (b",", b":", b"[", b"{")))
+    values = sum(map(data.count, (b",", b":", b"[", b"{")))
+    return copies * len(data) + _VALUE_NBYTES * values + _KEY_NBYTES * data.count(b'":')
 
 
 def _signed(body: dict[str, Any], key: str, digest: DigestName = DEFAULT_DIGEST) -> bytes:
@@ -295,15 +325,21 @@ def _signed(body: dict[str, Any], key: str, digest: DigestName = DEFAULT_DIGEST)
     Raises:
         OptionError: It is too large to be read again.
     """
-    text = json.dumps({**body, key: _digest_of(body, digest)}, indent=1, ensure_ascii=False) + "\n"
-    # What UTF-8 cannot hold (half a surrogate pair: a byte of a file name that is no text) stays as JSON's escape.
-    data = re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text).encode()
+    data = b"".join(_pieces({**body, key: _digest_of(body, digest)}))
     if len(data) > MAX_MANIFEST_NBYTES or _memory_nbytes(data) > _MAX_MEMORY_NBYTES:
         raise OptionError(
             f"the description of the dataset, {MANIFEST_FILE}, takes {len(data):,} bytes, more than a reader accepts: "
             "that is room for a million names of classes. Use shorter or fewer ones."
         )
     return data
+
+
+def _pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield the text of a JSON object as it is written, piece by piece."""
+    for text in json.JSONEncoder(indent=1, ensure_ascii=False).iterencode(body):
+        # What UTF-8 cannot hold (half a surrogate pair: a byte of a file name that is no text) stays as JSON's escape.
+        yield _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", text).encode()
+    yield b"\n"
 
 
 def _description_json(d: Description | Manifest) -> dict[str, Any]:

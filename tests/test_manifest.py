@@ -249,6 +249,37 @@ def test_a_manifest_of_before_there_was_a_data_digest_still_reads() -> None:
     assert json.loads(manifest.to_json()) == json.loads(signed(old))
 
 
+@pytest.mark.parametrize("text", sorted((Path(__file__).parent / "data").rglob("manifest.json")), ids=str)
+def test_the_manifests_of_earlier_releases_are_the_text_that_is_written_today(text: Path) -> None:
+    data = text.read_bytes()
+    manifest = parse_manifest(data, str(text.parent))
+    assert manifest.to_json() == data and manifest.is_text(data)
+
+
+@given(st.sampled_from(DIGESTS), st.integers(0), st.sampled_from([b" ", b"\n", b"\r", b"\t"]))
+def test_white_space_more_or_less_is_another_text(name: DigestName, position: int, space: bytes) -> None:
+    sound = with_digest(name).to_json()
+    manifest = parse_manifest(sound, "d")
+    at = position % (len(sound) + 1)
+    places = [i for i in range(len(sound)) if sound[i : i + 1].isspace()]
+    less = places[position % len(places)]
+    assert manifest.is_text(sound)
+    assert not manifest.is_text(sound[:at] + space + sound[at:])
+    assert not manifest.is_text(sound[:less] + sound[less + 1 :])
+    assert not manifest.is_text(sound[:at] if at < len(sound) else b"")
+
+
+def test_a_key_with_two_values_is_refused_in_any_version() -> None:
+    for version in (1, 2, 3):
+        data = MANIFEST.to_json().replace(b'"format_version": 1', b'"format_version": %d' % version)
+        with pytest.raises(FormatError, match=r"d/manifest\.json: has two values of 'hr', expected one\. Restore"):
+            parse_manifest(data.replace(b'"scale": 2', b'"hr": 1, "hr": 1'), "d")
+        assert not is_signed(data.replace(b'"scale": 2', b'"scale": 2, "scale": 2'))
+    text = MANIFEST.description.to_json()
+    with pytest.raises(FormatError, match="description does not read"):
+        parse_description(text.replace(b'"scale": 2', b'"scale": 2, "scale": 2'), "d")
+
+
 def test_a_description_reads_back_and_makes_the_same_manifest() -> None:
     description = Description(MANIFEST.fields, MANIFEST.with_source, MANIFEST.classes, MANIFEST.made_by)
     back = parse_description(description.to_json(), "d")
@@ -346,6 +377,8 @@ _TOO_LARGE = r"manifest.json: its [\d,]+ bytes would take about [\d,]+ MB of mem
         (lambda: [[]] * (20 << 20), _TOO_LARGE),
         (lambda: ["ab"] * (12 << 20), _TOO_LARGE),
         (lambda: {str(i): 0 for i in range(4 << 20)}, _TOO_LARGE),
+        (lambda: {str(i): 0 for i in range(640_000)}, "640000"),
+        (lambda: [{str(i): 0} for i in range(500_000)], "500000"),
         (lambda: [f"{i:013}" for i in range(20 << 16)], str(20 << 16)),
         (lambda: [[]] * (1 << 20), str(1 << 20)),
         (lambda: "é" * (20 << 20), str(20 << 20)),

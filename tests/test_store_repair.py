@@ -22,8 +22,8 @@ from lmdbloader.codecs import checksum
 from lmdbloader.digests import DIGESTS, DigestName
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError
 from lmdbloader.format import MANIFEST_FILE
-from lmdbloader.store import Reader, read_manifest, repair, verify
-from lmdbloader.store.pages import find_records
+from lmdbloader.store import Reader, open_writer, read_manifest, repair, verify
+from lmdbloader.store.pages import find_entries, find_records
 
 COUNT = 60
 PAGE = 4096
@@ -277,8 +277,162 @@ def test_without_an_index_whole_records_are_saved(path: Path, tmp_path: Path, lo
         assert f"samples {min(gone)} to {max(gone)}: their record is damaged, and there is no index" in lines
     check_samples(tmp_path / "out", [i for i in range(COUNT) if i not in gone])
     assert verify(tmp_path / "out").is_sound
-    known = gone if MANIFEST_FILE not in lost or what != "cut" else set()
-    assert {d.sample for d in done.left_out} == known
+    assert {d.sample for d in done.left_out} == gone
+    assert not done.may_lack_more
+
+
+def entries_of(path: Path, key: bytes) -> list[tuple[int, int]]:
+    with open(path / "data.mdb", "rb") as file:
+        return [(at, nbytes) for found, at, nbytes in find_entries(file.fileno()) if found == key]
+
+
+@pytest.fixture
+def patches_cut_short(patches: Path, tmp_path: Path) -> Path:
+    """Return a dataset whose last record is damaged, without index and manifest."""
+    path = Path(shutil.copytree(patches, tmp_path / "d"))
+    records = find_all_records(path)
+    assert len(records) > 1
+    flip(path, records[-1].at + records[-1].nbytes - 9)
+    lose(path, "index.arrow")
+    lose(path, MANIFEST_FILE)
+    return path
+
+
+def test_samples_lost_at_the_end_are_listed_without_index_and_manifest(
+    patches: Path, patches_cut_short: Path, tmp_path: Path
+) -> None:
+    count = read_manifest(patches).num_samples
+    lines: list[str] = []
+    done = repair(patches_cut_short, tmp_path / "out", log=lines.append)
+    lost = range(done.num_samples, count)
+    assert [d.sample for d in done.left_out] == list(lost) and lost and not done.may_lack_more
+    assert lines[-1].endswith(f"{len(lost)} left out, listed in {tmp_path}/out/left_out.tsv")
+    assert len((tmp_path / "out" / "left_out.tsv").read_text().splitlines()) == len(lost) + 1
+    with pytest.raises(DestinationError):
+        lmdbloader.convert(patches.parent / "photos", tmp_path / "out", layout="classes", patch_size=96, workers=1)
+
+
+@pytest.mark.parametrize("change", ["no number", "too few", "not as it is written"])
+def test_where_nothing_says_how_many_samples_there_were_that_is_said(
+    patches: Path, patches_cut_short: Path, tmp_path: Path, change: str
+) -> None:
+    for at, nbytes in entries_of(patches_cut_short, b"progress"):
+        text = {"no number": b'{"num_samples": x', "too few": b'{"num_samples": 1', "not as it is written": b""}[change]
+        content = (text + b"}").rjust(nbytes) if change != "too few" else text + b"}" + b" " * (nbytes - 18)
+        with open(patches_cut_short / "data.mdb", "r+b") as file:
+            file.seek(at)
+            file.write(content)
+    lines: list[str] = []
+    done = repair(patches_cut_short, tmp_path / "out", log=lines.append)
+    assert (done.may_lack_more, done.left_out) == (True, ())
+    assert "how many are missing is not known" in lines[-1]
+    assert 0 < done.num_samples < read_manifest(patches).num_samples
+    assert read_manifest(tmp_path / "out").made_by["inputs"]["may_lack_more"] is True
+    assert verify(tmp_path / "out").is_sound
+    with pytest.raises(DestinationError):
+        lmdbloader.convert(patches.parent / "photos", tmp_path / "out", layout="classes", patch_size=96, workers=1)
+
+
+def test_samples_beyond_those_that_are_stated_make_the_number_uncertain(path: Path, tmp_path: Path) -> None:
+    """One bit of a digit is enough for that."""
+    for at, nbytes in entries_of(path, b"progress"):
+        with open(path / "data.mdb", "r+b") as file:
+            file.seek(at)
+            if file.read(nbytes) == b'{"num_samples": 60}':
+                file.seek(at)
+                file.write(b'{"num_samples": 59}')
+    lose(path, "index.arrow")
+    lose(path, MANIFEST_FILE)
+    done = repair(path, tmp_path / "out")
+    assert (done.num_samples, done.left_out, done.may_lack_more) == (COUNT, (), True)
+
+
+@pytest.mark.parametrize("num_fields", [1, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18])
+def test_however_the_pages_of_the_tree_were_split_the_number_is_found(tmp_path: Path, num_fields: int) -> None:
+    """The description and what comes after it may lie on one page or two, and transactions leave older pages."""
+    names = [f"a_field_with_the_number_{i}" for i in range(num_fields)]
+    path = tmp_path / "d"
+    lmdbloader.write(({"blob": bytes(300_000), **dict.fromkeys(names, i)} for i in range(70)), path, codec="raw")
+    for name in ("index.arrow", MANIFEST_FILE):
+        lose(path, name)
+    records = find_all_records(path)
+    for record in records[-2:]:
+        flip(path, record.at + 2000)
+    done = repair(path, tmp_path / "out")
+    assert [d.sample for d in done.left_out] == [68, 69] and not done.may_lack_more
+    assert done.num_samples == 68
+
+
+def test_an_empty_dataset_comes_back_and_nothing_else_comes_back_empty(path: Path, tmp_path: Path) -> None:
+    with open_writer(tmp_path / "none", read_manifest(path).fields, with_source=False, map_nbytes=2**20) as writer:
+        writer.finish(classes={}, made_by={})
+    before = bytes_of(tmp_path / "none")
+    for damaged in (path, tmp_path / "none"):
+        lose(damaged, "index.arrow")
+        lose(damaged, MANIFEST_FILE)
+    assert repair(tmp_path / "none").num_samples == 0
+    assert bytes_of(tmp_path / "none") == before
+    for record in find_all_records(path):
+        flip(path, record.at + 50)
+    for uncertain in (False, True):
+        if uncertain:
+            for at, _ in entries_of(path, b"progress"):
+                flip(path, at)
+        with pytest.raises(CorruptError, match="not one sample"):
+            repair(path, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("also", [None, "index.arrow", "data.mdb"])
+def test_a_manifest_in_another_spelling_is_mended(path: Path, tmp_path: Path, also: str | None) -> None:
+    before = bytes_of(path)
+    (path / MANIFEST_FILE).write_bytes(before[MANIFEST_FILE].replace(b"\n", b"\r\n"))
+    if also == "data.mdb":
+        flip(path, int(Reader(path).index.arrays["blob.offset"][3]))
+        assert repair(path, tmp_path / "out").num_samples == COUNT - 1
+        assert verify(tmp_path / "out").is_sound
+        return
+    if also:
+        lose(path, also)
+    assert set(repair(path).replaced) == {MANIFEST_FILE, *([also] if also else [])}
+    assert bytes_of(path) == before
+
+
+def test_an_older_manifest_in_another_spelling_is_mended(tmp_path: Path) -> None:
+    for name in ("samples", "patches"):
+        golden = Path(__file__).parent / "data" / "format1" / f"{name}.lmdb"
+        path = Path(shutil.copytree(golden, tmp_path / name))
+        before = bytes_of(path)
+        (path / MANIFEST_FILE).write_bytes(before[MANIFEST_FILE].replace(b": ", b":  "))
+        assert verify(path).files == (MANIFEST_FILE,)
+        repair(path)
+        assert bytes_of(path)[MANIFEST_FILE] == before[MANIFEST_FILE]
+        assert verify(path).is_sound
+
+
+@pytest.mark.parametrize("change", [{"num_samples": COUNT - 1}, {"num_samples": COUNT + 1}, {"raw_nbytes": 1}])
+def test_wrong_numbers_in_a_manifest_that_was_signed_again_are_mended(path: Path, change: dict[str, int]) -> None:
+    before, manifest = bytes_of(path), read_manifest(path)
+    sizes = {name: change.get(name, nbytes) for name, nbytes in manifest.sizes.items()}
+    num_samples = change.get("num_samples", COUNT)
+    changed = dataclasses.replace(manifest, num_samples=num_samples, sizes=sizes)
+    (path / MANIFEST_FILE).write_bytes(changed.to_json())
+    assert not verify(path).is_sound
+    assert MANIFEST_FILE in repair(path).replaced
+    assert bytes_of(path) == before
+
+
+def test_where_a_manifest_says_something_else_than_the_data_it_is_said_that_nothing_is_mended(path: Path) -> None:
+    before = bytes_of(path)
+    manifest = read_manifest(path)
+    for made_by in ({**manifest.made_by, "layout": "pairs"}, {}):
+        (path / MANIFEST_FILE).write_bytes(dataclasses.replace(manifest, made_by=made_by).to_json())
+        assert verify(path).problems == (f"{MANIFEST_FILE}: says something else of the dataset than data.mdb",)
+        with pytest.raises(CorruptError, match=r"where data\.mdb is the right one, remove manifest\.json"):
+            repair(path)
+    lose(path, MANIFEST_FILE)
+    repair(path)
+    assert bytes_of(path) == before
 
 
 @pytest.mark.parametrize("name", DIGESTS)

@@ -171,6 +171,55 @@ def test_samples_that_are_not_those_of_the_manifest_are_found_with_every_algorit
     )
 
 
+@pytest.mark.parametrize("name", DIGESTS)
+def test_a_manifest_in_another_spelling_is_found_and_opens(tmp_path: Path, name: DigestName) -> None:
+    path = tmp_path / "d"
+    lmdbloader.write(({"n": i} for i in range(9)), path, digest=name)
+    with open_writer(path / "x", read_manifest(path).fields, with_source=False, map_nbytes=2**20) as writer:
+        made_by = {"fraction": 1e-05, "second": "a b"}
+        writer.finish(classes={}, made_by=made_by, digest=name)
+    path = path / "x"
+    text = (path / MANIFEST_FILE).read_bytes()
+    spellings = [
+        text.replace(b"1e-05", b"1E-05"),
+        text.replace(b"1e-05", b"0.00001"),
+        text.replace(b"\n", b"\r\n"),
+        text.replace(b'"num_samples": ', b'"num_samples":'),
+        text.replace(b'"a b"', b'"a\\u0020b"'),
+        b" " + text,
+        text + b"\n",
+        json.dumps(json.loads(text)).encode() + b"\n",
+        json.dumps(dict(reversed(json.loads(text).items())), indent=1).encode() + b"\n",
+        text.replace(b'"fraction": 1e-05,\n  "second": "a b"', b'"second": "a b",\n  "fraction": 1e-05'),
+    ]
+    assert verify(path).is_sound
+    for spelling in spellings:
+        assert spelling != text
+        (path / MANIFEST_FILE).write_bytes(spelling)
+        assert len(Reader(path)) == 0
+        found = verify(path)
+        (problem,) = found.problems
+        assert problem.startswith(f"{MANIFEST_FILE}: says what it was written to say, with other bytes: white space")
+        assert found.files == (MANIFEST_FILE,) and "makes manifest.json anew" in found.advice
+        assert repair(path).replaced == (MANIFEST_FILE,)
+        assert (path / MANIFEST_FILE).read_bytes() == text
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_two_values_of_a_key_are_refused_at_open_and_found(tmp_path: Path, name: DigestName) -> None:
+    path = tmp_path / "d"
+    lmdbloader.write(({"n": i} for i in range(9)), path, digest=name)
+    text = (path / MANIFEST_FILE).read_bytes()
+    for key, twice in ((b"num_samples", b'"num_samples": 7, "num_samples": 9'), (b"kind", b'"kind": 1, "kind": "int"')):
+        value = b"9" if key == b"num_samples" else b'"int"'
+        (path / MANIFEST_FILE).write_bytes(text.replace(b'"' + key + b'": ' + value, twice))
+        with pytest.raises(FormatError, match=f"has two values of '{key.decode()}', expected one"):
+            Reader(path)
+        assert verify(path).files == (MANIFEST_FILE,)
+        repair(path)
+        assert (path / MANIFEST_FILE).read_bytes() == text
+
+
 def test_a_manifest_of_a_later_release_is_no_damage(path: Path) -> None:
     body = json.loads((path / MANIFEST_FILE).read_bytes())
     body |= {"format_version": 3, "manifest_digest": "sha3_512:" + "0" * 128}

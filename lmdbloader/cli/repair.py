@@ -20,7 +20,8 @@ to a new dataset, OUT: in their order, the stored bytes as they are, with the
 same fields, classes and source names. Those that are left out are listed here
 and in OUT/left_out.tsv. DB stays as it is. Without OUT it is only said what is
 damaged. No index and no LMDB that opens is needed for that: without an index,
-every record that is still whole is found by looking at all of data.mdb.
+every record that is still whole is found by looking at all of data.mdb. Where
+nothing says any more how many samples there were, that is said.
 
 Nothing is written for a dataset that is sound.
 """

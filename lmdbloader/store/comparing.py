@@ -15,6 +15,7 @@ from lmdbloader.codecs import checksum
 from lmdbloader.errors import CorruptError
 from lmdbloader.format import (
     DATA_FILE,
+    DESCRIPTION_KEY,
     PROGRESS_KEY,
     RECORD_KEY_NBYTES,
     SCHEMA_KEY,
@@ -22,6 +23,7 @@ from lmdbloader.format import (
     progress_value,
     record_schema,
 )
+from lmdbloader.manifest import Description
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.records import decode_block
 from lmdbloader.store.recovery import is_schema, records
@@ -50,24 +52,60 @@ def compare_records(reader: Reader) -> list[str]:
         return [str(error)]
 
 
-def damaged_records(data: Path) -> list[str]:
-    """Return which records are not what their keys say, where there is no index to compare them with.
+def stored_description(data: Path) -> bytes:
+    """Return data.mdb's entry of what its dataset is; empty where there is none.
 
     Args:
         data: A data file whose pages are known to be sound.
     """
     try:
         with (
+            lmdb.open(os.fsencode(data), subdir=False, readonly=True, lock=False, readahead=False) as env,
+            env.begin() as transaction,
+        ):
+            return bytes(transaction.get(DESCRIPTION_KEY, b""))
+    except lmdb.Error:
+        return b""
+
+
+def damaged_records(data: Path, description: Description | None) -> list[str]:
+    """Return which records are not what their keys say, where there is no index to compare them with.
+
+    Args:
+        data: A data file whose pages are known to be sound.
+        description: What its records are, None where that is not known.
+    """
+    problems = []
+    last: tuple[int, int, Any] | None = None
+    try:
+        with (
             lmdb.open(os.fsencode(data), subdir=False, readonly=True, lock=False, readahead=True) as env,
             env.begin(buffers=True) as transaction,
         ):
-            return [
-                f"record of samples from {first}: its checksum does not match: the stored bytes were damaged"
-                for first, expected, value in records(transaction)
-                if checksum(value) != expected
-            ]
-    except lmdb.Error as error:
+            for first, expected, value in records(transaction):
+                if is_damaged := checksum(value) != expected:
+                    problems.append(
+                        f"record of samples from {first}: its checksum does not match: the stored bytes were damaged"
+                    )
+                last = None if is_damaged else (first, expected, value)
+            if description and (last or not problems):
+                num_samples = _end_of(last, description) if last else 0
+                if bytes(transaction.get(PROGRESS_KEY, b"")) != progress_value(num_samples):
+                    problems.append(f"its progress entry does not state {num_samples} samples")
+            return problems
+    except (lmdb.Error, CorruptError) as error:
         return [str(error)]
+
+
+def _end_of(record: tuple[int, int, Any], description: Description) -> int:
+    """Return the number of the first sample behind a record.
+
+    Raises:
+        CorruptError: It is of another schema.
+    """
+    first, expected, value = record
+    schema = record_schema(description.fields, with_source=description.with_source)
+    return first + decode_block(value, schema, description.fields, expected, f"record of samples from {first}")[0]
 
 
 def _differences(reader: Reader, transaction: lmdb.Transaction, schema: pa.Schema) -> Iterator[str]:

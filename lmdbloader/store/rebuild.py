@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,15 +33,18 @@ from lmdbloader.store.publish import COLUMNS_FOLDER, REPAIR_FOLDER, explain_full
 from lmdbloader.store.recovery import spool_records
 
 
-def rebuild(folder: Path, description: Description, manifest: Manifest | None) -> tuple[str, ...]:
-    """Make index.arrow, and where it is lost or describes an index of other bytes the manifest, anew from data.mdb.
+def rebuild(
+    folder: Path, description: Description, manifest: Manifest | None, damaged: Collection[str]
+) -> tuple[str, ...]:
+    """Make index.arrow and the manifest anew from data.mdb, where they are damaged or do not describe each other.
 
     Each is put in place in one step once it is complete and on the disk; data.mdb is only read.
 
     Args:
         folder: The dataset, whose data.mdb must be sound.
         description: What it is.
-        manifest: Its manifest, None where that is lost.
+        manifest: Its manifest, None where that is lost: then nothing tells whether the index is sound.
+        damaged: Names of the files that are not as they were written.
 
     Returns:
         The names of the files that were replaced.
@@ -54,20 +58,29 @@ def rebuild(folder: Path, description: Description, manifest: Manifest | None) -
     with _work_folder(folder) as work, explain_full_disk(folder):
         made = _make(folder / DATA_FILE, description, work)
         Index(work, made, made.sizes["data_nbytes"], map_file(work / INDEX_FILE))
-        names = [INDEX_FILE]
         if manifest is None:
-            names.append(MANIFEST_FILE)
+            names = [INDEX_FILE, MANIFEST_FILE]
         elif made.content_digest != manifest.content_digest:
             raise CorruptError(
                 f"{folder / DATA_FILE}: the content digest of its records is {made.content_digest}, the manifest says "
                 f"{manifest.content_digest}: they are not those of this dataset. Restore it from a copy."
             )
-        elif made.index_digest != manifest.index_digest:
-            names.append(MANIFEST_FILE)  # another release of Arrow writes the same index with other bytes
+        else:
+            made = dataclasses.replace(made, data_digest=manifest.data_digest)  # there was not always one
+            is_same_index = made.index_digest == manifest.index_digest
+            # Another release of Arrow writes the same index with other bytes.
+            names = [INDEX_FILE] if INDEX_FILE in damaged or not is_same_index else []
+            if MANIFEST_FILE in damaged or not is_same_index or _facts(made) != _facts(manifest):
+                names.append(MANIFEST_FILE)
         with naming(work / MANIFEST_FILE):
             (work / MANIFEST_FILE).write_bytes(made.to_json())
         _put_in_place(work, folder, names)
     return tuple(names)
+
+
+def _facts(manifest: Manifest) -> tuple[int, dict[str, int]]:
+    """Return what a manifest counts: somebody may have changed that, and made its digest fit."""
+    return manifest.num_samples, dict(manifest.sizes)
 
 
 def _make(data: Path, description: Description, work: Path) -> Manifest:

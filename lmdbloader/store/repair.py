@@ -16,7 +16,7 @@ from lmdbloader.manifest import Description, Manifest
 from lmdbloader.store.index import Index
 from lmdbloader.store.opening import DataFile, open_index, read_manifest
 from lmdbloader.store.ownership import is_own_file, open_own_file
-from lmdbloader.store.pages import find_description
+from lmdbloader.store.pages import find_description, find_num_samples
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.rebuild import rebuild
 from lmdbloader.store.records import Chunk, encode_blocks
@@ -25,6 +25,7 @@ from lmdbloader.store.verify import Damage, Verification, verify
 from lmdbloader.store.writer import estimate_map_nbytes, open_writer
 from lmdbloader.words import plain, table
 
+_NOT_KNOWN = "how many are missing is not known, because what is left does not say for certain how many there were"
 _LOST = "their record is damaged, and there is no index"
 
 
@@ -38,6 +39,7 @@ class Repair:
         out: The new dataset, None where none was needed.
         num_samples: Samples in the dataset that is sound now.
         left_out: What the new dataset lacks: the damaged values, one for each field of a sample that is damaged.
+        may_lack_more: Whether the new dataset may lack other samples too, because nothing says how many there were.
     """
 
     found: Verification
@@ -45,6 +47,7 @@ class Repair:
     out: Path | None
     num_samples: int
     left_out: tuple[Damage, ...]
+    may_lack_more: bool = False
 
 
 def repair(
@@ -86,7 +89,7 @@ def repair(
         return Repair(found, (), None, found.num_samples, ())
     description, manifest = _what_is_known(folder, found)
     if DATA_FILE not in found.files and {INDEX_FILE, MANIFEST_FILE} & set(found.files):
-        replaced = rebuild(folder, description, manifest)
+        replaced = rebuild(folder, description, manifest, found.files)
         log(plain(f"{folder}: {' and '.join(replaced)} made anew from {DATA_FILE}"))
         return Repair(found, replaced, None, read_manifest(folder).num_samples, ())
     if DATA_FILE not in found.files or not (folder / DATA_FILE).is_file():
@@ -111,15 +114,15 @@ def _what_is_known(folder: Path, found: Verification) -> tuple[Description, Mani
     manifest = None
     with suppress(FormatError, CorruptError):
         manifest = read_manifest(folder)
-    if manifest is not None:
-        if MANIFEST_FILE not in found.files:
-            return manifest.description, manifest
-        raise CorruptError(f"{folder}: cannot be mended. {found.advice}", path=str(folder))  # of another dataset
+    if manifest is not None and MANIFEST_FILE not in found.files:
+        return manifest.description, manifest
     description = None
     if (folder / DATA_FILE).is_file():
         data = DataFile(folder / DATA_FILE, "pread")
         description = find_description(data.descriptor, str(folder))
-    if description is None:
+    if manifest is not None and description in (None, manifest.description):
+        return description or manifest.description, manifest  # only its text is not as it was written
+    if manifest is not None or description is None:
         raise CorruptError(f"{folder}: cannot be mended. {found.advice}", path=str(folder))
     return description, None
 
@@ -145,12 +148,12 @@ def _write_salvaged(
     log: Callable[[str], None],
 ) -> Repair:
     """Write the samples of all records that are found on the pages of data.mdb."""
-    salvage = RecordSalvage(folder, description, manifest.num_samples if manifest else None)
+    salvage = RecordSalvage(folder, description, _num_samples(folder, description, manifest))
 
     def left_out() -> tuple[Damage, ...]:
         return tuple(Damage(sample, "all", None, _LOST) for lost in salvage.lost for sample in lost)
 
-    num_samples = _write(folder, description, salvage.chunks(), left_out, out)
+    num_samples = _write(folder, description, salvage.chunks(), left_out, out, lambda: salvage.may_lack_more)
     if manifest and not left_out() and read_manifest(out).content_digest != manifest.content_digest:
         shutil.rmtree(out)
         raise CorruptError(
@@ -160,7 +163,16 @@ def _write_salvaged(
         )
     for lost in salvage.lost:
         log(f"samples {lost.start} to {lost.stop - 1}: {_LOST}")
-    return _report(folder, Repair(found, (), out, num_samples, left_out()), log)
+    return _report(folder, Repair(found, (), out, num_samples, left_out(), salvage.may_lack_more), log)
+
+
+def _num_samples(folder: Path, description: Description, manifest: Manifest | None) -> int | None:
+    """Return how many samples there were, None where that is not known: nothing says it, or not everything the same."""
+    stated = {manifest.num_samples} if manifest else set()
+    data = DataFile(folder / DATA_FILE, "pread")
+    if (found := find_num_samples(data.descriptor, description)) is not None:
+        stated.add(found)
+    return stated.pop() if len(stated) == 1 else None
 
 
 def _write(
@@ -169,6 +181,7 @@ def _write(
     chunks: Iterator[Chunk],
     left_out: Callable[[], Sequence[Damage]],
     out: Path,
+    may_lack_more: Callable[[], bool] = lambda: False,
 ) -> int:
     """Write samples as a new dataset; return how many they were.
 
@@ -178,6 +191,7 @@ def _write(
         chunks: The samples.
         left_out: Returns what they lack, once all of them were taken.
         out: The new dataset.
+        may_lack_more: Returns whether they lack others too, once all of them were taken.
     """
     nbytes = (folder / DATA_FILE).stat().st_size
     fields, with_source = description.fields, description.with_source
@@ -185,13 +199,19 @@ def _write(
     with open_writer(out, fields, with_source=with_source, map_nbytes=map_nbytes) as writer:
         for chunk in chunks:
             writer.add(chunk, encode_blocks(chunk, fields, with_source=with_source))
-        if not writer.num_samples and left_out():
+        if not writer.num_samples and (left_out() or may_lack_more()):
             raise CorruptError(f"{folder}: not one sample of it is sound. Restore it from a copy, or convert again.")
         made_by: dict[str, Any] = dict(description.made_by)
+        # Whoever compares what a dataset was made from must see that it is not all of it.
+        lacks: dict[str, Any] = {}
         if damaged := left_out():
             writer.add_file(LEFT_OUT_FILE, _table(damaged))
-            # Whoever compares what a dataset was made from must see that it is not all of it.
-            made_by["inputs"] = {**(made_by.get("inputs") or {}), "left_out": len({d.sample for d in damaged})}
+            lacks["left_out"] = len({d.sample for d in damaged})
+        if may_lack_more():
+            lacks["may_lack_more"] = True
+        if lacks:
+            inputs = made_by.get("inputs")
+            made_by["inputs"] = {**(inputs if isinstance(inputs, dict) else {}), **lacks}
         if is_own_file(folder / SKIPPED_FILE):
             with open(open_own_file(folder / SKIPPED_FILE), "rb") as skipped:
                 writer.add_file(SKIPPED_FILE, skipped.read())
@@ -207,5 +227,6 @@ def _table(damaged: Sequence[Damage]) -> bytes:
 def _report(folder: Path, done: Repair, log: Callable[[str], None]) -> Repair:
     lost = len({damage.sample for damage in done.left_out})
     listed = f"; {lost} left out, listed in {done.out}/{LEFT_OUT_FILE}" if lost else ""
-    log(plain(f"{done.out}: written, {done.num_samples} samples of {folder}{listed}"))
+    unknown = f"; {_NOT_KNOWN}" if done.may_lack_more else ""
+    log(plain(f"{done.out}: written, {done.num_samples} samples of {folder}{listed}{unknown}"))
     return done

@@ -65,6 +65,8 @@ class RecordSalvage:
 
     Attributes:
         lost: Numbers of the samples that were not found, once all chunks were taken.
+        may_lack_more: Whether others may be missing too, once all chunks were taken: it is not known how many there
+            were, or there are more than that.
     """
 
     def __init__(self, folder: Path, description: Description, num_samples: int | None) -> None:
@@ -76,6 +78,7 @@ class RecordSalvage:
             num_samples: How many there were, None where that is not known.
         """
         self.lost: list[range] = []
+        self.may_lack_more = num_samples is None
         self._folder, self._description, self._num_samples = folder, description, num_samples
 
     def chunks(self) -> Iterator[Chunk]:
@@ -99,7 +102,9 @@ class RecordSalvage:
                 yield _chunk(d.fields, count, columns, _cut(value, d.fields, columns))
         finally:
             os.close(descriptor)
-        if self._num_samples is not None and at < self._num_samples:
+        if self._num_samples is None or at > self._num_samples:
+            self.may_lack_more = True
+        elif at < self._num_samples:
             self.lost.append(range(at, self._num_samples))
 
 

@@ -14,8 +14,8 @@ from lmdbloader.digests import DigestName, new_file_digest
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.files import read_regular
 from lmdbloader.format import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
-from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed
-from lmdbloader.store.comparing import compare_records, damaged_records
+from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed, parse_description
+from lmdbloader.store.comparing import compare_records, damaged_records, stored_description
 from lmdbloader.store.foreign import page_problems
 from lmdbloader.store.index import Index, content_digest, digest_columns
 from lmdbloader.store.opening import DataFile, open_index, read_manifest
@@ -26,6 +26,10 @@ from lmdbloader.words import plain
 _ROWS_AT_ONCE = 256
 _READ_AT_ONCE_NBYTES = 64 * 2**20
 _PIECE_NBYTES = 4 * 2**20
+_OTHER_TEXT = (
+    "says what it was written to say, with other bytes: white space, the spelling of a number or the order of keys was "
+    "changed"
+)
 # What is said of one file: a damaged tree has a hundred findings.
 _SHOWN = 20
 
@@ -95,6 +99,8 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
         if not found.folder.is_dir() or found.folder.name.endswith(PARTIAL_SUFFIX) or _is_signed(found.folder):
             raise
         return _verify_without_manifest(found, error)
+    if not _is_text_of(found.folder, manifest):
+        found.add(MANIFEST_FILE, _OTHER_TEXT)
     data, index = _open_data(found, manifest), _open_index(found, manifest)
     if not data:
         return found.result(0)
@@ -115,7 +121,9 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
     if DATA_FILE not in found.files and reader:
         found.add(DATA_FILE, *compare_records(reader))
     elif DATA_FILE not in found.files and not manifest.data_digest:
-        found.add(DATA_FILE, *damaged_records(found.folder / DATA_FILE))
+        found.add(DATA_FILE, *damaged_records(found.folder / DATA_FILE, manifest.description))
+    if DATA_FILE not in found.files:
+        _compare_descriptions(found, manifest)
     if found.damaged:
         found.files.setdefault(DATA_FILE)
     return found.result(len(reader) if reader else 0)
@@ -167,6 +175,31 @@ class _Findings:
         return "Its files do not agree with each other. Restore all of them from one copy, or convert again."
 
 
+def _is_text_of(folder: Path, manifest: Manifest) -> bool:
+    """Return whether the bytes of manifest.json are those that a writer makes of what it says."""
+    try:
+        return manifest.is_text(read_regular(folder / MANIFEST_FILE, MAX_MANIFEST_NBYTES + 1))
+    except OSError:
+        return False
+
+
+def _compare_descriptions(found: _Findings, manifest: Manifest) -> None:
+    """Hold the manifest against what data.mdb, which is sound, says of the dataset."""
+    stored = stored_description(found.folder / DATA_FILE)
+    if not stored or stored == manifest.description.to_json():
+        return
+    try:
+        is_same = parse_description(stored, str(found.folder)) == manifest.description
+    except FormatError as error:
+        found.add(DATA_FILE, str(error).removeprefix(f"{found.folder / DATA_FILE}: "))
+        return
+    if not is_same:
+        found.add(MANIFEST_FILE, f"says something else of the dataset than {DATA_FILE}")
+        found.is_mixed = True
+    elif MANIFEST_FILE not in found.files:
+        found.add(MANIFEST_FILE, _OTHER_TEXT)
+
+
 def _is_of_another(data: DataFile, manifest: Manifest, folder: Path) -> bool:
     """Return whether a data file says of its dataset something else than the manifest beside it."""
     return find_description(data.descriptor, str(folder)) not in (None, manifest.description)
@@ -188,7 +221,7 @@ def _verify_without_manifest(found: _Findings, error: FormatError | CorruptError
             found.add(DATA_FILE, f"{data.nbytes} bytes, its pages take {needed}: it is cut short")
         found.add(DATA_FILE, *_page_problems(folder / DATA_FILE))
         if DATA_FILE not in found.files:
-            found.add(DATA_FILE, *damaged_records(folder / DATA_FILE))
+            found.add(DATA_FILE, *damaged_records(folder / DATA_FILE, description))
     return found.result(0, has_description=description is not None)
 
 

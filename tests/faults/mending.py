@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from .datasets import FILES, make_datasets
 from .outcome import Outcome
 
 _PAGE = 4096
-_WEIGHTS = {"flip": 6, "overwrite": 3, "page": 3, "cut": 2, "longer": 1, "lose": 3, "swap": 1}
+_WEIGHTS = {"flip": 6, "overwrite": 3, "page": 3, "cut": 2, "longer": 1, "lose": 3, "swap": 1, "respell": 1}
 KINDS = tuple(_WEIGHTS)
 Change = tuple[str, str, int, int]
 Files = dict[str, bytes]
@@ -74,18 +75,19 @@ def _prepare(paths: dict[str, str], seed: int, work: str) -> Case:
 
 def _draw(rng: random.Random, files: Files) -> Change:
     """Return a damage: kind, file, place in it, and a number."""
-    name = rng.choices(FILES, (6, 2, 2))[0]
+    kind = rng.choices(KINDS, list(_WEIGHTS.values()))[0]
+    name = "manifest.json" if kind == "respell" else rng.choices(FILES, (6, 2, 2))[0]
     size = len(files.get(name, b""))
     place = rng.randrange(size) if size else 0
     if name == "data.mdb" and size and rng.random() < 0.3:
         place = rng.randrange(-(-size // _PAGE)) * _PAGE + rng.randrange(160)  # headers, meta pages, keys
-    return rng.choices(KINDS, list(_WEIGHTS.values()))[0], name, min(place, max(size - 1, 0)), rng.randrange(2**32)
+    return kind, name, min(place, max(size - 1, 0)), rng.randrange(2**32)
 
 
 def plant(files: Files, change: Change, others: Files) -> Files:
     """Return the files with one more damage."""
     kind, name, place, number = change
-    if name not in files or not (data := files[name]):
+    if name not in files or not (data := files[name]) or (kind == "respell" and name != "manifest.json"):
         return files
     rng = random.Random(number)
     place = min(place, len(data) - 1)  # another damage may have cut it short
@@ -102,6 +104,8 @@ def plant(files: Files, change: Change, others: Files) -> Files:
         changed = (data[:at] + content + data[at + _PAGE :])[: len(data)]
     elif kind == "cut":
         changed = data[:place]
+    elif kind == "respell":  # the same JSON with other bytes
+        changed = rng.choice((data.replace(b"\n", b"\r\n"), data.replace(b": ", b":", 1), b" " + data, data + b"\n"))
     elif kind == "longer":
         changed = data + rng.randbytes(rng.randint(1, 2 * _PAGE))
     else:
@@ -200,14 +204,22 @@ def check(subject: Subject, damaged: Files, changes: Sequence[Change], folder: P
         if rows != subject.rows:
             raise Wrong("what was mended in place holds something else")
         return "sound" if is_sound else "mended in place"
-    return _check_new(subject, damaged, rows, read_manifest(result), {d.sample for d in done.left_out})
+    return _check_new(subject, damaged, rows, read_manifest(result), done)
 
 
-def _check_new(subject: Subject, damaged: Files, rows: list[Any], manifest: Any, left_out: set[int]) -> str:
+def _check_new(subject: Subject, damaged: Files, rows: list[Any], manifest: Any, done: Any) -> str:
     """Hold a new dataset against what was sound of the damaged one."""
+    left_out = {damage.sample for damage in done.left_out}
     has = {name: damaged.get(name) == subject.files[name] for name in FILES}
-    if not has["manifest.json"]:  # how many samples there were is not known then
-        left_out |= set(range(len(rows) + len(left_out), len(subject.rows)))
+    has["manifest.json"] = has["manifest.json"] or is_respelt(damaged, subject)
+    if has["manifest.json"] and done.may_lack_more:
+        raise Wrong("how many samples there were is said not to be known")
+    if unnamed := set(range(len(rows) + len(left_out), len(subject.rows))):
+        if not done.may_lack_more:
+            raise Wrong(f"{len(unnamed)} samples are lost, and nothing says so")
+        left_out |= unnamed
+    if (left_out or done.may_lack_more) and manifest.made_by == json.loads(subject.files["manifest.json"])["made_by"]:
+        raise Wrong("what lacks samples passes for what was converted")
     saved = [sample for sample in range(len(subject.rows)) if sample not in left_out]
     if rows != [subject.rows[sample] for sample in saved]:
         raise Wrong(f"{len(rows)} samples came back, of other bytes than those of the {len(saved)} not left out")
@@ -220,12 +232,18 @@ def _check_new(subject: Subject, damaged: Files, rows: list[Any], manifest: Any,
     if not must <= set(saved) <= may:
         raise Wrong(f"{how}: samples {saved} came back, expected {sorted(may)}, at least {sorted(must)}")
     if len(saved) == len(subject.rows):
-        import json
-
         if manifest.content_digest != json.loads(subject.files["manifest.json"])["content_digest"]:
             raise Wrong("all samples came back, with another content digest")
         return f"{how}, all"
     return how
+
+
+def is_respelt(damaged: Files, subject: Subject) -> bool:
+    """Return whether a manifest still says what it was written to say."""
+    try:
+        return bool(json.loads(damaged.get("manifest.json", b"")) == json.loads(subject.files["manifest.json"]))
+    except ValueError:
+        return False
 
 
 def _check_hopeless(subject: Subject, damaged: Files, error: Exception) -> str:
@@ -235,6 +253,7 @@ def _check_hopeless(subject: Subject, damaged: Files, error: Exception) -> str:
     if "remove manifest.json" in str(error):
         return "of two datasets"
     has = {name: damaged.get(name) == subject.files[name] for name in FILES}
+    has["manifest.json"] = has["manifest.json"] or is_respelt(damaged, subject)
     must, _ = subject.sound_by_records(damaged["data.mdb"])
     if has["manifest.json"] and has["index.arrow"]:
         must = subject.sound_by_index(damaged["data.mdb"])
