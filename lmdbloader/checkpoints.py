@@ -9,12 +9,15 @@ import hashlib
 import os
 import re
 import struct
+from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
-from lmdbloader.errors import CorruptError, FormatError
+from lmdbloader.arguments import shown
+from lmdbloader.errors import CorruptError, FormatError, OptionError
+from lmdbloader.files import NotRegularError, open_regular
 
 if TYPE_CHECKING:
     from lmdbloader.loader import Loader
@@ -48,11 +51,16 @@ def save_checkpoint(
         model: Its weights are saved.
         optimizer: Its state is saved.
         epoch: Epochs finished.
-        settings: Plain numbers and strings that a resumed run must share, such as the model's name and the scale.
+        settings: Plain numbers and strings that a resumed run must share, such as the model's name and the scale. A
+            path is none: give its text.
         scaler: Its state is saved, where there is one (float16 needs it).
         loader: Its place is saved, for a run that goes on in the middle of an epoch.
+
+    Raises:
+        OptionError: A setting could not be read again, or would not equal itself then.
     """
     path = Path(path)
+    _check_settings(settings)
     content = {
         "version": CHECKPOINT_VERSION,
         "settings": settings,
@@ -102,12 +110,16 @@ def load_checkpoint(
         Epochs finished.
 
     Raises:
-        FormatError: The file is not a checkpoint of this release, or the settings differ.
-        CorruptError: The file is damaged, cut short, or not a checkpoint; torch has seen none of it then.
+        FormatError: The file is not a checkpoint of this release, the settings differ, or it is of another model or of
+            an optimiser with other groups of weights.
+        CorruptError: The file is damaged, cut short, or not a checkpoint, in which case torch has seen none of it; or
+            it lacks a part, or one cannot be what was saved.
         OptionError: An epoch was under way, and the loader has another dataset, order or seed.
         FileNotFoundError: There is no such file.
+
+        In all of these cases model, optimizer, scaler, loader and random state are as they were.
     """
-    with open(path, "rb") as file:
+    with _open(path) as file:
         _check_digest(file, path)
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)
@@ -117,24 +129,123 @@ def load_checkpoint(
     found = content.get("version") if isinstance(content, dict) else None
     if found != CHECKPOINT_VERSION:
         raise FormatError(f"{path}: checkpoint version {found}; this release reads {CHECKPOINT_VERSION}.")
+    _check_parts(content, path)
     if content["settings"] != settings:
         raise FormatError(
             f"{path}: made with {content['settings']}, this run has {settings}. They must be equal to resume."
         )
+    _check_model(content["model"], model, path)
+    _check_optimizer(content["optimizer"], optimizer, path)
+    _check_random_state(content, path)
+    if scaler is not None and content["scaler"]:
+        _expect(scaler.state_dict().keys() <= content["scaler"].keys(), path, "scaler")
+    # It checks before it changes anything, and nothing after it fails.
     if loader is not None:
-        place = content.get("loader")
-        if place and place["position"]:
+        place = content["loader"]
+        if place and place.get("position") != 0:
             loader.load_state_dict(place)
         else:
-            loader.set_epoch(int(content["epoch"]))
+            loader.set_epoch(content["epoch"])
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])
-    if scaler is not None and content.get("scaler"):
+    if scaler is not None and content["scaler"]:
         scaler.load_state_dict(content["scaler"])
     torch.set_rng_state(content["rng"])
     if torch.cuda.is_available() and len(content["cuda_rng"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(content["cuda_rng"])
     return int(content["epoch"])
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    """Raise OptionError where a setting does not come back as it is: no run with it could go on."""
+    for name, value in settings.items():
+        buffer = BytesIO()
+        try:
+            torch.save({name: value}, buffer)
+            buffer.seek(0)
+            comes_back = bool(torch.load(buffer, weights_only=True) == {name: value})
+            why = "it would be read back as another value"
+        except Exception as error:  # whatever pickle, torch's reader or a comparison stumbles over
+            comes_back, why = False, str(error).partition("\n")[0][:200]
+        if not comes_back:
+            raise OptionError(
+                f"settings[{name!r}] is {shown(value)} of type {type(value).__name__}, which a checkpoint cannot hold "
+                f"({why}): expected plain numbers and text. Give its text: str(...)"
+            )
+
+
+def _open(path: str | os.PathLike[str]) -> IO[bytes]:
+    try:
+        return open(open_regular(path), "rb")
+    except IsADirectoryError as error:
+        raise CorruptError(f"{os.fspath(path)}: is a folder; expected the file of a checkpoint") from error
+    except NotRegularError as error:
+        raise CorruptError(f"{os.fspath(path)}: {error.strerror}; expected the file of a checkpoint") from error
+
+
+def _expect(holds: bool, path: str | os.PathLike[str], part: str) -> None:
+    if not holds:
+        raise CorruptError(
+            f"{path}: its part {part!r} is missing, or is not what was saved, though the digest holds: save_checkpoint "
+            "has not written it like this. Start again without --resume."
+        )
+
+
+def _check_parts(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    for part in ("settings", "model", "optimizer", "scaler", "loader"):
+        _expect(isinstance(content.get(part), dict), path, part)
+    epoch = content.get("epoch")
+    _expect(isinstance(epoch, int) and not isinstance(epoch, bool) and 0 <= epoch < 2**63, path, "epoch")
+
+
+def _check_model(state: dict[str, Any], model: torch.nn.Module, path: str | os.PathLike[str]) -> None:
+    """Raise FormatError where weights are not those of a model."""
+    wanted = model.state_dict()
+    for name in [*wanted, *state]:
+        found, expected = (_described(weights[name]) if name in weights else "none" for weights in (state, wanted))
+        if found != expected:
+            raise FormatError(
+                f"{path}: made with another model: the checkpoint has {found} for {name!r}, and this model has "
+                f"{expected}. Build the model that it was made with, or start again without --resume."
+            )
+
+
+def _described(weights: Any) -> str:
+    # Weights without a shape yet take any, and what is no tensor is the module's own business.
+    if not isinstance(weights, torch.Tensor) or torch.nn.parameter.is_lazy(weights):
+        return "something"
+    return f"weights {tuple(weights.shape)}"
+
+
+def _check_optimizer(state: dict[str, Any], optimizer: torch.optim.Optimizer, path: str | os.PathLike[str]) -> None:
+    """Raise CorruptError where it is no state of an optimiser, FormatError where it is another one's."""
+    groups, each = state.get("param_groups"), state.get("state")
+    _expect(isinstance(each, dict) and all(isinstance(value, dict) for value in each.values()), path, "optimizer")
+    _expect(isinstance(groups, list), path, "optimizer")
+    for group in groups or []:
+        _expect(isinstance(group, dict) and isinstance(group.get("params"), list), path, "optimizer")
+    found = [len(group["params"]) for group in groups or []]
+    expected = [len(group["params"]) for group in optimizer.param_groups]
+    if found != expected:
+        raise FormatError(
+            f"{path}: made with another optimiser: the checkpoint has groups of {found} weights, and this one has "
+            f"{expected}. Build the optimiser that it was made with, or start again without --resume."
+        )
+
+
+def _check_random_state(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    cuda = content.get("cuda_rng")
+    _expect(isinstance(cuda, list), path, "cuda_rng")
+    states = [("rng", "cpu", content.get("rng"))]
+    if torch.cuda.is_available() and len(cuda or []) == torch.cuda.device_count():
+        states += [("cuda_rng", "cuda", state) for state in cuda or []]
+    for part, device, state in states:
+        try:
+            torch.Generator(device).set_state(state)  # type: ignore[arg-type]
+            is_state = True
+        except (TypeError, RuntimeError):
+            is_state = False
+        _expect(is_state, path, part)
 
 
 class _Digested:

@@ -108,6 +108,7 @@ class Bytes(FieldType):
 class Json(FieldType):
     """Anything that JSON can hold: None, bool, numbers, str, and lists and dicts of them.
 
+    JSON has no tuples: they are read back as lists. Keys of dicts must be str: JSON would make other keys of others.
     Text must be valid Unicode, without half of a surrogate pair, and integers have less than 4,300 digits: other
     readers of JSON refuse more.
     """

@@ -577,6 +577,61 @@ def test_another_option_or_another_file_is_refused_until_overwrite(src: Path, ou
     assert [p.name for p in out.parent.iterdir() if p.name.startswith(out.name)] == [out.name]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"patch_size": 8}, r"\(patch-size 16, now 8; stride 16, now 8\)"),
+        ({"patch_size": 16, "stride": 8}, r"\(stride 16, now 8\)"),
+        (
+            {"patch_size": 16, "alpha": "drop", "max_pixels": 999},
+            r"\(alpha refuse, now drop; max-pixels 200000000, now 9",
+        ),
+        ({"patch_size": 16, "write_mode": "jpg"}, r"jpeg-quality none, now 90; write-mode raw, now jpg\)"),
+        ({"patch_size": 16, "digest": "blake3"}, r"\(digest xxh64, now blake3\)"),
+        ({"patch_size": 16, "on_error": "skip"}, r"\(on-error stop, now skip\)"),
+        ({"patch_size": 16, "subset": 1}, r"\(inputs 2, now 1\)"),
+    ],
+)
+def test_a_refused_destination_says_what_differs(src: Path, out: Path, options: dict[str, Any], message: str) -> None:
+    save(src / "a.png", noise(16, 16))
+    save(src / "b.png", noise(16, 16))
+    convert(src, out, patch_size=16)
+    with pytest.raises(DestinationError, match=message):
+        convert(src, out, **options)
+
+
+def test_a_refused_destination_says_that_its_inputs_differ(src: Path, out: Path) -> None:
+    lmdbloader.write([{"image": noise(4, 4)}], out)
+    save(src / "a.ppm", noise(16, 16))
+    with pytest.raises(DestinationError, match=r"\(it was made by lmdbloader\.write, from samples made in Python\)"):
+        convert(src, out)
+    convert(src, out, overwrite=True)
+    (src / "a.ppm").rename(src / "b.ppm")
+    with pytest.raises(DestinationError, match=r"\(inputs of other names or sizes\)"):
+        convert(src, out)
+    (src / "b.ppm").unlink()
+    save(src / "a.ppm", noise(16, 16) ^ 1)
+    with pytest.raises(DestinationError, match=r"\(the content of the inputs has changed\)"):
+        convert(src, out)
+
+
+@pytest.mark.parametrize("name", ["x.partial", "x.partial.replaced"])
+def test_names_of_datasets_in_the_making_are_refused(src: Path, tmp_path: Path, name: str) -> None:
+    save(src / "a.png", noise(4, 4))
+    for make in (lambda out: convert(src, out), lambda out: lmdbloader.write([{"a": 1}], out)):
+        with pytest.raises(DestinationError, match=rf"{name}: names that end in .*\. Choose another name"):
+            make(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["src"]
+
+
+def test_a_path_of_bytes(src: Path, tmp_path: Path) -> None:
+    save(src / "a.png", noise(4, 4))
+    report = convert(os.fsencode(src), os.fsencode(tmp_path / "converted"))
+    assert report.path == str(tmp_path / "converted")
+    lmdbloader.write([{"a": 1}], os.fsencode(tmp_path / "written"))
+    assert lmdbloader.LMDBDataset(tmp_path / "written")[0].a == 1
+
+
 def test_a_failed_overwrite_leaves_the_old_dataset(src: Path, out: Path) -> None:
     save(src / "a.png", noise(8, 8))
     convert(src, out)

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,10 +21,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image as PilImage
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 import lmdbloader
 from lmdbloader import Array, Image, LMDBDataset, write
+from lmdbloader.conversion.values import to_json
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.format import Bytes, Float, Int, Json, Text
 
@@ -51,6 +53,7 @@ def kinds(path: Path) -> dict[str, str]:
 
 # --- what is given comes back ---
 
+OTHER_KEYS = (True, False, None, 0, -12, 1.5, -0.0, 1e300, 5e-324, np.float64(2.5))
 NUMBERS = st.one_of(
     hnp.boolean_dtypes(),
     hnp.integer_dtypes(endianness="?"),
@@ -252,6 +255,28 @@ class Streamed(IterableDataset[Any]):
         return iter(Indexed()[i] for i in range(3))
 
 
+class Endless(IterableDataset[Any]):
+    """An IterableDataset without a length."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(Streamed())
+
+
+class Liar:
+    """An iterable whose length is wrong, or an error."""
+
+    def __init__(self, length: Any) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        if isinstance(self.length, Exception):
+            raise self.length
+        return int(self.length)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(Streamed())
+
+
 @pytest.mark.parametrize(
     "samples",
     [
@@ -264,9 +289,19 @@ class Streamed(IterableDataset[Any]):
         Streamed(),
         Subset(Indexed(), [0, 1, 2]),
         DataLoader(Indexed(), batch_size=None),
+        # These two have a __len__ that raises TypeError.
+        DataLoader(Endless(), batch_size=None),
+        ChainDataset([Endless()]),
+        Liar(NotImplementedError("not known")),
+        Liar(-3),
+        Liar(10**15),
+        Liar(10**30),
     ],
-    ids=["tuples", "lists", "generator", "namedtuples", "dicts", "Dataset", "IterableDataset", "Subset", "DataLoader"],
-)
+    ids=[
+        "tuples", "lists", "generator", "namedtuples", "dicts", "Dataset", "IterableDataset", "Subset", "DataLoader",
+        "DataLoader without length", "ChainDataset", "failing", "negative", "too long", "no length at all",
+    ],
+)  # fmt: skip
 def test_samples_of_every_origin_keep_their_order(samples: Any) -> None:
     found = written(samples, fields=("image", "label"))
     assert [(int(s.image[0, 0, 0]), int(s.label)) for s in found] == [(0, 0), (1, 10), (2, 20)]
@@ -284,6 +319,28 @@ def test_a_dataset_can_be_written_from_another_one_and_over_it(out: Path) -> Non
     write(LMDBDataset(out)[::-1], out, overwrite=True)
     assert [s.name for s in LMDBDataset(out)] == ["n4", "n3", "n2", "n1", "n0"]
     np.testing.assert_array_equal(LMDBDataset(out)[0].image.numpy(), np.moveaxis(samples[4]["image"], 2, 0))
+
+
+@pytest.mark.parametrize("key", ["1", "true", "null", "-1.5", "1e+16", '"1": ', "kNaN"])
+def test_keys_of_json_that_look_like_others_come_back(key: str) -> None:
+    value = {key: [{key: key}, {"a": {key: '"1": '}}], "b": "\\"}
+    assert written([{"x": value}])[0].x == value
+
+
+def test_tuples_in_json_come_back_as_lists() -> None:
+    assert written([{"x": {"size": (3, (4,)), "pair": Pair(0, 1)}}])[0].x == {"size": [3, [4]], "pair": [0, 1]}
+
+
+@given(data=st.data())
+def test_long_numbers_are_found_wherever_they_are(data: st.DataObject) -> None:
+    before = data.draw(st.integers(0, 9000))
+    digits = data.draw(st.integers(4290, 4310))
+    value = {"x" * before: -7 * 10 ** (digits - 1), "y": 1}
+    if digits < 4300:
+        assert to_json(value)
+    else:
+        with pytest.raises(ValueError, match=r"integer of \d+ digits|Exceeds the limit"):
+            to_json(value)
 
 
 def test_dict_keys_may_come_in_any_order() -> None:
@@ -379,6 +436,9 @@ def refused(out: Path, samples: Any, message: str, **options: Any) -> None:
         ({"a": 1}, {"a": {1, 2}}, "cannot be stored"),
         ({"a": 1}, {"a": math.nan}, "cannot be stored"),
         ({"a": 1}, np.zeros(2), "cannot be stored"),
+        ({"a": 1}, {1: "int", "1": "str"}, 'the key 1 is of type int, .*: write "1", or a list of'),
+        ({"a": 1}, {"b": [{}, ({"c": {None: 2}},)]}, r"the key None in \['b'\]\[1\]\[0\]\['c'\] is of type NoneType"),
+        *(({"a": 1}, [{key: 0}], rf"the key {re.escape(repr(key))} in \[0\] is of type") for key in OTHER_KEYS),
         ({"a": 1}, {"a": ["\ud800"]}, "'.ud800'.* cannot be stored .*surrogates not allowed"),
         ({"a": 1}, {"\udfff": 1}, "surrogates not allowed"),
         ({"a": 1}, {"a": "\ud83d\ude00"}, "surrogates not allowed"),
@@ -558,13 +618,22 @@ def test_an_image_folder_keeps_its_labels_and_the_names_of_its_classes(tmp_path:
         np.testing.assert_array_equal(np.moveaxis(found.image.numpy(), 0, 2), np.asarray(image))
 
 
+def test_names_of_classes_may_be_an_array(out: Path) -> None:
+    write([{"label": 0}], out, classes={"label": np.array(["dog", "cat"])})
+    assert LMDBDataset(out).classes == ("dog", "cat")
+
+
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
         ({"image": ["a"]}, "classes of 'image': expected one of the int fields: label"),
-        ({"label": "cat"}, "classes of 'label': 'cat'; expected different names"),
+        ({"label": "cat"}, r"classes\['label'\]='cat': expected different names"),
         ({"label": ["a", "a"]}, "expected different names"),
         ({"label": [1, 2]}, "expected different names"),
+        # In which order a set comes depends on PYTHONHASHSEED.
+        ({"label": {"cat", "dog", "bird"}}, "expected different names .* in order, as a list or tuple: a set has no"),
+        ({"label": (name for name in ("cat", "dog"))}, "expected different names .* in order, as a list or tuple"),
+        (["cat"], r"classes=\['cat'\]: expected the names by int field, as \{'label': \['cat', 'dog'\]\}"),
         ({"label": ["cat", "d\ud800g"]}, "a name that is not valid Unicode"),
     ],
 )

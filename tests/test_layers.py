@@ -23,6 +23,7 @@ LAYERS = (
     "cores",
     "limits",
     "units",
+    "arguments",
     "machine",
     "planning",
     "kernels",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,15 @@ def test_benchmark_measures_and_leaves_the_epoch(ds: LMDBDataset) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": 0}, "batch_size=0: expected a whole number from 1 to"),
+        *(
+            ({name: value}, rf"{name}={re.escape(repr(value))}: expected a whole number")
+            for name in ("batch_size", "prefetch", "num_threads")
+            for value in (True, 2.0, "4", None, np.float64(4))
+        ),
+        ({"batch_size": 2**63}, f"batch_size={2**63}: expected a whole number from 1 to"),
+        ({"prefetch": 2**63}, f"prefetch={2**63}"),
+        ({"num_threads": "all"}, "num_threads='all': expected a whole number of at least 1, or 'auto'"),
         ({"prefetch": -1}, "prefetch=-1"),
         ({"num_threads": 0}, "num_threads=0"),
         ({"order": "shuffled"}, "order='shuffled'"),
@@ -80,6 +89,12 @@ def test_benchmark_measures_and_leaves_the_epoch(ds: LMDBDataset) -> None:
 def test_options_out_of_range_are_refused_by_name(ds: LMDBDataset, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         Loader(ds, **{"batch_size": 4, **options})
+
+
+def test_numbers_of_numpy_are_taken(ds: LMDBDataset) -> None:
+    loader = Loader(ds, np.int64(4), prefetch=np.uint8(1), num_threads=np.int32(1), order="sequential")
+    assert (type(loader.batch_size), type(loader.prefetch), type(loader.num_threads)) == (int, int, int)
+    assert numbers(loader) == numbers(Loader(ds, 4, order="sequential"))
 
 
 def test_other_datasets_and_other_getitems_are_refused(ds: LMDBDataset, path: Path) -> None:

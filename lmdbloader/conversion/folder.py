@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
-from lmdbloader.conversion.identity import describe, find_finished
+from lmdbloader.arguments import flag, function
+from lmdbloader.conversion.identity import describe, find_finished, refuse_others
 from lmdbloader.conversion.journal import Begun, Journal, Progress, read_plan, recover, write_plan
-from lmdbloader.conversion.places import named_folder, refuse_inside
+from lmdbloader.conversion.places import new_folder, refuse_inside
 from lmdbloader.conversion.plan import Plan, make_plan, settle_scale
 from lmdbloader.conversion.pool import WorkerPool, make_tasks
 from lmdbloader.conversion.seen import make_note
@@ -168,7 +169,10 @@ def convert(
         CorruptError: What is done of an interrupted conversion is damaged.
     """
     began = time.monotonic()
-    target = named_folder(out)
+    target = new_folder(out)
+    overwrite, restart = flag("overwrite", overwrite), flag("restart", restart)
+    take_over, check_content = flag("take_over", take_over), flag("check_content", check_content)
+    progress, log = flag("progress", progress), function("log", log)
     plan = make_plan(
         src,
         layout=layout,
@@ -202,6 +206,8 @@ def convert(
     # One that was put in place by a run that was killed right then need not be made once more.
     if (not overwrite or is_just_published(target)) and (report := ready()) is not None:
         return report
+    if not overwrite:
+        refuse_others(target, made_by)
     check_destination(target, overwrite=overwrite)
     with explain_full_disk(target), partial_folder(target, resumable=True, take_over=take_over, log=log) as folder:
         # Another process may have finished it just before this one had the folder to itself.

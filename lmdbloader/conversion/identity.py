@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -78,17 +78,64 @@ def changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]
     Args:
         old, new: As `describe` returned them.
     """
-    before, now = (
-        {"digest": DEFAULT_DIGEST, **made["options"], "layout": made["layout"], "lmdbloader": made["lmdbloader"]}
-        for made in (old, new)
-    )
     # What to do at a bad image may be decided anew once one was met.
-    names = sorted((before.keys() | now.keys()) - {"on_error"})
+    before, now = ({**_flat(made), "lmdbloader": made["lmdbloader"]} for made in (old, new))
+    return _differences(before, now, {"on_error"})
+
+
+def _flat(made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options and the layout by the names that people give them, without options inside of options."""
+    flat: dict[str, Any] = {"digest": DEFAULT_DIGEST}
+    for name, value in made["options"].items():
+        flat |= value if name in ("policy", "storage") else {name: value}
+    if "mode" in flat:
+        flat["write_mode"] = flat.pop("mode")
+    return {**flat, "layout": made["layout"]}
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], aside: Set[str] = frozenset()) -> list[str]:
     return [
         f"{name.replace('_', '-')} {_short(before.get(name))}, now {_short(now.get(name))}"
-        for name in names
+        for name in sorted((before.keys() | now.keys()) - aside)
         if before.get(name) != now.get(name)
     ]
+
+
+def refuse_others(target: Path, made_by: Mapping[str, Any]) -> None:
+    """Refuse a dataset that is at `target`, and say in what its conversion differs from the one at hand.
+
+    Args:
+        target: Where the one at hand is to be; it was not made by the same conversion, as `find_finished` found.
+        made_by: What `describe` returned for the one at hand.
+
+    Raises:
+        DestinationError: A dataset is there, and its manifest decodes.
+    """
+    if not is_dataset(target):
+        return
+    try:
+        old = read_manifest(target).made_by
+        if old.get("layout") == "python":
+            differences = ["it was made by lmdbloader.write, from samples made in Python"]
+        else:
+            before, now = _flat(old), _flat(made_by)
+            differences = _differences(before, now)
+            differences += _input_differences(old["inputs"], made_by["inputs"], before["digest"] == now["digest"])
+    except (FormatError, KeyError, TypeError, AttributeError):  # of another release
+        return
+    found = "; ".join(differences) or "the content of the inputs has changed"
+    raise DestinationError(
+        f"{target}: a dataset is there already, made from other inputs or with other options ({found}). "
+        "Choose another destination, or overwrite it (--overwrite)."
+    )
+
+
+def _input_differences(old: Mapping[str, Any], new: Mapping[str, Any], are_comparable: bool) -> list[str]:
+    if old["num_sources"] != new["num_sources"]:
+        return [f"inputs {_short(old['num_sources'])}, now {new['num_sources']}"]
+    if are_comparable and old["names_and_sizes"] != new["names_and_sizes"]:
+        return ["inputs of other names or sizes"]
+    return []
 
 
 def _short(value: Any) -> str:

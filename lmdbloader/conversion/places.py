@@ -5,12 +5,37 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from lmdbloader.arguments import path_text
 from lmdbloader.errors import DestinationError
+from lmdbloader.format import PARTIAL_SUFFIX
+from lmdbloader.store.ownership import ASIDE_SUFFIX
 
 
 def named_folder(path: str | os.PathLike[str]) -> Path:
-    """Return a path whose last part is a name, so that one beside it can be made: "." has none."""
-    return Path(path) if Path(path).name not in ("", "..") else Path(os.path.abspath(path))
+    """Return a path whose last part is a name, so that one beside it can be made: "." has none.
+
+    Raises:
+        OptionError: It is no path, or no file can have it.
+    """
+    found = Path(path_text("path", path))
+    return found if found.name not in ("", "..") else Path(os.path.abspath(found))
+
+
+def new_folder(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a dataset to be, as `named_folder` does.
+
+    Raises:
+        OptionError: It is no path, or no file can have it.
+        DestinationError: The name is one of those that unfinished and replaced datasets have.
+    """
+    found = named_folder(path)
+    for suffix in (PARTIAL_SUFFIX, ASIDE_SUFFIX):
+        if found.name.endswith(suffix):
+            raise DestinationError(
+                f"{found}: names that end in {suffix} are those of datasets in the making: it could not be opened. "
+                "Choose another name."
+            )
+    return found
 
 
 def refuse_inside(out: Path, source: Path) -> None:

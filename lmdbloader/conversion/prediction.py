@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.arguments import whole
 from lmdbloader.conversion.plan import Plan, make_plan, settle_scale
 from lmdbloader.conversion.pool import TASK_NBYTES, WorkerPool
 from lmdbloader.conversion.sampled import Interval, draw_sample
@@ -141,6 +142,7 @@ def estimate(
         SourceError: No folder, no images, pairs that do not match, or none of the inputs tried can be used.
         ImageError: No pair can be used whose scale would be that of all.
     """
+    sample, sample_seed = whole("sample", sample), whole("sample_seed", sample_seed)
     if sample < _LEAST:
         raise OptionError(f"sample {sample}: expected at least {_LEAST} inputs")
     if sample_seed < 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain
@@ -12,9 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from lmdbloader import __version__
+from lmdbloader.arguments import flag, function, ordered_texts, shown
 from lmdbloader.codecs import Payloads, check_codec
 from lmdbloader.conversion.identity import digest_option
-from lmdbloader.conversion.places import named_folder
+from lmdbloader.conversion.places import new_folder
 from lmdbloader.conversion.storage import PIXELS, PixelMode, Storage, choose_storages
 from lmdbloader.conversion.values import PayloadColumn, guess_kind, scalar
 from lmdbloader.digests import DEFAULT_DIGEST, DigestName, check_digest
@@ -26,6 +26,8 @@ _CHUNK_NBYTES = 8 * 2**20
 _CHUNK_SAMPLES = 4096
 # What a number counts for, beside the payloads of its sample.
 _SCALAR_NBYTES = 16
+# The map grows where it is too small. A length may be any number, and a process has 128 TiB for all of its maps.
+_MOST_MAP_NBYTES = 2**40
 _NOTHING = object()
 
 
@@ -66,7 +68,8 @@ def write(
             of images it is that of their pixels. By default "auto", "raw" for images with a write mode that says so.
         fields: Names for tuples, in order; or a mapping from names to what they hold (`Image()`, `Array()` ...) where
             that should not be guessed.
-        classes: By int field, the names of its values from 0 on: {"label": folder.classes} of an ImageFolder.
+        classes: By int field, the names of its values from 0 on, in a list or tuple: {"label": folder.classes} of an
+            ImageFolder.
         write_mode: How images are stored, those of all fields or field by field: "raw", "jpg", "proportion" or "smart"
             as `convert` has them. By default, and for fields that are not named, pixels. A mask is an image too: name
             the fields where some must not lose anything.
@@ -84,9 +87,9 @@ def write(
         What was written.
 
     Raises:
-        OptionError: A sample does not fit; the message names its number and field. Nothing is left behind. Or names are
-            given of what is no int field.
-        DestinationError: `path` is taken, locked or has no parent folder.
+        OptionError: A sample does not fit; the message names its number and field. Nothing is left behind. Or an option
+            makes no sense, as names of what is no int field.
+        DestinationError: `path` is taken, locked, has no parent folder, or a name of an unfinished conversion.
         DiskFullError: No room left.
 
     >>> import tempfile, numpy, lmdbloader
@@ -95,14 +98,15 @@ def write(
     >>> lmdbloader.LMDBDataset(path)[3].label
     3
     """
-    out, name = named_folder(path), check_digest(digest)
+    out, name = new_folder(path), check_digest(digest)
+    overwrite, progress = flag("overwrite", overwrite), function("progress", progress)
     check_destination(out, overwrite=overwrite)
     iterator = _iterate(samples)
     first = next(iterator, _NOTHING)
     if first is _NOTHING:
         raise OptionError(f"{out}: there is nothing to write: `samples` is empty")
     schema = _infer_fields(first, fields)
-    names = _check_classes(schema, classes or {})
+    names = _check_classes(schema, {} if classes is None else classes)
     storages, codecs = choose_storages(
         [f.name for f in schema if f.kind == "image"],
         write_mode,
@@ -123,7 +127,7 @@ def write(
         options["storage"] = kept
     options |= digest_option(name)
     made_by = {"lmdbloader": __version__, "layout": "python", "options": options}
-    map_nbytes = estimate_map_nbytes(nbytes / chunk.num_samples * total, total)
+    map_nbytes = min(estimate_map_nbytes(nbytes / chunk.num_samples * total, total), _MOST_MAP_NBYTES)
     chosen = {f.name: f.codec for f in schema}
     with open_writer(out, schema, with_source=False, map_nbytes=map_nbytes) as writer:
         while chunk.num_samples:
@@ -148,7 +152,11 @@ def _iterate(samples: Iterable[Any] | Indexable) -> Iterator[Any]:
 
 
 def _length(samples: Any) -> int:
-    return len(samples) if hasattr(samples, "__len__") else 0
+    """Return how many samples there seem to be, 0 where that is not known. It is a hint: the map grows where needed."""
+    try:
+        return len(samples)
+    except Exception:  # a DataLoader over what has no length has a __len__, and whatever is in it may fail
+        return 0
 
 
 def _infer_fields(sample: Any, fields: Mapping[str, FieldType | None] | Sequence[str] | None) -> list[Field]:
@@ -202,16 +210,21 @@ def _values(sample: Any, names: tuple[str, ...] | None, number: int) -> dict[str
 
 def _check_classes(fields: Sequence[Field], classes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     labels = [f.name for f in fields if f.kind == "int"]
+    if not isinstance(classes, Mapping):
+        raise OptionError(
+            f"classes={shown(classes)}: expected the names by int field, as {{{labels[0] if labels else 'label'!r}: "
+            "['cat', 'dog']}"
+        )
+    given: dict[str, tuple[str, ...]] = {}
     for name, names in classes.items():
         if name not in labels:
             raise OptionError(f"classes of {name!r}: expected one of the int fields: {', '.join(labels) or 'none'}")
-        if isinstance(names, str) or not all(isinstance(n, str) for n in names) or len(set(names)) != len(names):
-            raise OptionError(f"classes of {name!r}: {reprlib.repr(names)}; expected different names (str), in order")
+        given[name] = ordered_texts(f"classes[{name!r}]", names)
         try:
-            "".join(names).encode()
+            "".join(given[name]).encode()
         except UnicodeEncodeError as error:
             raise OptionError(f"classes of {name!r}: a name that is not valid Unicode ({error})") from error
-    return {name: tuple(names) for name, names in classes.items()}
+    return given
 
 
 def _codecs_by_field(fields: Sequence[Field], codec: str | Mapping[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.arguments import ordered_texts
 from lmdbloader.errors import OptionError
 from lmdbloader.sources import Listing, Names
 
@@ -50,15 +51,14 @@ def with_classes(listing: Listing, classes: Sequence[str]) -> Listing:
     """Return a listing of class folders whose labels are numbers in a given list of classes.
 
     Raises:
-        OptionError: There are no class folders, or one of them is not in the list.
+        OptionError: There are no class folders, or one of them is not in the list; or it is no list of different names.
     """
+    names = ordered_texts("classes", classes)
     if listing.layout != "classes" or listing.sources.labels is None:
         raise OptionError(f"classes are given, and the layout is {listing.layout!r}: expected class folders")
-    if len(set(classes)) != len(classes):
-        raise OptionError("classes: a name is given twice")
-    numbers = {name: i for i, name in enumerate(classes)}
+    numbers = {name: i for i, name in enumerate(names)}
     unknown = [name for name in listing.classes if name not in numbers]
     if unknown:
-        raise OptionError(f"class folder {unknown[0]!r} is none of the {len(classes)} classes given")
+        raise OptionError(f"class folder {unknown[0]!r} is none of the {len(names)} classes given")
     labels = np.array([numbers[name] for name in listing.classes], np.int64)[listing.sources.labels]
-    return replace(listing, sources=replace(listing.sources, labels=labels), classes=tuple(classes))
+    return replace(listing, sources=replace(listing.sources, labels=labels), classes=names)

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.arguments import number_or_none, shown, whole_or_none
 from lmdbloader.codecs import Payloads, checksum, encode_image, encode_jpeg, pack_file, pack_jpeg
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.format import MAX_PAYLOAD_NBYTES, TILE_SIZE, Field
@@ -78,6 +79,11 @@ def make_storage(
     Raises:
         OptionError: One of them is out of its range, or has no effect together with the others.
     """
+    max_resolution = whole_or_none("max_resolution", max_resolution)
+    jpeg_quality = whole_or_none("jpeg_quality", jpeg_quality)
+    compress_probability = number_or_none("compress_probability", compress_probability)
+    smart_threshold = whole_or_none("smart_threshold", smart_threshold)
+    seed = whole_or_none("seed", seed)
     if mode is not None and mode not in WRITE_MODES:
         raise OptionError(f"write mode {mode!r}: expected one of {', '.join(WRITE_MODES)}")
     if is_cut and mode == "original":
@@ -145,6 +151,8 @@ def choose_storages(
     Raises:
         OptionError: One of them is out of its range, or has no effect together with the others.
     """
+    if codec is not None and not isinstance(codec, str | Mapping):
+        raise OptionError(f"codec={shown(codec)}: expected the name of a codec, or names by field")
     modes = write_mode if isinstance(write_mode, Mapping) else dict.fromkeys(names, write_mode)
     for name, mode in modes.items():
         if name not in names:
@@ -153,6 +161,8 @@ def choose_storages(
             raise OptionError(
                 "write mode 'original': images made in Python have no files of their own. Use jpg or raw."
             )
+        if mode is not None and not isinstance(mode, str):
+            raise OptionError(f"write_mode={shown(mode)}: expected one of {', '.join(WRITE_MODES)}")
     used = set(modes.values())
     if max_resolution is not None and not names:
         raise OptionError("max_resolution has no effect: there are no image fields")

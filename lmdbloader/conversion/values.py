@@ -22,6 +22,8 @@ _INT64 = range(-(2**63), 2**63)
 # Of the integers that Python reads unless it is told otherwise; a run of digits is looked at from its start.
 _MOST_DIGITS = 4300
 _LONG_NUMBER = re.compile(rf"(?<!\d)\d{{{_MOST_DIGITS}}}")
+# A key in JSON that may have been a number, True, False or None; of the text from its end on, where few places fit.
+_OTHER_KEY = re.compile(r':"(?:\d[-+.e\d]*|eurt|eslaf|llun)"')
 _GEOMETRY = ("height", "width", "channels", "bits")
 
 
@@ -246,17 +248,44 @@ def to_json(value: Any) -> bytes:
     b'{"a": [1, "\\\\u00e9"]}'
 
     Raises:
-        TypeError: JSON cannot hold it.
-        ValueError: The same; or it has half of a surrogate pair, or an integer of 4,300 digits or more.
+        TypeError: JSON cannot hold it; or a key of a dict is no str, and another key would be read back.
+        ValueError: JSON cannot hold it; or it has half of a surrogate pair, or an integer of 4,300 digits or more.
         RecursionError: It is nested too deep.
     """
     text = json.dumps(value, allow_nan=False)
+    # A walk through the value costs about as much as the text; few values have keys that may have been numbers.
+    if _OTHER_KEY.search(text[::-1]):
+        _check_keys(value)
     if "\\ud" in text:
         # A pair is one character; half of one is in no UTF-8, and two halves side by side would come back as a pair.
         json.dumps(value, ensure_ascii=False).encode()
-    if len(text) >= _MOST_DIGITS and _LONG_NUMBER.search(text):
+    if _has_long_number(text):
         json.loads(text, parse_int=_refuse_long)
     return text.encode()
+
+
+def _has_long_number(text: str) -> bool:
+    # One of so many digits has one at one of these places.
+    places = range(_MOST_DIGITS - 1, len(text), _MOST_DIGITS)
+    return any(
+        text[at].isdigit() and _LONG_NUMBER.search(text, at - _MOST_DIGITS + 1, at + _MOST_DIGITS) for at in places
+    )
+
+
+def _check_keys(value: Any) -> None:
+    """Raise TypeError where a key of a dict, at any depth, is no str; the value is one that JSON can hold."""
+    left: list[tuple[Any, str]] = [(value, "")]
+    while left:
+        container, where = left.pop()
+        for key, inner in container.items() if isinstance(container, dict) else enumerate(container):
+            if isinstance(container, dict) and not isinstance(key, str):
+                instead = json.dumps(str(key), ensure_ascii=False)
+                raise TypeError(
+                    f"the key {key!r}{where and f' in {where}'} is of type {type(key).__name__}, and in JSON every key "
+                    f"is a str: write {instead}, or a list of (key, value) pairs"
+                )
+            if isinstance(inner, dict | list | tuple):
+                left.append((inner, f"{where}[{key!r}]"))
 
 
 def _refuse_long(digits: str) -> None:

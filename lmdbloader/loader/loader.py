@@ -111,7 +111,7 @@ class Loader:
             OptionError: An option is out of its range, or a transform does not suit the images.
         """
         check_dataset(dataset)
-        check_numbers(batch_size, prefetch, num_threads)
+        batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
         if on_corrupt not in ("raise", "skip"):
             raise OptionError(f"on_corrupt={on_corrupt!r}: expected 'raise' or 'skip'")
         if drop_last and pad:

@@ -8,10 +8,13 @@ from typing import Any, Literal
 
 import torch
 
+from lmdbloader.arguments import whole
 from lmdbloader.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms import Transform
 
+# Samples of a batch, or batches: far more than any memory holds, and their products still fit 64 bits.
+_MOST = 2**31 - 1
 Shard = tuple[int, int] | Literal["auto"] | None
 
 
@@ -33,16 +36,20 @@ def check_dataset(dataset: Any) -> None:
             )
 
 
-def check_numbers(batch_size: int, prefetch: int, num_threads: int | str) -> None:
-    """Check what is counted.
+def check_numbers(batch_size: Any, prefetch: Any, num_threads: Any) -> tuple[int, int, int | Literal["auto"]]:
+    """Return what is counted, as Python's own numbers.
 
     Raises:
-        OptionError: One is out of its range.
+        OptionError: One is no whole number, or out of its range.
     """
-    if batch_size < 1 or prefetch < 0:
-        raise OptionError(f"batch_size={batch_size}, prefetch={prefetch}: expected at least 1 and at least 0")
-    if num_threads != "auto" and (isinstance(num_threads, str) or num_threads < 1):
-        raise OptionError(f"num_threads={num_threads}: expected at least 1, or 'auto'")
+    batch_size = whole("batch_size", batch_size, 1, _MOST)
+    prefetch = whole("prefetch", prefetch, 0, _MOST)
+    if isinstance(num_threads, str) and num_threads == "auto":
+        return batch_size, prefetch, "auto"
+    try:
+        return batch_size, prefetch, whole("num_threads", num_threads, 1)
+    except OptionError as error:
+        raise OptionError(f"{error}, or 'auto'") from None
 
 
 def compiled_and_functions(

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from lmdbloader.arguments import path_text
 from lmdbloader.errors import OptionError, SourceError
 from lmdbloader.sources.folders import is_image_name, walk
 from lmdbloader.sources.listing import File, Found, Span, as_text
@@ -29,10 +30,13 @@ _GAP_NBYTES = 64 * 1024
 def locate(path: str | os.PathLike[str]) -> Location:
     """Return a path as a `Path`, a URL as the str that it is; file:// is a path.
 
+    Raises:
+        OptionError: It is neither.
+
     >>> locate("photos"), locate("s3://bucket/photos"), locate("file:///data/photos")
     (PosixPath('photos'), 's3://bucket/photos', PosixPath('/data/photos'))
     """
-    text = os.fspath(path)
+    text = path_text("source", path)
     if not _URL.match(text):
         return Path(text)
     protocol, _, rest = text.partition("://")

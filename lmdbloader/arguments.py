@@ -1,0 +1,163 @@
+"""Options as Python callers give them: each is checked for what it must be, and comes back as Python's own type."""
+
+from __future__ import annotations
+
+import operator
+import os
+import reprlib
+from collections.abc import Callable, Mapping, Set
+from numbers import Real
+from typing import Any, TypeVar
+
+import numpy as np
+
+from lmdbloader.errors import OptionError
+
+_BOOLS = (bool, np.bool_)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """Return a whole number: NumPy's and torch's are taken too, but neither a float nor a bool.
+
+    Args:
+        name: Of the option, for the message.
+        value: As given.
+        least, most: What it may be; None where that is checked elsewhere.
+
+    Raises:
+        OptionError: It is something else.
+
+    >>> whole("batch_size", np.int64(16))
+    16
+    """
+    try:
+        number = None if isinstance(value, _BOOLS) else operator.index(value)
+    except (TypeError, ValueError, RuntimeError):  # a tensor has __index__, and says by an error where it has no value
+        number = None
+    if number is None or (least is not None and number < least) or (most is not None and number > most):
+        limits = "" if least is None else f" of at least {least}" if most is None else f" from {least} to {most}"
+        raise _refused(name, value, f"a whole number{limits}")
+    return number
+
+
+def whole_or_none(name: str, value: Any) -> int | None:
+    """Return a whole number as `whole` does, or None.
+
+    Raises:
+        OptionError: It is neither.
+    """
+    return None if value is None else whole(name, value)
+
+
+def number(name: str, value: Any) -> float:
+    """Return a number: of Python's or NumPy's types, but no bool.
+
+    Raises:
+        OptionError: It is something else.
+
+    >>> number("compress_probability", np.float32(0.5))
+    0.5
+    """
+    # A float has no room for the largest integers.
+    if isinstance(value, Real) and not isinstance(value, _BOOLS):
+        try:
+            return float(value)
+        except OverflowError:
+            pass
+    raise _refused(name, value, "a number")
+
+
+def number_or_none(name: str, value: Any) -> float | None:
+    """Return a number as `number` does, or None.
+
+    Raises:
+        OptionError: It is neither.
+    """
+    return None if value is None else number(name, value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return True or False; what else counts as one of them is refused, for "no" would count as True.
+
+    Raises:
+        OptionError: It is something else.
+    """
+    if isinstance(value, _BOOLS):
+        return bool(value)
+    raise _refused(name, value, "True or False")
+
+
+def function(name: str, value: _Function) -> _Function:
+    """Return what can be called.
+
+    Raises:
+        OptionError: It cannot be.
+    """
+    if callable(value):
+        return value
+    raise _refused(name, value, "a function")
+
+
+def ordered_texts(name: str, value: Any) -> tuple[str, ...]:
+    """Return different texts in the order given: of a list, a tuple or whatever else has a length and takes numbers.
+
+    Args:
+        name: What they are, for the message.
+        value: As given.
+
+    Raises:
+        OptionError: It has no order (a set), can be read only once (a generator), or holds something else.
+
+    >>> ordered_texts("classes", ["cat", "dog"])
+    ('cat', 'dog')
+    """
+    expected = "different names (str) in order, as a list or tuple"
+    if isinstance(value, Set | Mapping):
+        raise _refused(name, value, f"{expected}: a {type(value).__name__} has no numbers that its names belong to")
+    if isinstance(value, str | bytes) or not (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
+        raise _refused(name, value, expected)
+    try:
+        texts = list(value)
+    except TypeError as error:  # an array without dimensions
+        raise _refused(name, value, expected) from error
+    if not all(isinstance(text, str) for text in texts) or len(set(texts)) != len(texts):
+        raise _refused(name, value, expected)
+    # NumPy's texts are of a type of its own.
+    return tuple(map(str, texts))
+
+
+def path_text(name: str, value: Any) -> str:
+    """Return a path as text; one of bytes has its undecodable ones escaped, as Python does with names of files.
+
+    Raises:
+        OptionError: It is no path, or no file can have it.
+
+    >>> path_text("out", b"train.lmdb")
+    'train.lmdb'
+    """
+    try:
+        text = os.fsdecode(value)
+    except TypeError as error:
+        raise _refused(name, value, "a path") from error
+    except UnicodeEncodeError as error:
+        raise _refused(name, value, "a path that the system's encoding has") from error
+    if "\0" in text:
+        raise _refused(name, value, "a path without NUL, which no name of a file has")
+    return text
+
+
+def _refused(name: str, value: Any, expected: str) -> OptionError:
+    return OptionError(f"{name}={shown(value)}: expected {expected}")
+
+
+def shown(value: Any) -> str:
+    """Return the start of what a value looks like; an error of its own text is no error here.
+
+    >>> shown("16"), shown(16.0)
+    ("'16'", '16.0')
+    """
+    try:
+        return reprlib.repr(value)
+    except Exception:  # of an integer with thousands of digits, or of a class of the caller's
+        return f"a value of type {type(value).__name__}"
