@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import torch
 
 from lmdbloader.arguments import shown
-from lmdbloader.errors import CorruptError, FormatError, OptionError
+from lmdbloader.errors import CorruptError, DestinationError, FormatError, OptionError
 from lmdbloader.files import NotRegularError, open_regular
 
 if TYPE_CHECKING:
@@ -57,9 +57,13 @@ def save_checkpoint(
         loader: Its place is saved, for a run that goes on in the middle of an epoch.
 
     Raises:
+        DestinationError: Something other than a file is there: a folder, or a device such as /dev/null.
         OptionError: A setting could not be read again, or would not equal itself then.
     """
     path = Path(path)
+    # A rename puts the file there, and a superuser's would replace the device.
+    if path.exists() and not path.is_file():
+        raise DestinationError(f"{path}: is not a file, and a checkpoint would replace it. Choose another name.")
     _check_settings(settings)
     content = {
         "version": CHECKPOINT_VERSION,

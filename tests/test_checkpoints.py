@@ -17,7 +17,7 @@ import torch
 import lmdbloader
 from lmdbloader import checkpoints
 from lmdbloader.checkpoints import load_checkpoint, save_checkpoint
-from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
+from lmdbloader.errors import CorruptError, DestinationError, FormatError, LmdbloaderError, OptionError
 
 SETTINGS = {"model": "linear", "scale": 2}
 
@@ -172,3 +172,13 @@ def test_settings_that_are_saved_are_loaded(path: Path, value: Any) -> None:
     run = trained(3, 2)
     save_checkpoint(path, epoch=2, settings={"given": value}, **run)
     assert load_checkpoint(path, settings={"given": value}, **run) == 2
+
+
+def test_what_is_no_file_is_not_replaced_by_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("folder", "fifo"):
+        with pytest.raises(DestinationError, match=f"{name}: is not a file"):
+            save_checkpoint(tmp_path / name, epoch=1, settings=SETTINGS, **trained(3, 2))
+    assert sorted(os.listdir(tmp_path)) == ["fifo", "folder"]
+    assert (tmp_path / "fifo").is_fifo()
