@@ -249,7 +249,9 @@ def test_a_manifest_of_before_there_was_a_data_digest_still_reads() -> None:
     assert json.loads(manifest.to_json()) == json.loads(signed(old))
 
 
-@pytest.mark.parametrize("text", sorted((Path(__file__).parent / "data").rglob("manifest.json")), ids=str)
+@pytest.mark.parametrize(
+    "text", sorted((Path(__file__).parent / "data").rglob("manifest.json")), ids=lambda path: path.parent.name
+)
 def test_the_manifests_of_earlier_releases_are_the_text_that_is_written_today(text: Path) -> None:
     data = text.read_bytes()
     manifest = parse_manifest(data, str(text.parent))

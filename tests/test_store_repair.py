@@ -347,9 +347,9 @@ def test_samples_beyond_those_that_are_stated_make_the_number_uncertain(path: Pa
     assert (done.num_samples, done.left_out, done.may_lack_more) == (COUNT, (), True)
 
 
-@pytest.mark.parametrize("num_fields", [1, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18])
-def test_however_the_pages_of_the_tree_were_split_the_number_is_found(tmp_path: Path, num_fields: int) -> None:
-    """The description and what comes after it may lie on one page or two, and transactions leave older pages."""
+@pytest.mark.parametrize("num_fields", [1, 9, 18])
+def test_numbers_that_earlier_transactions_left_do_not_count(tmp_path: Path, num_fields: int) -> None:
+    """The description lies on the tree's page, or on pages of its own where there are many fields."""
     names = [f"a_field_with_the_number_{i}" for i in range(num_fields)]
     path = tmp_path / "d"
     lmdbloader.write(({"blob": bytes(300_000), **dict.fromkeys(names, i)} for i in range(70)), path, codec="raw")
