@@ -339,7 +339,7 @@ def test_long_numbers_are_found_wherever_they_are(data: st.DataObject) -> None:
     if digits < 4300:
         assert to_json(value)
     else:
-        with pytest.raises(ValueError, match=r"integer of \d+ digits|Exceeds the limit"):
+        with pytest.raises(ValueError, match=r"integer of (more than )?\d+ digits; readers"):
             to_json(value)
 
 
@@ -497,7 +497,7 @@ def test_long_integers_are_refused_where_python_would_write_them(out: Path) -> N
 @pytest.mark.parametrize(
     ("first", "message"),
     [
-        ({"a": 1}, "a value of type int cannot be stored .Exceeds the limit"),
+        ({"a": 1}, "a value of type int cannot be stored .an integer of more than 4300 digits"),
         (1, "a value of type int where the first sample had int of 64 bits"),
         (1.5, "a value of type int where the first sample had float"),
         ("x", "a value of type int where the first sample had text"),

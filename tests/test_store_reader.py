@@ -350,7 +350,7 @@ def test_every_later_release_reads_the_golden_datasets_of_version_2(name: str, d
     assert (manifest.content_digest, manifest.format_version, manifest.digest) == (digest, 2, name)
     found = lmdbloader.verify(path)
     assert (found.problems, found.damaged) == ((), ())
-    expected = runpy.run_path(str(GOLDEN_2 / "make.py"))["samples"]()
+    expected = runpy.run_path(str(GOLDEN_2 / "make_format2.py"))["samples"]()
     for sample, values in zip(lmdbloader.LMDBDataset(path), expected, strict=True):
         np.testing.assert_array_equal(sample.image.numpy(), values["image"].transpose(2, 0, 1))
         assert sample[1:] == (values["label"], values["caption"])

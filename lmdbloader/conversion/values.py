@@ -252,7 +252,14 @@ def to_json(value: Any) -> bytes:
         ValueError: JSON cannot hold it; or it has half of a surrogate pair, or an integer of 4,300 digits or more.
         RecursionError: It is nested too deep.
     """
-    text = json.dumps(value, allow_nan=False)
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except ValueError as error:
+        if "set_int_max_str_digits" not in str(error):
+            raise
+        # Python's advice would not help: other readers have such limits too.
+        message = f"an integer of more than {_MOST_DIGITS} digits; readers of JSON expect less than {_MOST_DIGITS}"
+        raise ValueError(message) from error
     # A walk through the value costs about as much as the text; few values have keys that may have been numbers.
     if _OTHER_KEY.search(text[::-1]):
         _check_keys(value)
