@@ -462,6 +462,19 @@ def test_what_was_run_again_is_not_told_once_all_of_it_was(build: Build, results
     assert "run again after the mends" not in page
 
 
+def test_what_the_last_run_had_no_time_for_is_of_the_run_before_and_marked(build: Build, results: Path) -> None:
+    assert "the last one had no time" not in build(results)[0]
+    later = cores()
+    later["images"] = [row for row in later["images"] if row["threads"] > 1]
+    write_run(results / "2031-05-07-b", {"cores": later})
+    page, _ = build(results)
+
+    (line,) = lines_of(page.partition("### Photographs")[2].partition("###")[0], "| Loader", "raw256")
+    assert " * |" in line
+    assert line.count("*") == 1
+    assert "\\* from the run 2031-05-06-a: the last one had no time left for it." in page
+
+
 def test_claims_stand_beside_each_other_for_every_run(build: Build, results: Path) -> None:
     assert "## The same in every run" not in build(results)[0]
     other = fed()

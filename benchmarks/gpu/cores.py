@@ -183,6 +183,7 @@ class Cores:
         self.loaders, self.small_batches = Table(stage, "dataloaders"), Table(stage, "small batches")
         self.copying: dict[str, Copying] = {}
         self.conversions: list[dict[str, Any]] = stage.figure("conversion", [])
+        self.loaders.rows.extend(stage.figure("dataloaders", []))
         self.done: set[tuple[str, int]] = set()
 
     def run(self) -> None:
@@ -204,17 +205,19 @@ class Cores:
             self.attempt(f"pairs by {n}", lambda k=n: self.time_pairs(k))  # type: ignore[misc]
         for n in dict.fromkeys([full, *one]):
             self.attempt(f"images by {n}", lambda k=n: self.time_images(k))  # type: ignore[misc]
-        for n in (full, min(8, full)):
-            for what in DATALOADERS:
-                self.attempt(what, lambda w=what, k=n: self.time_dataloader(w, k))  # type: ignore[misc]
+        for what in DATALOADERS:
+            self.attempt(what, lambda w=what: self.time_dataloader(w, full))  # type: ignore[misc]
         self.attempt("small batches", lambda: self.time_small_batches(full))
-        for name in list(CONVERSIONS)[-1:] if self.small else (STARTING, *CONVERSIONS):
-            self.attempt(name, lambda c=name: self.time_conversion(c, full))  # type: ignore[misc]
         for n in inner:
             self.attempt(f"images by {n}", lambda k=n: self.time_images(k))  # type: ignore[misc]
 
     def run_more(self) -> None:
         """Measure what `run` has left for the end."""
+        full = self.threads[-1]
+        for name in list(CONVERSIONS)[-1:] if self.small else (STARTING, *CONVERSIONS):
+            self.attempt(name, lambda c=name: self.time_conversion(c, full))  # type: ignore[misc]
+        for what in () if self.small or full <= 8 else DATALOADERS:
+            self.attempt(what, lambda w=what: self.time_dataloader(w, 8))  # type: ignore[misc]
         for workers in self.threads[-2::-1]:
             for name in () if self.small else CONVERSIONS:
                 self.attempt(name, lambda c=name, k=workers: self.time_conversion(c, k))  # type: ignore[misc]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from matplotlib.ticker import FuncFormatter
-from report_loading import COPY, FFCV, FOLDER, HAND, OURS
+from report_loading import COPY, FFCV, FOLDER, HAND, OURS, ROW_OF
 from report_results import Results, Row, matching
 from report_training import RESTORING, name_of
 
@@ -68,7 +68,7 @@ def cores_chart(results: Results) -> Chart | None:
     loaders = results.rows("cores", "dataloaders")
     panels = []
     for name, datasets, told in PANELS:
-        rows = [row for row in results.rows("cores", name) if row.get("dtype") == "float32"]
+        rows = [row for row in results.filled("cores", name, ROW_OF) if row.get("dtype") == "float32"]
         curves = {
             LOOKS[what]: _curve(rows, what, dataset) for what, dataset in zip((OURS, FFCV), datasets, strict=True)
         }

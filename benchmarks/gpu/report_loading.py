@@ -15,12 +15,22 @@ HAND = ("DataLoader, hand-written LMDB", "DataLoader, hand-written LMDB, float32
 SAME_SAMPLES = {"pairs_raw": "pairs", "pairs_lz4": "pairs", "raw256": "raw256", "original": "original"}
 
 
+# What a row of loading alone is of.
+ROW_OF = ("what", "dataset", "dtype", "threads")
+
+
+def filled_from(rows: list[Row]) -> str:
+    """Return which run the figures with a star are from."""
+    names = sorted({row["run"] for row in rows if "run" in row})
+    return f"\\* from the run {', '.join(names)}: the last one had no time left for it." if names else ""
+
+
 def cores(results: Results) -> str:
     """Return speed by threads, beside copying memory, FFCV and DataLoaders; small batches, processes, conversion."""
     tables = []
     for title, name in (("Pairs of 96 and 48 pixels", "pairs"), ("Photographs, cut to 224 pixels", "images")):
-        if rows := results.rows("cores", name):
-            tables += [f"### {title}", by_threads(rows), beside(results, rows)]
+        if rows := results.filled("cores", name, ROW_OF):
+            tables += [f"### {title}", by_threads(rows), filled_from(rows), beside(results, rows)]
     parts = [*tables, dataloaders(results), small_batches(results), processes(results), conversion(results)]
     if not any(parts):
         return ""
@@ -56,8 +66,8 @@ def by_threads(rows: list[Row]) -> str:
 
 def _speed(row: Row) -> str:
     if row["what"] == COPY and row.get("bytes_per_s"):
-        return f"{number(row['bytes_per_s'] / 1e9)} GB/s"
-    return pair(row.get("samples_per_s"), row.get("of_memory_copy"))
+        return f"{number(row['bytes_per_s'] / 1e9)} GB/s" + (" *" if "run" in row else "")
+    return pair(row.get("samples_per_s"), row.get("of_memory_copy")) + (" *" if "run" in row else "")
 
 
 def beside(results: Results, rows: list[Row]) -> str:

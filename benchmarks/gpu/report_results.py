@@ -57,8 +57,25 @@ class Results:
 
     def rows(self, stage: str, name: str) -> list[Row]:
         """Return the rows of one figure of a stage."""
-        found = self.figures(stage).get(name)
-        return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+        return _rows(self.figures(stage), name)
+
+    def filled(self, stage: str, name: str, keys: tuple[str, ...]) -> list[Row]:
+        """Return the rows of one figure; those that the last run left out are of the run before, and "run" names it.
+
+        Args:
+            stage, name: Of the figure.
+            keys: What a row is of.
+        """
+        rows, last = self.rows(stage, name), self.run_of(stage)
+        seen = {tuple(row.get(key) for key in keys) for row in rows}
+        for run in reversed(self.runs):
+            if run is last:
+                continue
+            for row in _rows(run.documents.get(stage, {}).get("figures", {}), name):
+                if (key := tuple(row.get(key) for key in keys)) not in seen:
+                    seen.add(key)
+                    rows.append({**row, "run": run.name})
+        return rows
 
     def fact(self, stage: str, *names: str) -> Any:
         """Return a value by the names that lead to it, None where there is none."""
@@ -100,6 +117,11 @@ def read_results(folder: Path, *, small: bool = False) -> Results:
         if documents or outcomes:
             found.append(Run(path.name, documents, outcomes))
     return Results(tuple(found))
+
+
+def _rows(figures: Row, name: str) -> list[Row]:
+    found = figures.get(name)
+    return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
 
 
 def matching(rows: list[Row], **wanted: Any) -> Iterator[Row]:

@@ -10,7 +10,7 @@ from report_results import Results, Row
 
 NOTHING = "-"
 # What a cell of figures looks like, so that it stands to the right.
-_FIGURE = re.compile(r"[\d.,()\[\]/ %+±*-]*(GB/s)?")
+_FIGURE = re.compile(r"[\d.,()\[\]/ %+±*-]*(GB/s( \*)?)?")
 
 
 def number(value: float | None) -> str:
