@@ -97,6 +97,8 @@ def load_checkpoint(
 ) -> int:
     """Continue from a checkpoint: loads weights, optimiser and random state in place. Nothing is unpickled but tensors.
 
+    A checkpoint that is refused changes nothing: model, optimizer, scaler, loader and random state are as they were.
+
     Args:
         path: A file that `save_checkpoint` wrote.
         model: Gets the weights; it may be on another device than the one that saved.
@@ -116,8 +118,6 @@ def load_checkpoint(
             it lacks a part, or one cannot be what was saved.
         OptionError: An epoch was under way, and the loader has another dataset, order or seed.
         FileNotFoundError: There is no such file.
-
-        In all of these cases model, optimizer, scaler, loader and random state are as they were.
     """
     with _open(path) as file:
         _check_digest(file, path)
