@@ -131,7 +131,7 @@ def path_text(name: str, value: Any) -> str:
     """Return a path as text; one of bytes has its undecodable ones escaped, as Python does with names of files.
 
     Raises:
-        OptionError: It is no path, or no file can have it.
+        OptionError: It is not a path, or no file can have it.
 
     >>> path_text("out", b"train.lmdb")
     'train.lmdb'
@@ -152,7 +152,7 @@ def _refused(name: str, value: Any, expected: str) -> OptionError:
 
 
 def shown(value: Any) -> str:
-    """Return the start of what a value looks like; an error of its own text is no error here.
+    """Return the start of what a value looks like; a value whose own text is an error gets another one.
 
     >>> shown("16"), shown(16.0)
     ("'16'", '16.0')

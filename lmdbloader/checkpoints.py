@@ -51,8 +51,8 @@ def save_checkpoint(
         model: Its weights are saved.
         optimizer: Its state is saved.
         epoch: Epochs finished.
-        settings: Plain numbers and strings that a resumed run must share, such as the model's name and the scale. A
-            path is none: give its text.
+        settings: Plain numbers and strings that a resumed run must share, such as the model's name and the scale.
+            Give a path as its text.
         scaler: Its state is saved, where there is one (float16 needs it).
         loader: Its place is saved, for a run that goes on in the middle of an epoch.
 
@@ -101,6 +101,8 @@ def load_checkpoint(
 ) -> int:
     """Continue from a checkpoint: loads weights, optimiser and random state in place. Nothing is unpickled but tensors.
 
+    A checkpoint that is refused changes nothing: model, optimizer, scaler, loader and random state are as they were.
+
     Args:
         path: A file that `save_checkpoint` wrote.
         model: Gets the weights; it may be on another device than the one that saved.
@@ -120,8 +122,6 @@ def load_checkpoint(
             it lacks a part, or one cannot be what was saved.
         OptionError: An epoch was under way, and the loader has another dataset, order or seed.
         FileNotFoundError: There is no such file.
-
-        In all of these cases model, optimizer, scaler, loader and random state are as they were.
     """
     with _open(path) as file:
         _check_digest(file, path)
@@ -215,14 +215,14 @@ def _check_model(state: dict[str, Any], model: torch.nn.Module, path: str | os.P
 
 
 def _described(weights: Any) -> str:
-    # Weights without a shape yet take any, and what is no tensor is the module's own business.
+    # Weights without a shape yet take any, and values other than tensors are the module's own business.
     if not isinstance(weights, torch.Tensor) or torch.nn.parameter.is_lazy(weights):
         return "something"
     return f"weights {tuple(weights.shape)}"
 
 
 def _check_optimizer(state: dict[str, Any], optimizer: torch.optim.Optimizer, path: str | os.PathLike[str]) -> None:
-    """Raise CorruptError where it is no state of an optimiser, FormatError where it is another one's."""
+    """Raise CorruptError where it cannot be the state of an optimiser, FormatError where another optimiser has it."""
     groups, each = state.get("param_groups"), state.get("state")
     _expect(isinstance(each, dict) and all(isinstance(value, dict) for value in each.values()), path, "optimizer")
     _expect(isinstance(groups, list), path, "optimizer")

@@ -1,4 +1,4 @@
-"""Starts threads, and explains a system that refuses another thread, another process, or a map of a file."""
+"""Starts threads, and explains a system that refuses another thread, another process, memory, or a map of a file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from lmdbloader.errors import WorkerError
 _ROOT = Path("/")
 # What Python says, whatever limit is reached.
 _NO_THREAD = "can't start new thread"
+# What the system's loader says where there is no room for a library: it gives no error number.
+_NO_LIBRARY = ("failed to map segment", "annot allocate memory", "cannot create shared object descriptor")
 
 
 def start_threads(threads: Iterable[Thread], whose: str, advice: str) -> None:
@@ -66,13 +68,47 @@ def no_address_space(path: Path, nbytes: int, advice: str) -> str:
         nbytes: That were to be mapped.
         advice: What to do, beside raising the limit; a sentence.
     """
+    return (
+        f"{path}: the system refuses to map {nbytes} bytes of it. {_address_space()} {advice} A map is no memory in "
+        "use: `ulimit -v unlimited` takes the limit away, and batch systems have an option for it."
+    )
+
+
+def refused_memory(error: BaseException) -> BaseException | None:
+    """Return what says that the system refused memory: an error or one that led to it; None where none does."""
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        is_os = isinstance(at, OSError) and at.errno == errno.ENOMEM
+        is_library = isinstance(at, OSError | ImportError) and any(text in str(at) for text in _NO_LIBRARY)
+        if isinstance(at, MemoryError) or is_os or is_library:
+            return at
+        at = at.__cause__ or at.__context__
+    return None
+
+
+def no_memory(what: str, error: BaseException, advice: str) -> str:
+    """Return what to say, on one line, where the system refused memory.
+
+    Args:
+        what: That could not go on.
+        error: What `refused_memory` returned.
+        advice: What to do where the memory of all processes together is used up; a sentence.
+    """
+    why = str(error).partition("\n")[0] or type(error).__name__
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        advice = (
+            "Maps of files and libraries count for it, so it must be far above the memory in use: "
+            "`ulimit -v unlimited` takes it away, and batch systems have an option for it."
+        )
+    return f"{what}: the system refuses memory ({why}). {_address_space()} {advice}"
+
+
+def _address_space() -> str:
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     limit = "none is set" if soft == resource.RLIM_INFINITY else f"{soft} bytes"
-    return (
-        f"{path}: the system refuses to map {nbytes} bytes of it. Limit of the process's address space (ulimit -v): "
-        f"{limit}. {advice} A map is no memory in use: `ulimit -v unlimited` takes the limit away, and batch systems "
-        "have an option for it."
-    )
+    return f"Limit of the process's address space (ulimit -v): {limit}."
 
 
 def _refused(what: str, advice: str, error: Exception) -> WorkerError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -242,6 +243,43 @@ def test_what_fails_in_a_worker_outside_of_an_image_comes_with_its_traceback(fol
         pytest.raises(WorkerError, match=r"converting 00\.png failed:\nTraceback"),
     ):
         list(workers.convert(broken, [[s] for s in sources]))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            "convert_sources",
+            r"converting 0\d\.png: the system refuses memory \(Unable to allocate 9 GiB\)\. Limit of the",
+        ),
+        (
+            "send_part",
+            r"worker process \d+( while converting 0\d\.png)?: the system refuses memory \(\[Errno 12\] .*\)\. Limit",
+        ),
+    ],
+)
+def test_a_worker_that_gets_no_memory_says_so_without_a_traceback(
+    folder: Path, small_tasks: None, monkeypatch: pytest.MonkeyPatch, capfd: Any, function: str, message: str
+) -> None:
+    refuse = "def refuse(*_, **__): raise MemoryError('Unable to allocate 9 GiB')\n"
+    start = f"import lmdbloader.conversion.pool as pool\n{refuse}pool.{function} = refuse\n{pool._START}"
+    monkeypatch.setattr(pool, "_START", start)
+    sources = list_sources(folder).sources[:3]
+    with WorkerPool(2) as workers, pytest.raises(WorkerError, match=f"^{message}") as raised:
+        list(workers.convert(RECIPE, [[s] for s in sources]))
+    assert "\n" not in str(raised.value) and "Traceback" not in capfd.readouterr().err
+
+
+def test_a_part_that_cannot_be_mapped_ends_a_conversion_whose_workers_live(
+    folder: Path, small_tasks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(pool, "complete_part", refuse)
+    sources = list_sources(folder).sources[:3]
+    with WorkerPool(2) as workers, pytest.raises(WorkerError, match=r"^taking what a worker has converted: the system"):
+        list(workers.convert(RECIPE, [[s] for s in sources]))
 
 
 def test_tasks_and_results_larger_than_a_sockets_buffer_do_not_wait_for_each_other(

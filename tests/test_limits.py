@@ -1,4 +1,4 @@
-"""A system that refuses a thread or a process: an error that says how many there are to be, and what to do."""
+"""A system that refuses a thread, a process or memory: an error that says how many there are to be, and what to do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lmdbloader.errors import WorkerError
 from lmdbloader.extraction import extract
 from lmdbloader.format import make_field
 from lmdbloader.images import DecodePolicy
-from lmdbloader.limits import explain_limit
+from lmdbloader.limits import explain_limit, no_memory, refused_memory
 from lmdbloader.loader import loader as loader_module
 from lmdbloader.sources import Source
 from lmdbloader.store import Readahead, Reader
@@ -119,6 +119,62 @@ def test_a_dataset_that_cannot_be_mapped_while_it_is_written_is_an_error_of_ours
         f"lmdbloader.write({many}, {path!r}, codec='raw')",
     )
     assert re.search(r"data\.mdb: the system refuses to map \d+ bytes .*\(ulimit -v\): \d+ bytes\. Writing", said)
+
+
+def test_the_command_says_on_one_line_that_its_address_space_is_too_small(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    for i in range(40):
+        header = b"P6 200 200 255 "
+        (tmp_path / "src" / f"{i}.ppm").write_bytes(header + bytes([i]) * 120_000)
+    for kib in (200_000, 300_000):
+        limited = f"ulimit -v {kib}; exec {sys.executable} -m lmdbloader convert src out --workers 2"
+        done = subprocess.run(
+            ["sh", "-c", limited],
+            cwd=tmp_path,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        line = done.stderr.splitlines()[-1]
+        assert re.fullmatch(rf"lmdbloader: .*: the system refuses .*\(ulimit -v\): {kib * 1024} bytes\. .*", line)
+
+
+def chained(outer: BaseException, cause: BaseException) -> BaseException:
+    outer.__cause__ = cause
+    return outer
+
+
+NO_ROOM = OSError("libx.so: failed to map segment from shared object")
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (MemoryError(), "MemoryError"),
+        (MemoryError("Unable to allocate 384. GiB"), "Unable to allocate 384. GiB"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "[Errno 12] Cannot allocate memory"),
+        (NO_ROOM, str(NO_ROOM)),
+        (ImportError(str(NO_ROOM)), str(NO_ROOM)),
+        (chained(RuntimeError("no library"), NO_ROOM), str(NO_ROOM)),
+        (OSError(errno.ENOENT, "No such file"), None),
+        (ImportError("No module named 'x'"), None),
+        (ValueError("x"), None),
+    ],
+)
+def test_what_the_system_refused_is_found_among_the_causes(error: BaseException, found: str | None) -> None:
+    refused = refused_memory(error)
+    assert (refused is None) == (found is None)
+    if refused is not None:
+        said = no_memory("converting a.png", refused, "Use fewer.")
+        assert said.startswith(f"converting a.png: the system refuses memory ({found}). Limit of the process's address")
+
+
+def test_errors_that_led_to_each_other_are_looked_at_once() -> None:
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__cause__ = second, first
+    assert refused_memory(first) is None
 
 
 def test_two_loops_that_begin_at_once_share_their_threads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from lmdbloader.cli import bench, convert, doctor, estimate, extract, info, plan
 from lmdbloader.cli.saying import say
 from lmdbloader.cli.streams import forget, standard_streams
 from lmdbloader.errors import LmdbloaderError, OptionError, OutputError
+from lmdbloader.limits import no_memory, refused_memory
 from lmdbloader.words import plain
 
 _COMMANDS = (plan, estimate, convert, stage, info, verify, repair, preview, extract, tune, doctor, bench)
@@ -52,8 +53,16 @@ def _run(arguments: Sequence[str] | None) -> int:
         with contextlib.suppress(OutputError, BrokenPipeError):
             say(f"lmdbloader: {error}", error=True)
         return 1
-    except (LmdbloaderError, OSError) as error:
-        say(f"lmdbloader: {error}", error=True)
+    except LmdbloaderError as error:
+        for line in f"lmdbloader: {error}".split("\n"):  # a worker's error may quote its traceback
+            say(line, error=True)
+        return 1
+    except (OSError, MemoryError, ImportError) as error:
+        why = refused_memory(error)
+        if why is None and not isinstance(error, OSError):
+            raise
+        text = error if why is None else no_memory(options.command, why, "Let fewer processes or threads work.")
+        say(f"lmdbloader: {text}", error=True)
         return 1
     except KeyboardInterrupt:
         say("lmdbloader: interrupted", error=True)
@@ -69,7 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="lmdbloader COMMAND --help tells what a command does. Start with: lmdbloader convert PHOTOS train.lmdb",
     )
     parser.add_argument("--version", action="version", version=f"lmdbloader {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
     for command in _COMMANDS:
         command.add_parser(commands)
     return parser

@@ -288,7 +288,7 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
     except CorruptError:
         _tell_kept(out, "--restart discards it and begins anew.")
         raise
-    except (LmdbloaderError, OSError, KeyboardInterrupt):
+    except (LmdbloaderError, OSError, MemoryError, KeyboardInterrupt):
         _tell_kept(out, "The same command goes on with it; --restart begins anew.")
         raise
 

@@ -15,7 +15,7 @@ def named_folder(path: str | os.PathLike[str]) -> Path:
     """Return a path whose last part is a name, so that one beside it can be made: "." has none.
 
     Raises:
-        OptionError: It is no path, or no file can have it.
+        OptionError: It is not a path, or no file can have it.
     """
     found = Path(path_text("path", path))
     return found if found.name not in ("", "..") else Path(os.path.abspath(found))
@@ -25,7 +25,7 @@ def new_folder(path: str | os.PathLike[str]) -> Path:
     """Return the path of a dataset to be, as `named_folder` does.
 
     Raises:
-        OptionError: It is no path, or no file can have it.
+        OptionError: It is not a path, or no file can have it.
         DestinationError: The name is one of those that unfinished and replaced datasets have.
     """
     found = named_folder(path)

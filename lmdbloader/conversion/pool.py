@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -30,7 +31,7 @@ from lmdbloader.conversion.handover import (
 from lmdbloader.conversion.tasks import Part, Recipe, convert_sources
 from lmdbloader.cores import count_cores
 from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
-from lmdbloader.limits import explain_limit
+from lmdbloader.limits import explain_limit, no_memory, refused_memory
 from lmdbloader.sources import Source, Sources
 from lmdbloader.words import plain
 
@@ -42,6 +43,7 @@ WORTH_A_WORKER_NBYTES = 16 * 2**20
 _TASKS_AHEAD = 2
 _PARTS_AHEAD = 3
 _START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool import serve; serve({handle}, {place})"
+_FEWER = "Use fewer --workers: the same command goes on where it was."
 # What a worker sends after the last part of a task; what the parent sends when it has taken a part, or before a task.
 _END, _TAKEN, _TASK = "end", "taken", "task"
 
@@ -226,7 +228,7 @@ class _Worker:
         try:
             # The worker may itself wait for us to read, so a task must not wait for room in the socket.
             send_object((recipe, list(sources)), self.connection)
-        except OSError as error:
+        except ConnectionError as error:
             raise self._death() from error
 
     def acknowledge(self) -> None:
@@ -242,8 +244,12 @@ class _Worker:
             item = self.connection.recv()
             if isinstance(item, Part):
                 item = complete_part(item, self.connection)
-        except (EOFError, OSError) as error:
+        except (EOFError, ConnectionError) as error:
             raise self._death() from error
+        except OSError as error:  # it is this process that gets no memory: the worker lives
+            if (why := refused_memory(error)) is None:
+                raise
+            raise WorkerError(no_memory("taking what a worker has converted", why, _FEWER)) from error
         if not self.tasks:
             raise WorkerError(f"a worker sent {type(item).__name__} unasked")
         self.arrived[self.tasks[0][0]].append(item)
@@ -265,7 +271,7 @@ class _Worker:
     def _send(self, item: object) -> None:
         try:
             self.connection.send(item)
-        except OSError as error:
+        except ConnectionError as error:
             raise self._death() from error
 
     def _death(self) -> WorkerError:
@@ -275,7 +281,11 @@ class _Worker:
         at = self.place.item() - self.num_done
         # Before its first image, and when it waits for more, it is at none.
         what = f" while converting {unfinished[at]}" if 0 <= at < len(unfinished) else ""
-        advice = " Out of memory? Use fewer --workers." if code == -signal.SIGKILL else ""
+        if code == errno.ENOMEM:
+            refused = OSError(code, os.strerror(code))
+            return WorkerError(no_memory(f"worker process {self.process.pid}{what}", refused, _FEWER))
+        # C++ ends a process by SIGABRT where it gets no memory.
+        advice = " Out of memory? Use fewer --workers." if code in (-signal.SIGKILL, -signal.SIGABRT) else ""
         again = "Run the same command again: a conversion goes on where it was."
         return WorkerError(f"worker process {self.process.pid} {how}{what}.{advice} {again}")
 
@@ -312,6 +322,8 @@ def serve(handle: int, place: int) -> None:
             num_done += len(sources)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
+    except MemoryError:  # while a part was sent; there may be none to say more
+        os._exit(errno.ENOMEM)
 
 
 def _take(connection: Connection, tasks: deque[tuple[Recipe, list[Source]]]) -> int:
@@ -332,6 +344,9 @@ def _results(recipe: Recipe, sources: list[Source], place: npt.NDArray[np.int64]
         yield _END
     except LmdbloaderError as error:
         yield error
-    except Exception:
-        name = sources[place.item() - num_before].name
-        yield WorkerError(f"converting {plain(name)} failed:\n{traceback.format_exc()}")
+    except Exception as error:
+        name = plain(sources[place.item() - num_before].name)
+        if (why := refused_memory(error)) is not None:
+            yield WorkerError(no_memory(f"converting {name}", why, _FEWER))
+        else:
+            yield WorkerError(f"converting {name} failed:\n{traceback.format_exc()}")

@@ -88,7 +88,7 @@ def write(
 
     Raises:
         OptionError: A sample does not fit; the message names its number and field. Nothing is left behind. Or an option
-            makes no sense, as names of what is no int field.
+            makes no sense, as names for a field that does not hold ints.
         DestinationError: `path` is taken, locked, has no parent folder, or a name of an unfinished conversion.
         DiskFullError: No room left.
 

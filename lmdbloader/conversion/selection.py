@@ -51,7 +51,8 @@ def with_classes(listing: Listing, classes: Sequence[str]) -> Listing:
     """Return a listing of class folders whose labels are numbers in a given list of classes.
 
     Raises:
-        OptionError: There are no class folders, or one of them is not in the list; or it is no list of different names.
+        OptionError: There are no class folders, or one of them is not in the list; or the names are not a
+            list of different ones.
     """
     names = ordered_texts("classes", classes)
     if listing.layout != "classes" or listing.sources.labels is None:

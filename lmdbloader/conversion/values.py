@@ -248,7 +248,7 @@ def to_json(value: Any) -> bytes:
     b'{"a": [1, "\\\\u00e9"]}'
 
     Raises:
-        TypeError: JSON cannot hold it; or a key of a dict is no str, and another key would be read back.
+        TypeError: JSON cannot hold it; or a key of a dict is not a str, and another key would be read back.
         ValueError: JSON cannot hold it; or it has half of a surrogate pair, or an integer of 4,300 digits or more.
         RecursionError: It is nested too deep.
     """
@@ -280,7 +280,7 @@ def _has_long_number(text: str) -> bool:
 
 
 def _check_keys(value: Any) -> None:
-    """Raise TypeError where a key of a dict, at any depth, is no str; the value is one that JSON can hold."""
+    """Raise TypeError where a key of a dict, at any depth, is not a str; the value is one that JSON can hold."""
     left: list[tuple[Any, str]] = [(value, "")]
     while left:
         container, where = left.pop()

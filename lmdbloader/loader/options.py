@@ -40,7 +40,7 @@ def check_numbers(batch_size: Any, prefetch: Any, num_threads: Any) -> tuple[int
     """Return what is counted, as Python's own numbers.
 
     Raises:
-        OptionError: One is no whole number, or out of its range.
+        OptionError: One is not a whole number, or out of its range.
     """
     batch_size = whole("batch_size", batch_size, 1, _MOST)
     prefetch = whole("prefetch", prefetch, 0, _MOST)
