@@ -135,7 +135,11 @@ def _write_sound(
     index = Index(folder, manifest, manifest.sizes["data_nbytes"], content)
     reader = Reader.of_files(folder, manifest, DataFile(folder / DATA_FILE, "pread"), index)
     chunks = sound_samples(reader, {damage.sample for damage in found.damaged})
-    num_samples = _write(folder, manifest.description, chunks, lambda: found.damaged, out)
+    hint = (
+        f" If {INDEX_FILE} and {MANIFEST_FILE} came from another dataset than {DATA_FILE}: remove {MANIFEST_FILE} and "
+        f"{INDEX_FILE}, and repair it again to save what {DATA_FILE} holds."
+    )
+    num_samples = _write(folder, manifest.description, chunks, lambda: found.damaged, out, hint=hint)
     return _report(folder, Repair(found, (), out, num_samples, found.damaged), log)
 
 
@@ -182,6 +186,8 @@ def _write(
     left_out: Callable[[], Sequence[Damage]],
     out: Path,
     may_lack_more: Callable[[], bool] = lambda: False,
+    *,
+    hint: str = "",
 ) -> int:
     """Write samples as a new dataset; return how many they were.
 
@@ -192,6 +198,7 @@ def _write(
         left_out: Returns what they lack, once all of them were taken.
         out: The new dataset.
         may_lack_more: Returns whether they lack others too, once all of them were taken.
+        hint: What to do, in addition, if not one of them is sound.
     """
     nbytes = (folder / DATA_FILE).stat().st_size
     fields, with_source = description.fields, description.with_source
@@ -200,7 +207,9 @@ def _write(
         for chunk in chunks:
             writer.add(chunk, encode_blocks(chunk, fields, with_source=with_source))
         if not writer.num_samples and (left_out() or may_lack_more()):
-            raise CorruptError(f"{folder}: not one sample of it is sound. Restore it from a copy, or convert again.")
+            raise CorruptError(
+                f"{folder}: not one sample of it is sound. Restore it from a copy, or convert again.{hint}"
+            )
         made_by: dict[str, Any] = dict(description.made_by)
         # Whoever compares what a dataset was made from must see that it is not all of it.
         lacks: dict[str, Any] = {}
