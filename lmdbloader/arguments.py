@@ -14,6 +14,7 @@ import numpy as np
 from lmdbloader.errors import OptionError
 
 _BOOLS = (bool, np.bool_)
+_Checked = TypeVar("_Checked")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -41,13 +42,13 @@ def whole(name: str, value: Any, least: int | None = None, most: int | None = No
     return number
 
 
-def whole_or_none(name: str, value: Any) -> int | None:
-    """Return a whole number as `whole` does, or None.
+def optional(check: Callable[[str, Any], _Checked], name: str, value: Any) -> _Checked | None:
+    """Return what one of the other checks returns for a value, or None for None.
 
-    Raises:
-        OptionError: It is neither.
+    >>> optional(whole, "seed", None), optional(whole, "seed", 3)
+    (None, 3)
     """
-    return None if value is None else whole(name, value)
+    return None if value is None else check(name, value)
 
 
 def number(name: str, value: Any) -> float:
@@ -66,15 +67,6 @@ def number(name: str, value: Any) -> float:
         except OverflowError:
             pass
     raise _refused(name, value, "a number")
-
-
-def number_or_none(name: str, value: Any) -> float | None:
-    """Return a number as `number` does, or None.
-
-    Raises:
-        OptionError: It is neither.
-    """
-    return None if value is None else number(name, value)
 
 
 def flag(name: str, value: Any) -> bool:

@@ -18,7 +18,7 @@ from lmdbloader.errors import OptionError
 DigestName = Literal["xxh64", "sha256", "blake3"]
 DIGESTS: tuple[DigestName, ...] = get_args(DigestName)
 DEFAULT_DIGEST: DigestName = "xxh64"
-# Beside XXH64, of what is a description and not a file.
+# Goes with XXH64: of descriptions, which are small.
 _BLAKE2B = "blake2b"
 _PIECE_NBYTES = 4 * 2**20
 

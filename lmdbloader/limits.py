@@ -15,6 +15,7 @@ from lmdbloader.errors import WorkerError
 _ROOT = Path("/")
 # What Python says, whatever limit is reached.
 _NO_THREAD = "can't start new thread"
+_RAISE_IT = "`ulimit -v unlimited` removes the limit, and batch systems have an option for it."
 # What the system's loader says where there is no room for a library: it gives no error number.
 _NO_LIBRARY = ("failed to map segment", "annot allocate memory", "cannot create shared object descriptor")
 
@@ -25,7 +26,7 @@ def start_threads(threads: Iterable[Thread], whose: str, advice: str) -> None:
     Args:
         threads: Not started yet.
         whose: What needs them, for the message.
-        advice: What to do, beside raising the limit; a sentence.
+        advice: What to do, in addition to raising the limit; a sentence.
 
     Raises:
         WorkerError: The system refuses one; those before it have started.
@@ -42,7 +43,7 @@ def explain_limit(what: str, advice: str) -> Iterator[None]:
 
     Args:
         what: Which thread or process it is, and of how many.
-        advice: What to do, beside raising the limit; a sentence.
+        advice: What to do, in addition to raising the limit; a sentence.
 
     Raises:
         WorkerError: The system refuses it.
@@ -66,12 +67,10 @@ def no_address_space(path: Path, nbytes: int, advice: str) -> str:
     Args:
         path: Of the file.
         nbytes: That were to be mapped.
-        advice: What to do, beside raising the limit; a sentence.
+        advice: What to do, in addition to raising the limit; a sentence.
     """
-    return (
-        f"{path}: the system refuses to map {nbytes} bytes of it. {_address_space()} {advice} A map is no memory in "
-        "use: `ulimit -v unlimited` takes the limit away, and batch systems have an option for it."
-    )
+    said = f"{path}: the system refuses to map {nbytes} bytes of it. {_address_space()} {advice}"
+    return f"{said} A map does not take memory by itself: {_RAISE_IT}"
 
 
 def refused_memory(error: BaseException) -> BaseException | None:
@@ -98,10 +97,7 @@ def no_memory(what: str, error: BaseException, advice: str) -> str:
     """
     why = str(error).partition("\n")[0] or type(error).__name__
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        advice = (
-            "Maps of files and libraries count for it, so it must be far above the memory in use: "
-            "`ulimit -v unlimited` takes it away, and batch systems have an option for it."
-        )
+        advice = f"Maps of files and libraries count too, so it must be far above the memory in use: {_RAISE_IT}"
     return f"{what}: the system refuses memory ({why}). {_address_space()} {advice}"
 
 

@@ -223,7 +223,7 @@ def _check_digests(body: Mapping[str, Any], name: DigestName) -> None:
     """Raise ValueError unless the digests of files and content are of the algorithm of the manifest's own."""
     for key in ("content_digest", "index_digest", "data_digest"):
         if name_of(_typed(body, key, str)) != name:
-            raise ValueError(f"{key} {body[key]!r:.80} beside a manifest_digest of {name}")
+            raise ValueError(f"{key} {body[key]!r:.80} with a manifest_digest of {name}")
 
 
 def parse_description(data: bytes, path: str) -> Description:
@@ -251,8 +251,7 @@ def parse_description(data: bytes, path: str) -> Description:
 def is_signed(data: bytes) -> bool:
     """Return whether a manifest, of whatever format and version, is whole and has the digest of what it says.
 
-    A digest of an algorithm that came after this release cannot be told from a damaged one, but by the version, which
-    then is one that came later too.
+    An algorithm that came after this release looks like damage, unless the version of the format is a later one too.
     """
     if not data.endswith(b"\n"):
         return False

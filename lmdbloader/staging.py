@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
+from lmdbloader.bars import ProgressBar
 from lmdbloader.codecs import checksum
 from lmdbloader.conversion.places import named_folder, refuse_inside
 from lmdbloader.digests import DigestName, new_file_digest
@@ -248,6 +247,8 @@ def _check_copy(source: Reader, partial: Path) -> None:
 @contextmanager
 def _bar(nbytes: int, progress: bool) -> Iterator[Any]:
     shown = progress and sys.stderr is not None and sys.stderr.isatty()
-    with tqdm(total=nbytes, unit="B", unit_scale=True, unit_divisor=1024, disable=not shown, dynamic_ncols=True) as bar:
+    with ProgressBar(
+        total=nbytes, unit="B", unit_scale=True, unit_divisor=1024, disable=not shown, dynamic_ncols=True
+    ) as bar:
         bar.set_description("copying and reading back")
         yield bar

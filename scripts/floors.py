@@ -18,15 +18,16 @@ INPUTS = (FLOORS, ROOT / "setup.cfg", Path(__file__))
 TOOLS = ("h5py", "hypothesis", "jinja2", "matplotlib", "psutil", "pytest", "pytest-xdist", "scikit-image", "setuptools")
 # What can come out otherwise with another version: files, formats, what is converted, stored, read and transformed.
 TESTS = (
-    "batches", "buffers", "cli_*", "codecs", "conversion_*", "dataset*", "extraction", "format", "images", "kernels_*",
-    "loader*", "loading", "looking", "manifest", "packaging", "pipeline*", "programs", "resize", "resolution",
-    "sampling", "sources*", "splits", "staging", "store_*", "torchvision", "transforms", "versions", "workers",
+    "arguments", "bars", "batches", "buffers", "checkpoints", "cli_*", "codecs", "conversion_*", "dataset*", "digests",
+    "extraction", "format", "images", "kernels_*", "limits", "loader*", "loading", "looking", "manifest", "packaging",
+    "pipeline*", "programs", "resize", "resolution", "sampling", "sources*", "splits", "staging", "store_*",
+    "torchvision", "transforms", "versions", "workers",
 )  # fmt: skip
 LACKS_PANDAS = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pandas') is not None)"
 
 
 def make_environment(venv: Path, torch_index: str | None) -> None:
-    """Make the environment anew unless it was made from what the files say now.
+    """Make the environment again, unless it was made from what the files say now.
 
     Raises:
         SetupError: pip failed, or brought pandas, without which the tests are to run.

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lmdbloader
-from lmdbloader.arguments import flag, number, number_or_none, ordered_texts, path_text, shown, whole, whole_or_none
+from lmdbloader.arguments import flag, number, optional, ordered_texts, path_text, shown, whole
 from lmdbloader.errors import OptionError
 
 PIXELS = np.zeros((16, 16, 3), np.uint8)
@@ -28,7 +28,7 @@ class _Odd:
 
 @given(st.integers())
 def test_whole_numbers_come_back(value: int) -> None:
-    assert whole("n", value) == value == whole_or_none("n", value)
+    assert whole("n", value) == value == optional(whole, "n", value)
 
 
 @pytest.mark.parametrize("value", [np.int64(7), np.uint8(7), torch.tensor(7), np.array(7)])
@@ -58,7 +58,7 @@ def test_limits_are_said(value: int, fits: bool) -> None:
 def test_numbers() -> None:
     for value in (0.5, np.float32(0.5), np.float64(0.5), Fraction(1, 2)):
         assert type(number("p", value)) is float and number("p", value) == 0.5
-    assert (number("p", 1), number("p", np.int8(1)), number_or_none("p", None)) == (1.0, 1.0, None)
+    assert (number("p", 1), number("p", np.int8(1)), optional(number, "p", None)) == (1.0, 1.0, None)
     for refused in (True, "0.5", None, 10**400, [0.5], 1j):
         with pytest.raises(OptionError, match=r"^p=.*: expected a number$"):
             number("p", refused)

@@ -23,6 +23,7 @@ LAYERS = (
     "cores",
     "limits",
     "units",
+    "bars",
     "arguments",
     "machine",
     "planning",

@@ -37,6 +37,13 @@ def numbers(loader: Any) -> list[int]:
     return [number for batch in loader for number in batch.number.tolist()]
 
 
+@pytest.mark.parametrize("name", ["drop_last", "pad", "verify"])
+@pytest.mark.parametrize("value", ["no", 0, None])
+def test_flags_are_true_or_false(ds: LMDBDataset, name: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=rf"{name}={re.escape(repr(value))}: expected True or False"):
+        Loader(ds, 4, **{name: value})
+
+
 def test_more_threads_than_cores_are_warned_of_and_work(ds: LMDBDataset) -> None:
     with pytest.warns(UserWarning, match=r"num_threads=1000, and this process may use"):
         Loader(ds, 4, num_threads=1000)

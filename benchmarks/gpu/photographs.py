@@ -11,25 +11,13 @@ from typing import Any
 
 import numpy as np
 from common import environment, write_mosaics
+from demos.class_folders import CLASSES
 from PIL import Image
 from stage import Stage, make, parse_stage
 
 QUALITY = 92
 LONG, SHORT = 500, 375
 _GRAIN_SIDE = 1200
-# Photographs of which any piece looks like no other's: each is a class.
-CLASSES = (
-    "astronaut.png",
-    "brick.png",
-    "chelsea.png",
-    "coffee.png",
-    "grass.png",
-    "gravel.png",
-    "hubble_deep_field.jpg",
-    "ihc.png",
-    "motorcycle_left.png",
-    "rocket.jpg",
-)
 # Training reads the left part of each photograph and validation the right one, so that no pixel is in both.
 BORDER = 0.6
 

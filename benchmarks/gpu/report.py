@@ -41,7 +41,10 @@ On a machine with a GPU, which needs no network once the folder of `pack.py` is 
 
 ```bash
 python benchmarks/gpu/pack.py --out benchmarks/gpu/pack      # beforehand, with network
-python benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out benchmarks/results/gpu/2026-01-31-a-name --minutes 9
+RUN="python benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out benchmarks/results/gpu/2026-01-31-a-name --minutes 9"
+$RUN --stages correct cores                                  # each command ends within its nine minutes
+$RUN --stages copies fed accuracy
+$RUN --stages more                                           # what the others leave for the end
 python benchmarks/gpu/report.py benchmarks/results/gpu       # builds this page
 ```
 

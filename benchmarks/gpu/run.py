@@ -2,11 +2,12 @@
 
 On the machine with the GPU, without network:
 
-    python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages correct cores copies
-    python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages fed accuracy more
+    python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages correct cores
+    python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages copies fed accuracy
+    python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages more
 
-Each takes less than nine minutes. The second finds in --work what the first has installed and made, and in --out its
-figures. `pack.py` makes the folder to bring along.
+Each takes less than nine minutes. The later ones find in --work what the first has installed and made, and in --out the
+figures so far. `pack.py` makes the folder to bring along.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class Benchmark:
         options.out.mkdir(parents=True, exist_ok=True)
         self.environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent, ROOT, self.site))),
+            "PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent, ROOT, ROOT / "scripts", self.site))),
             "PYTHONUNBUFFERED": "1",
             # A worker that a signal ends says where it was.
             "PYTHONFAULTHANDLER": "1",
@@ -182,7 +183,7 @@ class Benchmark:
         return True
 
     def build(self, name: str, command: Sequence[str]) -> None:
-        """Begin to build something beside the first stages, unless an earlier command has."""
+        """Begin to build something while the first stages run, unless an earlier command has."""
         if self._marker(name).exists():
             return
         with open(self._log(name), "wb") as log:

@@ -86,8 +86,7 @@ def parse_samples(text: str, length: int) -> list[int]:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
+    from lmdbloader.bars import ProgressBar
     from lmdbloader.extraction import extract
     from lmdbloader.store import read_manifest
 
@@ -95,7 +94,7 @@ def _run(options: argparse.Namespace) -> int:
     samples = None if options.samples is None else parse_samples(options.samples, length)
     names = None if options.fields is None else [name.strip() for name in options.fields.split(",") if name.strip()]
     total = length if samples is None else len(samples)
-    with tqdm(total=total, unit=" samples", disable=options.quiet or not sys.stderr.isatty()) as bar:
+    with ProgressBar(total=total, unit=" samples", disable=options.quiet or not sys.stderr.isatty()) as bar:
         done = extract(
             options.dataset,
             options.folder,

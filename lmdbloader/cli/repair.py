@@ -47,11 +47,10 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
+    from lmdbloader.bars import ProgressBar
     from lmdbloader.store import repair
 
-    with tqdm(unit=" samples checked", disable=not sys.stderr.isatty()) as bar:
+    with ProgressBar(unit=" samples checked", disable=not sys.stderr.isatty()) as bar:
         repair(options.dataset, options.out, progress=bar.update, log=_tell)
     return 0
 

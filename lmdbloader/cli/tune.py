@@ -79,11 +79,10 @@ def _run(options: argparse.Namespace) -> int:
         return _forget(options)
     if options.batch_size is None:
         options.parser.error("the following arguments are required: --batch-size")
-    from tqdm import tqdm
-
+    from lmdbloader.bars import ProgressBar
     from lmdbloader.tuning import tune
 
-    with tqdm(
+    with ProgressBar(
         total=round(options.seconds, 1),
         desc="measuring",
         bar_format="{desc} {bar} {n:.0f} of at most {total:.0f} s",

@@ -35,11 +35,10 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
+    from lmdbloader.bars import ProgressBar
     from lmdbloader.store import verify
 
-    with tqdm(
+    with ProgressBar(
         total=_num_samples(options.dataset), unit=" samples", disable=options.quiet or not sys.stderr.isatty()
     ) as bar:
         found = verify(options.dataset, progress=bar.update)

@@ -12,9 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from tqdm import tqdm
-
 from lmdbloader.arguments import flag, function
+from lmdbloader.bars import ProgressBar
 from lmdbloader.conversion.identity import describe, find_finished, refuse_others
 from lmdbloader.conversion.journal import Begun, Journal, Progress, read_plan, recover, write_plan
 from lmdbloader.conversion.places import new_folder, refuse_inside
@@ -348,7 +347,7 @@ def _show(parts: Iterable[Part], sources: Sources, first: int, progress: bool) -
     shown = progress and sys.stderr is not None and sys.stderr.isatty()
     total_nbytes, done = int(sources.nbytes.sum()), int(sources.nbytes[:first].sum())
     before, began = done, time.monotonic()
-    with tqdm(
+    with ProgressBar(
         total=len(sources), initial=first, unit=" images", disable=not shown, dynamic_ncols=True, smoothing=0.1
     ) as bar:
         for part in parts:

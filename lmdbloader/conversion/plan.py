@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
 
-from lmdbloader.arguments import number, whole, whole_or_none
+from lmdbloader.arguments import number, optional, whole
 from lmdbloader.codecs import check_codec
 from lmdbloader.conversion.pairs import SCALES
 from lmdbloader.conversion.pool import check_workers, choose_workers
@@ -77,10 +77,10 @@ def make_plan(
         SourceError: No folder, no images, or pairs that do not match.
     """
     places = [None if p is None else locate(p) for p in (src, hr, lr)]
-    patch_size, stride = whole_or_none("patch_size", patch_size), whole_or_none("stride", stride)
-    scale, max_pixels = whole_or_none("scale", scale), whole("max_pixels", max_pixels)
-    subset, seed = whole_or_none("subset", subset), whole_or_none("seed", seed)
-    min_pair_psnr, workers = number("min_pair_psnr", min_pair_psnr), whole_or_none("workers", workers)
+    patch_size, stride = optional(whole, "patch_size", patch_size), optional(whole, "stride", stride)
+    scale, max_pixels = optional(whole, "scale", scale), whole("max_pixels", max_pixels)
+    subset, seed = optional(whole, "subset", subset), optional(whole, "seed", seed)
+    min_pair_psnr, workers = number("min_pair_psnr", min_pair_psnr), optional(whole, "workers", workers)
     recipe = _make_recipe(patch_size, stride, scale, bicubic, DecodePolicy(alpha, max_pixels), on_error, min_pair_psnr)
     prefer_images = patch_size is not None or scale is not None
     storage, codec = make_storage(

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.arguments import number_or_none, shown, whole_or_none
+from lmdbloader.arguments import number, optional, shown, whole
 from lmdbloader.codecs import Payloads, checksum, encode_image, encode_jpeg, pack_file, pack_jpeg
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.format import MAX_PAYLOAD_NBYTES, TILE_SIZE, Field
@@ -79,11 +79,11 @@ def make_storage(
     Raises:
         OptionError: One of them is out of its range, or has no effect together with the others.
     """
-    max_resolution = whole_or_none("max_resolution", max_resolution)
-    jpeg_quality = whole_or_none("jpeg_quality", jpeg_quality)
-    compress_probability = number_or_none("compress_probability", compress_probability)
-    smart_threshold = whole_or_none("smart_threshold", smart_threshold)
-    seed = whole_or_none("seed", seed)
+    max_resolution = optional(whole, "max_resolution", max_resolution)
+    jpeg_quality = optional(whole, "jpeg_quality", jpeg_quality)
+    compress_probability = optional(number, "compress_probability", compress_probability)
+    smart_threshold = optional(whole, "smart_threshold", smart_threshold)
+    seed = optional(whole, "seed", seed)
     if mode is not None and mode not in WRITE_MODES:
         raise OptionError(f"write mode {mode!r}: expected one of {', '.join(WRITE_MODES)}")
     if is_cut and mode == "original":
@@ -106,15 +106,15 @@ def make_storage(
             "write mode 'smart' stores larger images as JPEG: say with --smart-threshold what is larger, in bytes of "
             "pixels (height x width x channels), for example 150528 for 224 x 224 RGB"
         )
-    for name, least, most, number in (
+    for name, least, most, value in (
         ("max_resolution", 1, _MOST_JPEG_SIDE, max_resolution),
         ("jpeg_quality", 1, 100, jpeg_quality),
         ("compress_probability", 0, 1, compress_probability),
         ("smart_threshold", 0, None, smart_threshold),
         ("seed", 0, 2**64 - 1, seed),
     ):
-        if number is not None and not (least <= number and (most is None or number <= most)):
-            raise OptionError(f"{name} {number}: expected {least} to {most}" if most else f"{name} {number}: negative")
+        if value is not None and not (least <= value and (most is None or value <= most)):
+            raise OptionError(f"{name} {value}: expected {least} to {most}" if most else f"{name} {value}: negative")
     draws = chosen == "proportion"
     storage = Storage(
         mode=chosen,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import reprlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -13,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.arguments import shown
 from lmdbloader.codecs import Payloads, encode_many, join, saves_enough
 from lmdbloader.conversion.storage import PIXELS, Storage, encode_one, fit_within, shrink
 from lmdbloader.errors import OptionError
@@ -87,7 +87,7 @@ def scalar(f: Field, value: Any, number: int) -> int | float | str:
         with contextlib.suppress(OverflowError):
             return float(value)
     raise OptionError(
-        f"sample {number}, field {f.name!r}: {_shown(value)} where the first sample had {f.kind}"
+        f"sample {number}, field {f.name!r}: {shown(value)} where the first sample had {f.kind}"
         + (" of 64 bits" * is_int)
     )
 
@@ -238,7 +238,7 @@ def _bytes(f: Field, value: Any, number: int) -> bytes:
     try:
         return to_json(value.item() if isinstance(value, np.bool_) else value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise OptionError(f"sample {number}, field {f.name!r}: {_shown(value)} cannot be stored ({error})") from error
+        raise OptionError(f"sample {number}, field {f.name!r}: {shown(value)} cannot be stored ({error})") from error
 
 
 def to_json(value: Any) -> bytes:
@@ -298,11 +298,3 @@ def _check_keys(value: Any) -> None:
 def _refuse_long(digits: str) -> None:
     if (found := len(digits.lstrip("-"))) >= _MOST_DIGITS:
         raise ValueError(f"an integer of {found} digits; readers of JSON expect less than {_MOST_DIGITS}")
-
-
-def _shown(value: Any) -> str:
-    """Return the start of what a value looks like."""
-    try:
-        return reprlib.repr(value)
-    except ValueError:  # of an integer with thousands of digits
-        return f"a value of type {type(value).__name__}"

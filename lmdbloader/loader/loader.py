@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from lmdbloader.arguments import flag
 from lmdbloader.cores import count_cores
 from lmdbloader.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
@@ -100,9 +101,8 @@ class Loader:
             memory_format: torch.contiguous_format or torch.channels_last, of the images.
             shard: (rank, world_size) reads this rank's share of one common order; "auto" asks torch.distributed.
             resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
-            io: "mmap" reads through a memory map; "pread" reads copies, which cost some speed, but a file that is cut
-                short while it is read is an error instead of the end of the process. As the dataset was opened by
-                default.
+            io: "mmap" reads through a memory map; "pread" reads copies, which costs some speed, and has none of the
+                map's rare risks (see docs/reliability.md). By default as the dataset was opened.
             verify: Whether to check every payload's checksum before using it.
             on_corrupt: "raise" lets a damaged sample end the iteration with CorruptError; "skip" leaves it out of its
                 batch, logs it and lists it in `corrupt`.
@@ -112,6 +112,7 @@ class Loader:
         """
         check_dataset(dataset)
         batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
+        drop_last, pad, verify = flag("drop_last", drop_last), flag("pad", pad), flag("verify", verify)
         if on_corrupt not in ("raise", "skip"):
             raise OptionError(f"on_corrupt={on_corrupt!r}: expected 'raise' or 'skip'")
         if drop_last and pad:
