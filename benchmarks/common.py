@@ -68,7 +68,7 @@ def photographs() -> list[U8]:
 
 def cut_pairs(count: int, *, patch_size: int = 96, scale: int = 2, seed: int = 0) -> Pairs:
     """Return `count` patches at random places of all photographs, some mirrored, with their LR patches."""
-    from lmdbloader.resize import crop_to_multiple, downscale
+    from lmdbloader.images.downscale import crop_to_multiple, downscale
 
     highs = [crop_to_multiple(photograph, scale) for photograph in photographs()]
     lows = [downscale(high, scale) for high in highs]
@@ -115,7 +115,7 @@ def write_mosaics(folder: Path, count: int, *, width: int = 2040, height: int = 
 def environment(folder: Path) -> dict[str, str]:
     """Return what a reader needs to judge the figures: machine, load, versions, the disk below `folder`."""
     import lmdbloader
-    from lmdbloader.machine import describe, filesystem_of
+    from lmdbloader.lab.machine import describe, filesystem_of
 
     return {
         **dict(describe().rows()),

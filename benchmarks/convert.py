@@ -27,8 +27,9 @@ import numpy as np
 from common import environment, environment_text, mib, table, write_mosaics
 
 import lmdbloader
-from lmdbloader.cores import count_cores
-from lmdbloader.images import IMAGE_SUFFIXES, decode_image
+from lmdbloader.base.cores import count_cores
+from lmdbloader.conversion import Report
+from lmdbloader.images.decode import IMAGE_SUFFIXES, decode_image
 
 CONVERT, PILLOW, OURS, WRITE = "lmdbloader.convert", "decode only: Pillow", "decode only: lmdbloader", "write only"
 _CHUNK_NBYTES = 8 * 2**20
@@ -79,7 +80,7 @@ def time_decoding(decode: Callable[[str], int], paths: Sequence[str], workers: i
         return time.perf_counter() - began
 
 
-def time_converting(photographs: Path, out: Path, options: argparse.Namespace) -> tuple[float, lmdbloader.Report]:
+def time_converting(photographs: Path, out: Path, options: argparse.Namespace) -> tuple[float, Report]:
     """Return the seconds of one conversion, and its report."""
     shutil.rmtree(out, ignore_errors=True)
     began = time.perf_counter()
@@ -107,7 +108,7 @@ def time_writing(path: Path, nbytes: int) -> float:
     return seconds
 
 
-def take_turns(photographs: Path, folder: Path, options: argparse.Namespace) -> tuple[list[Figure], lmdbloader.Report]:
+def take_turns(photographs: Path, folder: Path, options: argparse.Namespace) -> tuple[list[Figure], Report]:
     """Return the figures of every job, and the report of a conversion."""
     paths = [str(p) for p in sorted(photographs.rglob("*")) if p.suffix.lower() in IMAGE_SUFFIXES]
     seconds: dict[str, list[float]] = {job: [] for job in (CONVERT, PILLOW, OURS, WRITE)}
@@ -124,7 +125,7 @@ def take_turns(photographs: Path, folder: Path, options: argparse.Namespace) -> 
     return figures, report
 
 
-def report_text(figures: Sequence[Figure], report: lmdbloader.Report, *, markdown: bool) -> str:
+def report_text(figures: Sequence[Figure], report: Report, *, markdown: bool) -> str:
     """Return the table and what is asked of a conversion as text."""
     speed = {figure.job: figure.images_per_s for figure in figures}
     rows = []

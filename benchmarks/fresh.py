@@ -19,7 +19,7 @@ from stores import OURS_LZ4, write_ours_raw
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.sampling import epoch_order, mixing, storage_reads
+from lmdbloader.loader.orders import epoch_order, mixing, storage_reads
 
 
 def in_fresh_process(code: str, *arguments: str) -> list[float]:

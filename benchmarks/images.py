@@ -26,7 +26,7 @@ from photos import MEAN, STD, FilesInLmdb, Folder, encode_small, of_dataloader, 
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.cores import count_cores
+from lmdbloader.base.cores import count_cores
 from lmdbloader.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop, ToDtype
 
 # How each dataset is converted.

@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.cores import count_cores
+from lmdbloader.base.cores import count_cores
 from lmdbloader.transforms import RandomCrop, RandomDihedral, ToDtype
 
 BATCH_SIZES, THREADS = (8, 16, 32, 64, 128), (1, 2)

@@ -31,7 +31,7 @@ from common import (
 )
 
 import lmdbloader
-from lmdbloader.cores import count_cores
+from lmdbloader.base.cores import count_cores
 
 PATCH_SIZES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 OPENED_SAMPLES = 100_000

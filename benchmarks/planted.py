@@ -73,7 +73,7 @@ def _threads() -> int:
 
 
 def _rehearse(loader: Any, step_seconds: float, *, steps: int, warmup: int) -> Any:
-    from lmdbloader.profiling import rehearse
+    from lmdbloader.lab.profiling import rehearse
 
     return rehearse(loader, step_seconds, steps=steps, warmup=warmup)
 
@@ -102,7 +102,7 @@ def slow_disk(folder: Path) -> Any:
         usleep(np.uint32(nbytes * 1_000_000 // _DISK_NBYTES_PER_S))
         return pread(fd, destination, nbytes, offset)
 
-    importlib.import_module("lmdbloader.kernels._symbols")  # puts the real one under the name that kernels know
+    importlib.import_module("lmdbloader.kernels.runtime.symbols")  # puts the real one under the name that kernels know
     llvm.add_symbol("lmdbloader_pread", slow_pread.address)
     return _rehearse(_loader(folder, PATCHES, 64, io="pread"), 0.005, steps=16, warmup=4)
 
@@ -193,7 +193,7 @@ def slow_model(folder: Path) -> Any:
     """Train a model whose steps take longer than loading."""
     import torch
 
-    from lmdbloader.profiling import profile
+    from lmdbloader.lab.profiling import profile
     from lmdbloader.transforms import ToDtype
 
     threads = torch.get_num_threads()
@@ -257,7 +257,7 @@ def main() -> None:
     parser.add_argument("--text", action="store_true", help="print it for people")
     options = parser.parse_args()
     # Forks of a process that has imported everything, and has loaded no kernel yet, start at once.
-    import lmdbloader.profiling
+    import lmdbloader.lab.profiling
     import lmdbloader.transforms  # noqa: F401
 
     for _ in range(options.count):

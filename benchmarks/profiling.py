@@ -32,7 +32,7 @@ def bare(batches: Iterable[Any], step: Callable[[Any], None], count: int) -> Non
 
 def recorded(batches: Iterable[Any], step: Callable[[Any], None], count: int) -> None:
     """Do steps, with a recorder that is told four phases."""
-    with lmdbloader.Recorder(batches, warmup=0) as recorder:
+    with lmdbloader.lab.Recorder(batches, warmup=0) as recorder:
         for number, batch in enumerate(recorder, 1):
             step(batch)
             for phase in ("copy", "forward", "backward", "update"):

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 from common import Pairs
 
-from lmdbloader.kernels._symbols import lz4_decompress, memcpy, xxh64
+from lmdbloader.kernels.runtime.symbols import lz4_decompress, memcpy, xxh64
 
 BATCH = 128
 # Each thread writes into some buffers in turn, as a loader does.

@@ -25,11 +25,11 @@ from photos import write_photos
 
 import lmdbloader
 from lmdbloader import LMDBDataset
-from lmdbloader.cores import count_cores
-from lmdbloader.loading import accelerator
+from lmdbloader.base.cores import count_cores
+from lmdbloader.lab.tuning.measuring import Measurer
+from lmdbloader.lab.tuning.race import Setting, counts
+from lmdbloader.loader.torch_loader import accelerator
 from lmdbloader.transforms import RandomResizedCrop
-from lmdbloader.tuning.measuring import Measurer
-from lmdbloader.tuning.race import Setting, counts
 
 BAR, BAR_SECONDS = 0.9, 60.0
 
@@ -130,7 +130,7 @@ def search(measure: Measurer, rounds: int) -> dict[Setting, list[float]]:
 def compare(case: Case, path: Path, options: argparse.Namespace) -> list[Figure]:
     """Tune, search, and return how the recommendation does."""
     began = time.perf_counter()
-    tuning = lmdbloader.tune(path, case.batch_size, crop=case.crop, seconds=options.tune_seconds)
+    tuning = lmdbloader.lab.tune(path, case.batch_size, crop=case.crop, seconds=options.tune_seconds)
     seconds = time.perf_counter() - began
     print(f"{tuning}\n", file=sys.stderr, flush=True)
     measure = Measurer(LMDBDataset(path), case.batch_size, case.transforms, accelerator(), turn_seconds=options.seconds)

@@ -2,83 +2,82 @@
 
 from __future__ import annotations
 
+import dis
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from lmdbloader import errors as errors
+    from lmdbloader import fields as fields
+    from lmdbloader import lab as lab
+    from lmdbloader import superres as superres
     from lmdbloader import transforms as transforms
-    from lmdbloader.checkup import Checkup as Checkup
-    from lmdbloader.checkup import doctor as doctor
-    from lmdbloader.conversion import Estimate as Estimate
-    from lmdbloader.conversion import Report as Report
-    from lmdbloader.conversion import Split as Split
+    from lmdbloader.batch.dataset import LMDBDataset as LMDBDataset
     from lmdbloader.conversion import convert as convert
     from lmdbloader.conversion import estimate as estimate
     from lmdbloader.conversion import find_splits as find_splits
     from lmdbloader.conversion import write as write
-    from lmdbloader.dataset import LMDBDataset as LMDBDataset
-    from lmdbloader.format import Array as Array
-    from lmdbloader.format import Bytes as Bytes
-    from lmdbloader.format import Float as Float
-    from lmdbloader.format import Image as Image
-    from lmdbloader.format import Int as Int
-    from lmdbloader.format import Json as Json
-    from lmdbloader.format import Text as Text
+    from lmdbloader.conversion.extraction import extract as extract
+    from lmdbloader.conversion.staging import stage as stage
     from lmdbloader.loader import Loader as Loader
-    from lmdbloader.loading import dataloader as dataloader
-    from lmdbloader.planning import Plan as Plan
-    from lmdbloader.planning import plan as plan
-    from lmdbloader.profiling import Profile as Profile
-    from lmdbloader.profiling import Recorder as Recorder
-    from lmdbloader.profiling import profile as profile
-    from lmdbloader.resolution import ProgressiveResize as ProgressiveResize
-    from lmdbloader.sampling import QuasiRandom as QuasiRandom
-    from lmdbloader.staging import stage as stage
+    from lmdbloader.loader.orders import QuasiRandom as QuasiRandom
+    from lmdbloader.loader.torch_loader import dataloader as dataloader
+    from lmdbloader.show import info as info
+    from lmdbloader.show import preview as preview
     from lmdbloader.store import repair as repair
     from lmdbloader.store import verify as verify
-    from lmdbloader.study import Study as Study
-    from lmdbloader.study import bench as bench
-    from lmdbloader.tuning import Tuning as Tuning
-    from lmdbloader.tuning import tune as tune
+    from lmdbloader.transforms.resolution import ProgressiveResize as ProgressiveResize
 
-# Names load their module when first used: `import lmdbloader` costs no torch, pyarrow or numba.
+# Modules load when they are first used: `import lmdbloader` costs no torch, pyarrow or numba.
+_MODULES = ("errors", "fields", "lab", "superres", "transforms")
 _HOMES = {
-    **dict.fromkeys(("Array", "Bytes", "Float", "Image", "Int", "Json", "Text"), "lmdbloader.format"),
-    **dict.fromkeys(("Checkup", "doctor"), "lmdbloader.checkup"),
-    "Estimate": "lmdbloader.conversion",
-    "LMDBDataset": "lmdbloader.dataset",
-    "Loader": "lmdbloader.loader",
-    "Plan": "lmdbloader.planning",
-    **dict.fromkeys(("Profile", "Recorder", "profile"), "lmdbloader.profiling"),
-    "ProgressiveResize": "lmdbloader.resolution",
-    "QuasiRandom": "lmdbloader.sampling",
-    "Report": "lmdbloader.conversion",
-    "Split": "lmdbloader.conversion",
-    "Study": "lmdbloader.study",
-    "Tuning": "lmdbloader.tuning",
-    "bench": "lmdbloader.study",
-    "convert": "lmdbloader.conversion",
-    "dataloader": "lmdbloader.loading",
-    "estimate": "lmdbloader.conversion",
-    "find_splits": "lmdbloader.conversion",
-    "plan": "lmdbloader.planning",
-    "repair": "lmdbloader.store",
-    "stage": "lmdbloader.staging",
-    "tune": "lmdbloader.tuning",
-    "verify": "lmdbloader.store",
-    "write": "lmdbloader.conversion",
+    "LMDBDataset": "batch.dataset",
+    "Loader": "loader",
+    "ProgressiveResize": "transforms.resolution",
+    "QuasiRandom": "loader.orders",
+    "convert": "conversion",
+    "dataloader": "loader.torch_loader",
+    "estimate": "conversion",
+    "extract": "conversion.extraction",
+    "find_splits": "conversion",
+    "info": "show",
+    "preview": "show",
+    "repair": "store",
+    "stage": "conversion.staging",
+    "verify": "store",
+    "write": "conversion",
 }
-__all__ = ["__version__", *sorted(_HOMES), "transforms"]
+__all__ = ["__version__", *sorted((*_HOMES, *_MODULES))]
+
+# Names of earlier versions, and the line to write now.
+_MOVED = {
+    **{name: f"lmdbloader.fields.{name}" for name in ("Array", "Bytes", "Float", "Image", "Int", "Json", "Text")},
+    **{name: f"lmdbloader.lab.{name}" for name in ("Checkup", "Plan", "Profile", "Recorder", "Study", "Tuning")},
+    **{name: f"lmdbloader.lab.{name}" for name in ("bench", "doctor", "plan", "profile", "tune")},
+    **{name: f"lmdbloader.conversion.{name}" for name in ("Estimate", "Report", "Split")},
+    "classify": "scripts/classification in the repository",
+    "open": "lmdbloader.LMDBDataset(path)",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name == "transforms":
-        return importlib.import_module("lmdbloader.transforms")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'lmdbloader' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"lmdbloader.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"lmdbloader.{_HOMES[name]}"), name)
+    if name in _MOVED:
+        message = f"lmdbloader.{name} is {_MOVED[name]}"
+        # `from lmdbloader import name` would replace the message of an AttributeError with its own.
+        raise ImportError(message, name=name) if _is_imported_by(sys._getframe(1)) else AttributeError(message)
+    raise AttributeError(f"module 'lmdbloader' has no attribute {name!r}")
+
+
+def _is_imported_by(frame: object) -> bool:
+    code, position = getattr(frame, "f_code", None), getattr(frame, "f_lasti", -1)
+    return code is not None and position >= 0 and dis.opname[code.co_code[position]] == "IMPORT_FROM"
 
 
 def __dir__() -> list[str]:

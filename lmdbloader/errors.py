@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmdbloader.words import plain
+from lmdbloader.base.text import plain
 
 __all__ = [
     "CorruptError",

@@ -14,15 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed, nn
-from torch.nn.parallel import DistributedDataParallel
-from tqdm import tqdm
-from training.classifier_options import parse_options
-from training.command import exit_status
-
-import lmdbloader
-from lmdbloader.checkpoints import load_checkpoint, save_checkpoint
-from lmdbloader.classify import (
+from classification import (
     RECIPES,
     Accuracy,
     EpochResult,
@@ -34,9 +26,17 @@ from lmdbloader.classify import (
     parameter_groups,
     train_epoch,
 )
-from lmdbloader.classify.precision import Precision, choose_precision
-from lmdbloader.classify.processes import choose_device, is_first, process_group, total, world_size
+from classification.precision import Precision, choose_precision
+from classification.processes import choose_device, is_first, process_group, total, world_size
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
+from training.classifier_options import parse_options
+from training.command import exit_status
+
+import lmdbloader
 from lmdbloader.errors import FormatError, OptionError
+from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 
 MOMENTUM = 0.9
 

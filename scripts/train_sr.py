@@ -14,9 +14,9 @@ from tqdm import tqdm
 from training.command import exit_status, positive
 
 import lmdbloader
-from lmdbloader.checkpoints import load_checkpoint, save_checkpoint
 from lmdbloader.errors import OptionError
-from lmdbloader.profiling import StepTimer
+from lmdbloader.lab.profiling import StepTimer
+from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, pair_scale, score
 from lmdbloader.superres.models import MODEL_NAMES, build_model
 from lmdbloader.superres.training import cosine_rate, train_epoch

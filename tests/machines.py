@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lmdbloader.machine import Libraries, Machine, Memory, Processor, ThreadPools
+from lmdbloader.lab.machine import Libraries, Machine, Memory, Processor, ThreadPools
 
 GIB = 2**30
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from lmdbloader.codecs import Payloads, checksum, encode_image, encode_jpeg, encode_many, pack_file, pack_jpeg
-from lmdbloader.format import make_field
+from lmdbloader.format.codecs import Payloads, checksum, encode_image, encode_jpeg, encode_many, pack_file, pack_jpeg
+from lmdbloader.format.layout import make_field
 from lmdbloader.store import Chunk, encode_blocks, open_writer
 
 TILE = 64

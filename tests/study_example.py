@@ -6,7 +6,7 @@ import itertools
 import math
 from typing import Any
 
-from lmdbloader.study.results import (
+from lmdbloader.lab.study.results import (
     BaselineFacts,
     DatasetFacts,
     FieldFacts,

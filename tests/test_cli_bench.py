@@ -12,7 +12,7 @@ from study_example import make_study
 import lmdbloader
 from lmdbloader.cli import main
 from lmdbloader.errors import OptionError
-from lmdbloader.study import Study
+from lmdbloader.lab.study import Study
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         options["progress"]("sweep: begins")
         return make_study()
 
-    monkeypatch.setattr("lmdbloader.study.bench", bench)
+    monkeypatch.setattr("lmdbloader.lab.study.bench", bench)
     return found
 
 
@@ -86,7 +86,7 @@ def test_a_measurement_that_fails_leaves_the_json_file_as_it_was(
     def bench(dataset: str, **options: Any) -> Study:
         raise OptionError("no")
 
-    monkeypatch.setattr("lmdbloader.study.bench", bench)
+    monkeypatch.setattr("lmdbloader.lab.study.bench", bench)
     file = tmp_path / "study.json"
     if before is not None:
         file.write_text(before)

@@ -164,7 +164,7 @@ def test_paths_may_stand_on_both_sides_of_an_option(src: Path, out: Path) -> Non
 
 
 def test_pairs_take_no_source(src: Path, out: Path, tmp_path: Path) -> None:
-    from lmdbloader.resize import downscale
+    from lmdbloader.images.downscale import downscale
 
     (tmp_path / "low").mkdir()
     for path in src.iterdir():

@@ -11,7 +11,7 @@ from machines import healthy
 
 import lmdbloader
 from lmdbloader.cli import main
-from lmdbloader.machine import Machine
+from lmdbloader.lab.machine import Machine
 
 Capture = pytest.CaptureFixture[str]
 
@@ -26,7 +26,7 @@ def dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = healthy()
-    monkeypatch.setattr("lmdbloader.checkup.examining.describe", lambda: found)
+    monkeypatch.setattr("lmdbloader.lab.checkup.examining.describe", lambda: found)
     return found
 
 
@@ -40,7 +40,7 @@ def test_a_healthy_machine_is_status_zero(capsys: Capture) -> None:
 
 def test_a_problem_is_status_one(capsys: Capture, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = replace(machine, thread_pools=replace(machine.thread_pools, torch=64))
-    monkeypatch.setattr("lmdbloader.checkup.examining.describe", lambda: slow)
+    monkeypatch.setattr("lmdbloader.lab.checkup.examining.describe", lambda: slow)
     assert main(["doctor"]) == 1
     captured = capsys.readouterr()
     assert captured.err == "" and "PROBLEM  threads" in captured.out
@@ -48,7 +48,7 @@ def test_a_problem_is_status_one(capsys: Capture, machine: Machine, monkeypatch:
 
 @pytest.mark.usefixtures("machine")
 def test_json_is_alone_on_stdout(dataset: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmdbloader.checkup.rehearsal._SECONDS", 0.3)
+    monkeypatch.setattr("lmdbloader.lab.checkup.rehearsal._SECONDS", 0.3)
     options = ["--batch-size", "8", "--step-seconds", "0.02", "--crop", "32", "--json"]
     status = main(["doctor", str(dataset), *options])
     captured = capsys.readouterr()

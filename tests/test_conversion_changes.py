@@ -19,7 +19,7 @@ from PIL import Image
 import lmdbloader
 from lmdbloader.errors import DestinationError
 from lmdbloader.store import Reader
-from lmdbloader.store.writer import Writer
+from lmdbloader.store.writing.writer import Writer
 
 NUM_IMAGES = 6
 CHANGES = ("grow", "rewrite", "rewrite with the same time", "touch", "remove", "add", "rename")
@@ -76,7 +76,7 @@ def interrupted(num_done: int) -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="module")
 def small_transactions() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lmdbloader.store.writer.TRANSACTION_NBYTES", 1)
+        patch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 1)
         patch.setattr("lmdbloader.conversion.pool.TASK_NBYTES", 1)
         yield
 

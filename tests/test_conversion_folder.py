@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 import lmdbloader
-from lmdbloader.digests import DIGESTS, DigestName
 from lmdbloader.errors import DestinationError, ImageError, OptionError, SourceError
-from lmdbloader.resize import downscale
+from lmdbloader.format.digests import DIGESTS, DigestName
+from lmdbloader.images.downscale import downscale
 
 Pixels = npt.NDArray[Any]
 
@@ -37,7 +37,7 @@ def save(path: Path, pixels: Pixels) -> Pixels:
     return pixels
 
 
-def convert(src: Path | None, out: Path, **options: Any) -> lmdbloader.Report:
+def convert(src: Path | None, out: Path, **options: Any) -> lmdbloader.conversion.Report:
     return lmdbloader.convert(src, out, **{"workers": 1, **options})
 
 
@@ -207,7 +207,7 @@ def test_raw_lz4_and_auto(src: Path, tmp_path: Path) -> None:
 def test_the_map_grows_where_the_sample_of_inputs_misled(src: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Tried are flat images; then come ones of noise, whose files are far larger for their number of pixels.
     monkeypatch.setattr("lmdbloader.conversion.trial._choose", lambda sources: list(sources[:2]))
-    monkeypatch.setattr("lmdbloader.store.writer.TRANSACTION_NBYTES", 2**19)
+    monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 2**19)
     flat = np.zeros((1000, 1000, 3), np.uint8)
     for name in ("a.png", "b.png"):
         save(src / name, flat)
@@ -712,7 +712,7 @@ def test_where_the_folders_lie_and_when_leaves_no_trace(src: Path, out: Path, tm
 
 
 def test_two_conversions_to_one_place_at_once(src: Path, out: Path) -> None:
-    from lmdbloader.format import make_field
+    from lmdbloader.format.layout import make_field
     from lmdbloader.store import open_writer
 
     save(src / "a.png", noise(4, 4))

@@ -18,8 +18,8 @@ from PIL import Image
 
 import lmdbloader
 from lmdbloader.conversion import tasks
-from lmdbloader.digests import DigestName
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, ImageError
+from lmdbloader.format.digests import DigestName
 from lmdbloader.store import Reader, read_manifest
 
 NUM_IMAGES = 12
@@ -28,7 +28,7 @@ BROKEN = 7
 
 @pytest.fixture(autouse=True)
 def small_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmdbloader.store.writer.TRANSACTION_NBYTES", 1)
+    monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 1)
     monkeypatch.setattr("lmdbloader.conversion.pool.TASK_NBYTES", 1)
 
 
@@ -54,7 +54,7 @@ def save(path: Path, seed: int, side: int = 20) -> None:
     Image.fromarray(np.random.default_rng(seed).integers(0, 256, (side, side, 3), np.uint8)).save(path)
 
 
-def convert(src: Path, out: Path, **options: Any) -> lmdbloader.Report:
+def convert(src: Path, out: Path, **options: Any) -> lmdbloader.conversion.Report:
     return lmdbloader.convert(src, out, **{"workers": 1, "patch_size": 8, **options})
 
 
@@ -125,7 +125,7 @@ def test_an_image_of_several_parts_is_done_whole_or_not_at_all(
     path = src / f"{BROKEN:02}.png"
     seen: list[int] = []
 
-    from lmdbloader.store.writer import Writer
+    from lmdbloader.store.writing.writer import Writer
 
     add = Writer.add
 
@@ -432,7 +432,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, s
     """A folder of images, what was kept of its conversion, and the digest that it ends in."""
     folder = tmp_path_factory.mktemp("interrupted")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lmdbloader.store.writer.TRANSACTION_NBYTES", 1)
+        patch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 1)
         patch.setattr("lmdbloader.conversion.pool.TASK_NBYTES", 1)
         src = make_images(folder / "src")
         interrupt(src, folder / "out.lmdb")

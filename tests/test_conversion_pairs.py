@@ -13,7 +13,7 @@ from PIL import Image
 
 from lmdbloader.conversion.pairs import SCALES, check_alignment, pair_scale
 from lmdbloader.errors import ImageError
-from lmdbloader.resize import downscale
+from lmdbloader.images.downscale import downscale
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 100), st.integers(1, 100))

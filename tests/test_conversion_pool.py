@@ -22,11 +22,11 @@ from PIL import Image
 import lmdbloader
 from lmdbloader.conversion import pool
 from lmdbloader.conversion.pool import WorkerPool, choose_workers, make_tasks
+from lmdbloader.conversion.sources import Names, Source, Sources, list_sources
 from lmdbloader.conversion.tasks import Recipe, convert_sources
 from lmdbloader.errors import ImageError, OptionError, WorkerError
-from lmdbloader.format import make_field
-from lmdbloader.images import DecodePolicy
-from lmdbloader.sources import Names, Source, Sources, list_sources
+from lmdbloader.format.layout import make_field
+from lmdbloader.images.decode import DecodePolicy
 
 FILES = ("data.mdb", "index.arrow", "manifest.json")
 RECIPE = Recipe((make_field("image", "image", "lz4"),), 8, 8, None, "matlab", DecodePolicy(), 20.0, "stop")
@@ -313,7 +313,8 @@ def test_a_conversion_that_is_not_read_to_its_end_leaves_no_worker(folder: Path)
 
 def test_workers_end_when_the_caller_is_killed(folder: Path, tmp_path: Path) -> None:
     code = (
-        "import sys, time; from lmdbloader.conversion import pool; from lmdbloader.sources import list_sources\n"
+        "import sys, time; from lmdbloader.conversion import pool\n"
+        "from lmdbloader.conversion.sources import list_sources\n"
         "from tests.test_conversion_pool import RECIPE\n"
         f"sources = list_sources(__import__('pathlib').Path({str(folder)!r})).sources\n"
         "workers = pool.WorkerPool(2)\n"

@@ -170,7 +170,7 @@ def test_the_command_says_it_in_words_and_in_json(pieces: Path, capsys: Capture)
         assert part in text
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {f.name for f in dataclasses.fields(lmdbloader.Estimate)}
+    assert set(found) == {f.name for f in dataclasses.fields(lmdbloader.conversion.Estimate)}
     assert found["dataset_nbytes"]["low"] < found["dataset_nbytes"]["value"] < found["dataset_nbytes"]["high"]
     for wrong in (["estimate"], ["estimate", "a", "b"], ["estimate", "a", "--hr", "b", "--lr", "c"]):
         with pytest.raises(SystemExit):

@@ -24,10 +24,11 @@ from PIL import Image as PilImage
 from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 import lmdbloader
-from lmdbloader import Array, Image, LMDBDataset, write
+from lmdbloader import LMDBDataset, write
 from lmdbloader.conversion.values import to_json
 from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.format import Bytes, Float, Int, Json, Text
+from lmdbloader.fields import Array, Image
+from lmdbloader.format.layout import Bytes, Float, Int, Json, Text
 
 FEW = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 RNG = np.random.default_rng(0)

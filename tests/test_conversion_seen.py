@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import lmdbloader
 from lmdbloader.conversion import identity, seen
+from lmdbloader.conversion.sources import Source, Span, digest_ends, read_ends
 from lmdbloader.errors import DestinationError, ImageError
-from lmdbloader.sources import Source, Span, digest_ends, read_ends
 from lmdbloader.store import Reader
 
 NOTE = "sources.arrow"
@@ -213,7 +213,7 @@ def large(path: Path) -> None:
 
 
 def of_others(path: Path) -> None:
-    from lmdbloader.sources import list_sources
+    from lmdbloader.conversion.sources import list_sources
 
     listing = list_sources(path.parent.parent / "src")
     rows = seen.Seen()
@@ -253,7 +253,7 @@ def test_the_note_is_no_part_of_the_dataset(src: Path, out: Path, tmp_path: Path
 def test_a_conversion_that_goes_on_notes_what_an_undisturbed_one_does(
     src: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    monkeypatch.setattr("lmdbloader.store.writer.TRANSACTION_NBYTES", 1)
+    monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 1)
     monkeypatch.setattr("lmdbloader.conversion.pool.TASK_NBYTES", 1)
     whole, before = (src / "2.pgm").read_bytes(), (src / "2.pgm").stat()
     (src / "2.pgm").write_bytes(b"")
@@ -267,7 +267,7 @@ def test_a_conversion_that_goes_on_notes_what_an_undisturbed_one_does(
 
 
 def test_a_journal_without_times_makes_no_note(src: Path) -> None:
-    from lmdbloader.sources import list_sources
+    from lmdbloader.conversion.sources import list_sources
 
     rows = seen.Seen()
     rows.add([(1, 2, 3), (4,)])

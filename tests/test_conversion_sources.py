@@ -19,11 +19,11 @@ from tars import png, save_tar, tar_bytes
 
 import lmdbloader
 from lmdbloader.errors import ImageError, SourceError
-from lmdbloader.images import decode_image
-from lmdbloader.resize import downscale
+from lmdbloader.images.decode import decode_image
+from lmdbloader.images.downscale import downscale
 
 
-def convert(src: Any, out: Path, **options: Any) -> lmdbloader.Report:
+def convert(src: Any, out: Path, **options: Any) -> lmdbloader.conversion.Report:
     return lmdbloader.convert(src, out, **{"workers": 1, **options})
 
 

@@ -15,13 +15,13 @@ from PIL import Image, ImageOps
 from skimage import data as photographs
 
 import lmdbloader
-from lmdbloader.codecs import unpack_jpeg
 from lmdbloader.conversion import pool
 from lmdbloader.conversion.storage import Storage, decode_to_size, draw, make_storage, shrink
 from lmdbloader.errors import DestinationError, ImageError, OptionError
-from lmdbloader.format import CODEC_NAMES
-from lmdbloader.images import DecodePolicy, decode_image
-from lmdbloader.resize import psnr_between
+from lmdbloader.format.codecs import unpack_jpeg
+from lmdbloader.format.layout import CODEC_NAMES
+from lmdbloader.images.decode import DecodePolicy, decode_image
+from lmdbloader.images.downscale import psnr_between
 
 PHOTOGRAPH = photographs.astronaut()[:120, :160]
 NOTHING: dict[str, Any] = dict.fromkeys(

@@ -11,18 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmdbloader.codecs import checksum
-from lmdbloader.conversion.tasks import (
-    PART_NBYTES,
-    Recipe,
-    convert_sources,
-    hash_files,
-    patch_positions,
-)
+from lmdbloader.conversion.sources import Source
+from lmdbloader.conversion.tasks import PART_NBYTES, Recipe, convert_sources, hash_files, patch_positions
 from lmdbloader.errors import ImageError
-from lmdbloader.format import make_field
-from lmdbloader.images import DecodePolicy
-from lmdbloader.sources import Source
+from lmdbloader.format.codecs import checksum
+from lmdbloader.format.layout import make_field
+from lmdbloader.images.decode import DecodePolicy
 
 RECIPE = Recipe((make_field("image", "image", "raw"),), None, 1, None, "matlab", DecodePolicy(), 20.0, "stop")
 

@@ -17,11 +17,11 @@ from cuda_device import DEVICE, NEEDS_CUDA, repeated, sleep
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.cli import main
-from lmdbloader.machine import describe
-from lmdbloader.machine.devices import describe_devices
-from lmdbloader.machine.gpu import GpuSampler, nvml_name
-from lmdbloader.profiling import Profile, Recorder, StepTimer, profile
-from lmdbloader.study import Study
+from lmdbloader.lab.machine import describe
+from lmdbloader.lab.machine.devices import describe_devices
+from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
+from lmdbloader.lab.profiling import Profile, Recorder, StepTimer, profile
+from lmdbloader.lab.study import Study
 from lmdbloader.transforms import RandomCrop, ToDtype
 
 pytestmark = [
@@ -240,5 +240,5 @@ def test_doctor_sees_the_gpu_and_tells_who_is_slow(large: Path, capsys: pytest.C
 
 
 def test_tune_tries_pinned_memory(pairs: Path) -> None:
-    found = lmdbloader.tune(pairs, 32, seconds=5)
+    found = lmdbloader.lab.tune(pairs, 32, seconds=5)
     assert found.workers is not None and found.workers.pin_memory is not None

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from classification import build_model as build_classifier
+from classification import train_epoch as train_classifier_epoch
+from classification.precision import choose_precision
 from cuda_device import DEVICE, NEEDS_CUDA
 from loading_scripts import interrupt_at_save, load_script
 from torch import nn
 
 import lmdbloader
-from lmdbloader.classify import build_model as build_classifier
-from lmdbloader.classify import train_epoch as train_classifier_epoch
-from lmdbloader.classify.precision import choose_precision
 from lmdbloader.superres import build_model as build_superres
 from lmdbloader.superres import train_epoch as train_superres_epoch
 from lmdbloader.transforms import Normalize, RandomDihedral, RandomHorizontalFlip, ToDtype

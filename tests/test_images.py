@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps, features
 
 from lmdbloader.errors import ImageError, OptionError
-from lmdbloader.images import IMAGE_SUFFIXES, DecodePolicy, ImageInfo, decode_image, image_info
+from lmdbloader.images.decode import IMAGE_SUFFIXES, DecodePolicy, ImageInfo, decode_image, image_info
 
 REFUSE, DROP, WHITE = DecodePolicy(), DecodePolicy(alpha="drop"), DecodePolicy(alpha="white")
 CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of PNG's colour types

@@ -10,18 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmdbloader import codecs
-from lmdbloader.codecs import Payloads, checksum, encode_image, encode_many
-from lmdbloader.format import CODEC_LZ4, CODEC_RAW, CODEC_TILES, Codec
-from lmdbloader.kernels.decode import (
-    BAD_CHECKSUM,
-    BAD_CODEC,
-    BAD_LZ4,
-    BAD_TILES,
-    OK,
-    OUT_OF_BOUNDS,
-    TILE_ENTRY_NBYTES,
-)
+from lmdbloader.format import codecs
+from lmdbloader.format.codecs import Payloads, checksum, encode_image, encode_many
+from lmdbloader.format.layout import CODEC_LZ4, CODEC_RAW, CODEC_TILES, Codec
+from lmdbloader.kernels.decode import BAD_CHECKSUM, BAD_CODEC, BAD_LZ4, BAD_TILES, OK, OUT_OF_BOUNDS, TILE_ENTRY_NBYTES
 from lmdbloader.kernels.gather import gather, hash_many, read_window
 
 GUARD = 64

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from skimage import data as photographs
 
-from lmdbloader.kernels import jpeg
-from lmdbloader.kernels.jpeg import decode_planes
-from lmdbloader.kernels.jpegseek import ENTRY_NBYTES, FOOTER_NBYTES, count_entries, scan
-from lmdbloader.kernels.jpegwork import jpeg_room
+from lmdbloader.kernels.jpeg import decode as jpeg
+from lmdbloader.kernels.jpeg.decode import decode_planes
+from lmdbloader.kernels.jpeg.seek import ENTRY_NBYTES, FOOTER_NBYTES, count_entries, scan
+from lmdbloader.kernels.jpeg.workspace import jpeg_room
 
 MARK, GUARD = 0xA5, 4096
 ORIENTATION_TAG = 0x0112

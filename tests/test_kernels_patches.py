@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmdbloader.format import CODEC_LZ4, CODEC_RAW
+from lmdbloader.format.layout import CODEC_LZ4, CODEC_RAW
 from lmdbloader.kernels.patches import compress_many, cut, cut_many, cut_tiles
 
 images = st.tuples(

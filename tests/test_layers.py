@@ -1,159 +1,237 @@
-"""Imports point one way: every module imports only from the layers above its own, and heavy packages have one home."""
+"""Which room of the package may import which: a table of edges, no cycles, and one home for heavy packages."""
 
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "lmdbloader"
 
-# A module imports only from the lines above its own. A new one must be given its place here.
-LAYERS = (
-    "codes",
-    "descriptors",
-    "words",
-    "errors",
-    "files",
-    "format",
-    "cores",
-    "limits",
-    "units",
-    "bars",
-    "arguments",
-    "machine",
-    "planning",
-    "kernels",
-    "stages",
-    "codecs",
-    "digests",
-    "manifest",
-    "imagefiles",
-    "images",
-    "resize",
-    "store",
-    "looking",
-    "sources",
-    "batch_functions",
-    "transforms",
-    "resolution",
-    "programs",
-    "sampling",
-    "buffers",
-    "shared",
-    "batches",
-    "splits",
-    "pipeline",
-    "columns",
-    "dataset",
-    "workers",
-    "settings",
-    "loading",
-    "loader",
-    "profiling",
-    "tuning",
-    "checkup",
-    "conversion",
-    "staging",
-    "checkpoints",
-    "superres",
-    "classify",
-    "extraction",
-    "study",
-    "reporting",
-    "cli",
-    "__main__",
-)
-# Packages that only one layer may import.
+# Every room, and the rooms that it imports, highest first: a room imports only rooms below its own row. All of them may
+# import `base` too, which imports nothing of the package.
+EDGES = {
+    "cli": "lab conversion show store",
+    "lab": "superres loader conversion batch show store transforms images format",
+    "superres": "loader",
+    "loader": "batch show store transforms format kernels",
+    "conversion": "batch store images format kernels",
+    "batch": "show store transforms format kernels",
+    "show": "store format",
+    "store": "images format kernels",
+    "transforms": "kernels",
+    "images": "kernels",
+    "format": "kernels",
+    "kernels": "",
+    "base": "",
+}
+# Single files at the top that have public names, and the rooms whose they are.
+FACES = {"errors": "base", "fields": "format"}
+# Packages that only one room imports.
 HOMES = {"lmdb": "store", "numba": "kernels", "llvmlite": "kernels"}
 
+Edges = Mapping[str, str]
+Imports = Mapping[str, set[str]]
 
-def imports_of(path: Path, package: Path) -> Iterator[tuple[int, str]]:
+
+def modules_of(package: Path) -> dict[str, Path]:
+    """Return the dotted name and the file of every module of a package."""
+    names = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return names
+
+
+def imports_of(name: str, path: Path) -> Iterator[tuple[int, str]]:
     """Yield the line and the absolute dotted name of everything that a module imports, wherever in it."""
-    here = (package.name, *path.relative_to(package).with_suffix("").parts)
+    here = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
         elif isinstance(node, ast.ImportFrom):
-            base = (*here[: len(here) - node.level],) if node.level else ()
+            base = here[: len(here) - node.level + 1] if node.level else []
             source = ".".join([*base, *([node.module] if node.module else [])])
             for alias in node.names:
                 yield node.lineno, f"{source}.{alias.name}"
 
 
-def violations(package: Path, layers: Sequence[str], homes: dict[str, str]) -> list[str]:
-    """Return one line for every import that points down, goes through the package's root, or leaves its one home."""
-    found = []
-    for path in sorted(package.rglob("*.py")):
-        parts = path.relative_to(package).with_suffix("").parts
-        if parts == ("__init__",):
-            continue  # the lazy root: it names its modules for type checkers, and imports them when asked
-        layer = parts[0]
-        where = f"{package.name}/{path.relative_to(package)}"
-        if layer not in layers:
-            found.append(f"{where}: {layer!r} has no place in LAYERS")
+def room_of(name: str, faces: Mapping[str, str]) -> str:
+    """Return the room of a module; "" of the package itself.
+
+    >>> room_of("lmdbloader.store.reader", {}), room_of("lmdbloader.errors", {"errors": "base"})
+    ('store', 'base')
+    """
+    _, _, rest = name.partition(".")
+    top = rest.partition(".")[0]
+    return faces.get(top, top)
+
+
+def violations(package: Path, edges: Edges, homes: Mapping[str, str], faces: Mapping[str, str]) -> list[str]:
+    """Return one line for each import that the table does not allow, each room that it lacks, and each unused edge."""
+    found, used = [], set()
+    modules = modules_of(package)
+    for name, path in modules.items():
+        room = room_of(name, faces)
+        where = path.relative_to(package.parent).as_posix()
+        if room in ("", "__main__"):
+            continue  # the lazy root: it names its modules for type checkers, and imports them when they are used
+        if room not in edges:
+            found.append(f"{where}: {room!r} is not in EDGES")
             continue
-        for line, name in imports_of(path, package):
-            target = name.split(".")
-            if homes.get(target[0], layer) != layer:
-                found.append(f"{where}:{line}: {target[0]} is imported by {homes[target[0]]} only")
-            if target[0] != package.name or name == f"{package.name}.__version__":
+        for line, target in imports_of(name, path):
+            top = target.split(".")[0]
+            if homes.get(top, room) != room:
+                found.append(f"{where}:{line}: {top} is imported by {homes[top]} only")
+            if top != package.name or target == f"{package.name}.__version__":
                 continue
-            if len(target) == 1 or target[1] not in layers:
-                found.append(f"{where}:{line}: imports {name}; name the module that it lives in")
-            elif layers.index(target[1]) > layers.index(layer):
-                found.append(f"{where}:{line}: {layer} imports {target[1]}, which is below it")
-    return found
+            to = room_of(target, faces)
+            if to not in edges:
+                found.append(f"{where}:{line}: imports {target}; name the module that defines it")
+            elif to not in (room, "base"):
+                used.add((room, to))
+                if to not in edges[room].split():
+                    found.append(f"{where}:{line}: {room} imports {to}: no such edge")
+    allowed = [(room, to) for room, below in edges.items() for to in below.split()]
+    return [*found, *(f"EDGES: no import from {room} to {to}" for room, to in allowed if (room, to) not in used)]
 
 
-def test_every_module_imports_only_from_the_layers_above_it() -> None:
-    assert violations(PACKAGE, LAYERS, HOMES) == []
+def cycles(package: Path) -> list[list[str]]:
+    """Return the groups of modules that import each other, directly or not, lazily and for type checkers included."""
+    modules = modules_of(package)
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        targets = {_module_of(target, modules) for _, target in imports_of(name, path)}
+        graph[name] = targets - {"", name, package.name} if name != package.name else set()
+    reached = {name: _reached(name, graph) for name in graph}
+    groups = {frozenset(other for other in reached[name] if name in reached[other]) for name in graph}
+    return sorted(sorted(group) for group in groups if len(group) > 1)
 
 
-def test_every_layer_is_there() -> None:
-    present = {path.stem for path in PACKAGE.glob("*.py")} | {
-        path.parent.name for path in PACKAGE.glob("*/__init__.py")
+def _module_of(target: str, modules: Mapping[str, Path]) -> str:
+    while target and target not in modules:
+        target = target.rpartition(".")[0]
+    return target
+
+
+def _reached(start: str, graph: Imports) -> set[str]:
+    seen, waiting = set(), [start]
+    while waiting:
+        for name in graph[waiting.pop()]:
+            if name not in seen:
+                seen.add(name)
+                waiting.append(name)
+    return seen
+
+
+def test_rooms_import_each_other_as_the_table_says() -> None:
+    assert violations(PACKAGE, EDGES, HOMES, FACES) == []
+
+
+def test_the_table_points_downwards() -> None:
+    rows = {room: row for row, room in enumerate(EDGES)}
+    assert [(room, to) for room in EDGES for to in EDGES[room].split() if rows[to] <= rows[room]] == []
+    assert sum(len(below.split()) for below in EDGES.values()) <= 40
+
+
+def test_modules_import_each_other_in_no_cycle() -> None:
+    assert cycles(PACKAGE) == []
+
+
+def test_the_top_of_the_package_is_small() -> None:
+    entries = {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
+    entries -= {"__init__.py", "__main__.py", "py.typed"}
+    assert len(entries) <= 15
+    assert {entry.removesuffix(".py") for entry in entries} == {*EDGES, *FACES}
+
+
+def plant(package: Path, files: Mapping[str, str]) -> Path:
+    """Make a package of two rooms, `cli` above `store` above `base`, with some files added or replaced."""
+    sound = {
+        "__init__.py": "from planted.cli import main",
+        "base/text.py": "",
+        "store/__init__.py": "import lmdb\nfrom .reader import read",
+        "store/reader.py": "from ..base.text import T\nfrom planted.store.pages import p",
+        "store/pages.py": "",
+        "cli/__init__.py": "from planted import __version__\nfrom planted.store import read",
+        "errors.py": "",
     }
-    assert [layer for layer in LAYERS if layer not in present] == []
+    for name, text in {**sound, **files}.items():
+        path = package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return package
+
+
+PLANTED = {"cli": "store", "store": "", "base": ""}
 
 
 @pytest.mark.parametrize(
     ("file", "text", "expected"),
     [
-        ("errors.py", "from planted.store import open", "errors imports store"),
-        ("errors.py", "def f():\n    import planted.store.reader", "errors imports store"),
-        ("errors.py", "from . import store", "errors imports store"),
-        ("errors.py", "from .store import reader", "errors imports store"),
-        ("store/reader.py", "from ..cli import main", "store imports cli"),
-        ("store/reader.py", "from planted import Dataset", "name the module"),
-        ("store/reader.py", "import planted", "name the module"),
-        ("cli.py", "import lmdb", "lmdb is imported by store only"),
-        ("cli.py", "from lmdb import open", "lmdb is imported by store only"),
-        ("novelty.py", "", "'novelty' has no place"),
+        ("base/text.py", "from planted.store import read", "base imports store: no such edge"),
+        ("base/text.py", "def f():\n    import planted.store.reader", "base imports store: no such edge"),
+        ("base/text.py", "from .. import store", "base imports store: no such edge"),
+        ("base/text.py", "from ..store import reader", "base imports store: no such edge"),
+        ("base/__init__.py", "from ..store import reader", "base imports store: no such edge"),
+        ("errors.py", "if TYPE_CHECKING:\n    from .store import reader", "base imports store: no such edge"),
+        ("store/pages.py", "from ..cli import main", "store imports cli: no such edge"),
+        ("store/pages.py", "from planted import Dataset", "name the module"),
+        ("store/pages.py", "import planted", "name the module"),
+        ("cli/main.py", "import lmdb", "lmdb is imported by store only"),
+        ("cli/main.py", "from lmdb import open", "lmdb is imported by store only"),
+        ("novelty.py", "", "'novelty' is not in EDGES"),
+        ("cli/__init__.py", "", "no import from cli to store"),
     ],
-)
+)  # fmt: skip
 def test_a_planted_violation_is_found(tmp_path: Path, file: str, text: str, expected: str) -> None:
-    package = tmp_path / "planted"
-    (package / "store").mkdir(parents=True)
-    (package / file).write_text(text, "utf-8")
-    (found,) = violations(package, ("errors", "store", "cli"), {"lmdb": "store"})
-    assert found.startswith(f"planted/{file}")
+    package = plant(tmp_path / "planted", {file: text})
+    (found,) = violations(package, PLANTED, {"lmdb": "store"}, {"errors": "base"})
     assert expected in found
 
 
-def test_what_the_layers_allow_is_not_reported(tmp_path: Path) -> None:
-    package = tmp_path / "planted"
-    (package / "store").mkdir(parents=True)
-    (package / "__init__.py").write_text("from planted.cli import main", "utf-8")
-    (package / "store" / "__init__.py").write_text("import lmdb\nfrom .reader import read", "utf-8")
-    (package / "store" / "reader.py").write_text("from ..errors import E\nfrom planted.store.map import m", "utf-8")
-    (package / "cli.py").write_text("from planted import __version__\nfrom planted.store import read", "utf-8")
-    assert violations(package, ("errors", "store", "cli"), {"lmdb": "store"}) == []
+def test_an_import_of_a_tuner_planted_in_a_conversion_is_found(tmp_path: Path) -> None:
+    package = tmp_path / "lmdbloader"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    module = package / "conversion" / "destination.py"
+    module.write_text(module.read_text("utf-8") + "\nfrom lmdbloader.lab.tuning import tune\n", "utf-8")
+    (found,) = violations(package, EDGES, HOMES, FACES)
+    assert "conversion imports lab: no such edge" in found
+
+
+def test_allowed_imports_are_not_reported(tmp_path: Path) -> None:
+    package = plant(tmp_path / "planted", {})
+    assert violations(package, PLANTED, {"lmdb": "store"}, {"errors": "base"}) == []
+    assert cycles(package) == []
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "from planted.store.reader import read",
+        "def f():\n    from planted.store import reader",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .reader import read",
+        "from planted.store import read",
+    ],
+)
+def test_a_planted_cycle_is_found(tmp_path: Path, back: str) -> None:
+    (found,) = cycles(plant(tmp_path / "planted", {"store/pages.py": back}))
+    assert {"planted.store.pages", "planted.store.reader"} <= set(found)
+
+
+def test_the_package_works_without_what_measures(tmp_path: Path) -> None:
+    package = tmp_path / "lmdbloader"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "lab", "cli", "__main__.py"))
+    code = f"import importlib\nfor name in {list(modules_of(package))}: importlib.import_module(name)\n"
+    code += "import lmdbloader; print(lmdbloader.__file__)"
+    child = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert child.stdout.strip() == str(package / "__init__.py")
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import lmdbloader
-import lmdbloader.cores
+import lmdbloader.base.cores
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms import RandomCrop
@@ -50,7 +50,7 @@ def test_more_threads_than_cores_are_warned_of_and_work(ds: LMDBDataset) -> None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         loader = Loader(ds, 4, num_threads=999)
-    assert loader.num_threads == lmdbloader.cores.count_cores()
+    assert loader.num_threads == lmdbloader.base.cores.count_cores()
     assert sorted(numbers(loader)) == list(range(COUNT))
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lmdbloader.errors import FormatError
-from lmdbloader.format import ARRAY_DTYPES, array_type, parse_array_type
+from lmdbloader.format.layout import ARRAY_DTYPES, array_type, parse_array_type
 from lmdbloader.store import arraytypes
 from lmdbloader.store.arraytypes import array_nbytes
 

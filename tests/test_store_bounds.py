@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format import (
+from lmdbloader.format.layout import (
     CODEC_FILE,
     CODEC_JPEG,
     CODEC_LZ4,

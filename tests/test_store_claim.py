@@ -23,8 +23,9 @@ from PIL import Image
 import lmdbloader
 from lmdbloader.cli import main
 from lmdbloader.errors import DestinationError, ImageError, LockedError
-from lmdbloader.format import make_field
-from lmdbloader.store import claim, open_writer, partial_folder
+from lmdbloader.format.layout import make_field
+from lmdbloader.store import open_writer, partial_folder
+from lmdbloader.store.writing import claim
 
 FIELDS = [make_field("n", "int")]
 ELSEWHERE = claim.Owner(7, "node17", "another boot", 5, "another machine")
@@ -32,7 +33,7 @@ ELSEWHERE = claim.Owner(7, "node17", "another boot", 5, "another machine")
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmdbloader.store.writer.TRANSACTION_NBYTES", 1)
+    monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 1)
     monkeypatch.setattr("lmdbloader.conversion.pool.TASK_NBYTES", 1)
     monkeypatch.setattr(claim, "PATIENCE_SECONDS", 0.3)
 

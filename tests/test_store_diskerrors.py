@@ -14,7 +14,7 @@ from PIL import Image
 import lmdbloader
 from lmdbloader.errors import CorruptError, DiskError, DiskFullError
 from lmdbloader.store.diskerrors import explain_lmdb, naming, unreadable_is_corrupt
-from lmdbloader.store.publish import explain_full_disk
+from lmdbloader.store.writing.publish import explain_full_disk
 
 
 def failure(code: int = errno.EIO) -> OSError:

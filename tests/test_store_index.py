@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lmdbloader
-from lmdbloader.codecs import checksum
 from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
-from lmdbloader.format import MANIFEST_FILE, make_field
+from lmdbloader.format.codecs import checksum
+from lmdbloader.format.layout import MANIFEST_FILE, make_field
 from lmdbloader.store import Chunk, Reader, read_manifest
 from lmdbloader.store.index import Spool, content_digest
 from lmdbloader.store.opening import map_file

@@ -8,8 +8,8 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from lmdbloader.store.care.metas import last_transactions, take_back_torn
 from lmdbloader.store.foreign import page_problems
-from lmdbloader.store.metas import last_transactions, take_back_torn
 
 PAGE = 4096
 # What a commit writes of a page, in sectors of 64 bytes.

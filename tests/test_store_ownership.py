@@ -14,7 +14,7 @@ import pytest
 
 import lmdbloader
 from lmdbloader.errors import DestinationError, DiskFullError, FormatError
-from lmdbloader.format import make_field
+from lmdbloader.format.layout import make_field
 from lmdbloader.store import Writer, open_writer, partial_folder
 
 STRANGER = 12345
@@ -121,7 +121,7 @@ def test_nobody_else_can_write_to_the_folder_until_it_is_in_place(out: Path, uma
 def test_an_unfinished_conversion_that_others_could_write_to_goes_on_by_itself(
     src: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmdbloader.store.writer.TRANSACTION_NBYTES", 1)
+    monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 1)
     monkeypatch.setattr("lmdbloader.conversion.pool.TASK_NBYTES", 1)
     (src / "2.pgm").write_bytes(b"")
     with pytest.raises(lmdbloader.errors.ImageError):

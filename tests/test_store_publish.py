@@ -15,8 +15,9 @@ import pytest
 
 import lmdbloader
 from lmdbloader.errors import DestinationError, DiskFullError
-from lmdbloader.format import make_field
-from lmdbloader.store import check_destination, is_dataset, open_writer, ownership, publish
+from lmdbloader.format.layout import make_field
+from lmdbloader.store import check_destination, is_dataset, open_writer
+from lmdbloader.store.writing import ownership, publish
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import lmdbloader
 from lmdbloader.errors import OptionError
-from lmdbloader.format import CODEC_TILES
+from lmdbloader.format.layout import CODEC_TILES
 from lmdbloader.store import Readahead, Reader
 from lmdbloader.store import readahead as module
 from lmdbloader.store.readahead import coalesce
@@ -69,7 +69,7 @@ def cold(written: Path) -> Reader:
 
 def resident_part(reader: Reader, field: str, rows: np.ndarray) -> float:
     """Return how much of the payloads is in memory, from 0 to 1, one page in each counted."""
-    from lmdbloader.kernels.paging import any_absent
+    from lmdbloader.kernels.runtime.paging import any_absent
 
     starts = reader.index.arrays[f"{field}.offset"][rows] + 5000
     found, base = np.zeros(1, np.uint8), reader.data.ctypes.data
@@ -163,7 +163,7 @@ def test_will_need_brings_samples_in_but_no_large_tiled_image(cold: Reader, io: 
 
 
 def cold_at(reader: Reader, at: int) -> bool:
-    from lmdbloader.kernels.paging import any_absent
+    from lmdbloader.kernels.runtime.paging import any_absent
 
     return bool(any_absent(reader.data.ctypes.data, np.array([at]), mmap.PAGESIZE, np.zeros(1, np.uint8)))
 

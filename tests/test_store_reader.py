@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 import lmdbloader
 from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, OptionError
-from lmdbloader.format import CODEC_TILES, FORMAT_VERSIONS, MANIFEST_FILE
-from lmdbloader.manifest import _digest_of
+from lmdbloader.format.layout import CODEC_TILES, FORMAT_VERSIONS, MANIFEST_FILE
+from lmdbloader.format.manifest import _digest_of
 from lmdbloader.store import Reader, check_rows, read_manifest
 
 GOLDEN = Path(__file__).resolve().parent / "data" / "format1"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmdbloader.codecs import checksum, encode_image, encode_many, join
 from lmdbloader.errors import CorruptError
-from lmdbloader.format import BLOCK_NBYTES, Field, make_field, record_schema
+from lmdbloader.format.codecs import checksum, encode_image, encode_many, join
+from lmdbloader.format.layout import BLOCK_NBYTES, Field, make_field, record_schema
 from lmdbloader.store.records import Chunk, decode_block, encode_blocks, split_into_blocks
 
 FIELDS = [

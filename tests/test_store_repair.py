@@ -18,12 +18,12 @@ import pytest
 from damage import flip
 
 import lmdbloader
-from lmdbloader.codecs import checksum
-from lmdbloader.digests import DIGESTS, DigestName
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError
-from lmdbloader.format import MANIFEST_FILE
+from lmdbloader.format.codecs import checksum
+from lmdbloader.format.digests import DIGESTS, DigestName
+from lmdbloader.format.layout import MANIFEST_FILE
 from lmdbloader.store import Reader, open_writer, read_manifest, repair, verify
-from lmdbloader.store.pages import find_entries, find_records
+from lmdbloader.store.care.pages import find_entries, find_records
 
 COUNT = 60
 PAGE = 4096

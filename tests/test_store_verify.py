@@ -21,11 +21,11 @@ import pytest
 from damage import flip, with_column
 
 import lmdbloader
-from lmdbloader.codecs import checksum, encode_many
-from lmdbloader.digests import DIGESTS, DigestName, digest_of_text
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format import MANIFEST_FILE, make_field, record_key
-from lmdbloader.manifest import _signed
+from lmdbloader.format.codecs import checksum, encode_many
+from lmdbloader.format.digests import DIGESTS, DigestName, digest_of_text
+from lmdbloader.format.layout import MANIFEST_FILE, make_field, record_key
+from lmdbloader.format.manifest import _signed
 from lmdbloader.store import Chunk, Reader, encode_blocks, open_writer, read_manifest, repair, verify
 
 COUNT = 120
@@ -506,7 +506,7 @@ def test_a_disk_that_does_not_read_is_a_finding(path: Path, monkeypatch: pytest.
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, "pread", pread)
-    monkeypatch.setattr(importlib.import_module("lmdbloader.store.verify"), "page_problems", check_pages)
+    monkeypatch.setattr(importlib.import_module("lmdbloader.store.care.verify"), "page_problems", check_pages)
     found = verify(path)
     assert any(re.match("data.mdb: cannot be read behind byte .*Input/output error", p) for p in found.problems)
     assert SAVES in found.advice

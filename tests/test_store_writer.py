@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import lmdbloader
-from lmdbloader.codecs import encode_many
 from lmdbloader.errors import DiskFullError
-from lmdbloader.format import make_field, parse_record_key
-from lmdbloader.resize import downscale
+from lmdbloader.format.codecs import encode_many
+from lmdbloader.format.layout import make_field, parse_record_key
+from lmdbloader.images.downscale import downscale
 from lmdbloader.store import Chunk, Written, encode_blocks, estimate_map_nbytes, open_writer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,7 +120,7 @@ def blobs(path: Path) -> list[bytes]:
 def test_a_map_that_is_too_small_grows_without_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transaction_nbytes: int
 ) -> None:
-    monkeypatch.setattr("lmdbloader.store.writer.TRANSACTION_NBYTES", transaction_nbytes)
+    monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", transaction_nbytes)
     rng = np.random.default_rng(0)
     chunks = [[rng.bytes(int(n)) for n in rng.integers(1, 200_000, 10)] for _ in range(6)]
     grown = write_blobs(tmp_path / "grown", chunks, map_nbytes=1)

@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from classification import ResNet
+from classification.processes import choose_device
 from demos.class_folders import make_class_folders
 from loading_scripts import interrupt_at_save, load_script, save_as_checkpoint
 from training.classifier_options import parse_options
 
 import lmdbloader
-from lmdbloader.checkpoints import load_checkpoint, save_checkpoint
-from lmdbloader.classify import ResNet
-from lmdbloader.classify.processes import choose_device
 from lmdbloader.errors import OptionError
+from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "scripts" / "train_classifier.py"

@@ -342,7 +342,7 @@ def test_a_checkpoint_of_a_later_release_is_refused(tmp_path: Path, monkeypatch:
     model = build_model("srcnn915", 2)
     optimizer = torch.optim.Adam(model.parameters())
     with monkeypatch.context() as later:
-        later.setattr("lmdbloader.checkpoints.CHECKPOINT_VERSION", 99)
+        later.setattr("lmdbloader.loader.checkpoints.CHECKPOINT_VERSION", 99)
         save_checkpoint(tmp_path / "run.pt", model=model, optimizer=optimizer, epoch=1, settings={})
     with pytest.raises(FormatError, match="checkpoint version 99"):
         load_checkpoint(tmp_path / "run.pt", model=model, optimizer=optimizer, settings={})

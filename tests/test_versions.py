@@ -17,8 +17,8 @@ import torch
 from PIL import features
 
 import lmdbloader
-from lmdbloader.images import DecodePolicy, decode_image
-from lmdbloader.machine.libraries import describe_libraries
+from lmdbloader.images.decode import DecodePolicy, decode_image
+from lmdbloader.lab.machine.libraries import describe_libraries
 from lmdbloader.store import read_manifest
 from lmdbloader.transforms import RandomDihedral, ToDtype
 

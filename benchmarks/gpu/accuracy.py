@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from classification import models as own_models
 from photos import MEAN, STD, PillowRecipe
 from PIL import Image
 from stage import Stage, parse_stage, what_failed
@@ -29,7 +30,6 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.classify import models as own_models
 from lmdbloader.superres.models import build_model as build_sr_model
 from lmdbloader.superres.models import upscale
 from lmdbloader.superres.tensors import to_bytes, to_channels, unit_floats

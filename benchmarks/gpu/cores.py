@@ -47,7 +47,7 @@ from photos import of_full_decoding
 from stage import Stage, parse_stage
 
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.cores import count_cores
+from lmdbloader.base.cores import count_cores
 
 BATCH_SIZE, SMALL_BATCH_SIZES = 128, (8, 16, 32, 64)
 OURS, PEER, COPY, DECODING = "Loader", "FFCV", "memory copy", "decoding whole files only"

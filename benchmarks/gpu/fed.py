@@ -30,10 +30,10 @@ from stage import Stage, parse_stage
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lmdbloader import Recorder, doctor, plan
-from lmdbloader.planning.telling import sentences
-from lmdbloader.profiling.facts import facts_of
-from lmdbloader.study.turns import cpu_seconds
+from lmdbloader.lab import Recorder, doctor, plan
+from lmdbloader.lab.planning.results import sentences
+from lmdbloader.lab.profiling.facts import facts_of
+from lmdbloader.lab.study.turns import cpu_seconds
 from lmdbloader.superres.training import train_step
 
 TURNS = 3

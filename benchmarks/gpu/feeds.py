@@ -458,9 +458,9 @@ def residual_network(name: str, num_classes: int = 1000) -> tuple[nn.Module, str
             import torchvision
 
             return getattr(torchvision.models, name)(num_classes=num_classes), f"torchvision {torchvision.__version__}"
-    from lmdbloader.classify.models import build_model
+    from classification.models import build_model
 
-    return build_model(name, num_classes), "lmdbloader.classify"  # type: ignore[arg-type]
+    return build_model(name, num_classes), "classification"  # type: ignore[arg-type]
 
 
 def restoring_network(name: str, *, small: bool = False) -> nn.Module:

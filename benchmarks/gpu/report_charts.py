@@ -10,9 +10,9 @@ from report_loading import COPY, FFCV, FOLDER, HAND, OURS, ROW_OF
 from report_results import Results, Row, matching
 from report_training import RESTORING, name_of
 
-from lmdbloader.reporting.canvas import Canvas, Chart, amounts, categories, heading, line_style, lines
-from lmdbloader.reporting.style import FRAME, SOURCES, Look, colours, settings
-from lmdbloader.reporting.svg import inline
+from lmdbloader.lab.reporting.canvas import Canvas, Chart, amounts, categories, heading, line_style, lines
+from lmdbloader.lab.reporting.style import FRAME, SOURCES, Look, colours, settings
+from lmdbloader.lab.reporting.svg import inline
 
 # The one colour that the style of our charts does not have.
 _FFCV, _FFCV_VARIABLE = Look("FFCV", "#7a3fb0", "#c39bf0", marker="D", dash=(4, 1.4)), "source-ffcv"

@@ -170,7 +170,7 @@ def phases(rows: list[Row]) -> str:
             facts = [name_of(row["model"]), _feed_name(row["feed"]), number(row["batch_size"])]
             lines.append([*facts, *(number(found.get(name)) for name in names)])
     head = ["network", "feed", "batch", *names]
-    text = "Milliseconds of a step by what they went into, as the recorder of `lmdbloader.profile` sees them:"
+    text = "Milliseconds of a step by what they went into, as the recorder of `lmdbloader.lab.profile` sees them:"
     return paragraphs(text, table(head, lines)) if lines else ""
 
 

@@ -11,12 +11,12 @@ from types import FrameType
 from typing import NoReturn
 
 from lmdbloader import __version__
+from lmdbloader.base.limits import no_memory, refused_memory
+from lmdbloader.base.text import plain
 from lmdbloader.cli import bench, convert, doctor, estimate, extract, info, plan, preview, repair, stage, tune, verify
 from lmdbloader.cli.saying import say
 from lmdbloader.cli.streams import forget, standard_streams
 from lmdbloader.errors import LmdbloaderError, OptionError, OutputError
-from lmdbloader.limits import no_memory, refused_memory
-from lmdbloader.words import plain
 
 _COMMANDS = (plan, estimate, convert, stage, info, verify, repair, preview, extract, tune, doctor, bench)
 

@@ -14,7 +14,7 @@ from lmdbloader.cli.saying import say
 from lmdbloader.errors import FormatError, OptionError
 
 if TYPE_CHECKING:
-    from lmdbloader.study import Study
+    from lmdbloader.lab.study import Study
 
 _DESCRIPTION = """\
 Measure how batches of a dataset come on this machine: from lmdbloader's Loader,
@@ -129,12 +129,12 @@ def _run(options: argparse.Namespace) -> int:
             file.write(text + "\n")
     print(text if options.json == "-" else study)
     if options.report is not None:
-        from lmdbloader.reporting import write_report
+        from lmdbloader.lab.reporting import write_report
 
         write_report(study, options.report)
         say(f"report: {options.report}", error=True)
     if options.charts is not None:
-        from lmdbloader.reporting import write_charts
+        from lmdbloader.lab.reporting import write_charts
 
         say(f"charts: {len(write_charts(study, options.charts))} files in {options.charts}", error=True)
     return 0
@@ -148,7 +148,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
         if is_new:
             os.unlink(options.json)
     if options.report is not None or options.charts is not None:
-        from lmdbloader.reporting import check_charts_folder, check_report_path
+        from lmdbloader.lab.reporting import check_charts_folder, check_report_path
 
         if options.report is not None:
             check_report_path(Path(options.report))
@@ -162,7 +162,7 @@ def _is_stored(name: str) -> bool:
 
 
 def _stored(options: argparse.Namespace) -> Study:
-    from lmdbloader.study import Study
+    from lmdbloader.lab.study import Study
 
     path = Path(options.dataset)
     asked = [name for name, default in _MEASURING.items() if getattr(options, name) != default]
@@ -186,7 +186,7 @@ def _stored(options: argparse.Namespace) -> Study:
 
 
 def _measured(options: argparse.Namespace) -> Study:
-    import lmdbloader.study as studies
+    import lmdbloader.lab.study as studies
 
     return studies.bench(
         options.dataset,

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from lmdbloader.base.text import mebibytes
 from lmdbloader.cli.saying import say
-from lmdbloader.words import mebibytes
 
 _DESCRIPTION = """\
 Convert images, or image pairs, into one dataset: the folder OUT.
@@ -234,7 +234,7 @@ def plain_options(options: argparse.Namespace) -> dict[str, Any]:
 
 def _run(options: argparse.Namespace) -> int:
     from lmdbloader.conversion import find_splits
-    from lmdbloader.conversion.places import named_folder, refuse_inside
+    from lmdbloader.conversion.destination import named_folder, refuse_inside
     from lmdbloader.errors import DestinationError
     from lmdbloader.store import is_dataset
 
@@ -295,13 +295,11 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
 
 def _tell_kept(out: Any, advice: str) -> None:
     """Say what is left of a conversion that did not come to its end."""
-    from lmdbloader.conversion.places import named_folder
-    from lmdbloader.format import PARTIAL_SUFFIX
-    from lmdbloader.store.publish import is_begun
+    from lmdbloader.conversion.destination import named_folder
+    from lmdbloader.store.writing.publish import begun_partial
 
-    partial = named_folder(out)
-    partial = partial.with_name(partial.name + PARTIAL_SUFFIX)
-    if is_begun(partial):
+    partial = begun_partial(named_folder(out))
+    if partial is not None:
         say(f"{partial}: what is done is kept here. {advice}", error=True)
 
 

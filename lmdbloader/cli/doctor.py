@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from lmdbloader.checkup import doctor
+    from lmdbloader.lab.checkup import doctor
 
     if (options.batch_size is None) != (options.step_seconds is None):
         options.parser.error("--batch-size and --step-seconds go together")

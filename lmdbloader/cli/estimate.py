@@ -7,9 +7,9 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from lmdbloader.base.text import mebibytes, plain
 from lmdbloader.cli.convert import add_options, plain_options
 from lmdbloader.cli.saying import say_lines
-from lmdbloader.words import mebibytes, plain
 
 _DESCRIPTION = """\
 Predict how large a dataset would be and how long converting SRC would take, by

@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import Any
 
+from lmdbloader.base.text import mebibytes
 from lmdbloader.cli.saying import say
-from lmdbloader.words import mebibytes
 
 _DESCRIPTION = """\
 Write a dataset's samples back to files: images that are stored as JPEG or as
@@ -86,8 +86,8 @@ def parse_samples(text: str, length: int) -> list[int]:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from lmdbloader.bars import ProgressBar
-    from lmdbloader.extraction import extract
+    from lmdbloader.base.progress import ProgressBar
+    from lmdbloader.conversion.extraction import extract
     from lmdbloader.store import read_manifest
 
     length = read_manifest(options.dataset).num_samples

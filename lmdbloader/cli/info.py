@@ -8,11 +8,11 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lmdbloader.base.text import counted, mebibytes, plain
 from lmdbloader.cli.saying import say_lines
-from lmdbloader.words import counted, mebibytes, plain
 
 if TYPE_CHECKING:
-    from lmdbloader.looking import Summary
+    from lmdbloader.show import Summary
 
 _DESCRIPTION = """\
 Show what a dataset holds: its fields with shapes and codecs, its sizes,
@@ -38,9 +38,9 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from lmdbloader.looking import summarize
+    from lmdbloader.show import info
 
-    summary = summarize(options.dataset)
+    summary = info(options.dataset)
     if options.json:
         print(json.dumps(summary.to_json(), indent=2, allow_nan=False))
     else:

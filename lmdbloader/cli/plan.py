@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from lmdbloader.cli.saying import say_lines
-from lmdbloader.planning import PRESETS
+from lmdbloader.lab.planning import PRESETS
 
 _DESCRIPTION = """\
 Say what a training run needs of its data: samples, reads and bytes a second,
@@ -76,7 +76,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from lmdbloader.planning import plan
+    from lmdbloader.lab.planning import plan
 
     if options.preset is None and (options.batch_size is None or options.step_seconds is None):
         options.parser.error("expected --batch-size and --step-seconds, or --preset")

@@ -35,14 +35,11 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from lmdbloader.looking import contact_sheet, save_sheet, spread
-    from lmdbloader.store import Reader
+    from lmdbloader.show import preview
 
-    reader = Reader(options.dataset)
-    sheet = contact_sheet(reader, spread(len(reader), options.count, options.seed), columns=options.columns)
-    save_sheet(sheet, options.output)
+    sheet = preview(options.dataset, options.output, count=options.count, seed=options.seed, columns=options.columns)
     size = f"{sheet.image.width} x {sheet.image.height} pixels"
-    say(f"{options.output}: {len(sheet.rows):,} of {len(reader):,} samples, {size}")
+    say(f"{options.output}: {len(sheet.rows):,} of {sheet.num_samples:,} samples, {size}")
     if sheet.note:
         say(f"  {sheet.note}")
     return 0

@@ -47,7 +47,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from lmdbloader.bars import ProgressBar
+    from lmdbloader.base.progress import ProgressBar
     from lmdbloader.store import repair
 
     with ProgressBar(unit=" samples checked", disable=not sys.stderr.isatty()) as bar:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from lmdbloader.words import plain
+from lmdbloader.base.text import plain
 
 
 def say(line: str, *, error: bool = False) -> None:

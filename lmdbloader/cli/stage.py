@@ -56,7 +56,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from lmdbloader.staging import stage
+    from lmdbloader.conversion.staging import stage
 
     path = stage(
         options.dataset,

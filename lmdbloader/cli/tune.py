@@ -79,8 +79,8 @@ def _run(options: argparse.Namespace) -> int:
         return _forget(options)
     if options.batch_size is None:
         options.parser.error("the following arguments are required: --batch-size")
-    from lmdbloader.bars import ProgressBar
-    from lmdbloader.tuning import tune
+    from lmdbloader.base.progress import ProgressBar
+    from lmdbloader.lab.tuning import tune
 
     with ProgressBar(
         total=round(options.seconds, 1),
@@ -102,7 +102,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _forget(options: argparse.Namespace) -> int:
-    from lmdbloader.settings import forget
+    from lmdbloader.lab.tuning import forget
     from lmdbloader.store import read_manifest
 
     number = forget(read_manifest(options.dataset).content_digest)

@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from lmdbloader.bars import ProgressBar
+    from lmdbloader.base.progress import ProgressBar
     from lmdbloader.store import verify
 
     with ProgressBar(

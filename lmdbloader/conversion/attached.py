@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from lmdbloader.codecs import Payloads
+from lmdbloader.conversion.sources import Source
 from lmdbloader.conversion.values import PayloadColumn, to_json
 from lmdbloader.errors import ImageError
-from lmdbloader.format import Field
-from lmdbloader.sources import Source
+from lmdbloader.format.codecs import Payloads
+from lmdbloader.format.layout import Field
 
 _INTEGER = re.compile(rb"[+-]?\d{1,19}")
 

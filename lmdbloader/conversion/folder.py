@@ -12,25 +12,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from lmdbloader.arguments import flag, function
-from lmdbloader.bars import ProgressBar
+from lmdbloader.base.arguments import flag, function
+from lmdbloader.base.progress import ProgressBar
+from lmdbloader.base.text import plain, table
+from lmdbloader.conversion.destination import new_folder, refuse_inside
 from lmdbloader.conversion.identity import describe, find_finished, refuse_others
 from lmdbloader.conversion.journal import Begun, Journal, Progress, read_plan, recover, write_plan
-from lmdbloader.conversion.places import new_folder, refuse_inside
 from lmdbloader.conversion.plan import Plan, make_plan, settle_scale
 from lmdbloader.conversion.pool import WorkerPool, make_tasks
 from lmdbloader.conversion.seen import make_note
+from lmdbloader.conversion.sources import Layout, Listing, Sources
 from lmdbloader.conversion.storage import WriteMode
 from lmdbloader.conversion.tally import tally
 from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import try_out
-from lmdbloader.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.errors import CorruptError, SourceError
-from lmdbloader.format import DATA_FILE, PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE
-from lmdbloader.sources import Layout, Listing, Sources
+from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
+from lmdbloader.format.layout import DATA_FILE, PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE
 from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers, partial_folder
-from lmdbloader.store.publish import JOURNAL_FILE, empty, explain_full_disk, is_just_published
-from lmdbloader.words import plain, table
+from lmdbloader.store.writing.publish import JOURNAL_FILE, empty, explain_full_disk, is_just_published
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from typing import Any
 from lmdbloader import __version__
 from lmdbloader.conversion.pool import make_tasks
 from lmdbloader.conversion.seen import is_as_noted, renew_note
+from lmdbloader.conversion.sources import Listing, Sources, times_of
 from lmdbloader.conversion.tasks import Recipe, hash_files
-from lmdbloader.digests import DEFAULT_DIGEST, DigestName, digest_of_text, new_text_digest
 from lmdbloader.errors import CorruptError, DestinationError, FormatError
-from lmdbloader.manifest import Manifest
-from lmdbloader.sources import Listing, Sources, times_of
+from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, digest_of_text, new_text_digest
+from lmdbloader.format.manifest import Manifest
 from lmdbloader.store import Reader, is_dataset, read_manifest
 
 

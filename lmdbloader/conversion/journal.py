@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmdbloader.codecs import checksum
 from lmdbloader.conversion.identity import ContentHash, changed_options
 from lmdbloader.conversion.seen import Seen
+from lmdbloader.conversion.sources import Source, Sources, changed_at
 from lmdbloader.conversion.tasks import Part, hash_files, read_files
-from lmdbloader.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.errors import DestinationError, FormatError
-from lmdbloader.format import Field
-from lmdbloader.manifest import field_json, parse_field
-from lmdbloader.sources import Source, Sources, changed_at
+from lmdbloader.format.codecs import checksum
+from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
+from lmdbloader.format.layout import Field
+from lmdbloader.format.manifest import field_json, parse_field
 from lmdbloader.store import num_committed
 from lmdbloader.store.diskerrors import naming
 from lmdbloader.store.filecache import forget
-from lmdbloader.store.publish import JOURNAL_FILE, PLAN_FILE, empty, fsync, is_begun
 from lmdbloader.store.records import chained
+from lmdbloader.store.writing.publish import JOURNAL_FILE, PLAN_FILE, empty, fsync, is_begun
 
 _PLAN_VERSION = 1
 _MAX_PLAN_NBYTES = 2**20

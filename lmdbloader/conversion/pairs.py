@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import ImageError
-from lmdbloader.resize import downscale, psnr_between
+from lmdbloader.images.downscale import downscale, psnr_between
 
 Pixels = npt.NDArray[Any]
 SCALES = range(2, 9)

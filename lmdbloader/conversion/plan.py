@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
 
-from lmdbloader.arguments import number, optional, whole
-from lmdbloader.codecs import check_codec
+from lmdbloader.base.arguments import number, optional, whole
 from lmdbloader.conversion.pairs import SCALES
 from lmdbloader.conversion.pool import check_workers, choose_workers
 from lmdbloader.conversion.selection import choose_subset, with_classes
+from lmdbloader.conversion.sources import Layout, Listing, list_sources, locate
 from lmdbloader.conversion.storage import make_storage, pixels_only
 from lmdbloader.conversion.tasks import Recipe
 from lmdbloader.conversion.trial import find_scale, make_fields
-from lmdbloader.digests import DigestName, check_digest
 from lmdbloader.errors import OptionError
-from lmdbloader.images import DecodePolicy
-from lmdbloader.sources import Layout, Listing, list_sources, locate
+from lmdbloader.format.codecs import check_codec
+from lmdbloader.format.digests import DigestName, check_digest
+from lmdbloader.images.decode import DecodePolicy
 
 
 @dataclass(frozen=True, slots=True)

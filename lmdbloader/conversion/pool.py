@@ -20,6 +20,9 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.cores import count_cores
+from lmdbloader.base.limits import explain_limit, no_memory, refused_memory
+from lmdbloader.base.text import plain
 from lmdbloader.conversion.handover import (
     complete_part,
     make_number,
@@ -28,12 +31,9 @@ from lmdbloader.conversion.handover import (
     send_object,
     send_part,
 )
+from lmdbloader.conversion.sources import Source, Sources
 from lmdbloader.conversion.tasks import Part, Recipe, convert_sources
-from lmdbloader.cores import count_cores
 from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
-from lmdbloader.limits import explain_limit, no_memory, refused_memory
-from lmdbloader.sources import Source, Sources
-from lmdbloader.words import plain
 
 # Sources of one task. It must not depend on the number of workers: records never span tasks.
 TASK_NBYTES = 2**20

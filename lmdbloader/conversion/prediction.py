@@ -13,18 +13,18 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.arguments import whole
+from lmdbloader.base.arguments import whole
 from lmdbloader.conversion.plan import Plan, make_plan, settle_scale
 from lmdbloader.conversion.pool import TASK_NBYTES, WorkerPool
 from lmdbloader.conversion.sampled import Interval, draw_sample
+from lmdbloader.conversion.sources import Layout, Source, Sources
+from lmdbloader.conversion.sources.listing import as_text
 from lmdbloader.conversion.storage import WriteMode, draw
 from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import try_out
-from lmdbloader.digests import DEFAULT_DIGEST, DigestName, digest_of_text
 from lmdbloader.errors import OptionError, SourceError
-from lmdbloader.format import BLOCK_NBYTES, CODEC_NAMES
-from lmdbloader.sources import Layout, Source, Sources
-from lmdbloader.sources.listing import as_text
+from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, digest_of_text
+from lmdbloader.format.layout import BLOCK_NBYTES, CODEC_NAMES
 from lmdbloader.store import Written, open_writer
 
 _F64 = npt.NDArray[np.float64]

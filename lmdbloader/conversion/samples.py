@@ -11,15 +11,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from lmdbloader import __version__
-from lmdbloader.arguments import flag, function, ordered_texts, shown
-from lmdbloader.codecs import Payloads, check_codec
+from lmdbloader.base.arguments import flag, function, ordered_texts, shown
+from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.identity import digest_option
-from lmdbloader.conversion.places import new_folder
 from lmdbloader.conversion.storage import PIXELS, PixelMode, Storage, choose_storages
 from lmdbloader.conversion.values import PayloadColumn, guess_kind, scalar
-from lmdbloader.digests import DEFAULT_DIGEST, DigestName, check_digest
 from lmdbloader.errors import OptionError
-from lmdbloader.format import Field, FieldType, make_field
+from lmdbloader.fields import FieldType
+from lmdbloader.format.codecs import Payloads, check_codec
+from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, check_digest
+from lmdbloader.format.layout import Field, make_field
 from lmdbloader.store import Chunk, Written, check_destination, encode_blocks, estimate_map_nbytes, open_writer
 
 _CHUNK_NBYTES = 8 * 2**20

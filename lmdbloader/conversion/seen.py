@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from lmdbloader.conversion.sources import Listing, Span, is_url, read_ends, times_of
 from lmdbloader.errors import FormatError
-from lmdbloader.format import SOURCES_FILE
-from lmdbloader.sources import Listing, Span, is_url, read_ends, times_of
+from lmdbloader.format.layout import SOURCES_FILE
 from lmdbloader.store.arrow import read_file
-from lmdbloader.store.ownership import open_own_file
+from lmdbloader.store.writing.ownership import open_own_file
 
 _SCHEMA = pa.schema([
     pa.field("nbytes", pa.int64(), False),

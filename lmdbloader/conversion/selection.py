@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.arguments import ordered_texts
+from lmdbloader.base.arguments import ordered_texts
+from lmdbloader.conversion.sources import Listing, Names
 from lmdbloader.errors import OptionError
-from lmdbloader.sources import Listing, Names
 
 _U64 = npt.NDArray[np.uint64]
 

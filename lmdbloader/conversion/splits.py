@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from lmdbloader.conversion.sources import Layout, is_image_name, list_sources, locate
 from lmdbloader.errors import OptionError, SourceError
-from lmdbloader.sources import Layout, is_image_name, list_sources, locate
 
 # One of them must be there: class folders, taken for splits by mistake, would become a dataset each.
 _NAMES = frozenset(

@@ -10,11 +10,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.arguments import number, optional, shown, whole
-from lmdbloader.codecs import Payloads, checksum, encode_image, encode_jpeg, pack_file, pack_jpeg
+from lmdbloader.base.arguments import number, optional, shown, whole
 from lmdbloader.errors import ImageError, OptionError
-from lmdbloader.format import MAX_PAYLOAD_NBYTES, TILE_SIZE, Field
-from lmdbloader.images import DecodePolicy, decode_image, image_info, inspect_image, is_jpeg
+from lmdbloader.format.codecs import Payloads, checksum, encode_image, encode_jpeg, pack_file, pack_jpeg
+from lmdbloader.format.layout import MAX_PAYLOAD_NBYTES, TILE_SIZE, Field
+from lmdbloader.images.decode import DecodePolicy, decode_image, image_info, inspect_image, is_jpeg
 
 WriteMode = Literal["raw", "jpg", "proportion", "smart", "original"]
 #: Those of images that come without a file.
@@ -311,8 +311,8 @@ def shrink(image: Pixels, new_height: int, new_width: int) -> Pixels:
     height, width, channels = image.shape
     if (height, width) == (new_height, new_width):
         return image
-    from lmdbloader.kernels.antialias import resize_scratch, resize_window
     from lmdbloader.kernels.patches import cut
+    from lmdbloader.kernels.resize.antialias import resize_scratch, resize_window
 
     planes, out = np.empty(image.size, image.dtype), np.empty((channels, new_height, new_width), image.dtype)
     cut(image, 0, 0, height, width, planes)

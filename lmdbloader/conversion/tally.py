@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lmdbloader.format import CODEC_NAMES, Field
+from lmdbloader.format.layout import CODEC_NAMES, Field
 
 _MOST_BITS = 32
 _ROWS_AT_ONCE = 1 << 16

@@ -12,16 +12,16 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.codecs import Payloads, checksum, encode_many, join
 from lmdbloader.conversion.attached import add_values, parse_attached
 from lmdbloader.conversion.pairs import check_alignment, pair_scale
+from lmdbloader.conversion.sources import Fetched, File, Source, Span, digest_ends, fetch, read, times_of
 from lmdbloader.conversion.storage import Storage, decode_to_size, encode_one, keep_file
 from lmdbloader.conversion.values import image_geometry
 from lmdbloader.errors import ImageError
-from lmdbloader.format import TILED_ABOVE_NBYTES, Field
-from lmdbloader.images import DecodePolicy, decode_image, is_jpeg
-from lmdbloader.resize import crop_to_multiple, downscale
-from lmdbloader.sources import Fetched, File, Source, Span, digest_ends, fetch, read, times_of
+from lmdbloader.format.codecs import Payloads, checksum, encode_many, join
+from lmdbloader.format.layout import TILED_ABOVE_NBYTES, Field
+from lmdbloader.images.decode import DecodePolicy, decode_image, is_jpeg
+from lmdbloader.images.downscale import crop_to_multiple, downscale
 from lmdbloader.store import Block, Chunk, encode_blocks
 from lmdbloader.store.diskerrors import DISK_FAILED
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lmdbloader.codecs import Payloads, join, saves_enough
 from lmdbloader.conversion.pairs import pair_scale
 from lmdbloader.conversion.pool import WorkerPool
+from lmdbloader.conversion.sources import Source, Sources
 from lmdbloader.conversion.tasks import Recipe, decode_pair, read_files
 from lmdbloader.errors import ImageError, SourceError
-from lmdbloader.format import CODEC_NAMES, CODEC_TILES, Field, Kind, make_field
-from lmdbloader.sources import Source, Sources
+from lmdbloader.format.codecs import Payloads, join, saves_enough
+from lmdbloader.format.layout import CODEC_NAMES, CODEC_TILES, Field, Kind, make_field
 from lmdbloader.store import estimate_map_nbytes
 
 _TRIAL_SOURCES = 8

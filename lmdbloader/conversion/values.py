@@ -12,11 +12,11 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.arguments import shown
-from lmdbloader.codecs import Payloads, encode_many, join, saves_enough
+from lmdbloader.base.arguments import shown
 from lmdbloader.conversion.storage import PIXELS, Storage, encode_one, fit_within, shrink
 from lmdbloader.errors import OptionError
-from lmdbloader.format import ARRAY_DTYPES, CODEC_TILES, MAX_PAYLOAD_NBYTES, Codec, Field, Kind, array_type
+from lmdbloader.format.codecs import Payloads, encode_many, join, saves_enough
+from lmdbloader.format.layout import ARRAY_DTYPES, CODEC_TILES, MAX_PAYLOAD_NBYTES, Codec, Field, Kind, array_type
 
 _INT64 = range(-(2**63), 2**63)
 # Of the integers that Python reads unless it is told otherwise; a run of digits is looked at from its start.

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.codes import CODEC_RAW
-from lmdbloader.kernels._compile import kernel
-from lmdbloader.kernels._memory import array_at, i64_at, u8_at, u16_at, u32_at, u64_at
-from lmdbloader.kernels.antialias import resize_window
-from lmdbloader.kernels.clockwork import FUNCTION, TRANSFORM
-from lmdbloader.kernels.color import jitter, solarize
+from lmdbloader.base.clock_words import FUNCTION, TRANSFORM
+from lmdbloader.kernels.codec_numbers import CODEC_RAW
 from lmdbloader.kernels.decode import (
     BAD_CHECKSUM,
     OK,
@@ -23,8 +19,14 @@ from lmdbloader.kernels.decode import (
     is_jpeg,
     is_tiled,
 )
-from lmdbloader.kernels.geometry import is_filled
-from lmdbloader.kernels.opcodes import (
+from lmdbloader.kernels.resize.antialias import resize_window
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import array_at, i64_at, u8_at, u16_at, u32_at, u64_at
+from lmdbloader.kernels.runtime.presence import look
+from lmdbloader.kernels.runtime.timing import tick
+from lmdbloader.kernels.transform.color import jitter, solarize
+from lmdbloader.kernels.transform.geometry import is_filled
+from lmdbloader.kernels.transform.opcodes import (
     ACROSS,
     BOTTOM,
     CARRY,
@@ -45,10 +47,8 @@ from lmdbloader.kernels.opcodes import (
     WIDTH,
     WRONG_SHAPE,
 )
-from lmdbloader.kernels.place import erase, finish, place
-from lmdbloader.kernels.presence import look
-from lmdbloader.kernels.program import draw
-from lmdbloader.kernels.timing import tick
+from lmdbloader.kernels.transform.place import erase, finish, place
+from lmdbloader.kernels.transform.program import draw
 
 # Columns of a field's addresses: of the index's columns.
 OFFSET, STORED, RAW, CHECKSUM, CODEC, IMAGE_HEIGHT, IMAGE_WIDTH, CHANNELS, BITS = range(9)

@@ -17,8 +17,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from lmdbloader.kernels._compile import kernel
-from lmdbloader.kernels._memory import u32_at
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import u32_at
 
 CHUNK_NBYTES = 1024
 BLOCK_NBYTES = 64

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.codes import CODEC_JPEG, CODEC_LZ4, CODEC_RAW, CODEC_TILES
-from lmdbloader.kernels._compile import kernel
-from lmdbloader.kernels._memory import copy_line, u8_at
-from lmdbloader.kernels._symbols import lz4_decompress, memcpy, pread, xxh64
-from lmdbloader.kernels.clockwork import DECODE, VERIFY
-from lmdbloader.kernels.jpeg import decode_pixels
-from lmdbloader.kernels.jpegresize import decode_resized
-from lmdbloader.kernels.presence import is_there
-from lmdbloader.kernels.timing import tick, tick_read
+from lmdbloader.base.clock_words import DECODE, VERIFY
+from lmdbloader.kernels.codec_numbers import CODEC_JPEG, CODEC_LZ4, CODEC_RAW, CODEC_TILES
+from lmdbloader.kernels.jpeg.decode import decode_pixels
+from lmdbloader.kernels.jpeg.resize import decode_resized
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import copy_line, u8_at
+from lmdbloader.kernels.runtime.presence import is_there
+from lmdbloader.kernels.runtime.symbols import lz4_decompress, memcpy, pread, xxh64
+from lmdbloader.kernels.runtime.timing import tick, tick_read
 
 OK, OUT_OF_BOUNDS, BAD_CHECKSUM, BAD_LZ4, BAD_TILES, BAD_CODEC, BAD_JPEG = 0, 1, 2, 3, 4, 5, 6
 TILE_ENTRY_NBYTES = 12

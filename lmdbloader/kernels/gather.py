@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.kernels._compile import kernel
-from lmdbloader.kernels._symbols import xxh64
-from lmdbloader.kernels.clockwork import FUNCTION
+from lmdbloader.base.clock_words import FUNCTION
 from lmdbloader.kernels.decode import OK, OUT_OF_BOUNDS, decode_block, decode_jpeg, decode_tiles, is_jpeg, is_tiled
-from lmdbloader.kernels.jpegwork import jpeg_room
-from lmdbloader.kernels.presence import look
-from lmdbloader.kernels.timing import tick
+from lmdbloader.kernels.jpeg.workspace import jpeg_room
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.presence import look
+from lmdbloader.kernels.runtime.symbols import xxh64
+from lmdbloader.kernels.runtime.timing import tick
 
 
 @kernel

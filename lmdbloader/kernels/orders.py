@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.kernels._compile import kernel
-from lmdbloader.kernels.philox import ORDER_STREAM, below, philox
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.philox import ORDER_STREAM, below, philox
 
 
 @kernel

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.format import CODEC_LZ4, CODEC_RAW
-from lmdbloader.kernels._compile import kernel
-from lmdbloader.kernels._symbols import lz4_compress, memcpy
+from lmdbloader.kernels.codec_numbers import CODEC_LZ4, CODEC_RAW
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.symbols import lz4_compress, memcpy
 
 
 @kernel

@@ -3,7 +3,7 @@
 import numba
 import numpy as np
 
-from lmdbloader.kernels._compile import kernel
+from lmdbloader.kernels.runtime.compile import kernel
 
 
 @numba.njit(inline="always")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.sampling import EpochOrder
+from lmdbloader.loader.orders import EpochOrder
 from lmdbloader.store import Readahead, Reader, Ticket
 
 I64 = npt.NDArray[np.int64]

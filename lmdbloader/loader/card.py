@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from lmdbloader.dataset import LMDBDataset
-from lmdbloader.format import Field, parse_array_type
+from lmdbloader.base.text import counted
+from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.format.layout import Field, parse_array_type
 from lmdbloader.loader.source import Source
-from lmdbloader.looking.card import MAX_SIDE_BY_SIDE, Card, Shown, num_shown, place_of
-from lmdbloader.looking.dataset import READ_ERRORS, check_whole, reason
-from lmdbloader.looking.thumbnails import Pixels
+from lmdbloader.show.card import MAX_SIDE_BY_SIDE, Card, Shown, num_shown, place_of
+from lmdbloader.show.dataset_card import READ_ERRORS, check_whole, reason
+from lmdbloader.show.thumbnails import Pixels
 from lmdbloader.transforms import Transform
-from lmdbloader.words import counted
-
-if TYPE_CHECKING:
-    from lmdbloader.loader.loader import Loader
 
 I64 = npt.NDArray[np.int64]
 _LISTS = {"text": "list of str", "bytes": "list of bytes", "json": "list of what JSON holds"}
 _NUMBERS = {"int": "int64", "float": "float64"}
 
 
+class _Loader(Protocol):
+    """What a card shows of a Loader."""
+
+    dataset: LMDBDataset
+    batch_size: int
+    seed: int
+    num_threads: int
+    pin_memory: bool
+    rank: int
+    world_size: int
+
+    @property
+    def order(self) -> object: ...
+
+    @property
+    def prefetch(self) -> int: ...
+
+    @property
+    def corrupt(self) -> Sequence[object]: ...
+
+    def __len__(self) -> int: ...
+
+
 def loader_card(
-    loader: Loader,
+    loader: _Loader,
     source: Source,
     following: I64,
     place: tuple[int, int],

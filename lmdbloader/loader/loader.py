@@ -9,9 +9,12 @@ from typing import Any, Literal
 
 import torch
 
-from lmdbloader.arguments import flag
-from lmdbloader.cores import count_cores
-from lmdbloader.dataset import LMDBDataset
+from lmdbloader.base.arguments import flag
+from lmdbloader.base.cores import count_cores
+from lmdbloader.base.stage_times import StageTimes, Stopwatch
+from lmdbloader.base.text import plain
+from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.pipeline import check_epoch, check_seed
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.benchmark import Throughput, measure
 from lmdbloader.loader.device import CopyStreams, on_device, usable_device
@@ -24,18 +27,15 @@ from lmdbloader.loader.options import (
     resolve_pin_memory,
     resolve_shard,
 )
+from lmdbloader.loader.orders import Order, Share, check_order, with_repeats
+from lmdbloader.loader.remembered import case_of, recall_threads
 from lmdbloader.loader.run import Run, deliver
 from lmdbloader.loader.source import Source
 from lmdbloader.loader.state import Batches, Identity, Place, identity
 from lmdbloader.loader.threads import Threads
-from lmdbloader.pipeline import check_epoch, check_seed
-from lmdbloader.resolution import ProgressiveResize, full_size, with_resolution
-from lmdbloader.sampling import Order, Share, check_order, with_repeats
-from lmdbloader.settings import case_of, recall_threads
-from lmdbloader.stages import StageTimes, Stopwatch
 from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import Transform
-from lmdbloader.words import plain
+from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_resolution
 
 # Small batches are read several at a time: a call, and waking a thread, costs as much as reading some samples.
 _SAMPLES_AT_ONCE = 64
@@ -88,9 +88,9 @@ class Loader:
                 has as many of the same sizes; each rank then reads ceil(samples / ranks).
             transforms: Of `lmdbloader.transforms`, carried out by compiled code for all image fields in step; after
                 them any functions, each called with the whole batch.
-            num_threads: Threads that read; "auto" means what `lmdbloader.tune` found for this dataset, batch size and
-                size of images on this machine, else one for each core that this process may use, which is also the
-                most.
+            num_threads: Threads that read; "auto" means what `lmdbloader.lab.tune` found for this dataset, batch size
+                and size of images on this machine, else one for each core that this process may use, which is also
+                the most.
             prefetch: Batches to have ready beyond those that the threads are working on; batches of fewer than 64
                 samples are read, and counted, by as many as make 64.
             device: Where batches go; "cuda" copies them while the step before runs. Without CUDA it means nothing.

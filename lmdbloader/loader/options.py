@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import torch
 
-from lmdbloader.arguments import whole
-from lmdbloader.dataset import LMDBDataset
+from lmdbloader.base.arguments import whole
+from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms import Transform
 

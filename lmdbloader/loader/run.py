@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base import clock_words
+from lmdbloader.base.stage_times import Clock
+from lmdbloader.batch.memory import never_free
 from lmdbloader.errors import CorruptError, WorkerError
-from lmdbloader.kernels import clockwork
-from lmdbloader.loader.memory import never_free
+from lmdbloader.loader.orders import EpochOrder
 from lmdbloader.loader.source import LEFT_OUT, Source
 from lmdbloader.loader.threads import Threads
-from lmdbloader.sampling import EpochOrder
-from lmdbloader.stages import Clock
 from lmdbloader.store import Damage
 
 I64 = npt.NDArray[np.int64]
@@ -98,7 +98,7 @@ class Run:
         except BaseException:  # of reading, which shows again with the sample's name
             pass
         try:
-            clock.tick(clockwork.READ)
+            clock.tick(clock_words.READ)
             samples = self._samples(first, end)
             batches = self._source.read(samples, self._epoch, clock)
         except BaseException:

@@ -10,21 +10,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lmdbloader.batch_functions import call, described
-from lmdbloader.batches import Batch, sample_type
-from lmdbloader.columns import read_batch_values
-from lmdbloader.dataset import LMDBDataset
+from lmdbloader.base import clock_words
+from lmdbloader.base.stage_times import Clock, Stopwatch
+from lmdbloader.batch.columns import read_batch_values
+from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.memory import BatchMemory, PinnedMemory
+from lmdbloader.batch.pipeline import Output, Pipeline, Scratch
+from lmdbloader.batch.sample import Batch, sample_type
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.format import CODEC_TILES
-from lmdbloader.kernels import clockwork
+from lmdbloader.format.layout import CODEC_TILES
 from lmdbloader.loader.ahead import Ahead
-from lmdbloader.loader.memory import BatchMemory, PinnedMemory
-from lmdbloader.loading import collate, stacked
-from lmdbloader.pipeline import Output, Pipeline, Scratch
-from lmdbloader.sampling import EpochOrder, Order, epoch_order
-from lmdbloader.stages import Clock, Stopwatch
+from lmdbloader.loader.orders import EpochOrder, Order, epoch_order
+from lmdbloader.loader.torch_loader import collate, stacked
 from lmdbloader.store import Damage
 from lmdbloader.transforms import Transform
+from lmdbloader.transforms.batch_functions import call, described
 
 I64 = npt.NDArray[np.int64]
 # In the place of a batch of which nothing is left.
@@ -165,7 +165,7 @@ class Source:
         return None
 
     def _read_images(self, rows: I64, samples: I64, epoch: int, batches: list[list[Any]], clock: Clock) -> None:
-        clock.tick(clockwork.FUNCTION)
+        clock.tick(clock_words.FUNCTION)
         addresses = np.empty((len(batches), len(self._memory)), np.int64)
         for number, batch in enumerate(batches):
             for f, memory in enumerate(self._memory):
@@ -174,7 +174,7 @@ class Source:
             scratch = self._scratch.pop()
         except IndexError:
             scratch = self.pipeline.scratch()
-        clock.tick(clockwork.BUFFER)
+        clock.tick(clock_words.BUFFER)
         try:
             self.pipeline.read(rows, samples, epoch, addresses, self.batch_size, scratch, clock)
         finally:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.codecs import checksum
-from lmdbloader.dataset import LMDBDataset
+from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError, WorkerError
+from lmdbloader.format.codecs import checksum
+from lmdbloader.loader.orders import Order, QuasiRandom
 from lmdbloader.loader.source import LEFT_OUT
-from lmdbloader.sampling import Order, QuasiRandom
 from lmdbloader.store import Damage
 
 I64 = npt.NDArray[np.int64]

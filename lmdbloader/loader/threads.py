@@ -11,7 +11,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from lmdbloader.limits import start_threads
+from lmdbloader.base.limits import start_threads
 
 # How long the interpreter's exit, or whoever deletes the object, waits for jobs under way.
 _JOIN_SECONDS = 2.0

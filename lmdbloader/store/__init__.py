@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from lmdbloader.store.care.recovery import num_committed
+from lmdbloader.store.care.repair import Repair, repair
+from lmdbloader.store.care.verify import Damage, Verification, verify
 from lmdbloader.store.opening import IO, read_manifest
-from lmdbloader.store.publish import check_destination, clear_leftovers, is_dataset, partial_folder, put_in_place
 from lmdbloader.store.readahead import Readahead, Ticket
 from lmdbloader.store.reader import Reader, check_rows
 from lmdbloader.store.records import Block, Chunk, encode_blocks
-from lmdbloader.store.recovery import num_committed
-from lmdbloader.store.repair import Repair, repair
-from lmdbloader.store.verify import Damage, Verification, verify
-from lmdbloader.store.writer import Writer, Written, estimate_map_nbytes, open_writer
+from lmdbloader.store.writing.publish import (
+    check_destination,
+    clear_leftovers,
+    is_dataset,
+    partial_folder,
+    put_in_place,
+)
+from lmdbloader.store.writing.writer import Writer, Written, estimate_map_nbytes, open_writer
 
 __all__ = [
     "IO",

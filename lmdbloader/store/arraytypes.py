@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lmdbloader.format import ARRAY_DTYPES, parse_array_type
+from lmdbloader.format.layout import ARRAY_DTYPES, parse_array_type
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -24,7 +24,7 @@ def array_nbytes(types: pa.StringArray) -> F64:
     """Return the bytes (n,) of arrays of types (n,), exact below 2**53; infinity where no array can be so large.
 
     Raises:
-        FormatError: A text is none that `lmdbloader.format.array_type` makes.
+        FormatError: A text is none that `lmdbloader.format.layout.array_type` makes.
     """
     nbytes = np.empty(len(types))
     for first in range(0, len(types), _AT_ONCE):

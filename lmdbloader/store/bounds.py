@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format import (
+from lmdbloader.format.layout import (
     CODEC_FILE,
     CODEC_JPEG,
     CODEC_LZ4,
@@ -23,7 +23,7 @@ from lmdbloader.format import (
     MAX_PAYLOAD_NBYTES,
     Field,
 )
-from lmdbloader.manifest import Manifest
+from lmdbloader.format.manifest import Manifest
 from lmdbloader.store.arraytypes import array_nbytes
 
 Columns = Mapping[str, npt.NDArray[Any]]

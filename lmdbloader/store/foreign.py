@@ -12,9 +12,9 @@ import numpy as np
 from lmdb.verify import VerifyError
 from lmdb.verify import verify as check_pages
 
+from lmdbloader.base.files import read_regular
 from lmdbloader.errors import CorruptError
-from lmdbloader.files import read_regular
-from lmdbloader.format import DATA_FILE
+from lmdbloader.format.layout import DATA_FILE
 from lmdbloader.store.diskerrors import explain_lmdb
 
 _MAGIC_NBYTES = 64

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lmdbloader.digests import DEFAULT_DIGEST, DigestName, digest_of_file, new_text_digest
 from lmdbloader.errors import CorruptError, FormatError, OptionError
-from lmdbloader.format import INDEX_FILE, Field, index_schema
-from lmdbloader.manifest import Manifest
+from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, digest_of_file, new_text_digest
+from lmdbloader.format.layout import INDEX_FILE, Field, index_schema
+from lmdbloader.format.manifest import Manifest
 from lmdbloader.store.arrow import read_file
 from lmdbloader.store.bounds import check_index
 from lmdbloader.store.diskerrors import naming

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format import DATA_FILE, INDEX_FILE, MANIFEST_FILE
-from lmdbloader.manifest import Manifest
+from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
+from lmdbloader.format.manifest import Manifest
 from lmdbloader.store.diskerrors import DISK_FAILED
 from lmdbloader.store.index import Index
 from lmdbloader.store.opening import IO, DataFile, check_io, open_index, read_manifest, wrong_size

@@ -16,14 +16,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.files import NotRegularError, open_regular
+from lmdbloader.base.limits import no_address_space
+from lmdbloader.base.text import plain
 from lmdbloader.errors import CorruptError, FormatError, OptionError
-from lmdbloader.files import NotRegularError, open_regular
-from lmdbloader.format import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
-from lmdbloader.kernels.guardwords import NUM_HEAD
-from lmdbloader.limits import no_address_space
-from lmdbloader.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
+from lmdbloader.format.layout import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
+from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
+from lmdbloader.kernels.runtime.guard_words import NUM_HEAD
 from lmdbloader.store.diskerrors import unreadable_is_corrupt
-from lmdbloader.words import plain
 
 IO = Literal["mmap", "pread"]
 _READ_WITHOUT_MAP = 'Read it without a map, with io="pread".'

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.limits import start_threads
 from lmdbloader.errors import OptionError
-from lmdbloader.format import CODEC_TILES
-from lmdbloader.limits import start_threads
+from lmdbloader.format.layout import CODEC_TILES
 from lmdbloader.store import filecache
 from lmdbloader.store.opening import POPULATE_READ, DataFile, tells_residency
 from lmdbloader.store.reader import Reader
@@ -38,14 +38,14 @@ _JOIN_SECONDS = 1.0
 @cache
 def _kernels() -> Any:
     """Return the kernels; numba is imported when something is first asked for."""
-    from lmdbloader.kernels import paging
+    from lmdbloader.kernels.runtime import paging
 
     return paging
 
 
 @cache
 def _presence() -> Any:
-    from lmdbloader.kernels import presence
+    from lmdbloader.kernels.runtime import presence
 
     return presence
 

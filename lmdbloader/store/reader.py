@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.codecs import checksum
+from lmdbloader.base import clock_words
+from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import ImageError, OptionError
-from lmdbloader.format import CODEC_FILE, CODEC_JPEG, CODEC_TILES, Field, parse_array_type
-from lmdbloader.images import DecodePolicy, decode_image
-from lmdbloader.kernels import clockwork
-from lmdbloader.stages import NO_CLOCK, Clock
+from lmdbloader.format.codecs import checksum
+from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG, CODEC_TILES, Field, parse_array_type
+from lmdbloader.images.decode import DecodePolicy, decode_image
 from lmdbloader.store.index import Index
 from lmdbloader.store.opened import OpenDataset
 from lmdbloader.store.opening import DataFile
@@ -188,7 +188,7 @@ class Reader(OpenDataset):
         is_jpeg = columns[4] == CODEC_JPEG
         if self.fields[name].kind != "image" or not is_jpeg.any():
             return 0
-        from lmdbloader.kernels.jpegwork import jpeg_room
+        from lmdbloader.kernels.jpeg.workspace import jpeg_room
 
         nbytes, height, width = (column[is_jpeg].astype(np.int64) for column in (columns[1], height, width))
         # For an image with the longest of all sides and the most pixels of all: no other one takes more.
@@ -224,7 +224,7 @@ class Reader(OpenDataset):
                 f"{self.image_dtype(name, row)} {(height, width, channels)}. Restore the dataset from a copy.",
             )
         planes = np.ascontiguousarray(pixels.transpose(2, 0, 1))
-        clock.tick(clockwork.DECODE)
+        clock.tick(clock_words.DECODE)
         return planes
 
     def stored_bytes(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> bytes:
@@ -239,13 +239,13 @@ class Reader(OpenDataset):
             data = self.data_file.read(at, nbytes)
         except OSError as error:  # of the disk
             raise self.damaged(name, row, 1, error) from error
-        clock.tick(clockwork.READ)
-        clock.add(clockwork.NBYTES, len(data))
+        clock.tick(clock_words.READ)
+        clock.add(clock_words.NBYTES, len(data))
         if len(data) != nbytes:
             raise self.damaged(name, row, 1)
         if verify and columns[4][row] != CODEC_TILES:
             is_intact = checksum(data) == int(columns[3][row])
-            clock.tick(clockwork.VERIFY)
+            clock.tick(clock_words.VERIFY)
             if not is_intact:
                 raise self.damaged(name, row, 2)
         return data

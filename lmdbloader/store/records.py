@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lmdbloader.codecs import Payloads, checksum
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.format import BLOCK_NBYTES, CODEC_TILES, MAX_PAYLOAD_NBYTES, Field, record_schema
+from lmdbloader.format.codecs import Payloads, checksum
+from lmdbloader.format.layout import BLOCK_NBYTES, CODEC_TILES, MAX_PAYLOAD_NBYTES, Field, record_schema
 from lmdbloader.store.arrow import decode_runs, read_record
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lmdbloader.checkpoints import load_checkpoint, save_checkpoint
-from lmdbloader.profiling import StepTimer
+from lmdbloader.base.step_timer import StepTimer
+from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, predict, score
 from lmdbloader.superres.metrics import luma, psnr, ssim
 from lmdbloader.superres.models import SRCNN, ResidualSR, build_model, upscale

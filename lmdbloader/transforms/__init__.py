@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lmdbloader.batch_functions import BatchFunction, CutMix, LabelSmoothing, MixUp
 from lmdbloader.transforms.base import Geometry, Transform
+from lmdbloader.transforms.batch_functions import BatchFunction, CutMix, LabelSmoothing, MixUp
 from lmdbloader.transforms.colors import ColorJitter, Cutout, RandomErasing, RandomGrayscale, RandomSolarize
 from lmdbloader.transforms.geometry import (
     CenterCrop,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmdbloader.kernels import opcodes
+from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms.base import Fill, Geometry, Interval, Size
 
 _NEVER = -1.0  # the threshold of what inverts no pixels

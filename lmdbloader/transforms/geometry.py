@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from lmdbloader.kernels import opcodes
+from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms.base import Fill, Geometry, Interpolation, Size
 
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from classification import RECIPES, build_model, evaluate, learning_rate, parameter_groups, train_epoch
+from classification.precision import Precision
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 import lmdbloader
 from demos.class_folders import make_class_folders
-from lmdbloader.classify import RECIPES, build_model, evaluate, learning_rate, parameter_groups, train_epoch
-from lmdbloader.classify.precision import Precision
-from lmdbloader.looking import contact_sheet, save_sheet, spread
+from lmdbloader.show import contact_sheet, save_sheet, spread
 from lmdbloader.store import Reader
 
 SIZE = 96

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 import lmdbloader
 from lmdbloader.errors import SourceError
-from lmdbloader.images import IMAGE_SUFFIXES
+from lmdbloader.images.decode import IMAGE_SUFFIXES
 from lmdbloader.superres import Evaluation, StepTimer, bicubic, build_model, evaluate, luma, predict, train_step
 from lmdbloader.superres.models import Model
 from lmdbloader.superres.tensors import merge_luma

@@ -7,8 +7,9 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmdbloader.classify import RECIPES
-from lmdbloader.classify.models import MODEL_NAMES
+from classification import RECIPES
+from classification.models import MODEL_NAMES
+
 from training.command import positive, rate, share
 
 EPILOG = """\

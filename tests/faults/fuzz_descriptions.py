@@ -37,7 +37,7 @@ def prepare_array_types(paths: dict[str, str], folder: Path, seed: int) -> Case:
     from hypothesis import strategies as st
 
     from lmdbloader.errors import FormatError
-    from lmdbloader.format import ARRAY_DTYPES, array_type, parse_array_type
+    from lmdbloader.format.layout import ARRAY_DTYPES, array_type, parse_array_type
 
     sizes = st.lists(st.integers(0, 10**13), max_size=34).map(lambda values: f"[{','.join(map(str, values))}]")
     likely = st.builds(str.__add__, st.sampled_from([*sorted(ARRAY_DTYPES), "object", "str", "", "V8"]), sizes)

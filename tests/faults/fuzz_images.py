@@ -18,7 +18,7 @@ def prepare_images(paths: dict[str, str], folder: Path, seed: int) -> Case:
     from PIL import Image, features
 
     from lmdbloader.errors import ImageError
-    from lmdbloader.images import DecodePolicy, decode_image, image_info
+    from lmdbloader.images.decode import DecodePolicy, decode_image, image_info
 
     photograph = Image.fromarray(getattr(skimage.data, NAMES[0])()).resize((61, 47))
     kinds = [("PNG", {}), ("JPEG", {}), ("JPEG", {"progressive": True}), ("BMP", {}), ("PPM", {}), ("GIF", {})]
@@ -52,8 +52,8 @@ def _encoded(image: object, kind: str, options: dict[str, object]) -> bytes:
 
 def prepare_tars(paths: dict[str, str], folder: Path, seed: int) -> Case:
     """Return the case of one tar, listed as a conversion lists it."""
+    from lmdbloader.conversion.sources import list_sources
     from lmdbloader.errors import LmdbloaderError
-    from lmdbloader.sources import list_sources
 
     tars = []
     for kind in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):

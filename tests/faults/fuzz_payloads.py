@@ -32,10 +32,10 @@ def prepare_payloads(paths: dict[str, str], folder: Path, seed: int) -> Case:
     """Return the case of one payload given to the kernel that reads all of them."""
     import numpy as np
 
-    from lmdbloader.codecs import checksum
-    from lmdbloader.format import CODEC_FILE, CODEC_TILES
+    from lmdbloader.format.codecs import checksum
+    from lmdbloader.format.layout import CODEC_FILE, CODEC_TILES
     from lmdbloader.kernels.gather import gather
-    from lmdbloader.kernels.jpegwork import jpeg_room
+    from lmdbloader.kernels.jpeg.workspace import jpeg_room
 
     payloads = [payload for path in paths.values() for payload in _payloads(path) if payload.codec != CODEC_FILE]
     by_codec = {payload.codec: [p for p in payloads if p.codec == payload.codec] for payload in payloads}
@@ -158,7 +158,7 @@ def prepare_in_datasets(paths: dict[str, str], folder: Path, seed: int) -> Case:
     """Return the case of a dataset with one payload changed, checksums and digests made to fit."""
     import numpy as np
 
-    from lmdbloader.codecs import checksum
+    from lmdbloader.format.codecs import checksum
     from lmdbloader.store import Reader
 
     copies = [Copy(Path(path), folder / name) for name, path in paths.items()]

@@ -143,9 +143,9 @@ def prepare_records(paths: dict[str, str], folder: Path, seed: int) -> Case:
     """Return the case of one record of data.mdb with bytes changed, most of them in what Arrow says of it."""
     import lmdb
 
-    from lmdbloader.codecs import checksum
     from lmdbloader.errors import CorruptError
-    from lmdbloader.format import RECORD_KEY_NBYTES, record_schema
+    from lmdbloader.format.codecs import checksum
+    from lmdbloader.format.layout import RECORD_KEY_NBYTES, record_schema
     from lmdbloader.store import read_manifest
     from lmdbloader.store.records import decode_block
 

@@ -65,7 +65,7 @@ def mutate(rng: random.Random, data: bytes, focus: Sequence[tuple[int, int]] = (
 
 def signed(body: dict[str, Any]) -> bytes:
     """Return the bytes of a manifest that says this, with its digest."""
-    from lmdbloader.manifest import _digest_of
+    from lmdbloader.format.manifest import _digest_of
 
     body = {key: value for key, value in body.items() if key != "manifest_digest"}
     return json.dumps({**body, "manifest_digest": _digest_of(body)}).encode() + b"\n"
@@ -102,7 +102,7 @@ class Copy:
             index, data, manifest: The files.
             sizes: Where the manifest shall say others.
         """
-        from lmdbloader.codecs import checksum
+        from lmdbloader.format.codecs import checksum
 
         index, data = self.index if index is None else index, self.data if data is None else data
         self._put("index.arrow", index)

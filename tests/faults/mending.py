@@ -118,7 +118,7 @@ class Subject:
 
     def __init__(self, path: Path) -> None:
         from lmdbloader.store import Reader
-        from lmdbloader.store.pages import find_records
+        from lmdbloader.store.care.pages import find_records
 
         self.path = path
         self.files: Files = {name: (path / name).read_bytes() for name in FILES}

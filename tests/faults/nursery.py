@@ -236,7 +236,8 @@ def _command(request: Request) -> int:
     """Run the command in this process, which is a fresh fork."""
     import lmdbloader.cli
     from lmdbloader.conversion import folder, pool
-    from lmdbloader.store import index, ownership, publish, writer
+    from lmdbloader.store import index
+    from lmdbloader.store.writing import ownership, publish, writer
 
     for handle, name in ((1, "output"), (2, "error")):
         os.dup2(os.open(request.log / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), handle)

@@ -113,7 +113,7 @@ def _case(
 
 
 def _settings(rng: random.Random) -> _Settings:
-    from lmdbloader.cores import count_cores
+    from lmdbloader.base.cores import count_cores
 
     threads = min(rng.randint(1, 2), count_cores())
     return _Settings(rng.randint(1, 20), rng.randint(1, 4), threads, rng.randint(0, 3), rng.choice(["mmap", "pread"]))

@@ -56,7 +56,7 @@ class Host:
         import socket
 
         from lmdbloader.conversion import pool
-        from lmdbloader.store import claim, writer
+        from lmdbloader.store.writing import claim, writer
 
         fcntl.flock = lambda descriptor, operation: None  # type: ignore[assignment]
         socket.gethostname = lambda: self.name  # type: ignore[assignment]

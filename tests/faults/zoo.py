@@ -82,8 +82,8 @@ def _together(beasts: list[Beast], folder: Path, mode: Any) -> dict[str, int]:
 def _alone(beast: Beast, place: bytes, folder: Path, mode: Any) -> str:
     """Convert one beside an image that is fine: it stops the conversion and is named, and nothing is left behind."""
     import lmdbloader
+    from lmdbloader.base.text import plain
     from lmdbloader.errors import ImageError
-    from lmdbloader.words import plain
 
     from .beasts import photograph
 

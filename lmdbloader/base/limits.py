@@ -1,0 +1,125 @@
+"""Starts threads, and explains a system that refuses another thread, another process, memory, or a map of a file."""
+
+from __future__ import annotations
+
+import errno
+import resource
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+
+from lmdbloader.base.cores import group_folders
+from lmdbloader.errors import WorkerError
+
+_ROOT = Path("/")
+# What Python says, whatever limit is reached.
+_NO_THREAD = "can't start new thread"
+_RAISE_IT = "`ulimit -v unlimited` removes the limit, and batch systems have an option for it."
+# What the system's loader says where there is no room for a library: it gives no error number.
+_NO_LIBRARY = ("failed to map segment", "annot allocate memory", "cannot create shared object descriptor")
+
+
+def start_threads(threads: Iterable[Thread], whose: str, advice: str) -> None:
+    """Start threads, in order, up to the first that cannot be.
+
+    Args:
+        threads: Not started yet.
+        whose: What needs them, for the message.
+        advice: What to do, in addition to raising the limit; a sentence.
+
+    Raises:
+        WorkerError: The system refuses one; those before it have started.
+    """
+    threads = tuple(threads)
+    for number, thread in enumerate(threads, 1):
+        with explain_limit(f"{whose}: thread {number} of {len(threads)}", advice):
+            thread.start()
+
+
+@contextmanager
+def explain_limit(what: str, advice: str) -> Iterator[None]:
+    """Turn the system's refusal of a thread or a process into an error that says what to do.
+
+    Args:
+        what: Which thread or process it is, and of how many.
+        advice: What to do, in addition to raising the limit; a sentence.
+
+    Raises:
+        WorkerError: The system refuses it.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if _NO_THREAD not in str(error):
+            raise
+        raise _refused(what, advice, error) from error
+    except OSError as error:
+        # EAGAIN is a limit of processes, ENOMEM one of memory; what cannot be found or run is neither.
+        if error.errno not in (errno.EAGAIN, errno.ENOMEM):
+            raise
+        raise _refused(what, advice, error) from error
+
+
+def no_address_space(path: Path, nbytes: int, advice: str) -> str:
+    """Return what to say where a file cannot be mapped because a process may not have so much address space.
+
+    Args:
+        path: Of the file.
+        nbytes: That were to be mapped.
+        advice: What to do, in addition to raising the limit; a sentence.
+    """
+    said = f"{path}: the system refuses to map {nbytes} bytes of it. {_address_space()} {advice}"
+    return f"{said} A map does not take memory by itself: {_RAISE_IT}"
+
+
+def refused_memory(error: BaseException) -> BaseException | None:
+    """Return what says that the system refused memory: an error or one that led to it; None where none does."""
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        is_os = isinstance(at, OSError) and at.errno == errno.ENOMEM
+        is_library = isinstance(at, OSError | ImportError) and any(text in str(at) for text in _NO_LIBRARY)
+        if isinstance(at, MemoryError) or is_os or is_library:
+            return at
+        at = at.__cause__ or at.__context__
+    return None
+
+
+def no_memory(what: str, error: BaseException, advice: str) -> str:
+    """Return what to say, on one line, where the system refused memory.
+
+    Args:
+        what: That could not go on.
+        error: What `refused_memory` returned.
+        advice: What to do where the memory of all processes together is used up; a sentence.
+    """
+    why = str(error).partition("\n")[0] or type(error).__name__
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        advice = f"Maps of files and libraries count too, so it must be far above the memory in use: {_RAISE_IT}"
+    return f"{what}: the system refuses memory ({why}). {_address_space()} {advice}"
+
+
+def _address_space() -> str:
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    limit = "none is set" if soft == resource.RLIM_INFINITY else f"{soft} bytes"
+    return f"Limit of the process's address space (ulimit -v): {limit}."
+
+
+def _refused(what: str, advice: str, error: Exception) -> WorkerError:
+    limits = ", ".join(_limits()) or "none is set for this user or container, so it is memory or the machine's own"
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    return WorkerError(
+        f"{what} cannot be started ({why}). Limits of processes and threads: {limits}. {advice} Or raise the limit: "
+        "`ulimit -u`, a container's --pids-limit."
+    )
+
+
+def _limits(root: Path = _ROOT) -> Iterator[str]:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft != resource.RLIM_INFINITY:
+        yield f"{soft} of this user (ulimit -u)"
+    for folder in group_folders("pids", root):
+        with suppress(OSError, ValueError):
+            yield f"{int((folder / 'pids.max').read_text())} of the control group {folder}"

@@ -1,0 +1,192 @@
+"""What reading batches spends its time on: seconds of each stage, added up over the threads that read."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.base import clock_words
+
+# The fields of StageTimes that are seconds, in the order of the words of a clock.
+STAGES = ("read", "verify", "decode", "transform", "function", "buffer")
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """What threads did while they read batches, from the moment when timing was switched on.
+
+    Seconds are those of a clock, added up over the threads: two threads that decode for a second make two. They do not
+    count what a thread waits for the loop to take a batch; but where there are more threads than cores, or Python code
+    of several at a time, waiting for a core or for the GIL is in the stage that had to wait.
+
+    Attributes:
+        read: Bringing stored bytes in: a read of the file, or the first touch of the map's pages. With verify=False a
+            JPEG or raw payload of more than 128 KiB in the map is not touched before it is used, so that waiting for
+            storage is in `decode` or `transform` then; io="pread" has it here.
+        verify: Checksums.
+        decode: From stored bytes to pixels: lz4, tiles, JPEG, PNG and other files.
+        transform: From pixels to the batch, in compiled code: crop, flip, resize, colour, conversion.
+        function: Python: the dataset's own transform, functions of batches, and what puts batches together.
+        buffer: Waiting for, or making, the memory of batches, and working memory.
+        num_samples: Samples in the batches that were read.
+        num_batches: Batches that were read, also those that nobody has taken yet.
+        nbytes: Stored bytes that were read.
+
+    >>> StageTimes(read=0.5, decode=1.5, num_batches=3).total
+    2.0
+    """
+
+    read: float = 0.0
+    verify: float = 0.0
+    decode: float = 0.0
+    transform: float = 0.0
+    function: float = 0.0
+    buffer: float = 0.0
+    num_samples: int = 0
+    num_batches: int = 0
+    nbytes: int = 0
+
+    @property
+    def total(self) -> float:
+        """Seconds of all stages together."""
+        return self.read + self.verify + self.decode + self.transform + self.function + self.buffer
+
+    def __sub__(self, before: StageTimes) -> StageTimes:
+        """Return what was added since an earlier state.
+
+        >>> (StageTimes(read=3.0, nbytes=7) - StageTimes(read=1.0, nbytes=5)).read
+        2.0
+        """
+        return StageTimes(*(getattr(self, f.name) - getattr(before, f.name) for f in fields(self)))
+
+    def __add__(self, other: StageTimes) -> StageTimes:
+        """Return the times of two loaders, or of two stretches of one, together."""
+        return StageTimes(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def as_json(self) -> dict[str, float | int]:
+        """Return numbers by name, for `json.dumps`; `StageTimes(**numbers)` is the same again.
+
+        >>> StageTimes(**StageTimes(verify=0.25).as_json())
+        StageTimes(read=0.0, verify=0.25, decode=0.0, transform=0.0, function=0.0, buffer=0.0, num_samples=0, \
+num_batches=0, nbytes=0)
+        """
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+class Clock:
+    """Adds up one thread's time: all of it from `begin` on belongs to one stage or another.
+
+    Attributes:
+        words: (NUM_WORDS,) int64, see `clockwork`; kernels add to the same ones.
+        address: Of the words.
+    """
+
+    __slots__ = ("_free", "address", "words")
+
+    def __init__(self, free: list[Clock]) -> None:
+        """Start at nothing; `free` is where it goes when a piece of work is done."""
+        self._free = free
+        self.words = np.zeros(clock_words.NUM_WORDS, np.int64)
+        self.address: int = self.words.ctypes.data
+
+    def begin(self) -> None:
+        """Start: what passed before now belongs to no stage."""
+        self.words[clock_words.LAST] = _now()
+
+    def tick(self, stage: int) -> None:
+        """Say that the time since the last tick went to a stage: `clock_words.READ` ... `BUFFER`."""
+        words, now = self.words, _now()
+        words[stage] += now - words[clock_words.LAST]
+        words[clock_words.LAST] = now
+
+    def end(self) -> None:
+        """Let others have it; what passed since the last tick was Python's."""
+        self.tick(clock_words.FUNCTION)
+        self._free.append(self)
+
+    def add(self, word: int, amount: int) -> None:
+        """Count something else: `clock_words.NUM_SAMPLES` ... `NBYTES`."""
+        self.words[word] += amount
+
+    def count(self, num_samples: int, num_batches: int) -> None:
+        """Count batches that are finished."""
+        self.add(clock_words.NUM_SAMPLES, num_samples)
+        self.add(clock_words.NUM_BATCHES, num_batches)
+
+
+class _NoClock(Clock):
+    """The clock of a thread that nobody times."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.address = 0
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def tick(self, stage: int) -> None:
+        """Do nothing."""
+
+    def end(self) -> None:
+        """Do nothing."""
+
+    def add(self, word: int, amount: int) -> None:
+        """Do nothing."""
+
+
+NO_CLOCK = _NoClock()
+
+
+def _now() -> int:
+    # The clock that kernels read, too.
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+class Stopwatch:
+    """The clocks of all threads that read for one loader or dataset; off at first, when there are none.
+
+    A forked child goes on from what its parent had counted; a pickled copy begins anew, and off.
+    """
+
+    def __init__(self) -> None:
+        self._is_on = False
+        # All of them, and those that no thread has just now: together, so that no thread sees old and new ones.
+        self._clocks: tuple[list[Clock], list[Clock]] = [], []
+
+    def __reduce__(self) -> tuple[type[Stopwatch], tuple[()]]:
+        return Stopwatch, ()
+
+    def switch(self, on: bool) -> bool:
+        """Begin to count from nothing, or stop; where it is so already, nothing happens. Return whether it was on."""
+        was_on = self._is_on
+        if on and not was_on:
+            self._clocks = [], []
+        self._is_on = on
+        return was_on
+
+    def take(self) -> Clock:
+        """Return a clock for one thread's next piece of work, begun, to be ended; one that does nothing when off."""
+        if not self._is_on:
+            return NO_CLOCK
+        every, free = self._clocks
+        try:
+            clock = free.pop()
+        except IndexError:
+            clock = Clock(free)
+            every.append(clock)
+        clock.begin()
+        return clock
+
+    def times(self) -> StageTimes:
+        """Return what was counted since it was switched on."""
+        words: npt.NDArray[np.int64] = np.zeros(clock_words.NUM_WORDS, np.int64)
+        for clock in list(self._clocks[0]):
+            words += clock.words
+        seconds = words[clock_words.READ : clock_words.NUM_SAMPLES] / 1e9
+        numbers: list[Any] = [*seconds.tolist(), *words[clock_words.NUM_SAMPLES :].tolist()]
+        return StageTimes(*numbers)

@@ -1,0 +1,284 @@
+"""The list of what is converted: names, places and sizes, in about fifty bytes a source."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.format.layout import Kind
+
+Layout = Literal["images", "pairs", "classes", "lmdb", "tar"]
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a larger file: a member of a tar, a value of an LMDB.
+
+    Attributes:
+        path: Of the larger file; a local path or a URL.
+        start: Its first byte there.
+        nbytes: Its length.
+    """
+
+    path: bytes
+    start: int
+    nbytes: int
+
+
+#: A whole file, by its path or URL, or a part of one.
+File: TypeAlias = bytes | Span
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The files of one image, or of one pair.
+
+    Attributes:
+        name: Relative path as text; bytes that are no UTF-8 are shown as \\xNN.
+        file: The image; of a pair, the high-resolution one.
+        nbytes: Size of its files together.
+        lr_file: The low-resolution image of a pair.
+        lr_name: Its relative path.
+        label: Of its class folder.
+        attached: (field, file) of what comes with the image; None where this source has no such file, others have.
+    """
+
+    name: str
+    file: File
+    nbytes: int
+    lr_file: File | None = None
+    lr_name: bytes | None = None
+    label: int | None = None
+    attached: tuple[tuple[str, File | None], ...] = ()
+
+    @property
+    def num_images(self) -> int:
+        """Two of a pair, else one."""
+        return 1 if self.lr_file is None else 2
+
+    @property
+    def files(self) -> list[File]:
+        """All its files: the image, its LR image, what is attached."""
+        return [f for f in (self.file, self.lr_file, *(file for _, file in self.attached)) if f is not None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Names:
+    """Relative paths below a folder, one behind the other: as a list of bytes they would take three times as much.
+
+    Attributes:
+        folder: Where they start; a local path or a URL.
+        text: All of them.
+        bounds: (n + 1,) int64: name i is text[bounds[i] : bounds[i + 1]].
+    """
+
+    folder: bytes
+    text: bytes
+    bounds: I64
+
+    @classmethod
+    def join(cls, folder: bytes, names: Iterable[bytes]) -> Names:
+        """Return names, which are taken one at a time.
+
+        >>> names = Names.join(b"photos", iter([b"a.png", b"b/c.png"]))
+        >>> names[1], names.path(1), len(names)
+        (b'b/c.png', b'photos/b/c.png', 2)
+        """
+        text, bounds = bytearray(), array("q", [0])
+        for name in names:
+            text += name
+            bounds.append(len(text))
+        return cls(folder, bytes(text), np.array(bounds, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, number: int) -> bytes:
+        return self.text[self.bounds.item(number) : self.bounds.item(number + 1)]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self.__getitem__, range(len(self)))
+
+    def path(self, number: int) -> bytes:
+        """Return a name with the folder before it."""
+        return below(self.folder, self[number])
+
+    def take(self, numbers: Iterable[int]) -> Names:
+        """Return some of them, in another order."""
+        return Names.join(self.folder, map(self.__getitem__, numbers))
+
+
+def is_url(path: bytes) -> bool:
+    """Return whether a path is a URL: no local path that we make has an empty component."""
+    return b"://" in path
+
+
+def below(folder: bytes, name: bytes) -> bytes:
+    """Return the path or URL of a name below a folder; of a chained URL the first place is meant.
+
+    >>> below(b"zip://inner::s3://bucket/a.zip", b"b.png")
+    b'zip://inner/b.png::s3://bucket/a.zip'
+    """
+    if not is_url(folder):
+        return os.path.join(folder, name)
+    links = folder.split(b"::")
+    at = next(i for i, link in enumerate(links) if b"://" in link)
+    start = links[at] if links[at].endswith(b"://") else links[at].rstrip(b"/") + b"/"
+    return b"::".join([*links[:at], start + name, *links[at + 1 :]])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """Where parts of larger files lie.
+
+    Attributes:
+        paths: Of the larger files.
+        which: (n,) int32, the number of each part's file.
+        start: (n,) int64, its first byte; negative where there is no such part.
+        nbytes: (n,) int64, its length.
+    """
+
+    paths: tuple[bytes, ...]
+    which: npt.NDArray[np.int32]
+    start: I64
+    nbytes: I64
+
+    def __getitem__(self, number: int) -> Span:
+        return Span(self.paths[self.which.item(number)], self.start.item(number), self.nbytes.item(number))
+
+    def get(self, number: int) -> Span | None:
+        """Return a part, None where there is none."""
+        return self[number] if self.start.item(number) >= 0 else None
+
+    def take(self, numbers: I64) -> Spans:
+        """Return some of them, in another order."""
+        return Spans(self.paths, self.which[numbers], self.start[numbers], self.nbytes[numbers])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sources(Sequence[Source]):
+    """Sources in about fifty bytes each: a `Source` is made when it is asked for, and a slice is a list of them.
+
+    Attributes:
+        names: Of the images; of pairs, of the high-resolution ones.
+        nbytes: (n,) int64, the size of each source's files together.
+        lr_names: Of the low-resolution images of pairs.
+        labels: (n,) int64, of their class folders.
+        spans: Where the images lie in larger files; None where each is a file of its own, below `names.folder`.
+        lr_spans: The same of the low-resolution images.
+        attached: By field, where what comes with the images lies.
+    """
+
+    names: Names
+    nbytes: I64
+    lr_names: Names | None = None
+    labels: I64 | None = None
+    spans: Spans | None = None
+    lr_spans: Spans | None = None
+    attached: Mapping[str, Spans] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.nbytes)
+
+    @overload
+    def __getitem__(self, which: int) -> Source: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[Source]: ...
+    def __getitem__(self, which: int | slice) -> Source | list[Source]:
+        numbers = range(len(self))[which]
+        return self._make(numbers) if isinstance(numbers, int) else [self._make(number) for number in numbers]
+
+    def __iter__(self) -> Iterator[Source]:
+        return map(self._make, range(len(self)))
+
+    def _make(self, number: int) -> Source:
+        lr_names = self.lr_names
+        return Source(
+            name=as_text(self.names[number]),
+            file=_file(self.names, self.spans, number),
+            nbytes=self.nbytes.item(number),
+            lr_file=None if lr_names is None else _file(lr_names, self.lr_spans, number),
+            lr_name=None if lr_names is None else lr_names[number],
+            label=None if self.labels is None else self.labels.item(number),
+            attached=tuple((name, spans.get(number)) for name, spans in self.attached.items()),
+        )
+
+    def take(self, numbers: I64) -> Sources:
+        """Return some of them, in another order."""
+        return Sources(
+            self.names.take(numbers.tolist()),
+            self.nbytes[numbers],
+            None if self.lr_names is None else self.lr_names.take(numbers.tolist()),
+            None if self.labels is None else self.labels[numbers],
+            None if self.spans is None else self.spans.take(numbers),
+            None if self.lr_spans is None else self.lr_spans.take(numbers),
+            {name: spans.take(numbers) for name, spans in self.attached.items()},
+        )
+
+    def local_paths(self) -> Iterator[bytes]:
+        """Yield every local file that something lies in; those that hold many things once."""
+        for names, spans in ((self.names, self.spans), (self.lr_names, self.lr_spans)):
+            paths: Iterable[bytes] = ()
+            if spans is not None:
+                paths = spans.paths
+            elif names is not None and not is_url(names.folder):
+                paths = map(names.path, range(len(names)))
+            yield from (path for path in paths if not is_url(path))
+
+
+def _file(names: Names, spans: Spans | None, number: int) -> File:
+    return names.path(number) if spans is None else spans[number]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """The images of one place.
+
+    Attributes:
+        names: Relative paths, or whatever else they are called.
+        nbytes: (n,) int64, their sizes.
+        spans: Where they lie in larger files; None where each is a file of its own.
+        ignored: (name, reason) of what looks like an image but is left out.
+        changed_ns: As in `Listing`.
+    """
+
+    names: Names
+    nbytes: I64
+    spans: Spans | None = None
+    ignored: tuple[tuple[str, str], ...] = ()
+    changed_ns: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What there is to convert.
+
+    Attributes:
+        layout: How it is laid out.
+        sources: In order.
+        classes: Names by label, for class folders.
+        fields: (name, kind) of the fields beside the images.
+        ignored: (name, reason) of what looks like an input but is left out, and of classes without images.
+        changed_ns: When the newest of the remote files was changed (ns since 1970), where there are any and all tell.
+        in_process: Whether only this process sees the files, as with memory://.
+    """
+
+    layout: Layout
+    sources: Sources
+    classes: tuple[str, ...] = ()
+    fields: tuple[tuple[str, Kind], ...] = ()
+    ignored: tuple[tuple[str, str], ...] = ()
+    changed_ns: int | None = 0
+    in_process: bool = False
+
+
+def as_text(name: bytes) -> str:
+    """Return a file's name for people: what is no UTF-8 is shown as \\xNN."""
+    return name.decode("utf-8", "backslashreplace")

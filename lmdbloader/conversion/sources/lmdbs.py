@@ -1,0 +1,127 @@
+"""LMDBs whose values are image files: which keys are images, what they are called, and their order."""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+from pathlib import Path
+
+import numpy as np
+
+from lmdbloader.conversion.sources.listing import I64, Found, Names, Span, Spans, as_text
+from lmdbloader.conversion.sources.reading import read
+from lmdbloader.errors import CorruptError, SourceError
+from lmdbloader.images.decode import describe_start, is_image_start
+from lmdbloader.store import is_dataset
+from lmdbloader.store.foreign import list_values, lmdb_file
+
+META_FILE = "meta_info.txt"
+_BOOKKEEPING = re.compile(rb"__.*__|num[-_]samples|length|len|keys|meta|meta_info|metadata", re.DOTALL)
+_PROBED = 16
+_START_NBYTES = 16
+
+
+def find_lmdb_images(src: Path) -> Found:
+    """Return the image files that are the values of an LMDB.
+
+    They follow the order of their keys: by number where every key is a decimal number, by bytes otherwise. BasicSR's
+    meta_info.txt gives names with suffixes; elsewhere images are called by their keys. Entries with which others count
+    (`__len__`, `num-samples` ...) are left out and named.
+
+    Raises:
+        SourceError: It is no LMDB, one of ours, damaged, or its values are no images; the message names a key.
+    """
+    if is_dataset(src):
+        raise SourceError(
+            f"{src}: is a dataset of lmdbloader already. Read it with lmdbloader.LMDBDataset, or convert again from "
+            "what it was made from."
+        )
+    file = lmdb_file(src)
+    if file is None:
+        raise SourceError(f"{src}: is no LMDB" if src.exists() else f"{src}: there is no such LMDB")
+    path = os.fsencode(file)
+    text, ends, start, nbytes = bytearray(), array("q", [0]), array("q"), array("q")
+    ignored = []
+    try:
+        for key, at, length in list_values(file):
+            if _BOOKKEEPING.fullmatch(key) and not is_image_start(_start(path, at, length)):
+                ignored.append((as_text(key), f"an entry of {length} bytes that counts or describes the others"))
+                continue
+            text += key
+            ends.append(len(text))
+            start.append(at)
+            nbytes.append(length)
+    except CorruptError as error:
+        raise SourceError(f"{error}. Read what can be saved with lmdb itself.") from error
+    except OSError as error:
+        raise SourceError(f"{src}: cannot be read ({error})") from error
+    keys = Names(b"", bytes(text), np.array(ends, np.int64))
+    if not len(keys):
+        raise SourceError(f"{src}: holds no values")
+    lengths = np.array(nbytes, np.int64)
+    spans = Spans((path,), np.zeros(len(keys), np.int32), np.array(start, np.int64), lengths)
+    _refuse_others(src, keys, spans)
+    order = _order(keys)
+    if order is not None:
+        keys, lengths, spans = keys.take(order.tolist()), lengths[order], spans.take(order)
+    meta = (src if src.is_dir() else src.parent) / META_FILE
+    if src.is_dir() and meta.is_file():
+        keys = _rename(src, keys, meta)
+    return Found(keys, lengths, spans, tuple(ignored))
+
+
+def _start(path: bytes, at: int, length: int) -> bytes:
+    return read(Span(path, at, min(length, _START_NBYTES)))
+
+
+def _refuse_others(src: Path, keys: Names, spans: Spans) -> None:
+    """Look at some values; a single one that is no image is named when it is converted."""
+    starts = []
+    for number in np.unique(np.linspace(0, len(keys) - 1, _PROBED).astype(int)).tolist():
+        span = spans[number]
+        starts.append(_start(span.path, span.start, span.nbytes))
+        if is_image_start(starts[-1]):
+            return
+    raise SourceError(
+        f"{src}: its values are no image files. That of key {as_text(keys[0])!r}: {describe_start(starts[0])}. "
+        "Nothing is unpickled or guessed here: read it with the code that it was written for, and pass the samples to "
+        "lmdbloader.write."
+    )
+
+
+def _order(keys: Names) -> I64 | None:
+    """Return the order of decimal numbers, None where other keys are among them or they are in order."""
+    if not all(key.isdigit() for key in keys):
+        return None
+    order = sorted(range(len(keys)), key=lambda number: (int(keys[number]), keys[number]))
+    return np.array(order, np.int64)
+
+
+def _rename(src: Path, keys: Names, meta: Path) -> Names:
+    """Return the names that BasicSR's meta_info.txt has for the keys: "name.png (height,width,channels) level"."""
+    named: dict[bytes, bytes] = {}
+    for number, line in enumerate(meta.read_bytes().splitlines(), 1):
+        if not line.strip():
+            continue
+        found = re.fullmatch(rb"(.+?)\s+\(\d+,\s*\d+,\s*\d+\)(\s+-?\d+)?\s*", line)
+        if found is None:
+            raise SourceError(
+                f"{meta}: line {number} is {line[:80]!r}; expected a name, (height,width,channels) and a level"
+            )
+        named[os.path.splitext(found[1])[0]] = found[1]
+    both = sum(key in named for key in keys)
+    if both != len(named) or both != len(keys):
+        extra = next((key for key in keys if key not in named), None)
+        present = set(keys)
+        missing = next((key for key in named if key not in present), None)
+        which = (
+            f"{as_text(extra)} is not in the list"
+            if extra is not None
+            else f"{as_text(missing or b'')} is not in the LMDB"
+        )
+        raise SourceError(
+            f"{src}: {len(keys)} images, but {META_FILE} lists {len(named)}; {which}. Where the LMDB is right, remove "
+            f"{META_FILE}."
+        )
+    return Names.join(b"", (named[key] for key in keys))

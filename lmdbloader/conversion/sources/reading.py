@@ -1,0 +1,108 @@
+"""The bytes of sources: of whole files and of parts of larger ones, on local disks and behind URLs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from lmdbloader.base.files import open_regular
+from lmdbloader.conversion.sources.listing import File, Source, Span, is_url
+from lmdbloader.conversion.sources.remote import read_remote
+from lmdbloader.format.codecs import checksum
+
+# What Linux reads in one call.
+_MOST_READ_NBYTES = 0x7FFFF000
+#: What `fetch` has brought, or why it could not.
+Fetched: TypeAlias = Mapping[File, "bytes | Exception"]
+
+# Of a file, so much of its head and as much of its tail tell most changes without reading it.
+_END_NBYTES = 4096
+
+
+def fetch(sources: Iterable[Source]) -> Fetched:
+    """Return the content of all files of some sources that lie behind URLs, asked for at once."""
+    files = [f for source in sources for f in source.files if is_url(f.path if isinstance(f, Span) else f)]
+    return dict(zip(files, read_remote(files), strict=True)) if files else {}
+
+
+def read(file: File, fetched: Fetched | None = None) -> bytes:
+    """Return the content of a file.
+
+    Args:
+        file: Which one.
+        fetched: What was fetched before.
+
+    Raises:
+        OSError: It cannot be read, or the larger file that it is a part of ends too early.
+    """
+    path = file.path if isinstance(file, Span) else file
+    if is_url(path):
+        content = fetched[file] if fetched and file in fetched else read_remote([file])[0]
+        if isinstance(content, Exception):
+            raise OSError(f"{type(content).__name__}: {content}") from content
+        return content
+    with open(open_regular(path), "rb") as opened:
+        if not isinstance(file, Span):
+            return opened.read()
+        if file.nbytes > _MOST_READ_NBYTES:
+            raise OSError(f"a part of {file.nbytes} bytes; at most 2 GiB of {os.fsdecode(path)} can be one")
+        content = os.pread(opened.fileno(), file.nbytes, file.start)
+    if len(content) != file.nbytes:
+        raise OSError(f"{os.fsdecode(path)} ends at byte {file.start + len(content)}, within it")
+    return content
+
+
+def changed_at(source: Source) -> int:
+    """Return when the newest of a source's local files was changed, in ns since 1970; 0 where there is none."""
+    return times_of(source)[0]
+
+
+def times_of(source: Source) -> tuple[int, int]:
+    """Return the newest mtime and the newest ctime of a source's local files, in ns since 1970; 0 where there is none.
+
+    The ctime tells of a change whose mtime was set back.
+    """
+    changed = status_changed = 0
+    for file in source.files:
+        path = file.path if isinstance(file, Span) else file
+        if not is_url(path):
+            with contextlib.suppress(OSError):
+                found = os.stat(path)
+                changed = max(changed, found.st_mtime_ns)
+                status_changed = max(status_changed, found.st_ctime_ns)
+    return changed, status_changed
+
+
+def digest_ends(contents: Iterable[bytes]) -> int:
+    """Return the digest of the lengths, heads and tails of a source's files, given their content."""
+    digest = 0
+    for content in contents:
+        digest = _digest_end(digest, len(content), content[:_END_NBYTES], content[-_END_NBYTES:])
+    return digest
+
+
+def read_ends(source: Source) -> int:
+    """Return what `digest_ends` returns, reading heads and tails only; 0 where a file cannot be read.
+
+    Args:
+        source: None of its files lies behind a URL.
+    """
+    digest = 0
+    try:
+        for file in source.files:
+            with open(file.path if isinstance(file, Span) else file, "rb", buffering=0) as opened:
+                nbytes = file.nbytes if isinstance(file, Span) else os.fstat(opened.fileno()).st_size
+                start = file.start if isinstance(file, Span) else 0
+                end_nbytes = min(_END_NBYTES, nbytes)
+                head = os.pread(opened.fileno(), end_nbytes, start)
+                tail = os.pread(opened.fileno(), end_nbytes, start + nbytes - end_nbytes)
+                digest = _digest_end(digest, nbytes, head, tail)
+    except OSError:
+        return 0
+    return digest
+
+
+def _digest_end(before: int, nbytes: int, head: bytes, tail: bytes) -> int:
+    return checksum(b"".join((before.to_bytes(8, "little"), nbytes.to_bytes(8, "little"), head, tail)))

@@ -1,0 +1,240 @@
+"""Files behind URLs, through fsspec: what lies below one, and the bytes of what is wanted."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from lmdbloader.base.arguments import path_text
+from lmdbloader.conversion.sources.folders import is_image_name, walk
+from lmdbloader.conversion.sources.listing import File, Found, Span, as_text
+from lmdbloader.errors import OptionError, SourceError
+
+#: A local path, or the URL (str) of something that fsspec reads.
+Location: TypeAlias = Path | str
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::[A-Za-z][A-Za-z0-9+.-]*)*://")
+_LOCAL = ("file", "local")
+# What file systems call the time of the last change, or, where nothing is ever changed in place, of the creation.
+_TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
+# Parts of one file that lie this close are fetched together: a request costs more than the bytes between them.
+_GAP_NBYTES = 64 * 1024
+
+
+def locate(path: str | os.PathLike[str]) -> Location:
+    """Return a path as a `Path`, a URL as the str that it is; file:// is a path.
+
+    Raises:
+        OptionError: It is neither.
+
+    >>> locate("photos"), locate("s3://bucket/photos"), locate("file:///data/photos")
+    (PosixPath('photos'), 's3://bucket/photos', PosixPath('/data/photos'))
+    """
+    text = path_text("source", path)
+    if not _URL.match(text):
+        return Path(text)
+    protocol, _, rest = text.partition("://")
+    return Path(rest) if protocol.lower() in _LOCAL else text
+
+
+def only_here(url: str) -> bool:
+    """Return whether other processes cannot see what this one sees behind a URL.
+
+    That holds of memory:// and of file systems whose class was registered by the running program.
+    """
+    from fsspec.registry import known_implementations
+
+    links = [link.partition("://")[0] for link in url.split("::")]
+    return any(protocol == "memory" or protocol not in known_implementations for protocol in links)
+
+
+def open_place(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and what it calls the place.
+
+    Raises:
+        OptionError: There is no such protocol, or a package for it is missing.
+    """
+    try:
+        from fsspec.core import url_to_fs
+
+        filesystem, path = url_to_fs(url)
+    except ImportError as error:
+        raise OptionError(
+            f"{url}: needs a package that is not installed ({error}). Install the extra: pip install "
+            "'lmdbloader[remote]', in a clone pip install '.[remote]'. It brings fsspec and what S3 takes; other "
+            "services have packages of their own."
+        ) from error
+    except ValueError as error:
+        raise OptionError(f"{url}: {error}") from error
+    return filesystem, path.rstrip("/")
+
+
+@contextmanager
+def explain(url: str) -> Iterator[None]:
+    """Turn whatever goes wrong behind a URL while it is listed into SourceError: every service has its own errors."""
+    try:
+        yield
+    except (SourceError, OptionError):
+        raise
+    except FileNotFoundError as error:
+        raise SourceError(f"{url}: there is nothing ({error})") from error
+    except Exception as error:
+        raise SourceError(f"{url}: cannot be listed ({type(error).__name__}: {error})") from error
+
+
+def find_remote_images(url: str) -> Found:
+    """Return the image files below a URL, in byte order of what follows it.
+
+    Raises:
+        SourceError: There is nothing, it is one file, or it cannot be listed.
+        OptionError: No such protocol, or its package is missing.
+    """
+    filesystem, root = open_place(url)
+    sizes: dict[bytes, int | str] = {}
+    times: list[int | None] = [0]
+
+    def entries(folder: bytes) -> Iterator[bytes]:
+        for name, info in list_folder(filesystem, root, folder, url):
+            if info["type"] == "directory":
+                yield name + b"/"
+            elif is_image_name(name):
+                sizes[name] = info["size"] if info["type"] == "file" else "not a regular file"
+                times.append(changed_ns(info))
+                yield name
+
+    with explain(url):
+        filesystem.invalidate_cache()
+        found = walk(os.fsencode(url), entries, lambda name: sizes.pop(name))
+        filesystem.invalidate_cache()  # which may hold a dict for every file
+    return replace(found, changed_ns=newest(times))
+
+
+def list_folder(filesystem: Any, root: str, folder: bytes, url: str) -> list[tuple[bytes, dict[str, Any]]]:
+    """Return the relative paths in a folder, and what the service tells of each; sizes are asked for where it does not.
+
+    Args:
+        root: Where relative paths start.
+        folder: A relative path with "/" behind it, or "".
+        url: Of the root, for messages.
+
+    Raises:
+        SourceError: It is no folder, or a size is nowhere told.
+    """
+    path = f"{root}/{os.fsdecode(folder)}".rstrip("/")
+    infos = filesystem.ls(path, detail=True)
+    if not folder and len(infos) == 1 and infos[0]["name"].rstrip("/") == root and infos[0]["type"] == "file":
+        raise SourceError(f"{url}: is a file. Expected what a folder would be (or, with --layout tar, a tar).")
+    start = root + "/" if root else ""
+    found = []
+    for info in infos:
+        name = os.fsencode(info["name"].removeprefix(start).rstrip("/"))
+        # The place itself may be among what it holds, and a page of links may lead anywhere.
+        if info["name"].startswith(start) and name.startswith(folder) and len(name) > len(folder):
+            found.append((name, info))
+    untold = [i for i, (name, info) in enumerate(found) if info["size"] is None and is_wanted(name)]
+    if untold:
+        for i, size in zip(untold, filesystem.sizes([found[i][1]["name"] for i in untold]), strict=True):
+            if size is None:
+                raise SourceError(f"{url}: does not tell the size of {as_text(found[i][0])}. Copy it to a disk first.")
+            found[i][1]["size"] = size
+    return found
+
+
+def is_wanted(name: bytes) -> bool:
+    """Return whether a file may be an image or a tar, so that its size matters."""
+    return is_image_name(name) or name.lower().endswith(b".tar")
+
+
+def changed_ns(info: dict[str, Any]) -> int | None:
+    """Return when a file was last changed (ns since 1970), None where its service does not tell.
+
+    >>> changed_ns({"mtime": 2.5}), changed_ns({"created": "1970-01-01T00:00:01Z"}), changed_ns({})
+    (2500000000, 1000000000, None)
+    """
+    value = next((info[key] for key in _TIMES if info.get(key) is not None), None)
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        if isinstance(value, datetime):
+            value = (value if value.tzinfo else value.replace(tzinfo=timezone.utc)).timestamp()
+        return None if value is None else int(value * 10**9)
+    except (TypeError, ValueError):
+        return None
+
+
+def newest(times: Iterable[int | None]) -> int | None:
+    """Return the latest of some times, None where one is not known.
+
+    >>> newest([3, 5]), newest([3, None])
+    (5, None)
+    """
+    latest = 0
+    for time in times:
+        if time is None:
+            return None
+        latest = max(latest, time)
+    return latest
+
+
+def read_remote(files: Sequence[File]) -> list[bytes | Exception]:
+    """Return the content of files behind URLs, or why there is none; each service is asked for all of its own at once.
+
+    Args:
+        files: Whole files, or parts: parts that lie close together come by one request.
+    """
+    homes = _merge(files)
+    ranges = list(dict.fromkeys(homes.values()))
+    answers: dict[File, bytes | Exception] = {}
+    groups: dict[int, tuple[Any, list[tuple[File, str]]]] = {}
+    for wanted in ranges:
+        try:
+            filesystem, path = open_place(os.fsdecode(wanted.path if isinstance(wanted, Span) else wanted))
+            groups.setdefault(id(filesystem), (filesystem, []))[1].append((wanted, path))
+        except (OptionError, OSError) as error:
+            answers[wanted] = error
+    for filesystem, group in groups.values():
+        spans = [wanted if isinstance(wanted, Span) else None for wanted, _ in group]
+        try:
+            found = filesystem.cat_ranges(
+                [path for _, path in group],
+                [span and span.start for span in spans],
+                [span and span.start + span.nbytes for span in spans],
+                on_error="return",
+            )
+        except Exception as error:  # every service has errors of its own
+            found = [error] * len(group)
+        answers.update(zip([wanted for wanted, _ in group], found, strict=True))
+    return [_cut(file, homes[file], answers[homes[file]]) for file in files]
+
+
+def _merge(files: Sequence[File]) -> dict[File, File]:
+    """Return what to ask for to have each file: itself if it is whole, parts with what lies close behind them."""
+    homes: dict[File, File] = {file: file for file in files if not isinstance(file, Span)}
+    group: list[Span] = []
+    end = 0
+    for span in sorted({f for f in files if isinstance(f, Span)}, key=lambda s: (s.path, s.start)):
+        if group and (group[0].path != span.path or span.start > end + _GAP_NBYTES):
+            homes.update(dict.fromkeys(group, replace(group[0], nbytes=end - group[0].start)))
+            group = []
+        end = max(end, span.start + span.nbytes) if group else span.start + span.nbytes
+        group.append(span)
+    if group:
+        homes.update(dict.fromkeys(group, replace(group[0], nbytes=end - group[0].start)))
+    return homes
+
+
+def _cut(file: File, whole: File, answer: bytes | Exception) -> bytes | Exception:
+    if isinstance(answer, Exception) or not isinstance(file, Span) or not isinstance(whole, Span):
+        return answer
+    if len(answer) != whole.nbytes:
+        return OSError(
+            f"{len(answer)} bytes came where {whole.nbytes} were asked for: the file was changed, or its server "
+            "does not serve parts of files; copy it to a disk first"
+        )
+    return answer[file.start - whole.start :][: file.nbytes]

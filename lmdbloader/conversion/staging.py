@@ -1,0 +1,254 @@
+"""`lmdbloader.stage`: a copy of a dataset in another place, made once, checked, and shared by every job there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lmdbloader.base.progress import ProgressBar
+from lmdbloader.base.text import plain
+from lmdbloader.conversion.destination import named_folder, refuse_inside
+from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
+from lmdbloader.format.codecs import checksum
+from lmdbloader.format.digests import DigestName, new_file_digest
+from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
+from lmdbloader.store import Reader, check_destination, partial_folder, put_in_place, read_manifest
+from lmdbloader.store.diskerrors import naming
+from lmdbloader.store.writing.ownership import is_own_file, open_own_file
+from lmdbloader.store.writing.publish import explain_full_disk, fsync
+
+_PIECE_NBYTES = 8 * 2**20
+# Room for the file system's own bookkeeping of a copy.
+_SPARE_NBYTES = 2**20
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+def stage(
+    db: str | os.PathLike[str],
+    directory: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    timeout: float | None = None,
+    progress: bool = False,
+    log: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Copy a finished dataset into a folder, unless it is there already.
+
+    Every byte of the copy is read back and compared with what was read of the source. The copy has its name only once
+    it is complete. Of several processes that ask at once one copies, and the others wait for it and use its copy.
+
+    Args:
+        db: The dataset.
+        directory: The folder to copy it into, where it keeps its name; made if only its last part is missing.
+        overwrite: Replace another dataset that has its name there.
+        timeout: Seconds to wait for a process that is copying; by default without end.
+        progress: Show a progress bar on a terminal.
+        log: Called with lines of text for people.
+
+    Returns:
+        The path of the copy.
+
+    Raises:
+        FileNotFoundError: There is nothing at `db`.
+        FormatError: `db` is not a finished dataset of this format version.
+        CorruptError: A file of `db` is damaged or cut short, or the copy is not what was read.
+        DestinationError: Another dataset, or something else, has the name there, or `directory` cannot be made.
+        LockedError: Another process was still copying after `timeout`.
+        DiskFullError: There is not room enough; found out before anything is copied.
+        OptionError: `timeout` is negative, or `directory` is empty text.
+    """
+    if timeout is not None and not timeout >= 0:
+        raise OptionError(f"timeout {timeout}: expected seconds, 0 or more")
+    if not os.fspath(directory):
+        raise OptionError("the folder to stage into is an empty text. Is the variable that names it set?")
+    source = Reader(named_folder(db))
+    folder = Path(directory).absolute()
+    target = folder / source.path.name
+    if target.exists() and os.path.samefile(target, source.path):
+        return target
+    refuse_inside(target, source.path)
+    _make_folder(folder)
+    until = None if timeout is None else time.monotonic() + timeout
+    is_waiting = False
+    while True:
+        if _is_staged(source, target, log):
+            log(plain(f"{target}: staged already"))
+            return target
+        try:
+            with explain_full_disk(target), partial_folder(target, log=log) as partial:
+                # Whoever held the lock a moment ago may have put the copy in place.
+                if not _is_staged(source, target, log):
+                    check_destination(target, overwrite=overwrite or _is_same_dataset(source, target))
+                    _fill(source, partial, target, progress, log)
+            return target
+        except LockedError as error:
+            if until is not None and time.monotonic() >= until:
+                raise LockedError(f"{error} Waited {timeout:g} s for it.") from error
+            if not is_waiting:
+                log(plain(f"{target}: waiting; {error}"))
+            is_waiting = True
+            left = _SECONDS_BETWEEN_LOOKS if until is None else until - time.monotonic()
+            time.sleep(max(0.0, min(_SECONDS_BETWEEN_LOOKS, left)))
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        why = "its parent does not exist" if isinstance(error, FileNotFoundError) else error.strerror
+        raise DestinationError(f"{folder}: cannot be made ({why}). Create it first, or name another folder.") from error
+
+
+def _is_same_dataset(source: Reader, target: Path) -> bool:
+    """Return whether a dataset says that it is the same one, whole or not."""
+    try:
+        return read_manifest(target).manifest_digest == source.manifest.manifest_digest
+    except (FormatError, OSError):
+        return False
+
+
+def _is_staged(source: Reader, target: Path, log: Callable[[str], None]) -> bool:
+    """Return whether a whole copy is there: manifest, sizes and the index's digest hold."""
+    if not _is_same_dataset(source, target):
+        return False
+    try:
+        Reader(target)
+    except (CorruptError, FormatError) as error:
+        log(plain(f"{target}: a copy is there, but damaged; it is copied anew. {error}"))
+        return False
+    return True
+
+
+def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Callable[[str], None]) -> None:
+    """Copy every file of a dataset, check the copy and put it in place."""
+    names = [MANIFEST_FILE, INDEX_FILE, DATA_FILE]
+    for name in (SKIPPED_FILE, LEFT_OUT_FILE):
+        if is_own_file(source.path / name):
+            names.insert(0, name)
+        elif os.path.lexists(source.path / name):
+            log(f"{source.path / name}: is a link or no regular file, and is not copied")
+    nbytes = sum(_size(source.path / name) for name in names)
+    free = shutil.disk_usage(partial).free
+    if free < nbytes + _SPARE_NBYTES:
+        missing = nbytes + _SPARE_NBYTES - free
+        raise DiskFullError(
+            f"{target.parent}: {source.path} takes {nbytes / 2**20:,.1f} MiB, and {free / 2**20:,.1f} MiB are free: "
+            f"{missing / 2**20:,.1f} MiB are missing. Free some room, or stage into another folder."
+        )
+    log(plain(f"{target}: copying {nbytes / 2**20:,.1f} MiB from {source.path}"))
+    began = time.monotonic()
+    with (
+        _bar(2 * nbytes, progress) as bar,
+        explain_full_disk(partial, lambda: nbytes - sum(path.stat().st_size for path in partial.iterdir())),
+    ):
+        for name in names:
+            # The data file is the one that was opened and checked, whatever has its name by now.
+            descriptor = os.dup(source.descriptor) if name == DATA_FILE else open_own_file(source.path / name)
+            try:
+                sums, digest = _copy(descriptor, source.path / name, partial / name, source.manifest.digest, bar)
+            finally:
+                os.close(descriptor)
+            expected = source.manifest.data_digest
+            if name == DATA_FILE and expected not in ("", digest):
+                raise CorruptError(
+                    f"{source.path / name}: its digest is {digest}, expected {expected}: it was changed after it was "
+                    f"written, and is not copied. `lmdbloader verify {source.path}` says what is damaged.",
+                    path=str(source.path),
+                )
+            _compare(partial / name, sums, source.path / name, bar)
+        _check_copy(source, partial)
+        put_in_place(partial, target)
+    log(plain(f"{target}: copied and checked in {time.monotonic() - began:.1f} s"))
+
+
+def _size(path: Path) -> int:
+    """Return the size of a dataset's own file; a link in a stranger's could lead to anything."""
+    descriptor = open_own_file(path)
+    try:
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+
+
+def _copy(descriptor: int, source: Path, out: Path, digest: DigestName, bar: Any) -> tuple[list[int], str]:
+    """Copy a file, `source` in messages; return each piece's checksum as it was read, and the digest of the whole."""
+    room = memoryview(bytearray(_PIECE_NBYTES))
+    sums, at = [], 0
+    running = new_file_digest(digest)
+    with open(out, "xb", buffering=0) as file:
+        while nbytes := _read(descriptor, source, room, at):
+            piece = room[:nbytes]
+            sums.append(checksum(piece))
+            running.update(piece)
+            with naming(out):
+                while piece:
+                    piece = piece[file.write(piece) or 0 :]
+            at += nbytes
+            bar.update(nbytes)
+    return sums, str(running)
+
+
+def _read(descriptor: int, path: Path, room: memoryview, at: int) -> int:
+    """Fill a buffer from a place in a file on; return how many bytes there were."""
+    filled = 0
+    with naming(path):
+        while filled < len(room) and (count := os.preadv(descriptor, [room[filled:]], at + filled)):
+            filled += count
+    return filled
+
+
+def _compare(copy: Path, sums: list[int], source: Path, bar: Any) -> None:
+    """Read a copy back, from the disk where the system lets go of its pages, and compare it piece by piece."""
+    fsync(copy)
+    room = memoryview(bytearray(_PIECE_NBYTES))
+    descriptor = os.open(copy, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        for number in range(len(sums) + 1):
+            nbytes = _read(descriptor, copy, room, number * _PIECE_NBYTES)
+            found = [checksum(room[:nbytes])] if nbytes else []
+            if found != sums[number : number + 1]:
+                raise CorruptError(
+                    f"{copy}: what was read back differs from {source} behind byte {number * _PIECE_NBYTES}: the disk, "
+                    "or the memory, damaged it. The copy was removed; look at the machine's log before trying again."
+                )
+            bar.update(nbytes)
+    finally:
+        os.close(descriptor)
+
+
+def _check_copy(source: Reader, partial: Path) -> None:
+    """Raise CorruptError unless the three files belong together: the source may have been replaced meanwhile."""
+    from lmdbloader.format.manifest import parse_manifest
+    from lmdbloader.store.index import Index
+    from lmdbloader.store.opening import map_file
+
+    with naming(partial / MANIFEST_FILE):
+        manifest = parse_manifest((partial / MANIFEST_FILE).read_bytes(), str(partial / MANIFEST_FILE))
+    nbytes = (partial / DATA_FILE).stat().st_size
+    changed = (
+        manifest.manifest_digest != source.manifest.manifest_digest or nbytes != source.manifest.sizes["data_nbytes"]
+    )
+    if not changed:
+        try:
+            Index(partial, manifest, nbytes, map_file(partial / INDEX_FILE))
+        except CorruptError:
+            changed = True
+    if changed:
+        raise CorruptError(f"{source.path}: was changed while it was copied. Stage it again.")
+
+
+@contextmanager
+def _bar(nbytes: int, progress: bool) -> Iterator[Any]:
+    shown = progress and sys.stderr is not None and sys.stderr.isatty()
+    with ProgressBar(
+        total=nbytes, unit="B", unit_scale=True, unit_divisor=1024, disable=not shown, dynamic_ncols=True
+    ) as bar:
+        bar.set_description("copying and reading back")
+        yield bar

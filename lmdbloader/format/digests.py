@@ -1,0 +1,190 @@
+"""The digests that show whether a dataset's files are the ones that were written: algorithms, and their text form.
+
+By default files have an XXH64 digest, and descriptions, which are small, a BLAKE2b digest. SHA-256 and BLAKE3 serve for
+both. Every digest is text that begins with the name of its algorithm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+
+from lmdbloader.errors import OptionError
+from lmdbloader.format.codecs import RunningChecksum, checksum
+
+DigestName = Literal["xxh64", "sha256", "blake3"]
+DIGESTS: tuple[DigestName, ...] = get_args(DigestName)
+DEFAULT_DIGEST: DigestName = "xxh64"
+# Goes with XXH64: of descriptions, which are small.
+_BLAKE2B = "blake2b"
+_PIECE_NBYTES = 4 * 2**20
+
+
+class Digest(Protocol):
+    """A digest of bytes that come piece by piece; as text it has the name of its algorithm in front."""
+
+    def update(self, piece: Any, /) -> None:
+        """Append a bytes-like object."""
+
+    def __str__(self) -> str: ...
+
+
+def check_digest(name: str) -> DigestName:
+    """Return the name of an algorithm.
+
+    Raises:
+        OptionError: It is none of DIGESTS.
+    """
+    if name not in DIGESTS:
+        raise OptionError(f"digest {name!r}: expected one of {', '.join(DIGESTS)}")
+    return name
+
+
+def new_file_digest(name: DigestName) -> Digest:
+    """Return the digest of a file, of which nothing was read yet."""
+    return _XXH64() if name == "xxh64" else new_text_digest(name)
+
+
+def new_text_digest(name: DigestName) -> Digest:
+    """Return the digest of a description, of which nothing was read yet.
+
+    >>> digest = new_text_digest("sha256")
+    >>> digest.update(b"abc")
+    >>> str(digest)[:23]
+    'sha256:ba7816bf8f01cfea'
+    """
+    if name == "blake3":
+        return Blake3()
+    if name == "sha256":
+        return _OfHashlib(name, hashlib.sha256())
+    return _OfHashlib(_BLAKE2B, hashlib.blake2b(digest_size=16))
+
+
+def digest_of_file(data: Any, name: DigestName) -> str:
+    """Return the digest of a whole file, given its bytes.
+
+    >>> digest_of_file(b"", "xxh64")
+    'xxh64:ef46db3751d8e999'
+    """
+    if name == "xxh64":
+        return _xxh64_text(checksum(data))
+    digest = new_file_digest(name)
+    digest.update(data)
+    return str(digest)
+
+
+def read_digest(descriptor: int, name: DigestName) -> str:
+    """Return the digest of a whole file, read piece by piece: unlike a map, a bad disk then is an OSError."""
+    digest, room, at = new_file_digest(name), memoryview(bytearray(_PIECE_NBYTES)), 0
+    while nbytes := os.preadv(descriptor, [room], at):
+        digest.update(room[:nbytes])
+        at += nbytes
+    return str(digest)
+
+
+def digest_of_text(data: bytes, name: DigestName) -> str:
+    """Return the digest of a description.
+
+    >>> digest_of_text(b"", "xxh64")
+    'blake2b:cae66941d9efbd404e4d88758ea67670'
+    """
+    digest = new_text_digest(name)
+    digest.update(data)
+    return str(digest)
+
+
+def name_of(digest: object) -> DigestName | None:
+    """Return which algorithm the digest of a description says it is of; None where that is none of DIGESTS.
+
+    >>> name_of("blake2b:00"), name_of("sha256:00"), name_of("md5:00"), name_of(None)
+    ('xxh64', 'sha256', None, None)
+    """
+    prefix = digest.partition(":")[0] if isinstance(digest, str) and ":" in digest else ""
+    by_prefix: dict[str, DigestName] = {_BLAKE2B: "xxh64", "sha256": "sha256", "blake3": "blake3"}
+    return by_prefix.get(prefix)
+
+
+class _XXH64:
+    def __init__(self) -> None:
+        self._running = RunningChecksum()
+
+    def update(self, piece: Any, /) -> None:
+        self._running.update(piece)
+
+    def __str__(self) -> str:
+        return _xxh64_text(self._running.value)
+
+
+def _xxh64_text(value: int) -> str:
+    return f"xxh64:{value:016x}"
+
+
+class _OfHashlib:
+    def __init__(self, prefix: str, state: Any) -> None:
+        self._prefix, self._state = prefix, state
+
+    def update(self, piece: Any, /) -> None:
+        self._state.update(piece)
+
+    def __str__(self) -> str:
+        return f"{self._prefix}:{self._state.hexdigest()}"
+
+
+class Blake3:
+    """BLAKE3, of 32 bytes, of bytes that come piece by piece.
+
+    >>> digest = Blake3()
+    >>> digest.update(b"abc")
+    >>> str(digest)
+    'blake3:6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85'
+    """
+
+    def __init__(self) -> None:
+        from lmdbloader.kernels import blake3
+
+        self._kernels = blake3
+        self._stack = np.zeros((blake3.STACK_ROWS, 8), np.uint32)
+        self._work = np.zeros(blake3.WORK_NBYTES, np.uint8)
+        self._num_groups = 0
+        # What is not in the stack. The last bytes of all are hashed in another way, so that some always wait here.
+        self._rest = bytearray()
+
+    def update(self, piece: Any, /) -> None:
+        """Append a bytes-like object."""
+        most = self._kernels.GROUP_NBYTES
+        if isinstance(piece, bytes) and len(self._rest) + len(piece) <= most:  # JSON comes in millions of small pieces
+            self._rest += piece
+            return
+        data = np.frombuffer(piece, np.uint8)
+        if self._rest:
+            taken = most - len(self._rest)
+            self._rest.extend(data[:taken].data)
+            data = data[taken:]
+        if not len(data):
+            return
+        if self._rest:
+            self._add(np.frombuffer(self._rest, np.uint8), 1)
+        whole = (len(data) - 1) // most
+        self._add(data, whole)
+        self._rest = bytearray(data[whole * most :].data)
+
+    def _add(self, data: Any, num_groups: int) -> None:
+        stack, work = self._stack.ctypes.data, self._work.ctypes.data
+        self._kernels.add_groups(data.ctypes.data, num_groups, self._num_groups, stack, work)
+        self._num_groups += num_groups
+
+    def __str__(self) -> str:
+        rest, stack, out = np.zeros(self._kernels.GROUP_NBYTES, np.uint8), self._stack.copy(), np.zeros(8, np.uint32)
+        rest[: len(self._rest)] = np.frombuffer(self._rest, np.uint8)
+        self._kernels.finish(
+            rest.ctypes.data,
+            len(self._rest),
+            self._num_groups,
+            stack.ctypes.data,
+            self._work.ctypes.data,
+            out.ctypes.data,
+        )
+        return f"blake3:{out.astype('<u4').tobytes().hex()}"

@@ -1,0 +1,412 @@
+"""manifest.json: what a finished dataset says of itself, written with and checked against its own digest."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lmdbloader.errors import FormatError, OptionError
+from lmdbloader.format.digests import DEFAULT_DIGEST, DIGESTS, DigestName, name_of, new_text_digest
+from lmdbloader.format.layout import (
+    DATA_FILE,
+    FORMAT_NAME,
+    FORMAT_VERSIONS,
+    KINDS,
+    MANIFEST_FILE,
+    MAX_TILE_SIZE,
+    Field,
+    make_field,
+)
+
+MAX_MANIFEST_NBYTES = 64 * 1024 * 1024
+# What reading one may take, and about what a value of JSON takes: a text of a few bytes, an empty list or object.
+_MAX_MEMORY_NBYTES = 200_000_000
+_VALUE_NBYTES = 72
+# And what a key takes more while it is looked for a second time.
+_KEY_NBYTES = 128
+_A_DIGEST = re.compile(r"[a-z0-9_-]+:[0-9a-f]{16,}")
+_HALVES = re.compile("[\ud800-\udfff]")
+# Below this nothing is counted, and the digest is made in one go, which is faster.
+_SMALL_NBYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What of a manifest does not follow from the samples; data.mdb keeps it too, so that the rest can be made again.
+
+    Attributes:
+        fields, with_source, classes, made_by: As the manifest has them.
+        digest: The algorithm of its own digest and of those in the manifest.
+    """
+
+    fields: tuple[Field, ...]
+    with_source: bool
+    classes: Mapping[str, tuple[str, ...]]
+    made_by: Mapping[str, Any]
+    digest: DigestName = DEFAULT_DIGEST
+
+    def to_json(self) -> bytes:
+        """Return the bytes of the entry in data.mdb; the digest of everything else stands last."""
+        return _signed(_description_json(self), "description_digest", self.digest)
+
+    def manifest(
+        self,
+        *,
+        num_samples: int,
+        sizes: Mapping[str, int],
+        content_digest: str,
+        index_digest: str,
+        data_digest: str,
+        manifest_digest: str = "",
+    ) -> Manifest:
+        """Return the manifest of a dataset of this description, the arguments being as the manifest has them."""
+        return Manifest(
+            num_samples,
+            self.fields,
+            self.with_source,
+            self.classes,
+            sizes,
+            self.made_by,
+            content_digest,
+            index_digest,
+            data_digest,
+            manifest_digest,
+            self.digest,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The description of a finished dataset, manifest.json.
+
+    Attributes:
+        num_samples: Number of samples.
+        fields: Fields in the order of a sample.
+        with_source: Whether the index tells where each sample came from.
+        classes: For each label field of a class-folder dataset, the class names by label.
+        sizes: Bytes: data_nbytes, index_nbytes, payload_nbytes (stored), raw_nbytes (decoded).
+        made_by: How the dataset was made: release, options, digests of the inputs.
+        content_digest: Over the samples in order (see docs/reference/format.md).
+        index_digest: Of index.arrow.
+        data_digest: Of data.mdb; empty in datasets that were made before there was one.
+        manifest_digest: Of everything else in it; empty where it was not read.
+        digest: The algorithm of these; "xxh64" has BLAKE2b for the content and the manifest.
+    """
+
+    num_samples: int
+    fields: tuple[Field, ...]
+    with_source: bool
+    classes: Mapping[str, tuple[str, ...]]
+    sizes: Mapping[str, int]
+    made_by: Mapping[str, Any]
+    content_digest: str
+    index_digest: str
+    data_digest: str = ""
+    manifest_digest: str = field(default="", compare=False)
+    digest: DigestName = DEFAULT_DIGEST
+
+    @property
+    def description(self) -> Description:
+        """What of it does not follow from the samples."""
+        return Description(self.fields, self.with_source, self.classes, self.made_by, self.digest)
+
+    @property
+    def format_version(self) -> int:
+        """The version of the format that it is of: releases that know version 1 only know its digests only."""
+        return 1 if self.digest == DEFAULT_DIGEST else 2
+
+    def to_json(self) -> bytes:
+        """Return the file's bytes; the digest of everything else stands last."""
+        return _signed(self._json(), "manifest_digest", self.digest)
+
+    def is_text(self, data: bytes) -> bool:
+        """Return whether a file's bytes are those that a writer makes of this manifest, which was read from them.
+
+        Its digest is of what the text says: other white space, spellings of numbers and orders of keys have the same.
+        """
+        at = 0
+        for piece in _pieces({**self._json(), "manifest_digest": self.manifest_digest}):
+            if data[at : at + len(piece)] != piece:
+                return False
+            at += len(piece)
+        return at == len(data)
+
+    def _json(self) -> dict[str, Any]:
+        """Return everything but its own digest, in the order of the file."""
+        body = {"format": FORMAT_NAME, "format_version": self.format_version, "num_samples": self.num_samples}
+        body |= _description_json(self) | {"sizes": dict(self.sizes)}
+        if not self.data_digest:
+            body["made_by"] = body.pop("made_by")  # behind the sizes, as it was before there was one
+        body |= {"content_digest": self.content_digest, "index_digest": self.index_digest}
+        return body | ({"data_digest": self.data_digest} if self.data_digest else {})
+
+
+def parse_manifest(data: bytes, path: str) -> Manifest:
+    """Return the manifest in `data`, checked against its own digest.
+
+    Args:
+        data: The bytes of manifest.json.
+        path: Of the dataset, for messages.
+
+    Raises:
+        FormatError: Not JSON, not ours, from another format version, or changed since it was written.
+    """
+    where = f"{path}/{MANIFEST_FILE}"
+    if len(data) > MAX_MANIFEST_NBYTES:
+        raise FormatError(f"{where}: {len(data)} bytes, expected at most {MAX_MANIFEST_NBYTES}")
+    try:
+        body = load_json(data)
+    except _TooLargeError as error:
+        raise FormatError(f"{where}: {error}. No release writes such a manifest: look at who made it.") from error
+    except _TwiceError as error:
+        raise FormatError(f"{where}: {error}. Restore it from a copy, or convert again.") from error
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{where}: is not JSON text ({error}). Restore it from a copy, or convert again.") from error
+    if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
+        raise FormatError(f"{where}: does not describe an lmdbloader dataset")
+    version = body.get("format_version")
+    if type(version) is not int or version not in FORMAT_VERSIONS:
+        is_newer = isinstance(version, int) and version > max(FORMAT_VERSIONS)
+        known = " and ".join(map(str, FORMAT_VERSIONS))
+        raise FormatError(
+            f"{where}: format version {version!r:.20}; this release reads {known}. "
+            f"{'Upgrade lmdbloader.' if is_newer else 'Convert again.'}"
+        )
+    found = body.pop("manifest_digest", None)
+    digest = DEFAULT_DIGEST if version == 1 else _other_digest(found, where)
+    nbytes, is_whole = len(data), data.endswith(b"\n")
+    del data  # it may be large
+    try:
+        expected = _digest_of(body, digest, is_small=nbytes <= _SMALL_NBYTES)
+    except RecursionError as error:
+        raise FormatError(f"{where}: is nested too deeply to be a manifest") from error
+    if found != expected:
+        raise FormatError(
+            f"{where}: its digest is {found!r}, expected {expected!r}: it was changed after it was written"
+        )
+    if not is_whole:  # without its last byte it would still be JSON
+        raise FormatError(f"{where}: {nbytes} bytes that do not end in a line break: it is cut short. Copy it again.")
+    try:
+        if digest != DEFAULT_DIGEST:
+            _check_digests(body, digest)
+        return _parse_description(body, digest).manifest(
+            num_samples=_natural(body["num_samples"]),
+            sizes={name: _natural(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()},
+            content_digest=_typed(body, "content_digest", str),
+            index_digest=_typed(body, "index_digest", str),
+            data_digest=_typed(body, "data_digest", str) if "data_digest" in body else "",
+            manifest_digest=str(found),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(
+            f"{where}: {error!r} while reading it; expected the keys of format version {version}"
+        ) from error
+
+
+def _other_digest(found: object, where: str) -> DigestName:
+    """Return the algorithm of a manifest of version 2."""
+    name = name_of(found)
+    if name is None or name == DEFAULT_DIGEST:
+        known = " or ".join(name for name in DIGESTS if name != DEFAULT_DIGEST)
+        raise FormatError(
+            f"{where}: its digest is {found!r:.80}, expected one of {known}: it was changed after it was written, or "
+            "comes from a release that knows more. Upgrade lmdbloader, or copy it again."
+        )
+    return name
+
+
+def _check_digests(body: Mapping[str, Any], name: DigestName) -> None:
+    """Raise ValueError unless the digests of files and content are of the algorithm of the manifest's own."""
+    for key in ("content_digest", "index_digest", "data_digest"):
+        if name_of(_typed(body, key, str)) != name:
+            raise ValueError(f"{key} {body[key]!r:.80} with a manifest_digest of {name}")
+
+
+def parse_description(data: bytes, path: str) -> Description:
+    """Return the description in `data`, checked against its own digest.
+
+    Args:
+        data: The value of data.mdb's entry.
+        path: Of the dataset, for messages.
+
+    Raises:
+        FormatError: It is not what was written.
+    """
+    where = f"{path}/{DATA_FILE}: its description"
+    try:
+        body, is_small = load_json(data), len(data) <= _SMALL_NBYTES
+        found = body.pop("description_digest", None)
+        digest = name_of(found) or DEFAULT_DIGEST
+        if found != (expected := _digest_of(body, digest, is_small=is_small)):
+            raise ValueError(f"its digest is {found!r}, expected {expected!r}")
+        return _parse_description(body, digest)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise FormatError(f"{where} does not read ({error!r})") from error
+
+
+def is_signed(data: bytes) -> bool:
+    """Return whether a manifest, of whatever format and version, is whole and has the digest of what it says.
+
+    An algorithm that came after this release looks like damage, unless the version of the format is a later one too.
+    """
+    if not data.endswith(b"\n"):
+        return False
+    try:
+        body = load_json(data)
+        if not isinstance(body, dict):
+            return False
+        found, version = body.pop("manifest_digest", None), body.get("format_version")
+        if (name := name_of(found)) is None:
+            is_later = type(version) is int and version > max(FORMAT_VERSIONS)
+            return is_later and isinstance(found, str) and _A_DIGEST.fullmatch(found) is not None
+        return bool(found == _digest_of(body, name, is_small=len(data) <= _SMALL_NBYTES))
+    except (ValueError, RecursionError):
+        return False
+
+
+class _TooLargeError(ValueError):
+    """A text of JSON whose values would take too much memory."""
+
+
+class _TwiceError(ValueError):
+    """A text of JSON with two values of one key."""
+
+
+def load_json(data: bytes) -> Any:
+    """Return what the text of a small file says, without trusting whoever wrote it.
+
+    Args:
+        data: At most MAX_MANIFEST_NBYTES of UTF-8.
+
+    Raises:
+        ValueError, RecursionError: It is no JSON, has two values of one key, or its values would take more than 200 MB.
+    """
+    if (needed := _memory_nbytes(data)) > _MAX_MEMORY_NBYTES:
+        raise _TooLargeError(
+            f"its {len(data):,} bytes would take about {needed / 1e6:,.0f} MB of memory, expected at most "
+            f"{_MAX_MEMORY_NBYTES / 1e6:,.0f} MB"
+        )
+    return json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; readers do not agree which of two values a key has."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise _TwiceError(f"has two values of {twice!r:.80}, expected one")
+    return values
+
+
+def _memory_nbytes(data: bytes) -> int:
+    """Return about how much memory a JSON text takes at most while it is read, the text itself with it."""
+    if len(data) <= _SMALL_NBYTES:
+        return len(data)
+    # The text is there as bytes, decoded, and as what it says; every character takes what the widest one does. Beyond
+    # ASCII, the escapes that the digest is made of take more than that.
+    if b"\\u" in data or re.search(b"[\xf0-\xff]", data):
+        copies = 9
+    elif re.search(b"[\xc4-\xff]", data):
+        copies = 5
+    else:
+        copies = 3 if data.isascii() else 4
+    values = sum(map(data.count, (b",", b":", b"[", b"{")))
+    return copies * len(data) + _VALUE_NBYTES * values + _KEY_NBYTES * data.count(b'":')
+
+
+def _signed(body: dict[str, Any], key: str, digest: DigestName = DEFAULT_DIGEST) -> bytes:
+    """Return a JSON object's text with the digest of everything in it as its last key.
+
+    Raises:
+        OptionError: It is too large to be read again.
+    """
+    data = b"".join(_pieces({**body, key: _digest_of(body, digest)}))
+    if len(data) > MAX_MANIFEST_NBYTES or _memory_nbytes(data) > _MAX_MEMORY_NBYTES:
+        raise OptionError(
+            f"the description of the dataset, {MANIFEST_FILE}, takes {len(data):,} bytes, more than a reader accepts: "
+            "that is room for a million names of classes. Use shorter or fewer ones."
+        )
+    return data
+
+
+def _pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield the text of a JSON object as it is written, piece by piece."""
+    for text in json.JSONEncoder(indent=1, ensure_ascii=False).iterencode(body):
+        # What UTF-8 cannot hold (half a surrogate pair: a byte of a file name that is no text) stays as JSON's escape.
+        yield _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", text).encode()
+    yield b"\n"
+
+
+def _description_json(d: Description | Manifest) -> dict[str, Any]:
+    return {
+        "fields": [field_json(f) for f in d.fields],
+        "with_source": d.with_source,
+        "classes": {name: list(names) for name, names in d.classes.items()},
+        "made_by": dict(d.made_by),
+    }
+
+
+def _parse_description(body: Mapping[str, Any], digest: DigestName) -> Description:
+    fields = tuple(parse_field(f) for f in _typed(body, "fields", list))
+    if not fields or len({f.name for f in fields}) != len(fields):
+        raise ValueError("fields without any, or with one name twice")
+    classes = {name: _names(names) for name, names in _typed(body, "classes", dict).items()}
+    return Description(fields, _typed(body, "with_source", bool), classes, _typed(body, "made_by", dict), digest)
+
+
+def _digest_of(body: Mapping[str, Any], name: DigestName = DEFAULT_DIGEST, *, is_small: bool = True) -> str:
+    """Return the digest of a JSON object; piece by piece where it is not small, which takes less memory, and longer."""
+    encoder = json.JSONEncoder(sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    digest = new_text_digest(name)
+    for text in (encoder.encode(body),) if is_small else encoder.iterencode(body):
+        for at in range(0, len(text), _SMALL_NBYTES):
+            digest.update(text[at : at + _SMALL_NBYTES].encode())
+    return str(digest)
+
+
+def field_json(f: Field) -> dict[str, Any]:
+    """Return a field as the manifest has it."""
+    values = {"name": f.name, "kind": f.kind, "codec": f.codec, "layout": f.layout, "tile_size": f.tile_size}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def parse_field(values: Mapping[str, Any]) -> Field:
+    """Return the field that `field_json` returned as JSON.
+
+    Raises:
+        KeyError, TypeError, ValueError: It is none.
+    """
+    name, kind = values["name"], values["kind"]
+    if kind not in KINDS:
+        raise ValueError(f"field {name!r} of unknown kind {kind!r}")
+    plain = make_field(name, kind, values.get("codec", "raw"))
+    if plain.codec not in (None, "raw", "lz4"):
+        raise ValueError(f"field {name!r} of unknown codec {plain.codec!r}")
+    if plain.kind != "image":
+        return plain
+    layout, tile_size = values["layout"], _natural(values["tile_size"])
+    if layout != "CHW" or not 8 <= tile_size <= MAX_TILE_SIZE:
+        raise ValueError(f"field {name!r} with layout {layout!r} and tiles of {tile_size} pixels")
+    return Field(name, kind, plain.codec, layout, tile_size)
+
+
+def _typed(body: Mapping[str, Any], key: str, kind: type) -> Any:
+    if type(body[key]) is not kind:
+        raise TypeError(f"{key} is {body[key]!r:.80}")
+    return body[key]
+
+
+def _names(values: object) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(name, str) for name in values):
+        raise TypeError(f"class names are {values!r:.80}")
+    return tuple(values)
+
+
+def _natural(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0 or value >= 2**62:
+        raise ValueError(f"{value!r} where a count was expected")
+    return value

@@ -1,0 +1,253 @@
+"""One image file's bytes to one array of pixels, under stated policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from lmdbloader.errors import ImageError, OptionError
+from lmdbloader.images import gif, jpeg, pillow, png, pnm
+from lmdbloader.images.header import ImageHeader, Pixels, Sample
+
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "AlphaPolicy",
+    "DecodePolicy",
+    "ImageInfo",
+    "decode_image",
+    "image_info",
+    "inspect_image",
+    "is_jpeg",
+]
+
+AlphaPolicy: TypeAlias = Literal["refuse", "drop", "white"]
+
+#: The suffixes (lower case, with the dot) of the files that are taken for images. What a file is, its content decides.
+IMAGE_SUFFIXES = frozenset(
+    {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
+)
+
+_READERS: tuple[tuple[bytes, Callable[[memoryview, str], ImageHeader]], ...] = (
+    (png.SIGNATURE, png.read_header),
+    (jpeg.SIGNATURE, jpeg.read_header),
+    *((signature, pnm.read_header) for signature in pnm.SIGNATURES),
+    *((signature, pnm.read_plain_header) for signature in pnm.PLAIN_SIGNATURES),
+    *((signature, pillow.read_plain_pnm) for signature in (b"P1", b"P4")),
+    (b"BM", pillow.read_bmp),
+    *((signature, pillow.read_gif) for signature in gif.SIGNATURES),
+    *((signature, pillow.read_tiff) for signature in (b"II*\0", b"MM\0*")),
+    (b"RIFF", pillow.read_webp),
+)
+
+# What people give us for images that is something else.
+_OTHERS = (
+    *((b"\x80" + bytes([protocol]), "a pickle, which is never loaded") for protocol in range(2, 6)),
+    (b"\x04\x22\x4d\x18", "an lz4 frame"),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd"),
+    (b"\x1f\x8b", "compressed by gzip"),
+    (b"ARROW1", "an Arrow file"),
+    (b"\xff\xff\xff\xff", "an Arrow message"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"\x89HDF", "an HDF5 file"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePolicy:
+    """What to do with image files that are not plain grey or RGB pixels.
+
+    Whatever the policy: EXIF rotation is applied, palette, CMYK and YCbCr become RGB, 1-bit becomes grey of 0 and 255,
+    16-bit stays 16-bit, several frames are refused, colour profiles are ignored.
+
+    Attributes:
+        alpha: Transparency of any kind is refused, dropped, or composited over white.
+        max_pixels: An image of more pixels is refused before anything is decoded.
+
+    Raises:
+        OptionError: One of them makes no sense.
+    """
+
+    alpha: AlphaPolicy = "refuse"
+    max_pixels: int = 200_000_000
+
+    def __post_init__(self) -> None:
+        if self.alpha not in get_args(AlphaPolicy):
+            raise OptionError(f"alpha is {self.alpha!r}; expected one of {', '.join(get_args(AlphaPolicy))}")
+        if self.max_pixels < 1:
+            raise OptionError(f"max_pixels is {self.max_pixels}; expected at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInfo:
+    """What an image decodes to.
+
+    Attributes:
+        height: Rows, after the EXIF rotation.
+        width: Columns, after the EXIF rotation.
+        channels: 1 (grey) or 3 (RGB).
+        dtype: uint8 or uint16.
+    """
+
+    height: int
+    width: int
+    channels: int
+    dtype: np.dtype[Sample]
+
+
+def image_info(data: bytes | bytearray | memoryview, *, name: str = "<bytes>") -> ImageInfo:
+    """Return what an image file's bytes decode to, from its header alone.
+
+    Args:
+        data: The whole file's content (a memory map is fine: only the headers are touched).
+        name: What error messages call the image.
+
+    Raises:
+        ImageError: The header is damaged, or no policy accepts such an image. Damaged pixels are not noticed.
+
+    >>> image_info(b"P6 3 2 255 " + bytes(18))
+    ImageInfo(height=2, width=3, channels=3, dtype=dtype('uint8'))
+    """
+    header = _read_header(data, name)
+    height, width = header.height, header.width
+    if header.orientation >= 5:
+        height, width = width, height
+    return ImageInfo(height=height, width=width, channels=header.channels, dtype=header.dtype)
+
+
+def inspect_image(
+    data: bytes | bytearray | memoryview, policy: DecodePolicy = DecodePolicy(), *, name: str = "<bytes>"
+) -> ImageHeader:
+    """Return an image file's header, after all checks of `decode_image` that need no pixels.
+
+    Raises:
+        ImageError: The header is damaged, or the policy refuses the image. Damaged pixels are not noticed.
+    """
+    return _accepted_header(data, policy, name)
+
+
+def is_jpeg(data: bytes | bytearray | memoryview) -> bool:
+    """Return whether a file begins as JPEG files do."""
+    return bytes(data[: len(jpeg.SIGNATURE)]) == jpeg.SIGNATURE
+
+
+def decode_image(
+    data: bytes | bytearray | memoryview,
+    policy: DecodePolicy = DecodePolicy(),
+    *,
+    name: str = "<bytes>",
+    at_least: tuple[int, int] | None = None,
+) -> Pixels:
+    """Decode one image file's bytes: PNG, JPEG, BMP, GIF, TIFF, WebP, PBM, PGM or PPM.
+
+    Args:
+        data: The whole file's content.
+        policy: What to do with transparency and with very large images.
+        name: What error messages call the image.
+        at_least: (height, width) that is enough; a larger JPEG may then be decoded to a half of its size or less.
+
+    Returns:
+        A new C-contiguous array (height, width, channels) of uint8 or uint16 with 1 (grey) or 3 (RGB) channels.
+
+    Raises:
+        ImageError: The file is damaged or cut short, or the policy refuses it.
+
+    >>> decode_image(b"P6 1 2 255 " + bytes([1, 2, 3, 4, 5, 6])).tolist()
+    [[[1, 2, 3]], [[4, 5, 6]]]
+    """
+    header = _accepted_header(data, policy, name)
+    upright = (header.width, header.height) if header.orientation >= 5 else (header.height, header.width)
+    sizes = {upright}
+    try:
+        if at_least is None or header.decode_smaller is None:
+            pixels = header.decode()
+        else:
+            pixels = header.decode_smaller(*(at_least if header.orientation < 5 else at_least[::-1]))
+            sizes |= {(-(-upright[0] * k // 8), -(-upright[1] * k // 8)) for k in range(1, 8)}
+        if header.alpha:
+            colors, alpha = pixels[:, :, :-1], pixels[:, :, -1:]
+            pixels = _over_white(colors, alpha) if policy.alpha == "white" else colors
+        pixels = _rotate(pixels, header.orientation)
+    except MemoryError as error:
+        raise ImageError(name, f"not enough memory for {header.width}x{header.height} pixels") from error
+    if pixels.shape[:2] not in sizes or pixels.shape[2] != header.channels or pixels.dtype != header.dtype:
+        raise ImageError(
+            name, f"decoded to {pixels.dtype} {pixels.shape}; its header promised {header.dtype} {upright}"
+        )
+    return pixels
+
+
+def is_image_start(start: bytes) -> bool:
+    """Return whether a file with these first bytes may be an image of a supported kind.
+
+    >>> is_image_start(b"P6 3 2 255 "), is_image_start(b"")
+    (True, False)
+    """
+    return any(start.startswith(signature) for signature, _ in _READERS)
+
+
+def describe_start(start: bytes) -> str:
+    """Return what a file that is no image seems to be, from its first bytes.
+
+    >>> describe_start(bytes([128, 4, 149]))
+    "a pickle, which is never loaded: it starts with b'\\\\x80\\\\x04\\\\x95'"
+    """
+    found = next((f"{kind}: " for signature, kind in _OTHERS if start.startswith(signature)), "")
+    return f"{found}it starts with {start[:12]!r}"
+
+
+def _accepted_header(data: bytes | bytearray | memoryview, policy: DecodePolicy, name: str) -> ImageHeader:
+    header = _read_header(data, name)
+    if header.height * header.width > policy.max_pixels:
+        raise ImageError(
+            name,
+            f"{header.width}x{header.height} is {header.width * header.height:,} pixels, "
+            f"more than the limit of {policy.max_pixels:,}; raise max_pixels if the file is to be trusted",
+        )
+    if header.alpha and policy.alpha == "refuse":
+        raise ImageError(
+            name, "the image has an alpha channel or a transparent colour; choose alpha 'drop' or 'white' to use it"
+        )
+    return header
+
+
+def _read_header(data: bytes | bytearray | memoryview, name: str) -> ImageHeader:
+    view = memoryview(data).cast("B")
+    if not view:
+        raise ImageError(name, "the file is empty")
+    start = bytes(view[:12])
+    for signature, read_header in _READERS:
+        if start.startswith(signature):
+            return read_header(view, name)
+    raise ImageError(
+        name, f"not an image of a supported kind (PNG, JPEG, BMP, GIF, TIFF, WebP, PNM): {describe_start(start)}"
+    )
+
+
+def _over_white(colors: Pixels, alpha: Pixels) -> Pixels:
+    """Composite colours over white, exactly rounded."""
+    white = np.uint32(np.iinfo(colors.dtype).max)
+    # One dtype throughout: what NumPy makes of several depends on its version. white * white plus half of it stays
+    # below 2 ** 32 even for 16 bits.
+    colors_32, alpha_32 = colors.astype(np.uint32), alpha.astype(np.uint32)
+    total = colors_32 * alpha_32 + white * (white - alpha_32) + white // np.uint32(2)
+    return (total // white).astype(colors.dtype)
+
+
+def _rotate(pixels: Pixels, orientation: int) -> Pixels:
+    """Return (height, width, channels) as an EXIF orientation (1 to 8) asks to be shown, C-contiguous."""
+    pixels = np.ascontiguousarray(pixels)
+    if orientation == 1:
+        return pixels
+    # One item a pixel: NumPy moves whole items almost three times as fast as the samples one by one.
+    channels = pixels.shape[2]
+    items = pixels.view(np.dtype((np.void, channels * pixels.itemsize)))[:, :, 0]
+    if orientation >= 5:
+        items = items.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        items = items[::-1]
+    if orientation in (2, 3, 6, 7):
+        items = items[:, ::-1]
+    return np.ascontiguousarray(items).view(pixels.dtype).reshape(*items.shape, channels)

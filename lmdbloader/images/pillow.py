@@ -1,0 +1,251 @@
+"""The kinds of image file that Pillow decodes: BMP, GIF, TIFF, WebP and plain PNM."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from PIL import (
+    BmpImagePlugin,
+    GifImagePlugin,
+    Image,
+    ImageFile,
+    PpmImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+    features,
+)
+
+from lmdbloader.errors import ImageError
+from lmdbloader.images.gif import check_single_frame
+from lmdbloader.images.header import ORIENTATION_TAG, ImageHeader, Pixels, exif_orientation, tiff_integers
+
+_GREY_MODES = frozenset({"1", "L", "I;16", "I;16B", "I;16L", "I;16N", "LA", "La"})
+_RGB_MODES = frozenset({"RGB", "RGBX", "RGBA", "RGBa", "P", "PA", "CMYK", "YCbCr"})
+_ALPHA_MODES = frozenset({"LA", "La", "RGBA", "RGBa", "PA"})
+_BITS_PER_SAMPLE_TAG, _PHOTOMETRIC_TAG = 258, 262
+_STRIP_NBYTES_TAG, _TILE_NBYTES_TAG = 279, 325
+_YCBCR = 6
+# Of a BMP file: where its pixels begin, the length of its second header, the bits of a pixel; OS/2's short header.
+_BMP_OFFSET, _BMP_HEADER_NBYTES, _BMP_BITS = slice(10, 14), slice(14, 18), slice(24, 26)
+_BMP_SHORT_HEADER_NBYTES = 12
+
+# By process: a forked child must not wait for a thread of its parent's.
+_limit_locks: dict[int, threading.Lock] = {}
+
+
+def read_bmp(data: memoryview, name: str) -> ImageHeader:
+    """Read a BMP file's header."""
+    return _read_header(BmpImagePlugin.BmpImageFile, "BMP", data, name)
+
+
+def read_gif(data: memoryview, name: str) -> ImageHeader:
+    """Read a GIF file's blocks and header; more than one frame is refused."""
+    check_single_frame(data, name)
+    return _read_header(GifImagePlugin.GifImageFile, "GIF", data, name)
+
+
+def read_tiff(data: memoryview, name: str) -> ImageHeader:
+    """Read a TIFF file's first directory; more than one page is refused."""
+    return _read_header(_TiffFile, "TIFF", data, name)
+
+
+def read_webp(data: memoryview, name: str) -> ImageHeader:
+    """Read a WebP file's header; more than one frame is refused."""
+    if not features.check("webp"):
+        raise ImageError(name, "a WebP file, and the installed Pillow was built without WebP")
+    if len(data) < 8 + int.from_bytes(data[4:8], "little"):
+        raise ImageError(name, f"the WebP file is cut short: it ends at byte {len(data)}")
+    return _read_header(WebPImagePlugin.WebPImageFile, "WebP", data, name)
+
+
+def read_plain_pnm(data: memoryview, name: str) -> ImageHeader:
+    """Read the header of a PBM file, or of a PGM or PPM file of decimal numbers."""
+    return _read_header(PpmImagePlugin.PpmImageFile, "PNM", data, name)
+
+
+class _TiffFile(TiffImagePlugin.TiffImageFile):
+    """A TIFF file whose pixels are loaded as they are stored: how Pillow turns them depends on its version."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        self.orientation = _take_orientation(file)
+        super().__init__(file)
+        if self.tag_v2.get(_PHOTOMETRIC_TAG) == _YCBCR and self.mode == "RGB":
+            self._correct_ycbcr()
+
+    def load_end(self) -> None:
+        """Leave out what Pillow does here, which is to turn the pixels; metadata of other programs may ask for it."""
+
+    def _correct_ycbcr(self) -> None:
+        """Load uncompressed YCbCr as what it is; Pillow before 13 takes it for RGB with a fourth byte."""
+        tiles = [_tile_parts(tile) for tile in self.tile]
+        if tiles and all(codec == "raw" and args[0] == "RGBX" for codec, _, _, args in tiles):
+            self._mode = "YCbCr"
+            corrected: list[Any] = [(codec, extents, at, ("YCbCr", *args[1:])) for codec, extents, at, args in tiles]
+            self.tile = corrected
+
+
+def _take_orientation(file: io.BytesIO) -> int:
+    """Return the orientation that a TIFF file asks for, 1 to 8, after putting 1 in its place.
+
+    libtiff obeys it, too, for some kinds of file, and whether Pillow knows that depends on its version.
+    """
+    with file.getbuffer() as content:
+        found = list(tiff_integers(content, ORIENTATION_TAG))
+        for position, form, _ in found:
+            struct.pack_into(form, content, position, 1)
+    return found[0][2] if found and 1 <= found[0][2] <= 8 else 1
+
+
+def _read_header(opener: Callable[..., ImageFile.ImageFile], kind: str, data: memoryview, name: str) -> ImageHeader:
+    try:
+        # Not Image.open: it would try every format that Pillow knows.
+        with _no_pixel_limit():
+            image = opener(io.BytesIO(data))
+            num_frames = getattr(image, "n_frames", 1)
+        mode, (width, height) = image.mode, image.size
+        transparency = image.info.get("transparency")
+        orientation = _orientation(image)
+        reason = _unusable(image, kind, num_frames, data)
+    except Exception as error:  # hostile bytes make Pillow's parsers raise nearly anything
+        raise ImageError(name, f"the {kind} header is damaged or of an unsupported kind: {_describe(error)}") from error
+    if reason:
+        raise ImageError(name, reason)
+    return ImageHeader(
+        height=height,
+        width=width,
+        channels=1 if mode in _GREY_MODES else 3,
+        dtype=np.dtype(np.uint16) if mode.startswith("I;16") else np.dtype(np.uint8),
+        alpha=mode in _ALPHA_MODES or transparency is not None,
+        orientation=orientation,
+        decode=lambda: _decode(image, kind, name),
+    )
+
+
+@contextmanager
+def _no_pixel_limit() -> Iterator[None]:
+    """Lift Pillow's own limit on an image's size, which is one per process: `DecodePolicy.max_pixels` rules here."""
+    with _limit_locks.setdefault(os.getpid(), threading.Lock()):
+        limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS = limit
+
+
+def _orientation(image: ImageFile.ImageFile) -> int:
+    if isinstance(image, _TiffFile):
+        return image.orientation
+    exif = image.info.get("exif")
+    return exif_orientation(exif) if isinstance(exif, bytes) else 1
+
+
+def _tile_parts(tile: Any) -> tuple[str, Any, int, Any]:
+    """Return codec, extents, offset and arguments of one of Pillow's tiles; they have these names only since 11.0."""
+    codec, extents, offset, args = tile
+    return codec, extents, offset, args
+
+
+def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int, data: memoryview) -> str | None:
+    """Return why an opened image cannot be used whatever the policy, None if it can."""
+    if num_frames != 1:
+        return f"the {kind} file holds {num_frames} frames or pages; only files with a single one can be used"
+    if image.mode not in _GREY_MODES | _RGB_MODES:
+        return (
+            f"pixels of Pillow's mode {image.mode} are not supported; "
+            "save it with 8 or 16 bits a sample as grey, RGB, palette or CMYK"
+        )
+    codec, _, offset, args = _tile_parts(image.tile[0]) if image.tile else ("", None, 0, None)
+    if isinstance(image, PpmImagePlugin.PpmImageFile) and isinstance(args, tuple):
+        maximum = args[-1]
+        if isinstance(maximum, int) and maximum > 255:  # `pnm` reads these, but for a comment within the number
+            return f"a PNM file of maximum {maximum} with a comment within it; write its header without"
+    if kind == "BMP":
+        return _unusable_bmp(image, codec, offset, args, data)
+    if isinstance(image, _TiffFile):
+        return _unusable_tiff(image, codec)
+    return None
+
+
+def _unusable_bmp(image: ImageFile.ImageFile, codec: str, offset: int, args: Any, data: memoryview) -> str | None:
+    starts, header_nbytes, bits = (
+        int.from_bytes(data[part], "little") for part in (_BMP_OFFSET, _BMP_HEADER_NBYTES, _BMP_BITS)
+    )
+    if header_nbytes == _BMP_SHORT_HEADER_NBYTES and starts == 14 + header_nbytes and bits <= 8:
+        # How long that palette is, Pillow's versions count differently.
+        return "the BMP file's pixels begin where its palette does; save it again with another program"
+    if codec == "raw" and isinstance(args, tuple):
+        # Pillow does not miss the padding at the end of the last row.
+        needed = offset + int(args[1]) * image.height
+        if len(data) < needed:
+            return f"the BMP file is cut short: {len(data)} bytes of {needed}"
+    if codec == "bmp_rle" and _has_jumps(data, offset, is_rle4=bool(args[-1])):
+        # Nor do Pillow's versions agree on where a jump goes.
+        return "a run-length encoded BMP file that jumps over pixels, which leaves them undefined; save it without"
+    return None
+
+
+def _has_jumps(data: memoryview, at: int, *, is_rle4: bool) -> bool:
+    """Return whether run-length encoded BMP pixels have an escape that moves on without giving pixels."""
+    while at + 1 < len(data):
+        number, value = data[at], data[at + 1]
+        at += 2
+        if number == 0 and value == 2:
+            return True
+        if number == 0 and value == 1:
+            return False
+        if number == 0 and value > 2:  # so many pixels one by one, up to an even byte of the file
+            at += (value + 1) // 2 if is_rle4 else value
+            at += at % 2
+    return False
+
+
+def _unusable_tiff(image: _TiffFile, codec: str) -> str | None:
+    bits = image.tag_v2.get(_BITS_PER_SAMPLE_TAG, (1,))
+    if max(bits) > 8 and (max(bits) != 16 or not image.mode.startswith("I;16")):
+        return f"a TIFF file of {max(bits)}-bit {image.mode} would be clipped to 8 bits; save it as 16-bit PNG"
+    if max(bits) == 16 and image.tag_v2.get(_PHOTOMETRIC_TAG) == 0:
+        return "a 16-bit TIFF file in which zero is white; save it with zero as black, or as 16-bit PNG"
+    if image.mode == "YCbCr" and codec == "raw":
+        nbytes = image.tag_v2.get(_STRIP_NBYTES_TAG) or image.tag_v2.get(_TILE_NBYTES_TAG) or ()
+        if sum(nbytes) < 3 * image.width * image.height:
+            return "an uncompressed TIFF file of YCbCr with fewer chroma samples than pixels; save it as RGB"
+    return None
+
+
+def _decode(image: ImageFile.ImageFile, kind: str, name: str) -> Pixels:
+    """Return the pixels as (height, width, samples), a last sample of alpha where there is one."""
+    try:
+        limit = Image.MAX_IMAGE_PIXELS
+        if limit is not None and image.width * image.height > limit:
+            with _no_pixel_limit():
+                image.load()
+        else:
+            image.load()
+        target = _target_mode(image)
+        pixels = np.array(image if image.mode == target else image.convert(target))
+    except Exception as error:  # hostile bytes make Pillow's decoders raise nearly anything
+        raise ImageError(name, f"the {kind} data is damaged: {_describe(error)}") from error
+    if pixels.dtype.byteorder == ">":
+        pixels = pixels.astype(np.uint16)
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def _target_mode(image: Image.Image) -> str:
+    """Return the mode whose array is what the header promised."""
+    mode, transparent = image.mode, "transparency" in image.info
+    if mode.startswith("I;16"):
+        return mode
+    if mode in _GREY_MODES:
+        return "LA" if transparent or mode in _ALPHA_MODES else "L"
+    return "RGBA" if transparent or mode in _ALPHA_MODES else "RGB"
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,249 @@
+"""PNG files, decoded here rather than by Pillow: checksums are verified, 16-bit RGB stays so, and it is faster."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.errors import ImageError
+from lmdbloader.images.header import ImageHeader, Pixels, exif_orientation
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+_GREY, _RGB, _PALETTE, _GREY_ALPHA, _RGB_ALPHA = 0, 2, 3, 4, 6
+_SAMPLES = {_GREY: 1, _RGB: 3, _PALETTE: 1, _GREY_ALPHA: 2, _RGB_ALPHA: 4}
+_BIT_DEPTHS = {
+    _GREY: (1, 2, 4, 8, 16),
+    _RGB: (8, 16),
+    _PALETTE: (1, 2, 4, 8),
+    _GREY_ALPHA: (8, 16),
+    _RGB_ALPHA: (8, 16),
+}
+# Adam7: the first row, the first column, and the steps between rows and columns of each pass.
+_WHOLE = ((0, 0, 1, 1),)
+_ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
+# Deflate cannot shrink further than this, so a header that promises more than the data could hold is caught early.
+_DEFLATE_MAX_RATIO = 1032
+
+
+@dataclass(frozen=True, slots=True)
+class _Png:
+    """The chunks of a PNG file that say what its pixels are."""
+
+    name: str
+    data: memoryview
+    height: int
+    width: int
+    bit_depth: int
+    color_type: int
+    interlaced: bool
+    palette: bytes
+    transparency: bytes | None
+    exif: bytes
+    image_chunks: tuple[slice, ...]
+
+
+def read_header(data: memoryview, name: str) -> ImageHeader:
+    """Read a PNG file's header chunks.
+
+    Raises:
+        ImageError: It is cut short, animated or not valid PNG.
+    """
+    png = _read_chunks(data, name)
+    grey = png.color_type in (_GREY, _GREY_ALPHA)
+    return ImageHeader(
+        height=png.height,
+        width=png.width,
+        channels=1 if grey else 3,
+        dtype=np.dtype(np.uint16) if png.bit_depth == 16 else np.dtype(np.uint8),
+        alpha=png.color_type in (_GREY_ALPHA, _RGB_ALPHA) or png.transparency is not None,
+        orientation=exif_orientation(png.exif),
+        decode=lambda: _decode(png),
+    )
+
+
+def _chunks(data: memoryview, name: str) -> Iterator[tuple[bytes, slice]]:
+    """Yield every chunk's type and the place of its body, up to and with IEND."""
+    position = len(SIGNATURE)
+    while True:
+        if position + 12 > len(data):
+            raise ImageError(name, f"the PNG file is cut short: it ends at byte {len(data)}, without an IEND chunk")
+        length, kind = struct.unpack_from(">I4s", data, position)
+        body = slice(position + 8, position + 8 + length)
+        if body.stop + 4 > len(data):
+            raise ImageError(
+                name,
+                f"the PNG file is cut short: chunk {_show(kind)} at byte {position} needs {length} bytes, "
+                f"the file ends at byte {len(data)}",
+            )
+        yield kind, body
+        if kind == b"IEND":
+            return
+        position = body.stop + 4
+
+
+def _read_chunks(data: memoryview, name: str) -> _Png:
+    first: tuple[int, int, int, int, int] | None = None
+    found: dict[bytes, bytes] = {}
+    image_chunks: list[slice] = []
+    for kind, body in _chunks(data, name):
+        if first is None:
+            if kind != b"IHDR" or body.stop - body.start != 13:
+                raise ImageError(name, f"the PNG file starts with chunk {_show(kind)} instead of a 13-byte IHDR")
+            _check_crc(data, body, name)
+            first = _read_ihdr(data[body], name)
+        elif kind == b"IDAT":
+            image_chunks.append(body)
+        elif kind in (b"PLTE", b"tRNS", b"eXIf", b"acTL"):
+            _check_crc(data, body, name)
+            found[kind] = bytes(data[body])
+        elif kind == b"IHDR" or (kind != b"IEND" and not kind[0] & 0x20):
+            raise ImageError(name, f"unexpected critical PNG chunk {_show(kind)}")
+    if first is None or not image_chunks:
+        raise ImageError(name, "the PNG file holds no image data")
+    if int.from_bytes(found.get(b"acTL", b"")[:4], "big") > 1:
+        raise ImageError(name, "animated PNG; only files with a single frame can be used")
+    width, height, bit_depth, color_type, interlace = first
+    palette = found.get(b"PLTE", b"")
+    if color_type == _PALETTE and (not palette or len(palette) % 3 or len(palette) > 768):
+        raise ImageError(name, f"the PNG palette has {len(palette)} bytes; expected a multiple of 3, from 3 to 768")
+    transparency = found.get(b"tRNS")
+    if transparency is not None and len(transparency) < {_GREY: 2, _RGB: 6}.get(color_type, 0):
+        raise ImageError(name, f"the PNG tRNS chunk has only {len(transparency)} bytes")
+    return _Png(
+        name=name,
+        data=data,
+        height=height,
+        width=width,
+        bit_depth=bit_depth,
+        color_type=color_type,
+        interlaced=bool(interlace),
+        palette=palette,
+        transparency=transparency if color_type in (_GREY, _RGB, _PALETTE) else None,
+        exif=found.get(b"eXIf", b""),
+        image_chunks=tuple(image_chunks),
+    )
+
+
+def _read_ihdr(body: memoryview, name: str) -> tuple[int, int, int, int, int]:
+    width, height, bit_depth, color_type, compression, filtering, interlace = struct.unpack(">IIBBBBB", body)
+    if not (0 < width < 1 << 31 and 0 < height < 1 << 31):
+        raise ImageError(name, f"the PNG header gives {width}x{height} pixels")
+    if bit_depth not in _BIT_DEPTHS.get(color_type, ()):
+        raise ImageError(name, f"the PNG header gives bit depth {bit_depth} with color type {color_type}")
+    if compression or filtering or interlace > 1:
+        raise ImageError(
+            name, f"the PNG header gives unknown methods: compression {compression}, filter {filtering}, {interlace=}"
+        )
+    return width, height, bit_depth, color_type, interlace
+
+
+def _check_crc(data: memoryview, body: slice, name: str) -> None:
+    (expected,) = struct.unpack_from(">I", data, body.stop)
+    found = zlib.crc32(data[body.start - 4 : body.stop])
+    if found != expected:
+        kind = _show(bytes(data[body.start - 4 : body.start]))
+        raise ImageError(
+            name,
+            f"the PNG is damaged: chunk {kind} at byte {body.start - 8} has CRC {found:08x}, not {expected:08x}",
+        )
+
+
+def _decode(png: _Png) -> Pixels:
+    """Return the pixels as (height, width, samples), uint8 or uint16, a last sample of alpha where there is one."""
+    for _, body in _chunks(png.data, png.name):
+        _check_crc(png.data, body, png.name)
+    samples_a_pixel = _SAMPLES[png.color_type]
+    passes = []
+    for top, left, down, right in _ADAM7 if png.interlaced else _WHOLE:
+        height, width = -(-(png.height - top) // down), -(-(png.width - left) // right)
+        if height > 0 and width > 0:
+            row_nbytes = (width * samples_a_pixel * png.bit_depth + 7) // 8
+            passes.append((slice(top, None, down), slice(left, None, right), height, width, row_nbytes))
+    raw = _inflate(png, sum(height * (1 + row_nbytes) for _, _, height, _, row_nbytes in passes))
+    if not png.interlaced:
+        return _finish(png, _samples(png, raw, *passes[0][2:]))
+    dtype = np.uint16 if png.bit_depth == 16 else np.uint8
+    samples = np.empty((png.height, png.width, samples_a_pixel), dtype)
+    position = 0
+    for rows, columns, height, width, row_nbytes in passes:
+        stop = position + height * (1 + row_nbytes)
+        samples[rows, columns] = _samples(png, raw[position:stop], height, width, row_nbytes)
+        position = stop
+    return _finish(png, samples)
+
+
+def _inflate(png: _Png, expected: int) -> npt.NDArray[np.uint8]:
+    """Return the image's decompressed bytes, exactly as many as expected."""
+    packed = b"".join(png.data[body] for body in png.image_chunks)
+    if expected > _DEFLATE_MAX_RATIO * len(packed):
+        raise ImageError(png.name, f"{len(packed)} bytes of PNG image data cannot hold {png.width}x{png.height} pixels")
+    inflater = zlib.decompressobj()
+    try:
+        raw = inflater.decompress(packed, expected + 1)
+    except zlib.error as error:
+        raise ImageError(png.name, f"the PNG image data is damaged: {error}") from error
+    if len(raw) != expected or not inflater.eof:
+        found = f"more than {expected}" if len(raw) > expected else str(len(raw))
+        raise ImageError(
+            png.name, f"the PNG image data holds {found} bytes; {png.width}x{png.height} pixels take exactly {expected}"
+        )
+    return np.frombuffer(raw, np.uint8)
+
+
+def _samples(png: _Png, raw: npt.NDArray[np.uint8], height: int, width: int, row_nbytes: int) -> Pixels:
+    """Undo the filters of one pass and return its samples, unscaled, as (height, width, samples)."""
+    from lmdbloader.kernels.png import unfilter
+
+    samples_a_pixel = _SAMPLES[png.color_type]
+    rows = np.empty((height, row_nbytes), np.uint8)
+    step = max(1, samples_a_pixel * png.bit_depth // 8)
+    bad_row = unfilter(raw.reshape(height, 1 + row_nbytes), np.zeros(row_nbytes, np.uint8), rows, step)
+    if bad_row >= 0:
+        raise ImageError(png.name, f"the PNG image data is damaged: row {bad_row} names a filter that does not exist")
+    if png.bit_depth == 16:
+        return rows.view(">u2").astype(np.uint16).reshape(height, width, samples_a_pixel)
+    if png.bit_depth < 8:
+        bits = np.unpackbits(rows, axis=1).reshape(height, -1, png.bit_depth)
+        weights = (1 << np.arange(png.bit_depth - 1, -1, -1)).astype(np.uint8)
+        rows = (bits @ weights)[:, :width]
+    return np.ascontiguousarray(rows).reshape(height, width, samples_a_pixel)
+
+
+def _finish(png: _Png, samples: Pixels) -> Pixels:
+    """Turn palette numbers into colours, a transparent colour into alpha, and grey of 1, 2 or 4 bits into 8."""
+    if png.color_type == _PALETTE:
+        return _look_up(png, samples[:, :, 0])
+    opaque = None
+    if png.transparency is not None:
+        key = np.frombuffer(png.transparency, ">u2", count=samples.shape[2])
+        opaque = (samples != key).any(axis=2, keepdims=True)
+    if png.bit_depth < 8:
+        samples = samples * np.uint8(255 // ((1 << png.bit_depth) - 1))
+    if opaque is None:
+        return samples
+    alpha = opaque.astype(samples.dtype) * np.iinfo(samples.dtype).max
+    return np.concatenate((samples, alpha), axis=2)
+
+
+def _look_up(png: _Png, numbers: Pixels) -> Pixels:
+    palette = np.frombuffer(png.palette, np.uint8).reshape(-1, 3)
+    highest = int(numbers.max())
+    if highest >= len(palette):
+        raise ImageError(png.name, f"a pixel has palette number {highest}; the PNG palette has {len(palette)} colours")
+    if png.transparency is not None:
+        alpha = np.full((len(palette), 1), 255, np.uint8)
+        known = png.transparency[: len(palette)]
+        alpha[: len(known), 0] = np.frombuffer(known, np.uint8)
+        palette = np.concatenate((palette, alpha), axis=1)
+    return palette.take(numbers, axis=0)
+
+
+def _show(kind: bytes) -> str:
+    """Return a chunk's type as a message shows it."""
+    return kind.decode("ascii", "backslashreplace")

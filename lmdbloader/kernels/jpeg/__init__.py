@@ -1,0 +1,1 @@
+"""JPEG in compiled code: whole files or windows of them to pixels."""

@@ -1,0 +1,297 @@
+"""The entropy-coded part of baseline JPEG: bytes without stuffing, Huffman tables, and blocks of coefficients.
+
+Sources: ITU-T T.81 for the format; the refill that needs no branch is variant 4 of Giesen, "Reading bits in far too
+many ways" (2018).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import u8_at
+
+_I8, _I16, _I32, _I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+
+# Codes of up to so many bits are looked up at once; the few longer ones are searched for.
+_LOOKED_AT = 10
+_LOOKUP = 1 << _LOOKED_AT
+# A table: the lookup, for each length of code the largest one and where its symbols begin, the symbols.
+_LARGEST, _FIRST, _SYMBOLS = _LOOKUP, _LOOKUP + 18, _LOOKUP + 36
+TABLE_WORDS = _SYMBOLS + 256
+# Four tables for the first coefficient of blocks, four for the others.
+NUM_TABLES = 8
+# An entry of the lookup: bits of the code and the value together, zeros that go before the value (all of a block at its
+# end), bits of the code, bits of the value. No entry is zero but that of a longer code, or of none.
+_ZEROS_AT, _CODE_AT, _VALUE_AT = 8, 16, 24
+_MOST_BITS = 11
+_BEYOND = 64
+_END_OF_BLOCK = 127
+# Coefficients that `decode_coefficients` may name: those of a block, and as far behind it as a code may lead.
+ORDERED = 64 + _END_OF_BLOCK
+# Room behind unstuffed bytes that reading may touch before it is noticed that they have ended: 64 coefficients of at
+# most 31 bits in each of six blocks.
+SLACK = 2048
+
+ZIGZAG = np.array([
+    0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14, 21,
+    28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54,
+    47, 55, 62, 63,
+])  # fmt: skip
+
+
+@intrinsic
+def load_bits(typing_context, address):
+    """Return eight bytes at a uint64 address as a big-endian uint64."""
+
+    def generate(context, builder, signature, arguments):
+        word = builder.load(builder.inttoptr(arguments[0], _I64.as_pointer()), align=1)
+        return builder.bswap(word)
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def load_u64(typing_context, address):
+    """Return eight bytes at a uint64 address as a little-endian uint64."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.load(builder.inttoptr(arguments[0], _I64.as_pointer()), align=1)
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def store_u64(typing_context, address, value):
+    """Write eight bytes to a uint64 address."""
+
+    def generate(context, builder, signature, arguments):
+        builder.store(arguments[1], builder.inttoptr(arguments[0], _I64.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64), generate
+
+
+@intrinsic
+def load_i32(typing_context, address):
+    """Return the int32 at a uint64 address."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.load(builder.inttoptr(arguments[0], _I32.as_pointer()), align=4)
+
+    return types.int32(types.uint64), generate
+
+
+@intrinsic
+def load_u8(typing_context, address):
+    """Return the byte at a uint64 address as an int64."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.zext(builder.load(builder.inttoptr(arguments[0], _I8.as_pointer())), _I64)
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def store_i16(typing_context, address, value):
+    """Write the low half of an int32 to a uint64 address."""
+
+    def generate(context, builder, signature, arguments):
+        value = builder.trunc(arguments[1], _I16)
+        builder.store(value, builder.inttoptr(arguments[0], _I16.as_pointer()), align=2)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.int32), generate
+
+
+@kernel
+def _has_ones(word):
+    """Return whether one of eight bytes is 0xFF: then its complement has a zero."""
+    return (~word - np.uint64(0x0101010101010101)) & word & np.uint64(0x8080808080808080) != np.uint64(0)
+
+
+@kernel
+def unstuff(source, nbytes, target):
+    """Copy entropy-coded bytes up to a marker, without the zeros that are stuffed behind each 0xFF.
+
+    Args:
+        source, nbytes: Address of the first, and how many there are.
+        target: Address of room for nbytes + SLACK.
+
+    Returns:
+        (bytes written, bytes read: where a marker stands, or nbytes).
+    """
+    at, end, out = np.uint64(source), np.uint64(source + nbytes), np.uint64(target)
+    while at < end:
+        while at + np.uint64(8) <= end:
+            word = load_u64(at)
+            if _has_ones(word):
+                break
+            store_u64(out, word)
+            at += np.uint64(8)
+            out += np.uint64(8)
+        stop = min(at + np.uint64(8), end)
+        while at < stop:
+            byte = u8_at(at, 2)
+            if byte[0] == 0xFF:
+                if at + np.uint64(1) >= end or byte[1] != 0:
+                    store_u64(out, np.uint64(0))
+                    store_u64(out + np.uint64(8), np.uint64(0))
+                    return np.int64(out - np.uint64(target)), np.int64(at - np.uint64(source))
+                at += np.uint64(1)
+            u8_at(out, 1)[0] = byte[0]
+            at += np.uint64(1)
+            out += np.uint64(1)
+    store_u64(out, np.uint64(0))
+    store_u64(out + np.uint64(8), np.uint64(0))
+    return np.int64(out - np.uint64(target)), np.int64(nbytes)
+
+
+@kernel
+def stuffed_position(data, at, count):
+    """Return where in `data` the unstuffed byte number `count` lies, counted from data[at] on."""
+    while count > 0:
+        if count >= 8 and at + 8 <= data.shape[0] and not _has_ones(load_u64(data.ctypes.data + np.uint64(at))):
+            at += 8
+            count -= 8
+        else:
+            at += 2 if data[at] == 0xFF else 1
+            count -= 1
+    return at
+
+
+@kernel
+def build_table(data, at, for_first, table):
+    """Make a Huffman table from its segment.
+
+    Args:
+        data: uint8; at: where the sixteen counts begin, with all symbols behind them inside.
+        for_first: Whether it is for first coefficients, whose symbols are bits of the value alone.
+        table: (TABLE_WORDS,) int32, filled.
+
+    Returns:
+        Whether the counts make sense.
+    """
+    for k in range(_LOOKUP):
+        table[k] = 0
+    code = np.int64(0)
+    number = np.int64(0)
+    for length in range(1, 17):
+        count = np.int64(data[at + length - 1])
+        table[_FIRST + length] = number - code
+        if code + count > np.int64(1) << length:
+            return False
+        for _ in range(count):
+            symbol = np.int64(data[at + 16 + number])
+            table[_SYMBOLS + number] = symbol
+            bits = symbol & 15
+            zeros = np.int64(0) if for_first else symbol >> 4
+            if for_first and symbol > 15:
+                return False
+            if not for_first and symbol == 0:
+                zeros = np.int64(_END_OF_BLOCK)
+            # Zeros without a value behind them are sixteen, or the rest of a block.
+            is_sound = bits <= _MOST_BITS and (for_first or bits > 0 or zeros == 15 or zeros == _END_OF_BLOCK)
+            if length <= _LOOKED_AT and is_sound:
+                entry = (bits << _VALUE_AT) | (length << _CODE_AT) | (zeros << _ZEROS_AT) | (length + bits)
+                first = code << (_LOOKED_AT - length)
+                for k in range(np.int64(1) << (_LOOKED_AT - length)):
+                    table[first + k] = entry
+            code += 1
+            number += 1
+        table[_LARGEST + length] = code - 1 if count else -1
+        code <<= 1
+    return True
+
+
+@kernel
+def _long_code(table, buffer, for_first):
+    """Return the lookup entry of a code that is longer than those looked up; 0 where there is none."""
+    for length in range(_LOOKED_AT + 1, 17):
+        code = np.int64(buffer >> np.uint64(64 - length))
+        if code <= np.int64(load_i32(table + np.uint64(4 * (_LARGEST + length)))):
+            number = code + np.int64(load_i32(table + np.uint64(4 * (_FIRST + length))))
+            if number < 0 or number > 255:
+                return np.int32(0)
+            symbol = np.int64(load_i32(table + np.uint64(4 * (_SYMBOLS + number))))
+            bits = symbol & 15
+            zeros = np.int64(0) if for_first else symbol >> 4
+            if not for_first and symbol == 0:
+                zeros = np.int64(_END_OF_BLOCK)
+            if bits > _MOST_BITS or not (for_first or bits > 0 or zeros == 15 or zeros == _END_OF_BLOCK):
+                return np.int32(0)
+            return np.int32((bits << _VALUE_AT) | (length << _CODE_AT) | (zeros << _ZEROS_AT) | (length + bits))
+    return np.int32(0)
+
+
+@kernel
+def _value(buffer, entry):
+    """Return the value behind a code, without a branch: those that begin with a zero bit are the negative ones."""
+    bits = np.uint64(entry) >> np.uint64(_VALUE_AT)
+    behind = buffer << (np.uint64(entry) >> np.uint64(_CODE_AT) & np.uint64(31))
+    value = np.int64(behind >> np.uint64(1) >> (np.uint64(63) - bits))
+    is_negative = np.int64(~behind >> np.uint64(63))
+    return np.int32(value + is_negative - (is_negative << np.int64(bits)))
+
+
+@njit(inline="always")
+def _decode_one(buffer, count, k, table, scale, order, block):
+    """Decode what comes next of a block into it; return the bit reader and the number of the coefficient behind."""
+    entry = load_i32(table + ((buffer >> np.uint64(64 - _LOOKED_AT)) << np.uint64(2)))
+    if entry == 0:
+        entry = _long_code(table, buffer, False)
+        if entry == 0:  # no code: as one that leads beyond the block
+            entry = np.int32(_BEYOND << _ZEROS_AT)
+    value = _value(buffer, entry)
+    used = np.uint64(entry) & np.uint64(63)
+    k += np.uint64(entry) >> np.uint64(_ZEROS_AT) & np.uint64(127)
+    # What lies outside of the block, its end too, goes where nobody looks.
+    store_i16(block + np.uint64(load_i32(order + (k << np.uint64(2)))), value * load_i32(scale + (k << np.uint64(2))))
+    return buffer << used, count - used, k + np.uint64(1)
+
+
+@njit(inline="always")
+def decode_coefficients(buffer, count, at, first_table, table, scale, order, block):
+    """Decode one block.
+
+    Args:
+        buffer, count, at: The bit reader: next bits (leftmost first), how many of them count, address of what follows.
+        first_table, table: Addresses of its two Huffman tables.
+        scale: Address of (ORDERED,) int32, quantisation in zigzag order; what lies behind 64 does not matter.
+        order: Address of (ORDERED,) int32, where each coefficient of zigzag order goes in the block, in bytes; behind
+            64 it is 128.
+        block: Address of (8, 8) int16 coefficients, all zero, and one more for what lies outside.
+
+    Returns:
+        (buffer, count, at, difference of the first coefficient, 1 where others may not be zero, 0 where they are, -1
+        where the codes make no sense).
+    """
+    looked = np.uint64(64 - _LOOKED_AT)
+    buffer |= load_bits(at) >> count
+    at += (np.uint64(63) - count) >> np.uint64(3)
+    count |= np.uint64(56)
+    entry = load_i32(first_table + ((buffer >> looked) << np.uint64(2)))
+    if entry == 0:
+        entry = _long_code(first_table, buffer, True)
+        if entry == 0:
+            return buffer, count, at, np.int32(0), np.int64(-1)
+    difference = _value(buffer, entry)
+    used = np.uint64(entry) & np.uint64(63)
+    buffer <<= used
+    count -= used
+    k = np.uint64(1)
+    while k < np.uint64(64):
+        buffer |= load_bits(at) >> count
+        at += (np.uint64(63) - count) >> np.uint64(3)
+        count |= np.uint64(56)
+        # Two codes and their values have at most 54 bits.
+        buffer, count, k = _decode_one(buffer, count, k, table, scale, order, block)
+        if k < np.uint64(64):
+            buffer, count, k = _decode_one(buffer, count, k, table, scale, order, block)
+    # Complete; ended by a code, at once or later; or beyond the block.
+    if k == np.uint64(_END_OF_BLOCK + 2):
+        return buffer, count, at, difference, np.int64(0)
+    return buffer, count, at, difference, np.int64(1 if k == np.uint64(64) or k > np.uint64(_END_OF_BLOCK) else -1)

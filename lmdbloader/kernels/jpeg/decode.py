@@ -1,0 +1,256 @@
+"""JPEG files decoded: the planes, or the pixels, of any window, from the seek table's entry before it on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmdbloader.kernels.jpeg.bits import decode_coefficients, load_bits, load_i32, store_i16, unstuff
+from lmdbloader.kernels.jpeg.color import stored_window, turn, write_pixels
+from lmdbloader.kernels.jpeg.head import (
+    ACROSS_MOST,
+    COMPONENTS,
+    DOWN_MOST,
+    FINE,
+    HEAD_WORDS,
+    HEIGHT,
+    RESTART,
+    SCAN,
+    WIDTH,
+)
+from lmdbloader.kernels.jpeg.idct import clear_block, fill_block, transform_block
+from lmdbloader.kernels.jpeg.seek import (
+    ENTRY_NBYTES,
+    FOOTER_NBYTES,
+    entry_at,
+    load,
+    offset_at,
+    orientation_of,
+    past_marker,
+)
+from lmdbloader.kernels.jpeg.workspace import (
+    ACROSS_AT,
+    BLOCK,
+    BY,
+    BY_FIRST,
+    DOWN_AT,
+    FIXED_NBYTES,
+    LEVEL,
+    LEVELS_AT,
+    OF,
+    ORDER_AT,
+    PLAN_AT,
+    PLANE_SLACK,
+    PLANNED,
+    SCALED_BY,
+    STATE,
+    TARGETS_AT,
+    lines_at,
+    num_planned,
+    places,
+    prepare,
+)
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import i64_at, u8_at, u64_at
+
+
+@kernel
+def load_first(room, bit):
+    """Return a bit reader at a bit of the byte at an address."""
+    return load_bits(room) << np.uint64(bit), np.uint64(56 - bit), room + np.uint64(7)
+
+
+@kernel
+def _decode_row(data, work, entry, mcu, keep, end, limit, sizes, planes, steps):
+    """Decode MCUs of one row into the planes.
+
+    Args:
+        data: uint8, the file.
+        work: Address of the scratch, prepared.
+        entry: (byte, bit, first coefficients of three components) where decoding begins.
+        mcu, keep, end: The MCU that begins there, the first whose pixels are wanted, and the one behind the last.
+        limit: Where the coded bytes of interest end at the latest.
+        sizes: Pixels of a block's side, for luminance and colour.
+        planes: Addresses of the pixels of MCU `keep`, for each component.
+        steps: Bytes from one row to the next, for luminance and colour.
+
+    Returns:
+        Whether all went well.
+    """
+    head = i64_at(work, HEAD_WORDS)
+    order = work + np.uint64(ORDER_AT)
+    room = work + np.uint64(FIXED_NBYTES)
+    plan, planned = i64_at(work + np.uint64(PLAN_AT), 6 * PLANNED), num_planned(head)
+    targets = u64_at(work + np.uint64(TARGETS_AT), 3)
+    for c in range(3):
+        targets[c] = planes[c]
+    at, bit, before = entry
+    length, stop = unstuff(data.ctypes.data + np.uint64(at), limit - at, room)
+    buffer, count, reading = load_first(room, bit)
+    ends = room + np.uint64(length + 8)
+    levels = i64_at(work + np.uint64(LEVELS_AT), 3)
+    for c in range(3):
+        levels[c] = before[c]
+    restart = head[RESTART]
+    left = restart - mcu % restart if restart else end
+    while mcu < end:
+        if left == 0:
+            at = past_marker(data, at + stop, np.int64(-1))
+            if at < 0 or at > limit:
+                return False
+            length, stop = unstuff(data.ctypes.data + np.uint64(at), limit - at, room)
+            buffer, count, reading = load_first(room, np.int64(0))
+            ends = room + np.uint64(length + 8)
+            for c in range(3):
+                levels[c] = 0
+            left = restart
+        left -= 1
+        # All blocks first, then their pixels: what was just written in pairs of bytes is slow to be read in sixteens.
+        for b in range(0, planned, PLANNED):
+            buffer, count, reading, difference, state = decode_coefficients(
+                buffer, count, reading, np.uint64(plan[b + BY_FIRST]), np.uint64(plan[b + BY]),
+                np.uint64(plan[b + SCALED_BY]), order, np.uint64(plan[b + BLOCK]),
+            )  # fmt: skip
+            if state < 0:
+                return False
+            levels[plan[b + OF]] += difference
+            plan[b + STATE], plan[b + LEVEL] = state, levels[plan[b + OF]]
+        for b in range(0, planned, PLANNED):
+            block = np.uint64(plan[b + BLOCK])
+            if mcu >= keep:
+                c = plan[b + OF]
+                size = sizes[1] if c else sizes[0]
+                step = steps[1] if c else steps[0]
+                target = targets[c] + np.uint64(plan[b + DOWN_AT] * size) * step + np.uint64(plan[b + ACROSS_AT] * size)
+                first = np.int32(plan[b + LEVEL]) * load_i32(np.uint64(plan[b + SCALED_BY]))
+                if plan[b + STATE] == 0 or size == 1:
+                    fill_block(first, target, step, size)
+                else:
+                    store_i16(block, first)
+                    transform_block(block, target, step, size)
+            if plan[b + STATE]:
+                clear_block(block)
+        if mcu >= keep:
+            targets[0] += np.uint64(head[ACROSS_MOST] * sizes[0])
+            targets[1] += np.uint64(sizes[1])
+            targets[2] += np.uint64(sizes[1])
+        if reading > ends:
+            return False
+        mcu += 1
+    return True
+
+
+@kernel
+def block_sizes(head, shrink):
+    """Return the pixels of a block's side for luminance and for colour, when the whole shrinks to 1 / shrink.
+
+    Colour that has fewer samples than luminance keeps more pixels of its blocks, as far as both directions allow.
+    """
+    size = 8 // shrink
+    color = size
+    while color < 8 and head[ACROSS_MOST] * size % (2 * color) == 0 and head[DOWN_MOST] * size % (2 * color) == 0:
+        color *= 2
+    return size, color
+
+
+@kernel
+def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
+    """Decode the planes of all MCUs that touch a rectangle of pixels.
+
+    Args:
+        payload, nbytes: Address of the payload and its length.
+        rows, columns: (first, end) of the rectangle in the file's own orientation, inside the image.
+        shrink: 1, 2, 4 or 8: every block becomes 8 / shrink pixels a side.
+        work: Address of `jpeg_room` bytes.
+        image: (height, width, components) that the file must have.
+
+    Returns:
+        (whether all went well, address of the luminance plane and the bytes of its rows, address of the first colour
+        plane, the bytes of its rows and from it to the second one, first row and column of luminance pixels, first row
+        and column of colour pixels, whether there are half as many rows and half as many columns of colour samples).
+        What lies behind the planes in the scratch is free, and 16 * (width + 128) bytes before them.
+    """
+    none = np.int64(0)
+    bad = (False, work, none, work, none, none, none, none, none, none, False, False)
+    if nbytes < FOOTER_NBYTES:
+        return bad
+    whole = u8_at(payload, nbytes)
+    footer = nbytes - FOOTER_NBYTES
+    file_nbytes, num_entries, step = load(whole, footer, 4), load(whole, footer + 4, 4), load(whole, footer + 8, 2)
+    if step < 1 or file_nbytes + num_entries * ENTRY_NBYTES != footer:
+        return bad
+    data = u8_at(payload, file_nbytes)
+    if prepare(data, work) != FINE:
+        return bad
+    head = i64_at(work, HEAD_WORDS)
+    if head[HEIGHT] != image[0] or head[WIDTH] != image[1] or head[COMPONENTS] != image[2]:
+        return bad
+    down, across = places(head)
+    entries_across = (across + step - 1) // step
+    if entries_across * down != num_entries:
+        return bad
+    mcu_height, mcu_width = 8 * head[DOWN_MOST], 8 * head[ACROSS_MOST]
+    first_row, end_row = rows[0] // mcu_height, (rows[1] + mcu_height - 1) // mcu_height
+    first, end = columns[0] // mcu_width, (columns[1] + mcu_width - 1) // mcu_width
+    size, color_size = block_sizes(head, shrink)
+    row = (end - first) * head[ACROSS_MOST] * size + PLANE_SLACK
+    color_row = (end - first) * color_size + PLANE_SLACK
+    height, color_height = (end_row - first_row) * head[DOWN_MOST] * size, (end_row - first_row) * color_size
+    plane = lines_at(work, nbytes) + np.uint64(16 * (image[1] + 128))
+    color = plane + np.uint64(height * row)
+    color_plane = color_height * color_row
+    for r in range(first_row, end_row):
+        number = r * entries_across + first // step
+        behind = r * entries_across + (end + step - 1) // step  # of the next row where there is none in this one
+        limit = file_nbytes
+        if behind < num_entries:
+            limit = min(limit, offset_at(whole, file_nbytes, behind) + 2)
+        entry = entry_at(whole, file_nbytes, number)
+        if entry[0] < head[SCAN] or entry[0] >= limit:
+            return bad
+        at = plane + np.uint64((r - first_row) * head[DOWN_MOST] * size * row)
+        color_at = color + np.uint64((r - first_row) * color_size * color_row)
+        fine = _decode_row(
+            data, work, entry, r * across + first // step * step, r * across + first, r * across + end, limit,
+            (size, color_size), (at, color_at, color_at + np.uint64(color_plane)),
+            (np.uint64(row), np.uint64(color_row)),
+        )  # fmt: skip
+        if not fine:
+            return bad
+    return (
+        True, plane, row, color, color_row, color_plane, first_row * head[DOWN_MOST] * size,
+        first * head[ACROSS_MOST] * size, first_row * color_size, first * color_size,
+        head[DOWN_MOST] * size > color_size, head[ACROSS_MOST] * size > color_size,
+    )  # fmt: skip
+
+
+@kernel
+def decode_pixels(payload, nbytes, image, window, out, work):
+    """Write a window of a payload's upright image as planes (C, h, w), decoding no more than it needs.
+
+    Args:
+        payload, nbytes: Address of the payload and its length.
+        image: (height, width, channels) of the upright image.
+        window: (top, bottom, left, right), inside it.
+        out: Address of the result.
+        work: Address of `jpeg_room` bytes.
+
+    Returns:
+        Whether all went well.
+    """
+    height, width, channels = image
+    orientation = orientation_of(payload, nbytes)
+    top, bottom, left, right = stored_window(window, height, width, orientation)
+    if orientation >= 5:
+        height, width = width, height
+    # Interpolating colour looks at one sample more on each side: at most two pixels.
+    rows, columns = (max(top - 2, 0), min(bottom + 2, height)), (max(left - 2, 0), min(right + 2, width))
+    planes = decode_planes(payload, nbytes, rows, columns, 1, work, (height, width, channels))
+    if not planes[0]:
+        return False
+    free = planes[3] + np.uint64(2 * planes[5])
+    target = np.uint64(out) if orientation == 1 else free
+    lines = lines_at(work, nbytes)
+    write_pixels(planes, (height, width, channels), (planes[10], planes[11]), (top, bottom, left, right), lines, target)
+    if orientation != 1:
+        turn(target, channels, window[1] - window[0], window[3] - window[2], orientation, np.uint64(out))
+    return True

@@ -1,0 +1,201 @@
+"""The marker segments of a JPEG file up to its scan: size, sampling, quantisation and Huffman tables.
+
+Source: ITU-T T.81, annex B; which colours the components are, as libjpeg decides it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmdbloader.kernels.jpeg.bits import NUM_TABLES, TABLE_WORDS, build_table
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import part
+
+# What is found of a file: its size, components, most samples of a component in a block's place, blocks' places between
+# restart markers (0: no markers), where its coded bytes begin, and then for each of three components: samples across
+# and down, number of its quantisation, of its first and of its other Huffman table; and at last their names.
+WIDTH, HEIGHT, COMPONENTS, ACROSS_MOST, DOWN_MOST, RESTART, SCAN, PER_COMPONENT = range(8)
+ACROSS, DOWN, QUANTISATION, FIRST_TABLE, TABLE = range(5)
+NAMES = PER_COMPONENT + 3 * 5
+HEAD_WORDS = NAMES + 3
+QUANTISATION_WORDS = 4 * 64
+TABLES_WORDS = NUM_TABLES * TABLE_WORDS
+
+# Read; damaged; sound, perhaps, but of a kind that these kernels do not decode.
+FINE, DAMAGED, UNSUPPORTED = 0, 1, 2
+
+
+@kernel
+def _word(data, at):
+    return np.int64(data[at]) << 8 | np.int64(data[at + 1])
+
+
+@kernel
+def _read_quantisation(data, at, end, quantisation):
+    """Return which tables were read, one bit each; -1 where they are damaged."""
+    found = np.int64(0)
+    while at < end:
+        wide, number = data[at] >> 4, np.int64(data[at] & 15)
+        nbytes = 128 if wide else 64
+        if wide > 1 or number > 3 or at + 1 + nbytes > end:
+            return np.int64(-1)
+        for k in range(64):
+            value = _word(data, at + 1 + 2 * k) if wide else np.int64(data[at + 1 + k])
+            quantisation[64 * number + k] = value
+        found |= np.int64(1) << number
+        at += 1 + nbytes
+    return found
+
+
+@kernel
+def _read_tables(data, at, end, tables):
+    while at < end:
+        if at + 17 > end:
+            return False
+        kind, number = data[at] >> 4, np.int64(data[at] & 15)
+        count = np.int64(0)
+        for k in range(16):
+            count += np.int64(data[at + 1 + k])
+        if kind > 1 or number > 3 or count > 256 or at + 17 + count > end:
+            return False
+        table = part(tables, (4 * np.int64(kind) + number) * TABLE_WORDS, TABLE_WORDS)
+        if not build_table(data, at + 1, kind == 0, table):
+            return False
+        at += 17 + count
+    return True
+
+
+@kernel
+def _read_frame(data, at, end, head, names):
+    if end - at < 6 or data[at] != 8:
+        return UNSUPPORTED
+    head[HEIGHT], head[WIDTH] = _word(data, at + 1), _word(data, at + 3)
+    count = np.int64(data[at + 5])
+    if count not in (1, 3) or head[HEIGHT] == 0 or head[WIDTH] == 0:
+        return UNSUPPORTED
+    if end - at < 6 + 3 * count:
+        return DAMAGED
+    head[COMPONENTS] = count
+    for c in range(count):
+        p = PER_COMPONENT + 5 * c
+        names[c] = data[at + 6 + 3 * c]
+        head[p + ACROSS], head[p + DOWN] = data[at + 7 + 3 * c] >> 4, data[at + 7 + 3 * c] & 15
+        head[p + QUANTISATION] = data[at + 8 + 3 * c]
+        if head[p + QUANTISATION] > 3:
+            return DAMAGED
+        # The first component is as fine as the second and third, or has two samples for each of theirs.
+        if c == 0 and (head[p + ACROSS] not in (1, 2) or head[p + DOWN] not in (1, 2)):
+            return UNSUPPORTED
+        if c > 0 and (head[p + ACROSS] != 1 or head[p + DOWN] != 1):
+            return UNSUPPORTED
+    if count == 1:  # blocks of a single component follow each other one by one, whatever its sampling says
+        head[PER_COMPONENT + ACROSS] = head[PER_COMPONENT + DOWN] = 1
+    head[ACROSS_MOST], head[DOWN_MOST] = head[PER_COMPONENT + ACROSS], head[PER_COMPONENT + DOWN]
+    return FINE
+
+
+@kernel
+def _read_scan(data, at, end, head, names, seen):
+    count = np.int64(data[at]) if at < end else 0
+    if count != head[COMPONENTS]:
+        return UNSUPPORTED
+    if end - at < 4 + 2 * count:
+        return DAMAGED
+    for c in range(count):
+        if data[at + 1 + 2 * c] != names[c]:
+            return UNSUPPORTED
+        p = PER_COMPONENT + 5 * c
+        first, other = data[at + 2 + 2 * c] >> 4, data[at + 2 + 2 * c] & 15
+        if first > 3 or other > 3 or not seen & (1 << np.int64(first)) or not seen & (16 << np.int64(other)):
+            return DAMAGED
+        head[p + FIRST_TABLE], head[p + TABLE] = first, 4 + other
+    at += 1 + 2 * count
+    return FINE if data[at] == 0 and data[at + 1] == 63 and data[at + 2] == 0 else UNSUPPORTED
+
+
+@kernel
+def _is_luminance_first(names, seen_jfif, adobe):
+    """Return whether three components are luminance and two colour differences."""
+    if seen_jfif:
+        return True
+    if adobe >= 0:
+        return adobe == 1
+    return not (names[0] == 0x52 and names[1] == 0x47 and names[2] == 0x42)
+
+
+@kernel
+def read_head(data, head, quantisation, tables):
+    """Read what stands before the coded bytes.
+
+    Args:
+        data: uint8, the file.
+        head: (HEAD_WORDS,) int64, filled.
+        quantisation: (QUANTISATION_WORDS,) int32, filled in zigzag order.
+        tables: (TABLES_WORDS,) int32, filled.
+
+    Returns:
+        FINE, DAMAGED or UNSUPPORTED.
+    """
+    size = np.int64(data.shape[0])
+    if size < 4 or data[0] != 0xFF or data[1] != 0xD8:
+        return DAMAGED
+    names = part(head, NAMES, 3)
+    at = np.int64(2)
+    head[RESTART] = head[COMPONENTS] = 0
+    seen, quantised = np.int64(0), np.int64(0)
+    seen_jfif, adobe = False, np.int64(-1)
+    while True:
+        if at >= size or data[at] != 0xFF:
+            return DAMAGED
+        while at < size and data[at] == 0xFF:
+            at += 1
+        if at + 2 >= size:
+            return DAMAGED
+        marker = np.int64(data[at])
+        at += 1
+        if marker == 0x01 or (marker >= 0xD0 and marker <= 0xD7):
+            continue
+        end = at + _word(data, at)
+        at += 2
+        if end < at or end > size or marker == 0xD9:
+            return DAMAGED
+        status = FINE
+        if marker == 0xDB:
+            found = _read_quantisation(data, at, end, quantisation)
+            status = FINE if found >= 0 else DAMAGED
+            quantised |= found
+        elif marker == 0xC4:
+            p = at
+            while p + 17 <= end:  # which tables there are
+                seen |= np.int64(1) << ((np.int64(data[p]) >> 4 & 1) * 4 + (np.int64(data[p]) & 3))
+                count = np.int64(17)
+                for k in range(16):
+                    count += np.int64(data[p + 1 + k])
+                p += count
+            status = FINE if _read_tables(data, at, end, tables) else DAMAGED
+        elif marker == 0xC0 or marker == 0xC1:
+            status = _read_frame(data, at, end, head, names) if head[COMPONENTS] == 0 else DAMAGED
+        elif marker >= 0xC2 and marker <= 0xCF and marker != 0xC8:
+            status = UNSUPPORTED
+        elif marker == 0xDD:
+            if end - at != 2:
+                return DAMAGED
+            head[RESTART] = _word(data, at)
+        elif marker == 0xE0 and end - at >= 5:
+            seen_jfif |= data[at] == 0x4A and data[at + 1] == 0x46 and data[at + 2] == 0x49 and data[at + 3] == 0x46
+        elif marker == 0xEE and end - at >= 12:
+            if data[at] == 0x41 and data[at + 1] == 0x64 and data[at + 2] == 0x6F and data[at + 3] == 0x62:
+                adobe = np.int64(data[at + 11])
+        elif marker == 0xDA:
+            if head[COMPONENTS] == 0:
+                return DAMAGED
+            for c in range(head[COMPONENTS]):  # a table that nobody wrote would be whatever lay in the scratch
+                if not quantised >> head[PER_COMPONENT + 5 * c + QUANTISATION] & 1:
+                    return DAMAGED
+            if head[COMPONENTS] == 3 and not _is_luminance_first(names, seen_jfif, adobe):
+                return UNSUPPORTED
+            head[SCAN] = end
+            return _read_scan(data, at, end, head, names, seen)
+        if status != FINE:
+            return status
+        at = end

@@ -1,0 +1,101 @@
+"""A window of a JPEG, decoded and resized: luminance and colour are resized each at its own resolution, then converted.
+
+Colour samples are thus not interpolated to the full size first, and where the window shrinks to half or less its blocks
+are decoded to half their size or less (libjpeg's smaller transforms). The result differs by about one level from
+decoding, converting and then resizing all of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmdbloader.base.clock_words import DECODE
+from lmdbloader.kernels.jpeg.color import convert_line, stored_window, turn
+from lmdbloader.kernels.jpeg.decode import decode_planes
+from lmdbloader.kernels.jpeg.seek import orientation_of
+from lmdbloader.kernels.resize.antialias import resize_window
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import u8_at
+from lmdbloader.kernels.runtime.symbols import memcpy
+from lmdbloader.kernels.runtime.timing import tick
+
+
+@kernel
+def _shrinking(height, width, new_height, new_width):
+    """Return the most (1, 2, 4 or 8) by which a window may shrink without becoming smaller than its result."""
+    shrink = 1
+    while shrink < 8 and height >= 2 * shrink * new_height and width >= 2 * shrink * new_width:
+        shrink *= 2
+    return shrink
+
+
+@kernel
+def _resize_plane(plane, row, origin, window, down, across, new_height, new_width, out, cubic, scratch):
+    """Resize a plane's part of a window.
+
+    Args:
+        plane, row: Address of the decoded part, bytes to the next row.
+        origin: (row, column) of the whole plane where the decoded part begins.
+        window: (top, bottom, left, right) in pixels of the image.
+        down, across: Pixels of the image for one of the plane, in each direction.
+        new_height, new_width, out, cubic, scratch: As `resize_window` wants them; out is an address.
+    """
+    bounds, weights, line = scratch
+    top, bottom, left, right = window
+    first_row, end_row = top // down, (bottom + down - 1) // down
+    first, end = left // across, (right + across - 1) // across
+    at = (first_row - origin[0]) * row + first - origin[1]
+    resize_window(
+        u8_at(plane, at + (end_row - first_row) * row), at, row, np.int64(0), 1, end_row - first_row, end - first,
+        top / down - first_row, left / across - first, (bottom - top) / down, (right - left) / across,
+        u8_at(out, new_height * new_width), new_height, new_width, cubic, bounds, weights, line,
+    )  # fmt: skip
+
+
+@kernel
+def decode_resized(payload, nbytes, image, window, new_height, new_width, cubic, out, other, work, scratch, clock):
+    """Write a window of a payload's upright image, resized, as planes (C, new_height, new_width).
+
+    Args:
+        payload, nbytes: Address of the payload and its length.
+        image: (height, width, channels) of the upright image.
+        window: (top, bottom, left, right), inside it.
+        new_height, new_width: Of the result.
+        cubic: Which filter, as in `resize_window`.
+        out: Address of the result.
+        other: Address of as much room.
+        work: Address of `jpeg_room` bytes.
+        scratch: (bounds, weights, line), what resizing wants.
+        clock: As `tick` wants it; what comes after this stage's decoding is left to the caller's next tick.
+
+    Returns:
+        Whether all went well.
+    """
+    height, width, channels = image
+    orientation = orientation_of(payload, nbytes)
+    inner = stored_window(window, height, width, orientation)
+    h, w = new_height, new_width
+    if orientation >= 5:
+        height, width, h, w = width, height, w, h
+    top, bottom, left, right = inner
+    shrink = _shrinking(bottom - top, right - left, h, w)
+    found = decode_planes(payload, nbytes, (top, bottom), (left, right), shrink, work, (height, width, channels))
+    tick(clock, DECODE)
+    fine, plane, row, color, color_row, color_plane, y0, x0, color_y0, color_x0, half_rows, half_columns = found
+    if not fine:
+        return False
+    size = np.uint64(h * w)
+    target = out if channels == 1 else other
+    _resize_plane(plane, row, (y0, x0), inner, shrink, shrink, h, w, target, cubic, scratch)
+    if channels == 3:
+        down, across = (2 * shrink if half_rows else shrink), (2 * shrink if half_columns else shrink)
+        for c in range(2):
+            _resize_plane(
+                color + np.uint64(c * color_plane), color_row, (color_y0, color_x0), inner, down, across, h, w,
+                other + np.uint64(c + 1) * size, cubic, scratch,
+            )  # fmt: skip
+        convert_line(other, other + size, other + size + size, out, out + size, out + size + size, np.int64(size))
+    if orientation != 1:
+        turn(out, channels, new_height, new_width, orientation, other)
+        memcpy(out, other, np.uint64(channels) * size)
+    return True

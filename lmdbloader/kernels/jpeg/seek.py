@@ -1,0 +1,197 @@
+"""JPEG files with a seek table behind them: the table made, and its entries read.
+
+A payload is the file's own bytes, then for every row of blocks' places (MCUs) and every 64 pixels along it an entry,
+then a footer (all little-endian):
+
+    entry (8 bytes):   a uint64: in its lowest 25 bits the byte of the file where the MCU begins, in 3 the bit in it (0:
+                       the highest), and in 3 x 12 the first coefficients of the blocks before it, one for each
+                       component, in two's complement
+    footer (16 bytes): uint32 bytes of the file, uint32 entries, uint16 MCUs from entry to entry, uint8 orientation
+                       (1 to 8, as in EXIF), a zero byte, the bytes "SEEK"
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmdbloader.kernels.jpeg.bits import decode_coefficients, load_u64, store_u64, stuffed_position, unstuff
+from lmdbloader.kernels.jpeg.head import (
+    ACROSS_MOST,
+    COMPONENTS,
+    DAMAGED,
+    FINE,
+    HEAD_WORDS,
+    HEIGHT,
+    RESTART,
+    SCAN,
+    UNSUPPORTED,
+    WIDTH,
+)
+from lmdbloader.kernels.jpeg.workspace import (
+    BLOCK_AT,
+    BY,
+    BY_FIRST,
+    FIXED_NBYTES,
+    LEVELS_AT,
+    OF,
+    ORDER_AT,
+    PLAN_AT,
+    PLANNED,
+    SCALED_BY,
+    num_planned,
+    places,
+    prepare,
+)
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import i64_at, u8_at
+
+ENTRY_NBYTES, FOOTER_NBYTES = 8, 16
+_OFFSET_BITS, _LEVEL_BITS = 25, 12
+# Pixels from one entry of a row to the next: a window's row is decoded from at most so many before it on.
+_SPACING = 64
+SEEK_MAGIC = b"SEEK"
+
+
+@kernel
+def past_marker(data, at, number):
+    """Return where the coded bytes behind restart marker `number` (0 to 7, -1: any) begin; -1 where none stands."""
+    size = data.shape[0]
+    while at + 1 < size and data[at] == 0xFF and data[at + 1] == 0xFF:
+        at += 1
+    if at + 1 >= size or data[at] != 0xFF or data[at + 1] & 0xF8 != 0xD0:
+        return np.int64(-1)
+    if number >= 0 and np.int64(data[at + 1] & 7) != number:
+        return np.int64(-1)
+    return at + 2
+
+
+@kernel
+def count_entries(data, work):
+    """Return how many entries `scan` will make, 0 where it will not decode the file, and the MCUs from one to the next.
+
+    Arguments as there.
+    """
+    if prepare(data, work) != FINE:
+        return np.int64(0), np.int64(1)
+    head = i64_at(work, HEAD_WORDS)
+    down, across = places(head)
+    step = _SPACING // (8 * head[ACROSS_MOST])
+    return down * ((across + step - 1) // step), step
+
+
+@kernel
+def scan(data, step, work, entries):
+    """Decode all coefficients of a file once, and note where each row of MCUs and every few of its MCUs begin.
+
+    Args:
+        data: uint8, the file.
+        step: MCUs between entries along a row.
+        work: Address of `jpeg_room` bytes.
+        entries: uint8, with room for all of them.
+
+    Returns:
+        (FINE, DAMAGED or UNSUPPORTED, number of entries, height, width, components).
+    """
+    status = prepare(data, work)
+    head = i64_at(work, HEAD_WORDS)
+    if status != FINE:
+        return status, np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    shape = head[HEIGHT], head[WIDTH], head[COMPONENTS]
+    down, across = places(head)
+    total = down * across
+    size = np.int64(data.shape[0])
+    block = work + np.uint64(BLOCK_AT)
+    order = work + np.uint64(ORDER_AT)
+    room = work + np.uint64(FIXED_NBYTES)
+    plan, planned = i64_at(work + np.uint64(PLAN_AT), 6 * PLANNED), num_planned(head)
+    levels = i64_at(work + np.uint64(LEVELS_AT), 3)
+    at, mcu, restarts, number = head[SCAN], np.int64(0), np.int64(0), np.int64(0)
+    if ((across + step - 1) // step) * down * ENTRY_NBYTES > entries.shape[0] or size >= 1 << _OFFSET_BITS:
+        return UNSUPPORTED, np.int64(0), shape[0], shape[1], shape[2]
+    column, due = np.int64(0), np.int64(0)
+    while mcu < total:
+        length, stop = unstuff(data.ctypes.data + np.uint64(at), size - at, room)
+        end = min(total, mcu + head[RESTART]) if head[RESTART] else total
+        for c in range(3):
+            levels[c] = 0
+        buffer, count, reading = np.uint64(0), np.uint64(0), room
+        stuffed, unstuffed = at, np.int64(0)
+        while mcu < end:
+            if due == 0:
+                position = np.int64(reading - room) * 8 - np.int64(count)
+                stuffed = stuffed_position(data, stuffed, (position >> 3) - unstuffed)
+                unstuffed = position >> 3
+                entry = np.uint64(stuffed) | np.uint64(position & 7) << np.uint64(_OFFSET_BITS)
+                for c in range(3):
+                    level = levels[c]
+                    if level < -(1 << (_LEVEL_BITS - 1)) or level >= 1 << (_LEVEL_BITS - 1):
+                        return UNSUPPORTED, number, shape[0], shape[1], shape[2]
+                    at_bit = np.uint64(_OFFSET_BITS + 3 + _LEVEL_BITS * c)
+                    entry |= np.uint64(level & ((1 << _LEVEL_BITS) - 1)) << at_bit
+                store_u64(entries.ctypes.data + np.uint64(number * ENTRY_NBYTES), entry)
+                number += 1
+                due = step
+            for b in range(0, planned, PLANNED):
+                buffer, count, reading, difference, state = decode_coefficients(
+                    buffer, count, reading, np.uint64(plan[b + BY_FIRST]), np.uint64(plan[b + BY]),
+                    np.uint64(plan[b + SCALED_BY]), order, block,
+                )  # fmt: skip
+                levels[plan[b + OF]] += difference
+                if state < 0:
+                    return DAMAGED, number, shape[0], shape[1], shape[2]
+            if np.int64(reading - room) * 8 - np.int64(count) > 8 * length:
+                return DAMAGED, number, shape[0], shape[1], shape[2]
+            mcu, column, due = mcu + 1, column + 1, due - 1
+            if column == across:
+                column = due = np.int64(0)
+        position = np.int64(reading - room) * 8 - np.int64(count)
+        if position + 8 <= 8 * length:  # bytes that belong to nothing
+            return DAMAGED, number, shape[0], shape[1], shape[2]
+        at += stop
+        if mcu < total:
+            at = past_marker(data, at, restarts & 7)
+            restarts += 1
+            if at < 0:
+                return DAMAGED, number, shape[0], shape[1], shape[2]
+    while at + 1 < size and data[at] == 0xFF and data[at + 1] == 0xFF:
+        at += 1
+    if at + 1 >= size or data[at] != 0xFF or data[at + 1] != 0xD9:
+        return DAMAGED, number, shape[0], shape[1], shape[2]
+    return FINE, number, shape[0], shape[1], shape[2]
+
+
+@kernel
+def load(data, at, nbytes):
+    """Return the little-endian whole number of nbytes at data[at]."""
+    value = np.int64(0)
+    for k in range(nbytes):
+        value |= np.int64(data[at + k]) << (8 * k)
+    return value
+
+
+@kernel
+def offset_at(data, table, number):
+    """Return where entry `number` of the table at data[table] points to."""
+    return load(data, table + number * ENTRY_NBYTES, 4) & ((1 << _OFFSET_BITS) - 1)
+
+
+@kernel
+def _level(entry, component):
+    """Return a first coefficient: shifted up so that the highest of its bits is the sign, then down."""
+    lowest = _OFFSET_BITS + 3 + _LEVEL_BITS * component
+    return np.int64(entry << np.uint64(64 - lowest - _LEVEL_BITS)) >> (64 - _LEVEL_BITS)
+
+
+@kernel
+def entry_at(data, table, number):
+    """Return (byte, bit, DC levels of the three components) that entry `number` of the table at data[table] names."""
+    entry = load_u64(data.ctypes.data + np.uint64(table + number * ENTRY_NBYTES))
+    bit = np.int64(entry >> np.uint64(_OFFSET_BITS)) & 7
+    return offset_at(data, table, number), bit, (_level(entry, 0), _level(entry, 1), _level(entry, 2))
+
+
+@kernel
+def orientation_of(payload, nbytes):
+    """Return the orientation that a payload's footer gives, 1 where it makes no sense."""
+    found = np.int64(u8_at(payload + np.uint64(nbytes - FOOTER_NBYTES + 10), 1)[0]) if nbytes >= FOOTER_NBYTES else 1
+    return found if found >= 1 and found <= 8 else np.int64(1)

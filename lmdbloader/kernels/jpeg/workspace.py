@@ -1,0 +1,111 @@
+"""The room in which a JPEG file is decoded: what its head says, its tables, and the plan of the blocks of one MCU."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmdbloader.kernels.jpeg.bits import ORDERED, SLACK, TABLE_WORDS, ZIGZAG
+from lmdbloader.kernels.jpeg.head import (
+    ACROSS,
+    ACROSS_MOST,
+    COMPONENTS,
+    DOWN,
+    DOWN_MOST,
+    FINE,
+    FIRST_TABLE,
+    HEAD_WORDS,
+    HEIGHT,
+    PER_COMPONENT,
+    QUANTISATION,
+    QUANTISATION_WORDS,
+    TABLE,
+    TABLES_WORDS,
+    WIDTH,
+    read_head,
+)
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import i32_at, i64_at
+
+# For each block of an MCU: its component, the addresses of its two Huffman tables and of its quantisation, its place
+# among the blocks of its component, where its coefficients lie, and what became of it: a state, and the first of them.
+OF, BY_FIRST, BY, SCALED_BY, DOWN_AT, ACROSS_AT, BLOCK, STATE, LEVEL, PLANNED = range(10)
+# Scratch: what the head says, quantisation, Huffman tables, order of coefficients, blocks; bytes without stuffing,
+# lines and planes lie behind it.
+_QUANTISATION_AT = 8 * HEAD_WORDS + 8
+_TABLES_AT = _QUANTISATION_AT + 4 * QUANTISATION_WORDS + 4 * ORDERED
+ORDER_AT = _TABLES_AT + 4 * TABLES_WORDS
+BLOCK_AT = (ORDER_AT + 4 * ORDERED + 63) // 64 * 64
+# Six blocks, each with room for what `decode_coefficients` puts outside of one.
+_BLOCK_STEP = 192
+PLAN_AT = BLOCK_AT + 6 * _BLOCK_STEP
+LEVELS_AT = PLAN_AT + 8 * 6 * PLANNED
+TARGETS_AT = LEVELS_AT + 3 * 8
+FIXED_NBYTES = TARGETS_AT + 3 * 8
+# A plane's rows are longer by this, so that rows of vectors may be written past their end.
+PLANE_SLACK = 64
+
+
+@kernel
+def jpeg_room(nbytes, height, width):
+    """Return how many bytes of scratch the kernels here need for a payload of an image, or any smaller one."""
+    longest = max(height, width)
+    planes = 3 * ((height + 32) * (width + 32) + PLANE_SLACK * (longest + 32))
+    return FIXED_NBYTES + nbytes + SLACK + 16 * (longest + 128) + planes + 3 * height * width + 4096
+
+
+@kernel
+def _views(work):
+    """Return the arrays at the beginning of the scratch: head, quantisation, tables, order."""
+    head = i64_at(work, HEAD_WORDS)
+    quantisation = i32_at(work + np.uint64(_QUANTISATION_AT), QUANTISATION_WORDS)
+    tables = i32_at(work + np.uint64(_TABLES_AT), TABLES_WORDS)
+    order = i32_at(work + np.uint64(ORDER_AT), ORDERED)
+    return head, quantisation, tables, order
+
+
+@kernel
+def prepare(data, work):
+    """Read the head of a file into the scratch; return FINE, DAMAGED or UNSUPPORTED."""
+    head, quantisation, tables, order = _views(work)
+    status = read_head(data, head, quantisation, tables)
+    for k in range(ORDERED):
+        order[k] = 2 * ZIGZAG[k] if k < 64 else 128
+    blocks = i64_at(work + np.uint64(BLOCK_AT), 6 * _BLOCK_STEP // 8)
+    for k in range(blocks.shape[0]):
+        blocks[k] = 0
+    if status != FINE:
+        return status
+    plan = i64_at(work + np.uint64(PLAN_AT), 6 * PLANNED)
+    b = 0
+    for c in range(head[COMPONENTS]):
+        p = PER_COMPONENT + 5 * c
+        for y in range(head[p + DOWN]):
+            for x in range(head[p + ACROSS]):
+                plan[b + OF] = c
+                plan[b + BY_FIRST] = work + np.uint64(_TABLES_AT + 4 * TABLE_WORDS * head[p + FIRST_TABLE])
+                plan[b + BY] = work + np.uint64(_TABLES_AT + 4 * TABLE_WORDS * head[p + TABLE])
+                plan[b + SCALED_BY] = work + np.uint64(_QUANTISATION_AT + 256 * head[p + QUANTISATION])
+                plan[b + DOWN_AT], plan[b + ACROSS_AT] = y, x
+                plan[b + BLOCK] = work + np.uint64(BLOCK_AT + b // PLANNED * _BLOCK_STEP)
+                b += PLANNED
+    return FINE
+
+
+@kernel
+def num_planned(head):
+    """Return how many words the plan of an MCU has."""
+    colors = head[COMPONENTS] - 1
+    return PLANNED * (head[PER_COMPONENT + ACROSS] * head[PER_COMPONENT + DOWN] + colors)
+
+
+@kernel
+def places(head):
+    """Return how many MCUs a file has down and across."""
+    down, across = 8 * head[DOWN_MOST], 8 * head[ACROSS_MOST]
+    return (head[HEIGHT] + down - 1) // down, (head[WIDTH] + across - 1) // across
+
+
+@kernel
+def lines_at(work, nbytes):
+    """Return the address of the room for lines in the scratch; nbytes: of the payload."""
+    return (work + np.uint64(FIXED_NBYTES + nbytes + SLACK + 63)) & ~np.uint64(63)

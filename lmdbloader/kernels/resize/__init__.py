@@ -1,0 +1,1 @@
+"""Resizing in compiled code."""

@@ -1,0 +1,148 @@
+"""Resizing with antialiasing, as Pillow defines its BILINEAR and BICUBIC filters."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmdbloader.kernels.resize.antialias_bytes import bytes_scratch, resize_bytes
+from lmdbloader.kernels.resize.weights import weigh
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import array_at, part, u8_at, u16_at
+from lmdbloader.kernels.transform.place import transpose_plane
+
+_MOST_TAPS_AT_ONCE = 4
+
+
+def resize_scratch(
+    height: int, width: int, out_height: int, out_width: int, channels: int, cubic: bool, between: int | None = None
+) -> tuple[int, int, int]:
+    """Return how long the scratch of `resize_window` must be for windows and results that are not larger.
+
+    Args:
+        height, width: Of the highest and the widest window.
+        out_height, out_width: Of the highest and the widest result.
+        channels: How many planes.
+        cubic: Which filter, as in `resize_window`.
+        between: The most that a window's height times its own or its result's width comes to, which is what an image
+            has that is resized in one direction; less than the product of the above where no window is that high and
+            has a result that wide.
+
+    Returns:
+        Lengths of bounds (int32), weights (float32) and line (float32).
+    """
+    if between is None:
+        between = height * max(width, out_width)
+    weights, nbytes = bytes_scratch(height, width, out_height, out_width, channels, cubic, between)
+    # Of uint16 images: a line of sums, and two planes.
+    line = max(height, out_width) + 2 * (between // 2 + 1)
+    return out_height + out_width, weights, max(line, -(-nbytes // 4))
+
+
+@kernel
+def _add_four(line, a, b, c, d, p, q, r, s):
+    for x in range(line.shape[0]):
+        line[x] += p * np.float32(a[x]) + q * np.float32(b[x]) + r * np.float32(c[x]) + s * np.float32(d[x])
+
+
+@kernel
+def _add_one(line, a, weight):
+    for x in range(line.shape[0]):
+        line[x] += weight * np.float32(a[x])
+
+
+@kernel
+def _round_into(line, out):
+    for x in range(line.shape[0]):
+        out[x] = np.int32(min(max(line[x], np.float32(0)), np.float32(65535.25)))
+
+
+@kernel
+def _resize_rows(source, row, width, count, starts, weights, line, out, out_height):
+    """Resize a plane's height: each row of the result is a weighted sum of rows, which vector instructions add.
+
+    Args:
+        source, row, width: The plane, the step to its next row, values of a row.
+        count, starts, weights: As `weigh` returns and fills them.
+        line: (width,) float32, scratch.
+        out: uint16 (out_height * width,), filled.
+        out_height: Rows of the result.
+    """
+    for y in range(out_height):
+        for x in range(width):
+            line[x] = np.float32(0.5)  # so that cutting the fraction off rounds half up
+        first, mine = np.int64(starts[y]), part(weights, y, weights.shape[0] - y)
+        k = np.int64(0)
+        while count - k >= _MOST_TAPS_AT_ONCE:
+            start = (first + k) * row
+            _add_four(
+                line, part(source, start, width), part(source, start + row, width),
+                part(source, start + 2 * row, width), part(source, start + 3 * row, width),
+                mine[k * out_height], mine[(k + 1) * out_height], mine[(k + 2) * out_height],
+                mine[(k + 3) * out_height],
+            )  # fmt: skip
+            k += _MOST_TAPS_AT_ONCE
+        while k < count:
+            _add_one(line, part(source, (first + k) * row, width), mine[k * out_height])
+            k += 1
+        _round_into(line, part(out, y * width, width))
+
+
+@kernel
+def _resize_words(
+    source, at, row, plane, channels, height, width, box_top, box_left, box_height, box_width, out, out_height,
+    out_width, cubic, bounds, weights, line,
+):  # fmt: skip
+    """Resize a part of a window of a uint16 image; see `resize_window`."""
+    one = np.int64(1)
+    top, bottom, count = weigh(height, box_top, box_height, out_height, cubic, one, bounds, weights)
+    across = part(bounds, out_height, out_width)
+    used = out_height * (count + 2)
+    weights_across = part(weights, used, weights.shape[0] - used)
+    left, right, count_across = weigh(width, box_left, box_width, out_width, cubic, one, across, weights_across)
+    # Only the rows and columns that the result is made of.
+    height, width = bottom - top, right - left
+    at += top * row + left
+    values = height * max(width, out_width)
+    room = line.ctypes.data + np.uint64(4 * max(height, out_width))
+    first = array_at(room, values, source)
+    second = array_at(room + np.uint64(values * source.itemsize), values, source)
+    for c in range(channels):
+        # Columns as the rows of the transposed plane.
+        pixels = part(source, at + c * plane, (height - 1) * row + width)
+        transpose_plane(pixels, row, first, height, width, height)
+        sums = part(line, 0, height)
+        _resize_rows(first, height, height, count_across, across, weights_across, sums, second, out_width)
+        transpose_plane(second, height, first, out_width, height, out_width)
+        result, sums = part(out, c * out_height * out_width, out_height * out_width), part(line, 0, out_width)
+        _resize_rows(first, out_width, out_width, count, bounds, weights, sums, result, out_height)
+
+
+@kernel
+def resize_window(
+    source, at, row, plane, channels, height, width, box_top, box_left, box_height, box_width, out, out_height,
+    out_width, cubic, bounds, weights, line,
+):  # fmt: skip
+    """Resize a part of a window of an image: columns, then rows, each rounded by itself, as Pillow does.
+
+    Args:
+        source: uint8 or uint16 (n,); at: where the window begins; row, plane: steps to the next row and plane.
+        channels, height, width: Of the window.
+        box_top, box_left, box_height, box_width: float64, the part that is resized, inside the window. It may begin
+            and end between pixels; what lies beside it in the window counts for the pixels at its edges.
+        out: Of source's type, filled with contiguous planes (channels, out_height, out_width).
+        out_height, out_width: Of the result.
+        cubic: The bicubic filter instead of the triangle.
+        bounds, weights, line: Scratch, as long as `resize_scratch` says.
+    """
+    if source.itemsize == 1:
+        resize_bytes(
+            u8_at(source.ctypes.data, source.shape[0]), at, row, plane, channels, height, width, box_top, box_left,
+            box_height, box_width, u8_at(out.ctypes.data, out.shape[0]), out_height, out_width, cubic, bounds, weights,
+            line,
+        )  # fmt: skip
+    else:
+        _resize_words(
+            u16_at(source.ctypes.data, source.shape[0]), at, row, plane, channels, height, width, box_top, box_left,
+            box_height, box_width, u16_at(out.ctypes.data, out.shape[0]), out_height, out_width, cubic, bounds, weights,
+            line,
+        )  # fmt: skip

@@ -1,0 +1,145 @@
+"""Which values each result of a resize is made of, and how much each counts, as Pillow defines it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import part
+
+_LARGEST_WEIGHT = 32766.0
+
+
+def most_weights(size: int, out_size: int, cubic: bool) -> int:
+    """Return how much room `weigh` may need for at most `size` values and `out_size` results."""
+    reach = 4 if cubic else 2
+    # Shrinking: every value counts for `reach` results; enlarging: every result is made of `reach` values; and some
+    # more that are zero.
+    return reach * max(size, out_size) + 8 * out_size + 2 * out_size
+
+
+@kernel
+def _triangle(x):
+    return max(np.float32(1) - abs(x), np.float32(0))
+
+
+@kernel
+def _keys(x):
+    """Return Keys' cubic with a = -0.5."""
+    one, two = np.float32(1), np.float32(2)
+    x = min(abs(x), two)
+    near = (np.float32(1.5) * x - np.float32(2.5)) * x * x + one
+    far = ((np.float32(-0.5) * x + np.float32(2.5)) * x - np.float32(4)) * x + two
+    return near if x < one else far
+
+
+@kernel
+def weigh(size, begin, length, out_size, cubic, unit, starts, room):
+    """Fill in which values every result is made of.
+
+    All results get the same number of weights, some of them zero: loops of changing length cost more. The first weights
+    of all results lie side by side, then the second ones: that makes for long loops, which become vector instructions.
+
+    Args:
+        size, out_size: Number of values and of results.
+        begin, length: Where the part to be resized begins and how long it is, in float64 values.
+        cubic: The bicubic filter instead of the triangle.
+        unit: 1, or 2 or 4 where results begin at every second or fourth value only, and have a multiple of 4 weights.
+        starts: (out_size,) int32, set to the first value of each result, counted from `first` on.
+        room: float32, of which the first (count * out_size,) are set to the weights.
+
+    Returns:
+        (first, behind, count): The first value that is wanted, the one behind the last (with a unit of 2 or 4 it may
+        lie behind all values), and how many weights each result has.
+    """
+    scale = length / out_size
+    stretch = max(scale, 1.0)
+    narrow = np.float32(1.0 / stretch)
+    support = (2.0 if cubic else 1.0) * stretch
+    first = max(np.int64(begin + 0.5 * scale - support + 0.5), 0) & -unit
+    behind = min(np.int64(begin + (out_size - 0.5) * scale + support + 0.5), size)
+    behind = (behind + unit - 1) & -unit
+    granule = np.int64(1) if unit == 1 else np.int64(4)
+    count = min(np.int64(np.ceil(2.0 * support)) + unit - 1, behind - first)
+    count = (count + granule - 1) & -granule
+    offsets = part(room, count * out_size, out_size)
+    for i in range(out_size):
+        center = begin + (i + 0.5) * scale
+        start = max(np.int64(center - support + 0.5), 0) & -unit
+        start = max(min(start, behind - count), first)
+        starts[i] = start - first
+        offsets[i] = start - center + 0.5
+    for k in range(count):
+        weights = part(room, k * out_size, out_size)
+        # The filters are zero where they do not reach.
+        if cubic:
+            for i in range(out_size):
+                weights[i] = _keys((offsets[i] + np.float32(k)) * narrow)
+        else:
+            for i in range(out_size):
+                weights[i] = _triangle((offsets[i] + np.float32(k)) * narrow)
+    i = out_size - 1
+    while i >= 0 and first + starts[i] + count > size:
+        for k in range(size - first - starts[i], count):
+            room[k * out_size + i] = 0
+        i -= 1
+    totals = offsets
+    for i in range(out_size):
+        totals[i] = 0
+    for k in range(count):
+        weights = part(room, k * out_size, out_size)
+        for i in range(out_size):
+            totals[i] += weights[i]
+    for i in range(out_size):
+        totals[i] = np.float32(1) / totals[i]
+    for k in range(count):
+        weights = part(room, k * out_size, out_size)
+        for i in range(out_size):
+            weights[i] *= totals[i]
+    return first, behind, count
+
+
+@kernel
+def pair_up(out_size, count, unit, room, pairs):
+    """Make of weights what `sum_pairs` wants: int16 that count in pairs, result after result.
+
+    Args:
+        out_size, count, unit: As `weigh` takes and returns them.
+        room: As `weigh` fills it; changed.
+        pairs: int16 (out_size * count,), filled. With a unit of 2 those of two values side by side are a pair; with
+            one of 4 those of the first and the third of four are, and of the second and the fourth.
+
+    Returns:
+        How many bits of a weight are behind the point.
+    """
+    largest = part(room, count * out_size, out_size)
+    for i in range(out_size):
+        largest[i] = 0
+    for k in range(count):
+        weights = part(room, k * out_size, out_size)
+        for i in range(out_size):
+            largest[i] = max(largest[i], abs(weights[i]))
+    most = np.float32(0)
+    for i in range(out_size):
+        most = max(most, largest[i])
+    precision = np.int64(16)
+    while most * np.float32(1 << precision) > _LARGEST_WEIGHT:
+        precision -= 1
+    one = np.float32(1 << precision)
+    # Sums are rounded, not weights, so that all add up to one.
+    sums, before = part(room, count * out_size, out_size), part(room, (count + 1) * out_size, out_size)
+    for i in range(out_size):
+        sums[i] = before[i] = 0
+    for k in range(count):
+        weights = part(room, k * out_size, out_size)
+        for i in range(out_size):
+            sums[i] += weights[i]
+            now = np.floor(sums[i] * one + np.float32(0.5))
+            weights[i] = now - before[i]
+            before[i] = now
+    for k in range(count):
+        place = k if unit == 2 else (k & ~3) + ((k & 1) << 1) + ((k & 2) >> 1)
+        weights, paired = part(room, k * out_size, out_size), part(pairs, place, out_size * count - place)
+        for i in range(out_size):
+            paired[i * count] = np.int16(weights[i])
+    return precision

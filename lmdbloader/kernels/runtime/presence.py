@@ -1,0 +1,150 @@
+"""Whether bytes of a memory map can be touched: a page that does not read ends the process, and is asked for first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.guard_words import (
+    BYTE,
+    DESCRIPTOR,
+    LENGTH,
+    LOOKS,
+    NUM_HEAD,
+    NUM_MARKS,
+    PAGE_BITS,
+    POPULATE,
+    TELLS,
+)
+from lmdbloader.kernels.runtime.memory import i64_at
+from lmdbloader.kernels.runtime.symbols import lseek, madvise, mincore, pread
+
+_SEEK_END = 2
+_ALL = np.int64(-1)
+# Spreads offsets over all numbers, so that the first bits of the product choose one payload of 16.
+_SPREAD = np.int64(-7046029254386353131)
+_CHOSEN_BITS = 4
+
+
+@kernel
+def look(guard):
+    """See how long the file is, which costs a tenth of a microsecond; called before some payloads are read.
+
+    Args:
+        guard: Address of the words, 0 where nothing is guarded.
+    """
+    if guard == 0:
+        return
+    words = i64_at(guard, NUM_HEAD)
+    if not words[LOOKS]:
+        return
+    length = lseek(np.int32(words[DESCRIPTOR]), np.int64(0), np.int32(_SEEK_END))
+    if length < words[LENGTH]:
+        _forget_all(guard)
+    if length != words[LENGTH]:
+        words[LENGTH] = length
+
+
+@kernel
+def _marks(guard):
+    count = i64_at(guard, NUM_HEAD)[NUM_MARKS]
+    return i64_at(np.uint64(guard) + np.uint64(8 * NUM_HEAD), count)
+
+
+@kernel
+def _forget_all(guard):
+    marks = _marks(guard)
+    for k in range(marks.shape[0]):
+        if marks[k]:
+            marks[k] = 0
+
+
+@kernel
+def _mask(k, first, last):
+    """Return the bits of word k that stand for the pages first ... last."""
+    mask = _ALL
+    if k == first >> 6:
+        mask = mask << (first & 63)
+    if k == last >> 6 and (last & 63) < 63:
+        mask = mask & ((np.int64(1) << ((last & 63) + 1)) - 1)
+    return mask
+
+
+@kernel
+def forget(guard, starts, stops):
+    """Take ranges for not read yet.
+
+    Args:
+        guard: As in `look`.
+        starts, stops: (n,) int64 bytes of the file, none empty, all inside of what was opened.
+    """
+    if guard == 0:
+        return
+    bits = i64_at(guard, NUM_HEAD)[PAGE_BITS]
+    marks = _marks(guard)
+    for i in range(starts.shape[0]):
+        first, last = starts[i] >> bits, (stops[i] - 1) >> bits
+        for k in range(first >> 6, (last >> 6) + 1):
+            marks[k] &= ~_mask(k, first, last)
+
+
+@kernel
+def _bring_in(words, base, first, last):
+    """Have pages first ... last read and mapped; return whether all of them could be."""
+    bits = words[PAGE_BITS]
+    at, end = first << bits, (last + 1) << bits
+    populate = np.int32(words[POPULATE])
+    if populate >= 0 and madvise(np.uintp(base) + np.uintp(at), np.uintp(end - at), populate) == 0:
+        return True
+    # A system without that advice, or a page that does not read.
+    byte = np.uintp(words.ctypes.data) + np.uintp(8 * BYTE)
+    for page in range(first, last + 1):
+        if pread(np.int32(words[DESCRIPTOR]), byte, np.uintp(1), np.int64(page << bits)) <= 0:
+            return False
+    return True
+
+
+@kernel
+def is_there(guard, base, at, nbytes):
+    """Return whether bytes of a map can be touched; they are read from the disk if they were not yet.
+
+    What was read once is taken for readable from then on: to ask each time takes a tenth to a quarter more for small
+    samples. A system that is short of memory takes pages away, and they are read anew when they are touched: so one
+    payload of 16 is looked at again, and where it is gone all are taken for not read. What can still end the process is
+    to touch bytes that the file lost since `look`, or a page that was taken away and that the disk, which read it
+    before, does not read any more.
+
+    Args:
+        guard: As in `look`.
+        base: Address of the map, at the start of a page.
+        at, nbytes: Which bytes, inside of the map.
+    """
+    words = i64_at(guard, NUM_HEAD)
+    is_chosen = (np.int64(at) * _SPREAD) >> (64 - _CHOSEN_BITS) == 0
+    if is_chosen or at + nbytes > words[LENGTH]:
+        look(guard)
+        if at + nbytes > words[LENGTH]:
+            return False
+    if nbytes == 0:
+        return True
+    bits = words[PAGE_BITS]
+    first, last = np.int64(at) >> bits, np.int64(at + nbytes - 1) >> bits
+    marks = _marks(guard)
+    is_known = True
+    for k in range(first >> 6, (last >> 6) + 1):
+        mask = _mask(k, first, last)
+        if marks[k] & mask != mask:
+            is_known = False
+    if is_known and is_chosen and words[TELLS]:
+        found = np.uintp(words.ctypes.data) + np.uintp(8 * BYTE)
+        words[BYTE] = 1
+        if mincore(np.uintp(base) + np.uintp(first << bits), np.uintp(1), found) == 0 and not words[BYTE] & 1:
+            _forget_all(guard)
+            is_known = False
+    if is_known:
+        return True
+    if not _bring_in(words, base, first, last):
+        return False
+    for k in range(first >> 6, (last >> 6) + 1):
+        marks[k] |= _mask(k, first, last)
+    return True

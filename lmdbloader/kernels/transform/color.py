@@ -1,0 +1,99 @@
+"""Brightness, contrast, saturation and solarisation of an image, as torchvision defines them for integers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import part
+
+BRIGHTNESS, CONTRAST, SATURATION = range(3)
+
+
+@kernel
+def _step(order, place):
+    """Return which of the three comes at a place (0 to 2) in an order (0 to 5): all permutations."""
+    first = order // 2
+    if place == 0:
+        return first
+    lower = np.int64(1) if first == 0 else np.int64(0)
+    higher = np.int64(1) if first == 2 else np.int64(2)
+    return lower if (place == 1) == (order % 2 == 0) else higher
+
+
+@kernel
+def _grey(red, green, blue):
+    return (
+        np.float32(0.2989) * np.float32(red)
+        + np.float32(0.587) * np.float32(green)
+        + np.float32(0.114) * np.float32(blue)
+    )
+
+
+@kernel
+def _blend(pixels, other, factor, top):
+    """Mix pixels with one value, or with nothing for 0, cut off to integers."""
+    term = (np.float32(1) - factor) * other
+    for i in range(pixels.shape[0]):
+        pixels[i] = np.int32(min(max(np.float32(pixels[i]) * factor + term, np.float32(0)), top))
+
+
+@kernel
+def _mean_grey(pixels, channels, plane):
+    if channels == 1:
+        total = np.int64(0)
+        for i in range(plane):
+            total += np.int64(pixels[i])
+        return total / plane
+    red, green, blue = part(pixels, 0, plane), part(pixels, plane, plane), part(pixels, 2 * plane, plane)
+    total = np.int64(0)
+    for i in range(plane):
+        total += np.int64(np.int32(_grey(red[i], green[i], blue[i])))
+    return total / plane
+
+
+@kernel
+def _saturate(pixels, plane, factor, top):
+    red, green, blue = part(pixels, 0, plane), part(pixels, plane, plane), part(pixels, 2 * plane, plane)
+    rest, low = np.float32(1) - factor, np.float32(0)
+    for i in range(plane):
+        grey = rest * np.float32(np.int32(_grey(red[i], green[i], blue[i])))
+        red[i] = np.int32(min(max(np.float32(red[i]) * factor + grey, low), top))
+        green[i] = np.int32(min(max(np.float32(green[i]) * factor + grey, low), top))
+        blue[i] = np.int32(min(max(np.float32(blue[i]) * factor + grey, low), top))
+
+
+@kernel
+def jitter(pixels, channels, plane, brightness, contrast, saturation, order):
+    """Change an image in place; after each step values are cut off to integers, and a factor of 1 changes nothing.
+
+    Args:
+        pixels: uint8 or uint16, planes one after the other.
+        channels: 1 or 3; one channel has no saturation.
+        plane: Values of a plane.
+        brightness, contrast, saturation: Factors of at least 0, float64.
+        order: 0 to 5, which of the permutations of the three.
+    """
+    top = np.float32(255 if pixels.itemsize == 1 else 65535)
+    image = part(pixels, 0, channels * plane)
+    for place in range(3):
+        step = _step(order, place)
+        if step == BRIGHTNESS and brightness != 1.0:
+            _blend(image, np.float32(0), np.float32(brightness), top)
+        elif step == CONTRAST and contrast != 1.0:
+            _blend(image, np.float32(_mean_grey(image, channels, plane)), np.float32(contrast), top)
+        elif step == SATURATION and saturation != 1.0 and channels == 3:
+            _saturate(image, plane, np.float32(saturation), top)
+
+
+@kernel
+def solarize(pixels, count, threshold):
+    """Invert values of a threshold (float64) or more in place; a negative one changes nothing."""
+    if threshold < 0:
+        return
+    image = part(pixels, 0, count)
+    top = np.int32(255 if pixels.itemsize == 1 else 65535)
+    least = np.int32(min(np.ceil(threshold), 65536.0))
+    for i in range(image.shape[0]):
+        value = np.int32(image[i])
+        image[i] = top - value if value >= least else value

@@ -1,0 +1,321 @@
+"""Pixels on their way into a batch: cut, turned, converted and erased, row by row."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import (
+    array_at,
+    bits_of,
+    f32_at,
+    half_bits_of,
+    part,
+    transpose_block,
+    u8_at,
+    u16_at,
+)
+from lmdbloader.kernels.transform.geometry import is_filled
+from lmdbloader.kernels.transform.opcodes import (
+    ACROSS,
+    BFLOAT,
+    BOTTOM,
+    COLUMN,
+    COPY,
+    DOWN,
+    FILL,
+    FLOAT,
+    HALF,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    ROW,
+    TABLE_8,
+    TABLE_16,
+    TOP,
+    TRANSPOSED,
+    WIDTH,
+)
+
+_BLOCK = 16
+
+
+@kernel
+def _copy_row(source, at, step, out, out_at, count):
+    row = part(out, out_at, count)
+    if step == 1:
+        pixels = part(source, at, count)
+        for x in range(count):
+            row[x] = pixels[x]
+    else:
+        pixels = part(source, at - count + 1, count)
+        last = np.uint64(count - 1)
+        for x in range(count):
+            row[x] = pixels[last - np.uint64(x)]  # unsigned: an index that might be negative is no vector load
+
+
+@kernel
+def _transpose(source, at, down, across, out, out_at, out_row, height, width):
+    """Write out(y, x) = source[at + down * x + across * y]; one of down, across is a step of one value."""
+    if source.itemsize == 1 and height >= _BLOCK and width >= _BLOCK:
+        from_address = source.ctypes.data + np.uint64(at)
+        to_address = out.ctypes.data + np.uint64(out_at)
+        for block_y in range(0, height, _BLOCK):
+            y = min(block_y, height - _BLOCK)  # the last block may write some rows and columns again
+            # The block's rows are loaded upwards from their first value, so with a step of -1 they come out reversed.
+            first, target_y, target_step = across * y, y, out_row
+            if across < 0:
+                first, target_y, target_step = across * (y + _BLOCK - 1), y + _BLOCK - 1, -out_row
+            for block_x in range(0, width, _BLOCK):
+                x = min(block_x, width - _BLOCK)
+                transpose_block(
+                    np.uint64(np.int64(from_address) + down * x + first), down,
+                    np.uint64(np.int64(to_address) + target_y * out_row + x), target_step,
+                )  # fmt: skip
+        return
+    for y in range(height):
+        for x in range(width):
+            out[out_at + y * out_row + x] = source[at + down * x + across * y]
+
+
+@kernel
+def transpose_plane(source, row, out, out_row, height, width):
+    """Write out[y * out_row + x] = source[x * row + y] for height x width values."""
+    _transpose(source, 0, row, np.int64(1), out, 0, out_row, height, width)
+
+
+@kernel
+def _place_plane(source, origin, row, g, fill, out):
+    """Write the result of a geometry for one plane, whose first value is source[origin]; see `place`."""
+    height, width = g[HEIGHT], g[WIDTH]
+    if is_filled(g):
+        for i in range(height * width):
+            out[i] = fill
+    top, left, h, w = g[TOP], g[LEFT], g[BOTTOM] - g[TOP], g[RIGHT] - g[LEFT]
+    if h <= 0 or w <= 0:
+        return
+    down, across = g[DOWN] * row, g[ACROSS]
+    start, target = origin + g[ROW] * row + g[COLUMN], top * width + left
+    if g[TRANSPOSED]:
+        _transpose(source, start + down * left + across * top, down, across, out, target, width, h, w)
+    else:
+        for y in range(h):
+            _copy_row(source, start + down * (top + y) + across * left, across, out, target + y * width, w)
+
+
+@kernel
+def place(source, row, plane, channels, g, out):
+    """Write the result of a geometry as contiguous planes of the same type.
+
+    Args:
+        source: uint8 or uint16 (n,), the image's planes; row, plane: steps to the next row and plane.
+        channels: How many planes.
+        g: (NUM_GEOMETRY,) int64, see `opcodes`.
+        out: Of source's type, room for the planes.
+    """
+    count = g[HEIGHT] * g[WIDTH]
+    for c in range(channels):
+        _place_plane(source, c * plane, row, g, g[FILL + c], part(out, c * count, count))
+
+
+@kernel
+def _bfloat(value):
+    """Return the upper half of a float32's bits, rounded to even; the value is finite."""
+    bits = bits_of(value)
+    return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
+
+
+@kernel
+def _convert(pixels, out, step, kind, factor, term, table):
+    """Convert values that lie side by side into every step-th value at `out`; see `finish`."""
+    count = pixels.shape[0]
+    reach = (count - 1) * step + 1
+    if kind == FLOAT:
+        floats = f32_at(out, reach)
+        if step == 1:
+            for x in range(count):
+                floats[x] = np.float32(pixels[x]) * factor + term
+        else:
+            for x in range(count):
+                floats[x * step] = np.float32(pixels[x]) * factor + term
+    elif kind == COPY:
+        same = array_at(out, reach, pixels)
+        if step == 1:
+            for x in range(count):
+                same[x] = pixels[x]
+        else:
+            for x in range(count):
+                same[x * step] = pixels[x]
+    elif kind == BFLOAT:
+        words = u16_at(out, reach)
+        if step == 1:
+            for x in range(count):
+                words[x] = _bfloat(np.float32(pixels[x]) * factor + term)
+        else:
+            for x in range(count):
+                words[x * step] = _bfloat(np.float32(pixels[x]) * factor + term)
+    elif kind == HALF:
+        words = u16_at(out, reach)
+        if step == 1:
+            for x in range(count):
+                words[x] = half_bits_of(np.float32(pixels[x]) * factor + term)
+        else:
+            for x in range(count):
+                words[x * step] = half_bits_of(np.float32(pixels[x]) * factor + term)
+    elif kind == TABLE_8:
+        found = u8_at(out, reach)
+        known = u8_at(table, 1 << 16)
+        for x in range(count):
+            found[x * step] = known[pixels[x]]
+    elif kind == TABLE_16:
+        words = u16_at(out, reach)
+        known_words = u16_at(table, 1 << 16)
+        for x in range(count):
+            words[x * step] = known_words[pixels[x]]
+    else:
+        floats = f32_at(out, reach)
+        known_floats = f32_at(table, 1 << 16)
+        for x in range(count):
+            floats[x * step] = known_floats[pixels[x]]
+
+
+@kernel
+def _convert_rows(source, start, down, across, height, width, out, factor, term):
+    """Convert rows of a plane, perhaps from the bottom up or from right to left, into float32 planes at `out`."""
+    last = np.uint64(width - 1)
+    for y in range(height):
+        floats = f32_at(out + np.uint64(4 * y * width), width)
+        if across == 1:
+            pixels = part(source, start + y * down, width)
+            for x in range(width):
+                floats[x] = np.float32(pixels[x]) * factor + term
+        else:
+            pixels = part(source, start + y * down - width + 1, width)
+            for x in range(width):
+                floats[x] = np.float32(pixels[last - np.uint64(x)]) * factor + term
+
+
+@kernel
+def _convert_rgb(red, green, blue, out, kind, affine):
+    """Convert three channels into pixels (R, G, B) side by side; the three stores together become vector stores."""
+    count = red.shape[0]
+    f0, f1, f2 = affine[0, 0], affine[1, 0], affine[2, 0]
+    t0, t1, t2 = affine[0, 1], affine[1, 1], affine[2, 1]
+    if kind == FLOAT:
+        floats = f32_at(out, 3 * count)
+        for x in range(count):
+            floats[3 * x] = np.float32(red[x]) * f0 + t0
+            floats[3 * x + 1] = np.float32(green[x]) * f1 + t1
+            floats[3 * x + 2] = np.float32(blue[x]) * f2 + t2
+    elif kind == COPY:
+        same = array_at(out, 3 * count, red)
+        for x in range(count):
+            same[3 * x] = red[x]
+            same[3 * x + 1] = green[x]
+            same[3 * x + 2] = blue[x]
+    elif kind == BFLOAT:
+        words = u16_at(out, 3 * count)
+        for x in range(count):
+            words[3 * x] = _bfloat(np.float32(red[x]) * f0 + t0)
+            words[3 * x + 1] = _bfloat(np.float32(green[x]) * f1 + t1)
+            words[3 * x + 2] = _bfloat(np.float32(blue[x]) * f2 + t2)
+    else:
+        words = u16_at(out, 3 * count)
+        for x in range(count):
+            words[3 * x] = half_bits_of(np.float32(red[x]) * f0 + t0)
+            words[3 * x + 1] = half_bits_of(np.float32(green[x]) * f1 + t1)
+            words[3 * x + 2] = half_bits_of(np.float32(blue[x]) * f2 + t2)
+
+
+@kernel
+def finish(source, row, plane, channels, g, out, out_itemsize, channels_last, kind, affine, table, table_step, spare):
+    """Write the result of a geometry into its place in the batch.
+
+    Args:
+        source: uint8 or uint16 (n,), the image's planes; row, plane: steps to the next row and plane.
+        channels: How many planes.
+        g: (NUM_GEOMETRY,) int64, see `opcodes`.
+        out: Address of the image in the batch; out_itemsize: bytes of a value there.
+        channels_last: Whether channels lie side by side there, rather than plane after plane.
+        kind: What becomes of a value, COPY ... TABLE_32.
+        affine: (channels, 2) float32: factor and term of each channel.
+        table, table_step: Address of the first channel's table, and the bytes to the next channel's.
+        spare: Of source's type, room for the result in planes.
+    """
+    height, width = g[HEIGHT], g[WIDTH]
+    start, down = g[ROW] * row + g[COLUMN], g[DOWN] * row
+    if kind == FLOAT and not channels_last and not (g[TRANSPOSED] or is_filled(g) or (down == width and g[ACROSS] > 0)):
+        for c in range(channels):
+            _convert_rows(
+                source, start + c * plane, down, g[ACROSS], height, width,
+                out + np.uint64(4 * c * height * width), affine[c, 0], affine[c, 1],
+            )  # fmt: skip
+        return
+    if kind == FLOAT and not channels_last and (g[TRANSPOSED] or is_filled(g)):
+        # Plane by plane, so that what was placed is still in the fastest cache when it is converted.
+        for c in range(channels):
+            placed = part(spare, 0, height * width)
+            _place_plane(source, c * plane, row, g, g[FILL + c], placed)
+            _convert(
+                placed, out + np.uint64(4 * c * height * width), np.int64(1), kind, affine[c, 0], affine[c, 1], table
+            )
+        return
+    if g[TRANSPOSED] or g[ACROSS] < 0 or is_filled(g):
+        if kind == COPY and not channels_last:
+            place(source, row, plane, channels, g, array_at(out, channels * height * width, source))
+            return
+        place(source, row, plane, channels, g, spare)
+        source, start, down, plane = spare, np.int64(0), width, height * width
+    runs, length = height, width
+    if down == width:  # nothing lies between the rows
+        runs, length = np.int64(1), height * width
+    for y in range(runs):
+        at = start + y * down
+        if channels_last and channels == 3 and kind <= HALF:
+            _convert_rgb(
+                part(source, at, length), part(source, at + plane, length), part(source, at + 2 * plane, length),
+                out + np.uint64(y * length * 3 * out_itemsize), kind, affine,
+            )  # fmt: skip
+            continue
+        for c in range(channels):
+            if channels_last:
+                target, step = y * length * channels + c, channels
+            else:
+                target, step = c * height * width + y * length, np.int64(1)
+            _convert(
+                part(source, at + c * plane, length), out + np.uint64(target * out_itemsize), step,
+                kind, affine[c, 0], affine[c, 1], table + np.uint64(c * table_step),
+            )  # fmt: skip
+
+
+@kernel
+def erase(out, out_itemsize, channels_last, channels, height, width, box, values):
+    """Fill a rectangle of a finished image.
+
+    Args:
+        out: Address of the image in the batch.
+        out_itemsize: 1, 2 or 4 bytes a value.
+        channels_last, channels, height, width: How it lies there.
+        box: (4,) top, left, height, width; a height of 0 means nothing to do.
+        values: (channels,) uint32, the bits of the fill.
+    """
+    top, left, h, w = box[0], box[1], box[2], box[3]
+    for c in range(channels):
+        for y in range(top, top + h):
+            if channels_last:
+                at, step = (y * width + left) * channels + c, channels
+            else:
+                at, step = (c * height + y) * width + left, np.int64(1)
+            count = (w - 1) * step + 1
+            if out_itemsize == 4:
+                wide = f32_at(out + np.uint64(4 * at), count).view(np.uint32)
+                for x in range(w):
+                    wide[x * step] = values[c]
+            elif out_itemsize == 2:
+                words = u16_at(out + np.uint64(2 * at), count)
+                for x in range(w):
+                    words[x * step] = values[c]
+            else:
+                narrow = u8_at(out + np.uint64(at), count)
+                for x in range(w):
+                    narrow[x * step] = values[c]

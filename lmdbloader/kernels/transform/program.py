@@ -1,0 +1,322 @@
+"""What a list of transforms does to one sample: every random choice, composed into a window of each stored image."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.philox import AUGMENT_STREAM, below, philox, unit
+from lmdbloader.kernels.transform.geometry import begin, crop, flip_horizontally, flip_vertically, is_filled, transpose
+from lmdbloader.kernels.transform.opcodes import (
+    ACROSS,
+    CARRY,
+    CENTER_CROP,
+    CLOSING,
+    CROP_TOO_LARGE,
+    CUBIC,
+    DIHEDRAL,
+    DOWN,
+    ERASE,
+    FILL,
+    HEIGHT,
+    HORIZONTAL_FLIP,
+    JITTER,
+    NEW_HEIGHT,
+    NEW_WIDTH,
+    NOT_ALIGNED,
+    NOT_DIVISIBLE,
+    NOT_SQUARE,
+    OP_CODE,
+    OP_CUBIC,
+    OP_FIELDS,
+    OP_FILL,
+    OP_HEIGHT,
+    OP_PADDING,
+    OP_RECTANGLE,
+    OP_STAGE,
+    OP_WIDTH,
+    RANDOM_RESIZED_CROP,
+    RESIZE,
+    THEN_JITTER,
+    THEN_RESIZE,
+    TRANSPOSED,
+    VERTICAL_FLIP,
+    WIDTH,
+    WRITE,
+)
+
+_TRIES = 10
+
+
+@kernel
+def _open_next(geometry, stage):
+    """Start the next stage with what this one hands on: the same image, or the one that its closing makes of it."""
+    g, following = geometry[stage], geometry[stage + 1]
+    if g[CLOSING] == CARRY:
+        for k in range(g.shape[0]):  # assigning a slice would compile Numba's error messages, for seconds
+            following[k] = g[k]
+        return
+    if g[CLOSING] != THEN_RESIZE:
+        begin(following, g[HEIGHT], g[WIDTH])
+        return
+    height, width = g[NEW_HEIGHT], g[NEW_WIDTH]
+    if is_filled(g):
+        begin(following, height, width)
+        return
+    # What is resized is the window as it lies in the image; turning it waits until there are fewer pixels.
+    transposed, down, across = g[TRANSPOSED], g[DOWN], g[ACROSS]
+    if transposed:
+        height, width = width, height
+        g[NEW_HEIGHT], g[NEW_WIDTH] = height, width
+    begin(following, height, width)
+    if transposed:
+        transpose(following)
+    # After an exchange the signs belong to the other axis: the rows of the image run along the result's columns.
+    if (across if transposed else down) < 0:
+        flip_vertically(following)
+    if (down if transposed else across) < 0:
+        flip_horizontally(following)
+
+
+@kernel
+def _align(geometry, fields, stage):
+    """Return how the images of some fields, one a multiple of the other, stand to each other.
+
+    Returns:
+        (field of the largest image, grid): positions and sizes in the largest must be multiples of `grid` for all of
+        them to be cut alike; a grid of 0 if some image is not a whole fraction of the largest.
+    """
+    largest = -1
+    for f in range(geometry.shape[0]):
+        if fields >> f & 1 and (largest < 0 or geometry[f, stage, HEIGHT] > geometry[largest, stage, HEIGHT]):
+            largest = f
+    grid = np.int64(1)
+    height, width = geometry[largest, stage, HEIGHT], geometry[largest, stage, WIDTH]
+    for f in range(geometry.shape[0]):
+        if fields >> f & 1:
+            ratio = height // max(geometry[f, stage, HEIGHT], 1)
+            if ratio < 1 or geometry[f, stage, HEIGHT] * ratio != height or geometry[f, stage, WIDTH] * ratio != width:
+                return largest, np.int64(0)
+            a, b = grid, ratio
+            while b:
+                a, b = b, a % b
+            grid = grid // a * ratio
+    return largest, grid
+
+
+@kernel
+def _uniform(word, low, high):
+    return low + (high - low) * unit(word)
+
+
+@kernel
+def _box(words, area, scale_low, scale_high, log_low, log_high):
+    """Return two sides of a rectangle with a random share of an area, and a random ratio of the second to the first."""
+    target = area * _uniform(words[0], scale_low, scale_high)
+    ratio = math.exp(_uniform(words[1], log_low, log_high))
+    return np.int64(np.rint(math.sqrt(target / ratio))), np.int64(np.rint(math.sqrt(target * ratio)))
+
+
+@kernel
+def _resized_crop_box(seed, sample, epoch, number, height, width, real):
+    """Return (top, left, height, width) as torchvision's RandomResizedCrop.get_params draws it."""
+    log_low, log_high = math.log(real[2]), math.log(real[3])
+    for attempt in range(_TRIES):
+        words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(attempt))
+        h, w = _box(words, np.float64(height) * width, real[0], real[1], log_low, log_high)
+        if 0 < h <= height and 0 < w <= width:
+            return below(words[2], height - h + 1), below(words[3], width - w + 1), h, w
+    h, w = height, width
+    if np.float64(width) / height < real[2]:
+        h = min(np.int64(np.rint(width / real[2])), height)
+    elif np.float64(width) / height > real[3]:
+        w = min(np.int64(np.rint(height * real[3])), width)
+    h, w = max(h, np.int64(1)), max(w, np.int64(1))
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+@kernel
+def _erased_box(seed, sample, epoch, number, height, width, real):
+    """Return (top, left, height, width) as torchvision's RandomErasing.get_params draws it; a height of 0: nothing."""
+    words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(_TRIES))
+    nothing = (np.int64(0), np.int64(0), np.int64(0), np.int64(0))
+    if unit(words[0]) >= real[0]:
+        return nothing
+    log_low, log_high = math.log(real[3]), math.log(real[4])
+    for attempt in range(_TRIES):
+        words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(attempt))
+        # Here torchvision's ratio is height over width, the inverse of what it is for RandomResizedCrop.
+        w, h = _box(words, np.float64(height) * width, real[1], real[2], log_low, log_high)
+        if 0 < h < height and 0 < w < width:
+            return below(words[2], height - h + 1), below(words[3], width - w + 1), h, w
+    return nothing
+
+
+@kernel
+def _resize_to(op, height, width):
+    """Return the size after a Resize: the one given, or the shorter side's and as much of the other, rounded down."""
+    if op[OP_WIDTH]:
+        return op[OP_HEIGHT], op[OP_WIDTH]
+    side = op[OP_HEIGHT]
+    if height <= width:
+        return side, max(side * width // height, 1)
+    return max(side * height // width, 1), side
+
+
+@kernel
+def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
+    """Compose what a program does to one sample.
+
+    Args:
+        whole, real: (operations, NUM_WHOLE) int64 and (operations, NUM_REAL) float64, see `opcodes`.
+        seed, epoch, sample: uint64; every random choice depends only on them and on the operation's number.
+        geometry: (fields, stages, NUM_GEOMETRY) int64; [:, 0, HEIGHT] and [:, 0, WIDTH] are the stored images' sizes.
+            Filled.
+        color: (fields, stages, NUM_COLOR) float64, filled where a stage changes colours.
+        rectangles: (fields, erasings, 4) int64, filled with (top, left, height, width) in the finished image.
+        most: (4,) int64, raised to the most pixels, height and width that any image had on the way, and to the most
+            that one side of an image that is resized, or cut and resized, times the other side of the result comes to.
+
+    Returns:
+        A status.
+    """
+    num_fields = geometry.shape[0]
+    for f in range(num_fields):
+        begin(geometry[f, 0], geometry[f, 0, HEIGHT], geometry[f, 0, WIDTH])
+    stage = np.int64(0)
+    for number in range(whole.shape[0]):
+        op, numbers = whole[number], real[number]
+        while stage < op[OP_STAGE]:
+            for f in range(num_fields):
+                g = geometry[f, stage]
+                if g[CLOSING] == CARRY and op[OP_FIELDS] >> f & 1 and op[OP_PADDING] > 0 and is_filled(g):
+                    g[CLOSING] = WRITE  # it was padded with another fill
+                _open_next(geometry[f], stage)
+            stage += 1
+        status = _apply(op, numbers, seed, epoch, sample, np.uint64(number), geometry, color, rectangles, most, stage)
+        if status:
+            return status
+        for f in range(num_fields):
+            height, width = geometry[f, stage, HEIGHT], geometry[f, stage, WIDTH]
+            if geometry[f, stage, CLOSING] == THEN_RESIZE:
+                most[0] = max(most[0], geometry[f, stage, NEW_HEIGHT] * geometry[f, stage, NEW_WIDTH])
+                most[1] = max(most[1], geometry[f, stage, NEW_HEIGHT])
+                most[2] = max(most[2], geometry[f, stage, NEW_WIDTH])
+            most[0] = max(most[0], height * width)
+            most[1] = max(most[1], height)
+            most[2] = max(most[2], width)
+    while stage < geometry.shape[1] - 1:
+        for f in range(num_fields):
+            _open_next(geometry[f], stage)
+        stage += 1
+    return 0
+
+
+@kernel
+def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles, most, stage):
+    """Apply one operation to the fields that it concerns; see `draw`."""
+    code, fields = op[OP_CODE], op[OP_FIELDS]
+    num_fields = geometry.shape[0]
+    words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(0))
+    if code == HORIZONTAL_FLIP or code == VERTICAL_FLIP:  # noqa: SIM109 - a tuple takes longer to compile
+        if unit(words[0]) < numbers[0]:
+            for f in range(num_fields):
+                if fields >> f & 1:
+                    if code == HORIZONTAL_FLIP:
+                        flip_horizontally(geometry[f, stage])
+                    else:
+                        flip_vertically(geometry[f, stage])
+        return 0
+    if code == DIHEDRAL:
+        which = below(words[0], 8)
+        for f in range(num_fields):
+            if fields >> f & 1:
+                g = geometry[f, stage]
+                if g[HEIGHT] != g[WIDTH]:
+                    return NOT_SQUARE
+                if which & 4:
+                    transpose(g)
+                if which & 2:
+                    flip_vertically(g)
+                if which & 1:
+                    flip_horizontally(g)
+        return 0
+    if code == JITTER:
+        if unit(philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(1))[0]) >= numbers[6]:
+            return 0
+        for f in range(num_fields):
+            if fields >> f & 1:
+                geometry[f, stage, CLOSING] = THEN_JITTER
+                color[f, stage, 4] = numbers[7]
+                for k in range(3):
+                    color[f, stage, k] = _uniform(words[k], numbers[2 * k], numbers[2 * k + 1])
+                color[f, stage, 3] = below(words[3], 6)
+        return 0
+    largest, grid = _align(geometry, fields, stage)
+    if grid == 0:
+        return NOT_ALIGNED
+    full_height, full_width = geometry[largest, stage, HEIGHT], geometry[largest, stage, WIDTH]
+    # Positions are counted in steps of the grid, so that they fall on whole pixels of every field.
+    rows, columns = full_height // grid, full_width // grid
+    if code == RESIZE:
+        height, width = _resize_to(op, full_height, full_width)
+        if op[OP_WIDTH] == 0 and op[OP_HEIGHT] % grid == 0:  # the longer side is rounded anyway
+            height, width = height // grid * grid, width // grid * grid
+        if height % grid or width % grid or height < 1 or width < 1:
+            return NOT_DIVISIBLE
+        top, left, h, w = np.int64(0), np.int64(0), rows, columns
+    elif code == RANDOM_RESIZED_CROP:
+        height, width = op[OP_HEIGHT], op[OP_WIDTH]
+        if height % grid or width % grid:
+            return NOT_DIVISIBLE
+        top, left, h, w = _resized_crop_box(seed, sample, epoch, number, rows, columns, numbers)
+    elif code == ERASE and op[OP_HEIGHT] > 0:  # a rectangle of one size
+        height, width = op[OP_HEIGHT], op[OP_WIDTH]
+        if height % grid or width % grid:
+            return NOT_DIVISIBLE
+        h, w = height // grid, width // grid
+        if h > rows or w > columns:
+            return CROP_TOO_LARGE
+        top, left = below(words[0], rows - h + 1), below(words[1], columns - w + 1)
+        if unit(words[2]) >= numbers[0]:
+            h, w = np.int64(0), np.int64(0)
+    elif code == ERASE:
+        height, width = np.int64(0), np.int64(0)
+        top, left, h, w = _erased_box(seed, sample, epoch, number, rows, columns, numbers)
+    else:
+        height, width, padding = op[OP_HEIGHT], op[OP_WIDTH], op[OP_PADDING]
+        if height == 0:  # a translation: the size stays
+            height, width = full_height, full_width
+        if height % grid or width % grid or padding % grid:
+            return NOT_DIVISIBLE
+        h, w, padding = height // grid, width // grid, padding // grid
+        down, across = rows + 2 * padding - h, columns + 2 * padding - w
+        if down < 0 or across < 0:
+            return CROP_TOO_LARGE
+        if code == CENTER_CROP:
+            top, left = np.int64(np.rint(down / 2.0)), np.int64(np.rint(across / 2.0))
+        else:
+            top, left = below(words[0], down + 1) - padding, below(words[1], across + 1) - padding
+    for f in range(num_fields):
+        if fields >> f & 1:
+            g = geometry[f, stage]
+            ratio = full_height // g[HEIGHT]
+            unit_size = grid // ratio
+            if code == ERASE:
+                box = rectangles[f, op[OP_RECTANGLE]]
+                box[0], box[1], box[2], box[3] = top * unit_size, left * unit_size, h * unit_size, w * unit_size
+                continue
+            if code != RESIZE:
+                crop(g, top * unit_size, left * unit_size, h * unit_size, w * unit_size)
+            if code == RESIZE or code == RANDOM_RESIZED_CROP:  # noqa: SIM109 - as above
+                g[CLOSING] = THEN_RESIZE
+                g[NEW_HEIGHT], g[NEW_WIDTH], g[CUBIC] = height // ratio, width // ratio, op[OP_CUBIC]
+                # Of what may be cut at random all counts; and what lies turned in its file is resized as it lies there.
+                high, wide = full_height // ratio, full_width // ratio
+                most[3] = max(most[3], max(high * g[NEW_WIDTH], wide * g[NEW_HEIGHT]))
+            elif op[OP_PADDING] > 0:
+                for c in range(3):
+                    g[FILL + c] = op[OP_FILL + c]
+    return 0

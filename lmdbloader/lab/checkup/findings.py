@@ -1,0 +1,121 @@
+"""One fact with a verdict and a remedy, and what all of them come to."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from lmdbloader.lab.machine import Machine
+
+if TYPE_CHECKING:
+    from lmdbloader.lab.checkup.facts import DatasetFacts
+    from lmdbloader.lab.profiling import Profile
+
+Verdict = Literal["good", "note", "problem"]
+_WIDTH = 100
+_MARKS = {"good": "good", "note": "note", "problem": "PROBLEM"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A fact that matters for loading.
+
+    Attributes:
+        name: What was looked at, such as "cores" or "file system".
+        verdict: "good", "note" (worth knowing, often fine) or "problem" (costs speed or ends in an error).
+        value: What was found.
+        remedy: What to do; empty where nothing is to be done.
+    """
+
+    name: str
+    verdict: Verdict
+    value: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """What `doctor` found.
+
+    Attributes:
+        findings: In the order of the report.
+        machine: What it was judged by.
+        dataset: Facts of the dataset, None without one.
+        profile: Of the pass through a Loader, None without one.
+    """
+
+    findings: tuple[Finding, ...]
+    machine: Machine
+    dataset: DatasetFacts | None = None
+    profile: Profile | None = None
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """The findings that are problems."""
+        return tuple(finding for finding in self.findings if finding.verdict == "problem")
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether there is no problem."""
+        return not self.problems
+
+    def finding(self, name: str) -> Finding:
+        """Return the finding of a name.
+
+        Raises:
+            KeyError: There is none.
+        """
+        for finding in self.findings:
+            if finding.name == name:
+                return finding
+        raise KeyError(f"{name!r}: found were {', '.join(finding.name for finding in self.findings)}")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as what JSON knows."""
+        return {
+            "is_healthy": self.is_healthy,
+            "findings": [dataclasses.asdict(finding) for finding in self.findings],
+            "summary": self.summary(),
+            "machine": self.machine.as_json(),
+            "dataset": None if self.dataset is None else dataclasses.asdict(self.dataset),
+            "profile": None if self.profile is None else self.profile.as_json(),
+        }
+
+    def summary(self) -> str:
+        """Return what it comes to, in one or two sentences."""
+        notes = sum(finding.verdict == "note" for finding in self.findings)
+        noted = "" if not notes else " One note above may be worth a look." if notes == 1 else f" {notes} notes above."
+        if not self.problems:
+            return f"No problem found.{noted}"
+        first = self.problems[0]
+        count = "One problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        which = "It" if len(self.problems) == 1 else "The first"
+        # What to do in full stands above.
+        remedy = first.remedy.split(". ")[0].rstrip(".")
+        return f"{count} found.{noted} {which} is {first.name}: {first.value}." + (f" {remedy}." if remedy else "")
+
+    def __str__(self) -> str:
+        """Return a table, what to do below each line that needs it, and a sentence."""
+        width = max(len(finding.name) for finding in self.findings)
+        lines = []
+        for finding in self.findings:
+            start = f"{_MARKS[finding.verdict]:<8} {finding.name:<{width}}  "
+            lines += _wrapped(finding.value, start, " " * len(start))
+            if finding.remedy:
+                lines += _wrapped(f"-> {finding.remedy}", " " * len(start), " " * (len(start) + 3))
+        if self.profile is not None:
+            lines += ["", str(self.profile)]
+        return "\n".join([*lines, "", *_wrapped(self.summary(), "", "  ")])
+
+
+def _wrapped(text: str, first: str, other: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=other,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )

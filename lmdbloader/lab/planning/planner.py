@@ -1,0 +1,175 @@
+"""`plan`: what a training run needs of its data, before anything is bought or converted."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+
+from lmdbloader.base.units import parse_nbytes
+from lmdbloader.errors import OptionError
+from lmdbloader.lab.planning.demand import Demand, Fit, demand, fit
+from lmdbloader.lab.planning.presets import Preset, find_preset
+from lmdbloader.lab.planning.results import Plan, Serving
+from lmdbloader.lab.planning.storage import STORAGE
+
+# What a published GPU's figures do not state and nearly everyone has: a photograph of ImageNet's size.
+_EXAMPLE = "64KiB"
+
+
+def plan(
+    *,
+    batch_size: int | None = None,
+    step_seconds: float | None = None,
+    example_size: int | str | None = None,
+    preset: str | None = None,
+    gpus: int | None = None,
+    experiments: int | tuple[int, int] | None = None,
+    dataset_size: int | str | None = None,
+    gpu_memory: int | str | None = None,
+    example_memory: int | str | None = None,
+    model_memory: int | str | None = None,
+    cache_fraction: float = 0.0,
+) -> Plan:
+    """Return what a training run needs of its data: samples, reads and bytes a second, and what storage serves that.
+
+    The arithmetic is that of "Feeding the beast": a batch of n samples must be there when the GPU has done the one
+    before, every t seconds, so storage reads n / t samples a second. Sizes are bytes, or text such as "64KiB", "500K"
+    (thousands) and "150GB".
+
+    Args:
+        batch_size: Samples of a step on one GPU.
+        step_seconds: Time of a step on the GPU, forward, backward and update.
+        example_size: A sample on storage, 64KiB by default.
+        preset: Name of a published workload, which gives whatever is not given here; `PRESETS` of
+            `lmdbloader.lab.planning` has them.
+        gpus: GPUs of one experiment, each with a batch of its own.
+        experiments: How many run at the same time on the same storage; (fewest, most) for a range.
+        dataset_size: Of all data in use.
+        gpu_memory: Of one GPU; with the next two it says whether the batch fits, and the largest that does.
+        example_memory: What the activations of one sample take of it in training.
+        model_memory: What the parameters take; their gradients and the optimizer's state are best included.
+        cache_fraction: Share of the dataset, drawn at random, that each machine keeps on its own disk: from the second
+            epoch on that much less comes from the shared storage.
+
+    Raises:
+        OptionError: Something is missing or out of its range.
+
+    >>> found = plan(batch_size=128, step_seconds=0.087, example_size="64KiB", gpus=4)
+    >>> round(found.most.samples_per_s), round(found.most.nbytes_per_s / 1e6, 1)
+    (5885, 385.7)
+    """
+    found = None if preset is None else find_preset(preset)
+    batch_size, step_seconds = _step(batch_size, step_seconds, found)
+    gpus = _count("gpus", gpus if gpus is not None else found.gpus if found else 1)
+    fewest, most = _range(experiments if experiments is not None else found.experiments if found else 1)
+    example_nbytes = _nbytes("example_size", example_size, found.example_nbytes if found else None)
+    dataset_nbytes = _nbytes("dataset_size", dataset_size, found.dataset_nbytes if found else None)
+    if isinstance(cache_fraction, bool) or not isinstance(cache_fraction, Real) or not 0 <= cache_fraction <= 1:
+        raise OptionError(f"cache_fraction={cache_fraction!r}: expected a share from 0 to 1")
+    if example_nbytes is None:
+        example_nbytes = parse_nbytes(_EXAMPLE)
+    if dataset_nbytes is not None and dataset_nbytes < example_nbytes:
+        raise OptionError(
+            f"dataset_size={dataset_size!r}: is smaller than one sample of {example_nbytes} bytes. Give both in the "
+            "same units."
+        )
+    demands = [demand(batch_size, step_seconds, example_nbytes, gpus, count) for count in (fewest, most)]
+    return Plan(
+        batch_size,
+        step_seconds,
+        example_nbytes,
+        gpus,
+        demands[0],
+        demands[1],
+        _serving(demands[0], demands[1]),
+        _fit(batch_size, gpu_memory, example_memory, model_memory, found),
+        dataset_nbytes,
+        float(cache_fraction),
+        found,
+        found.notes if found else (),
+    )
+
+
+def _step(batch_size: int | None, step_seconds: float | None, preset: Preset | None) -> tuple[int, float]:
+    if preset is None and (batch_size is None or step_seconds is None):
+        missing = " and ".join(
+            name for name, value in (("batch_size", batch_size), ("step_seconds", step_seconds)) if value is None
+        )
+        raise OptionError(
+            f"{missing}: not given. Everything follows from the batch size and the time of a step: give both, or a "
+            "preset."
+        )
+    count = _count("batch_size", batch_size if batch_size is not None else preset.batch_size if preset else 0)
+    if step_seconds is None and preset is not None:
+        if preset.images_per_s is not None:
+            step_seconds = count / preset.images_per_s
+        elif preset.step_seconds is not None and count == preset.batch_size:
+            step_seconds = preset.step_seconds
+        else:
+            raise OptionError(
+                f"batch_size={count}: preset {preset.name} tells the time of a step for a batch of {preset.batch_size} "
+                "only. Give step_seconds, too."
+            )
+    if (
+        isinstance(step_seconds, bool)
+        or not isinstance(step_seconds, Real)
+        or not math.isfinite(step_seconds)
+        or step_seconds <= 0
+    ):
+        raise OptionError(f"step_seconds={step_seconds!r}: expected seconds, more than 0")
+    return count, float(step_seconds)
+
+
+def _count(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise OptionError(f"{name}={value!r}: expected a whole number of at least 1")
+    return int(value)
+
+
+def _range(experiments: int | tuple[int, int]) -> tuple[int, int]:
+    ends = experiments if isinstance(experiments, tuple | list) else (experiments, experiments)
+    if len(ends) != 2:
+        raise OptionError(f"experiments={experiments!r}: expected a number, or (fewest, most)")
+    fewest, most = (_count("experiments", end) for end in ends)
+    if fewest > most:
+        raise OptionError(f"experiments={experiments!r}: expected the fewest first")
+    return fewest, most
+
+
+def _nbytes(name: str, given: int | str | None, preset: int | None) -> int | None:
+    return preset if given is None else parse_nbytes(given, name=name)
+
+
+def _fit(
+    batch_size: int,
+    gpu_memory: int | str | None,
+    example_memory: int | str | None,
+    model_memory: int | str | None,
+    preset: Preset | None,
+) -> Fit | None:
+    gpu = _nbytes("gpu_memory", gpu_memory, preset.gpu_memory_nbytes if preset else None)
+    example = _nbytes("example_memory", example_memory, preset.example_memory_nbytes if preset else None)
+    model = _nbytes("model_memory", model_memory, preset.model_memory_nbytes if preset else None)
+    if gpu is not None and example is not None:
+        return fit(batch_size, example, model or 0, gpu)
+    if gpu_memory is not None or example_memory is not None or model_memory is not None:
+        raise OptionError(
+            f"gpu_memory={gpu_memory!r}, example_memory={example_memory!r}, model_memory={model_memory!r}: the largest "
+            "batch follows from gpu_memory and example_memory, what the activations of one sample take in training. "
+            "Give both, or a preset that has them; torch.cuda.max_memory_allocated() of steps with one and with two "
+            "samples tells it."
+        )
+    return None
+
+
+def _serving(fewest: Demand, most: Demand) -> tuple[Serving, ...]:
+    found = []
+    for kind in STORAGE:
+        needed = {
+            low.name: (kind.needed(low.reads_per_s, low.read_nbytes), kind.needed(high.reads_per_s, high.read_nbytes))
+            for low, high in zip(fewest.reads, most.reads, strict=True)
+        }
+        one = most.nbytes_per_s / most.experiments
+        limits = kind.machine_nbytes_per_s is not None and one > kind.machine_nbytes_per_s
+        found.append(Serving(kind.name, needed, limits))
+    return tuple(found)

@@ -1,0 +1,333 @@
+"""A plan: its figures, a table that is read at a glance, and sentences on what it means and what to do."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lmdbloader.base.units import GIB, KIB, show_decimal_nbytes, show_nbytes
+from lmdbloader.lab.planning.demand import Demand, Fit
+from lmdbloader.lab.planning.presets import Preset
+from lmdbloader.lab.planning.storage import STORAGE
+
+_WIDTH = 88
+# From the source's rules of thumb: "a few tens of GB" are for a local SSD; 25,600 reads a second of small files are a
+# problem for NFS, 1,280 of large ones are not.
+_LOCAL_NBYTES = 100e9
+_MANY_READS, _FEW_READS = 10_000, 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How many of a storage class serve the demand.
+
+    Attributes:
+        storage: Name of the class.
+        needed: For each way of reading ("sample", "record", "block") how many, for the fewest and the most experiments.
+        limits_machine: Whether one machine, with one experiment, gets less from it than it needs.
+    """
+
+    storage: str
+    needed: dict[str, tuple[int, int]]
+    limits_machine: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a training run needs of its data.
+
+    Attributes:
+        batch_size, step_seconds: n of one GPU and t: what every other figure follows from. Each sample must be there
+            within t, and 99 % of the batches.
+        example_nbytes: Bytes of a sample on storage.
+        gpus: GPUs of one experiment.
+        fewest, most: The demand of the fewest and of the most experiments; the same where one number was given.
+        serving: What would serve it.
+        fit: How the batch fits the GPU; None where its memory or the model's is not known.
+        dataset_nbytes: Size of the dataset, None where it was not given.
+        cache_fraction: Share of the dataset that each machine keeps on a disk of its own.
+        preset: Where figures that were not given came from.
+        notes: What the source of the preset says differently, and why.
+    """
+
+    batch_size: int
+    step_seconds: float
+    example_nbytes: int
+    gpus: int
+    fewest: Demand
+    most: Demand
+    serving: tuple[Serving, ...]
+    fit: Fit | None
+    dataset_nbytes: int | None
+    cache_fraction: float
+    preset: Preset | None
+    notes: tuple[str, ...]
+
+    @property
+    def num_samples(self) -> int | None:
+        """Samples in the dataset; None where its size is not known."""
+        return None if self.dataset_nbytes is None else max(1, round(self.dataset_nbytes / self.example_nbytes))
+
+    @property
+    def epoch_seconds(self) -> float | None:
+        """Time in which one experiment goes through the dataset if its GPUs never wait; None without its size."""
+        if self.num_samples is None:
+            return None
+        return self.num_samples * self.step_seconds / (self.batch_size * self.gpus)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it as what JSON knows, with the sentences and the sources of the figures."""
+        return {
+            **asdict(self),
+            "num_samples": self.num_samples,
+            "epoch_seconds": self.epoch_seconds,
+            "max_latency_seconds": self.step_seconds,
+            "batches_within_step": 0.99,
+            "sentences": sentences(self),
+            "sources": {kind.name: kind.source for kind in STORAGE},
+        }
+
+    def __str__(self) -> str:
+        """Return a table, and what it means in sentences."""
+        return told(self)
+
+
+def told(found: Plan) -> str:
+    """Return the table and the sentences."""
+    lines = [*_wrapped(_headline(found), ""), "", "Needed"]
+    lines += _rows(_needed(found))
+    lines += ["", *_reading(found)]
+    lines += ["", "What it means"]
+    for sentence in sentences(found):
+        lines += _wrapped(sentence, "  ")
+    for note in found.notes:
+        lines += _wrapped(f"Note: {note}", "  ")
+    if found.preset is not None:
+        lines += _wrapped(f"Source of the preset: {found.preset.source}", "  ")
+    return "\n".join(lines)
+
+
+def sentences(found: Plan) -> list[str]:
+    """Return what a plan means and what to do about it, the most important first."""
+    return [*_pace(found), *_memory(found), *_packing(found), *_storage(found), *_caching(found)]
+
+
+def _headline(found: Plan) -> str:
+    gpus = "one GPU" if found.gpus == 1 else f"{found.gpus} GPUs"
+    count = _span(found.fewest.experiments, found.most.experiments)
+    experiments = "" if found.most.experiments == 1 else f", {count} experiments at the same time"
+    title = f"{found.preset.name}: {found.preset.title}. " if found.preset else ""
+    return (
+        f"{title}Batches of {found.batch_size:,} on {gpus}{experiments}, a step of {_seconds(found.step_seconds)}, "
+        f"samples of {_size(found.example_nbytes)}."
+    )
+
+
+def _needed(found: Plan) -> Iterator[tuple[str, str]]:
+    low, high = found.fewest, found.most
+    yield "samples", f"{_span(low.samples_per_s, high.samples_per_s)} a second"
+    yield "a batch", f"in {_seconds(found.step_seconds)} or less, 99 times of 100; each sample in that time, too"
+    yield "reads", f"{_span(low.reads[0].reads_per_s, high.reads[0].reads_per_s)} a second (IOPS), a sample each"
+    yield "bandwidth", f"{_rate(low, high, decimal=True)} ({_rate(low, high, decimal=False)})"
+    if found.dataset_nbytes is not None and found.num_samples is not None and found.epoch_seconds is not None:
+        size = show_decimal_nbytes(found.dataset_nbytes)
+        yield "dataset", f"{size}: {found.num_samples:,} samples, an epoch in {_seconds(found.epoch_seconds)}"
+    if found.fit is not None:
+        verdict = "fits" if found.fit.fits else "does NOT fit"
+        yield (
+            "GPU memory",
+            f"{found.fit.batch_nbytes / GIB:.2f} GiB {verdict} in {found.fit.gpu_memory_nbytes / GIB:.2f} GiB; "
+            f"the largest batch is {found.fit.largest:,}",
+        )
+    if found.preset is not None and found.preset.theoretical_images_per_s and found.preset.images_per_s:
+        theory, published = found.preset.theoretical_images_per_s, found.preset.images_per_s
+        yield "one GPU", f"{theory:,.0f} images a second by its FLOPS, {published:,.0f} published"
+
+
+def _reading(found: Plan) -> Iterator[str]:
+    # Of large samples a record holds one: then it is no other way to read.
+    pairs = list(zip(found.fewest.reads, found.most.reads, strict=True))
+    ways = [pair for i, pair in enumerate(pairs) if i == 0 or pair[1].read_nbytes > pairs[i - 1][1].read_nbytes]
+    heads = [f"{'a ' + way.name} of {_size(way.read_nbytes)}" for _, way in ways]
+    rows = [("one read is", *heads)]
+    rows.append(("reads a second", *[_span(low.reads_per_s, high.reads_per_s) for low, high in ways]))
+    if found.cache_fraction:
+        left = 1 - found.cache_fraction
+        rows.append(
+            (
+                f"  {found.cache_fraction:.0%} cached, epoch 2 on",
+                *[_span(low.reads_per_s * left, high.reads_per_s * left) for low, high in ways],
+            )
+        )
+    rows.append(("how many serve it", *[""] * len(ways)))
+    for serving in found.serving:
+        mark = " (*)" if serving.limits_machine else ""
+        cells = [_span(*serving.needed[way.name]) for _, way in ways]
+        rows.append((f"  {serving.storage}{mark}", *cells))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(heads) + 1)]
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *[cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]]
+        yield "  ".join(cells).rstrip()
+    for serving in found.serving:
+        if serving.limits_machine:
+            yield from _wrapped("(*) one machine gets less from it than one experiment needs.", "  ")
+            break
+
+
+def _pace(found: Plan) -> Iterator[str]:
+    each = found.most.samples_per_s / found.most.experiments
+    yield (
+        f"The GPUs of one experiment never wait if {each:,.0f} samples a second are ready: 99 of 100 batches within "
+        f"{_seconds(found.step_seconds)}. Whether a machine can is what `lmdbloader tune DB --batch-size "
+        f"{found.batch_size} --step-seconds {found.step_seconds:.4g}` measures, once there is a dataset."
+    )
+
+
+def _memory(found: Plan) -> Iterator[str]:
+    if found.fit is None:
+        return
+    if not found.fit.fits:
+        yield (
+            f"A batch of {found.batch_size:,} does not fit the GPU; {found.fit.largest:,} do"
+            + (f", {found.fit.largest_power:,} as a power of two. " if found.fit.largest else ": not even one. ")
+            + "Mixed precision halves the activations; several GPUs share a larger batch."
+        )
+    elif found.fit.largest_power > found.batch_size:
+        yield f"The GPU has room for batches of {found.fit.largest_power:,}."
+    else:
+        yield (
+            f"Batches of {2 * found.batch_size:,} would not fit the GPU. Gradients and the optimizer's state come on "
+            "top of the parameters: this formula counts them once."
+        )
+
+
+def _packing(found: Plan) -> Iterator[str]:
+    alone, record, block = found.most.reads
+    if alone.reads_per_s / block.reads_per_s < 1.5:
+        yield "Samples are large: reading them in larger pieces would gain little."
+        return
+    disks = found.serving[0].needed
+    in_records = (
+        f"{record.reads_per_s:,.0f} reads of {_size(record.read_nbytes)} (a record of a converted dataset) or "
+        if record.read_nbytes > alone.read_nbytes
+        else ""
+    )
+    yield (
+        f"One file a sample, or any random access, costs {alone.reads_per_s:,.0f} reads a second. The same bytes are "
+        f'{in_records}{block.reads_per_s:,.0f} reads of {_size(block.read_nbytes)}, which is how order="quasi_random" '
+        f"reads a dataset, still shuffled in every epoch: {_plural(disks['block'][1], 'spinning disk')} in place of "
+        f"{disks['sample'][1]:,}."
+    )
+
+
+def _storage(found: Plan) -> Iterator[str]:
+    alone = found.most.reads[0]
+    if found.most.experiments == 1:
+        count_of = {serving.storage: serving.needed["sample"][1] for serving in found.serving}
+        name = "SATA SSD" if count_of["SATA SSD"] == 1 else "NVMe SSD"
+        what = f"{_plural(count_of[name], name)} in the machine can serve it as it is"
+        if found.dataset_nbytes is not None:
+            what += (
+                f"; a machine with more than {show_decimal_nbytes(found.dataset_nbytes)} of free memory reads from "
+                "storage in the first epoch only"
+            )
+        small = found.dataset_nbytes is not None and found.dataset_nbytes <= _LOCAL_NBYTES
+        what += ". `lmdbloader stage` copies a dataset there, once for all jobs." if small else "."
+        yield what[0].upper() + what[1:]
+    elif alone.reads_per_s >= _MANY_READS and alone.read_nbytes < 256 * KIB:
+        yield (
+            f"{alone.reads_per_s:,.0f} small reads a second are an expensive problem for shared storage: standard NFS "
+            "does not serve them. Pack the samples (`lmdbloader convert`), keep a part on local disks, or take weaker "
+            "GPUs or share them, so that steps last longer."
+        )
+    elif alone.reads_per_s <= _FEW_READS:
+        yield (
+            f"{alone.reads_per_s:,.0f} reads a second of {_size(alone.read_nbytes)} are what a decent NFS serves: "
+            "large files, relaxed steps."
+        )
+    if any(serving.limits_machine for serving in found.serving):
+        names = " and ".join(serving.storage for serving in found.serving if serving.limits_machine)
+        limit = min(k.machine_nbytes_per_s for k in STORAGE if k.machine_nbytes_per_s is not None)
+        yield f"{names} gives one machine at most {show_decimal_nbytes(limit)}/s, less than one experiment needs."
+    if found.example_nbytes >= 256 * KIB:
+        yield (
+            "Store images no larger than they are trained at (`lmdbloader convert --max-resolution`): bytes that are "
+            "scaled away a moment later need no bandwidth."
+        )
+
+
+def _caching(found: Plan) -> Iterator[str]:
+    if not found.cache_fraction:
+        return
+    left = 1 - found.cache_fraction
+    room = (
+        "" if found.dataset_nbytes is None else f", {show_decimal_nbytes(found.cache_fraction * found.dataset_nbytes)},"
+    )
+    gain = f"{1 / left:.2f} times faster" if left else "without it"
+    yield (
+        f"With {found.cache_fraction:.0%} of the dataset{room} on a local disk, from the second epoch on the shared "
+        f"storage serves {found.most.samples_per_s * left:,.0f} reads a second and "
+        f"{show_decimal_nbytes(found.most.nbytes_per_s * left)}/s: where it was the limit, epochs are {gain}."
+    )
+
+
+def _rate(low: Demand, high: Demand, *, decimal: bool) -> str:
+    show, step = (show_decimal_nbytes, 1000) if decimal else (show_nbytes, 1024)
+    first, second = show(low.nbytes_per_s), show(high.nbytes_per_s)
+    if low is high or first == second:
+        return f"{first}/s"
+    unit = second.partition(" ")[2]
+    part = low.nbytes_per_s / step ** ("KMGTPE".find(unit[0]) + 1)
+    # One unit for both ends, unless nothing would be left of the first.
+    if first.partition(" ")[2] != unit and part >= 0.01:
+        first = f"{part:.2g} {unit}"
+    return f"{first}/s to {second}/s"
+
+
+def _span(low: float, high: float) -> str:
+    first, second = _number(low), _number(high)
+    return first if first == second else f"{first} to {second}"
+
+
+def _size(nbytes: int) -> str:
+    """Return a size in the units that it was probably given in.
+
+    >>> _size(65536), _size(500_000)
+    ('64 KiB', '500 KB')
+    """
+    return show_nbytes(nbytes) if nbytes % KIB == 0 else show_decimal_nbytes(nbytes)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.2g}"
+
+
+def _plural(count: int, name: str) -> str:
+    return f"one {name}" if count == 1 else f"{count:,} {name}s"
+
+
+def _seconds(value: float) -> str:
+    """Return a time as people say it.
+
+    >>> [_seconds(value) for value in (0.0005, 0.087, 2, 150, 30000)]
+    ['0.5 ms', '87 ms', '2 s', '2.5 min', '8.3 h']
+    """
+    if value < 1:
+        return f"{1000 * value:.3g} ms"
+    if value < 120:
+        return f"{value:.3g} s"
+    return f"{value / 60:.3g} min" if value < 7200 else f"{value / 3600:,.1f} h"
+
+
+def _rows(rows: Iterator[tuple[str, str]]) -> list[str]:
+    table = list(rows)
+    width = max(len(name) for name, _ in table)
+    return [f"  {name.ljust(width)}  {text}" for name, text in table]
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  " * bool(indent), break_on_hyphens=False
+    )

@@ -1,0 +1,307 @@
+"""The recorder: watches a training loop ask for batches and work on them, and says what holds it up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from lmdbloader.base.stage_times import StageTimes
+from lmdbloader.base.step_timer import PHASES, StepTimer
+from lmdbloader.errors import OptionError
+from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
+from lmdbloader.lab.profiling.advice import advise
+from lmdbloader.lab.profiling.facts import facts_of, loader_in
+from lmdbloader.lab.profiling.figures import Moment, every_second, measure_phase, typical
+from lmdbloader.lab.profiling.naming import feed_of, name_bottleneck
+from lmdbloader.lab.profiling.results import Profile
+from lmdbloader.lab.profiling.threads import ThreadTimes, ThreadWatch
+
+__all__ = ["Recorder"]
+
+# The counters are read this often, and every second reading is forgotten where there are many: it costs nothing then.
+_SECONDS_BETWEEN_MOMENTS = 0.1
+_MOST_MOMENTS = 32
+
+
+class Recorder:
+    """Records where the time of a training loop's steps goes.
+
+    Iterate over it instead of over the loader. What a step does may be told by `lap`; what is not told is "compute".
+
+    >>> with Recorder([torch.zeros(4, 3, 8, 8)] * 20, warmup=2) as recorder:
+    ...     for batch in recorder:
+    ...         loss = batch.mean()
+    ...         recorder.lap("forward")
+    >>> recorder.profile().bottleneck
+    'model'
+    """
+
+    def __init__(
+        self, batches: Iterable[Any], *, warmup: int | None = None, device: torch.device | str | None = None
+    ) -> None:
+        """Prepare; entering it begins to record.
+
+        Args:
+            batches: A Loader, torch's DataLoader, or anything else that gives batches. What wraps a Loader and has it
+                as its attribute `loader` counts as one.
+            warmup: Steps at the beginning that are not measured; None leaves out those that what is read ahead at the
+                beginning lasts for.
+            device: That trains; None is the current CUDA device where CUDA is in use, else the CPU.
+
+        Raises:
+            OptionError: `warmup` is negative.
+        """
+        if warmup is not None and warmup < 0:
+            raise OptionError(f"warmup={warmup}: expected at least 0")
+        self._batches, self._loader = batches, loader_in(batches)
+        self._facts = facts_of(batches)
+        self.warmup = self._facts.warmup if warmup is None else warmup
+        if device is None:
+            in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+            device = "cuda" if in_use else "cpu"
+        self.device = torch.device(device)
+        gpu = nvml_name(self.device) if self.device.type == "cuda" else None
+        self._gpu = None if gpu is None else GpuSampler(gpu)
+        self.timer = StepTimer(self.device)
+        self._watch, self._loop = ThreadWatch(self._facts.kind), ThreadWatch("main")
+        self._follow(getattr(batches, "_iterator", None))  # where DataLoader keeps that of persistent workers
+        self._moments: list[Moment] = []
+        self._least_steps = 2 * self._facts.period
+        self._next_moment = 0.0
+        self._step = 0
+        self._is_recording = self._is_working = self._has_recorded = self._was_timed = False
+        self._waiting = self._began_waiting = 0.0
+        self._batch_size: int | None = None
+        self._side: int | None = None
+
+    def __enter__(self) -> Recorder:
+        """Begin to record.
+
+        Raises:
+            OptionError: It was entered before.
+        """
+        if self._has_recorded:
+            raise OptionError("the recorder has recorded already: make another one, lmdbloader.lab.Recorder(loader)")
+        self._has_recorded = True
+        if self._loader is not None:
+            self._was_timed = self._loader.time_stages()
+        if self._gpu is not None:
+            self._gpu.__enter__()
+        self._is_recording = True
+        self.timer.clear()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Record no more; a step that was under way counts as it is."""
+        self._finish()
+        self._is_recording = False
+        if self._gpu is not None:
+            self._gpu.__exit__(kind, error, trace)
+        if self._loader is not None:
+            self._loader.time_stages(self._was_timed)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches of an epoch.
+
+        Raises:
+            OptionError: It was not entered.
+        """
+        if not self._is_recording:
+            raise OptionError("the recorder is not recording: write `with lab.Recorder(loader) as recorder:`")
+        batches = iter(self._batches)
+        self._follow(batches)
+        try:
+            while True:
+                self.ask()
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+                self.got(batch)
+                yield batch
+                del batch  # its memory is free for another as soon as the loop lets it go
+        finally:
+            self._finish()  # before those who load are gone
+
+    def take(self, steps: int) -> Iterator[Any]:
+        """Yield batches of as many epochs as it takes, so many steps after the warm-up.
+
+        What cannot be iterated over again, as a generator cannot, may end sooner.
+
+        Raises:
+            OptionError: It was not entered, `steps` is less than 1, or there is no batch.
+        """
+        if steps < 1:
+            raise OptionError(f"steps={steps}: expected at least 1")
+        left = self.warmup + steps
+        while left:
+            before = left
+            for batch in self:
+                yield batch
+                del batch
+                left -= 1
+                if not left:
+                    return
+            if left == before:
+                if self._step:
+                    return
+                raise OptionError(f"{self._facts.name}: it gives no batch; the dataset is empty, or smaller than one.")
+
+    def lap(self, phase: str) -> None:
+        """Say that the step's time since the last lap, or since its batch came, went into a phase.
+
+        Args:
+            phase: "copy", "forward", "backward" or "update"; "compute" where it is none of these.
+
+        Raises:
+            OptionError: There is no such phase.
+        """
+        self.timer.lap(phase)
+
+    def leave_out(self) -> None:
+        """Let the time since the last lap not count: validation, a checkpoint."""
+        self.timer.start()
+        if self._facts.kind == "main":
+            self._began_waiting = time.thread_time()
+
+    def ask(self) -> None:
+        """Say that the loop asks for a batch now; iterating does it by itself."""
+        self._end_step()
+        if self._step == self.warmup and not self._moments:
+            self.timer.clear()
+            self._take_moment()
+        elif (
+            self._moments
+            and self._step - self.warmup >= self._moments[-1].step + self._least_steps
+            and time.perf_counter() >= self._next_moment
+        ):
+            self._take_moment()
+        if self._facts.kind == "main":
+            self._began_waiting = time.thread_time()
+
+    def got(self, batch: Any) -> None:
+        """Say that a batch has come; iterating does it by itself."""
+        if self._facts.kind == "main":
+            self._waiting += time.thread_time() - self._began_waiting
+        self.timer.lap("data")
+        if self._batch_size is None:  # asking a tensor every time costs as much as all the rest
+            self._batch_size, self._side = _num_samples(batch), _side(batch)
+        self._is_working = True
+
+    def profile(self) -> Profile:
+        """Return what was recorded; waits for the device.
+
+        Raises:
+            OptionError: There were no steps after the warm-up.
+        """
+        rows = self.timer.rows()
+        if self._step <= self.warmup or not len(rows):
+            raise OptionError(
+                f"{self._step} steps were recorded, and the first {self.warmup} are left out: "
+                f"{self._facts.name} reads ahead at the beginning. Record more, or give warmup=0."
+            )
+        if len(self._moments) < 2 or self._moments[-1].step < len(rows):
+            self._take_moment()
+        facts, moments = self._facts, self._moments
+        figures = typical(rows, moments)
+        feed = feed_of(figures, facts.kind, facts.num_threads)
+        is_copied = self.device.type != "cpu" and not facts.has_copied_to(self.device)
+        name = name_bottleneck(figures, feed, is_copied=is_copied)
+        total = float(rows.sum())
+        first, last = moments[0], moments[-1]
+        stages = None if first.stages is None or last.stages is None else last.stages - first.stages
+        loading = None if first.loading is None or last.loading is None else last.loading - first.loading
+        if loading is not None and facts.kind == "main":
+            loading = loading.part(last.waiting - first.waiting)
+        return Profile(
+            bottleneck=name,
+            advice=advise(name, figures, feed, facts, side=self._side, device=str(self.device)),
+            step_seconds=figures.step,
+            stall=figures.stall,
+            phases={
+                phase: measure_phase(rows[:, number], total)
+                for number, phase in enumerate(PHASES)
+                if rows[:, number].any() or phase == "data"
+            },
+            step=measure_phase(rows.sum(axis=1), total),
+            stages=stages,
+            loading=loading,
+            disk_wait=_disk_wait(stages, loading),
+            gpu=None if self._gpu is None else self._gpu.use,
+            num_steps=len(rows),
+            num_samples=len(rows) * (self._batch_size or 0),
+            seconds=total,
+            num_threads=facts.num_threads,
+            loader=facts.name,
+        )
+
+    def _follow(self, iterator: Any) -> None:
+        """Watch the worker processes of an iterator of DataLoader's, where it shows them."""
+        workers = getattr(iterator, "_workers", None)
+        if self._facts.kind == "workers" and workers:
+            self._watch.follow([worker.pid for worker in workers])
+
+    def _end_step(self) -> None:
+        if self._is_working:
+            self.timer.lap("compute")
+            self._step += 1
+            self._is_working = False
+
+    def _finish(self) -> None:
+        """End the step that is under way, and look once more."""
+        self._end_step()
+        if self._moments:
+            self._take_moment()
+
+    def _take_moment(self) -> None:
+        step = self._step - self.warmup
+        if self._moments and self._moments[-1].step == step:
+            return
+        loading, loop = self._watch.look(), self._loop.look()
+        stages = None if self._loader is None else self._loader.stage_times()
+        self._moments.append(
+            Moment(
+                step,
+                stages,
+                loading if self._watch.is_there else None,
+                loop if self._loop.is_there else None,
+                self._waiting,
+                self._watch.has_lost,
+            )
+        )
+        if len(self._moments) > _MOST_MOMENTS:
+            self._moments = every_second(self._moments)
+            self._least_steps = max(self._least_steps, self._moments[1].step - self._moments[0].step)
+        self._next_moment = time.perf_counter() + _SECONDS_BETWEEN_MOMENTS
+
+
+def _disk_wait(stages: StageTimes | None, loading: ThreadTimes | None) -> float | None:
+    """Return how long reading neither ran nor waited for a core, at most: the rest of it waited for storage."""
+    if stages is None or loading is None:
+        return None
+    return min(stages.read, max(stages.total - loading.running - loading.delayed, 0.0))
+
+
+def _num_samples(batch: Any) -> int:
+    """Return how many samples a batch has: of its first tensor or list."""
+    while True:
+        if isinstance(batch, dict):
+            batch = next(iter(batch.values()), None)
+        elif isinstance(batch, tuple | list) and batch and isinstance(batch[0], torch.Tensor | tuple | list | dict):
+            batch = batch[0]
+        else:
+            return len(batch) if hasattr(batch, "__len__") and getattr(batch, "shape", None) != () else 1
+
+
+def _side(batch: Any) -> int | None:
+    """Return the longest side of the images (B, C, H, W) in a batch, None where there are none."""
+    if isinstance(batch, torch.Tensor):
+        return max(batch.shape[-2:]) if batch.ndim == 4 else None
+    items = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, tuple | list) else ()
+    return max((side for item in items if (side := _side(item)) is not None), default=None)

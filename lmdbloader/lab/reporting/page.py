@@ -1,0 +1,203 @@
+"""Writes a study for people: one HTML file that needs nothing else, and its charts as files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+import jinja2
+from markupsafe import Markup, escape
+
+from lmdbloader.base.text import counted, plain
+from lmdbloader.base.units import show_nbytes
+from lmdbloader.errors import DestinationError, OptionError
+from lmdbloader.format.layout import PARTIAL_SUFFIX
+from lmdbloader.lab.reporting import sentences, style, svg
+from lmdbloader.lab.reporting.canvas import NARROW, WIDE
+from lmdbloader.lab.reporting.parts import Part, parts_of
+from lmdbloader.lab.reporting.tables import Table
+from lmdbloader.lab.study.results import Study
+from lmdbloader.store.writing.publish import explain_full_disk
+
+_TEMPLATE = "report.html.j2"
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:s|ms|µs|ns|times)\b)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A part of one report, as the template takes it."""
+
+    name: str
+    title: str
+    reading: str
+    note: str
+    wide_svg: str
+    narrow_svg: str
+    table: Table
+
+
+def render(study: Study) -> str:
+    """Return a study's report, an HTML document that loads nothing and runs no script.
+
+    The same study gives the same text.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("lmdbloader.lab.reporting", ""), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, finalize=_shown,
+    )  # fmt: skip
+    environment.filters["prose"] = _prose
+    name = PurePath(study.dataset.path).name or study.dataset.path
+    return environment.get_template(_TEMPLATE).render(
+        title=f"{name}: {sentences.question(study)}",
+        dataset=name,
+        verdict=sentences.verdict(study),
+        findings=sentences.findings(study),
+        sections=[_section(part, study) for part in parts_of(study)],
+        facts=[*_facts(study), *((row[0], " ".join(row[1:])) for row in study.machine if row)],
+        notes=study.notes,
+        study=study,
+        light=style.variables(dark=False),
+        dark=style.variables(dark=True),
+        wide=WIDE,
+        narrow=NARROW,
+    )
+
+
+def write_report(study: Study, path: str | os.PathLike[str]) -> None:
+    """Write a study's report as one HTML file; a file that is there is replaced once the new one is complete.
+
+    Args:
+        study: What was measured.
+        path: Of the file; it ends in .html or .htm.
+
+    Raises:
+        OptionError: The name does not end so.
+        DestinationError: It is a folder, or its folder does not exist.
+        DiskFullError: The disk is full.
+    """
+    target = Path(path)
+    check_report_path(target)
+    # What no text can have (half of a surrogate pair, from a file name that is no UTF-8) `_shown` has escaped.
+    _write(target, render(study).encode())
+
+
+def check_report_path(path: Path) -> None:
+    """Refuse a name that no report can have, for example before hours are spent on measuring.
+
+    Raises:
+        OptionError: It does not end in .html or .htm.
+        DestinationError: It is a folder, or its folder does not exist.
+    """
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise OptionError(f"{path}: expected a file name that ends in .html, the format that a report is written in")
+    if path.is_dir():
+        raise DestinationError(f"{path}: is a folder. Choose another name.")
+    if not path.absolute().parent.is_dir():
+        raise DestinationError(f"{path}: the folder {path.absolute().parent} does not exist. Create it first.")
+
+
+def check_charts_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be, as `check_report_path` does; it is not made.
+
+    Raises:
+        DestinationError: It is a file, or lies in one, or nothing can be written there.
+    """
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise DestinationError(f"{folder}: is a file, or lies in one. Choose another folder for charts.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise DestinationError(f"{folder}: nothing may be written in {there}. Choose another folder for charts.")
+
+
+def write_charts(study: Study, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """Write every chart of a study as PNG and as SVG, light, with its title; files that are there are replaced.
+
+    Args:
+        study: What was measured.
+        folder: Where to; it is made where it is missing.
+
+    Returns:
+        The files.
+
+    Raises:
+        DestinationError: The folder cannot be made.
+        DiskFullError: The disk is full.
+    """
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise DestinationError(f"{target}: is a file, or lies in one. Choose another folder for charts.") from error
+    written = []
+    for part in parts_of(study):
+        chart = part.draw(study)
+        for ending, contents in ((".png", chart.png()), (".svg", svg.file_text(chart).encode())):
+            written.append(target / f"{part.name}{ending}")
+            _write(written[-1], contents)
+    return tuple(written)
+
+
+def _write(target: Path, contents: bytes) -> None:
+    """Put a file in place in one step."""
+    partial = target.with_name(f".{target.name}{PARTIAL_SUFFIX}")
+    try:
+        with explain_full_disk(target):
+            partial.write_bytes(contents)
+            os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _section(part: Part, study: Study) -> _Section:
+    reading = plain(part.say(study))  # it may name the user's model
+    wide, narrow = (
+        svg.inline(
+            part.draw(study, narrow=is_narrow, titled=False), f"{part.name}-{'narrow' if is_narrow else 'wide'}",
+            title=part.title, description=f"{reading} {part.explanation} The figures are in the table below.",
+        )
+        for is_narrow in (False, True)
+    )  # fmt: skip
+    return _Section(part.name, part.title, reading, part.explanation, wide, narrow, part.table(study))
+
+
+def _prose(text: str) -> Markup:
+    """Return a sentence with its numbers tied to their units, so that no line ends between them."""
+    return escape(_BEFORE_UNIT.sub("\u00a0", plain(text)))
+
+
+def _shown(value: object) -> object:
+    """Return what the template puts in: text on one line, without what could hide or turn it round."""
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return plain(value)
+    return value
+
+
+def _facts(study: Study) -> Iterator[tuple[str, str]]:
+    """Yield what was read and how, by name."""
+    told, how = study.dataset, study.settings
+    yield "dataset", told.path
+    yield (
+        "samples",
+        f"{told.num_samples:,}; {show_nbytes(told.stored_nbytes)} stored, {show_nbytes(told.raw_nbytes)} decoded",
+    )
+    yield "fields", "; ".join(" ".join(filter(None, (f.name, f.kind, f.description))) for f in told.fields)
+    yield "fields read", ", ".join(told.fields_read)
+    yield "digest", told.content_digest
+    if study.baseline is not None:
+        files = study.baseline
+        where = "extracted from the dataset" if files.path == "auto" else files.path
+        yield (
+            "files",
+            f"{where}: {counted(files.num_files, 'file')} ({', '.join(files.formats)}), {show_nbytes(files.nbytes)}",
+        )
+    yield "model", f"{how.model or 'none'}; device {how.device}"
+    yield (
+        "measured",
+        f"{how.seconds:g} s a turn, {counted(how.repeats, 'turn')} of each setting, {study.seconds:,.0f} s in all",
+    )
+    yield "loaders", f"{counted(how.num_threads, 'thread')} (Loader), {counted(how.num_workers, 'worker')} (DataLoader)"
+    yield "command", how.command
+    yield "lmdbloader", study.release

@@ -1,0 +1,287 @@
+"""`bench`: the experiments that a dataset and this machine allow, one after the other."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+
+from lmdbloader import __version__
+from lmdbloader.base.cores import count_cores
+from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.errors import OptionError
+from lmdbloader.format.layout import DATA_FILE
+from lmdbloader.lab.machine import describe, filesystem_of, residency
+from lmdbloader.lab.study.choices import choose_batch_sizes, choose_crops, choose_dataset, has_images
+from lmdbloader.lab.study.feeds import Material
+from lmdbloader.lab.study.files import AUTO, extract_files, find_files
+from lmdbloader.lab.study.gpu import why_unknown
+from lmdbloader.lab.study.interruption import interruptible
+from lmdbloader.lab.study.isolation import isolate
+from lmdbloader.lab.study.results import BaselineFacts, DatasetFacts, FieldFacts, Settings, Study
+from lmdbloader.lab.study.scaling import oversubscribe, scale_threads
+from lmdbloader.lab.study.sweep import Plan, sweep
+from lmdbloader.lab.study.training import Trainer
+from lmdbloader.show import info
+from lmdbloader.superres.models import MODEL_NAMES, ModelName
+
+Section = Literal["sweep", "threads", "oversubscription", "isolation"]
+SECTIONS: tuple[Section, ...] = get_args(Section)
+BATCH_SIZES, CROPS = (8, 16, 32, 64, 128), (16, 64)
+SECONDS, REPEATS = 0.2, 3
+# The study had 16 worker processes; more than there are cores would only take turns.
+_MOST_WORKERS = 16
+
+
+def bench(
+    dataset: str | os.PathLike[str] | LMDBDataset,
+    *,
+    baseline: str | os.PathLike[str] | None = None,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    crops: Sequence[int | None] = CROPS,
+    model: ModelName | None = "srcnn915",
+    only: Sequence[Section] = SECTIONS,
+    seconds: float = SECONDS,
+    repeats: int = REPEATS,
+    processes: Sequence[int] | None = None,
+    num_workers: int | None = None,
+    device: str | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Study:
+    """Measure how batches of a dataset come on this machine, beside other ways to load the same.
+
+    Batches of the image fields as they are stored, in random order: from `Loader`, from `lmdbloader.dataloader`, and
+    from torch's DataLoader over the same images as files. What is compared takes turns; medians are the figures.
+
+    Args:
+        dataset: A dataset's folder, or an opened one; of a view, its fields and samples.
+        baseline: A folder with the same images as files: one that `lmdbloader extract` wrote, or any for one image
+            field, or one with a folder for each image field whose files pair up by name. "auto" extracts samples as PNG
+            files into a temporary folder; all sources then read these samples.
+        batch_sizes: Samples in a batch; sizes above the number of samples are left out.
+        crops: Sides of a random window in pixels of each sample's largest image; None stands for whole images. What
+            does not fit is left out; where nothing does, one that fits is chosen.
+        model: Network that is trained on the batches, to restore the larger image of a pair from the smaller one, or
+            a single image from its half-size copy; None: batches are only loaded.
+        only: The sections to measure.
+        seconds: Length of one turn of one setting.
+        repeats: Turns of each setting.
+        processes: How many processes load at the same time in the isolation test, one number after the other; by
+            default 1, and as many as cores, from 2 to 8.
+        num_workers: Worker processes of torch's DataLoader; by default one for each core, 16 at most.
+        device: Where to train: "cuda", "cuda:1", "cpu"; by default CUDA where there is a device.
+        progress: Gets a line when something begins.
+
+    Returns:
+        All figures; `print` shows them as tables and sentences.
+
+    Raises:
+        OptionError: An option is out of its range, or the dataset allows nothing of what is asked.
+        WorkerError: A process of the isolation test ended.
+    """
+    began = time.perf_counter()
+    cores = count_cores()
+    counts = tuple(processes) if processes is not None else (1, max(2, min(8, cores)))
+    workers = num_workers if num_workers is not None else min(cores, _MOST_WORKERS)
+    _check(only, seconds, repeats, counts, workers, model)
+    where = _device(device)
+    notes: list[str] = []
+    chosen = choose_dataset(dataset)
+    with ExitStack() as stack:
+        stack.enter_context(interruptible())
+        material, compared = _material(chosen, baseline, notes, stack, progress)
+        windows = choose_crops(material.dataset, crops, notes)
+        if material.files is not None and baseline is not None and os.fspath(baseline) != AUTO:
+            progress("baseline: looks at the files")
+            material.files.check(windows)
+        plan = Plan(
+            material=material,
+            batch_sizes=choose_batch_sizes(material.dataset, batch_sizes, windows, max(workers, cores), notes),
+            crops=windows,
+            seconds=seconds,
+            repeats=repeats,
+            num_threads=cores,
+            num_workers=workers,
+            device=str(where),
+            num_samples=len(chosen),
+            progress=progress,
+        )
+        trainer = None
+        if model is not None and "sweep" in only and has_images(chosen):
+            trainer = Trainer(model, material.dataset, where)
+        environment, machine = _machine(chosen)
+        settings = Settings(
+            seconds=seconds,
+            repeats=repeats,
+            batch_sizes=plan.batch_sizes,
+            crops=plan.crops,
+            model=model if trainer is not None else None,
+            device=_named(where),
+            num_threads=cores,
+            num_workers=workers,
+            command=_command(
+                chosen.path, baseline, batch_sizes, crops, model, only, seconds, repeats, processes, num_workers, device
+            ),
+        )
+        rows = tuple(sweep(plan, trainer)) if "sweep" in only else ()
+        threads = tuple(scale_threads(plan, cores)) if "threads" in only else ()
+        oversubscription = tuple(oversubscribe(plan, cores)) if "oversubscription" in only else ()
+        isolation = tuple(isolate(plan, counts, cores)) if "isolation" in only else ()
+    _note_what_lacks(notes, where, trainer, rows, has_images(chosen))
+    return Study(
+        release=__version__,
+        created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        seconds=time.perf_counter() - began,
+        environment=environment,
+        machine=machine,
+        cores=cores,
+        dataset=_facts(chosen, material.dataset),
+        baseline=compared,
+        settings=settings,
+        sweep=rows,
+        threads=threads,
+        oversubscription=oversubscription,
+        isolation=isolation,
+        notes=tuple(notes),
+    )
+
+
+def _check(
+    only: Sequence[str], seconds: float, repeats: int, processes: Sequence[int], workers: int, model: str | None
+) -> None:
+    for name in only:
+        if name not in SECTIONS:
+            raise OptionError(f"only={name!r}: expected some of {', '.join(SECTIONS)}")
+    if not only or not processes:
+        raise OptionError(f"only={list(only)}, processes={list(processes)}: expected at least one of each")
+    if not 0 < seconds < 3600 or repeats < 1 or min(processes) < 1 or workers < 0:
+        raise OptionError(
+            f"seconds={seconds}, repeats={repeats}, processes={list(processes)}, num_workers={workers}: expected more "
+            "than 0 seconds and less than an hour, at least 1 turn, at least 1 process, at least 0 workers"
+        )
+    if model is not None and model not in MODEL_NAMES:
+        raise OptionError(f"model={model!r}: expected one of {', '.join(MODEL_NAMES)}, or None to load only")
+
+
+def _device(name: str | None) -> torch.device:
+    if name is None:
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        found = torch.device(name)
+    except RuntimeError as error:
+        raise OptionError(f"device={name!r}: expected 'cpu', 'cuda' or 'cuda:1'") from error
+    if found.type not in ("cpu", "cuda"):
+        raise OptionError(f"device={name!r}: expected 'cpu', 'cuda' or 'cuda:1'")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise OptionError(f"device={name!r}: torch sees {torch.cuda.device_count()} CUDA devices here. Use 'cpu'.")
+    return torch.device("cuda", torch.cuda.current_device()) if found == torch.device("cuda") else found
+
+
+def _named(device: torch.device) -> str:
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+
+
+def _material(
+    dataset: LMDBDataset, baseline: str | os.PathLike[str] | None, notes: list[str], stack: ExitStack,
+    progress: Callable[[str], None],
+) -> tuple[Material, BaselineFacts | None]:  # fmt: skip
+    """Return what is read, and what its files are; the stack removes those that were made."""
+    if baseline is None:
+        if has_images(dataset):
+            notes.append("No files were compared with: --baseline DIR names them, --baseline auto makes them.")
+        return Material(dataset, None), None
+    if not has_images(dataset):
+        raise OptionError(f"baseline={os.fspath(baseline)!r}: {dataset.path} has no image field to compare")
+    fields = list(dataset.fields)
+    if os.fspath(baseline) != AUTO:
+        files = find_files(baseline, fields).like(dataset)
+        if len(files.samples) != len(dataset):
+            notes.append(
+                f"The baseline has {len(files.samples):,} samples, the dataset {len(dataset):,}: are they the same "
+                "images?"
+            )
+        return Material(dataset, files), files.facts(os.fspath(baseline))
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lmdbloader-bench-")))
+    progress("baseline: writes the images as PNG files")
+    files, samples = extract_files(dataset, fields, folder / "files")
+    if len(samples) < len(dataset):
+        notes.append(
+            f"All sources read {len(samples):,} samples drawn at random, as many as were written as PNG files; the "
+            f"times of epochs are those of all {len(dataset):,}."
+        )
+        dataset = dataset.select(samples)
+    return Material(dataset, files), files.facts(AUTO)
+
+
+def _facts(dataset: LMDBDataset, read: LMDBDataset) -> DatasetFacts:
+    summary = info(dataset.path)
+    return DatasetFacts(
+        path=dataset.path,
+        num_samples=len(dataset),
+        fields=tuple(FieldFacts(f.name, f.kind, f.describe()) for f in summary.fields),
+        fields_read=tuple(read.fields),
+        raw_nbytes=summary.sizes["raw_nbytes"],
+        stored_nbytes=summary.sizes["payload_nbytes"],
+        content_digest=summary.digests["content"],
+    )
+
+
+def _machine(dataset: LMDBDataset) -> tuple[dict[str, Any], tuple[tuple[str, ...], ...]]:
+    """Return the machine as it is before anything is measured, and the same for people."""
+    found = describe()
+    share = residency(Path(dataset.path) / DATA_FILE)
+    rows = [*found.rows(), ("dataset on", str(filesystem_of(dataset.path)))]
+    if share is not None:
+        rows.append(("page cache", f"held {share:.0%} of {DATA_FILE} before the first turn"))
+    rows.append(("load", f"{os.getloadavg()[0]:.1f} (average of the minute before)"))
+    return found.as_json(), tuple(rows)
+
+
+def _note_what_lacks(
+    notes: list[str], device: torch.device, trainer: Trainer | None, rows: Sequence[Any], images: bool
+) -> None:
+    """Add a sentence for each part that could not be measured."""
+    if not rows:
+        return
+    if device.type == "cpu":
+        notes.append("Pinned against paged memory was not measured: there is no accelerator, or it was not asked for.")
+    else:
+        notes.append(
+            "The Loader's memory is pinned, as by default where there is a GPU: it has no row for paged memory."
+        )
+    if trainer is None:
+        notes.append("No model was trained: " + ("it was not asked for." if images else "the dataset has no images."))
+    elif device.type == "cuda" and not any(row.training is not None and row.training.gpu for row in rows):
+        notes.append(f"The GPU's use is not known: {why_unknown()}.")
+
+
+def _command(
+    path: str, baseline: Any, batch_sizes: Sequence[int], crops: Sequence[int | None], model: str | None,
+    only: Sequence[str], seconds: float, repeats: int, processes: Sequence[int] | None, num_workers: int | None,
+    device: str | None,
+) -> str:  # fmt: skip
+    """Return the command line that does the same."""
+    words = ["lmdbloader", "bench", path]
+    given: list[tuple[str, Sequence[Any]]] = [
+        ("--baseline", [] if baseline is None else [os.fspath(baseline)]),
+        ("--batch-sizes", [] if tuple(batch_sizes) == BATCH_SIZES else batch_sizes),
+        ("--crops", [] if tuple(crops) == CROPS else ["whole" if crop is None else crop for crop in crops]),
+        ("--model", [] if model == "srcnn915" else [model or "none"]),
+        ("--only", [] if tuple(only) == SECTIONS else only),
+        ("--seconds", [] if seconds == SECONDS else [seconds]),
+        ("--repeats", [] if repeats == REPEATS else [repeats]),
+        ("--processes", processes or []),
+        ("--num-workers", [] if num_workers is None else [num_workers]),
+        ("--device", [] if device is None else [device]),
+    ]
+    for name, values in given:
+        words += [name, *map(str, values)] if values else []
+    return shlex.join(words)

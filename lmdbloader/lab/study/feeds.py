@@ -1,0 +1,209 @@
+"""Who makes the batches that a study times: our Loader, or torch's DataLoader over the dataset or over files."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader
+
+from lmdbloader.base.stage_times import StageTimes
+from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.errors import WorkerError
+from lmdbloader.lab.study.files import ImageFiles
+from lmdbloader.lab.study.interruption import check
+from lmdbloader.lab.study.results import Source
+from lmdbloader.loader import Loader
+from lmdbloader.loader.torch_loader import dataloader
+from lmdbloader.transforms import RandomCrop
+
+# An epoch has at least so many batches and samples, so that what is timed is never the start of one: smaller datasets
+# are read several times in one random order.
+_EPOCH_BATCHES, _EPOCH_SAMPLES = 1000, 20_000
+# How torch tells it, whatever the program is at when it hears of it.
+_WORKER_KILLED = re.compile(r"^DataLoader worker \(pid")
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What is read; it pickles as paths.
+
+    Attributes:
+        dataset: The fields and samples that are read, without transforms.
+        files: The same as files; None where there are none.
+    """
+
+    dataset: LMDBDataset
+    files: ImageFiles | None
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Who can make batches of it."""
+        return ("lmdbloader", "dataloader") if self.files is None else ("lmdbloader", "dataloader", "folder")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to load.
+
+    Attributes:
+        source: Who makes the batches.
+        batch_size: Samples in a batch.
+        crop: Side of a random window in pixels of the largest image; None: whole images.
+        num_workers: Threads of the Loader, worker processes of torch's DataLoader.
+        is_pinned: Whether batches are put into page-locked memory.
+        device: Where the Loader copies batches to, if they are pinned; None: they stay.
+    """
+
+    source: Source
+    batch_size: int
+    crop: int | None
+    num_workers: int
+    is_pinned: bool = False
+    device: str | None = None
+
+
+class Feed:
+    """Batches of one setting, epoch after epoch."""
+
+    def __init__(self, material: Material, setting: Setting) -> None:
+        """Prepare; threads and processes start when batches are asked for."""
+        self.setting = setting
+        self._loader = _open_loader(material, setting) if setting.source == "lmdbloader" else None
+        self._batches: Any = self._loader
+        if self._loader is None:
+            with _more_than_cores_on_purpose():
+                self._batches = _open_dataloader(material, setting)
+
+    @property
+    def num_first(self) -> int:
+        """How many batches come together at first: one of each worker, or what a thread reads in one go."""
+        if self._loader is not None:
+            return self._loader.num_threads * -(-64 // self.setting.batch_size)
+        return max(self.setting.num_workers, 1)
+
+    @contextmanager
+    def stream(self) -> Iterator[Iterator[Any]]:
+        """Give an endless iterator over batches; processes end with the context.
+
+        Raises:
+            WorkerError: A worker process of torch's DataLoader was killed.
+            KeyboardInterrupt: It was asked for, but lost, see `interruptible`.
+        """
+        check()
+        try:
+            with closing(self._endless()) as batches:
+                yield batches
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            if isinstance(error, RuntimeError) and not _WORKER_KILLED.search(str(error)):
+                raise
+            raise WorkerError(
+                f"a worker process of torch's DataLoader has ended ({error}). Was it killed for its memory? Ask for "
+                "fewer (--num-workers)."
+            ) from error
+
+    def _endless(self) -> Generator[Any, None, None]:
+        while True:
+            with _more_than_cores_on_purpose():
+                epoch = iter(self._batches)
+            try:
+                for batch in epoch:
+                    check()
+                    yield batch
+                    del batch  # its memory is the Loader's again
+            finally:
+                # A DataLoader's iterator ends its processes when it is deleted, which a traceback could put off.
+                end = getattr(epoch, "close", None) or getattr(epoch, "_shutdown_workers", None)
+                if end is not None:
+                    end()
+                del epoch
+
+    @contextmanager
+    def timed_stages(self) -> Iterator[list[StageTimes]]:
+        """Have the Loader tell where its threads' time goes; the list holds it afterwards, and is empty for others."""
+        found: list[StageTimes] = []
+        if self._loader is None:
+            yield found
+            return
+        self._loader.time_stages(True)
+        try:
+            yield found
+            found.append(self._loader.stage_times())
+        finally:
+            self._loader.time_stages(False)
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._loader is not None:
+            self._loader.close()
+
+
+@contextmanager
+def open_feed(material: Material, setting: Setting) -> Iterator[Feed]:
+    """Give a feed; its threads end with the context."""
+    feed = Feed(material, setting)
+    try:
+        yield feed
+    finally:
+        feed.close()
+
+
+@contextmanager
+def _more_than_cores_on_purpose() -> Iterator[None]:
+    """Keep quiet what the Loader and torch warn of."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "num_threads=", UserWarning)
+        warnings.filterwarnings("ignore", ".*worker processes", UserWarning)
+        yield
+
+
+def random_crop(crop: int | None) -> tuple[RandomCrop, ...]:
+    """Return the transforms that cut a window."""
+    return () if crop is None else (RandomCrop(crop),)
+
+
+def _length(num_samples: int, batch_size: int) -> int:
+    """Return how long an epoch is: a multiple of the samples."""
+    wanted = max(_EPOCH_BATCHES * batch_size, _EPOCH_SAMPLES)
+    return num_samples * max(1, -(-wanted // num_samples))
+
+
+def _repeated(dataset: LMDBDataset, batch_size: int) -> LMDBDataset:
+    length = _length(len(dataset), batch_size)
+    return dataset if length == len(dataset) else dataset.select(np.resize(np.arange(len(dataset)), length))
+
+
+def _open_loader(material: Material, setting: Setting) -> Loader:
+    with _more_than_cores_on_purpose():
+        return Loader(
+            _repeated(material.dataset, setting.batch_size),
+            setting.batch_size,
+            drop_last=True,
+            transforms=random_crop(setting.crop),
+            num_threads=setting.num_workers,
+            # From paged memory the training loop copies, as it does for the other sources.
+            device=setting.device if setting.is_pinned else None,
+            pin_memory=setting.is_pinned,
+        )
+
+
+def _open_dataloader(material: Material, setting: Setting) -> DataLoader[Any]:
+    options: dict[str, Any] = {
+        "shuffle": True,
+        "drop_last": True,
+        "num_workers": setting.num_workers,
+        "pin_memory": setting.is_pinned,
+        "persistent_workers": False,
+    }
+    if setting.source == "dataloader":
+        view = _repeated(material.dataset, setting.batch_size)
+        crop = random_crop(setting.crop)
+        return dataloader(view.transformed(crop) if crop else view, setting.batch_size, **options)
+    assert material.files is not None
+    length = _length(len(material.files.samples), setting.batch_size)
+    return DataLoader(material.files.cropped(setting.crop, length), setting.batch_size, **options)

@@ -1,0 +1,183 @@
+"""Trains a network on the batches of a feed, and says where each step's time went."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.errors import OptionError
+from lmdbloader.lab.profiling import StepTimer
+from lmdbloader.lab.study.feeds import Feed
+from lmdbloader.lab.study.gpu import sampled
+from lmdbloader.lab.study.results import GpuUse, Phases, Training
+from lmdbloader.lab.study.turns import latency_of
+from lmdbloader.superres.models import ModelName, build_model
+from lmdbloader.superres.tensors import unit_floats
+from lmdbloader.superres.training import train_step
+
+# A turn trains at least so many steps; on a GPU it lasts at least so long: NVML knows the use of about the last second.
+_LEAST_STEPS, _LEAST_GPU_SECONDS = 2, 1.0
+_PHASES = [f.name for f in fields(Phases)]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingTurn:
+    """What one turn of training measured.
+
+    Attributes:
+        num_samples: Samples trained on.
+        steps: (steps, phases) seconds of each step, see `Phases`.
+        gpu: What the device did meanwhile.
+    """
+
+    num_samples: int
+    steps: npt.NDArray[np.float64]
+    gpu: GpuUse | None
+
+
+class Trainer:
+    """A network that learns to restore the larger image of each sample from the smaller one.
+
+    Where samples have one image, it learns to restore that from its copy of half the size, made on the device.
+    """
+
+    def __init__(self, name: ModelName, dataset: LMDBDataset, device: torch.device) -> None:
+        """Build the network for a dataset's images.
+
+        Args:
+            name: Of the network.
+            dataset: Whose image fields are read.
+            device: To train on.
+
+        Raises:
+            OptionError: The network does not take these images.
+        """
+        places = _smallest_and_largest(dataset)
+        # A sample's only image is the large one.
+        self._small = None if places is None else places[0]
+        self._large = 0 if places is None else places[1]
+        scale = 2 if places is None else _scale(dataset, *places)
+        try:
+            self.model = build_model(name, scale).to(device)
+        except OptionError as error:
+            raise OptionError(f"model={name!r}: {error} Choose another one, or None to load only.") from error
+        self.device = device
+        self._optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
+        self.model.train()
+
+    def step(self, batch: Sequence[Tensor], timer: StepTimer) -> None:
+        """Do one step on a batch of the fields that are read."""
+        large = batch[self._large]
+        if self._small is not None:
+            train_step(self.model, self._optimizer, batch[self._small], large, timer=timer)
+            return
+        # An odd row or column has no partner to be halved with.
+        height, width = (side // 2 * 2 for side in large.shape[-2:])
+        if not height or not width:
+            raise OptionError(
+                "images of 1 pixel have no half to be restored from. Take larger crops, or model=None (--model none)."
+            )
+        large = unit_floats(large.to(self.device, non_blocking=True))[..., :height, :width]
+        train_step(self.model, self._optimizer, functional.avg_pool2d(large, 2), large, timer=timer)
+
+
+def take_training_turn(feed: Feed, trainer: Trainer, seconds: float, *, warm_up: bool) -> TrainingTurn:
+    """Train for a while; what starting takes does not count.
+
+    Args:
+        feed: Gives batches.
+        trainer: Takes them.
+        seconds: How long.
+        warm_up: Whether to do a step that does not count first: libraries choose their ways at the first of a shape.
+    """
+    timer = StepTimer(trainer.device)
+    least = _LEAST_GPU_SECONDS if trainer.device.type == "cuda" else 0.0
+    with feed.stream() as batches:
+        for _ in range(feed.num_first):
+            batch = next(batches)
+        if warm_up:
+            trainer.step(batch, StepTimer(trainer.device))
+        del batch
+        # NVML's first answer would be about the second before, when nothing was trained.
+        until = time.perf_counter() + least
+        while time.perf_counter() < until:
+            trainer.step(next(batches), StepTimer(trainer.device))
+        count = 0
+        with sampled(trainer.device) as gpu:
+            timer.start()
+            began = time.perf_counter()
+            while count < _LEAST_STEPS or time.perf_counter() - began < max(seconds, least):
+                batch = next(batches)
+                timer.lap("data")
+                trainer.step(batch, timer)
+                del batch
+                count += 1
+            rows = timer.rows()[:, : len(_PHASES)]
+    return TrainingTurn(count * feed.setting.batch_size, rows, gpu[0] if gpu else None)
+
+
+def training_of(turns: Sequence[TrainingTurn], num_samples: int) -> Training:
+    """Return one figure of several turns.
+
+    Args:
+        turns: Of one setting.
+        num_samples: Of the dataset, for the time of an epoch.
+    """
+    speed = statistics.median(turn.num_samples / turn.steps.sum() for turn in turns)
+    steps = np.concatenate([turn.steps for turn in turns])
+    used = [turn.gpu for turn in turns if turn.gpu is not None]
+    return Training(
+        samples_per_s=float(speed),
+        epoch_seconds=num_samples / float(speed),
+        phases=Phases(*steps.mean(axis=0).tolist()),
+        wait=latency_of(steps[:, 0].tolist()),
+        gpu=_mean_use(used) if used else None,
+        num_steps=len(steps),
+    )
+
+
+def _mean_use(used: Sequence[GpuUse]) -> GpuUse:
+    watts = [use.power_watts for use in used if use.power_watts is not None]
+    return GpuUse(
+        statistics.fmean(use.utilisation_percent for use in used),
+        statistics.fmean(watts) if watts else None,
+        max(use.memory_mib for use in used),
+    )
+
+
+def _smallest_and_largest(dataset: LMDBDataset) -> tuple[int, int] | None:
+    """Return the places of two image fields among those that are read; None where there is only one."""
+    areas = [_sides(dataset, name)[0].prod() for name in dataset.fields]
+    if len(areas) < 2:
+        return None
+    small, large = int(np.argmin(areas)), int(np.argmax(areas))
+    return (small, large) if small != large else (0, 1)
+
+
+def _scale(dataset: LMDBDataset, small: int, large: int) -> int:
+    names = list(dataset.fields)
+    low, high = _sides(dataset, names[small]), _sides(dataset, names[large])
+    scale = int(high[0][0] // max(low[0][0], 1))
+    if (low * scale != high).any():
+        raise OptionError(
+            f"{dataset.path}: the sizes of fields {names[small]!r} and {names[large]!r} are in no whole ratio, so that "
+            "no model can be trained from one to the other. Give model=None (--model none) to load only."
+        )
+    return scale
+
+
+def _sides(dataset: LMDBDataset, name: str) -> Any:
+    """Return (samples, 2) heights and widths of a field."""
+    rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
+    arrays = dataset.reader.index.arrays
+    return np.stack([arrays[f"{name}.height"][rows], arrays[f"{name}.width"][rows]], axis=1).astype(np.int64)

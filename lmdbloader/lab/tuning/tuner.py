@@ -1,0 +1,274 @@
+"""`lmdbloader.lab.tune`: finds the settings with which a dataset reads best on this machine, and remembers them."""
+
+from __future__ import annotations
+
+import functools
+import numbers
+import os
+import time
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from lmdbloader.base.cores import count_cores
+from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.shared import free_nbytes
+from lmdbloader.errors import OptionError
+from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG
+from lmdbloader.lab.tuning.advice import advise
+from lmdbloader.lab.tuning.measuring import Measurer
+from lmdbloader.lab.tuning.pasting import line_of
+from lmdbloader.lab.tuning.race import Kind, Race, Setting, counts
+from lmdbloader.lab.tuning.results import Row, Tuning
+from lmdbloader.lab.tuning.steps import Verdict, try_steps
+from lmdbloader.loader import Loader
+from lmdbloader.loader.options import check_dataset, compiled_and_functions
+from lmdbloader.loader.remembered import Workers, case_of, remember_threads, remember_workers
+from lmdbloader.loader.torch_loader import accelerator
+from lmdbloader.transforms import RandomCrop, RandomResizedCrop, Transform
+
+# Of the time, where there is a step to try afterwards.
+_RACE_SHARE = 0.6
+# A loader whose mean just suffices is late for every second batch.
+_HEADROOM = 1.25
+# The DataLoader is recommended where it reads so much more than the Loader, which offers more and takes less memory.
+_CLEARLY_BETTER = 1.05
+
+
+def tune(
+    dataset: str | os.PathLike[str] | Dataset[Any],
+    batch_size: int,
+    *,
+    step_seconds: float | None = None,
+    crop: int | None = None,
+    transforms: Sequence[Transform | Callable[[Any], Any]] = (),
+    seconds: float = 40.0,
+    progress: Callable[[float], object] | None = None,
+) -> Tuning:
+    """Find the threads of the Loader, and the workers of torch's DataLoader, with which a dataset reads best here.
+
+    All settings take short turns, again and again, so that whatever else the machine does falls on all of them. Those
+    that surely are not near the best are dropped, and it ends when the cheapest one that is left surely is near it. The
+    first turns may read a dataset into memory that was not there yet.
+
+    What was found is remembered in the user's cache folder: `Loader(..., num_threads="auto")` and
+    `lmdbloader.dataloader` use it for the same dataset, batch size and size of images on the same machine.
+
+    Args:
+        dataset: Its folder, or a dataset: an LMDBDataset, a view of one, or any other with a length, of which only the
+            DataLoader is measured.
+        batch_size: Samples in a batch.
+        step_seconds: What a training step takes. Then the result says whether 99 % of the batches are ready within it,
+            tried with a consumer that takes so long, and the best is the cheapest setting that keeps up; what is
+            remembered is what reads fastest all the same.
+        crop: Read windows of crop x crop pixels: RandomCrop, or RandomResizedCrop where single images are JPEG files or
+            smaller than that.
+        transforms: What else is done to images, as for a Loader; functions at their end are not for the DataLoader,
+            which then is not measured.
+        seconds: Most of the time to use, but for compiling at the very first use; a batch under way is waited for, and
+            so is a step, or two where the cheapest setting does not keep up. Of few steps the result says so.
+        progress: Called with the seconds that passed, as they do.
+
+    Returns:
+        The settings, how each of them did, and one line of Python to paste.
+
+    Raises:
+        OptionError: A number is out of its range, there is less than one batch, or a transform does not suit images.
+        CorruptError: A sample is damaged.
+    """
+    _check(batch_size, step_seconds, crop, seconds)
+    ds = LMDBDataset(os.fspath(dataset)) if isinstance(dataset, str | os.PathLike) else dataset
+    length = len(ds)  # type: ignore[arg-type]
+    if length < batch_size:
+        raise OptionError(
+            f"tune({ds!r}, {batch_size}): it has {length} samples, less than one batch. Take smaller ones."
+        )
+    everything = [*([] if crop is None else [crop_of(ds, crop)]), *transforms]
+    compiled, functions = compiled_and_functions(everything)
+    if compiled and not isinstance(ds, LMDBDataset):
+        raise OptionError(f"tune({type(ds).__name__}, transforms={compiled}): only an LMDBDataset has transforms")
+    settings = _settings(ds, can_load=_can_load(ds, batch_size, everything, crop), has_functions=bool(functions))
+    began = time.perf_counter()  # all that may have to be compiled is
+    measurer = Measurer(ds, batch_size, everything, accelerator())
+    race = Race(settings)
+    share = 1.0 if step_seconds is None else _RACE_SHARE
+    race.run(measurer, seconds=seconds * share, clock=time.perf_counter, progress=progress)
+    picks = {kind: pick for kind in ("threads", "workers") if (pick := race.pick(kind)) is not None}
+    best = _better(race, picks)
+    verdict = None
+    if step_seconds is not None:
+        # What is remembered stays what reads fastest: another loop's step may be shorter.
+        fitting = race.seen_as(functools.partial(_worth, needed=batch_size / step_seconds))
+        cheapest = {kind: pick for kind in picks if (pick := fitting.pick(kind)) is not None}
+        left = max(seconds - (time.perf_counter() - began), 0.0)
+        best, verdict = _try(race, _better(fitting, cheapest), measurer, step_seconds, left, progress)
+    return _tuning(ds, measurer, race, picks, best, verdict, time.perf_counter() - began)
+
+
+def _check(batch_size: int, step_seconds: float | None, crop: int | None, seconds: float) -> None:
+    for name, number in (("batch_size", batch_size), ("crop", crop)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, numbers.Integral)):
+            raise OptionError(f"tune: {name}={number!r}: expected a whole number")
+    if batch_size < 1 or (crop is not None and crop < 1):
+        raise OptionError(f"tune: batch_size={batch_size}, crop={crop}: expected at least 1")
+    for name, value in (("step_seconds", step_seconds), ("seconds", seconds)):
+        if value is not None and not 0 < value < float("inf"):
+            raise OptionError(f"tune: {name}={value}: expected seconds, more than 0")
+
+
+def crop_of(dataset: Any, crop: int) -> Transform:
+    """Return the transform that people use to have windows of a size from such images.
+
+    Raises:
+        OptionError: It is no LMDBDataset.
+    """
+    if not isinstance(dataset, LMDBDataset):
+        raise OptionError(f"{type(dataset).__name__}, crop={crop}: only an LMDBDataset is cropped. Leave crop out.")
+    images = [name for name, f in dataset.fields.items() if f.kind == "image"]
+    if len(images) != 1:  # pairs are cut in step
+        return RandomCrop(crop)
+    columns = dataset.reader.index.arrays
+    rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
+    codec, height, width = (columns[f"{images[0]}.{part}"][rows] for part in ("codec", "height", "width"))
+    is_small = min(int(height.min()), int(width.min())) < crop
+    is_jpeg = bool(np.isin(codec, (CODEC_JPEG, CODEC_FILE)).any())
+    return RandomResizedCrop(crop) if is_small or is_jpeg else RandomCrop(crop)
+
+
+def _can_load(dataset: Any, batch_size: int, transforms: Sequence[Any], crop: int | None) -> bool:
+    """Return whether a Loader reads the dataset; have the code that it needs compiled, which is not to be timed.
+
+    Raises:
+        OptionError: The transforms do not suit the images.
+    """
+    try:
+        check_dataset(dataset)
+    except OptionError:
+        return False
+    try:
+        loader = Loader(dataset, batch_size, transforms=transforms, num_threads=1, prefetch=0)
+    except OptionError as error:
+        raise OptionError(f"{error} tune(..., crop=N) does that." if crop is None else str(error)) from error
+    next(iter(loader))
+    loader.close()
+    return True
+
+
+def _settings(dataset: Any, *, can_load: bool, has_functions: bool) -> list[Setting]:
+    """Return what is measured."""
+    cores = count_cores()
+    found = [Setting("threads", n) for n in counts(cores)] if can_load else []
+    if not has_functions:
+        workers = [0, *counts(cores)] if free_nbytes() else [0]  # where workers' queues have no room at all
+        pinning = (False, True) if accelerator() is not None else (False,)
+        found += [Setting("workers", n, pinned) for n in workers for pinned in pinning]
+    if not found:
+        raise OptionError(
+            f"tune({type(dataset).__name__}): a Loader does not read it, and a DataLoader does not call functions with "
+            "whole batches. Leave the functions out."
+        )
+    return found
+
+
+def _worth(setting: Setting, samples_per_s: float, *, needed: float) -> float:
+    """Return what a setting brings a training loop whose steps take `needed` samples a second.
+
+    That is no more than the step takes: whoever reads ahead must be a little faster than that, and whoever does not
+    lets the step wait for each batch.
+    """
+    if setting == Setting("workers", 0, setting.pinned):
+        return 1 / (1 / needed + 1 / samples_per_s)
+    return min(samples_per_s / _HEADROOM, needed)
+
+
+def _better(race: Race, picks: dict[str, Setting]) -> Setting:
+    """Return the better of the kinds' best."""
+    if len(picks) == 1:
+        return next(iter(picks.values()))
+    loader, dataloader = (race.worth(s, race.samples_per_s(s)) for s in (picks["threads"], picks["workers"]))
+    return picks["workers" if dataloader >= _CLEARLY_BETTER * loader else "threads"]
+
+
+def _try(
+    race: Race,
+    best: Setting,
+    measurer: Measurer,
+    step_seconds: float,
+    seconds: float,
+    progress: Callable[[float], object] | None,
+) -> tuple[Setting, Verdict]:
+    """Try a step time with the best setting and, where that fails, with the fastest of its kind; return the better."""
+    fastest = max((s for s in race.turns if s.kind == best.kind and race.turns[s]), key=race.samples_per_s)
+    tried: list[tuple[Setting, Verdict]] = []
+    for setting in dict.fromkeys((best, fastest)):
+        before = time.perf_counter()
+        with measurer.open(setting, len(tried)) as opened:
+            verdict = try_steps(
+                opened,
+                step_seconds,
+                seconds / (1 if best == fastest else 2),
+                samples_per_s=race.samples_per_s(setting),
+                needed_samples_per_s=measurer.batch_size / step_seconds,
+            )
+        tried.append((setting, verdict))
+        if progress is not None:
+            progress(time.perf_counter() - before)
+        if verdict.passed:
+            return setting, verdict
+    return min(tried, key=lambda one: -one[1].share_ready)
+
+
+def _tuning(
+    dataset: Any,
+    measurer: Measurer,
+    race: Race,
+    picks: dict[str, Setting],
+    best: Setting,
+    verdict: Verdict | None,
+    seconds: float,
+) -> Tuning:
+    """Remember what was found, and return it."""
+    compiled, functions = compiled_and_functions(measurer.transforms)
+    stored: list[Kind] = []
+    num_threads = workers = None
+    if "threads" in picks:
+        num_threads = picks["threads"].count
+        case = case_of(dataset, measurer.batch_size, compiled, functions)
+        rate = race.samples_per_s(picks["threads"])
+        if race.is_complete("threads") and remember_threads(case, num_threads, rate):
+            stored.append("threads")
+    if "workers" in picks:
+        pick = picks["workers"]
+        workers = Workers(pick.count, pick.pinned if measurer.device is not None else None)
+        case = case_of(dataset, measurer.batch_size, compiled)
+        rate = race.samples_per_s(pick)
+        if race.is_complete("workers") and remember_workers(case, workers, rate):
+            stored.append("workers")
+    rows = tuple(_row(race, setting) for setting in sorted(race.turns) if race.turns[setting])
+    advice = [*race.doubts(), *advise(rows, picks, measurer.batch_size, has_accelerator=measurer.device is not None)]
+    return Tuning(
+        dataset=dataset.path if isinstance(dataset, LMDBDataset) else type(dataset).__name__,
+        batch_size=measurer.batch_size,
+        transforms=", ".join(map(repr, measurer.transforms)) or "no transforms",
+        cores=count_cores(),
+        device=None if measurer.device is None else str(measurer.device),
+        rows=rows,
+        num_threads=num_threads,
+        workers=workers,
+        best=best,
+        line=line_of(dataset, measurer.batch_size, measurer.transforms, best, has_pinned=measurer.device is not None),
+        verdict=verdict,
+        advice=tuple(advice),
+        seconds=seconds,
+        stored=tuple(stored),
+    )
+
+
+def _row(race: Race, setting: Setting) -> Row:
+    turns = race.turns[setting].values()
+    latencies = list(chain.from_iterable(turn.latencies for turn in turns))
+    p50, p99 = np.percentile(latencies, [50, 99])
+    return Row(setting, race.samples_per_s(setting), float(p50), float(p99), len(latencies), len(turns))

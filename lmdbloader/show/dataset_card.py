@@ -1,0 +1,136 @@
+"""What a notebook shows of a dataset: samples spread over it, its fields, its sizes and where it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.base.text import counted, mebibytes
+from lmdbloader.errors import CorruptError, LmdbloaderError
+from lmdbloader.format.layout import Field, parse_array_type
+from lmdbloader.show.card import MAX_SIDE_BY_SIDE, Card, Shown, num_shown, place_of
+from lmdbloader.show.sheet import caption, spread
+from lmdbloader.show.summary import FieldSummary, Summary, summarize_reader
+from lmdbloader.show.thumbnails import Pixels, as_picture
+from lmdbloader.store import Reader
+
+# What reading something damaged, or too large for this machine, may raise: it is shown instead.
+READ_ERRORS = (LmdbloaderError, OSError, ValueError, TypeError, MemoryError)
+# To decode more is no glance.
+_MAX_NBYTES = 200_000_000
+_CLASSES_SHOWN = 8
+
+
+def dataset_card(
+    reader: Reader,
+    fields: Sequence[Field],
+    rows: npt.NDArray[np.int64] | None,
+    *,
+    title: str,
+    transforms: Sequence[str] = (),
+) -> Card:
+    """Return what a notebook shows of a dataset or a view; what cannot be read shows as such, and nothing is raised.
+
+    Args:
+        reader: Of the dataset.
+        fields: Those of the view.
+        rows: (n,) of the index, those of the view; None means all.
+        title: Name of the class.
+        transforms: What samples go through on their way.
+    """
+    num_samples = counted(len(reader), "sample")
+    headline = num_samples if rows is None else f"{len(rows):,} of {num_samples}"
+    samples = _samples(reader, fields, rows)
+    facts = [("Transforms", ", then ".join(transforms))] if transforms else []
+    notes = ["The pictures are what is stored, before the transforms."] if transforms and samples else []
+    place = place_of(reader.path)
+    try:
+        summary = summarize_reader(reader, place)
+    except READ_ERRORS as error:
+        kinds = [(f.name, f.kind) for f in fields]
+        return Card(title, place, headline, samples, facts, ("field", "kind"), kinds, [*notes, f"Damaged: {error}"])
+    names = {f.name for f in fields}
+    facts += [(f"Classes ({name})", _classes(cs)) for name, cs in summary.classes.items() if name in names]
+    table = [_row(f) for f in summary.fields if f.name in names]
+    header = ("field", "kind", "what", "stored", "codec")
+    return Card(title, place, f"{headline}{_sizes(summary)}", samples, facts, header, table, notes)
+
+
+def _samples(reader: Reader, fields: Sequence[Field], rows: npt.NDArray[np.int64] | None) -> list[Shown]:
+    length = len(reader) if rows is None else len(rows)
+    seen = [f for f in fields if f.kind in ("image", "array")][:MAX_SIDE_BY_SIDE]
+    if not length or not seen:
+        return []
+    shown = []
+    for number in spread(length, num_shown(len(seen))):
+        row = number if rows is None else int(rows[number])
+        pictures = [(f.name, picture) for f in seen if (picture := _read(reader, f, row)) is not None]
+        if pictures:
+            shown.append(Shown(pictures, _caption(reader, number, row)))
+    return shown
+
+
+def _read(reader: Reader, f: Field, row: int) -> Pixels | str | None:
+    """Return a field's pixels, why there are none, or None where an array is no picture."""
+    try:
+        check_whole(reader)
+        nbytes = int(reader.raw_nbytes(f.name, np.array([row]))[0])
+        if f.kind == "array":
+            dtype, shape = parse_array_type(reader.index.text(f"{f.name}.type", row))
+            if as_picture(np.broadcast_to(np.zeros((), dtype), shape)) is None:
+                return None
+        elif not nbytes:
+            return None
+        if nbytes > _MAX_NBYTES:
+            return f"{mebibytes(nbytes)}: too large to show"
+        return reader.read_image(f.name, row) if f.kind == "image" else as_picture(reader.read_array(f.name, row))
+    except READ_ERRORS as error:
+        return f"damaged: {reason(error)}"
+
+
+def check_whole(reader: Reader) -> None:
+    """See that the file of data has its length: to touch the lost end of one that is mapped would end the process.
+
+    Raises:
+        CorruptError: It was cut short since it was opened.
+    """
+    if os.fstat(reader.descriptor).st_size < reader.data_file.nbytes:
+        raise CorruptError("data.mdb was cut short", path=str(reader.path))
+
+
+def reason(error: BaseException) -> str:
+    """Return what is wrong without where it is, which the card says elsewhere."""
+    return str(error).rpartition("): ")[2].partition(". `lmdbloader")[0] or type(error).__name__
+
+
+def _caption(reader: Reader, number: int, row: int) -> str:
+    try:
+        return "  ".join(filter(None, (str(number), *caption(reader, row))))
+    except READ_ERRORS as error:
+        return f"{number}  damaged: {error}"
+
+
+def _sizes(summary: Summary) -> str:
+    text = "" if summary.num_sources is None else f" from {counted(summary.num_sources, 'source')}"
+    sizes = summary.sizes
+    text += f", {mebibytes(sizes['data_nbytes'] + sizes['index_nbytes'])} on disk"
+    if sizes["raw_nbytes"]:
+        text += f", {mebibytes(sizes['raw_nbytes'])} decoded ({summary.compression_ratio:.2f} : 1)"
+    return text
+
+
+def _classes(classes: Sequence[tuple[str, int]]) -> str:
+    text = ", ".join(f"{name} {count:,}" for name, count in classes[:_CLASSES_SHOWN])
+    rest = len(classes) - _CLASSES_SHOWN
+    return f"{text} and {rest:,} more" if rest > 0 else text
+
+
+def _row(f: FieldSummary) -> tuple[Any, ...]:
+    stored = "" if f.stored_nbytes is None else mebibytes(f.stored_nbytes)
+    if f.stored_nbytes is not None and f.raw_nbytes:
+        stored += f" ({f.stored_nbytes / f.raw_nbytes:.0%})"
+    return f.name, f.kind, f.describe(), stored, ", ".join(f"{name} {n:,}" for name, n in (f.codecs or {}).items())

@@ -1,0 +1,267 @@
+"""What a dataset holds, in numbers: its fields, sizes, classes and sources, and how it was made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lmdbloader.base.files import NotRegularError, open_regular
+from lmdbloader.base.text import extent, plain
+from lmdbloader.errors import CorruptError
+from lmdbloader.format.layout import CODEC_NAMES, SKIPPED_FILE, Field
+from lmdbloader.store import Reader
+
+_TYPES_SHOWN = 3
+_CHANNELS = {1: "grey", 3: "RGB"}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSummary:
+    """One field over all samples; what its kind does not have is None.
+
+    Attributes:
+        name: Of the field.
+        kind: image, array, int, float, text, bytes or json.
+        codec: How it was asked to be stored.
+        codecs: Samples by how they really are stored: raw, lz4, tiles, jpeg or file.
+        stored_nbytes: Bytes of its payloads as stored.
+        raw_nbytes: Bytes of its payloads once decoded.
+        height: (smallest, largest) in pixels; images.
+        width: (smallest, largest) in pixels; images.
+        channels: Samples by number of channels, 1 or 3; images.
+        bits: Samples by bits a channel, 8 or 16; images.
+        types: Samples by dtype and shape; arrays.
+        values: (smallest, largest); of ints, and of those floats that are finite.
+        num_not_finite: How many are infinite or NaN; floats.
+        length: (shortest, longest); text in characters, bytes and JSON in bytes.
+    """
+
+    name: str
+    kind: str
+    codec: str | None = None
+    codecs: Mapping[str, int] | None = None
+    stored_nbytes: int | None = None
+    raw_nbytes: int | None = None
+    height: tuple[int, int] | None = None
+    width: tuple[int, int] | None = None
+    channels: Mapping[int, int] | None = None
+    bits: Mapping[int, int] | None = None
+    types: Mapping[str, int] | None = None
+    values: tuple[float, float] | None = None
+    num_not_finite: int | None = None
+    length: tuple[int, int] | None = None
+
+    def describe(self) -> str:
+        """Return what it holds, in words.
+
+        >>> FieldSummary("image", "image", height=(96, 96), width=(96, 96), channels={3: 9}, bits={8: 9}).describe()
+        '96 x 96, RGB, 8-bit'
+        """
+        if self.height and self.width and self.channels and self.bits:
+            if self.height[0] == self.height[1] and self.width[0] == self.width[1]:
+                size = f"{self.width[0]} x {self.height[0]}"
+            else:
+                size = f"{extent(self.width)} wide, {extent(self.height)} high"
+            return f"{size}, {_mix(self.channels, _CHANNELS)}, {_mix(self.bits, {8: '8-bit', 16: '16-bit'})}"
+        if self.types is not None:
+            shown = ", ".join(map(plain, list(self.types)[:_TYPES_SHOWN]))
+            return shown + (f" and {len(self.types) - _TYPES_SHOWN:,} more" if len(self.types) > _TYPES_SHOWN else "")
+        if self.length:
+            unit = "character" if self.kind == "text" else "byte"
+            return f"{extent(self.length)} {unit}{'' if self.length == (1, 1) else 's'}"
+        if self.kind in ("int", "float"):
+            text = f"{self.values[0]:,.6g} to {self.values[1]:,.6g}" if self.values else ""
+            return f"{text}, {self.num_not_finite:,} not finite".removeprefix(", ") if self.num_not_finite else text
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A whole dataset.
+
+    Attributes:
+        path: As it was given.
+        format_version: Of the dataset on disk.
+        num_samples: Samples in it.
+        fields: In the order of a sample.
+        num_sources: Files or pairs that samples were made from; None for a dataset written from Python.
+        samples_per_source: (fewest, most), None likewise.
+        num_skipped: Sources that could not be used and were left out.
+        classes: For each label field its (name, samples) by label.
+        sizes: Bytes: raw_nbytes (decoded), payload_nbytes (stored), data_nbytes and index_nbytes (the two files).
+        compression_ratio: Decoded bytes by stored ones; 1 where there are none.
+        waste_ratio: Size of data.mdb by stored payload; 1 where there are none.
+        made_by: Release, layout, options and digests of the inputs, as the manifest has them.
+        digests: Of the content, data.mdb (where it is known), the index and the manifest.
+    """
+
+    path: str
+    format_version: int
+    num_samples: int
+    fields: tuple[FieldSummary, ...]
+    num_sources: int | None
+    samples_per_source: tuple[int, int] | None
+    num_skipped: int
+    classes: Mapping[str, tuple[tuple[str, int], ...]]
+    sizes: Mapping[str, int]
+    compression_ratio: float
+    waste_ratio: float
+    made_by: Mapping[str, Any]
+    digests: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON can hold it; what a field does not have is left out."""
+        whole = asdict(self)
+        whole["fields"] = [{k: v for k, v in f.items() if v is not None} for f in whole["fields"]]
+        return whole
+
+
+def info(path: str | os.PathLike[str]) -> Summary:
+    """Return what a dataset holds; reads the manifest and the index, and no pixels.
+
+    Args:
+        path: Of the dataset.
+
+    Raises:
+        FileNotFoundError: There is nothing at `path`.
+        FormatError: Not a finished dataset of this format version.
+        CorruptError: A file is cut short or damaged.
+
+    >>> import tempfile, numpy, lmdbloader
+    >>> path = tempfile.mkdtemp() + "/grey"
+    >>> written = lmdbloader.write(({"image": numpy.zeros((8, 6 + i), "uint8")} for i in range(3)), path)
+    >>> (image,) = info(path).fields
+    >>> image.height, image.width, image.channels
+    ((8, 8), (6, 8), {1: 3})
+    """
+    return summarize_reader(Reader(path), os.fspath(path))
+
+
+def summarize_reader(reader: Reader, path: str) -> Summary:
+    """Return what an open dataset holds; see `info`."""
+    manifest = reader.manifest
+    sizes = {
+        name: manifest.sizes.get(name, 0) for name in ("raw_nbytes", "payload_nbytes", "data_nbytes", "index_nbytes")
+    }
+    per_source = _samples_per_source(reader)
+    return Summary(
+        path=path,
+        format_version=manifest.format_version,
+        num_samples=len(reader),
+        fields=tuple(_summarize_field(reader, f) for f in manifest.fields),
+        num_sources=None if per_source is None else len(per_source),
+        samples_per_source=None if per_source is None else _range(per_source),
+        num_skipped=_count_skipped(reader.path),
+        classes={name: _count_classes(reader, name, names) for name, names in manifest.classes.items()},
+        sizes=sizes,
+        compression_ratio=_ratio(sizes["raw_nbytes"], sizes["payload_nbytes"]),
+        waste_ratio=_ratio(sizes["data_nbytes"], sizes["payload_nbytes"]),
+        made_by=manifest.made_by,
+        digests={
+            "content": manifest.content_digest,
+            **({"data": manifest.data_digest} if manifest.data_digest else {}),
+            "index": manifest.index_digest,
+            "manifest": manifest.manifest_digest,
+        },
+    )
+
+
+def _summarize_field(reader: Reader, f: Field) -> FieldSummary:
+    arrays = reader.index.arrays
+    if not f.is_payload:
+        return _summarize_column(reader, f)
+    raw = arrays[f"{f.name}.raw_nbytes"]
+    codes = np.bincount(arrays[f"{f.name}.codec"], minlength=len(CODEC_NAMES)).tolist()
+    common: dict[str, Any] = {
+        "name": f.name,
+        "kind": f.kind,
+        "codec": f.codec,
+        "codecs": {name: count for name, count in zip(CODEC_NAMES, codes, strict=True) if count},
+        "stored_nbytes": int(arrays[f"{f.name}.stored_nbytes"].sum(dtype=np.int64)),
+        "raw_nbytes": int(raw.sum(dtype=np.int64)),
+    }
+    if f.kind == "image":
+        return FieldSummary(
+            **common,
+            height=_range(arrays[f"{f.name}.height"]),
+            width=_range(arrays[f"{f.name}.width"]),
+            channels=_counts(arrays[f"{f.name}.channels"]),
+            bits=_counts(arrays[f"{f.name}.bits"]),
+        )
+    if f.kind == "array":
+        return FieldSummary(**common, types=_count_texts(reader.index.batch.column(f"{f.name}.type"), reader.path))
+    return FieldSummary(**common, length=_range(raw))
+
+
+def _summarize_column(reader: Reader, f: Field) -> FieldSummary:
+    if f.kind == "text":
+        lengths = pc.utf8_length(reader.index.batch.column(f.name)).to_numpy(zero_copy_only=False)
+        return FieldSummary(f.name, f.kind, length=_range(lengths))
+    values = reader.index.arrays[f.name]
+    if f.kind == "int":
+        return FieldSummary(f.name, f.kind, values=_range(values))
+    finite = values[np.isfinite(values)]
+    extent = (float(finite.min()), float(finite.max())) if len(finite) else None
+    return FieldSummary(f.name, f.kind, values=extent, num_not_finite=len(values) - len(finite))
+
+
+def _samples_per_source(reader: Reader) -> Any:
+    """Return how many samples each source that is in use gave, None where the dataset has no sources."""
+    if not reader.manifest.with_source:
+        return None
+    counts = np.bincount(reader.index.batch.column("source").indices.to_numpy())
+    return counts[counts > 0]
+
+
+def _count_classes(reader: Reader, field: str, names: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    labels = reader.index.arrays.get(field, np.empty(0, np.int64))
+    known = labels[(labels >= 0) & (labels < len(names))]
+    return tuple(zip(names, np.bincount(known, minlength=len(names)).tolist(), strict=True))
+
+
+def _count_skipped(path: Path) -> int:
+    try:
+        with open(open_regular(path / SKIPPED_FILE), "rb") as file:
+            return max(0, sum(1 for _ in file) - 1)
+    except (FileNotFoundError, IsADirectoryError, NotRegularError):
+        return 0
+
+
+def _count_texts(column: pa.DictionaryArray, path: Path) -> dict[str, int]:
+    try:
+        names = column.dictionary.to_pylist()
+    except UnicodeDecodeError as error:
+        raise CorruptError(f"{path}: the index holds text that is not UTF-8 ({error}). Convert again.") from error
+    counts = np.bincount(column.indices.to_numpy(), minlength=len(names)).tolist()
+    return {name: count for name, count in zip(names, counts, strict=True) if count}
+
+
+def _range(values: Any) -> tuple[int, int] | None:
+    return (int(values.min()), int(values.max())) if len(values) else None
+
+
+def _counts(values: Any) -> dict[int, int]:
+    found, counts = np.unique(values, return_counts=True)
+    return dict(zip(found.tolist(), counts.tolist(), strict=True))
+
+
+def _ratio(whole: int, part: int) -> float:
+    return round(whole / part, 4) if part else 1.0
+
+
+def _mix(counts: Mapping[int, int], words: Mapping[int, str]) -> str:
+    """Return what occurs, with shares where there is more than one.
+
+    >>> _mix({8: 3, 16: 1}, {8: "8-bit", 16: "16-bit"})
+    '8-bit 75%, 16-bit 25%'
+    """
+    total = sum(counts.values())
+    parts = [(words.get(value, str(value)), count) for value, count in counts.items()]
+    return parts[0][0] if len(parts) == 1 else ", ".join(f"{word} {count / total:.0%}" for word, count in parts)

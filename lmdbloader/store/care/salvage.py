@@ -1,0 +1,149 @@
+"""Reads the samples that are sound out of a damaged dataset, as they are stored, to be written into another one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lmdbloader.base.files import open_regular
+from lmdbloader.errors import CorruptError
+from lmdbloader.format.codecs import Payloads
+from lmdbloader.format.layout import CODEC_TILES, DATA_FILE, Field, record_schema
+from lmdbloader.format.manifest import Description
+from lmdbloader.store.care.pages import find_records, read_around_errors
+from lmdbloader.store.reader import Reader
+from lmdbloader.store.records import Chunk, decode_block
+
+_CHUNK_NBYTES = 16 * 2**20
+_CHUNK_ROWS = 1024
+_PARTS = ("stored_nbytes", "raw_nbytes", "checksum", "codec")
+
+
+def sound_samples(reader: Reader, damaged: Collection[int]) -> Iterator[Chunk]:
+    """Yield all samples of a dataset but the damaged ones, found by its index.
+
+    Args:
+        reader: Of the dataset; its data file may be damaged or cut short.
+        damaged: Numbers of the samples to leave out.
+
+    Raises:
+        CorruptError: Another one does not read.
+    """
+    names = [f.name for f in reader.manifest.fields if f.is_payload]
+    is_sound = np.ones(len(reader), bool)
+    is_sound[list(damaged)] = False
+    rows = np.flatnonzero(is_sound)
+    if not len(rows):
+        return
+    _, nbytes = reader.extents(names, rows)
+    group = np.maximum(np.cumsum(nbytes) // _CHUNK_NBYTES, np.arange(len(rows)) // _CHUNK_ROWS)
+    for part in np.split(rows, np.flatnonzero(np.diff(group)) + 1):
+        columns = {column.name: _take(reader, column, part) for column in reader.index.batch.schema}
+        stored = {name: [_stored_bytes(reader, name, row) for row in part.tolist()] for name in names}
+        yield _chunk(reader.manifest.fields, len(part), columns, stored)
+
+
+def _take(reader: Reader, column: pa.Field, rows: np.ndarray[Any, Any]) -> Any:
+    if column.name in reader.index.arrays:
+        return reader.index.arrays[column.name][rows]
+    return reader.index.batch.column(column.name).take(pa.array(rows)).to_pylist()
+
+
+def _stored_bytes(reader: Reader, name: str, row: int) -> bytes:
+    if reader.index.arrays[f"{name}.codec"][row] == CODEC_TILES:
+        reader.read_bytes(name, row)  # each tile has a checksum of its own
+    return reader.stored_bytes(name, row)
+
+
+class RecordSalvage:
+    """Samples found record by record on the pages of data.mdb, without LMDB and without an index.
+
+    Attributes:
+        lost: Numbers of the samples that were not found, once all chunks were taken.
+        may_lack_more: Whether others may be missing too, once all chunks were taken: it is not known how many there
+            were, or there are more than that.
+    """
+
+    def __init__(self, folder: Path, description: Description, num_samples: int | None) -> None:
+        """Prepare.
+
+        Args:
+            folder: The dataset.
+            description: What its samples are.
+            num_samples: How many there were, None where that is not known.
+        """
+        self.lost: list[range] = []
+        self.may_lack_more = num_samples is None
+        self._folder, self._description, self._num_samples = folder, description, num_samples
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the samples of every record that is as it was written."""
+        d = self._description
+        schema = record_schema(d.fields, with_source=d.with_source)
+        descriptor = open_regular(self._folder / DATA_FILE)
+        at = 0
+        try:
+            for record in find_records(descriptor):
+                if record.first < at:
+                    continue  # an older record, on a page that is no longer in use
+                value = read_around_errors(descriptor, record.nbytes, record.at)
+                where = f"{self._folder / DATA_FILE}: record of samples from {record.first}"
+                try:
+                    count, columns = decode_block(value, schema, d.fields, record.checksum, where)
+                except CorruptError:
+                    continue  # of another schema
+                self.lost += [range(at, record.first)] if record.first > at else []
+                at = record.first + count
+                yield _chunk(d.fields, count, columns, _cut(value, d.fields, columns))
+        finally:
+            os.close(descriptor)
+        if self._num_samples is None or at > self._num_samples:
+            self.may_lack_more = True
+        elif at < self._num_samples:
+            self.lost.append(range(at, self._num_samples))
+
+
+def _cut(value: bytes, fields: Sequence[Field], columns: Mapping[str, Any]) -> dict[str, list[bytes]]:
+    """Return the stored payloads of a record, field by field."""
+    stored = {}
+    for f in fields:
+        if f.is_payload:
+            places = zip(columns[f"{f.name}.offset"].tolist(), columns[f"{f.name}.stored_nbytes"].tolist(), strict=True)
+            stored[f.name] = [value[at : at + nbytes] for at, nbytes in places]
+    return stored
+
+
+def _chunk(
+    fields: Sequence[Field], num_samples: int, columns: Mapping[str, Any], stored: Mapping[str, Sequence[bytes]]
+) -> Chunk:
+    """Return samples as a writer takes them.
+
+    Args:
+        fields: Of a sample.
+        num_samples: How many.
+        columns: Those of the index.
+        stored: For each payload field, the payloads as they are stored.
+    """
+    others = dict(columns)
+    payloads = {}
+    for f in fields:
+        if not f.is_payload:
+            continue
+        del others[f"{f.name}.offset"]
+        stored_nbytes, raw_nbytes, sums, codecs = (np.asarray(others.pop(f"{f.name}.{part}")) for part in _PARTS)
+        payloads[f.name] = Payloads(
+            np.frombuffer(b"".join(stored[f.name]), np.uint8),
+            stored_nbytes.astype(np.int64),
+            raw_nbytes.astype(np.int64),
+            sums.astype(np.uint64),
+            codecs.astype(np.uint8),
+        )
+    for name, values in others.items():
+        if isinstance(values, pa.Array) and pa.types.is_string(values.type):
+            others[name] = values.to_pylist()
+    return Chunk(num_samples, payloads, others)

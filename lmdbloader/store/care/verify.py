@@ -1,0 +1,346 @@
+"""Checks a dataset completely: every file's digest, LMDB's pages, every record and payload, the index against both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmdbloader.base.files import read_regular
+from lmdbloader.base.text import plain
+from lmdbloader.errors import CorruptError, FormatError
+from lmdbloader.format.digests import DigestName, new_file_digest
+from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
+from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed, parse_description
+from lmdbloader.store.care.comparing import compare_records, damaged_records, stored_description
+from lmdbloader.store.care.pages import find_description, needed_nbytes
+from lmdbloader.store.foreign import page_problems
+from lmdbloader.store.index import Index, content_digest, digest_columns
+from lmdbloader.store.opening import DataFile, open_index, read_manifest
+from lmdbloader.store.reader import Reader
+
+_ROWS_AT_ONCE = 256
+_READ_AT_ONCE_NBYTES = 64 * 2**20
+_PIECE_NBYTES = 4 * 2**20
+_OTHER_TEXT = (
+    "says what it was written to say, with other bytes: white space, the spelling of a number or the order of keys was "
+    "changed"
+)
+# What is said of one file: a damaged tree has a hundred findings.
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One damaged value.
+
+    Attributes:
+        sample: Its number.
+        field: The field that does not read.
+        source: Relative path of the file that it was made from, None where the dataset has none.
+        reason: What is wrong.
+    """
+
+    sample: int
+    field: str
+    source: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        return plain(f"sample {self.sample}, field {self.field}, from {self.source or 'no file'}: {self.reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What `verify` found.
+
+    Attributes:
+        num_samples: Samples looked at; 0 where the dataset does not open.
+        problems: What is wrong with the dataset as a whole, one sentence each.
+        damaged: Values that do not read.
+        files: Names of the files that are missing or not as they were written.
+        advice: What can be done about it; empty where nothing is wrong.
+    """
+
+    num_samples: int
+    problems: tuple[str, ...]
+    damaged: tuple[Damage, ...]
+    files: tuple[str, ...] = ()
+    advice: str = ""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems and not self.damaged
+
+
+def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = lambda done: None) -> Verification:
+    """Check a dataset completely, whatever state it is in.
+
+    Args:
+        path: Of the dataset.
+        progress: Called with the number of samples checked since the last call.
+
+    Returns:
+        Everything that is wrong, and what can be mended; nothing is changed.
+
+    Raises:
+        FileNotFoundError: There is nothing at `path`.
+        FormatError: It is not a finished dataset of this format version.
+    """
+    found = _Findings(Path(path).absolute())
+    try:
+        manifest = read_manifest(path)
+    except (FormatError, CorruptError) as error:
+        if not found.folder.is_dir() or found.folder.name.endswith(PARTIAL_SUFFIX) or _is_signed(found.folder):
+            raise
+        return _verify_without_manifest(found, error)
+    if not _is_text_of(found.folder, manifest):
+        found.add(MANIFEST_FILE, _OTHER_TEXT)
+    data, index = _open_data(found, manifest), _open_index(found, manifest)
+    if not data:
+        return found.result(0)
+    digest = _RunningDigest(data, manifest.digest)
+    reader = Reader.of_files(found.folder, manifest, data, index) if index else None
+    if reader:
+        found.damaged += _unreadable(reader, progress, digest)
+        if (content := content_digest(digest_columns(reader.index.batch), manifest.digest)) != manifest.content_digest:
+            found.problems.append(f"the content digest is {content}, the manifest says {manifest.content_digest}")
+    if DATA_FILE not in found.files:
+        found.add(DATA_FILE, *digest.differences(manifest.data_digest))
+    if not reader and DATA_FILE in found.files and _is_of_another(data, manifest, found.folder):
+        found.add(MANIFEST_FILE, f"is of another dataset than {DATA_FILE}")
+        found.is_mixed = True
+        return found.result(0)
+    found.add(DATA_FILE, *_page_problems(found.folder / DATA_FILE))
+    # LMDB aborts the process on some damaged pages, so it opens the file only when nothing speaks against it.
+    if DATA_FILE not in found.files and reader:
+        found.add(DATA_FILE, *compare_records(reader))
+    elif DATA_FILE not in found.files and not manifest.data_digest:
+        found.add(DATA_FILE, *damaged_records(found.folder / DATA_FILE, manifest.description))
+    if DATA_FILE not in found.files:
+        _compare_descriptions(found, manifest)
+    if found.damaged:
+        found.files.setdefault(DATA_FILE)
+    return found.result(len(reader) if reader else 0)
+
+
+class _Findings:
+    """What is found, in the order of the search."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.problems: list[str] = []
+        self.files: dict[str, None] = {}
+        self.damaged: list[Damage] = []
+        self.is_mixed = False
+
+    def add(self, file: str, *texts: str) -> None:
+        """Note what is wrong with a file."""
+        if texts:
+            self.files.setdefault(file)
+        more = [f"and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
+        self.problems += [f"{file}: {text}" for text in [*texts[:_SHOWN], *more]]
+
+    def result(self, num_samples: int, *, has_description: bool = True) -> Verification:
+        """Return all of it."""
+        advice = self._advice(has_description) if self.problems or self.damaged else ""
+        return Verification(num_samples, tuple(self.problems), tuple(self.damaged), tuple(self.files), advice)
+
+    def _advice(self, has_description: bool) -> str:
+        lost = [name for name in (MANIFEST_FILE, INDEX_FILE) if name in self.files]
+        if not (self.folder / DATA_FILE).is_file():
+            return f"Without {DATA_FILE} nothing can be mended. Restore it from a copy, or convert again."
+        if self.is_mixed:
+            return (
+                f"Put the file back that was replaced; or, where {DATA_FILE} is the right one, remove {MANIFEST_FILE}: "
+                f"`lmdbloader repair {self.folder}` then makes it anew."
+            )
+        if MANIFEST_FILE in lost and not has_description:
+            return (
+                f"{DATA_FILE} does not tell what {MANIFEST_FILE} said, so it cannot be mended. Restore {MANIFEST_FILE} "
+                "from a copy, or convert again."
+            )
+        if DATA_FILE in self.files:
+            return (
+                f"`lmdbloader repair {self.folder} OUT` writes the samples that are sound into a new dataset, OUT, and "
+                "lists the others."
+            )
+        if lost:
+            return f"`lmdbloader repair {self.folder}` makes {' and '.join(lost)} anew from {DATA_FILE}."
+        return "Its files do not agree with each other. Restore all of them from one copy, or convert again."
+
+
+def _is_text_of(folder: Path, manifest: Manifest) -> bool:
+    """Return whether the bytes of manifest.json are those that a writer makes of what it says."""
+    try:
+        return manifest.is_text(read_regular(folder / MANIFEST_FILE, MAX_MANIFEST_NBYTES + 1))
+    except OSError:
+        return False
+
+
+def _compare_descriptions(found: _Findings, manifest: Manifest) -> None:
+    """Hold the manifest against what data.mdb, which is sound, says of the dataset."""
+    stored = stored_description(found.folder / DATA_FILE)
+    if not stored or stored == manifest.description.to_json():
+        return
+    try:
+        is_same = parse_description(stored, str(found.folder)) == manifest.description
+    except FormatError as error:
+        found.add(DATA_FILE, str(error).removeprefix(f"{found.folder / DATA_FILE}: "))
+        return
+    if not is_same:
+        found.add(MANIFEST_FILE, f"says something else of the dataset than {DATA_FILE}")
+        found.is_mixed = True
+    elif MANIFEST_FILE not in found.files:
+        found.add(MANIFEST_FILE, _OTHER_TEXT)
+
+
+def _is_of_another(data: DataFile, manifest: Manifest, folder: Path) -> bool:
+    """Return whether a data file says of its dataset something else than the manifest beside it."""
+    return find_description(data.descriptor, str(folder)) not in (None, manifest.description)
+
+
+def _verify_without_manifest(found: _Findings, error: FormatError | CorruptError) -> Verification:
+    """Return what can be said of a dataset whose manifest is lost; raise `error` where it is none of ours."""
+    folder = found.folder
+    is_there = (folder / MANIFEST_FILE).exists()
+    found.add(MANIFEST_FILE, str(error).removeprefix(f"{folder / MANIFEST_FILE}: ") if is_there else "is missing")
+    data = _open_data(found, None)
+    description = find_description(data.descriptor, str(folder)) if data else None
+    if not description and not (folder / INDEX_FILE).exists():
+        raise error
+    if not (folder / INDEX_FILE).is_file():
+        found.add(INDEX_FILE, "is missing")
+    if data:
+        if data.nbytes < (needed := needed_nbytes(data.descriptor)):
+            found.add(DATA_FILE, f"{data.nbytes} bytes, its pages take {needed}: it is cut short")
+        found.add(DATA_FILE, *_page_problems(folder / DATA_FILE))
+        if DATA_FILE not in found.files:
+            found.add(DATA_FILE, *damaged_records(folder / DATA_FILE, description))
+    return found.result(0, has_description=description is not None)
+
+
+def _is_signed(folder: Path) -> bool:
+    """Return whether a manifest says what it was written to say: then its errors are no damage."""
+    try:
+        return is_signed(read_regular(folder / MANIFEST_FILE, MAX_MANIFEST_NBYTES + 1))
+    except OSError:
+        return False
+
+
+def _open_data(found: _Findings, manifest: Manifest | None) -> DataFile | None:
+    try:
+        data = DataFile(found.folder / DATA_FILE, "pread")
+    except FileNotFoundError:
+        found.add(DATA_FILE, "is missing")
+        return None
+    except (IsADirectoryError, FormatError):
+        found.add(DATA_FILE, "is no regular file")
+        return None
+    expected = manifest.sizes.get("data_nbytes") if manifest else data.nbytes
+    if data.nbytes != expected:
+        found.add(DATA_FILE, f"{data.nbytes} bytes, expected {expected}: it is cut short or was changed")
+    return data
+
+
+def _open_index(found: _Findings, manifest: Manifest) -> Index | None:
+    path = found.folder / INDEX_FILE
+    try:
+        content = open_index(path, "pread", manifest.sizes["index_nbytes"])
+        return Index(found.folder, manifest, manifest.sizes["data_nbytes"], content)
+    except FileNotFoundError:
+        found.add(INDEX_FILE, "is missing")
+    except KeyError as error:
+        found.add(INDEX_FILE, f"the manifest does not state {error}")
+    except OSError as error:
+        found.add(INDEX_FILE, first_sentence(error, path))
+    except FormatError as error:
+        found.add(INDEX_FILE, first_sentence(error, path))
+    return None
+
+
+def first_sentence(error: Exception, where: object) -> str:
+    """Return what an error says is wrong, without where and what to do."""
+    return str(error).removeprefix(f"{where}: ").partition(". ")[0]
+
+
+class _RunningDigest:
+    """The digest of data.mdb, read just before others read the same bytes, so that a cold file is read once."""
+
+    def __init__(self, data: DataFile, name: DigestName) -> None:
+        self._data = data
+        self._running = new_file_digest(name)
+        self._at = 0
+        self._error: OSError | None = None
+
+    def advance(self, to: int) -> None:
+        """Read as far as some offset."""
+        try:
+            while self._at < to and (piece := self._data.read(self._at, _PIECE_NBYTES)):
+                self._running.update(piece)
+                self._at += len(piece)
+        except OSError as error:
+            self._error = error
+
+    def differences(self, expected: str) -> list[str]:
+        """Read the rest; return what is wrong with the file.
+
+        Args:
+            expected: The digest, empty where it is not known.
+        """
+        self.advance(self._data.nbytes)
+        if self._error:
+            return [f"cannot be read behind byte {self._at} ({self._error.strerror})"]
+        if expected and (digest := str(self._running)) != expected:
+            return [f"its digest is {digest}, expected {expected}: it was changed after it was written"]
+        return []
+
+
+def _unreadable(reader: Reader, progress: Callable[[int], None], digest: _RunningDigest) -> Iterator[Damage]:
+    """Read every payload, many at once; where that fails, one by one to name each damaged one."""
+    names = [f.name for f in reader.manifest.fields if f.is_payload]
+    for first in range(0, len(reader), _ROWS_AT_ONCE):
+        rows = np.arange(first, min(first + _ROWS_AT_ONCE, len(reader)), dtype=np.int64)
+        for name in names:
+            starts, nbytes = reader.extents([name], rows)
+            digest.advance(int((starts + nbytes).max()))
+            for part in _parts(rows, reader.raw_nbytes(name, rows)):
+                try:
+                    _read(reader, name, part)
+                except (CorruptError, FormatError):
+                    yield from _each(reader, name, part)
+        progress(len(rows))
+
+
+def _parts(rows: np.ndarray[Any, Any], nbytes: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
+    group = np.cumsum(nbytes) // _READ_AT_ONCE_NBYTES
+    yield from np.split(rows, np.flatnonzero(np.diff(group)) + 1)
+
+
+def _read(reader: Reader, name: str, rows: np.ndarray[Any, Any]) -> None:
+    nbytes = reader.raw_nbytes(name, rows)
+    out = np.empty(int(nbytes.sum()), np.uint8)
+    reader.read_into(name, rows, out, np.cumsum(nbytes) - nbytes)
+    if reader.fields[name].kind == "array":
+        for row in rows.tolist():
+            reader.read_array(name, row)
+
+
+def _each(reader: Reader, name: str, rows: np.ndarray[Any, Any]) -> Iterator[Damage]:
+    for row in rows.tolist():
+        try:
+            _read(reader, name, np.array([row], np.int64))
+        except (CorruptError, FormatError) as error:
+            yield Damage(row, name, reader.source(row), first_sentence(error, reader.where(name, row)))
+
+
+def _page_problems(path: Path) -> list[str]:
+    try:
+        return page_problems(path)
+    except OSError as error:  # of the disk
+        return [f"its pages cannot be read ({error.strerror})"]

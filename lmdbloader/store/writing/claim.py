@@ -1,0 +1,416 @@
+"""Which process writes to OUT.partial: its note, its lock and its signs of life there, and what a dead one left."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lmdbloader.errors import DestinationError, LockedError
+from lmdbloader.store.writing.ownership import exchange, inside, is_at, open_folder, take_possession
+
+OWNER_FILE = "owner.json"
+# How often an owner shows that it lives, and how long another host looks for a sign of it: the lock of one host may be
+# nothing to another.
+BEAT_SECONDS = 2.0
+PATIENCE_SECONDS = 15.0
+_LOOKS = 30
+_MAX_NOTE_NBYTES = 4096
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process, distinguishable from every other process on any host.
+
+    Attributes:
+        pid: Its number.
+        host: The name of its machine.
+        boot: What is different after each start of a system; empty where it does not tell, as in older releases.
+        started: When the process was started, in the system's ticks.
+        machine: Tells machines of the same name apart, in most cases.
+    """
+
+    pid: int
+    host: str
+    boot: str = ""
+    started: int = 0
+    machine: str = ""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on host {self.host}"
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it ran on another system than this one, so that locks and process numbers may say nothing of it."""
+        return self.boot != boot_id() if self.boot else self.host != socket.gethostname()
+
+    @property
+    def is_alive_here(self) -> bool:
+        """Whether it runs on this system, and is another process than this one."""
+        return bool(self.started) and self.pid != os.getpid() and _start_time(self.pid) == self.started
+
+    @property
+    def was_here(self) -> bool:
+        """Whether it ran on this machine, which was started again since."""
+        mine = this_process()
+        return bool(mine.machine) and (self.host, self.machine) == (mine.host, mine.machine)
+
+
+def this_process() -> Owner:
+    """Return this process as an owner."""
+    return Owner(os.getpid(), socket.gethostname(), boot_id(), _start_time(os.getpid()), _machine())
+
+
+def boot_id() -> str:
+    """Return what tells this start of the system from others; empty where it does not say."""
+    return _text("/proc/sys/kernel/random/boot_id")
+
+
+def _machine() -> str:
+    # The number itself is nobody's business.
+    number = _text("/etc/machine-id")
+    return hashlib.sha256(b"lmdbloader " + number.encode()).hexdigest()[:16] if number else ""
+
+
+def _start_time(pid: int) -> int:
+    try:
+        return int(_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[19])
+    except (IndexError, ValueError):
+        return 0
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def read_owner(folder: int) -> Owner | None:
+    """Return who has noted itself in a folder; None where nobody has, or the note does not decode or read."""
+    try:
+        return _read(folder)
+    except OSError:
+        return None
+
+
+def is_mine(folder: int, path: Path) -> bool:
+    """Return whether the note in an open folder is this process's.
+
+    Args:
+        folder: Its descriptor.
+        path: Its name, for the errors of a disk that does not read it.
+    """
+    try:
+        with _naming_note(path):
+            return _read(folder) == this_process()
+    except FileNotFoundError:
+        return False
+
+
+def _read(folder: int) -> Owner | None:
+    note = os.open(OWNER_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    try:
+        return _parse(os.read(note, _MAX_NOTE_NBYTES))
+    finally:
+        os.close(note)
+
+
+@contextmanager
+def _naming_note(partial: Path) -> Iterator[None]:
+    """Give errors of the system, which know the note by its descriptor or within its folder, its path."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename in (None, OWNER_FILE) and error.errno is not None:
+            error.filename = str(partial / OWNER_FILE)
+        raise
+
+
+def _parse(data: bytes) -> Owner | None:
+    try:
+        body = json.loads(data)
+        # Older releases noted the first two only.
+        more = {name: body[name] for name in ("boot", "started", "machine") if name in body}
+        owner = Owner(int(body["pid"]), body["host"], **more)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    texts = (owner.host, owner.boot, owner.machine)
+    return owner if all(isinstance(text, str) for text in texts) and type(owner.started) is int else None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A folder that this process alone writes to.
+
+    Attributes:
+        folder: Its descriptor.
+        note: That of the note in it, which is locked too.
+        permissions: Those that the folder is to have once others may write to it.
+    """
+
+    folder: int
+    note: int
+    permissions: int
+
+    def is_mine(self) -> bool:
+        """Return whether the note in the folder is still this process's, as far as it reads."""
+        return read_owner(self.folder) == this_process()
+
+    def release(self) -> None:
+        """Leave the folder to whoever comes next, who need not look for signs of life then."""
+        with suppress(OSError):
+            if self.is_mine():
+                os.unlink(OWNER_FILE, dir_fd=self.folder)
+
+    def close(self) -> None:
+        """Let go of the folder and the locks."""
+        os.close(self.note)
+        os.close(self.folder)
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Show in the folder that its owner lives, until the block ends."""
+        stop = threading.Event()
+
+        def beat() -> None:
+            # The lock file's time, by the clock of the file system: readers compare it with itself only.
+            while not stop.wait(BEAT_SECONDS):
+                with suppress(OSError):
+                    os.utime(self.note)
+
+        thread = threading.Thread(target=beat, name="lmdbloader-owner", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def claim(
+    partial: Path,
+    check: Callable[[Path], None],
+    *,
+    keep: Callable[[Path], tuple[str, ...]],
+    advice: str = "",
+    take_over: bool = False,
+    wait: bool = True,
+    log: Callable[[str], None] = lambda line: None,
+) -> Claim:
+    """Return a folder as this process's own; it is made if there is none.
+
+    A process of this host that has died is known by its lock. One elsewhere counts as dead when it gives no sign of
+    life for a while; what it began is then copied, so that it writes to nobody's files should it wake up.
+
+    Args:
+        partial: The folder.
+        check: Called with a path to it before anything is changed in it; raises where it is not to be used.
+        keep: Returns the names of the files in it that are worth a copy.
+        advice: Behind the error that an owner elsewhere is alive.
+        take_over: Do not look for signs of life.
+        wait: Take the time to look for them; otherwise an owner elsewhere counts as alive.
+        log: Called with lines of text for people.
+
+    Raises:
+        LockedError: Another process writes to it.
+        DestinationError: It cannot be made, or belongs to others.
+    """
+    while True:
+        folder = _open(partial)
+        note, is_new = -1, False
+        try:
+            _flock(folder, folder, partial)
+            if is_at(folder, partial):
+                permissions = take_possession(folder, partial)
+                check(inside(folder, partial))
+                with _naming_note(partial):
+                    note, is_new = _open_note(folder)
+            if note >= 0:
+                _flock(note, folder, partial)
+                if is_new or _is_free(folder, note, partial, keep, advice, take_over, wait, log):
+                    with _naming_note(partial):
+                        _write(note)
+                    if is_at(folder, partial):
+                        return Claim(folder, note, permissions)
+        except BaseException:
+            if is_new:  # it could not be written, on a full disk
+                with suppress(OSError):
+                    os.unlink(OWNER_FILE, dir_fd=folder)
+                    os.rmdir(partial)  # which fails where anything else is in it
+            _close(note, folder)
+            raise
+        # It was renamed or removed between two of the calls, or taken over just now.
+        _close(note, folder)
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _open(partial: Path) -> int:
+    tries_left = _LOOKS
+    while True:
+        try:
+            return open_folder(partial, make=True)
+        except OSError as error:
+            tries_left -= 1
+            # Its owner finished between the two calls; or nothing can be made there, as in /proc.
+            if error.errno == errno.ENOENT and partial.absolute().parent.is_dir() and tries_left:
+                continue
+            if error.errno in _FULL:
+                raise
+            raise DestinationError(
+                f"{partial}: cannot be made ({error.strerror}); a dataset is written there until it is complete. "
+                "Make room at that name, or choose another destination."
+            ) from error
+
+
+def _flock(descriptor: int, folder: int, partial: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
+            raise DestinationError(
+                f"{partial}: cannot be locked ({error.strerror}); its file system has no flock"
+            ) from error
+        raise _locked(partial, read_owner(folder), "Wait for it, or stop it.") from error
+
+
+def _locked(partial: Path, owner: Owner | None, advice: str) -> LockedError:
+    return LockedError(f"{partial}: {owner or 'another process'} is writing there. {advice}")
+
+
+def _open_note(folder: int) -> tuple[int, bool]:
+    """Return the note's descriptor and whether it was made just now; -1 where the folder is gone."""
+    # To be written: on NFS a lock of what was opened for reading only, or of a folder, is the client's own.
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with suppress(FileNotFoundError):
+        try:
+            return os.open(OWNER_FILE, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder), True
+        except FileExistsError:
+            return os.open(OWNER_FILE, flags, dir_fd=folder), False
+    return -1, False
+
+
+def _write(note: int) -> None:
+    data = json.dumps(asdict(this_process())).encode()
+    os.pwrite(note, data, 0)
+    os.ftruncate(note, len(data))
+    os.fsync(note)
+
+
+def _is_free(
+    folder: int,
+    note: int,
+    partial: Path,
+    keep: Callable[[Path], tuple[str, ...]],
+    advice: str,
+    take_over: bool,
+    wait: bool,
+    log: Callable[[str], None],
+) -> bool:
+    """Return whether a folder that somebody has noted itself in can be used; False where another one took its place.
+
+    Raises:
+        LockedError: Its owner is alive.
+    """
+    try:
+        with _naming_note(partial):
+            owner = _read(folder)
+    except FileNotFoundError:
+        return False  # it was released just now
+    if not _is_note(note, folder):
+        return False  # and claimed anew
+    if owner and not owner.is_elsewhere:
+        if owner.is_alive_here:
+            raise _locked(partial, owner, "Wait for it, or stop it.")
+        return True  # the lock tells that it is dead
+    who = str(owner or "a process that is not known")
+    if take_over:
+        log(
+            f"{partial}: taken over from {who}. Its committed data is kept; the rest is lost, and it ends with an "
+            "error if it is still running"
+        )
+    elif not wait:
+        raise _locked(partial, owner, "Wait for it, or stop it.")
+    else:
+        log(f"{partial}: {who} began to write there; waiting {PATIENCE_SECONDS:g} s for a sign of life")
+        if _shows_life(folder):
+            raise _locked(partial, owner, f"Wait for it, or stop it{advice}.")
+    if owner and owner.was_here and not take_over:
+        return True
+    _replace(folder, partial, keep)
+    return False
+
+
+def _is_note(note: int, folder: int) -> bool:
+    """Return whether an open note is the one in its folder still."""
+    try:
+        return os.path.samestat(os.fstat(note), os.stat(OWNER_FILE, dir_fd=folder, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def _shows_life(folder: int) -> bool:
+    """Return whether anything in a folder changes within a while."""
+    before = _state(folder)
+    for _ in range(_LOOKS):
+        time.sleep(PATIENCE_SECONDS / _LOOKS)
+        if _state(folder) != before:
+            return True
+    return False
+
+
+def _state(folder: int) -> dict[str, tuple[int, int, int]]:
+    state = {}
+    with suppress(OSError):
+        # Opened anew, for NFS asks the server then: what it was told of a file some seconds ago may be old.
+        note = os.open(OWNER_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        try:
+            found = os.fstat(note)
+            state[""] = (found.st_ino, found.st_size, found.st_mtime_ns)
+        finally:
+            os.close(note)
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            found = entry.stat(follow_symlinks=False)
+            state[entry.name] = (found.st_ino, found.st_size, found.st_mtime_ns)
+    return state
+
+
+def _replace(folder: int, partial: Path, keep: Callable[[Path], tuple[str, ...]]) -> None:
+    """Put a copy of a folder in its place, and remove the folder: whoever has it open changes nothing of the copy."""
+    old = inside(folder, partial)
+    copy = partial.with_name(f"{partial.name}.{socket.gethostname()}-{os.getpid()}")
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir()
+    try:
+        for name in keep(old):
+            shutil.copyfile(old / name, copy / name, follow_symlinks=False)
+            with open(copy / name, "rb") as file:
+                os.fsync(file.fileno())
+        exchange(copy, partial)
+        if not is_at(folder, copy):
+            exchange(copy, partial)  # somebody else was faster, and it is theirs
+    finally:
+        # Its owner, should it still run, may put something into it meanwhile.
+        for _ in range(_LOOKS):
+            shutil.rmtree(copy, ignore_errors=True)
+            if not copy.exists():
+                break
+            time.sleep(0.1)

@@ -1,0 +1,245 @@
+"""From a list of transforms to the numbers that kernels carry out, each checked against the fields that it meets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lmdbloader.errors import OptionError
+from lmdbloader.kernels.transform import opcodes
+from lmdbloader.transforms import Cutout, Geometry, Normalize, RandomErasing, ToDtype, Transform
+
+# Whose operations need pixels that are written out.
+_ENDING = (opcodes.RANDOM_RESIZED_CROP, opcodes.RESIZE, opcodes.JITTER)
+_ERASING = (RandomErasing, Cutout)
+_LARGEST = {torch.uint8: 255.0, torch.uint16: 65535.0}
+_CARRIERS = {torch.uint8: np.uint8, torch.uint16: np.uint16, torch.float32: np.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageField:
+    """What a program must know of an image field: its name, channels (1 or 3) and stored dtype."""
+
+    name: str
+    channels: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What becomes of the values of one field.
+
+    Attributes:
+        dtype: Of the result.
+        kind: How a kernel gets there, see `opcodes.COPY`.
+        affine: (3, 2) float32, factor and term of each channel where the result is float32.
+        table: (3, number of stored values) of the result's words where they are looked up.
+        erased: (erasings, 3) uint32, the bits that fill each erased rectangle.
+    """
+
+    dtype: torch.dtype
+    kind: int
+    affine: npt.NDArray[np.float32]
+    table: npt.NDArray[Any] | None
+    erased: npt.NDArray[np.uint32]
+
+    @property
+    def carrier(self) -> np.dtype[Any]:
+        """The NumPy type in whose arrays the result lies; 16-bit floats travel as int16."""
+        return np.dtype(_CARRIERS.get(self.dtype, np.int16))
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Transforms as kernels read them.
+
+    Attributes:
+        whole, real: (operations, ...) int64 and float64, see `opcodes`.
+        num_stages: How many geometries of a field are composed one after the other.
+        values: For each field.
+    """
+
+    whole: npt.NDArray[np.int64]
+    real: npt.NDArray[np.float64]
+    num_stages: int
+    values: tuple[Values, ...]
+
+
+def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField]) -> Program:
+    """Return the program of transforms for these fields.
+
+    Raises:
+        OptionError: A transform does not suit a field or its place in the list; the message says what would.
+    """
+    if len(fields) > opcodes.MAX_FIELDS:
+        raise OptionError(
+            f"{len(fields)} image fields: expected at most {opcodes.MAX_FIELDS}. Read fewer with fields=."
+        )
+    chains = [_Chain(field) for field in fields]
+    whole: list[list[int]] = []
+    real: list[list[float]] = []
+    stage, padded = 0, 0
+    num_erasings = sum(isinstance(t, _ERASING) for t in transforms)
+    erasing = 0
+    for transform in transforms:
+        concerned = _concerned(transform, fields)
+        for f in concerned:
+            chains[f].meet(transform, erasing)
+        if not isinstance(transform, Geometry) or not concerned:
+            continue
+        mask = sum(1 << f for f in concerned)
+        padding = getattr(transform, "padding", 0)
+        if padding and padded & mask:  # a geometry has one fill: what was padded before becomes pixels
+            stage, padded = stage + 1, padded & ~mask
+        height, width = transform.size_numbers
+        fill = _fill_numbers(transform, [fields[f] for f in concerned]) if padding else (0, 0, 0)
+        cubic = getattr(transform, "interpolation", "") == "bicubic"
+        whole.append([transform.code, mask, stage, height, width, padding, cubic, erasing, *fill])
+        real.append([*transform.real_numbers, *[0.0] * (opcodes.NUM_REAL - len(transform.real_numbers))])
+        padded |= mask if padding else 0
+        if isinstance(transform, _ERASING):
+            erasing += 1
+        if transform.code in _ENDING:
+            stage, padded = stage + 1, padded & ~mask
+    return Program(
+        np.array(whole, np.int64).reshape(-1, opcodes.NUM_WHOLE),
+        np.array(real, np.float64).reshape(-1, opcodes.NUM_REAL),
+        stage + 1,
+        tuple(chain.values(num_erasings) for chain in chains),
+    )
+
+
+def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
+    names = [field.name for field in fields]
+    if not isinstance(transform, Geometry | ToDtype | Normalize) or type(transform) is Geometry:
+        raise OptionError(f"transforms: {transform!r} is neither a transform of lmdbloader.transforms nor callable")
+    for name in transform.fields or ():
+        if name not in names:
+            raise OptionError(f"{transform}: no image field {name!r}; there are {', '.join(names) or 'none'}")
+    return [i for i, name in enumerate(names) if transform.fields is None or name in transform.fields]
+
+
+def _fill_numbers(transform: Any, fields: Sequence[ImageField]) -> tuple[int, ...]:
+    for field in fields:
+        _check_fill(transform, transform.fill, field.name, field.channels, field.dtype)
+    fill = transform.fill if isinstance(transform.fill, tuple) else (transform.fill,) * 3
+    return tuple(int(v) for v in fill)
+
+
+def _check_fill(of: Transform, fill: Any, name: str, channels: int, dtype: torch.dtype) -> None:
+    values = fill if isinstance(fill, tuple) else (fill,)
+    if len(values) > channels:
+        raise OptionError(f"{of}: {name!r} has one channel, the fill is for three")
+    if dtype in _LARGEST and any(v != int(v) or not 0 <= v <= _LARGEST[dtype] for v in values):
+        raise OptionError(f"{of}: the fill must be pixels of {name!r}, whole numbers of {dtype}")
+
+
+class _Chain:
+    """Follows the values of one field through a list of transforms."""
+
+    def __init__(self, field: ImageField) -> None:
+        self.field = field
+        self.dtype = field.dtype
+        # Every stored value's result so far, for each channel, with no rounding but that of integers.
+        stored = np.arange(_LARGEST[field.dtype] + 1)
+        self.table = np.tile(stored, (3, 1))
+        # The same as a factor and a term, as long as nothing was rounded to integers.
+        self.factor, self.term, self.is_affine = np.ones(3), np.zeros(3), True
+        self.erased: dict[int, npt.NDArray[np.float64]] = {}
+        self.last: Transform | None = None
+
+    def meet(self, transform: Transform, erasing: int) -> None:
+        """Note what a transform does to the values; `erasing` counts those that came before, of whatever field."""
+        if isinstance(transform, ToDtype):
+            self._convert(transform)
+        elif isinstance(transform, Normalize):
+            self._normalize(transform)
+        elif isinstance(transform, _ERASING):
+            _check_fill(transform, transform.value, self.field.name, self.field.channels, self.dtype)
+            self.erased[erasing] = np.broadcast_to(np.asarray(transform.value, np.float64), 3)
+        elif self.last is not None:
+            raise OptionError(
+                f"{type(transform).__name__} after {type(self.last).__name__}: expected what moves or colours pixels "
+                "first, then ToDtype and Normalize, RandomErasing and Cutout anywhere after it. Change the order."
+            )
+        if isinstance(transform, (ToDtype, Normalize, *_ERASING)):
+            self.last = transform
+
+    def _convert(self, transform: ToDtype) -> None:
+        was, now = self.dtype, transform.dtype
+        if transform.scale and was != now:
+            if was in _LARGEST and now in _LARGEST:
+                shift = 256.0
+                self._map((lambda v: v * shift) if now == torch.uint16 else (lambda v: np.floor(v / shift)))
+            elif was in _LARGEST:
+                # As torchvision does, with the reciprocal in float32.
+                self._scale(np.float64(np.float32(1 / _LARGEST[was])), 0.0)
+            elif now in _LARGEST:
+                most = _LARGEST[now] + 1 - 1e-3
+                self._map(lambda v: np.clip(np.floor(v * most), 0, _LARGEST[now]))
+        elif was != now and now in _LARGEST:
+            self._map(lambda v: np.clip(np.trunc(v), 0, _LARGEST[now]))
+        self.dtype = now
+
+    def _normalize(self, transform: Normalize) -> None:
+        if self.dtype in _LARGEST:
+            raise OptionError(
+                f"Normalize: the pixels of {self.field.name!r} are {self.dtype}; expected floats. Put "
+                "ToDtype(torch.float32, scale=True) before it."
+            )
+        mean, std = (np.asarray(v, np.float64) for v in (transform.mean, transform.std))
+        if self.field.channels == 1 and max(mean.size, std.size) > 1:
+            raise OptionError(f"Normalize: {self.field.name!r} has one channel, {transform} is for three")
+        self._scale(1 / std, -mean / std)
+
+    def _scale(self, factor: Any, term: Any) -> None:
+        factor, term = np.broadcast_to(factor, 3), np.broadcast_to(term, 3)
+        self.table = self.table * factor[:, None] + term[:, None]
+        self.factor, self.term = self.factor * factor, self.term * factor + term
+        self.erased = {k: v * factor + term for k, v in self.erased.items()}
+
+    def _map(self, function: Any) -> None:
+        self.table, self.is_affine = function(self.table), False
+        self.erased = {k: function(v) for k, v in self.erased.items()}
+
+    def values(self, num_erasings: int) -> Values:
+        affine = np.stack([self.factor, self.term], 1).astype(np.float32)
+        erased = np.zeros((num_erasings, 3), np.uint32)
+        for k, fill in self.erased.items():
+            erased[k] = _words(fill, self.dtype)
+        stored = np.arange(self.table.shape[1])
+        if self.dtype == self.field.dtype and (self.table == stored).all():
+            return Values(self.dtype, opcodes.COPY, affine, None, erased)
+        kind = _affine_kind(self.dtype)
+        if kind is not None and self.is_affine:
+            return Values(self.dtype, kind, affine, None, erased)
+        table = np.ascontiguousarray(_words(self.table, self.dtype))
+        kind = {1: opcodes.TABLE_8, 2: opcodes.TABLE_16, 4: opcodes.TABLE_32}[table.itemsize]
+        return Values(self.dtype, kind, affine, table, erased)
+
+
+def _affine_kind(dtype: torch.dtype) -> int | None:
+    """Return how a kernel computes floats of a type, None where it had better look them up."""
+    if dtype == torch.float16:
+        from lmdbloader.kernels.runtime.memory import HAS_HALF
+
+        return opcodes.HALF if HAS_HALF else None
+    return {torch.float32: opcodes.FLOAT, torch.bfloat16: opcodes.BFLOAT}.get(dtype)
+
+
+def _words(values: npt.NDArray[np.float64], dtype: torch.dtype) -> npt.NDArray[Any]:
+    """Return the bits of values in a type, rounded once."""
+    if dtype in _LARGEST:
+        bits: npt.NDArray[Any] = np.clip(values, 0, _LARGEST[dtype]).astype(_CARRIERS[dtype])
+        return bits
+    found = torch.from_numpy(values.astype(np.float32)).to(dtype)
+    if dtype == torch.float32:
+        words: npt.NDArray[Any] = found.numpy().view(np.uint32)
+        return words
+    half: npt.NDArray[Any] = found.view(torch.int16).numpy().view(np.uint16)
+    return half

@@ -1,0 +1,107 @@
+"""The number of cores follows affinity and the quotas of control groups, both versions."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmdbloader.base import cores
+from lmdbloader.base.cores import count_cores, quota_cores
+
+PROJECT = Path(cores.__file__).resolve().parent.parent
+
+
+def plant(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return root
+
+
+V2 = {"proc/self/cgroup": "0::/job/step\n"}
+V1 = {"proc/self/cgroup": "5:memory:/box\n4:cpu,cpuacct:/box\n1:name=systemd:/\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"proc/self/cgroup": ""}, None),
+        ({**V2, "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
+        ({**V2, "sys/fs/cgroup/job/step/cpu.max": "200000 100000\n"}, 2),
+        ({**V2, "sys/fs/cgroup/job/step/cpu.max": "150000 100000\n"}, 2),
+        ({**V2, "sys/fs/cgroup/job/step/cpu.max": "1000 100000\n"}, 1),
+        # A group without a limit in one that has one, and the tighter of two limits.
+        ({**V2, "sys/fs/cgroup/job/cpu.max": "300000 100000", "sys/fs/cgroup/job/step/cpu.max": "max 100000"}, 3),
+        ({**V2, "sys/fs/cgroup/job/cpu.max": "300000 100000", "sys/fs/cgroup/job/step/cpu.max": "900000 100000"}, 3),
+        # The group's name is that on the host: the container sees its own as the root.
+        ({"proc/self/cgroup": "0::/host/name\n", "sys/fs/cgroup/cpu.max": "400000 100000"}, 4),
+        ({"proc/self/cgroup": "0::/../../other\n", "sys/fs/cgroup/cpu.max": "400000 100000",
+          "sys/other/cpu.max": "100000 100000"}, 4),
+        # Beside version 1.
+        ({**V2, "sys/fs/cgroup/unified/job/cpu.max": "250000 50000"}, 5),
+        ({**V1, "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us": "-1\n",
+          "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us": "100000\n"}, None),
+        ({**V1, "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us": "250000\n",
+          "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us": "100000\n"}, 3),
+        ({**V1, "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "700000\n",
+          "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, 7),
+        # Other controllers say nothing about the processor.
+        ({"proc/self/cgroup": "4:cpuset:/box\n", "sys/fs/cgroup/cpuset/box/cpu.cfs_quota_us": "100000",
+          "sys/fs/cgroup/cpuset/box/cpu.cfs_period_us": "100000"}, None),
+    ],
+)  # fmt: skip
+def test_quotas(tmp_path: Path, files: dict[str, str], expected: int | None) -> None:
+    assert quota_cores(plant(tmp_path, files)) == expected
+
+
+@pytest.mark.parametrize("text", ["", "\n", "max", "12", "0 100000", "100000 0", "1 2 3", "much 100000", "-5 100000"])
+def test_what_is_no_quota_limits_nothing(tmp_path: Path, text: str) -> None:
+    assert quota_cores(plant(tmp_path, {**V2, "sys/fs/cgroup/cpu.max": text})) is None
+
+
+def test_folders_in_place_of_files_limit_nothing(tmp_path: Path) -> None:
+    (tmp_path / "proc" / "self" / "cgroup").mkdir(parents=True)
+    assert quota_cores(tmp_path) is None
+
+
+@given(quota=st.integers(1, 10**9), period=st.integers(1, 10**6))
+def test_a_quota_is_rounded_up(tmp_path_factory: pytest.TempPathFactory, quota: int, period: int) -> None:
+    root = plant(tmp_path_factory.mktemp("root"), {**V2, "sys/fs/cgroup/cpu.max": f"{quota} {period}"})
+    found = quota_cores(root)
+    assert found is not None
+    assert (found - 1) * period < quota <= found * period
+
+
+@pytest.mark.parametrize(("quota", "expected"), [(None, 8), (3, 3), (64, 8)])
+def test_the_least_limit_holds(monkeypatch: pytest.MonkeyPatch, quota: int | None, expected: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(cores, "quota_cores", lambda: quota)
+    assert count_cores() == expected
+
+
+def test_without_affinity_the_machine_s_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(cores, "quota_cores", lambda: None)
+    for found, expected in ((6, 6), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda found=found: found)
+        assert count_cores() == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no CPU affinity")
+def test_affinity_of_a_real_process() -> None:
+    code = (
+        "import os; from lmdbloader.base.cores import count_cores; "
+        "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); print(count_cores())"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert child.stdout == "1\n"

@@ -1,0 +1,281 @@
+"""A system that refuses a thread, a process or memory: an error that says how many there are to be, and what to do."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader.base.limits import explain_limit, no_memory, refused_memory
+from lmdbloader.conversion.extraction import extract
+from lmdbloader.conversion.pool import WorkerPool
+from lmdbloader.conversion.sources import Source
+from lmdbloader.conversion.tasks import Recipe
+from lmdbloader.errors import WorkerError
+from lmdbloader.format.layout import make_field
+from lmdbloader.images.decode import DecodePolicy
+from lmdbloader.loader import loader as loader_module
+from lmdbloader.store import Readahead, Reader
+
+COUNT = 300
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("limits") / "d.lmdb"
+    lmdbloader.write(({"image": np.full((8, 8), i % 256, np.uint8), "number": i} for i in range(COUNT)), path)
+    return path
+
+
+@pytest.fixture
+def allow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], None]]:
+    """What lets so many threads start from now on, or any number; the others ask for a stack that no system has."""
+    left: list[int | None] = [None]
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if left[0] is None:
+            return start(thread)
+        before = threading.stack_size(0 if left[0] > 0 else 2**46)
+        try:
+            start(thread)
+            left[0] -= 1
+        finally:
+            threading.stack_size(before)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+
+    def set_left(count: int | None) -> None:
+        left[0] = count
+
+    yield set_left
+
+
+# A process that may map some MiB more than it has.
+TIGHT = """
+import re, resource, sys
+import numpy as np
+import lmdbloader
+from lmdbloader.errors import {error}
+
+def limit():
+    kib = int(re.search(r"VmSize:\\s*(\\d+)", open("/proc/self/status").read())[1])
+    resource.setrlimit(resource.RLIMIT_AS, (kib * 1024 + {mib} * 2**20, resource.RLIM_INFINITY))
+
+images = [np.full((1000, 1000, 3), i, np.uint8) for i in range(12)]
+{before}
+limit()
+try:
+    {then}
+except {error} as error:
+    print(error)
+{after}
+"""
+
+
+def in_tight_memory(error: str, mib: int, before: str, then: str, after: str = "") -> str:
+    code = TIGHT.format(error=error, mib=mib, before=before, then=then, after=after)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_a_dataset_that_cannot_be_mapped_is_read_without_a_map(tmp_path: Path) -> None:
+    path = str(tmp_path / "d.lmdb")
+    said = in_tight_memory(
+        "OptionError",
+        24,
+        f"lmdbloader.write(({{'image': x}} for x in images), {path!r}, codec='raw')\n"
+        f"lmdbloader.LMDBDataset({path!r}, io='pread')[0]",
+        f"lmdbloader.LMDBDataset({path!r})",
+        f"print(lmdbloader.LMDBDataset({path!r}, io='pread')[3].image.max())",
+    )
+    assert re.search(
+        r"data\.mdb: the system refuses to map 36\d+ bytes .*\(ulimit -v\): \d+ bytes\. .*io=\"pread\"", said
+    )
+    assert said.splitlines()[-1] == "tensor(3, dtype=torch.uint8)"
+
+
+def test_a_dataset_that_cannot_be_mapped_while_it_is_written_is_an_error_of_ours(tmp_path: Path) -> None:
+    path, other = str(tmp_path / "d.lmdb"), str(tmp_path / "other.lmdb")
+    many = "({'image': x} for _ in range(40) for x in images)"
+    said = in_tight_memory(
+        "DestinationError",
+        200,
+        f"lmdbloader.write(({{'image': x}} for x in images[:2]), {other!r}, codec='raw')",
+        f"lmdbloader.write({many}, {path!r}, codec='raw')",
+    )
+    assert re.search(r"data\.mdb: the system refuses to map \d+ bytes .*\(ulimit -v\): \d+ bytes\. Writing", said)
+
+
+def test_the_command_says_on_one_line_that_its_address_space_is_too_small(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    for i in range(40):
+        header = b"P6 200 200 255 "
+        (tmp_path / "src" / f"{i}.ppm").write_bytes(header + bytes([i]) * 120_000)
+    for kib in (200_000, 300_000):
+        limited = f"ulimit -v {kib}; exec {sys.executable} -m lmdbloader convert src out --workers 2"
+        done = subprocess.run(
+            ["sh", "-c", limited],
+            cwd=tmp_path,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        line = done.stderr.splitlines()[-1]
+        assert re.fullmatch(rf"lmdbloader: .*: the system refuses .*\(ulimit -v\): {kib * 1024} bytes\. .*", line)
+
+
+def chained(outer: BaseException, cause: BaseException) -> BaseException:
+    outer.__cause__ = cause
+    return outer
+
+
+NO_ROOM = OSError("libx.so: failed to map segment from shared object")
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (MemoryError(), "MemoryError"),
+        (MemoryError("Unable to allocate 384. GiB"), "Unable to allocate 384. GiB"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "[Errno 12] Cannot allocate memory"),
+        (NO_ROOM, str(NO_ROOM)),
+        (ImportError(str(NO_ROOM)), str(NO_ROOM)),
+        (chained(RuntimeError("no library"), NO_ROOM), str(NO_ROOM)),
+        (OSError(errno.ENOENT, "No such file"), None),
+        (ImportError("No module named 'x'"), None),
+        (ValueError("x"), None),
+    ],
+)
+def test_what_the_system_refused_is_found_among_the_causes(error: BaseException, found: str | None) -> None:
+    refused = refused_memory(error)
+    assert (refused is None) == (found is None)
+    if refused is not None:
+        said = no_memory("converting a.png", refused, "Use fewer.")
+        assert said.startswith(f"converting a.png: the system refuses memory ({found}). Limit of the process's address")
+
+
+def test_errors_that_led_to_each_other_are_looked_at_once() -> None:
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__cause__ = second, first
+    assert refused_memory(first) is None
+
+
+def test_two_loops_that_begin_at_once_share_their_threads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()
+    before = len(loader_threads())
+    start, started = threading.Thread.start, threading.Barrier(2)
+    monkeypatch.setattr(loader_module, "count_cores", lambda: 3)
+
+    def slowly(thread: threading.Thread) -> None:
+        if thread.name.startswith("lmdbloader"):
+            time.sleep(0.05)
+        start(thread)
+
+    loader = Loader(LMDBDataset(path), 8, num_threads=3)
+    found: list[int] = []
+
+    def loop() -> None:
+        batches = iter(loader)
+        started.wait()
+        found.append(sum(len(batch.number) for batch in batches))
+
+    loops = [threading.Thread(target=loop, name=f"loop-{k}") for k in range(2)]
+    for thread in loops:
+        thread.start()
+    monkeypatch.setattr(threading.Thread, "start", slowly)
+    for thread in loops:
+        thread.join()
+    assert found == [COUNT, COUNT]
+    assert len(loader_threads()) - before == 3
+    loader.close()
+
+
+def loader_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("lmdbloader")]
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 3])
+def test_a_loader_whose_threads_are_refused_says_how_many_it_wants_and_works_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch, allow: Callable[[int | None], None], allowed: int
+) -> None:
+    gc.collect()
+    before = loader_threads()
+    monkeypatch.setattr(loader_module, "count_cores", lambda: 4)
+    loader = Loader(LMDBDataset(path), 8, num_threads=4)
+    allow(allowed)
+    with pytest.raises(WorkerError, match=rf"4 threads: thread {allowed + 1} of 4 .*num_threads=2.*ulimit -u"):
+        next(iter(loader))
+    assert loader_threads() == before
+    allow(None)
+    assert sorted(number for batch in loader for number in batch.number.tolist()) == list(range(COUNT))
+
+
+def test_reading_ahead_without_its_thread_is_an_error_of_ours(path: Path, allow: Callable[[int | None], None]) -> None:
+    readahead = Readahead(Reader(path), ["image"])
+    allow(0)
+    for _ in range(2):
+        with pytest.raises(WorkerError, match=r"reading ahead: thread 1 of 1 cannot be started"):
+            readahead.will_need(np.arange(3))
+
+
+def test_a_loader_whose_read_ahead_is_refused_says_so(
+    path: Path, monkeypatch: pytest.MonkeyPatch, allow: Callable[[int | None], None]
+) -> None:
+    loader = Loader(LMDBDataset(path), 8, num_threads=1)
+    next(iter(loader))
+    monkeypatch.setattr(Readahead, "is_resident", lambda *_: False)
+    allow(0)
+    with pytest.raises(WorkerError, match="reading ahead: thread 1 of 1"):
+        list(loader)
+    allow(None)
+    assert len(list(loader)) == len(loader)
+    loader.close()  # the error, which pytest may keep, holds the loader
+
+
+def test_an_extraction_whose_threads_are_refused_says_so_and_leaves_nothing(
+    path: Path, tmp_path: Path, allow: Callable[[int | None], None]
+) -> None:
+    allow(1)
+    with pytest.raises(WorkerError, match=r"one of 3 threads.*workers=1"):
+        extract(path, tmp_path / "out", workers=3)
+    assert [p.name for p in tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.ENOMEM])
+def test_a_conversion_whose_processes_are_refused_says_how_many_it_wants(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    recipe = Recipe((make_field("image", "image", "lz4"),), 8, 8, None, "matlab", DecodePolicy(), 20.0, "stop")
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    tasks: list[list[Source]] = [[], [], [], [], []]
+    with WorkerPool(4) as pool, pytest.raises(WorkerError, match=r"worker process 1 of 4 .*--workers 2"):
+        list(pool.convert(recipe, tasks))
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    for error in (RuntimeError("can't create new thread at interpreter shutdown"), FileNotFoundError(2, "no such")):
+        with pytest.raises(type(error)) as raised, explain_limit("x", ""):
+            raise error
+        assert raised.value is error

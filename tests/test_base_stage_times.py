@@ -1,0 +1,334 @@
+"""Stage times: each stage's seconds where they belong, every second once, and what was counted exactly."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader.base.stage_times import STAGES, StageTimes
+from lmdbloader.errors import CorruptError
+from lmdbloader.transforms import CenterCrop, RandomCrop, RandomResizedCrop, ToDtype
+
+COUNT = 45
+SIDE = 48
+
+
+def picture(number: int) -> np.ndarray:
+    """Return an image that lz4 makes smaller, but not much."""
+    return (np.random.default_rng(number).integers(0, 256, (SIDE, SIDE, 3)) & 0x70).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
+    return _written(tmp_path_factory.mktemp("raw") / "d", "raw")
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
+    return _written(tmp_path_factory.mktemp("lz4") / "d", "lz4")
+
+
+def _written(path: Path, codec: Any) -> LMDBDataset:
+    lmdbloader.write(({"image": picture(i), "label": i} for i in range(COUNT)), path, codec=codec)
+    return LMDBDataset(path)
+
+
+def timed(loader: Loader, epochs: int = 1) -> StageTimes:
+    """Return what some epochs take."""
+    loader.time_stages()
+    before = loader.stage_times()
+    for _ in range(epochs):
+        assert sum(len(batch.label) for batch in loader)
+    return loader.stage_times() - before
+
+
+def is_so_once(loader: Loader, is_so: Callable[[StageTimes], bool]) -> bool:
+    """Return whether the times of one epoch of several are so: a busy machine may hold any of them up."""
+    list(loader)  # the first use of memory and code takes time of its own
+    for _ in range(10):
+        loader.time_stages()
+        before = loader.stage_times()
+        list(loader)
+        if is_so(loader.stage_times() - before):
+            return True
+    return False
+
+
+def stored_nbytes(ds: LMDBDataset) -> int:
+    return int(ds.reader.index.arrays["image.stored_nbytes"].sum())
+
+
+def test_nothing_is_counted_unless_it_is_asked_for(raw: LMDBDataset) -> None:
+    loader = Loader(raw, 4)
+    list(loader)
+    assert loader.stage_times() == StageTimes()
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
+def test_samples_batches_and_bytes_are_counted_exactly(packed: LMDBDataset, batch_size: int, num_threads: int) -> None:
+    times = timed(Loader(packed, batch_size, num_threads=num_threads), epochs=2)
+    assert times.num_samples == 2 * COUNT
+    assert times.num_batches == 2 * -(-COUNT // batch_size)
+    assert times.nbytes == 2 * stored_nbytes(packed)
+
+
+def test_raw_pixels_are_read_verified_and_transformed(raw: LMDBDataset) -> None:
+    times = timed(Loader(raw, 16, transforms=[RandomCrop(24)]))
+    assert min(times.read, times.verify, times.transform) > 0
+    assert times.decode == 0
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_without_checksums_nothing_is_verified(packed: LMDBDataset, io: Any) -> None:
+    times = timed(Loader(packed, 16, verify=False, io=io))
+    assert times.verify == 0
+    assert min(times.read, times.decode, times.transform) > 0
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_lz4_is_decoding(packed: LMDBDataset, io: Any) -> None:
+    times = timed(Loader(packed, 16, io=io))
+    assert min(times.read, times.verify, times.decode, times.transform) > 0
+    assert times.nbytes == stored_nbytes(packed)
+
+
+def test_of_tiles_those_that_are_touched_are_read(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    large = (rng.integers(0, 256, (600, 600, 3)) & 0x70).astype(np.uint8)
+    lmdbloader.write([{"image": large, "label": 0}], tmp_path / "d", codec="lz4")
+    ds = LMDBDataset(tmp_path / "d")
+    whole, part = timed(Loader(ds, 1)), timed(Loader(ds, 1, transforms=[CenterCrop(8)]))
+    assert min(whole.verify, whole.decode, part.verify, part.decode) > 0
+    assert whole.nbytes == stored_nbytes(ds)
+    assert 0 < part.nbytes < whole.nbytes / 2
+
+
+@pytest.mark.parametrize("transforms", [[CenterCrop(40)], [RandomResizedCrop(20)]])
+def test_jpegs_are_decoded_and_transformed(tmp_path: Path, photos: Path, transforms: Any) -> None:
+    (tmp_path / "src").mkdir()
+    for number, path in enumerate(sorted(photos.iterdir())[:4]):
+        Image.open(path).save(tmp_path / "src" / f"{number}.jpg", quality=90)
+    lmdbloader.convert(tmp_path / "src", tmp_path / "d", workers=1)
+    ds = LMDBDataset(tmp_path / "d")
+    loader = Loader(ds, 2, transforms=transforms)
+    loader.time_stages()
+    list(loader)
+    times = loader.stage_times()
+    assert min(times.read, times.verify, times.decode, times.transform) > 0
+    assert times.nbytes == stored_nbytes(ds)
+    assert is_so_once(loader, lambda found: found.decode > found.read + found.verify)
+
+
+def test_files_that_python_decodes_are_read_verified_and_decoded(tmp_path: Path, photos: Path) -> None:
+    lmdbloader.convert(photos, tmp_path / "d", write_mode="original", subset=2, workers=1)
+    ds = LMDBDataset(tmp_path / "d")
+    loader = Loader(ds, 2, transforms=[CenterCrop(40)])
+    loader.time_stages()
+    list(loader)
+    times = loader.stage_times()
+    assert min(times.read, times.verify, times.decode, times.transform) > 0
+    assert times.nbytes == stored_nbytes(ds)
+    assert is_so_once(loader, lambda found: found.decode > found.transform)
+
+
+def test_arrays_and_bytes_count_as_images_do(tmp_path: Path) -> None:
+    samples = [{"array": np.arange(4000.0) + i, "bytes": bytes(1000), "json": {"number": i}} for i in range(9)]
+    lmdbloader.write(samples, tmp_path / "d", codec="lz4")
+    ds = LMDBDataset(tmp_path / "d")
+    arrays = ds.reader.index.arrays
+    nbytes = sum(int(arrays[f"{name}.stored_nbytes"].sum()) for name in ds.fields)
+    for times in (_times_of(Loader(ds, 4)), _times_of(ds)):
+        assert min(times.read, times.verify, times.decode, times.function) > 0
+        assert (times.num_samples, times.nbytes, times.transform) == (9, nbytes, 0.0)
+
+
+def _times_of(reading: Any) -> StageTimes:
+    reading.time_stages()
+    if isinstance(reading, Loader):
+        list(reading)
+    else:
+        reading.__getitems__(range(len(reading)))
+    times: StageTimes = reading.stage_times()
+    return times
+
+
+def test_images_of_different_shapes_count_too(tmp_path: Path) -> None:
+    lmdbloader.write(({"image": picture(i)[: 10 + i]} for i in range(9)), tmp_path / "d", codec="lz4")
+    ds = LMDBDataset(tmp_path / "d")
+    times = _times_of(ds)
+    assert min(times.read, times.verify, times.decode) > 0
+    assert times.nbytes == stored_nbytes(ds)
+
+
+def test_what_is_left_out_is_no_sample_and_its_reading_takes_time(tmp_path: Path, raw: LMDBDataset) -> None:
+    shutil.copytree(raw.path, tmp_path / "d")
+    ds = LMDBDataset(tmp_path / "d")
+    data = bytearray((tmp_path / "d" / "data.mdb").read_bytes())
+    data[int(ds.reader.index.arrays["image.offset"][7])] ^= 1
+    (tmp_path / "d" / "data.mdb").write_bytes(data)
+    ds = LMDBDataset(tmp_path / "d")
+    loader = Loader(ds, 15, on_corrupt="skip")
+    times = timed(loader)
+    assert len(loader.corrupt) == 1
+    assert (times.num_samples, times.num_batches) == (COUNT - 1, 3)
+    assert times.nbytes > stored_nbytes(ds)  # the others of its batch were read again
+    failing = Loader(ds, 15)
+    failing.time_stages()
+    with pytest.raises(CorruptError):
+        list(failing)
+    assert failing.stage_times().num_samples <= COUNT - 15
+
+
+def test_what_is_counted_when_it_is_switched_on_again_begins_at_nothing(raw: LMDBDataset) -> None:
+    loader = Loader(raw, 8)
+    timed(loader)
+    loader.time_stages(False)
+    stopped = loader.stage_times()
+    list(loader)
+    assert loader.stage_times() == stopped
+    assert stopped.num_samples == COUNT
+    loader.time_stages()
+    assert loader.stage_times() == StageTimes()
+    loader.time_stages()  # it is on already
+    list(loader)
+    assert loader.stage_times().num_samples == COUNT
+
+
+def test_a_slow_function_of_batches_shows_in_function(raw: LMDBDataset) -> None:
+    def slow(batch: Any) -> Any:
+        time.sleep(0.01)
+        return batch
+
+    loader = Loader(raw, 9, transforms=[slow])
+    assert timed(loader).function >= 0.05
+    assert is_so_once(loader, lambda found: found.function > found.total - found.function)
+
+
+def test_a_slow_transform_of_samples_shows_in_function(raw: LMDBDataset) -> None:
+    def slow(sample: Any) -> Any:
+        time.sleep(0.002)
+        return sample
+
+    times = timed(Loader(LMDBDataset(raw.path, transform=slow), 9))
+    assert times.function >= 0.002 * COUNT
+
+
+def test_stages_add_up_to_the_time_that_a_thread_is_busy(packed: LMDBDataset) -> None:
+    """One batch that one thread reads while nobody does anything else: no more than the wait, and most of it."""
+    shares = []
+    for _ in range(5):
+        loader = Loader(packed, COUNT, num_threads=1, transforms=[RandomCrop(40), ToDtype(torch.float32, scale=True)])
+        list(loader)
+        loader.time_stages()
+        began = time.perf_counter()
+        batches = iter(loader)
+        next(batches)
+        passed = time.perf_counter() - began
+        shares.append(loader.stage_times().total / passed)
+    assert max(shares) < 1.0
+    assert max(shares) > 0.3
+
+
+def test_a_closed_loader_that_is_used_again_counts_on(raw: LMDBDataset) -> None:
+    loader = Loader(raw, 8)
+    first = timed(loader)
+    loader.close()
+    list(loader)
+    assert loader.stage_times().num_samples == first.num_samples + COUNT
+
+
+def test_another_resolution_counts_on(raw: LMDBDataset) -> None:
+    loader = Loader(raw, 8, transforms=[RandomCrop(16)])
+    timed(loader)
+    loader.set_resolution(32)
+    list(loader)
+    assert loader.stage_times().num_samples == 2 * COUNT
+
+
+def test_a_pickled_copy_is_off_and_begins_at_nothing(raw: LMDBDataset) -> None:
+    loader = Loader(raw, 8)
+    timed(loader)
+    copy = pickle.loads(pickle.dumps(loader))
+    list(copy)
+    assert copy.stage_times() == StageTimes()
+
+
+def test_a_forked_child_counts_on_and_its_parent_does_not_see_it(raw: LMDBDataset) -> None:
+    loader = Loader(raw, 8)
+    timed(loader)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            list(loader)
+            code = 0 if loader.stage_times().num_samples == 2 * COUNT else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert loader.stage_times().num_samples == COUNT
+
+
+def test_an_unfinished_epoch_counts_what_was_read(raw: LMDBDataset) -> None:
+    loader = Loader(raw, 64, num_threads=1, prefetch=0)
+    loader.time_stages()
+    next(iter(loader))
+    loader.close()
+    assert loader.stage_times().num_samples == COUNT
+
+
+def test_a_dataset_has_stage_times_of_its_own(packed: LMDBDataset) -> None:
+    ds = packed.select(range(20))
+    ds.time_stages()
+    before = ds.stage_times()
+    ds.__getitems__([3, 1, 2])
+    assert len(ds[4].image) == 3
+    times = ds.stage_times() - before
+    assert (times.num_samples, times.num_batches) == (4, 2)
+    assert times.nbytes == sum(int(ds.reader.index.arrays["image.stored_nbytes"][i]) for i in (1, 2, 3, 4))
+    assert times.total > 0
+    ds.time_stages(False)
+    copy = pickle.loads(pickle.dumps(ds))
+    copy.__getitems__([0])
+    assert copy.stage_times() == StageTimes()
+
+
+def test_a_read_that_fails_is_counted_as_time_only(packed: LMDBDataset) -> None:
+    packed.time_stages()
+    with pytest.raises(IndexError):
+        packed.__getitems__([COUNT])
+    times = packed.stage_times()
+    packed.time_stages(False)
+    assert times.num_samples == 0
+    assert times.total > 0
+
+
+numbers = st.builds(
+    StageTimes, *(st.integers(0, 2**30).map(float) for _ in STAGES), *(st.integers(0, 2**40) for _ in range(3))
+)
+
+
+@given(numbers, numbers)
+def test_adding_and_subtracting_undo_each_other(a: StageTimes, b: StageTimes) -> None:
+    assert a + b - b == a
+    assert (a + b).total == a.total + b.total
+
+
+@given(numbers)
+def test_json_gives_the_same_again(times: StageTimes) -> None:
+    assert StageTimes(**json.loads(json.dumps(times.as_json()))) == times

@@ -1,0 +1,84 @@
+"""Sizes are read as people write them, exactly, and shown as people read them."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmdbloader.base.units import parse_nbytes, show_decimal_nbytes, show_nbytes
+from lmdbloader.errors import OptionError
+
+UNITS = {
+    "": 1, "B": 1, "b": 1, " bytes": 1, " byte": 1,
+    "K": 10**3, "k": 10**3, "KB": 10**3, "kB": 10**3, "KiB": 2**10, "Ki": 2**10, "kib": 2**10,
+    "M": 10**6, "MB": 10**6, "MiB": 2**20, "G": 10**9, "GB": 10**9, "GiB": 2**30, "Gi": 2**30,
+    "TB": 10**12, "TiB": 2**40, "PB": 10**15, "PiB": 2**50, "EB": 10**18, "EiB": 2**60,
+}  # fmt: skip
+
+
+@given(
+    whole=st.integers(0, 10**6),
+    fraction=st.text("0123456789", max_size=9),
+    unit=st.sampled_from(sorted(UNITS)),
+    spaces=st.tuples(*[st.text(" \t", max_size=2)] * 3),
+)
+def test_every_number_with_every_unit(whole: int, fraction: str, unit: str, spaces: tuple[str, str, str]) -> None:
+    number = f"{whole}.{fraction}" if fraction else f"{whole}"
+    exact = Fraction(number) * UNITS[unit]
+    text = f"{spaces[0]}{number}{spaces[1]}{unit}{spaces[2]}"
+    if exact < Fraction(1, 2):
+        with pytest.raises(OptionError, match="at least one byte"):
+            parse_nbytes(text)
+    else:
+        assert abs(parse_nbytes(text) - exact) <= Fraction(1, 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "K", "KiB", "much", "-1", "-64K", "64 K B", "64KiBs", "6 4K", "1e3", "0x10", "1,000", "1.2.3", "nan",
+     "inf", "64ZB", "64iB", "64Bi", "٣K", "64K\n64K", None, 1.5, True, [1], b"64K"],
+)  # fmt: skip
+def test_what_is_no_size_is_refused_with_an_example(text: object) -> None:
+    with pytest.raises(OptionError, match=re.escape("64KiB")) as caught:
+        parse_nbytes(text, name="example_size")  # type: ignore[arg-type]
+    assert "example_size=" in str(caught.value) and repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [0, -1, "0", "0 GB", "0.4"])
+def test_nothing_is_no_size(size: int | str) -> None:
+    with pytest.raises(OptionError, match="at least one byte"):
+        parse_nbytes(size)
+
+
+@given(st.integers(1, 2**63))
+def test_whole_numbers_are_bytes(nbytes: int) -> None:
+    assert parse_nbytes(nbytes) == parse_nbytes(str(nbytes)) == nbytes
+
+
+@given(st.integers(1, 2**70))
+def test_what_is_shown_reads_back_to_within_its_digits(nbytes: int) -> None:
+    for text in (show_nbytes(nbytes), show_decimal_nbytes(nbytes)):
+        assert abs(parse_nbytes(text) - nbytes) <= 0.0051 * nbytes
+        number = text.split()[0]
+        assert len(number.replace(".", "")) <= 4 or nbytes > 2**69
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "binary", "decimal"),
+    [
+        (1, "1 bytes", "1 bytes"),
+        (1023, "1023 bytes", "1.02 KB"),
+        (1024, "1 KiB", "1.02 KB"),
+        (2**20 - 1, "1 MiB", "1.05 MB"),
+        (999_499, "976 KiB", "999 KB"),
+        (999_500, "976 KiB", "1 MB"),
+        (12.97 * 2**30, "13 GiB", "13.9 GB"),
+        (100 * 2**20, "100 MiB", "105 MB"),
+    ],
+)
+def test_shown(nbytes: float, binary: str, decimal: str) -> None:
+    assert (show_nbytes(nbytes), show_decimal_nbytes(nbytes)) == (binary, decimal)

@@ -1,0 +1,716 @@
+"""LMDBDataset: what samples are, every way of choosing them, views, transforms, crops, damage; that nothing grows."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import itertools
+import pickle
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch.utils.data import ConcatDataset, DataLoader, DistributedSampler, Subset, default_collate, random_split
+
+import lmdbloader
+from lmdbloader import LMDBDataset
+from lmdbloader.batch.dataset import Batch
+from lmdbloader.errors import CorruptError, OptionError
+
+COUNT = 24
+PATCHES_A_PHOTO = 6
+
+
+def samples_of_every_kind() -> list[dict[str, Any]]:
+    """Return samples that hold every kind of field; images (H, W, C) as they are given to `write`."""
+    rng = np.random.default_rng(7)
+    return [
+        {
+            "image": rng.integers(0, 256, (6, 8, 3), dtype=np.uint8),
+            "depth": rng.integers(0, 65536, (5 + i % 3, 4, 1), dtype=np.uint16),
+            "label": i % 4,
+            "weight": i / 8,
+            "name": f"sample {i} é",
+            "blob": bytes([i]) * i,
+            "extra": {"number": i, "list": [None, True, 0.5]},
+            "vector": rng.standard_normal(3).astype(np.float32),
+            "count": np.array([i, 2**31 + i], np.uint32),
+        }
+        for i in range(COUNT)
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("datasets")
+
+
+@pytest.fixture(scope="module")
+def written() -> list[dict[str, Any]]:
+    return samples_of_every_kind()
+
+
+@pytest.fixture(scope="module")
+def mixed(folder: Path, written: list[dict[str, Any]]) -> LMDBDataset:
+    """A dataset of every kind of field."""
+    fields = dict.fromkeys(written[0]) | {"count": lmdbloader.fields.Array()}
+    lmdbloader.write(written, folder / "mixed", fields=fields)
+    return LMDBDataset(folder / "mixed")
+
+
+@pytest.fixture(scope="module")
+def pairs(folder: Path, photos: Path) -> LMDBDataset:
+    """Pairs of patches of eight photographs, six of each."""
+    lmdbloader.convert(photos, folder / "pairs", patch_size=96, scale=2, codec="lz4", workers=1)
+    return LMDBDataset(folder / "pairs")
+
+
+def tall_image(kind: type[np.generic], channels: int) -> NDArray[Any]:
+    top = np.iinfo(kind).max  # type: ignore[type-var]
+    height, width = 331, 290
+    plane = np.add.outer(np.arange(height) * 3, np.arange(width))[:, :, None] + np.arange(channels) * 50
+    return (plane * 37 % (int(top) + 1)).astype(kind)
+
+
+LARGE = [tall_image(np.uint8, 3), tall_image(np.uint16, 3), tall_image(np.uint16, 1), tall_image(np.uint8, 3)[:40, :50]]
+
+
+@pytest.fixture(scope="module")
+def large(folder: Path) -> LMDBDataset:
+    """Images of several sizes and depths; the first three are stored in tiles."""
+    lmdbloader.write([{"image": image} for image in LARGE], folder / "large", codec="lz4")
+    return LMDBDataset(folder / "large")
+
+
+def chw(image: NDArray[Any]) -> NDArray[Any]:
+    return np.moveaxis(image, 2, 0)
+
+
+def check_equal(sample: Any, expected: dict[str, Any]) -> None:
+    """Fail unless a sample holds what was written."""
+    assert sample._fields == tuple(expected)
+    for name, value in expected.items():
+        found = getattr(sample, name)
+        if isinstance(value, np.ndarray):
+            wanted = chw(value) if name in ("image", "depth") else value
+            assert isinstance(found, torch.Tensor)
+            assert found.numpy().dtype == wanted.dtype
+            np.testing.assert_array_equal(found.numpy(), wanted)
+        else:
+            assert type(found) is type(value)
+            assert found == value
+
+
+def labels_of(samples: Any) -> list[int]:
+    return [sample.label for sample in samples]
+
+
+def names_of(ds: LMDBDataset) -> list[str]:
+    return [sample.name for sample in ds]
+
+
+def test_a_pair_is_a_named_tuple_of_lr_and_hr(pairs: LMDBDataset) -> None:
+    lr, hr = pairs[0]
+
+    assert len(pairs) == 8 * PATCHES_A_PHOTO
+    assert list(pairs.fields) == ["lr", "hr"]
+    assert (lr.shape, lr.dtype) == ((3, 48, 48), torch.uint8)
+    assert (hr.shape, hr.dtype) == ((3, 96, 96), torch.uint8)
+    assert pairs[0].hr.equal(hr)
+    assert pairs[0]._asdict()["lr"].equal(lr)
+    assert hr.is_contiguous()
+
+
+def test_patches_are_the_photographs_pixels(pairs: LMDBDataset, photos: Path) -> None:
+    from PIL import Image
+
+    for row in (0, 5, 17, len(pairs) - 1):
+        where = pairs.table.slice(row, 1).to_pylist()[0]
+        photograph = np.asarray(Image.open(photos / where["source"]))
+        patch = photograph[where["top"] : where["top"] + 96, where["left"] : where["left"] + 96]
+        np.testing.assert_array_equal(pairs[row].hr.numpy(), chw(patch))
+
+
+def test_every_kind_of_field_comes_back_as_it_was_written(mixed: LMDBDataset, written: list[dict[str, Any]]) -> None:
+    for i, expected in enumerate(written):
+        check_equal(mixed[i], expected)
+
+
+@given(number=st.integers(-COUNT - 3, COUNT + 2))
+@pytest.mark.parametrize("kind", [int, np.int64, np.int16, np.array, torch.tensor])
+def test_a_number_is_an_index_as_in_a_list(mixed: LMDBDataset, kind: Callable[[int], Any], number: int) -> None:
+    names = [f"sample {i} é" for i in range(COUNT)]
+    if -COUNT <= number < COUNT:
+        assert mixed[kind(number)].name == names[number]
+    else:
+        with pytest.raises(IndexError, match=rf"sample {number} of a dataset of {COUNT} samples"):
+            mixed[kind(number)]
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 2**63, 2**64 - 1, 2**70, -(2**63), -(2**70)])
+def test_a_number_beyond_64_bits_is_beyond_the_end(mixed: LMDBDataset, number: int) -> None:
+    with pytest.raises(IndexError, match="of a dataset of 24 samples"):
+        mixed[number]
+
+
+@pytest.mark.parametrize("index", [1.5, "image", None, [0.5], {1, 2}, [[1, 2]]], ids=repr)
+def test_what_is_no_number_is_refused(mixed: LMDBDataset, index: Any) -> None:
+    with pytest.raises(TypeError, match="expected a list of ints"):
+        mixed[index]
+
+
+@given(index=st.slices(COUNT))
+def test_a_slice_is_a_view_as_of_a_list(mixed: LMDBDataset, index: slice) -> None:
+    view = mixed[index]
+
+    assert isinstance(view, LMDBDataset)
+    assert len(view) == len(range(COUNT)[index])
+    assert names_of(view) == [f"sample {i} é" for i in range(COUNT)[index]]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor], ids=["list", "tuple", "array", "tensor"])
+@pytest.mark.parametrize("numbers", [[5], [3, 0, 3], [-1, 1], [COUNT - 1, -COUNT]])
+def test_numbers_are_a_view(mixed: LMDBDataset, kind: Callable[[list[int]], Any], numbers: list[int]) -> None:
+    view = mixed[kind(numbers)]
+
+    assert isinstance(view, LMDBDataset)
+    assert names_of(view) == [f"sample {i % COUNT} é" for i in numbers]
+
+
+def test_a_range_and_no_numbers_are_views_too(mixed: LMDBDataset) -> None:
+    assert names_of(mixed.select(range(2, 8, 3))) == ["sample 2 é", "sample 5 é"]
+    assert len(mixed[[]]) == len(mixed[5:5]) == 0
+    assert list(mixed[[]]) == []
+    assert mixed[[]].table.num_rows == 0
+    with pytest.raises(IndexError):
+        mixed[[]][0]
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor], ids=["list", "array", "tensor"])
+def test_a_mask_is_a_view_of_what_is_true(mixed: LMDBDataset, kind: Callable[[list[bool]], Any]) -> None:
+    mask = [i % 5 == 0 for i in range(COUNT)]
+
+    assert names_of(mixed[kind(mask)]) == [f"sample {i} é" for i in range(0, COUNT, 5)]
+    with pytest.raises(OptionError, match=r"a mask of shape \(3,\) for a dataset of 24 samples"):
+        mixed[kind([True, False, True])]
+
+
+@given(data=st.data())
+def test_views_of_views_count_from_the_view(mixed: LMDBDataset, data: st.DataObject) -> None:
+    expected, view = list(range(COUNT)), mixed
+    for _ in range(3):
+        chosen = data.draw(st.slices(len(expected)) | st.lists(st.integers(-4, 3), max_size=10))
+        if isinstance(chosen, list) and len(expected) < 4:
+            chosen = []
+        expected = expected[chosen] if isinstance(chosen, slice) else [expected[i] for i in chosen]
+        view = view[chosen]
+
+    assert names_of(view) == [f"sample {i} é" for i in expected]
+    assert view.table.column("name").to_pylist() == [f"sample {i} é" for i in expected]
+
+
+def test_a_number_beyond_a_view_is_refused_though_the_dataset_has_it(mixed: LMDBDataset) -> None:
+    with pytest.raises(IndexError, match="sample 4 of a dataset of 4 samples"):
+        mixed[:4][4]
+    with pytest.raises(IndexError, match="sample -5 of a dataset of 4 samples"):
+        mixed[:4].select([0, -5])
+
+
+@given(numbers=st.lists(st.integers(-COUNT, COUNT - 1), max_size=40))
+def test_getitems_gives_what_each_number_gives(
+    mixed: LMDBDataset, written: list[dict[str, Any]], numbers: list[int]
+) -> None:
+    samples = mixed.__getitems__(numbers)
+
+    assert len(samples) == len(numbers)
+    for sample, i in zip(samples, numbers, strict=True):
+        check_equal(sample, written[i])
+
+
+def test_getitems_refuses_numbers_beyond_the_end(mixed: LMDBDataset) -> None:
+    with pytest.raises(IndexError, match="sample 24 of"):
+        mixed.__getitems__([0, COUNT])
+
+
+def test_iterating_ends_and_starts_again(mixed: LMDBDataset) -> None:
+    assert labels_of(mixed) == labels_of(mixed) == [i % 4 for i in range(COUNT)]
+
+
+def test_fields_are_chosen_and_ordered(mixed: LMDBDataset, written: list[dict[str, Any]]) -> None:
+    ds = LMDBDataset(mixed.path, fields=["label", "image"])
+
+    assert list(ds.fields) == ["label", "image"]
+    check_equal(ds[3], {"label": 3, "image": written[3]["image"]})
+    label, _image = ds[-1]
+    assert label == written[-1]["label"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (["label", "mask"], "no field 'mask'; it has image, depth"),
+        ([], "expected at least one name, each once"),
+        (["image", "image"], "expected at least one name, each once"),
+        ("image", r"fields='image': expected a list of names, such as \['image'\]"),
+    ],
+)
+def test_fields_that_cannot_be_read_are_refused(mixed: LMDBDataset, fields: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        LMDBDataset(mixed.path, fields=fields)
+
+
+class Doubled(LMDBDataset):
+    """Returns a label times a factor that it was made with."""
+
+    def __init__(self, path: str, *, factor: int) -> None:
+        super().__init__(path, fields=["label"])
+        self.factor = factor
+
+    def transform(self, sample: Any) -> int:
+        return int(sample.label) * self.factor
+
+
+def test_a_transform_is_called_with_every_sample(mixed: LMDBDataset) -> None:
+    ds = LMDBDataset(mixed.path, transform=lambda sample: (sample.name, sample.label))
+
+    assert ds[2] == ("sample 2 é", 2)
+    assert list(ds.__getitems__([5, -1])) == [("sample 5 é", 1), ("sample 23 é", 3)]
+    assert ds[3:][0] == ("sample 3 é", 3)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda ds: ds,
+        lambda ds: ds[2:],
+        lambda ds: ds.select([2, 3]),
+        lambda ds: ds.where(pc.field("label") >= 2),
+        lambda ds: ds[2:].split([1.0])[0],
+        lambda ds: pickle.loads(pickle.dumps(ds)),
+        lambda ds: pickle.loads(pickle.dumps(ds[2:])),
+        copy.copy,
+        copy.deepcopy,
+    ],
+)
+def test_a_subclass_overrides_transform_and_views_keep_its_state(
+    mixed: LMDBDataset, view: Callable[[LMDBDataset], LMDBDataset]
+) -> None:
+    ds = view(Doubled(mixed.path, factor=10))
+    plain = labels_of(mixed)[-len(ds) :] if len(ds) > 12 else [2, 3] * (len(ds) // 2)
+
+    assert type(ds) is Doubled
+    assert ds.factor == 10
+    assert list(ds) == list(ds.__getitems__(range(len(ds)))) == [10 * label for label in plain]
+
+
+def test_the_methods_transform_wins_over_the_argument(mixed: LMDBDataset) -> None:
+    class Own(LMDBDataset):
+        def transform(self, sample: Any) -> str:
+            return "method"
+
+    assert Own(mixed.path, transform=lambda sample: "argument")[0] == "method"
+
+
+@pytest.mark.parametrize("name", ["mixed", "large"])
+def test_samples_batches_and_datasets_pickle(name: str, request: pytest.FixtureRequest) -> None:
+    ds: LMDBDataset = request.getfixturevalue(name)
+
+    def same(a: Any, b: Any) -> None:
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+
+    numbers = [1, 0, 2, 2]
+    batch = pickle.loads(pickle.dumps(ds.__getitems__(numbers)))
+    again = pickle.loads(pickle.dumps(ds))
+    view = pickle.loads(pickle.dumps(ds[numbers]))
+    assert isinstance(batch, Batch)
+    assert len(view) == len(batch) == len(numbers)
+    for place, number in enumerate(numbers):
+        for found in (
+            pickle.loads(pickle.dumps(ds[number])),
+            copy.deepcopy(ds[number]),
+            batch[place],
+            again[number],
+            view[place],
+        ):
+            assert type(found) is type(ds[number])
+            same(found, ds[number])
+
+
+def test_a_dataset_pickles_small(pairs: LMDBDataset) -> None:
+    assert len(pickle.dumps(pairs)) < 4096
+
+
+def test_a_dataset_that_was_replaced_does_not_unpickle_as_the_old_one(tmp_path: Path) -> None:
+    for label in (1, 2):
+        lmdbloader.write([{"label": label}], tmp_path / "d", overwrite=True)
+        if label == 1:
+            pickled = pickle.dumps(LMDBDataset(tmp_path / "d"))
+
+    with pytest.raises(CorruptError, match="was replaced by another dataset"):
+        pickle.loads(pickled)
+
+
+def test_a_split_keeps_the_patches_of_a_photograph_on_one_side(pairs: LMDBDataset) -> None:
+    first, second = pairs.split([0.75, 0.25])
+    sources = [set(view.table.column("source").to_pylist()) for view in (first, second)]
+
+    assert (len(first), len(second)) == (6 * PATCHES_A_PHOTO, 2 * PATCHES_A_PHOTO)
+    assert (len(sources[0]), len(sources[1])) == (6, 2)
+    assert not sources[0] & sources[1]
+
+
+@settings(max_examples=50)
+@given(
+    weights=st.lists(st.integers(1, 50), min_size=1, max_size=8),
+    seed=st.integers(0, 1000),
+    by=st.sampled_from(["source", None]),
+)
+def test_a_split_shares_every_sample_out_once(
+    pairs: LMDBDataset, weights: list[int], seed: int, by: str | None
+) -> None:
+    fractions = [w / sum(weights) for w in weights]
+    group = PATCHES_A_PHOTO if by else 1
+    places = pairs.table.select(["source", "top", "left"]).to_pylist()
+
+    parts = [
+        view.table.select(["source", "top", "left"]).to_pylist() for view in pairs.split(fractions, seed=seed, by=by)
+    ]
+
+    assert sorted(map(str, itertools.chain(*parts))) == sorted(map(str, places))
+    for part, fraction in zip(parts, fractions, strict=True):
+        assert part == [place for place in places if place in part]  # in the dataset's order
+        assert part
+        assert len(part) % group == 0
+        assert abs(len(part) - fraction * len(places)) <= group * len(parts)
+
+
+def test_the_seed_decides_a_split(pairs: LMDBDataset) -> None:
+    def chosen(seed: int) -> list[str]:
+        return pairs.split([0.5, 0.5], seed=seed)[0].table.column("source").to_pylist()
+
+    assert chosen(3) == chosen(3)
+    assert len({tuple(chosen(seed)) for seed in range(8)}) > 1
+
+
+def test_a_split_by_a_column_and_of_a_view(mixed: LMDBDataset) -> None:
+    parts = mixed[4:].split([0.5, 0.5], by="label")
+
+    assert sorted(labels_of(parts[0]) + labels_of(parts[1])) == sorted([i % 4 for i in range(4, COUNT)])
+    assert not set(labels_of(parts[0])) & set(labels_of(parts[1]))
+
+
+@pytest.mark.parametrize(
+    "fractions", [[], [0.5], [0.5, 0.6], [1.5, -0.5], [1.0, 0.0], [float("nan"), 1.0], [[0.5, 0.5]]], ids=str
+)
+def test_fractions_that_do_not_add_up_are_refused(pairs: LMDBDataset, fractions: Sequence[float]) -> None:
+    with pytest.raises(OptionError, match="expected positive numbers that add up to 1"):
+        pairs.split(fractions)
+
+
+def test_a_split_into_more_parts_than_there_are_groups_is_refused(pairs: LMDBDataset, mixed: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match=r"6 samples in 1 groups .* cannot be split into 2 parts"):
+        pairs[:PATCHES_A_PHOTO].split([0.5, 0.5])
+    with pytest.raises(OptionError, match="2 samples in 2 groups"):
+        mixed[:2].split([0.2, 0.3, 0.5], by=None)
+    with pytest.raises(OptionError, match="by='place'; expected one of"):
+        mixed.split([0.5, 0.5], by="place")
+
+
+def test_the_table_has_the_small_columns(mixed: LMDBDataset, written: list[dict[str, Any]], pairs: LMDBDataset) -> None:
+    table = mixed[::2].table
+
+    assert table.num_rows == COUNT // 2
+    assert table.column("label").to_pylist() == [s["label"] for s in written[::2]]
+    assert table.column("weight").to_pylist() == [s["weight"] for s in written[::2]]
+    assert table.column("depth.height").to_pylist() == [s["depth"].shape[0] for s in written[::2]]
+    assert {"source", "top", "left", "hr.width"} <= set(pairs.table.column_names)
+    assert not {name for name in table.column_names if name.endswith(("offset", "checksum", "codec"))}
+
+
+def test_where_filters_without_touching_pixels(mixed: LMDBDataset) -> None:
+    assert names_of(mixed.where(pc.field("weight") > 2.5)) == ["sample 21 é", "sample 22 é", "sample 23 é"]
+    assert names_of(mixed[::-1].where((pc.field("label") == 3) & (pc.field("weight") < 1))) == [
+        "sample 7 é",
+        "sample 3 é",
+    ]
+    assert len(mixed.where(pc.field("label") == 99)) == 0
+
+
+def test_where_names_the_columns_there_are(mixed: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match=r"colour.*label, weight, name"):
+        mixed.where(pc.field("colour") == 1)
+
+
+def test_where_and_table_of_a_dataset_without_small_columns(tmp_path: Path) -> None:
+    lmdbloader.write([{"blob": b"a"}, {"blob": b"bc"}], tmp_path / "d")
+    ds = LMDBDataset(tmp_path / "d")
+
+    assert (ds.table.num_rows, ds.table.column_names) == (2, [])
+    assert [len(part) for part in ds.split([0.5, 0.5])] == [1, 1]
+
+
+def test_class_folders_give_classes_and_labels(photos: Path, tmp_path: Path, mixed: LMDBDataset) -> None:
+    names = sorted(path.name for path in photos.iterdir())
+    for i, name in enumerate(names[:4]):
+        (tmp_path / "src" / ("dog", "cat")[i % 2]).mkdir(parents=True, exist_ok=True)
+        shutil.copy(photos / name, tmp_path / "src" / ("dog", "cat")[i % 2] / name)
+    lmdbloader.convert(tmp_path / "src", tmp_path / "d", workers=1)
+    ds = LMDBDataset(tmp_path / "d")
+
+    assert ds.classes == ("cat", "dog")
+    assert [(s.label, s.image.shape) for s in ds] == [(i, (3, 192, 288)) for i in (0, 0, 1, 1)]
+    assert ds.where(pc.field("label") == 1).table.column("source").to_pylist() == [f"dog/{names[0]}", f"dog/{names[2]}"]
+    assert mixed.classes == ()
+
+
+def test_repr_says_what_there_is(mixed: LMDBDataset) -> None:
+    text = repr(LMDBDataset(mixed.path, fields=["image", "label"])[:5])
+
+    assert text == f"LMDBDataset({mixed.path!r}: 5 samples of image (image), label (int))"
+
+
+def test_a_batch_is_a_sequence_of_views(pairs: LMDBDataset) -> None:
+    batch = pairs.__getitems__([4, 9, 1])
+
+    assert isinstance(batch, Batch)
+    assert len(batch) == 3
+    assert batch.columns["hr"].shape == (3, 3, 96, 96)
+    assert batch[1].hr.untyped_storage().data_ptr() == batch.columns["hr"].untyped_storage().data_ptr()
+    assert batch[-1].lr.equal(pairs[1].lr)
+    assert [s.hr.equal(pairs[i].hr) for s, i in zip(batch[1:], [9, 1], strict=True)] == [True, True]
+    assert [s.lr.equal(pairs[i].lr) for s, i in zip(reversed(batch), [1, 9, 4], strict=True)] == [True, True, True]
+    for number in (3, -4):
+        with pytest.raises(IndexError, match=f"sample {number} of a batch of 3"):
+            batch[number]
+
+
+def test_torchs_default_collate_takes_a_batch(mixed: LMDBDataset) -> None:
+    ds = LMDBDataset(mixed.path, fields=["image", "label", "weight", "name", "vector"])
+    numbers = [2, 2, 17]
+
+    found, expected = default_collate(ds.__getitems__(numbers)), default_collate([ds[i] for i in numbers])
+    assert type(found) is type(expected)
+    for a, b in zip(found, expected, strict=True):
+        assert (a.equal(b) and a.dtype == b.dtype) if isinstance(b, torch.Tensor) else a == b
+
+
+def test_images_of_any_size_and_depth_read_alone_and_together(large: LMDBDataset) -> None:
+    for sample, expected in zip(large.__getitems__(range(4)), LARGE, strict=True):
+        np.testing.assert_array_equal(sample.image.numpy(), chw(expected))
+        assert sample.image.numpy().dtype == expected.dtype
+    for i, expected in enumerate(LARGE):
+        np.testing.assert_array_equal(large[i].image.numpy(), chw(expected))
+
+
+@given(data=st.data(), number=st.integers(-4, 3))
+def test_a_crop_is_a_slice_of_the_image(large: LMDBDataset, data: st.DataObject, number: int) -> None:
+    height, width, _ = LARGE[number].shape
+    top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
+    bottom, right = data.draw(st.integers(top + 1, height)), data.draw(st.integers(left + 1, width))
+
+    crop = large.crop(number, top=top, left=left, height=bottom - top, width=right - left)
+
+    np.testing.assert_array_equal(crop.numpy(), chw(LARGE[number][top:bottom, left:right]))
+    assert crop.numpy().dtype == LARGE[number].dtype
+
+
+@pytest.mark.parametrize(
+    ("top", "left", "height", "width"),
+    [(-1, 0, 4, 4), (0, -1, 4, 4), (0, 0, 0, 4), (0, 0, 4, 0), (328, 0, 4, 4), (0, 287, 4, 4), (0, 0, 400, 4)],
+)
+def test_a_crop_that_is_not_inside_is_refused(large: LMDBDataset, top: int, left: int, height: int, width: int) -> None:
+    with pytest.raises(OptionError, match="is not inside the image of 331x290"):
+        large.crop(0, top=top, left=left, height=height, width=width)
+
+
+def test_a_crop_needs_a_clear_field_and_a_sample(pairs: LMDBDataset, large: LMDBDataset) -> None:
+    window = {"top": 0, "left": 0, "height": 2, "width": 3}
+    with pytest.raises(OptionError, match="expected one of its image fields: lr, hr"):
+        pairs.crop(0, **window)
+    with pytest.raises(OptionError, match="field='label'"):
+        pairs.crop(0, **window, field="label")
+    with pytest.raises(IndexError):
+        large.crop(4, **window)
+    assert pairs.crop(3, **window, field="lr").equal(pairs[3].lr[:, :2, :3])
+    assert pairs[10:].crop(3, **window, field="hr").equal(pairs[13].hr[:, :2, :3])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_scaled_images_are_numbers_from_0_to_1(pairs: LMDBDataset, large: LMDBDataset, dtype: torch.dtype) -> None:
+    for ds, count in ((pairs, 7), (large, 4)):
+        for sample, plain in zip(ds.scaled(dtype).__getitems__(range(count)), ds, strict=False):
+            for found, pixels in zip(sample, plain, strict=True):
+                top = torch.iinfo(pixels.dtype).max
+                assert found.dtype == dtype
+                torch.testing.assert_close(found, (pixels.double() / top).to(dtype))
+
+
+def test_scaled_refuses_other_types_and_leaves_other_fields(mixed: LMDBDataset, written: list[dict[str, Any]]) -> None:
+    with pytest.raises(OptionError, match=r"expected torch\.float32"):
+        mixed.scaled(torch.int32)
+    sample = mixed.scaled()[5]
+    assert (sample.label, sample.name, sample.blob) == (1, written[5]["name"], written[5]["blob"])
+    assert sample.count.dtype == torch.uint32
+
+
+@pytest.fixture
+def damaged(photos: Path, tmp_path: Path) -> LMDBDataset:
+    """A dataset of whole photographs and their names where one byte of the pixels of number 5 is another one."""
+    from PIL import Image
+
+    images = [np.asarray(Image.open(path))[:64, :64] for path in sorted(photos.iterdir())]
+    lmdbloader.write([{"image": im, "small": im[:8, :8]} for im in images], tmp_path / "d", codec="raw")
+    data = bytearray((tmp_path / "d/data.mdb").read_bytes())
+    at = data.find(chw(images[5]).tobytes())
+    assert at > 0
+    data[at + 1000] ^= 1
+    (tmp_path / "d/data.mdb").write_bytes(data)
+    return LMDBDataset(tmp_path / "d")
+
+
+def test_damage_is_found_and_named(damaged: LMDBDataset) -> None:
+    window = {"top": 0, "left": 0, "height": 2, "width": 3, "field": "image"}
+    for read in (
+        lambda: damaged[5],
+        lambda: damaged[4:][1],
+        lambda: damaged.__getitems__([0, 5, 7]),
+        lambda: damaged.scaled().__getitems__([0, 5, 7]),
+        lambda: damaged.crop(5, **window),
+    ):
+        with pytest.raises(CorruptError, match=r"field 'image' of sample 5: its checksum does not match.*verify"):
+            read()
+
+
+def test_what_is_not_damaged_still_reads(damaged: LMDBDataset) -> None:
+    assert [damaged[i].image.shape for i in (4, 6)] == [(3, 64, 64)] * 2
+    assert LMDBDataset(damaged.path, fields=["small"])[5].small.shape == (3, 8, 8)
+
+
+@pytest.mark.parametrize("codec", ["raw", "lz4"])
+def test_damage_names_the_source_whatever_the_codec(photos: Path, tmp_path: Path, codec: str) -> None:
+    lmdbloader.convert(photos, tmp_path / "d", patch_size=96, codec=codec, workers=1)
+    data = bytearray((tmp_path / "d/data.mdb").read_bytes())
+    # The middle of each record of 256 KiB is pixels; far more than one sample is hit, and none may pass.
+    for at in range(70_000, len(data), 4096):
+        data[at] ^= 0x55
+    (tmp_path / "d/data.mdb").write_bytes(data)
+    ds = LMDBDataset(tmp_path / "d")
+    sound = LMDBDataset(tmp_path / "d")
+    sources = sound.table.column("source").to_pylist()
+    found = 0
+    for i in range(len(ds)):
+        try:
+            ds[i]
+        except CorruptError as error:
+            found += 1
+            assert f"sample {i} (from {sources[i]})" in str(error)
+    assert found > len(ds) // 2
+
+
+def test_a_file_that_is_cut_short_does_not_open(tmp_path: Path) -> None:
+    lmdbloader.write([{"label": 1}], tmp_path / "d")
+    for name in ("data.mdb", "index.arrow"):
+        whole = (tmp_path / "d" / name).read_bytes()
+        (tmp_path / "d" / name).write_bytes(whole[:-100])
+        with pytest.raises(CorruptError, match=rf"{name}.*cut short"):
+            LMDBDataset(tmp_path / "d")
+        (tmp_path / "d" / name).write_bytes(whole)
+    assert LMDBDataset(tmp_path / "d")[0].label == 1
+
+
+def test_a_tensor_outlives_the_dataset(folder: Path, pairs: LMDBDataset) -> None:
+    ds = LMDBDataset(folder / "pairs")
+    kept = [ds[3].hr, ds.__getitems__([3, 4])[0].hr, ds.crop(3, top=0, left=0, height=96, width=96, field="hr")]
+    del ds
+    gc.collect()
+
+    assert all(tensor.equal(pairs[3].hr) for tensor in kept)
+    for tensor in kept:
+        tensor += 1  # theirs to write to
+    assert not kept[0].equal(pairs[3].hr)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_batch_that_is_held_never_changes(pairs: LMDBDataset, scaled: bool) -> None:
+    ds = pairs.scaled() if scaled else pairs
+    rng = np.random.default_rng(0)
+    held: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for turn in range(60):
+        batch = ds.__getitems__(rng.integers(0, len(ds), 16).tolist())
+        if turn % 3 == 0:
+            column = batch.columns["hr"]
+            # What is left of a batch may be any of these.
+            part = (column, column[5], batch[2].hr, column.view(-1)[100:], column[3:4].permute(1, 0, 2, 3))[turn % 5]
+            held.append((part, part.clone()))
+        del batch
+
+    assert all(part.equal(copied) for part, copied in held)
+
+
+def test_no_object_is_kept_for_what_was_read(pairs: LMDBDataset, mixed: LMDBDataset) -> None:
+    def read(times: int) -> int:
+        for _ in range(times):
+            for ds in (pairs, mixed):
+                for i in range(COUNT):
+                    ds[i]
+                ds.__getitems__(range(COUNT))
+        gc.collect()
+        return len(gc.get_objects())
+
+    read(2)
+    before = read(1)
+    assert read(20) - before < 20
+
+
+def test_memory_stays_flat(pairs: LMDBDataset) -> None:
+    def anonymous() -> int:
+        text = Path("/proc/self/status").read_text()
+        return int(text.split("RssAnon:")[1].split()[0])
+
+    numbers = list(range(len(pairs))) * 4
+    for _ in range(5):
+        pairs.__getitems__(numbers)
+    before = anonymous()
+    for _ in range(100):  # 660 MB of pixels
+        pairs.__getitems__(numbers)
+    assert anonymous() - before < 30_000
+
+
+def test_any_number_of_datasets_of_one_path(folder: Path, pairs: LMDBDataset) -> None:
+    many = [LMDBDataset(folder / "pairs") for _ in range(40)]
+
+    assert all(ds[i].lr.equal(pairs[i].lr) for i, ds in enumerate(many))
+
+
+def test_torchs_own_wrappers_take_a_dataset(pairs: LMDBDataset) -> None:
+    both = ConcatDataset([pairs[:3], pairs[5:7]])
+    assert [both[i].lr.equal(pairs[j].lr) for i, j in enumerate([0, 1, 2, 5, 6])] == [True] * 5
+
+    subset = Subset(pairs, [7, 2])
+    (batch,) = DataLoader(subset, batch_size=2)
+    assert batch.hr.equal(torch.stack([pairs[7].hr, pairs[2].hr]))
+
+    parts = random_split(pairs, [0.5, 0.5], generator=torch.Generator().manual_seed(0))
+    assert sorted([*parts[0].indices, *parts[1].indices]) == list(range(len(pairs)))
+
+    (batch,) = DataLoader(both, batch_size=5)
+    assert batch.lr.shape == (5, 3, 48, 48)
+
+
+def test_a_distributed_sampler_shares_the_samples_out(mixed: LMDBDataset) -> None:
+    names: list[str] = []
+    for rank in range(3):
+        sampler = DistributedSampler(mixed, num_replicas=3, rank=rank, shuffle=True, seed=1)
+        for batch in DataLoader(LMDBDataset(mixed.path, fields=["name"]), batch_size=4, sampler=sampler):
+            names += batch.name
+
+    assert sorted(names) == sorted(names_of(mixed))

@@ -1,0 +1,287 @@
+"""Payloads that an attacker made, with valid checksums: an error of ours or pixels, nothing read or written outside."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from payloads import TILE, Stored, footer, kept_jpeg, one_of_each, photograph, write_payloads
+
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader import transforms as T
+from lmdbloader.errors import CorruptError
+from lmdbloader.format.codecs import checksum
+from lmdbloader.kernels import gather as gather_kernels
+from lmdbloader.store import Reader
+
+# What kernels write beyond their buffers they would write here.
+GUARD = 4096
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Stored]:
+    return one_of_each()
+
+
+def read_everything(path: Path) -> None:
+    """Read the only image in every way; each gives pixels or CorruptError."""
+    for io in ("mmap", "pread"):
+        ds = LMDBDataset(path, io=io)  # type: ignore[arg-type]
+        _, height, width = ds.reader.image_shape("image", 0)
+        for number in range(4):
+            try:
+                if number == 0:
+                    ds[0]
+                elif number == 1:
+                    ds.crop(0, top=height // 3, left=width // 3, height=height // 3, width=width // 4)
+                else:
+                    moved = T.CenterCrop(min(height, width, 32)) if number == 2 else T.Resize((9, 9))
+                    list(Loader(ds, 1, num_threads=1, transforms=[moved]))
+            except CorruptError as error:
+                assert (error.sample, error.field, error.source) == (0, "image", "0.png")
+
+
+def write_image(path: Path, stored: Stored) -> Path:
+    return write_payloads(path, {"image": "image"}, [{"image": stored}])
+
+
+def decode_between_guards(stored: Stored, window: tuple[int, int, int, int]) -> int:
+    """Decode a window of a JPEG with bytes around every buffer that must stay as they are; return the status."""
+    height, width, channels = stored.shape
+    top, bottom, left, right = window
+    nbytes = (bottom - top) * (right - left) * channels
+    from lmdbloader.kernels.jpeg.workspace import jpeg_room
+
+    room = jpeg_room(len(stored.data), height, width)
+    work, out = (np.full(GUARD + size + GUARD, 0xA5, np.uint8) for size in (room, nbytes))
+    data = np.frombuffer(stored.data, np.uint8)
+    status = gather_kernels.read_jpeg_window(
+        (data.ctypes.data, len(data), -1, 0, 0), 0, len(data), np.uint64(checksum(stored.data)), True, stored.shape,
+        window, out[GUARD : GUARD + nbytes], np.empty(0, np.uint8), work[GUARD : GUARD + room],
+    )  # fmt: skip
+    for memory in (work, out):
+        assert (memory[:GUARD] == 0xA5).all() and (memory[-GUARD:] == 0xA5).all()
+    return int(status)
+
+
+jpegs = [
+    kept_jpeg(photograph(90, 130), quality=60),
+    kept_jpeg(photograph(90, 130), quality=60, subsampling=0, restart_marker_rows=1),
+    kept_jpeg(photograph(70, 50), quality=90, subsampling=1, orientation=6),
+    kept_jpeg(photograph(40, 200, 1)[:, :, 0][:, :, None].repeat(3, 2), quality=30, orientation=3),
+]
+places = st.one_of(st.integers(0, 2**32 - 1), st.sampled_from([0, 1, 2**25 - 1, 2**63, 2**64 - 1, 2**28]))
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(number=st.integers(0, len(jpegs) - 1), data=st.data())
+def test_a_hostile_seek_table_or_file_stays_inside_of_its_buffers(number: int, data: st.DataObject) -> None:
+    jpeg = jpegs[number]
+    payload = bytearray(jpeg.data)
+    file_nbytes, entries, _, _ = footer(jpeg.data)
+    for _ in range(data.draw(st.integers(1, 4))):
+        what = data.draw(st.sampled_from(["entry", "entry", "offset", "footer", "file", "header", "size"]))
+        if what in ("entry", "offset"):
+            at = file_nbytes + 8 * data.draw(st.integers(0, entries - 1))
+            entry = data.draw(st.integers(0, 2**64 - 1))
+            if what == "offset":  # somewhere else in the file, with the rest as it was
+                (entry,) = struct.unpack_from("<Q", payload, at)
+                entry = entry & ~(2**28 - 1) | data.draw(st.integers(0, min(2**28 - 1, 8 * file_nbytes)))
+            struct.pack_into("<Q", payload, at, entry)
+        elif what == "footer":
+            kind, at = data.draw(st.sampled_from([("<I", 16), ("<I", 12), ("<H", 8), ("B", 6), ("B", 5)]))
+            most = 2 ** (8 * struct.calcsize(kind)) - 1
+            struct.pack_into(kind, payload, len(payload) - at, min(data.draw(places), most))
+        elif what == "size":
+            cut = data.draw(st.integers(0, len(payload)))
+            del payload[: len(payload) - cut]
+        else:
+            end = file_nbytes if what == "file" else 700
+            if payload:
+                payload[data.draw(st.integers(0, min(end, len(payload)) - 1))] = data.draw(st.integers(0, 255))
+        if len(payload) < len(jpeg.data):
+            break
+    height, width, _ = jpeg.shape
+    top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
+    window = top, data.draw(st.integers(top + 1, height)), left, data.draw(st.integers(left + 1, width))
+    for each in (window, (0, height, 0, width)):
+        assert decode_between_guards(replace(jpeg, data=bytes(payload)), each) in (0, 1, 6)
+
+
+@pytest.mark.parametrize("number", range(len(jpegs)))
+def test_a_sound_file_decodes_between_guards(number: int) -> None:
+    height, width, _ = jpegs[number].shape
+    assert decode_between_guards(jpegs[number], (0, height, 0, width)) == 0
+    assert decode_between_guards(jpegs[number], (height // 2, height // 2 + 1, width // 2, width)) == 0
+
+
+def with_footer(payload: bytes, nbytes: int, entries: int, step: int, orientation: int) -> bytes:
+    return payload[:-16] + struct.pack("<IIHBx4s", nbytes, entries, step, orientation, b"SEEK")
+
+
+def entry_at(payload: bytes, number: int, entry: int) -> bytes:
+    at = footer(payload)[0] + 8 * number
+    return payload[:at] + struct.pack("<Q", entry) + payload[at + 8 :]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: with_footer(p, 2**32 - 1, 2**29 + 1, 4, 1),  # sums that wrap around 32 bits
+        lambda p: with_footer(p, footer(p)[0], footer(p)[1], 0, 1),
+        lambda p: with_footer(p, footer(p)[0], footer(p)[1], 65535, 1),
+        lambda p: with_footer(p, footer(p)[0] - 8, footer(p)[1] + 1, footer(p)[2], 1),
+        lambda p: with_footer(p, len(p) - 16, 0, footer(p)[2], 1),
+        lambda p: with_footer(p, *footer(p)[:3], 6),  # turned, so that it has another shape
+        lambda p: p.replace(b"\xff\xdb\0\x43\1", b"\xff\xdb\0\x43\3"),  # no quantisation for colour
+        lambda p: entry_at(p, 0, 0),
+        lambda p: entry_at(p, 0, 2**64 - 1),
+        lambda p: entry_at(p, 4, footer(p)[0]),  # where the second row begins
+        lambda p: p[:-16],
+        lambda p: p[-16:],
+        lambda p: b"",
+    ],
+)
+def test_a_jpeg_whose_table_cannot_be_right_is_damaged(
+    sound: dict[str, Stored], tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    stored = replace(sound["jpeg"], data=change(sound["jpeg"].data), checksum=None)
+    if len(stored.data) * 512 < stored.raw_nbytes:
+        with pytest.raises(CorruptError, match="its codec, which cannot hold so much"):
+            Reader(write_image(tmp_path / "d", stored))
+        return
+    ds = LMDBDataset(write_image(tmp_path / "d", stored))
+    with pytest.raises(CorruptError, match="its JPEG data, or their seek table, does not decode"):
+        ds[0]
+    read_everything(tmp_path / "d")
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "tiles", "lz4", "png"])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6))
+def test_whatever_a_payload_holds_it_gives_pixels_or_our_error(
+    sound: dict[str, Stored], tmp_path_factory: pytest.TempPathFactory, codec: str, changes: list[tuple[float, int]]
+) -> None:
+    stored = sound[codec]
+    payload = bytearray(stored.data)
+    for place, value in changes:
+        payload[int(place**3 * len(payload))] = value  # most of them where the tables and headers are
+    sums = None
+    if codec == "tiles":
+        tiles = -(-stored.shape[0] // TILE) * -(-stored.shape[1] // TILE)
+        payload = bytearray(sign_tiles(bytes(payload), tiles))
+        sums = checksum(bytes(payload[: 12 * tiles]))
+    path = tmp_path_factory.mktemp("hostile") / "d"
+    read_everything(write_image(path, replace(stored, data=bytes(payload), checksum=sums)))
+
+
+def sign_tiles(payload: bytes, count: int) -> bytes:
+    """Give each tile the checksum that it has, where its place makes sense."""
+    ends = struct.unpack_from(f"<{count}I", payload, 8 * count)
+    body = payload[12 * count :]
+    sums = [checksum(body[a:b]) if a <= b <= len(body) else 0 for a, b in zip((0, *ends), ends, strict=False)]
+    return struct.pack(f"<{count}Q", *sums) + payload[8 * count :]
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        lambda ends, body: [2**32 - 1] * len(ends),
+        lambda ends, body: [body] * len(ends),  # one tile that is longer than its pixels
+        lambda ends, body: ends[::-1],
+        lambda ends, body: [0] * len(ends),
+        lambda ends, body: [*ends[:-1], body + 1],
+        lambda ends, body: [*ends[:3], ends[2] - 1, *ends[4:]],
+    ],
+)
+def test_a_tile_table_that_cannot_be_right_is_damaged(
+    sound: dict[str, Stored], tmp_path: Path, ends: Callable[[list[int], int], list[int]]
+) -> None:
+    stored = sound["tiles"]
+    count = -(-stored.shape[0] // TILE) * -(-stored.shape[1] // TILE)
+    found = list(struct.unpack_from(f"<{count}I", stored.data, 8 * count))
+    changed = ends(found, len(stored.data) - 12 * count)
+    data = stored.data[: 8 * count] + struct.pack(f"<{count}I", *changed) + stored.data[12 * count :]
+    data = sign_tiles(data, count)
+    path = write_image(tmp_path / "d", replace(stored, data=data, checksum=checksum(data[: 12 * count])))
+    with pytest.raises(CorruptError, match=r"its tile table is damaged|its lz4 block does not decompress"):
+        LMDBDataset(path)[0]
+    read_everything(path)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"\xff" * 60,  # a literal that goes on and on
+        b"\x0f\x00\x00" + b"\xff" * 20,  # a match before the beginning
+        b"\x1fa\x01\x00" + b"\xff" * 200 + b"\x00",  # more than there is room for
+        b"\x10a",  # less than it says
+        b"\x00" * 50,
+    ],
+)
+def test_an_lz4_block_that_does_not_give_what_it_says_is_damaged(tmp_path: Path, block: bytes) -> None:
+    image = Stored(block, 40 * 12, 1, shape=(40, 12, 1))
+    blob = Stored(block, 100, 1)
+    path = write_payloads(tmp_path / "d", {"image": "image", "blob": "bytes"}, [{"image": image, "blob": blob}])
+    for io in ("mmap", "pread"):
+        for name in ("image", "blob"):
+            ds = LMDBDataset(path, [name], io=io)  # type: ignore[arg-type]
+            with pytest.raises(CorruptError, match="its lz4 block does not decompress"):
+                ds[0]
+
+
+def test_a_file_that_is_larger_than_the_index_says_is_not_decoded(sound: dict[str, Stored], tmp_path: Path) -> None:
+    png = replace(sound["png"], shape=(4, 5, 3), raw_nbytes=60)
+    with pytest.raises(CorruptError, match=r"52x40 is 2,080 pixels, more than the limit of 20"):
+        LMDBDataset(write_image(tmp_path / "d", png))[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"[" * 100_000, "does not read as JSON"),
+        (b"9" * 5000, None),
+        (b'{"a":' * 5000 + b"1" + b"}" * 5000, "does not read as JSON"),
+        (b"\xff\xfe\xff", "does not read as JSON"),
+        (b"", "does not read as JSON"),
+    ],
+)
+def test_json_that_does_not_read_is_our_error(tmp_path: Path, text: bytes, expected: str | None) -> None:
+    path = write_payloads(tmp_path / "d", {"notes": "json"}, [{"notes": Stored(text, len(text))}])
+    try:
+        LMDBDataset(path)[0]
+    except CorruptError as error:
+        assert "field 'notes' of sample 0 (from 0.png): does not read as JSON" in str(error)
+        assert (error.sample, error.field, error.source) == (0, "notes", "0.png")
+        return
+    assert expected is None
+
+
+@pytest.mark.parametrize("shape", ["0,999999999999", "1," * 30 + "5", "", "0"])
+def test_an_array_of_an_odd_shape_is_an_array(tmp_path: Path, shape: str) -> None:
+    sizes = [int(size) for size in shape.split(",") if size]
+    data = bytes(int(np.prod(sizes)))
+    stored = Stored(data, len(data), type=f"uint8[{shape}]")
+    path = write_payloads(tmp_path / "d", {"array": "array"}, [{"array": stored}])
+    assert LMDBDataset(path)[0].array.shape == tuple(sizes)
+
+
+@pytest.mark.parametrize("shapes", [[(65000, 8), (8, 65000)], [(1, 1), (5000, 5000)], [(9, 8)], [(300, 7), (20, 100)]])
+def test_scratch_is_for_the_largest_image_not_for_one_as_high_and_wide_as_any(
+    tmp_path: Path, shapes: list[tuple[int, int]]
+) -> None:
+    from lmdbloader.kernels.jpeg.workspace import jpeg_room
+
+    rows = [{"image": Stored(bytes(h * w * 3 // 512 + 1), h * w * 3, 3, shape=(h, w, 3))} for h, w in shapes]
+    reader = Reader(write_payloads(tmp_path / "d", {"image": "image"}, rows))
+    needed = max(jpeg_room(len(row["image"].data), h, w) for row, (h, w) in zip(rows, shapes, strict=True))
+    assert needed <= reader.jpeg_room("image") <= 1.5 * needed + 10**6
+    for row in range(len(rows)):
+        with pytest.raises(CorruptError, match="does not decode"):
+            reader.read_image("image", row)

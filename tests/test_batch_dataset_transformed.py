@@ -1,0 +1,126 @@
+"""Transformed views: the same compiled transforms under torch's own DataLoader, in any number of processes."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader.errors import OptionError
+from lmdbloader.transforms import CenterCrop, RandomCrop, RandomDihedral, ToDtype
+
+COUNT = 40
+RANDOM = (RandomCrop(8), RandomDihedral(), ToDtype(torch.float32, scale=True))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("transformed") / "d.lmdb"
+    rng = np.random.default_rng(0)
+    shapes = ({"lr": (8, 8, 3), "hr": (16, 16, 3)} for _ in range(COUNT))
+    lmdbloader.write(
+        ({name: rng.integers(0, 256, s).astype(np.uint8) for name, s in shape.items()} for shape in shapes), path
+    )
+    return path
+
+
+@pytest.fixture
+def ds(path: Path) -> LMDBDataset:
+    return LMDBDataset(path)
+
+
+def images(loader: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    lr, hr = zip(*loader, strict=True)
+    return torch.cat(lr), torch.cat(hr)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_torchs_dataloader_gives_what_the_loader_gives(ds: LMDBDataset, num_workers: int) -> None:
+    view = ds.transformed(RANDOM, seed=9)
+    loader = lmdbloader.dataloader(view, batch_size=8, num_workers=num_workers)
+    native = Loader(ds, 8, order="sequential", transforms=RANDOM, seed=9)
+    epochs = []
+    for epoch in range(3):
+        view.set_epoch(epoch)  # seen by the worker processes that live on
+        found, expected = images(loader), images(native)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        epochs.append(found[1])
+    assert not torch.equal(epochs[0], epochs[1])
+
+
+def _is_shared(batch: Any) -> tuple[bool, bool, torch.Tensor]:
+    return batch.lr.is_shared(), batch.hr.is_shared(), batch.hr
+
+
+class Told:
+    """Collates, and tells whether the batch lay in shared memory before it was sent."""
+
+    def __call__(self, samples: Any) -> Any:
+        return _is_shared(lmdbloader.loader.torch_loader.collate(samples))
+
+
+@pytest.mark.parametrize("transforms", [(), RANDOM, (ToDtype(torch.bfloat16, scale=True),)])
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_workers_batch_is_written_in_shared_memory(ds: LMDBDataset, transforms: Any, context: str) -> None:
+    view = ds.transformed(transforms)
+    loader = DataLoader(view, 10, num_workers=1, collate_fn=Told(), multiprocessing_context=context)
+    parts = []
+    for lr_shared, hr_shared, hr in loader:
+        assert lr_shared
+        assert hr_shared
+        parts.append(hr)
+    assert torch.equal(torch.cat(parts), torch.stack([sample.hr for sample in view]))
+
+
+def test_in_this_process_memory_is_not_shared(ds: LMDBDataset) -> None:
+    assert _is_shared(lmdbloader.loader.torch_loader.collate(ds.__getitems__(range(8))))[:2] == (False, False)
+
+
+def test_views_of_views_keep_their_transforms_and_number_their_own_samples(ds: LMDBDataset) -> None:
+    view = ds.transformed([CenterCrop(12)]).transformed([CenterCrop(8)])
+    assert torch.equal(view[3].hr, ds[3].hr[:, 4:12, 4:12])
+    assert torch.equal(view[3].lr, ds[3].lr[:, 2:6, 2:6])
+    part = view[10:]
+    assert torch.equal(part[0].hr, view[10].hr)
+    assert torch.equal(view.scaled()[0].hr, view[0].hr * np.float32(1 / 255))
+    # Random choices belong to the number in the view that is asked.
+    chosen = ds.select([5, 5]).transformed([RandomCrop(2)])
+    positions = [(chosen.__getitems__([0, 1]))[k].hr for k in range(2)]
+    assert not torch.equal(*positions)
+
+
+def test_a_view_pickles_with_its_seed_and_epoch(ds: LMDBDataset) -> None:
+    view = ds.transformed(RANDOM, seed=3)
+    view.set_epoch(4)
+    assert torch.equal(pickle.loads(pickle.dumps(view))[7].hr, view[7].hr)
+    before = view[7].hr
+    view.set_epoch(5)
+    assert not torch.equal(view[7].hr, before)
+
+
+def test_a_transform_that_does_not_suit_is_refused_at_once(ds: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match="a crop is larger than the image"):
+        ds.transformed([RandomCrop(20)])
+    with pytest.raises(OptionError, match="seed=-1"):
+        ds.transformed(RANDOM, seed=-1)
+
+
+def test_images_of_different_shapes_become_batches_by_cropping(tmp_path: Path) -> None:
+    shapes = [(20, 30), (33, 21), (18, 40)]
+    rng = np.random.default_rng(1)
+    written = [rng.integers(0, 256, (*s, 3)).astype(np.uint8) for s in shapes]
+    lmdbloader.write(({"image": image} for image in written), tmp_path / "d")
+    ds = LMDBDataset(tmp_path / "d")
+    with pytest.raises(OptionError, match="different shapes, 18 to 33 rows and 21 to 40 columns"):
+        ds.transformed([ToDtype(torch.float16, scale=True)])
+    batch = ds.transformed([CenterCrop((10, 12))]).__getitems__([0, 1, 2])
+    for k, image in enumerate(written):
+        top, left = round((shapes[k][0] - 10) / 2), round((shapes[k][1] - 12) / 2)
+        assert torch.equal(batch[k].image, torch.from_numpy(image[top : top + 10, left : left + 12].transpose(2, 0, 1)))

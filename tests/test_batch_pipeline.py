@@ -1,0 +1,404 @@
+"""Lists of transforms, carried out by compiled code, give what plain NumPy makes of the same random words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from transform_lists import lists_of_transforms
+from transform_reference import Expected, apply_all
+
+import lmdbloader
+from lmdbloader import transforms as T
+from lmdbloader.batch.pipeline import Pipeline
+from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.format import codecs
+from lmdbloader.format.layout import CODEC_JPEG, DATA_FILE
+from lmdbloader.store import Reader
+
+GUARD = 64
+MARK = 0xA5
+COUNT = 3
+# Names of fields and the (height, width) of their images.
+LAYOUTS = {
+    "one": {"image": (37, 23)},
+    "square": {"image": (24, 24)},
+    "dot": {"image": (1, 1)},
+    "two": {"lr": (20, 18), "hr": (40, 36)},
+    "three": {"hr": (45, 30), "lr": (15, 10)},
+    "four": {"lr": (5, 7), "hr": (20, 28)},
+    "pyramid": {"half": (24, 18), "full": (48, 36), "third": (16, 12)},
+}
+KINDS = ("raw", "lz4", "tiled")
+
+
+def picture(height: int, width: int, channels: int, dtype: Any, seed: Any) -> np.ndarray:
+    """Return an image (H, W, C) whose upper half is noise and whose lower half packs well."""
+    rng = np.random.default_rng(seed)
+    image = rng.integers(0, np.iinfo(dtype).max + 1, (height, width, channels)).astype(dtype)
+    image[height // 2 :] = image[height // 2 :] // 200 * 200
+    return image
+
+
+def write(path: Path, samples: Sequence[dict[str, np.ndarray]], kind: str) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        if kind == "tiled":
+            patch.setattr(codecs, "TILED_ABOVE_NBYTES", 0)
+            patch.setattr(lmdbloader.format, "TILE_SIZE", 16)  # many tiles in small images
+        lmdbloader.write(samples, path, codec="raw" if kind == "raw" else "lz4")
+    return path
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a function that gives the reader of a dataset, and its images (C, H, W), written when first asked for."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    made: dict[Any, Any] = {}
+
+    def get(layout: str, channels: int, dtype: Any, kind: str) -> tuple[Reader, list[dict[str, np.ndarray]]]:
+        key = (layout, channels, np.dtype(dtype).name, kind)
+        if key not in made:
+            samples = [
+                {
+                    name: picture(*size, channels, dtype, [i, k])
+                    for k, (name, size) in enumerate(LAYOUTS[layout].items())
+                }
+                for i in range(COUNT)
+            ]
+            reader = Reader(write(folder / "-".join(map(str, key)), samples, kind))
+            planes = [{name: image.transpose(2, 0, 1) for name, image in s.items()} for s in samples]
+            made[key] = reader, planes
+        return made[key]
+
+    return get
+
+
+def read(pipeline: Pipeline, rows: Sequence[int], samples: Sequence[int], epoch: int = 0, batch_size: int = 2) -> Any:
+    """Return the images of each field, (n, C, H, W); everything that is written to lies between guards."""
+    scratch = pipeline.scratch()
+    lengths = [len(a) for a in scratch.resize]
+    guarded = [np.full(n + 16, MARK, a.dtype) for a, n in zip(scratch.resize, lengths, strict=True)]
+    scratch.resize = tuple(a[:n] for a, n in zip(guarded, lengths, strict=True))  # type: ignore[assignment]
+    num_batches = -(-len(rows) // batch_size)
+    sizes = [batch_size * output.nbytes for output in pipeline.outputs]
+    memory = [[np.full(GUARD + size + GUARD, MARK, np.uint8) for size in sizes] for _ in range(num_batches)]
+    at = np.array([[m.ctypes.data + GUARD for m in batch] for batch in memory], np.int64).reshape(num_batches, -1)
+    pipeline.read(np.array(rows, np.int64), np.array(samples, np.int64), epoch, at, batch_size, scratch)
+    found: list[Any] = [[] for _ in sizes]
+    for number, batch in enumerate(memory):
+        count = min(batch_size, len(rows) - number * batch_size)
+        for f, m in enumerate(batch):
+            end = GUARD + count * pipeline.outputs[f].nbytes
+            assert (m[:GUARD] == MARK).all(), "written before the batch"
+            assert (m[end:] == MARK).all(), "written behind the batch"
+            found[f].append(pipeline.outputs[f].tensor(torch.from_numpy(m[GUARD:end].copy())))
+    for array, length in zip(guarded, lengths, strict=True):
+        assert (array[length:] == MARK).all(), "written behind the scratch"
+    return [torch.cat(parts) for parts in found]
+
+
+def compare(found: torch.Tensor, candidates: Sequence[Expected]) -> None:
+    """Check one image of a field against what may come out; resizes may take the two directions in either order."""
+    errors = []
+    for expected in candidates:
+        assert found.dtype == expected.dtype
+        assert tuple(found.shape) == expected.values.shape
+        wanted, got = expected.values, found.double().numpy()
+        if found.dtype.is_floating_point:
+            wanted = torch.from_numpy(wanted).float().to(found.dtype).double().numpy()
+            info = torch.finfo(found.dtype)
+            got, wanted = np.clip(got, info.min, info.max), np.clip(wanted, info.min, info.max)  # of infinity
+            ulps = 2 if found.dtype == torch.float32 else 1
+            room = ulps * np.maximum(np.abs(expected.values) * info.eps, info.smallest_normal * info.eps)
+        else:
+            room = np.zeros_like(wanted)
+        errors.append((np.abs(got - wanted) - room - expected.slack).max(initial=0.0))
+    assert min(errors) <= 0, f"off by {min(errors)}"
+
+
+def check(
+    reader: Reader, images: Any, transforms: Any, *, seed: int = 0, epoch: int = 0, channels_last: bool = False,
+    by_descriptor: bool = False,
+) -> None:  # fmt: skip
+    names = tuple(images[0])
+    reader = reader.with_io("pread" if by_descriptor else "mmap")
+    pipeline = Pipeline(reader, names, transforms, seed=seed, channels_last=channels_last)
+    rows, samples = [1, 0, 2, 1, 2], [5, 0, 2**40, 1, 7]
+    found = read(pipeline, rows, samples, epoch)
+    for k, (row, sample) in enumerate(zip(rows, samples, strict=True)):
+        either = [apply_all(images[row], transforms, seed, epoch, sample, columns_first=c) for c in (False, True)]
+        for f, name in enumerate(names):
+            if channels_last:
+                assert found[f].permute(0, 2, 3, 1).is_contiguous()
+            compare(found[f][k], [candidate[name] for candidate in either])
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_any_list_of_transforms_equals_the_plain_definition(datasets: Any, data: st.DataObject) -> None:
+    layout = data.draw(st.sampled_from(sorted(LAYOUTS)))
+    channels, dtype = data.draw(st.sampled_from([1, 3])), data.draw(st.sampled_from([np.uint8, np.uint16]))
+    reader, images = datasets(layout, channels, dtype, data.draw(st.sampled_from(KINDS)))
+    transforms = data.draw(lists_of_transforms(LAYOUTS[layout], channels, dtype))
+    check(
+        reader, images, transforms, seed=data.draw(st.sampled_from([0, 1, 2**64 - 1])),
+        epoch=data.draw(st.integers(0, 3)), channels_last=data.draw(st.booleans()),
+        by_descriptor=data.draw(st.booleans()),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("size", [(1, 1), (7, 7), (15, 17), (16, 16), (33, 18), (17, 40)])
+def test_windows_of_any_size_in_all_eight_ways(datasets: Any, size: Any, dtype: Any, kind: str) -> None:
+    # Larger than the image in one direction or both: what lies outside is filled.
+    square = max(size)
+    reader, images = datasets("one", 3, dtype, kind)
+    fill = (1, 22, 133)
+    turned = [T.RandomCrop(square, padding=17, fill=fill), T.RandomDihedral(), T.RandomCrop(size)]
+    samples = list(range(40))
+    for values in ([], [T.ToDtype(torch.float32, scale=True)]):
+        for channels_last in (False, True):
+            pipeline = Pipeline(reader, ["image"], turned + values, channels_last=channels_last)
+            (found,) = read(pipeline, [s % COUNT for s in samples], samples, batch_size=16)
+            for s in samples:
+                expected = apply_all(images[s % COUNT], turned + values, 0, 0, s, columns_first=False)
+                compare(found[s], [expected["image"]])
+
+
+@pytest.mark.parametrize("resize", [T.Resize((10, 33)), T.Resize((50, 9), "bicubic"), T.RandomResizedCrop((9, 12))])
+@pytest.mark.parametrize("padding", [0, 3])
+def test_what_was_turned_is_resized_and_turned_again(datasets: Any, padding: int, resize: T.Transform) -> None:
+    reader, images = datasets("square", 3, np.uint8, "tiled")
+    first = T.RandomCrop(20, padding=padding, fill=77)
+    transforms = [first, T.RandomDihedral(), resize, T.RandomHorizontalFlip(), T.RandomVerticalFlip()]
+    (found,) = read(Pipeline(reader, ["image"], transforms), [0] * 48, list(range(48)))
+    for s in range(48):
+        compare(found[s], [apply_all(images[0], transforms, 0, 0, s, columns_first=c)["image"] for c in (False, True)])
+
+
+@pytest.mark.parametrize("layout", ["one", "dot", "two", "three", "pyramid"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("side", [6, 12, 30, 66])
+def test_a_resize_of_the_shorter_side_keeps_the_ratio(
+    datasets: Any, side: int, interpolation: Any, layout: str
+) -> None:
+    reader, images = datasets(layout, 3, np.uint8, "lz4")
+    check(reader, images, [T.Resize(side, interpolation)])
+    output = Pipeline(reader, [max(images[0])], [T.Resize(side, interpolation)]).outputs[0]
+    assert min(output.shape[1:]) == side
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_of_different_shapes_come_out_alike(tmp_path: Path, kind: str) -> None:
+    sizes = [(50, 12), (9, 70), (33, 34)]
+    samples = [{"image": picture(*size, 3, np.uint16, i)} for i, size in enumerate(sizes)]
+    planes = [{"image": s["image"].transpose(2, 0, 1)} for s in samples]
+    reader = Reader(write(tmp_path / "d", samples, kind))
+    for first in (T.RandomCrop(9), T.CenterCrop((9, 12)), T.RandomResizedCrop(21, interpolation="bicubic"),
+                  T.Resize((40, 41)), T.RandomCrop(80, padding=40, fill=9)):  # fmt: skip
+        check(reader, planes, [first, T.RandomHorizontalFlip(), T.ToDtype(torch.float32, scale=True)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_window_that_is_all_fill_touches_no_pixel(datasets: Any, kind: str) -> None:
+    reader, images = datasets("one", 3, np.uint8, kind)
+    # 100 pixels of padding on every side, windows of 2: most lie outside.
+    transforms = [T.RandomCrop(2, padding=100, fill=9), T.RandomDihedral(), T.ToDtype(torch.float16, scale=False)]
+    (found,) = read(Pipeline(reader, ["image"], transforms), [0] * 50, list(range(50)))
+    for s in range(50):
+        compare(found[s], [apply_all(images[0], transforms, 0, 0, s, columns_first=False)["image"]])
+    assert (found == 9).flatten(1).all(1).sum() > 25
+
+
+def test_what_is_padded_keeps_its_fill_when_others_are_coloured_or_padded_again(datasets: Any) -> None:
+    reader, images = datasets("two", 3, np.uint8, "raw")
+    for between in (
+        [T.ColorJitter(1, 1, 1, fields=("hr",)), T.RandomHorizontalFlip()],
+        [T.Resize((20, 40), fields=("hr",)), T.RandomVerticalFlip(fields=("lr",))],
+        [T.RandomCrop(16, padding=5, fill=7, fields=("hr",)), T.RandomVerticalFlip()],
+        [],
+    ):
+        moved = [T.RandomTranslate(8, fill=1), *between, T.RandomTranslate(6, fill=2, fields=("lr",))]
+        pipeline = Pipeline(reader, ["lr", "hr"], moved)
+        lr, _ = read(pipeline, [0] * 30, list(range(30)))
+        for s in range(30):
+            compare(lr[s], [apply_all(images[0], moved, 0, 0, s, columns_first=c)["lr"] for c in (False, True)])
+
+
+def test_each_erasing_fills_its_own_field_with_its_own_value(datasets: Any) -> None:
+    reader, images = datasets("two", 3, np.uint8, "lz4")
+    transforms = [
+        T.RandomErasing(p=1, value=11, fields=("lr",)),
+        T.RandomErasing(p=1, value=(21, 22, 23), fields=("hr",)),
+        T.Cutout((4, 6), (31, 32, 33), 0.5),
+        T.Cutout(3, 9, fields=("lr",)),
+        T.ToDtype(torch.float32, scale=True),
+        T.Normalize((0.5, 0.4, 0.3), 0.25),
+        T.RandomErasing(p=1, value=-3.5),
+    ]
+    found = read(Pipeline(reader, ["lr", "hr"], transforms), [0] * 20, list(range(20)))
+    for s in range(20):
+        expected = apply_all(images[0], transforms, 0, 0, s, columns_first=False)
+        compare(found[0][s], [expected["lr"]])
+        compare(found[1][s], [expected["hr"]])
+    assert all((images == -3.5).any() for field in found for images in field)
+
+
+def test_choices_depend_on_seed_epoch_and_sample_only(datasets: Any) -> None:
+    reader, _ = datasets("two", 3, np.uint8, "tiled")
+    transforms = [T.RandomCrop(8), T.RandomDihedral(), T.ColorJitter(0.5, 0.5, 0.5), T.RandomErasing(p=0.5)]
+
+    def images(rows: list[int], samples: list[int], seed: int = 4, epoch: int = 2, batch_size: int = 3) -> torch.Tensor:
+        return read(Pipeline(reader, ["lr", "hr"], transforms, seed=seed), rows, samples, epoch, batch_size)[1]
+
+    samples = [10, 11, 12, 10, 500]
+    whole = images([0, 1, 2, 0, 1], samples)
+    assert torch.equal(whole[0], whole[3])
+    backwards = images([1, 0, 2, 1, 0], samples[::-1], batch_size=2)
+    assert torch.equal(whole, backwards.flip(0))
+    for k, row in enumerate([0, 1, 2, 0, 1]):
+        assert torch.equal(images([row], [samples[k]], batch_size=1)[0], whole[k])
+    assert not torch.equal(images([0, 1, 2, 0, 1], samples, seed=5), whole)
+    assert not torch.equal(images([0, 1, 2, 0, 1], samples, epoch=3), whole)
+    assert not torch.equal(images([0], [13]), whole[:1])
+
+
+@pytest.mark.parametrize("by_descriptor", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_payload_is_refused_by_name(tmp_path: Path, kind: str, by_descriptor: bool) -> None:
+    samples = [{"lr": picture(20, 20, 3, np.uint8, i), "hr": picture(40, 40, 3, np.uint8, i)} for i in range(5)]
+    path = write(tmp_path / "d", samples, kind)
+    arrays = Reader(path).index.arrays
+    at = int(arrays["hr.offset"][3]) + int(arrays["hr.stored_nbytes"][3]) // 2
+    with (path / DATA_FILE).open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 0xFF]))
+    reader = Reader(path, io="pread" if by_descriptor else "mmap")
+    for transforms in ([], [T.RandomDihedral(), T.ToDtype(torch.float32, scale=True)]):
+        pipeline = Pipeline(reader, ["lr", "hr"], transforms)
+        read(pipeline, [0, 1, 2, 4], [0, 1, 2, 4])
+        with pytest.raises(CorruptError, match=r"field 'hr' of sample 3: .*checksum"):
+            read(pipeline, [0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
+
+
+def test_nothing_to_read_is_no_mistake(datasets: Any) -> None:
+    reader, _ = datasets("two", 3, np.uint8, "raw")
+    assert Pipeline(reader, [], [T.RandomCrop(8)]).outputs == ()
+    assert read(Pipeline(reader, [], [T.RandomCrop(8), T.RandomErasing()]), [0, 1], [0, 1]) == []
+    empty = Pipeline(reader, ["lr", "hr"], [T.RandomCrop(8)], rows=np.empty(0, np.int64))
+    assert [o.name for o in empty.outputs] == ["lr", "hr"]
+
+
+UNSUITED = [
+    ("two", [T.RandomCrop(42)], r"of sample 0 \(lr 20x18, hr 40x36\): a crop is larger than the image"),
+    ("two", [T.RandomCrop((40, 38))], "a crop is larger than the image"),
+    ("two", [T.CenterCrop(42)], "a crop is larger than the image"),
+    ("two", [T.Cutout((2, 38))], "larger than the image, or a Cutout"),
+    ("two", [T.Cutout(3)], "no multiple of the scale"),
+    ("two", [T.RandomDihedral()], "RandomDihedral turns square images only"),
+    ("two", [T.RandomCrop((8, 6)), T.RandomDihedral()], "RandomDihedral turns square images only"),
+    ("two", [T.RandomCrop(7)], "no multiple of the scale"),
+    ("two", [T.RandomCrop(8, padding=3)], "no multiple of the scale"),
+    ("two", [T.RandomTranslate(1)], "no multiple of the scale"),
+    ("two", [T.Resize(7)], "no multiple of the scale"),
+    ("two", [T.Resize((8, 7))], "no multiple of the scale"),
+    ("two", [T.RandomResizedCrop(9)], "no multiple of the scale"),
+    ("two", [T.RandomCrop(6, fields=("lr",)), T.RandomCrop(4)], "not a whole multiple of the other"),
+    ("two", [T.CenterCrop(6, fields=("lr",)), T.RandomErasing()], "not a whole multiple of the other"),
+]
+
+
+@pytest.mark.parametrize(("layout", "transforms", "message"), UNSUITED)
+def test_what_does_not_suit_the_images_is_refused(datasets: Any, layout: str, transforms: Any, message: str) -> None:
+    reader, images = datasets(layout, 3, np.uint8, "raw")
+    with pytest.raises(OptionError, match=message):
+        Pipeline(reader, list(images[0]), transforms)
+
+
+def test_images_of_different_kinds_are_refused(tmp_path: Path) -> None:
+    def reader(name: str, *images: np.ndarray) -> Reader:
+        return Reader(write(tmp_path / name, [{"image": image} for image in images], "raw"))
+
+    rgb, deep = (np.zeros((9, 9, 3), t) for t in (np.uint8, np.uint16))
+    with pytest.raises(OptionError, match="holds images of 8 and of 16 bits"):
+        Pipeline(reader("bits", rgb, deep), ["image"])
+    mixed = reader("shapes", rgb, np.zeros((9, 12, 3), np.uint8), np.zeros((5, 9, 3), np.uint8))
+    with pytest.raises(OptionError, match="different shapes, 5 to 9 rows and 9 to 12 columns"):
+        Pipeline(mixed, ["image"], [T.RandomHorizontalFlip()])
+    assert Pipeline(mixed, ["image"], rows=np.array([0, 0])).outputs[0].shape == (3, 9, 9)
+    assert Pipeline(mixed, ["image"], [T.CenterCrop((5, 9))]).outputs[0].shape == (3, 5, 9)
+    with pytest.raises(OptionError, match=r"sample 2 .*5x9.*: a crop is larger"):
+        Pipeline(mixed, ["image"], [T.CenterCrop(7)])
+    with pytest.raises(OptionError, match="5 to 9 rows"):
+        Pipeline(mixed, ["image"], [T.RandomTranslate(3)])
+
+
+RESIZES = [
+    [T.RandomResizedCrop((3, 200))], [T.RandomResizedCrop((200, 3), interpolation="bicubic")], [T.Resize((200, 5))],
+    [T.Resize((1, 300), "bicubic")], [T.Resize(9), T.CenterCrop(9)], [T.CenterCrop(1), T.Resize((80, 90))],
+    [T.Resize((70, 70)), T.RandomDihedral(), T.RandomResizedCrop((4, 90)), T.Resize((130, 2))],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("transforms", RESIZES)
+def test_resizing_stays_inside_its_working_memory(tmp_path: Path, dtype: Any, transforms: Any) -> None:
+    sizes = [(1, 400), (400, 1), (30, 30), (7, 90)]
+    reader = Reader(write(tmp_path / "d", [{"image": picture(*size, 3, dtype, size)} for size in sizes], "raw"))
+    _read_guarded(reader, transforms)
+
+
+@pytest.mark.parametrize("transforms", [[T.RandomResizedCrop((3, 200))], [T.Resize((200, 5))]])
+def test_resizing_what_lies_turned_in_its_file_stays_inside_its_working_memory(tmp_path: Path, transforms: Any) -> None:
+    (tmp_path / "src").mkdir()
+    for orientation in (1, 6, 8):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        photo = Image.fromarray(picture(400, 12, 3, np.uint8, orientation))
+        photo.save(tmp_path / "src" / f"{orientation}.jpg", exif=exif, quality=90)
+    lmdbloader.convert(tmp_path / "src", tmp_path / "d", workers=1)
+    reader = Reader(tmp_path / "d")
+    assert (reader.index.arrays["image.codec"] == CODEC_JPEG).all()
+    _read_guarded(reader, transforms)
+
+
+def _read_guarded(reader: Reader, transforms: Any) -> None:
+    """Read all images with marks behind every part of the memory for resizing, which must stay as they are."""
+    pipeline = Pipeline(reader, ["image"], transforms)
+    rows = np.arange(len(reader), dtype=np.int64)
+    out = np.empty(pipeline.outputs[0].nbytes * len(rows), np.uint8)
+    scratch = pipeline.scratch()
+    guarded = [np.full(len(part) + GUARD, 77, part.dtype) for part in scratch.resize]
+    scratch.resize = tuple(part[:-GUARD] for part in guarded)  # type: ignore[assignment]
+    for epoch in range(20):
+        pipeline.read(rows, rows, epoch, np.array([[out.ctypes.data]]), len(rows), scratch)
+        assert all((part[-GUARD:] == 77).all() for part in guarded)
+
+
+def test_memory_for_resizing_grows_with_the_longest_side_not_with_its_square(tmp_path: Path) -> None:
+    lmdbloader.write([{"image": picture(1, 70_000, 3, np.uint8, 0)}], tmp_path / "d")
+    scratch = Pipeline(Reader(tmp_path / "d"), ["image"], [T.RandomResizedCrop(64)]).scratch()
+    assert sum(part.nbytes for part in scratch.resize) < 2**27
+
+
+def test_memory_that_is_not_there_is_said(datasets: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*sizes: Any) -> None:
+        raise MemoryError
+
+    reader, _ = datasets("one", 3, np.uint8, "raw")
+    pipeline = Pipeline(reader, ["image"], [T.RandomResizedCrop(8)])
+    monkeypatch.setattr(lmdbloader.batch.pipeline, "Scratch", refuse)
+    with pytest.raises(
+        OptionError, match=r"images of up to 37x23 pixels want .* MiB of working memory .*max_resolution"
+    ):
+        pipeline.scratch()

@@ -1,0 +1,268 @@
+"""Classification: the networks, anti-aliased strides, recipes, the learning rate, one epoch, scores, precision."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from classification import (
+    RECIPES,
+    ResNet,
+    blur_pool,
+    build_model,
+    evaluate,
+    learning_rate,
+    parameter_groups,
+    train_epoch,
+)
+from classification.models import MODEL_NAMES, BlurPool
+from classification.precision import Precision, choose_precision
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from lmdbloader.errors import OptionError, TrainingError
+
+CPU = torch.device("cpu")
+FLOAT = Precision(CPU, torch.float32)
+Batch = tuple[Tensor, Tensor]
+
+
+def make_batches(count: int = 2, size: int = 16) -> list[Batch]:
+    """Images whose brightness is their class, 0 or 1, with noise on them."""
+    generator = torch.Generator().manual_seed(0)
+    batches = []
+    for _ in range(count):
+        labels = torch.randint(2, (8,), generator=generator)
+        noise = torch.randn(8, 3, size, size, generator=generator)
+        batches.append((noise + 2.0 * labels.view(-1, 1, 1, 1) - 1, labels))
+    return batches
+
+
+def tiny(num_classes: int = 2) -> ResNet:
+    torch.manual_seed(0)
+    return ResNet(num_classes, blocks=(1, 1, 1, 1), width=4, small_images=True)
+
+
+# --- Networks ---
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+@pytest.mark.parametrize("small_images", [False, True])
+def test_every_model_gives_a_logit_for_each_class(name: str, small_images: bool) -> None:
+    model = build_model(name, 7, small_images=small_images).eval()  # type: ignore[arg-type]
+    with torch.inference_mode():
+        assert model(torch.rand(2, 3, 40, 33)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_weights_of_torchvisions_models_fit_and_mean_the_same(name: str) -> None:
+    try:
+        import torchvision
+    except (ImportError, RuntimeError) as error:  # the latter: it is of another build of torch
+        pytest.skip(f"torchvision: {error}")
+    theirs = getattr(torchvision.models, name)(num_classes=5).eval()
+    ours = build_model(name, 5).eval()  # type: ignore[arg-type]
+    ours.load_state_dict(theirs.state_dict())
+    images = torch.rand(2, 3, 64, 64)
+    with torch.inference_mode():
+        torch.testing.assert_close(ours(images), theirs(images))
+
+
+def test_small_images_keep_their_resolution_in_the_stem() -> None:
+    features = nn.Sequential(*list(tiny().children())[:4])
+    assert features(torch.rand(1, 3, 32, 32)).shape[-2:] == (32, 32)
+    large = nn.Sequential(*list(build_model("tiny", 2).children())[:4])
+    assert large(torch.rand(1, 3, 32, 32)).shape[-2:] == (8, 8)
+
+
+def test_blurring_weighs_neighbours_one_two_one() -> None:
+    image = torch.zeros(1, 2, 5, 5)
+    image[0, 1, 2, 2] = 16
+    expected = torch.tensor([[1.0, 2, 1], [2, 4, 2], [1, 2, 1]])
+    assert torch.equal(BlurPool(2, 1)(image)[0, 1, 1:4, 1:4], expected)
+    assert torch.equal(BlurPool(2, 1)(image)[0, 0], torch.zeros(5, 5))
+    assert torch.equal(BlurPool(2, 2)(image)[0, 1], BlurPool(2, 1)(image)[0, 1, ::2, ::2])
+
+
+def test_every_stride_but_that_of_the_colours_is_blurred_and_shapes_stay() -> None:
+    plain, blurred = build_model("resnet50", 3).eval(), build_model("resnet50", 3).eval()
+    # The maximum, and the 3x3 convolution and the shortcut of three stages.
+    assert blur_pool(blurred) == 7
+    strided = [m for m in blurred.modules() if isinstance(m, nn.Conv2d | nn.MaxPool2d) and m.stride in (2, (2, 2))]
+    assert [m.in_channels for m in strided if isinstance(m, nn.Conv2d)] == [3, 128, 256, 512]
+    for size in (64, 75):
+        shapes = []
+        for model in (plain, blurred):
+            stages = nn.Sequential(*list(model.children())[:-2])
+            with torch.inference_mode():
+                shapes.append(stages(torch.rand(1, 3, size, size)).shape)
+        assert shapes[0] == shapes[1]
+
+
+def test_a_blurred_shortcut_equals_the_stride_after_the_blur() -> None:
+    conv = nn.Conv2d(16, 4, 1, stride=2, bias=False)
+    features = torch.rand(1, 16, 9, 9)
+    expected = conv(BlurPool(16, 1)(features))
+    holder = nn.Sequential(conv)
+    assert blur_pool(holder) == 1
+    torch.testing.assert_close(holder(features), expected)
+
+
+def test_a_blurred_model_changes_less_when_the_picture_moves() -> None:
+    torch.manual_seed(0)
+    pool, blurred = nn.MaxPool2d(2, stride=2), nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1), BlurPool(1, 2))
+    picture = torch.rand(1, 1, 65, 65)
+
+    def change(layer: nn.Module) -> float:
+        there, moved = layer(picture[..., :64]), layer(picture[..., 1:])
+        return float((there - moved).abs().mean() / there.std())
+
+    assert change(blurred) < 0.7 * change(pool)
+
+
+# --- Recipes, the learning rate ---
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_recipes_are_random_in_training_only_and_give_the_same_type(name: str) -> None:
+    recipe = RECIPES[name]
+    training = recipe.training_transforms(recipe.size, torch.bfloat16)
+    evaluation = recipe.evaluation_transforms(recipe.size, torch.bfloat16)
+    assert sum("Random" in type(t).__name__ for t in training) >= 2
+    assert not any("Random" in type(t).__name__ for t in evaluation)
+    for transforms in (training, evaluation):
+        assert "bfloat16" in str(transforms)
+        assert f"mean={recipe.mean}" in str(transforms)
+
+
+@given(
+    epoch=st.floats(0, 30),
+    num_epochs=st.integers(1, 30),
+    warmup=st.floats(0, 10),
+    schedule=st.sampled_from(["cosine", "triangle"]),
+)
+def test_the_rate_rises_to_its_peak_and_falls_to_0(epoch: float, num_epochs: int, warmup: float, schedule: str) -> None:
+    def rate(at: float) -> float:
+        return learning_rate(2.0, at, num_epochs=num_epochs, warmup=warmup, schedule=schedule)  # type: ignore[arg-type]
+
+    assert 0 <= rate(epoch) <= 2
+    assert rate(warmup) == pytest.approx(2)
+    if num_epochs > warmup:
+        assert rate(num_epochs) == pytest.approx(0, abs=1e-9)
+    later = rate(epoch + 0.5)
+    assert later >= rate(epoch) if epoch + 0.5 <= warmup else (epoch < warmup or later <= rate(epoch))
+
+
+def test_biases_and_normalisations_do_not_decay() -> None:
+    model = tiny()
+    decaying, rest = parameter_groups(model, 0.1)
+    assert (decaying["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
+    assert all(p.ndim >= 2 for p in decaying["params"])
+    assert len(decaying["params"]) + len(rest["params"]) == len(list(model.parameters()))
+    assert any(p is model.fc.bias for p in rest["params"])
+
+
+# --- Steps and scores ---
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_training_lowers_the_loss_and_raises_top1(dtype: torch.dtype, memory_format: torch.memory_format) -> None:
+    model = tiny().to(memory_format=memory_format)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(parameter_groups(model, 1e-4), lr=0.05, momentum=0.9)
+    precision = Precision(CPU, dtype)
+    batches = [(images.to(dtype, memory_format=memory_format), labels) for images, labels in make_batches()]
+    losses = [train_epoch(model, optimizer, batches, precision=precision).loss for _ in range(8)]
+
+    assert losses[-1] < 0.5 * losses[0]
+    assert model.training
+    accuracy = evaluate(model, batches, precision=precision)
+    assert model.training
+    assert accuracy.num_images == 16
+    assert accuracy.top1 >= 14 / 16
+
+
+def test_scores_are_those_of_each_image() -> None:
+    model = tiny().eval()
+    batches = make_batches(3)
+    with torch.inference_mode():
+        logits = torch.cat([model(images) for images, _ in batches])
+    labels = torch.cat([labels for _, labels in batches])
+    accuracy = evaluate(model, batches, precision=FLOAT)
+
+    assert accuracy.num_correct == int((logits.argmax(1) == labels).sum())
+    assert accuracy.loss == pytest.approx(float(nn.functional.cross_entropy(logits, labels, reduction="sum")), rel=1e-5)
+    assert not model.training
+    assert evaluate(model, [], precision=FLOAT).top1 == 0
+
+
+def test_smoothed_labels_and_shares_of_classes_train_too() -> None:
+    images, labels = make_batches(1)[0]
+    shares = nn.functional.one_hot(labels, 2).float()
+    losses = []
+    for target, smoothing in ((labels, 0.0), (shares, 0.0), (labels, 0.2), (0.9 * shares + 0.1 * (1 - shares), 0.0)):
+        model = tiny()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses.append(
+            train_epoch(model, optimizer, [(images, target)], precision=FLOAT, label_smoothing=smoothing).loss
+        )
+    assert losses[0] == pytest.approx(losses[1])
+    assert losses[2] == pytest.approx(losses[3])
+    assert losses[0] != pytest.approx(losses[2])
+
+
+def test_waiting_for_data_is_told_from_working() -> None:
+    def slowly() -> Iterator[Batch]:
+        for batch in make_batches(3):
+            time.sleep(0.05)
+            yield batch
+
+    model = tiny()
+    steps: list[int] = []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    result = train_epoch(model, optimizer, slowly(), precision=FLOAT, before_step=steps.append)
+
+    assert steps == [0, 1, 2]
+    assert result.num_images == 24
+    assert 0.15 <= result.data_seconds < result.seconds
+    at_once = train_epoch(model, optimizer, make_batches(3), precision=FLOAT)
+    assert at_once.data_seconds < 0.1 * at_once.seconds
+
+
+def test_an_epoch_without_a_batch_or_with_a_lost_loss_says_so() -> None:
+    model = tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1)
+    with pytest.raises(TrainingError, match="no batch"):
+        train_epoch(model, optimizer, [], precision=FLOAT)
+    images, labels = make_batches(1)[0]
+    with pytest.raises(TrainingError, match="the loss is nan; a lower learning rate"):
+        train_epoch(model, optimizer, [(images * float("nan"), labels)], precision=FLOAT)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "capability", "expected"),
+    [
+        ("auto", "cpu", None, torch.float32),
+        ("auto", "cuda", (9, 0), torch.bfloat16),
+        ("auto", "cuda", (8, 0), torch.bfloat16),
+        ("auto", "cuda", (7, 5), torch.float16),
+        ("fp32", "cuda", (9, 0), torch.float32),
+        ("bf16", "cpu", None, torch.bfloat16),
+    ],
+)
+def test_the_type_follows_the_device(
+    name: str, device: str, capability: object, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    precision = choose_precision(name, torch.device(device))  # type: ignore[arg-type]
+    assert precision.dtype == expected
+    assert dataclasses.replace(precision, device=CPU).scaler().is_enabled() is (expected == torch.float16)
+
+
+def test_float16_on_a_cpu_is_refused() -> None:
+    with pytest.raises(OptionError, match="on a CPU use bf16 or fp32"):
+        choose_precision("fp16", CPU)

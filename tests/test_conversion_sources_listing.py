@@ -1,0 +1,285 @@
+"""Which files of a folder make the samples, in which order and under which names; nothing here is decoded."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmdbloader.conversion.sources import list_sources
+from lmdbloader.errors import OptionError, SourceError
+
+
+def touch(folder: Path, *names: str | bytes) -> Path:
+    """Make files of a few bytes; every one has another size."""
+    for number, name in enumerate(names, 1):
+        path = os.path.join(os.fsencode(folder), os.fsencode(name))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(b"x" * number)
+    return folder
+
+
+def names(folder: Path, **options: object) -> list[str]:
+    return [s.name for s in list_sources(folder, **options).sources]  # type: ignore[arg-type]
+
+
+def test_samples_follow_the_bytes_of_the_relative_path_not_the_locale(tmp_path: Path) -> None:
+    files = ["b.png", "a/z.png", "a.png", "B.png", "a-b/c.png", "ä.png", "10.png", "9.png", "a/b/c.png"]
+    touch(tmp_path, *files)
+    expected = sorted(files, key=lambda name: name.encode())
+    assert expected[:3] == ["10.png", "9.png", "B.png"]
+    assert expected.index("a-b/c.png") < expected.index("a.png") < expected.index("a/z.png")
+    assert names(tmp_path) == expected
+
+
+def test_sizes_and_paths_belong_to_their_names(tmp_path: Path) -> None:
+    touch(tmp_path, "b.png", "a.png")
+    found = {s.name: (s.file, s.nbytes) for s in list_sources(tmp_path).sources}
+    assert found == {
+        "a.png": (os.fsencode(tmp_path / "a.png"), 2),
+        "b.png": (os.fsencode(tmp_path / "b.png"), 1),
+    }
+
+
+@given(st.sets(st.text("-./0a", min_size=1, max_size=6), max_size=8))
+def test_folders_are_listed_in_the_byte_order_of_whole_paths(
+    tmp_path_factory: pytest.TempPathFactory, stems: set[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("deep")
+    files = {os.path.normpath(f"./{stem}x.png".replace("..", "a")) for stem in stems} or {"x.png"}
+    touch(folder, *files)
+    assert names(folder, layout="images") == sorted(files)
+
+
+def test_sources_are_a_sequence(tmp_path: Path) -> None:
+    listing = list_sources(touch(tmp_path, "a/1.png", "a/2.png", "b/3.png", "c/4.png"))
+    sources, every = listing.sources, list(listing.sources)
+    assert [s.label for s in every] == [0, 0, 1, 2]
+    assert len(sources) == len(every) == 4
+    assert [sources[i] for i in range(-4, 4)] == every * 2
+    assert (sources[1:3], sources[::-2], sources[9:]) == (every[1:3], every[::-2], [])
+    assert every[2] in sources
+    for number in (4, -5):
+        with pytest.raises(IndexError):
+            sources[number]
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_listing_takes_little_more_than_its_names(tmp_path: Path, pairs: bool) -> None:
+    folders = [tmp_path / name for name in ("hr", "lr")[: 1 + pairs]]
+    for folder in folders:
+        folder.mkdir()
+        for i in range(1000):
+            (folder / f"a name of forty bytes all in all {i:04}.png").touch()
+    list_sources(tmp_path)
+    tracemalloc.start()
+    try:
+        listing = list_sources(tmp_path)
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(listing.sources) == 1000
+    assert held / 1000 < 75 * len(folders)
+    assert most / 1000 < 250 * len(folders)
+
+
+def test_suffixes_count_whatever_their_case_and_other_files_do_not(tmp_path: Path) -> None:
+    touch(tmp_path, "a.PNG", "b.Jpg", "c.tIFf", "d.txt", "e", "png", ".png", "f.png.part")
+    assert names(tmp_path) == ["a.PNG", "b.Jpg", "c.tIFf"]
+
+
+def test_names_of_any_bytes(tmp_path: Path) -> None:
+    touch(tmp_path, b"\xff.png", "\u00e9.png", b"new\nline.png", b"\xed\xa0\x80.png")
+    listing = list_sources(tmp_path)
+    assert [s.name for s in listing.sources] == ["new\nline.png", "é.png", "\\xed\\xa0\\x80.png", "\\xff.png"]
+    assert [os.path.basename(s.file) for s in listing.sources] == sorted(os.listdir(os.fsencode(tmp_path)))
+
+
+@given(st.sets(st.binary(min_size=1, max_size=8).map(lambda b: b.translate(None, b"/\0")), max_size=6))
+def test_every_file_is_listed_once_in_byte_order(tmp_path_factory: pytest.TempPathFactory, stems: set[bytes]) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    files = sorted(stem + b"x.png" for stem in stems) or [b"one.png"]
+    touch(folder, *files)
+    assert [os.path.basename(s.file) for s in list_sources(folder).sources] == files
+
+
+def test_a_folder_of_images_with_one_subfolder_is_no_classes(tmp_path: Path) -> None:
+    listing = list_sources(touch(tmp_path, "train/a.png", "train/b/c.png"))
+    assert (listing.layout, listing.classes) == ("images", ())
+
+
+def test_classes_are_found_and_labelled_in_byte_order(tmp_path: Path) -> None:
+    touch(tmp_path, "dog/1.png", "cat/2.png", "cat/deep/3.png", "Zebra/4.png", "notes.txt")
+    listing = list_sources(tmp_path)
+    assert listing.layout == "classes"
+    assert listing.classes == ("Zebra", "cat", "dog")
+    assert [(s.name, s.label) for s in listing.sources] == [
+        ("Zebra/4.png", 0),
+        ("cat/2.png", 1),
+        ("cat/deep/3.png", 1),
+        ("dog/1.png", 2),
+    ]
+
+
+def test_classes_are_images_when_asked_or_when_patches_are_wanted(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.png", "b/2.png")
+    assert list_sources(tmp_path, layout="images").layout == "images"
+    assert list_sources(tmp_path, prefer_images=True).layout == "images"
+    assert list_sources(tmp_path, prefer_images=True, layout="classes").layout == "classes"
+
+
+def test_an_image_beside_the_class_folders(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.png", "b/2.png", "loose.png")
+    assert list_sources(tmp_path).layout == "images"
+    with pytest.raises(SourceError, match=r"loose\.png lies in no class folder.*--layout images"):
+        list_sources(tmp_path, layout="classes")
+
+
+def test_a_class_without_images_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    listing = list_sources(touch(tmp_path, "a/1.png", "b/2.png"))
+    assert listing.classes == ("a", "b")
+    assert listing.ignored == (("empty/", "a class folder without images"),)
+
+
+def test_links_to_folders_are_not_followed(tmp_path: Path) -> None:
+    touch(tmp_path, "in/a.png")
+    (tmp_path / "in" / "again").symlink_to(tmp_path)
+    (tmp_path / "in" / "folder.png").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "in" / "file.png").symlink_to("a.png")
+    assert names(tmp_path / "in") == ["a.png", "file.png"]
+
+
+def test_what_is_no_regular_file_is_named_and_left_out(tmp_path: Path) -> None:
+    touch(tmp_path, "a.png")
+    os.mkfifo(tmp_path / "pipe.png")
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "broken.png").symlink_to("nowhere.png")
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    listing = list_sources(tmp_path)
+    assert [s.name for s in listing.sources] == ["a.png"]
+    ignored = dict(listing.ignored)
+    assert ignored.keys() == {"broken.png", "loop.png", "pipe.png"}
+    assert ignored["broken.png"] == "a broken link"
+    assert ignored["pipe.png"] == "not a regular file"
+
+
+def test_the_source_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    touch(tmp_path, "real/a.png")
+    (tmp_path / "link").symlink_to("real")
+    assert names(tmp_path / "link") == ["a.png"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root lists every folder")
+def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:
+    touch(tmp_path, "a.png", "shut/b.png")
+    (tmp_path / "shut").chmod(0)
+    try:
+        with pytest.raises(SourceError, match=r"shut: cannot be listed"):
+            list_sources(tmp_path)
+    finally:
+        (tmp_path / "shut").chmod(0o700)
+
+
+def test_missing_empty_and_wrong_folders(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"nowhere: there is no such folder"):
+        list_sources(tmp_path / "nowhere")
+    touch(tmp_path, "file.png")
+    with pytest.raises(SourceError, match=r"file\.png: is no folder"):
+        list_sources(tmp_path / "file.png")
+    (tmp_path / "empty" / "deeper").mkdir(parents=True)
+    with pytest.raises(SourceError, match=r"empty: no images in it \(looked for .*\.png"):
+        list_sources(tmp_path / "empty")
+    with pytest.raises(SourceError, match=r"empty: no images"):
+        list_sources(None, hr=tmp_path, lr=tmp_path / "empty")
+
+
+def test_options_that_contradict_each_other(tmp_path: Path) -> None:
+    touch(tmp_path, "hr/a.png", "lr/a.png")
+    hr, lr = tmp_path / "hr", tmp_path / "lr"
+    with pytest.raises(OptionError, match="--hr and --lr go together"):
+        list_sources(None, hr=hr)
+    with pytest.raises(OptionError, match="nothing to convert"):
+        list_sources(None)
+    with pytest.raises(OptionError, match="layout 'classes' with --hr and --lr"):
+        list_sources(None, hr=hr, lr=lr, layout="classes")
+    with pytest.raises(OptionError, match="together with --hr and --lr"):
+        list_sources(tmp_path, hr=hr, lr=lr)
+    with pytest.raises(OptionError, match="layout 'nonsense': expected auto, images, pairs, classes, lmdb, tar"):
+        list_sources(tmp_path, layout="nonsense")  # type: ignore[arg-type]
+
+
+def pairs(folder: Path, **options: object) -> list[tuple[str, str]]:
+    listing = list_sources(folder, **options)  # type: ignore[arg-type]
+    assert listing.layout == "pairs"
+    return [(s.name, os.path.relpath(os.fsdecode(s.lr_file or b""), folder)) for s in listing.sources]
+
+
+def test_div2k_is_found_as_it_unpacks(tmp_path: Path) -> None:
+    high = [f"DIV2K_train_HR/000{i}.png" for i in (2, 1, 3)]
+    low = [f"DIV2K_train_LR_bicubic/X2/000{i}x2.png" for i in (3, 2, 1)]
+    touch(tmp_path, *high, *low)
+    assert pairs(tmp_path) == [(f"000{i}.png", f"DIV2K_train_LR_bicubic/X2/000{i}x2.png") for i in (1, 2, 3)]
+    sizes = [s.nbytes for s in list_sources(tmp_path).sources]
+    assert sizes == [2 + 6, 1 + 5, 3 + 4]
+
+
+def test_pairs_match_by_stem_across_suffixes_and_folders(tmp_path: Path) -> None:
+    touch(tmp_path, "HR/s/a.png", "HR/b.TIFF", "LR/s/ax3.jpg", "LR/b.png")
+    assert pairs(tmp_path) == [("b.TIFF", "LR/b.png"), ("s/a.png", "LR/s/ax3.jpg")]
+
+
+def test_a_scale_in_the_name_of_both_halves(tmp_path: Path) -> None:
+    touch(tmp_path, "hr/ax2.png", "lr/ax2.png")
+    assert pairs(tmp_path) == [("ax2.png", "lr/ax2.png")]
+
+
+def test_given_halves_need_no_particular_names(tmp_path: Path) -> None:
+    touch(tmp_path, "big/a.png", "small/a.png")
+    listing = list_sources(None, hr=tmp_path / "big", lr=tmp_path / "small")
+    assert [(s.name, s.lr_file) for s in listing.sources] == [("a.png", os.fsencode(tmp_path / "small" / "a.png"))]
+    assert list_sources(tmp_path, prefer_images=True).layout == "images"
+
+
+def test_several_scales_are_not_guessed_from(tmp_path: Path) -> None:
+    touch(tmp_path, "x_HR/1.png", "x_LR/X2/1x2.png", "x_LR/X4/1x4.png")
+    with pytest.raises(SourceError, match=r"x_LR: holds X2, X4\. Say which one with --hr and --lr"):
+        list_sources(tmp_path)
+    assert list_sources(tmp_path, layout="images").layout == "images"
+
+
+def test_several_halves_are_not_guessed_from(tmp_path: Path) -> None:
+    touch(tmp_path, "train_HR/1.png", "valid_HR/2.png", "train_LR/1.png", "valid_LR/2.png")
+    with pytest.raises(SourceError, match=r"holds train_HR, valid_HR, train_LR, valid_LR\. Say which two"):
+        list_sources(tmp_path)
+
+
+def test_pairs_asked_for_but_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="has no pair of folders named like x_HR and x_LR"):
+        list_sources(touch(tmp_path, "x_HR/1.png"), layout="pairs")
+
+
+def test_images_without_a_partner_are_named(tmp_path: Path) -> None:
+    touch(tmp_path, "hr/a.png", "hr/b.png", "lr/ax2.png", "lr/b.png", "lr/c.png")
+    with pytest.raises(SourceError, match=r"lr: no partner in .*hr for c\.png\. Pairs are matched by name"):
+        list_sources(tmp_path)
+    touch(tmp_path, *[f"hr/{i}.png" for i in range(8)])
+    with pytest.raises(SourceError, match=r"hr: no partner in .*lr for 0\.png, 1\.png, .*4\.png and 3 more"):
+        list_sources(tmp_path)
+
+
+def test_two_images_of_one_stem_are_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "hr/a.png", "hr/a.jpg", "lr/a.png")
+    with pytest.raises(SourceError, match=r"hr: a\.jpg and a\.png have the same stem"):
+        list_sources(tmp_path)
+    (tmp_path / "hr" / "a.jpg").unlink()
+    touch(tmp_path, "lr/ax2.png")
+    with pytest.raises(SourceError, match=r"lr: a\.png and ax2\.png have the same stem"):
+        list_sources(tmp_path)
+    # As single images they are two.
+    assert len(names(tmp_path, layout="images")) == 3

@@ -1,0 +1,206 @@
+"""Files behind URLs as sources: memory://, an S3 server of our own, plain HTTP; and what goes wrong there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from s3_server import Buckets, NoRanges, serve
+from tars import png, tar_bytes
+
+from lmdbloader.conversion.sources import Listing, Span, fetch, list_sources, locate, read
+from lmdbloader.conversion.sources.remote import read_remote
+from lmdbloader.errors import OptionError, SourceError
+
+fsspec = pytest.importorskip("fsspec")
+
+OBJECTS = {
+    **{f"set/{c}/{i}.png": png(10 * i + len(c)) for c in ("cat", "zebra") for i in range(4)},
+    "set/notes.txt": b"no image",
+    "set/": b"",  # what a console makes of an empty folder
+    "ü/a b+c%41.png": png(7),
+    "pairs/hr/1.png": png(1, 12),
+    "pairs/lr/1x2.png": png(1),
+    "tars/a.tar": tar_bytes([("0.png", png(0)), ("0.cls", b"4"), ("1.png", png(1)), ("1.cls", b"5")]),
+    "tars/b.tar": tar_bytes([("0.png", png(2)), ("0.cls", b"6")]),
+    "other/readme.md": b"nothing here",
+}
+BUCKETS: Buckets = {"bucket": OBJECTS, "empty": {}}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[list[str]]:
+    """The buckets behind s3://; the list is of the requests."""
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'lmdbloader[remote]'")
+    with serve(BUCKETS) as (url, requests), pytest.MonkeyPatch.context() as patch:
+        for name, value in (
+            ("AWS_ENDPOINT_URL", url),
+            ("AWS_ACCESS_KEY_ID", "key"),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+            ("AWS_DEFAULT_REGION", "us-east-1"),
+        ):
+            patch.setenv(name, value)
+        s3fs.S3FileSystem.clear_instance_cache()
+        yield requests
+        s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def memory() -> Iterator[None]:
+    """The same files behind memory://."""
+    filesystem = fsspec.filesystem("memory")
+    filesystem.pipe({f"/bucket/{key}": data for key, data in OBJECTS.items() if not key.endswith("/")})
+    yield
+    filesystem.store.clear()
+    filesystem.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture(params=["memory", "s3"])
+def bucket(request: pytest.FixtureRequest) -> str:
+    request.getfixturevalue(request.param)
+    return f"{request.param}://bucket"
+
+
+def contents(listing: Listing) -> dict[str, bytes]:
+    fetched = fetch(listing.sources)
+    found = {s.name: read(s.file, fetched) for s in listing.sources}
+    assert found == {s.name: read(s.file) for s in listing.sources}
+    return found
+
+
+def test_what_lies_below_a_url_is_listed_as_a_folder_is(bucket: str) -> None:
+    for url in (f"{bucket}/set", f"{bucket}/set/"):
+        listing = list_sources(locate(url))
+        assert (listing.layout, listing.classes) == ("classes", ("cat", "zebra"))
+        assert [s.name for s in listing.sources] == [f"{c}/{i}.png" for c in ("cat", "zebra") for i in range(4)]
+        assert [s.label for s in listing.sources] == [0] * 4 + [1] * 4
+        assert contents(listing) == {k[4:]: v for k, v in OBJECTS.items() if k.startswith("set/") and ".png" in k}
+        assert [s.nbytes for s in listing.sources] == [len(v) for v in contents(listing).values()]
+    assert list_sources(locate(f"{bucket}/set/zebra")).layout == "images"
+
+
+def test_the_root_of_a_bucket_and_odd_names(bucket: str) -> None:
+    found = contents(list_sources(locate(bucket), layout="images"))
+    assert found == {k: v for k, v in OBJECTS.items() if k.endswith(".png")}
+
+
+def test_pairs_behind_two_urls(bucket: str) -> None:
+    listing = list_sources(None, hr=locate(f"{bucket}/pairs/hr"), lr=locate(f"{bucket}/pairs/lr"))
+    (pair,) = listing.sources
+    assert (pair.name, pair.lr_name) == ("1.png", b"1x2.png")
+    fetched = fetch([pair])
+    assert [read(f, fetched) for f in pair.files] == [png(1, 12), png(1)]
+
+
+@pytest.mark.parametrize("place", ["tars", "tars/*.tar", "tars/{a,b}.tar"])
+def test_tars_behind_a_url(bucket: str, place: str) -> None:
+    listing = list_sources(locate(f"{bucket}/{place}"), layout="tar")
+    assert contents(listing) == {"a.tar/0.png": png(0), "a.tar/1.png": png(1), "b.tar/0.png": png(2)}
+    fetched = fetch(listing.sources)
+    assert [read(s.files[1], fetched) for s in listing.sources] == [b"4", b"5", b"6"]
+
+
+def test_one_tar_behind_a_url(bucket: str) -> None:
+    assert contents(list_sources(locate(f"{bucket}/tars/a.tar"))) == {"0.png": png(0), "1.png": png(1)}
+
+
+def test_members_that_lie_close_together_come_by_one_request(s3: list[str]) -> None:
+    listing = list_sources(locate("s3://bucket/tars"), layout="tar")
+    s3.clear()
+    fetch(listing.sources)
+    assert sorted(request.partition(" bytes")[0] for request in s3) == [
+        "GET /bucket/tars/a.tar",
+        "GET /bucket/tars/b.tar",
+    ]
+
+
+def test_where_nothing_is(bucket: str) -> None:
+    with pytest.raises(SourceError, match=r"nowhere: there is nothing"):
+        list_sources(locate(f"{bucket}/nowhere"))
+    with pytest.raises(SourceError, match=r"//other/set: there is nothing"):
+        list_sources(locate(bucket.replace("bucket", "other") + "/set"))
+    with pytest.raises(SourceError, match=r"other: no images in it \(looked for"):
+        list_sources(locate(f"{bucket}/other"))
+    with pytest.raises(SourceError, match=r"0\.png: is a file\. Expected what a folder would be"):
+        list_sources(locate(f"{bucket}/set/cat/0.png"))
+    with pytest.raises(SourceError, match=r"set: no tars in it"):
+        list_sources(locate(f"{bucket}/set"), layout="tar")
+    with pytest.raises(SourceError, match=r"set/\*\.tar: there is no such tar \(looked for"):
+        list_sources(locate(f"{bucket}/set/*.tar"))
+    with pytest.raises(SourceError, match=r"c\.tar: there is nothing"):
+        list_sources(locate(f"{bucket}/tars/{{a,c}}.tar"))
+    with pytest.raises(SourceError, match=r"has no pair of folders"):
+        list_sources(locate(f"{bucket}/pairs"), layout="pairs")
+
+
+def test_what_was_removed_meanwhile_is_an_error_of_that_file(bucket: str) -> None:
+    listing = list_sources(locate(f"{bucket}/set/cat"))
+    gone, kept = listing.sources[0], listing.sources[1]
+    gone = replace(gone, file=(gone.file if isinstance(gone.file, bytes) else b"") + b"x")
+    fetched = fetch([gone, kept])
+    assert read(kept.file, fetched) == OBJECTS["set/cat/1.png"]
+    with pytest.raises(OSError, match="FileNotFoundError"):
+        read(gone.file, fetched)
+
+
+@pytest.mark.parametrize("url", ["nonsense://bucket/x", "hf-nonsense://x"])
+def test_an_unknown_protocol(url: str) -> None:
+    with pytest.raises(OptionError, match=r"://.*Protocol not known"):
+        list_sources(locate(url))
+
+
+def test_a_service_whose_package_is_missing() -> None:
+    pytest.importorskip("fsspec")
+    with pytest.raises(OptionError, match=r"needs a package that is not installed.*lmdbloader\[remote\]"):
+        list_sources(locate("gdrive://folder/x"))
+
+
+def test_a_bucket_that_may_not_be_listed(monkeypatch: pytest.MonkeyPatch, memory: None) -> None:
+    def refuse(self: object, path: str, **options: object) -> None:
+        raise PermissionError("access denied")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "ls", refuse)
+    with pytest.raises(SourceError, match=r"memory://bucket/set: cannot be listed \(PermissionError: access denied\)"):
+        list_sources(locate("memory://bucket/set"))
+
+
+def test_what_only_this_process_sees_is_known(memory: None) -> None:
+    assert list_sources(locate("memory://bucket/set")).in_process
+    assert list_sources(None, hr=locate("memory://bucket/pairs/hr"), lr=locate("memory://bucket/pairs/lr")).in_process
+
+
+def test_file_urls_are_paths(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"x")
+    assert locate(f"file://{tmp_path}") == tmp_path
+    assert [s.name for s in list_sources(locate(f"file://{tmp_path}")).sources] == ["a.png"]
+    assert locate("C:/x") == Path("C:/x")
+    assert isinstance(locate("simplecache::s3://bucket/x"), str)
+
+
+def test_plain_http_serves_folders_but_no_parts_of_files() -> None:
+    pytest.importorskip("aiohttp")
+    files = {"set/a/1.png": png(1), "set/b/2 3.png": png(2), "set/x.tar": tar_bytes([("0.png", png(0))])}
+    with serve({"files": files}, NoRanges) as (url, _):
+        listing = list_sources(locate(f"{url}/set"))
+        assert listing.classes == ("a", "b")
+        assert [read(s.file) for s in listing.sources] == [png(1), png(2)]
+        assert [s.nbytes for s in listing.sources] == [len(png(1)), len(png(2))]
+        assert listing.changed_ns is None
+        tar = list_sources(locate(f"{url}/set/x.tar")).sources[0]
+        with pytest.raises(OSError, match="does not serve parts of files; copy it to a disk first"):
+            read(tar.file)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 300_000), st.integers(0, 90_000)), max_size=12))
+def test_parts_of_files_are_right_whichever_of_them_come_together(parts: list[tuple[str, int, int]]) -> None:
+    filesystem = fsspec.filesystem("memory")
+    data = {name: np.random.default_rng(ord(name)).bytes(400_000) for name in "ab"}
+    filesystem.pipe({f"/parts/{name}": value for name, value in data.items()})
+    files = [Span(f"memory://parts/{name}".encode(), start, nbytes) for name, start, nbytes in parts]
+    expected = [data[name][start : start + nbytes] for name, start, nbytes in parts]
+    assert read_remote([*files, b"memory://parts/a"]) == [*expected, data["a"]]

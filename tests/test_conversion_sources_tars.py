@@ -1,0 +1,236 @@
+"""Tar shards as sources: which members make a sample, where their bytes lie, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tars import save_tar, tar_bytes
+
+from lmdbloader.conversion.sources import Source, list_sources, read
+from lmdbloader.errors import SourceError
+
+
+def contents(source: Source) -> dict[str, bytes | None]:
+    found = {"image": read(source.file)}
+    return found | {name: None if file is None else read(file) for name, file in source.attached}
+
+
+def test_members_of_one_key_make_a_sample(tmp_path: Path) -> None:
+    path = save_tar(
+        tmp_path / "a.tar",
+        ("./one.jpg", b"image 1"),
+        ("./one.cls", b"3"),
+        ("deep/two.json", b"{}"),
+        ("deep/two.PNG", b"second image"),
+        ("deep/two.txt", b"words"),
+    )
+    listing = list_sources(path)
+    assert listing.layout == "tar"
+    assert listing.fields == (("label", "int"), ("json", "json"), ("text", "text"))
+    assert [s.name for s in listing.sources] == ["one.jpg", "deep/two.PNG"]
+    assert [contents(s) for s in listing.sources] == [
+        {"image": b"image 1", "label": b"3", "json": None, "text": None},
+        {"image": b"second image", "label": None, "json": b"{}", "text": b"words"},
+    ]
+    assert [s.nbytes for s in listing.sources] == [8, 12 + 2 + 5]
+
+
+def test_the_extension_begins_at_the_first_dot_of_the_base_name(tmp_path: Path) -> None:
+    path = save_tar(
+        tmp_path / "a.tar",
+        ("v1.0/a.seg.png", b"mask"),
+        ("v1.0/a.jpg", b"image"),
+        ("v1.0/.hidden.jpg", b"no key"),
+        ("README", b"no extension"),
+    )
+    listing = list_sources(path)
+    assert [contents(s) for s in listing.sources] == [{"image": b"image"}]
+    assert dict(listing.ignored) == {
+        "v1.0/.hidden.jpg": "no key and extension in its name",
+        "README": "no key and extension in its name",
+        "*.seg.png": "1 members with an extension that is not read",
+    }
+
+
+def shards(folder: Path, *names: str) -> Path:
+    for number, name in enumerate(names):
+        save_tar(folder / name, (f"{number}.png", b"x" * (number + 1)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("", ["a-0.tar/1.png", "a-1.tar/2.png", "b.tar/0.png"]),
+        ("*.tar", ["a-0.tar/1.png", "a-1.tar/2.png", "b.tar/0.png"]),
+        ("a-{1..1}.tar", ["2.png"]),
+        ("{b,a-0}.tar", ["b.tar/0.png", "a-0.tar/1.png"]),
+        ("a-{0..1}.tar", ["a-0.tar/1.png", "a-1.tar/2.png"]),
+        ("b.tar", ["0.png"]),
+    ],
+)
+def test_folders_and_patterns_stand_for_several_shards(tmp_path: Path, pattern: str, expected: list[str]) -> None:
+    shards(tmp_path, "b.tar", "a-0.tar", "a-1.tar")
+    assert [s.name for s in list_sources(tmp_path / pattern).sources] == expected
+
+
+def test_shards_in_several_folders_are_told_apart(tmp_path: Path) -> None:
+    shards(tmp_path, "x/a.tar", "y/a.tar")
+    found = list_sources(tmp_path / "{y,x}" / "a.tar").sources
+    assert [(s.name, contents(s)) for s in found] == [
+        ("y/a.tar/1.png", {"image": b"xx"}),
+        ("x/a.tar/0.png", {"image": b"x"}),
+    ]
+
+
+def test_a_folder_with_images_and_a_tar_is_one_of_images(tmp_path: Path) -> None:
+    shards(tmp_path, "a.tar")
+    (tmp_path / "b.png").write_bytes(b"x")
+    assert list_sources(tmp_path).layout == "images"
+    assert list_sources(tmp_path, layout="tar").layout == "tar"
+
+
+@given(
+    st.dictionaries(
+        st.text("ab/é-", min_size=1, max_size=130).map(lambda s: "k" + s.replace("/", "/k")),
+        st.binary(max_size=600),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
+)
+def test_every_member_is_found_where_tar_put_it(
+    tmp_path_factory: pytest.TempPathFactory, samples: dict[str, bytes], form: int
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "a.tar"
+    try:
+        save_tar(path, *[(f"{key}.png", data) for key, data in samples.items()], format=form)
+    except ValueError:  # a name that ustar cannot hold
+        return
+    found = {s.name: read(s.file) for s in list_sources(path).sources}
+    assert found == {f"{key}.png": data for key, data in samples.items()}
+
+
+@given(st.integers(1, 4 * 512 + 2 * 512))
+def test_a_tar_that_was_cut_short_anywhere_is_refused(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    whole = tar_bytes([("a.png", b"x" * 512), ("b.png", b"y" * 100)])[: 6 * 512]
+    path = tmp_path_factory.mktemp("cut") / "a.tar"
+    path.write_bytes(whole[:-cut])
+    if cut > 512:  # one of the two blocks at the end is enough
+        with pytest.raises(SourceError, match=r"a\.tar: .*(cut short|no images)"):
+            list_sources(path)
+    else:
+        assert len(list_sources(path).sources) == 2
+
+
+def test_a_damaged_header_loses_nothing_silently(tmp_path: Path) -> None:
+    data = bytearray(tar_bytes([("a.png", b"x"), ("b.png", b"y")]))
+    data[1024 + 3] ^= 1
+    path = tmp_path / "a.tar"
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match=r"a\.tar: there is no member at byte 1024.*would be lost"):
+        list_sources(path)
+
+
+def test_two_tars_in_one_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_bytes([("a.png", b"x")]) + tar_bytes([("b.png", b"x")]))
+    with pytest.raises(SourceError, match=r"no member at byte 1024.*two tars were put together"):
+        list_sources(path)
+
+
+@pytest.mark.parametrize("name", ["../../x.png", "/etc/x.png", "a/../../x.png"])
+def test_names_that_lead_out_of_the_archive_are_refused(tmp_path: Path, name: str) -> None:
+    path = save_tar(tmp_path / "a.tar", ("ok.png", b"x"), (name, b"x"))
+    with pytest.raises(SourceError, match=r"a\.tar: its member '.*x\.png' leads out of the archive"):
+        list_sources(path)
+
+
+def test_samples_must_be_whole_and_clear(tmp_path: Path) -> None:
+    apart = save_tar(tmp_path / "apart.tar", ("a.png", b"x"), ("b.png", b"x"), ("a.cls", b"1"))
+    with pytest.raises(SourceError, match=r"a\.cls: the members of a do not follow each other.*--sort=name"):
+        list_sources(apart)
+    twice = save_tar(tmp_path / "twice.tar", ("a.png", b"x"), ("a.png", b"y"))
+    with pytest.raises(SourceError, match=r"holds a\.png twice"):
+        list_sources(twice)
+    both = save_tar(tmp_path / "both.tar", ("a.png", b"x"), ("a.jpg", b"y"))
+    with pytest.raises(SourceError, match=r"a\.png: its sample has 2 images \(png, jpg\)"):
+        list_sources(both)
+
+
+def test_a_sample_without_an_image_is_named(tmp_path: Path) -> None:
+    path = save_tar(tmp_path / "a.tar", ("a.png", b"x"), ("b.cls", b"1"))
+    listing = list_sources(path)
+    assert [s.name for s in listing.sources] == ["a.png"]
+    assert listing.ignored == (("b", "a sample without an image"),)
+
+
+def test_links_folders_and_sparse_files_in_a_tar(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        kinds = {"d": tarfile.DIRTYPE, "d/l.png": tarfile.SYMTYPE, "d/h.png": tarfile.LNKTYPE}
+        for name, kind in {**kinds, "d/s.png": tarfile.GNUTYPE_SPARSE}.items():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "d/a.png"
+            tar.addfile(info)
+        info = tarfile.TarInfo("d/a.png")
+        tar.addfile(info)
+    (tmp_path / "a.tar").write_bytes(out.getvalue())
+    listing = list_sources(tmp_path / "a.tar")
+    assert [s.name for s in listing.sources] == ["d/a.png"]
+    assert listing.ignored == tuple((f"d/{name}.png", "not a regular file") for name in "lhs")
+
+
+def test_what_is_no_tar(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"what" * 400)
+    with pytest.raises(SourceError, match=r"a\.tar: is no tar"):
+        list_sources(tmp_path / "a.tar")
+    (tmp_path / "e.tar").touch()
+    with pytest.raises(SourceError, match=r"e\.tar: is no tar"):
+        list_sources(tmp_path / "e.tar")
+    with pytest.raises(SourceError, match=r"nowhere\.tar: there is no such tar"):
+        list_sources(tmp_path / "nowhere.tar")
+    shards(tmp_path, "s-0.tar")
+    with pytest.raises(SourceError, match=r"s-1\.tar: there is no such tar \(wanted by .*s-\{0\.\.1\}\.tar\)"):
+        list_sources(tmp_path / "s-{0..1}.tar")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match=r"empty: no tars in it"):
+        list_sources(tmp_path / "empty", layout="tar")
+    save_tar(tmp_path / "npy.tar", ("a.npy", b"x"), ("a.cls", b"1"))
+    with pytest.raises(SourceError, match=r"npy\.tar: no images in it\..*found key\.npy"):
+        list_sources(tmp_path / "npy.tar")
+
+
+def test_compressed_tars_are_refused_with_advice(tmp_path: Path) -> None:
+    data = gzip.compress(tar_bytes([("a.png", b"x")]))
+    for name in ("a.tar.gz", "b.tar"):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(SourceError, match=r"is compressed, so that nothing.*Use gzip -d"):
+            list_sources(tmp_path / name)
+    shards(tmp_path, "b.tar")
+    assert list_sources(tmp_path).ignored == (("a.tar.gz", "a compressed tar: decompress it first"),)
+    (tmp_path / "b.tar").unlink()
+    with pytest.raises(SourceError, match="no tars in it: they are compressed"):
+        list_sources(tmp_path, layout="tar")
+
+
+def test_a_listing_of_tars_takes_little_more_than_its_names(tmp_path: Path) -> None:
+    members = [(f"a name of forty bytes all in all {i:04}.{e}", b"") for i in range(1000) for e in ("png", "cls")]
+    path = save_tar(tmp_path / "a.tar", *members)
+    list_sources(path)
+    tracemalloc.start()
+    try:
+        listing = list_sources(path)
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(listing.sources) == 1000
+    assert held / 1000 < 110
+    assert most / 1000 < 500

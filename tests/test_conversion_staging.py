@@ -1,0 +1,258 @@
+"""Staging: a copy that is equal, made once, shared by waiting jobs, and never half there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lmdbloader
+from lmdbloader.cli import main
+from lmdbloader.conversion import staging
+from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
+from lmdbloader.format.digests import DigestName
+from lmdbloader.store import partial_folder
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = ["data.mdb", "index.arrow", "manifest.json"]
+Capture = pytest.CaptureFixture[str]
+
+
+def make(path: Path, shade: int = 0, digest: DigestName = "xxh64") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(shade)
+    lmdbloader.write(({"image": rng.integers(0, 255, (40, 40, 3), np.uint8)} for _ in range(20)), path, digest=digest)
+    return path
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    return make(tmp_path / "shared" / "train.lmdb")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    return tmp_path / "node"
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def test_a_copy_is_equal_and_nothing_else_is_left(db: Path, node: Path) -> None:
+    (db / "skipped.tsv").write_text("name\treason\n")
+    lines: list[str] = []
+    path = lmdbloader.stage(db, node, log=lines.append)
+    assert path == node / "train.lmdb"
+    assert content(path) == content(db)
+    assert [p.name for p in node.iterdir()] == ["train.lmdb"]
+    assert len(lmdbloader.LMDBDataset(path)) == 20
+    assert "copied and checked" in lines[-1]
+
+
+def test_what_is_there_is_not_copied_again(db: Path, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = lmdbloader.stage(db, node)
+    before = {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in path.iterdir()}
+    lines: list[str] = []
+    assert lmdbloader.stage(str(db) + "/", str(node), log=lines.append) == path
+    assert lines == [f"{path}: staged already"]
+    assert {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in path.iterdir()} == before
+    monkeypatch.chdir(db)
+    assert lmdbloader.stage(".", node) == path
+    assert lmdbloader.stage(path, node) == path, "it is its own copy"
+
+
+@pytest.mark.parametrize("how", ["cut", "index", "missing"])
+def test_a_damaged_copy_is_made_anew(db: Path, node: Path, how: str) -> None:
+    path = lmdbloader.stage(db, node)
+    if how == "cut":
+        os.truncate(path / "data.mdb", 5000)
+    elif how == "index":
+        data = bytearray((path / "index.arrow").read_bytes())
+        data[100] ^= 1
+        (path / "index.arrow").write_bytes(data)
+    else:
+        (path / "data.mdb").unlink()
+    lines: list[str] = []
+    assert content(lmdbloader.stage(db, node, log=lines.append)) == content(db)
+    assert "damaged; it is copied anew" in lines[0]
+
+
+@pytest.mark.parametrize("name", ["sha256", "blake3"])
+def test_copies_are_held_against_digests_of_every_algorithm(tmp_path: Path, node: Path, name: DigestName) -> None:
+    db = make(tmp_path / "shared" / "train.lmdb", digest=name)
+    assert content(lmdbloader.stage(db, node)) == content(db)
+    lines: list[str] = []
+    lmdbloader.stage(db, node, log=lines.append)
+    assert lines == [f"{node / 'train.lmdb'}: staged already"]
+    data = bytearray((db / "data.mdb").read_bytes())
+    data[-1] ^= 1
+    (db / "data.mdb").write_bytes(data)
+    with pytest.raises(CorruptError, match=rf"its digest is {name}:\w+, expected {name}:\w+: it was changed"):
+        lmdbloader.stage(db, tmp_path / "other")
+
+
+def test_a_damaged_source_is_refused(db: Path, node: Path) -> None:
+    data = bytearray((db / "data.mdb").read_bytes())
+    data[-1] ^= 1  # in the unused room of the last page
+    (db / "data.mdb").write_bytes(data)
+    with pytest.raises(CorruptError, match=r"data\.mdb: its digest is .* and is not copied\. `lmdbloader verify"):
+        lmdbloader.stage(db, node)
+    assert list(node.iterdir()) == []
+
+
+def test_another_dataset_of_that_name_is_replaced_only_when_asked(db: Path, node: Path, tmp_path: Path) -> None:
+    lmdbloader.stage(make(tmp_path / "other" / "train.lmdb", 1), node)
+    before = content(node / "train.lmdb")
+    with pytest.raises(DestinationError, match=r"a dataset is there already.*--overwrite"):
+        lmdbloader.stage(db, node)
+    assert content(node / "train.lmdb") == before
+    lmdbloader.stage(db, node, overwrite=True)
+    assert content(node / "train.lmdb") == content(db)
+
+
+def test_other_things_are_never_replaced(db: Path, node: Path) -> None:
+    (node / "train.lmdb").mkdir(parents=True)
+    (node / "train.lmdb" / "thesis.txt").write_text("mine")
+    with pytest.raises(DestinationError, match="with other things in it"):
+        lmdbloader.stage(db, node, overwrite=True)
+    assert content(node / "train.lmdb") == {"thesis.txt": b"mine"}
+    assert [p.name for p in node.iterdir()] == ["train.lmdb"]
+
+
+def test_what_is_no_finished_dataset_is_refused(tmp_path: Path, node: Path, db: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no such folder"):
+        lmdbloader.stage(tmp_path / "nothing", node)
+    with pytest.raises(FormatError, match=r"has no manifest\.json"):
+        lmdbloader.stage(tmp_path, node)
+    db.rename(db.with_name("train.lmdb.partial"))
+    with pytest.raises(FormatError, match="not finished"):
+        lmdbloader.stage(db, node)
+    assert not node.exists()
+
+
+def test_wrong_places_are_refused(db: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="Is the variable that names it set"):
+        lmdbloader.stage(db, "")
+    with pytest.raises(OptionError, match="timeout -1"):
+        lmdbloader.stage(db, tmp_path, timeout=-1)
+    with pytest.raises(DestinationError, match="its parent does not exist"):
+        lmdbloader.stage(db, tmp_path / "not" / "mounted")
+    with pytest.raises(DestinationError, match="lies inside"):
+        lmdbloader.stage(db, db)
+
+
+def test_room_is_looked_for_before_anything_is_copied(db: Path, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(2**30, 2**30, 2**16))
+    with pytest.raises(DiskFullError, match=r"takes 0\.\d MiB, and 0\.1 MiB are free: 1\.\d MiB are missing"):
+        lmdbloader.stage(db, node)
+    assert list(node.iterdir()) == []
+
+
+def test_what_a_killed_copy_left_is_cleared_away(db: Path, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmdbloader.store.writing.claim.PATIENCE_SECONDS", 0.1)
+    (node / "train.lmdb.partial").mkdir(parents=True)
+    (node / "train.lmdb.partial" / "data.mdb").write_bytes(b"half")
+    (node / "train.lmdb.partial" / "owner.json").write_text("{}")
+    assert content(lmdbloader.stage(db, node)) == content(db)
+    assert [p.name for p in node.iterdir()] == ["train.lmdb"]
+
+
+def test_a_byte_that_changes_on_its_way_is_found(db: Path, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damage(path: Path) -> None:
+        if path.name == "data.mdb":
+            with open(path, "r+b") as file:
+                file.seek(9000)
+                file.write(b"\xff\x00\xff")
+
+    monkeypatch.setattr(staging, "fsync", damage)
+    with pytest.raises(CorruptError, match=r"read back differs .* behind byte 0"):
+        lmdbloader.stage(db, node)
+    assert list(node.iterdir()) == []
+
+
+def test_large_files_are_compared_to_their_end(db: Path, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "_PIECE_NBYTES", 4096)
+
+    def damage(path: Path) -> None:
+        if path.name == "data.mdb":
+            with open(path, "ab") as file:
+                file.write(b"x")
+
+    assert content(lmdbloader.stage(db, node)) == content(db)
+    shutil.rmtree(node / "train.lmdb")
+    monkeypatch.setattr(staging, "fsync", damage)
+    with pytest.raises(CorruptError, match="read back differs"):
+        lmdbloader.stage(db, node)
+
+
+def test_a_source_that_is_replaced_meanwhile_is_no_copy(
+    db: Path, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make(tmp_path / "other" / "train.lmdb", 1)
+    genuine = staging._fill
+
+    def replaced(*arguments: Any) -> None:
+        shutil.rmtree(db)
+        other.rename(db)
+        genuine(*arguments)
+
+    monkeypatch.setattr(staging, "_fill", replaced)
+    with pytest.raises(CorruptError, match="was changed while it was copied"):
+        lmdbloader.stage(db, node)
+    assert list(node.iterdir()) == []
+
+
+def test_others_wait_for_the_one_that_copies_and_say_so(db: Path, node: Path) -> None:
+    node.mkdir()
+    lines: list[str] = []
+    said = threading.Event()
+
+    def log(line: str) -> None:
+        lines.append(line)
+        said.set()
+
+    with partial_folder(node / "train.lmdb"):
+        with pytest.raises(LockedError, match=rf"process {os.getpid()} on host .* Waited 0 s for it"):
+            lmdbloader.stage(db, node, timeout=0)
+        waiting = threading.Thread(target=lmdbloader.stage, args=(db, node), kwargs={"log": log})
+        waiting.start()
+        assert said.wait(20)
+    waiting.join(20)
+    assert "waiting" in lines[0] and "is writing there" in lines[0]
+    assert content(node / "train.lmdb") == content(db)
+
+
+def test_many_jobs_at_once_make_one_copy(db: Path, node: Path) -> None:
+    node.mkdir()
+    command = [sys.executable, "-m", "lmdbloader", "stage", str(db), str(node)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    jobs = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    said = [job.communicate(timeout=60) for job in jobs]
+    assert [job.returncode for job in jobs] == [0] * 4, said
+    assert [out for out, _ in said] == [f"{node / 'train.lmdb'}\n"] * 4
+    assert sum("copied and checked" in err for _, err in said) == 1
+    assert [p.name for p in node.iterdir()] == ["train.lmdb"]
+
+
+def test_the_command_prints_the_path_and_nothing_else(db: Path, node: Path, capsys: Capture) -> None:
+    assert main(["stage", str(db), str(node)]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{node / 'train.lmdb'}\n"
+    assert "copying 0." in err
+    assert main(["stage", str(db), str(node), "--quiet"]) == 0
+    assert capsys.readouterr() == (f"{node / 'train.lmdb'}\n", "")
+    assert main(["stage", str(db), ""]) == 2
+    assert sorted(p.name for p in (node / "train.lmdb").iterdir()) == FILES

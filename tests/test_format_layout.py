@@ -1,0 +1,217 @@
+"""Field names, array types and record keys: what is written reads back, anything else is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import keyword
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lmdbloader
+from lmdbloader.errors import FormatError, OptionError
+from lmdbloader.format.codecs import checksum
+from lmdbloader.format.digests import DIGESTS, DigestName, digest_of_text
+from lmdbloader.format.layout import (
+    ARRAY_DTYPES,
+    Array,
+    Image,
+    Json,
+    array_type,
+    index_schema,
+    make_field,
+    parse_array_type,
+    parse_record_key,
+    record_key,
+    record_schema,
+)
+
+
+@given(st.text(max_size=10) | st.sampled_from([*keyword.kwlist, "lr", "hr", "Bild", "größe", "ﬁ", "count", "source"]))
+def test_a_field_name_is_one_that_a_sample_can_be_asked_for(name: str) -> None:
+    try:
+        made = make_field(name, "int")
+    except OptionError as error:
+        assert "Rename the field" in str(error)
+        return
+    scope: dict[str, Any] = {}
+    exec(f"from collections import namedtuple\nvalue = namedtuple('Sample', [{name!r}])(7).{name}", scope)
+    assert (made.name, scope["value"]) == (name, 7)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "a.b", "1a", "class", "_a", "__a__", "source", "top", "left", "ﬁ", "a" * 51]
+)
+def test_other_field_names_are_refused(name: str) -> None:
+    with pytest.raises(OptionError, match="expected a Python identifier"):
+        make_field(name, "image")
+
+
+def test_a_field_has_the_codec_and_layout_of_its_kind() -> None:
+    image = make_field("hr", "image", "lz4")
+    assert (image.codec, image.layout, image.tile_size, image.is_payload) == ("lz4", "CHW", 64, True)
+    label = make_field("label", "int", "lz4")
+    assert (label.codec, label.layout, label.tile_size, label.is_payload) == (None, None, None, False)
+    assert [kind.kind for kind in (Image(), Array(), Json())] == ["image", "array", "json"]
+
+
+@given(st.sampled_from(sorted(ARRAY_DTYPES)), st.lists(st.integers(0, 10**12 - 1), max_size=32))
+def test_an_array_type_reads_back(dtype: str, shape: list[int]) -> None:
+    assert parse_array_type(array_type(dtype, shape)) == (dtype, tuple(shape))
+    assert np.dtype(dtype).name == dtype
+
+
+@given(
+    st.text(max_size=20)
+    | st.tuples(
+        st.sampled_from([*sorted(ARRAY_DTYPES), "object", "int", ""]),
+        st.text("[]0123456789,- ²\n", max_size=12),
+    ).map("".join)
+)
+def test_any_other_text_is_no_array_type(text: str) -> None:
+    try:
+        dtype, shape = parse_array_type(text)
+    except FormatError as error:
+        assert "expected something like 'float32[3,4]'" in str(error)
+        return
+    assert dtype in ARRAY_DTYPES
+    assert all(type(size) is int and size >= 0 for size in shape)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "float32",
+        "float32[",
+        "float32]",
+        "[3]",
+        "object[3]",
+        "float32[3]x",
+        "float32[-1]",
+        "float32[3,]",
+        "float32[,3]",
+        "float32[ 3]",
+        "float32[³]",
+        "float32[1234567890123]",
+        "float32[" + ",".join("1" * 33) + "]",
+    ],
+)
+def test_an_array_type_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(FormatError, match="array type"):
+        parse_array_type(text)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+def test_record_keys_read_back_and_sort_as_their_samples(first: int, checksum: int) -> None:
+    key = record_key(first, checksum)
+    assert parse_record_key(key) == (first, checksum)
+    assert (record_key(first, 0) > record_key(7, 2**64 - 1)) == (first > 7)
+    assert key == struct.pack(">Q", first) + struct.pack(">Q", checksum)
+
+
+@pytest.mark.parametrize("key", [b"", b"schema", b"0" * 15, b"0" * 17])
+def test_a_key_of_another_length_is_no_record_key(key: bytes) -> None:
+    with pytest.raises(FormatError, match="expected 16 bytes"):
+        parse_record_key(key)
+
+
+def test_the_columns_on_disk_are_those_of_format_version_1() -> None:
+    fields = [make_field("lr", "image"), make_field("mask", "array"), make_field("n", "int"), make_field("t", "text")]
+    index = index_schema(fields, with_source=True)
+    assert index.names[:3] == ["source", "top", "left"]
+    assert index.names[3:12] == [
+        f"lr.{part}"
+        for part in "offset stored_nbytes raw_nbytes checksum codec height width channels bits".split()  # noqa: SIM905
+    ]
+    assert index.names[12:] == [
+        *(f"mask.{part}" for part in ("offset", "stored_nbytes", "raw_nbytes", "checksum", "codec", "type")),
+        "n",
+        "t",
+    ]
+    record = record_schema(fields, with_source=False)
+    assert record.names[:7] == [
+        "lr", "lr.raw_nbytes", "lr.codec", "lr.height", "lr.width", "lr.channels", "lr.bits"
+    ]  # fmt: skip
+    assert record.field("lr").type == pa.binary()
+    assert record.field("lr.height").type == pa.run_end_encoded(pa.int32(), pa.uint32())
+
+
+def test_the_documents_own_lines_read_every_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = Path(__file__).resolve().parent.parent / "docs" / "reference" / "format.md"
+    blocks = re.findall(r"^```python\n(.*?)^```$", document.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    assert sum(len(block.strip().splitlines()) for block in blocks) < 35
+    rng = np.random.default_rng(0)
+    images = [
+        rng.integers(0, 40, shape).astype(dtype)
+        for shape in ((20, 30, 3), (9, 9, 1), (300, 310, 3), (200, 200, 3))
+        for dtype in (np.uint8, np.uint16)
+    ]
+    lr = [image[::2, ::2] for image in images]
+    monkeypatch.chdir(tmp_path)
+    for codec in ("raw", "lz4"):
+        # The same ones several times over: more than one record, whose first sample has to be found.
+        samples = [{"lr": small, "hr": large} for small, large in zip(lr, images, strict=True)] * 2
+        lmdbloader.write(samples, "train.lmdb", codec=codec, overwrite=True)
+        scope: dict[str, Any] = {}
+        for block in blocks:
+            exec(compile(block, str(document), "exec"), scope)
+        modules = {name.partition(".")[0] for name in re.findall(r"import (.*)", blocks[0])[0].split(", ")}
+        assert {name.split()[0] for name in modules} == {"struct", "lmdb", "lz4", "numpy", "pyarrow"}
+        np.testing.assert_array_equal(scope["image"], images[0].transpose(2, 0, 1))
+        for number, sample in enumerate(samples):
+            for field in ("lr", "hr"):
+                image = scope["read_image"]("train.lmdb", number, field)
+                assert image.dtype == sample[field].dtype
+                np.testing.assert_array_equal(image, sample[field].transpose(2, 0, 1))
+
+
+def digest_of(data: bytes, name: DigestName) -> str:
+    """Return the digest of a description."""
+    if name == "blake3":
+        return digest_of_text(data, name)  # hashlib has none; tests/test_format_digests.py tells that it is right
+    if name == "sha256":
+        return "sha256:" + hashlib.sha256(data).hexdigest()
+    return "blake2b:" + hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_the_digests_are_what_the_document_says(tmp_path: Path, name: DigestName) -> None:
+    samples = [{"image": np.full((4, 4), i, np.uint8), "caption": "ü" * i, "n": i} for i in range(5)]
+    lmdbloader.write(samples, tmp_path / "d", digest=name)
+    manifest = json.loads((tmp_path / "d" / "manifest.json").read_bytes())
+    claimed = manifest.pop("manifest_digest")
+    assert manifest["format_version"] == (1 if name == "xxh64" else 2)
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    assert claimed == digest_of(text.encode("ascii"), name)
+    with lmdb.open(str(tmp_path / "d"), readonly=True, lock=False) as env, env.begin() as transaction:
+        description = json.loads(transaction.get(b"description"))
+    claimed = description.pop("description_digest")
+    assert claimed == digest_of(json.dumps(description, sort_keys=True, separators=(",", ":")).encode("ascii"), name)
+    data = (tmp_path / "d" / "index.arrow").read_bytes()
+    for key, content in (("index_digest", data), ("data_digest", (tmp_path / "d" / "data.mdb").read_bytes())):
+        of_file = f"xxh64:{checksum(content):016x}" if name == "xxh64" else digest_of(content, name)
+        assert manifest[key] == of_file
+    batch = pa.ipc.open_file(data).get_batch(0)
+    framed = b""
+    for column in batch.schema.names:
+        if column.endswith(".offset"):
+            continue
+        framed += column.encode() + b"\0"
+        for value in batch[column].to_pylist():
+            if isinstance(value, str):
+                framed += struct.pack("<Q", len(value.encode())) + value.encode()
+            else:
+                dtype = batch[column].to_numpy().dtype.newbyteorder("<")
+                framed += np.array(value, dtype).tobytes()
+    assert manifest["content_digest"] == digest_of(framed, name)

@@ -1,0 +1,416 @@
+"""Every planted problem is named, with a remedy; a healthy machine has none; a pass tells what is slow."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from machines import GIB, healthy, plant
+from torch.utils.data import DataLoader, IterableDataset
+
+import lmdbloader
+from lmdbloader.errors import FormatError, OptionError
+from lmdbloader.lab import machine as machines
+from lmdbloader.lab.checkup import Checkup, DatasetFacts, dataset_facts, doctor, examine
+from lmdbloader.lab.checkup.rehearsal import judge_pass
+from lmdbloader.lab.machine import Device, FileSystem, Machine, filesystem_of
+
+MIB = 2**20
+H100 = Device("NVIDIA H100", 80 * GIB)
+LOCAL = FileSystem("/data", "ext4", "local", "/dev/nvme0n1", "rw", "nvme")
+NFS = FileSystem("/data", "nfs4", "network", "server:/data", "rw,rsize=65536,hard", None)
+FAST_NFS = replace(NFS, options="rw,rsize=1048576,nconnect=8")
+DISK = replace(LOCAL, device="spinning disk")
+OVERLAY = FileSystem("/", "overlay", "overlay", "overlay", "rw", None)
+TMPFS = FileSystem("/dev/shm", "tmpfs", "memory", "tmpfs", "rw", None)
+UNKNOWN = FileSystem("/x", "fuse.mystery", "unknown", "?", "rw", None)
+DATASET = DatasetFacts("/data/a.lmdb", 100_000, 5 * GIB, 50_000.0, {"lz4": 0.7, "raw": 0.3}, 96, False, LOCAL, 0.5)
+LARGE = replace(DATASET, data_nbytes=500 * GIB, residency=0.1)
+
+Change = Callable[[Machine], Machine]
+
+
+def processor(torch: int = 8, **changes: Any) -> Change:
+    """Limit cores; `torch` starts that many threads, which in a control group of fewer cores is a fault of its own."""
+    return lambda m: pools(torch=torch)(replace(m, processor=replace(m.processor, **changes)))
+
+
+def memory(**changes: Any) -> Change:
+    return lambda m: replace(m, memory=replace(m.memory, **changes))
+
+
+def libraries(**changes: Any) -> Change:
+    return lambda m: replace(m, libraries=replace(m.libraries, **changes))
+
+
+def pools(**changes: Any) -> Change:
+    return lambda m: replace(m, thread_pools=replace(m.thread_pools, **changes))
+
+
+def gpus(count: int, **changes: Any) -> Change:
+    return lambda m: replace(libraries(**changes)(m), devices=(H100,) * count)
+
+
+def verdicts(found: Checkup) -> dict[str, str]:
+    return {finding.name: finding.verdict for finding in found.findings if finding.verdict != "good"}
+
+
+SEEN = {"torch": "2.8.0+cu128", "torch_cuda": "12.8", "sees_accelerator": True}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m,
+        gpus(2, **SEEN),
+        # A package from PyPI is a build with CUDA, also where there is no GPU.
+        libraries(torch="2.8.0+cu128", torch_cuda="12.8"),
+        pools(torch=4, environment={"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "8"}),
+        pools(environment={"OMP_NUM_THREADS": "nonsense", "MKL_NUM_THREADS": ""}),
+        processor(quota=64),
+        memory(limit_nbytes=32 * GIB, limit_left_nbytes=20 * GIB),
+        pools(opencv=1),
+    ],
+)
+def test_a_healthy_machine_has_nothing_to_complain_about(change: Change) -> None:
+    for dataset in (None, DATASET, replace(DATASET, residency=None), replace(DATASET, codecs={}, image_side=None)):
+        found = examine(change(healthy()), dataset)
+        assert verdicts(found) == {} and found.is_healthy
+        assert not any(finding.remedy for finding in found.findings)
+        assert "No problem found." in str(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "verdict", "words"),
+    [
+        (processor(1, num_allowed=1), "cores", "problem", ["1 of 8", "affinity of 1", "--cpus-per-task"]),
+        (processor(1, quota=1), "cores", "problem", ["1 of 8", "control group that grants 1", "--cpus of Docker"]),
+        (processor(4, quota=4), "cores", "note", ["4 of 8", "control group that grants 4"]),
+        (processor(1, num_online=1, num_allowed=1), "cores", "note", ["one core"]),
+        (gpus(8, **SEEN), "cores", "problem", ["8, for 8 GPUs", "Fewer than 2 for each GPU"]),
+        (pools(torch=64), "threads", "problem", ["torch starts 64 threads on 8 cores", "OMP_NUM_THREADS=8"]),
+        (pools(opencv=64), "threads", "problem", ["OpenCV starts 64", "cv2.setNumThreads(8)"]),
+        (pools(opencv=4), "threads", "note", ["OpenCV 4", "cv2.setNumThreads(0)"]),
+        (pools(environment={"MKL_NUM_THREADS": "32"}), "threads", "problem",
+         ["MKL_NUM_THREADS=32", "Set MKL_NUM_THREADS=8"]),
+        (pools(environment={"OMP_NUM_THREADS": "16,2"}), "threads", "problem", ["OMP_NUM_THREADS=16,2 on 8 cores"]),
+        (pools(torch=16, environment={"OMP_NUM_THREADS": "16"}), "threads", "problem", ["torch starts 16 threads"]),
+        (memory(available_nbytes=GIB // 2), "memory", "problem", ["512 MiB free of 64 GiB", "--mem of Slurm"]),
+        (memory(available_nbytes=4 * GIB), "memory", "note", ["4 GiB free of 64 GiB"]),
+        (memory(limit_nbytes=4 * GIB, limit_left_nbytes=100 * MIB), "memory", "problem",
+         ["100 MiB free of 4 GiB", "control group on a machine with 64 GiB"]),
+        (memory(total_nbytes=0, available_nbytes=0), "memory", "note", ["unknown"]),
+        (memory(shm_nbytes=64 * MIB, shm_free_nbytes=64 * MIB), "/dev/shm", "note", ["64 MiB free", "--shm-size"]),
+        (memory(shm_free_nbytes=4096), "/dev/shm", "problem", ["4 KiB free of 32 GiB", "Remove what fills it"]),
+        (memory(shm_nbytes=None, shm_free_nbytes=None), "/dev/shm", "note", ["none"]),
+        (libraries(pillow="Pillow", pillow_version="12.0.0"), "Pillow", "note", ["Pillow 12.0.0", "pillow-simd"]),
+        (libraries(libjpeg_turbo=None), "libjpeg-turbo", "note", ["another libjpeg", "wheel"]),
+        (libraries(simplejpeg=None), "libjpeg-turbo", "note", ["pip install simplejpeg"]),
+        (libraries(simplejpeg=None, libjpeg_turbo=None), "libjpeg-turbo", "problem", ["several times slower"]),
+        (gpus(1), "GPU", "problem", ["NVIDIA H100", "2.8.0+cpu is built without GPU support", "pytorch.org"]),
+        (gpus(2, torch="2.8.0", torch_cuda="12.8"), "GPU", "problem", ["2 x NVIDIA H100", "does not see it", "driver"]),
+        (gpus(1, torch="2.8.0", torch_cuda="12.8", visible_devices=""), "GPU", "problem", ["CUDA_VISIBLE_DEVICES=''"]),
+        (gpus(1, torch="2.8.0", torch_cuda="ROCm 6.2"), "GPU", "problem", ["for ROCm 6.2 does not see it"]),
+    ],
+)  # fmt: skip
+def test_each_planted_fault_of_a_machine_is_named(change: Change, name: str, verdict: str, words: list[str]) -> None:
+    found = examine(change(healthy()))
+    assert verdicts(found) == {name: verdict}
+    finding = found.finding(name)
+    for word in words:
+        assert word in f"{finding.value} {finding.remedy}"
+    assert found.is_healthy == (verdict != "problem")
+    text = " ".join(str(found).split())
+    if verdict == "problem":
+        assert f"PROBLEM {name} " in text and f"One problem found. It is {name}: {finding.value}" in text
+        assert finding.remedy
+    else:
+        assert "No problem found. One note" in text
+
+
+@pytest.mark.parametrize(
+    ("dataset", "expected", "words"),
+    [
+        (replace(DATASET, filesystem=NFS, residency=0.99), {"file system": "note"},
+         ["nfs4 over the network", "from server:/data", "first epoch", "lmdbloader stage"]),
+        (replace(DATASET, filesystem=NFS, residency=0.1), {"file system": "note", "page cache": "note"},
+         ["10% of it", "cat "]),
+        (replace(DATASET, path="/my data/a", filesystem=NFS, residency=0.1),
+         {"file system": "note", "page cache": "note"}, ["cat '/my data/a/data.mdb' >"]),
+        (replace(LARGE, filesystem=NFS), {"file system": "problem", "page cache": "note", "order": "note"},
+         ["Every epoch comes over the network", "nconnect=8", "rsize=65536", 'io="pread"', "quasi_random"]),
+        (replace(LARGE, filesystem=FAST_NFS), {"file system": "problem", "page cache": "note", "order": "note"},
+         ["stage"]),
+        (replace(DATASET, filesystem=TMPFS), {"file system": "note"}, ["tmpfs in memory", "5 GiB take memory"]),
+        (replace(DATASET, filesystem=OVERLAY), {"file system": "note"}, ["overlay", "container"]),
+        (replace(DATASET, filesystem=DISK, residency=1.0), {"file system": "note"}, ["spinning disk", "sequential"]),
+        (replace(LARGE, filesystem=DISK), {"file system": "problem", "page cache": "note", "order": "note"},
+         ["130 random reads a second", "quasi_random"]),
+        (replace(DATASET, filesystem=UNKNOWN), {"file system": "note"}, ["fuse.mystery"]),
+        (LARGE, {"page cache": "note", "order": "note"},
+         ["500 GiB, more than the 50 GiB of free memory", "order='quasi_random'", "reads each alone"]),
+        (replace(DATASET, codecs={"file": 0.9, "jpeg": 0.1}, image_side=2040), {"stored as": "note"},
+         ["images of 2040 pixels", "--max-resolution"]),
+    ],
+)  # fmt: skip
+def test_each_planted_fault_of_a_dataset_is_named(
+    dataset: DatasetFacts, expected: dict[str, str], words: list[str]
+) -> None:
+    found = examine(healthy(), dataset)
+    assert verdicts(found) == expected
+    text = " ".join(str(found).split())
+    for word in words:
+        assert word in text
+    assert all(finding.remedy for finding in found.findings if finding.verdict != "good")
+    assert found.is_healthy == ("problem" not in expected.values())
+
+
+def test_a_quota_that_torch_does_not_know_of_is_two_faults() -> None:
+    found = examine(processor(8, quota=2)(healthy()))
+    assert verdicts(found) == {"cores": "note", "threads": "problem"}
+    assert "OMP_NUM_THREADS=2" in found.finding("threads").remedy
+
+
+def test_mounts_that_are_well_set_are_not_spoken_of() -> None:
+    remedy = examine(healthy(), replace(LARGE, filesystem=FAST_NFS)).finding("file system").remedy
+    assert "nconnect" not in remedy and "rsize" not in remedy
+
+
+def test_what_a_control_group_leaves_decides_what_fits() -> None:
+    tight = memory(limit_nbytes=8 * GIB, limit_left_nbytes=4 * GIB)(healthy())
+    assert verdicts(examine(tight, DATASET)) == {"page cache": "note", "order": "note"}
+    assert verdicts(examine(tight, replace(DATASET, filesystem=TMPFS))) == {"file system": "note"}
+
+
+def test_facts_from_files_that_were_planted(tmp_path: Path, pairs: Path) -> None:
+    mounts = (
+        f"27 1 254:0 / / rw - ext4 /dev/vda rw\n28 27 0:30 / {pairs.parent} rw - nfs server:/export rw,rsize=8192\n"
+    )
+    root = plant(
+        tmp_path,
+        {
+            "proc/self/mountinfo": mounts,
+            "proc/meminfo": f"MemTotal: {1 << 20} kB\nMemAvailable: 500 kB\n",
+            "proc/self/cgroup": "0::/\n",
+            "sys/fs/cgroup/cpu.max": "100000 100000\n",
+            "proc/driver/nvidia/gpus/0/information": "Model: NVIDIA H100\n",
+        },
+    )
+    found = examine(machines.describe(root), dataset_facts(pairs, root))
+    named = verdicts(found)
+    assert named["file system"] == "problem" and named["memory"] == "problem"
+    if (os.cpu_count() or 1) > 1:
+        assert named["cores"] == "problem"
+    if not found.machine.libraries.sees_accelerator:
+        assert named["GPU"] == "problem"
+    assert named["/dev/shm"] == "note"
+    json.dumps(found.as_json())
+
+
+@pytest.fixture(scope="module")
+def pairs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("checkup") / "pairs.lmdb"
+    lmdbloader.convert(photos, path, patch_size=96, scale=2, workers=1)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import skimage.data
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("checkup whole")
+    (folder / "photos").mkdir()
+    for number, name in enumerate(("astronaut", "coffee", "cat")):
+        photograph = Image.fromarray(getattr(skimage.data, name)()).convert("RGB")
+        photograph.save(folder / "photos" / f"{number}.jpg")
+    lmdbloader.convert(folder / "photos", folder / "whole.lmdb", workers=1)
+    return folder / "whole.lmdb"
+
+
+def test_facts_of_a_real_dataset(pairs: Path, whole: Path) -> None:
+    found = dataset_facts(pairs)
+    assert found.num_samples == 48 and found.image_side == 96 and not found.varies
+    assert found.data_nbytes == sum((pairs / name).stat().st_size for name in ("data.mdb", "index.arrow"))
+    assert sum(found.codecs.values()) == pytest.approx(1) and set(found.codecs) <= {"raw", "lz4"}
+    assert 1000 < found.sample_nbytes < (96 * 96 + 48 * 48) * 3 + 1
+    assert found.filesystem == filesystem_of(pairs)
+    assert found.residency is None or found.residency > 0.9  # just written
+    other = dataset_facts(whole)
+    assert (other.varies and other.codecs == {"file": 1.0}) or set(other.codecs) <= {"file", "jpeg"}
+
+
+def test_a_dataset_without_payloads(tmp_path: Path) -> None:
+    lmdbloader.write([{"x": 1}, {"x": 2}], tmp_path / "numbers")
+    found = examine(healthy(), dataset_facts(tmp_path / "numbers"))
+    assert found.is_healthy and str(found)
+
+
+def test_what_is_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(FormatError):
+        doctor(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        doctor(tmp_path / "absent")
+
+
+def test_the_report_and_its_json_say_the_same(pairs: Path) -> None:
+    found = doctor(pairs)
+    stated = json.loads(json.dumps(found.as_json()))
+    assert stated["is_healthy"] == found.is_healthy and stated["summary"] == found.summary()
+    assert [finding["name"] for finding in stated["findings"]] == [finding.name for finding in found.findings]
+    assert stated["dataset"]["num_samples"] == 48 and stated["machine"]["python"]
+    assert stated["profile"] is None
+    lines = str(found).splitlines()
+    assert max(len(line) for line in lines if str(pairs.parent) not in line) <= 100
+    with pytest.raises(KeyError, match="found were cores"):
+        found.finding("luck")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"path": "x", "batch_size": 8}, "give both"),
+        ({"path": "x", "step_seconds": 1.0}, "give both"),
+        ({"batch_size": 8, "step_seconds": 1.0}, "Give its path"),
+        ({"crop": 8}, "Give its path"),
+        ({"path": "x", "crop": 8}, "Give batch_size and step_seconds"),
+        ({"loader": []}, "give it with step_seconds"),
+        ({"loader": [], "step_seconds": 1.0, "crop": 8}, "which it has itself"),
+    ],
+)
+def test_options_that_do_not_go_together(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        doctor(**options)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmdbloader.lab.checkup.rehearsal._SECONDS", 0.6)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_pass_through_a_loader(pairs: Path) -> None:
+    found = doctor(pairs, batch_size=8, step_seconds=0.02)
+    profile = found.profile
+    assert profile is not None and profile.num_steps >= 12
+    assert (found.finding("feeding").verdict == "good") == profile.is_healthy
+    assert "steps of 20 ms" in found.finding("feeding").value
+    assert found.finding("memory growth").verdict == "good"
+    assert str(profile) in str(found)
+    assert json.loads(json.dumps(found.as_json()))["profile"]["bottleneck"] == profile.bottleneck
+
+
+@pytest.mark.usefixtures("short")
+def test_a_slow_python_function_is_named(pairs: Path) -> None:
+    def slow(batch: Any) -> Any:
+        time.sleep(0.03)
+        return batch
+
+    with closing(lmdbloader.Loader(lmdbloader.LMDBDataset(pairs), 8, transforms=[slow], num_threads=1)) as loader:
+        found = doctor(pairs, loader=loader, step_seconds=0.002)
+    feeding = found.finding("feeding")
+    assert feeding.verdict == "problem" and "what holds them up is function" in feeding.value
+    assert feeding.remedy and not found.is_healthy
+    assert ("steps of 2 ms" in feeding.value and "One problem" in found.summary()) or len(found.problems) > 1
+
+
+def test_small_batches_of_a_fast_loader_take_few_long_steps(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    clock = SimpleNamespace(perf_counter=time.perf_counter, sleep=slept.append)
+    monkeypatch.setattr("lmdbloader.lab.checkup.rehearsal.time", clock)
+    monkeypatch.setattr("lmdbloader.lab.checkup.rehearsal._SECONDS", 0.0)
+    doctor(pairs, batch_size=2, step_seconds=60)
+    assert set(slept) == {60} and len(slept) < 20  # more than a hundred batches are read ahead
+
+
+def test_very_long_steps_end_a_pass_after_two_and_it_says_so(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + sum(slept), sleep=slept.append)
+    monkeypatch.setattr("lmdbloader.lab.checkup.rehearsal.time", clock)
+    found = doctor(pairs, batch_size=2, step_seconds=90)
+    assert slept == [90, 90]
+    assert found.profile is not None and found.profile.num_steps == 1
+    assert "steps of 9e+04 ms (of 1 only)" in found.finding("feeding").value
+    slept.clear()
+    doctor(pairs, batch_size=2, step_seconds=7)  # catching up is not left out where there is time for it
+    assert sum(slept) == 63
+
+
+@pytest.mark.usefixtures("short")
+def test_a_dataloader_of_a_stream_which_has_no_length_is_tried(pairs: Path) -> None:
+    class Stream(IterableDataset[torch.Tensor]):
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            return iter(torch.zeros(4000, 3))
+
+    found = doctor(loader=DataLoader(Stream(), 4), step_seconds=0.01)
+    assert found.profile is not None and found.profile.num_steps >= 12
+
+
+def test_a_slow_loader_is_watched_for_as_long_as_its_batches_come_at_once(
+    pairs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(batch: Any) -> Any:
+        time.sleep(0.02)
+        return batch
+
+    monkeypatch.setattr("lmdbloader.lab.checkup.rehearsal._SECONDS", 0.0)
+    with closing(lmdbloader.Loader(lmdbloader.LMDBDataset(pairs), 8, transforms=[slow], num_threads=1)) as loader:
+        found = doctor(loader=loader, step_seconds=0.001)
+    assert found.profile is not None and found.profile.num_steps >= 16
+    assert found.finding("feeding").verdict == "problem"
+
+
+@pytest.mark.usefixtures("short")
+def test_images_of_many_sizes_want_a_crop(whole: Path) -> None:
+    with pytest.raises(OptionError, match="--crop N"):
+        doctor(whole, batch_size=2, step_seconds=0.01)
+    with pytest.raises(OptionError, match=r"batch_size=0.*whole number from 1"):
+        doctor(whole, batch_size=0, step_seconds=0.01)
+    found = doctor(whole, batch_size=2, step_seconds=0.05, crop=64)
+    assert found.profile is not None
+
+
+def profile_of(bottleneck: str) -> Any:
+    return SimpleNamespace(
+        is_healthy=bottleneck == "model", stall=0.5, step_seconds=0.02, bottleneck=bottleneck, advice="Change it.",
+        num_steps=100,
+    )  # fmt: skip
+
+
+def growth(used: list[int], free: int = 8 * GIB) -> str:
+    return judge_pass(profile_of("model"), used, 0.01, free)[1].verdict
+
+
+def test_memory_that_grows_with_each_step_is_a_problem() -> None:
+    leaking = [GIB + step * MIB for step in range(100)]
+    assert growth(leaking) == "problem"
+    finding = judge_pass(profile_of("model"), leaking, 0.01, 8 * GIB)[1]
+    assert "1 MiB more with each step" in finding.value and finding.remedy
+    # Buffers that are made once, in the first half; noise; a little in a lot; too few to tell; nothing that tells.
+    assert growth([GIB + min(step, 40) * MIB for step in range(100)]) == "good"
+    assert growth([GIB + (step % 7) * MIB for step in range(100)]) == "good"
+    assert growth([GIB + step * MIB for step in range(100)], free=800 * GIB) == "good"
+    assert growth([GIB + (60 if step > 60 else 0) * MIB for step in range(100)]) == "good"
+    assert growth([GIB, 2 * GIB]) == growth([0] * 100) == growth([]) == "good"
+
+
+@pytest.mark.parametrize("bottleneck", ["storage", "verify", "decode", "transform", "function", "cpu", "copy"])
+def test_a_pass_that_is_held_up_is_a_problem(bottleneck: str) -> None:
+    feeding, _ = judge_pass(profile_of(bottleneck), [], 0.01, GIB)
+    assert feeding.verdict == "problem" and f"is {bottleneck}" in feeding.value and feeding.remedy == "Change it."
+    assert judge_pass(profile_of("model"), [], 0.01, GIB)[0].verdict == "good"
+
+
+def test_it_is_reached_from_the_root() -> None:
+    assert lmdbloader.lab.doctor is doctor and lmdbloader.lab.Checkup is Checkup
+    assert "lmdbloader.lab.checkup" in sys.modules

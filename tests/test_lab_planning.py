@@ -1,0 +1,285 @@
+"""The worked examples of "Feeding the beast" come out as its formulas say, and plans scale as the arithmetic does."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lmdbloader
+from lmdbloader.errors import OptionError
+from lmdbloader.lab.planning import PRESETS, STORAGE, Plan, plan
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+
+def reads(found: Plan) -> dict[str, int]:
+    return {way.name: round(way.reads_per_s) for way in found.most.reads}
+
+
+def serving(found: Plan, storage: str) -> dict[str, tuple[int, int]]:
+    return next(each.needed for each in found.serving if each.storage == storage)
+
+
+# What "Feeding the beast" works out, in the order of its text.
+
+
+def test_what_n_and_t_ask_for() -> None:
+    found = plan(batch_size=256, step_seconds=0.5)
+    assert found.most.samples_per_s == 256 / 0.5
+    assert found.as_json()["max_latency_seconds"] == 0.5
+    assert found.as_json()["batches_within_step"] == 0.99
+    assert "in 500 ms or less, 99 times of 100; each sample in that time, too" in str(found)
+
+
+def test_resnet_50_on_a_v100() -> None:
+    found = plan(preset="resnet50-v100")
+    preset = found.preset
+    assert preset is not None and preset.theoretical_images_per_s == 1750
+    assert round(found.step_seconds, 4) == 0.0879 and int(1000 * found.step_seconds) == 87
+    assert round(found.most.samples_per_s) == 1457
+    assert found.fit is not None
+    assert round(found.fit.batch_nbytes / GIB, 2) == 12.97
+    assert found.fit.fits and found.fit.largest_power == 128
+    assert "1,750 images a second by its FLOPS, 1,457 published" in str(found)
+    assert "12.97 GiB fits in 16.00 GiB" in str(found)
+    assert any("single precision" in note for note in found.notes)
+
+
+def test_a_batch_of_256_does_not_fit_the_v100() -> None:
+    found = plan(preset="resnet50-v100", batch_size=256)
+    assert found.fit is not None and not found.fit.fits and found.fit.largest_power == 128
+    assert "does NOT fit" in str(found) and "158 do, 128 as a power of two" in str(found)
+    assert round(found.most.samples_per_s) == 1457  # the step takes twice as long
+
+
+def test_resnet_152() -> None:
+    found = plan(preset="resnet152-v100")
+    preset = found.preset
+    assert preset is not None and preset.theoretical_images_per_s == 875
+    assert found.batch_size == 64 and int(1000 * found.step_seconds) == 87
+    assert round(found.most.samples_per_s, -1) == 730
+    assert found.fit is not None
+    # The document's 13.8 GB lies between the activations alone and those with the parameters.
+    assert round(64 * 219 * MIB / GIB, 1) == 13.7 and round(found.fit.batch_nbytes / GIB, 1) == 13.9
+    assert found.fit.largest_power == 64
+    assert any("13.8 GB" in note for note in found.notes)
+
+
+def test_imagenet_on_four_v100() -> None:
+    given = plan(batch_size=128, step_seconds=0.087, example_size="64KiB", gpus=4, dataset_size="150GB")
+    for found in (given, plan(preset="imagenet-4xv100")):
+        assert found.most.samples_per_step == 512
+        assert round(found.most.samples_per_s) == 5885
+        assert round(found.most.nbytes_per_s / 1e6, 1) == 385.7
+        assert int(found.most.nbytes_per_s / MIB) == 367
+        assert serving(found, "spinning disk")["sample"] == (45, 45)
+        assert serving(found, "SATA SSD")["sample"] == (1, 1)  # "fit a modern SSD"
+        assert reads(found) == {"sample": 5885, "record": 1471, "block": 92}
+        assert "386 MB/s (368 MiB/s)" in str(found)
+    assert any("MiB/s" in note for note in plan(preset="imagenet-4xv100").notes)
+
+
+def test_a_team_on_nfs_needs_half_of_what_the_text_says() -> None:
+    given = plan(batch_size=64, step_seconds=2, example_size="500K", gpus=4, experiments=(5, 10))
+    for found in (given, plan(preset="team-on-nfs")):
+        assert (found.fewest.samples_per_s, found.most.samples_per_s) == (640, 1280)
+        assert (found.fewest.nbytes_per_s, found.most.nbytes_per_s) == (0.32e9, 0.64e9)
+        assert "640 to 1,280 a second" in str(found) and "320 MB/s to 640 MB/s" in str(found)
+        # "Possible with NFS storage offerings, e.g. GCP Filestore or AWS EFS."
+        for storage in ("NFS, Filestore basic SSD", "NFS, AWS EFS elastic"):
+            assert serving(found, storage)["sample"] == (1, 1)
+        assert "a decent NFS serves" in str(found)
+    (note,) = plan(preset="team-on-nfs").notes
+    assert "600 MB/s to 1.28 GB/s" in note and "0.32 to 0.64 GB/s" in note
+    assert note.split()[0] in str(plan(preset="team-on-nfs"))
+
+
+def test_small_files_are_an_expensive_problem() -> None:
+    given = plan(batch_size=256, step_seconds=0.2, example_size="64KiB", gpus=4, experiments=(5, 10))
+    for found in (given, plan(preset="small-files")):
+        assert (round(found.fewest.samples_per_s), round(found.most.samples_per_s)) == (25_600, 51_200)
+        assert (round(found.fewest.nbytes_per_s / MIB), round(found.most.nbytes_per_s / MIB)) == (1600, 3200)
+        assert "expensive problem" in str(found) and "weaker GPUs" in str(found)
+        # Larger reads are the way out.
+        assert reads(found)["block"] == 800
+
+
+def test_the_rules_of_thumb() -> None:
+    little, much = plan(preset="small-data"), plan(preset="large-data")
+    assert little.batch_size in (16, 32) and 0.01 < little.step_seconds < 0.1
+    assert (much.batch_size, much.step_seconds) == (1024, 2.0)
+
+
+def test_a_fifth_of_the_data_on_local_disks() -> None:
+    found = plan(preset="small-files", cache_fraction=0.2)
+    text = str(found)
+    assert "20,480 to 40,960" in text and "2 TB" in text and "1.25 times faster" in text
+    assert "the shared storage serves 40,960 reads a second and 2.68 GB/s" in " ".join(text.split())
+    assert "Infinity" not in json.dumps(plan(preset="small-files", cache_fraction=1).as_json())
+
+
+def test_local_disks_are_the_friend_of_one_researcher() -> None:
+    found = plan(batch_size=16, step_seconds=0.03, example_size="40K", dataset_size="30GB")
+    assert "One SATA SSD in the machine can serve it" in str(found) and "lmdbloader stage" in str(found)
+    assert "more than 30 GB of free memory" in " ".join(str(found).split())
+
+
+# What follows from the arithmetic.
+
+
+@settings(max_examples=40)
+@given(
+    batch=st.integers(1, 10**5),
+    seconds=st.floats(1e-4, 1e3),
+    nbytes=st.integers(1, 10**9),
+    gpus=st.integers(1, 64),
+    experiments=st.integers(1, 50),
+)
+def test_bandwidth_is_what_is_read_whatever_the_reads(
+    batch: int, seconds: float, nbytes: int, gpus: int, experiments: int
+) -> None:
+    found = plan(batch_size=batch, step_seconds=seconds, example_size=nbytes, gpus=gpus, experiments=experiments)
+    assert found.fewest == found.most
+    expected = batch * gpus * experiments / seconds * nbytes
+    assert found.most.nbytes_per_s == pytest.approx(expected)
+    for way in found.most.reads:
+        assert way.read_nbytes >= nbytes
+        assert way.reads_per_s * way.read_nbytes == pytest.approx(expected)
+    for kind, each in zip(STORAGE, found.serving, strict=True):
+        for way in found.most.reads:
+            needed = each.needed[way.name][1]
+            assert needed * kind.reads_of(way.read_nbytes) >= way.reads_per_s * (1 - 1e-6)
+            assert needed == 1 or (needed - 1) * kind.reads_of(way.read_nbytes) < way.reads_per_s
+        # Larger reads never want more devices.
+        assert each.needed["block"][1] <= each.needed["sample"][1]
+    json.loads(json.dumps(found.as_json(), allow_nan=False))
+    assert max(map(len, str(found).splitlines())) <= 120
+
+
+@given(memory=st.integers(1, 10**12), example=st.integers(1, 10**9), model=st.integers(1, 10**11))
+def test_the_largest_batch_is_the_largest(memory: int, example: int, model: int) -> None:
+    options: dict[str, Any] = {"gpu_memory": memory, "example_memory": example, "model_memory": model}
+    found = plan(batch_size=1, step_seconds=1, **options).fit
+    assert found is not None
+    assert (found.largest + 1) * example + model > memory
+    if found.largest:
+        assert found.largest * example + model <= memory
+        assert found.largest_power <= found.largest < 2 * found.largest_power
+        largest = plan(batch_size=found.largest, step_seconds=1, **options).fit
+        assert largest is not None and largest.fits
+    more = plan(batch_size=found.largest + 1, step_seconds=1, **options).fit
+    assert more is not None and not more.fits
+
+
+@pytest.mark.parametrize(
+    ("storage", "read_nbytes", "reads_per_s"),
+    [
+        ("spinning disk", 4096, 131),
+        ("spinning disk", 64 * KIB, 131),
+        ("spinning disk", 64 * KIB + 130_000_000, 1 / (1 / 131 + 1)),
+        ("SATA SSD", 4096, 98_000),
+        ("SATA SSD", 560_000, 1000),
+        ("NFS, Filestore basic HDD", 180 * MIB, 1),
+    ],
+)
+def test_what_one_device_delivers(storage: str, read_nbytes: int, reads_per_s: float) -> None:
+    kind = next(kind for kind in STORAGE if kind.name == storage)
+    assert kind.reads_of(read_nbytes) == pytest.approx(reads_per_s)
+
+
+def test_an_epoch_takes_its_steps() -> None:
+    found = plan(batch_size=10, step_seconds=0.5, example_size=1000, dataset_size=1_000_000, gpus=2)
+    assert found.num_samples == 1000 and found.epoch_seconds == 25.0
+    assert plan(batch_size=10, step_seconds=0.5).epoch_seconds is None
+
+
+def test_the_sizes_of_pieces_are_those_that_are_read() -> None:
+    from lmdbloader.lab.planning import demand
+    from lmdbloader.loader.orders import QuasiRandom
+
+    assert QuasiRandom().block_nbytes == demand.BLOCK_NBYTES
+    assert demand.RECORD_NBYTES == 256 * KIB
+
+
+def test_large_samples_are_no_smaller_in_a_record() -> None:
+    text = str(plan(batch_size=8, step_seconds=1, example_size="300KiB"))
+    assert "a record" not in text and "a block of 4 MiB" in text
+    assert "would gain little" in str(plan(batch_size=8, step_seconds=1, example_size="5MiB"))
+
+
+def test_one_machine_gets_only_so_much_of_a_network_file_system() -> None:
+    text = str(plan(batch_size=256, step_seconds=0.1, example_size="1MiB", gpus=8))
+    assert "NFS, AWS EFS elastic (*)" in text and "one machine at most 1.57 GB/s" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_every_preset_names_its_source_and_makes_a_plan(name: str) -> None:
+    found = plan(preset=name)
+    assert PRESETS[name].source and PRESETS[name].name == name
+    if PRESETS[name].images_per_s is not None:
+        assert found.most.samples_per_s == pytest.approx(PRESETS[name].images_per_s)
+    stated = found.as_json()
+    assert stated["preset"]["source"] == PRESETS[name].source
+    assert set(stated["sources"]) == {kind.name for kind in STORAGE}
+    assert all(kind.source for kind in STORAGE)
+    assert " ".join(PRESETS[name].source.split()) in " ".join(str(found).split())
+
+
+def test_what_is_given_goes_before_the_preset() -> None:
+    found = plan(preset="team-on-nfs", example_size="1MB", experiments=3, gpus=2, step_seconds=1, batch_size=10)
+    assert (found.example_nbytes, found.gpus, found.step_seconds, found.batch_size) == (10**6, 2, 1.0, 10)
+    assert found.most.experiments == found.fewest.experiments == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "batch_size and step_seconds: not given"),
+        ({"batch_size": 8}, "step_seconds: not given"),
+        ({"batch_size": 0, "step_seconds": 1}, "batch_size=0: expected a whole number"),
+        ({"batch_size": 1.5, "step_seconds": 1}, "batch_size=1.5: expected a whole number"),
+        ({"batch_size": True, "step_seconds": 1}, "batch_size=True: expected"),
+        ({"batch_size": 8, "step_seconds": 0}, "step_seconds=0: expected seconds"),
+        ({"batch_size": 8, "step_seconds": float("nan")}, "step_seconds=nan"),
+        ({"batch_size": 8, "step_seconds": float("inf")}, "step_seconds=inf"),
+        ({"batch_size": 8, "step_seconds": "fast"}, "step_seconds='fast'"),
+        ({"batch_size": 8, "step_seconds": 1, "gpus": 0}, "gpus=0"),
+        ({"batch_size": 8, "step_seconds": 1, "experiments": 0}, "experiments=0"),
+        ({"batch_size": 8, "step_seconds": 1, "experiments": (10, 5)}, "the fewest first"),
+        ({"batch_size": 8, "step_seconds": 1, "experiments": (1, 2, 3)}, "(fewest, most)"),
+        ({"batch_size": 8, "step_seconds": 1, "example_size": "big"}, "example_size='big': expected a size"),
+        ({"batch_size": 8, "step_seconds": 1, "dataset_size": "64"}, "smaller than one sample"),
+        ({"batch_size": 8, "step_seconds": 1, "cache_fraction": 1.5}, "cache_fraction=1.5"),
+        ({"batch_size": 8, "step_seconds": 1, "cache_fraction": -0.1}, "cache_fraction=-0.1"),
+        ({"batch_size": 8, "step_seconds": 1, "gpu_memory": "16GB"}, "example_memory=None"),
+        ({"batch_size": 8, "step_seconds": 1, "model_memory": "16GB"}, "follows from gpu_memory"),
+        ({"preset": "resnet51"}, "there is no such preset; there are resnet50-v100"),
+        ({"preset": "team-on-nfs", "batch_size": 7}, "for a batch of 64 only. Give step_seconds"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        plan(**options)
+
+
+def test_it_is_reached_from_the_root() -> None:
+    assert lmdbloader.lab.plan is plan and lmdbloader.lab.Plan is Plan
+
+
+@pytest.mark.parametrize(
+    ("experiments", "expected"),
+    [
+        ((5, 10), "0.64 GB/s to 1.28 GB/s (0.6 GiB/s to 1.19 GiB/s)"),
+        ((1, 2), "128 MB/s to 256 MB/s (122 MiB/s to 244 MiB/s)"),
+        ((1, 5000), "0.13 GB/s to 640 GB/s (0.12 GiB/s to 596 GiB/s)"),
+        ((1, 50_000), "128 MB/s to 6.4 TB/s (122 MiB/s to 5.82 TiB/s)"),
+    ],
+)
+def test_both_ends_of_a_bandwidth_have_one_unit(experiments: tuple[int, int], expected: str) -> None:
+    found = str(plan(batch_size=64, step_seconds=0.25, example_size="500K", experiments=experiments))
+    assert expected in found

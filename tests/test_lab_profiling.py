@@ -1,0 +1,523 @@
+"""A profile tells where steps spend their time, whoever gives the batches; it can be kept and compared."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import time
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import lmdbloader
+from lmdbloader.errors import OptionError
+from lmdbloader.lab.profiling import Profile, Recorder, StepTimer, profile, rehearse
+from lmdbloader.lab.profiling.facts import facts_of
+from lmdbloader.lab.profiling.threads import ThreadWatch
+
+PHASES = ("data", "copy", "forward", "backward", "update", "compute")
+
+
+@pytest.fixture(scope="module")
+def patches(photos: Path, compiled_kernels: None, tmp_path_factory: pytest.TempPathFactory) -> lmdbloader.LMDBDataset:
+    """384 patches of 24 pixels, as they are."""
+    path = tmp_path_factory.mktemp("profiling") / "patches"
+    lmdbloader.convert(photos, path, patch_size=24, codec="raw", workers=1)
+    return lmdbloader.LMDBDataset(path)
+
+
+def batches(count: int = 12, *, seconds: float = 0.0) -> Iterator[torch.Tensor]:
+    for _ in range(count):
+        time.sleep(seconds)
+        yield torch.zeros(4, 3, 8, 8)
+
+
+def is_timed(loader: lmdbloader.Loader) -> bool:
+    loader.close()  # waits for what the threads were at
+    before = loader.stage_times()
+    next(iter(loader))
+    loader.close()
+    return loader.stage_times() != before
+
+
+class Clock:
+    """A clock that goes on only when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+# --- The timer ---
+
+
+def test_each_phase_of_each_step_is_kept(clock: Clock) -> None:
+    timer = StepTimer()
+    timer.start()
+    for step in (1, 2):
+        for number, phase in enumerate(PHASES[:5]):
+            clock.wait(step + number)
+            timer.lap(phase)
+    assert timer.num_steps == 2
+    assert timer.rows().tolist() == [[1, 2, 3, 4, 5, 0], [2, 3, 4, 5, 6, 0]]
+    assert timer.seconds == {"data": 3, "copy": 5, "forward": 7, "backward": 9, "update": 11, "compute": 0}
+    assert timer.summary() == "17500.0 ms/step (data 9%, copy 14%, forward 20%, backward 26%, update 31%)"
+
+
+def test_time_that_is_left_out_does_not_count(clock: Clock) -> None:
+    timer = StepTimer()
+    clock.wait(5)
+    timer.start()
+    for _ in range(2):
+        clock.wait(1)
+        timer.lap("data")
+        clock.wait(2)
+        timer.lap("forward")
+        clock.wait(50)
+        timer.start()
+    assert timer.rows()[:, :3].tolist() == [[1, 0, 2], [1, 0, 2]]
+
+
+def test_waiting_for_a_batch_that_never_came_is_no_step(clock: Clock) -> None:
+    timer = StepTimer()
+    assert timer.summary() == "no steps"
+    clock.wait(3)
+    timer.lap("data")
+    assert (timer.num_steps, timer.summary()) == (0, "no steps")
+    timer.lap("forward")
+    assert timer.num_steps == 1
+
+
+def test_thousands_of_laps_are_read_on_the_way(clock: Clock) -> None:
+    timer = StepTimer()
+    for _ in range(3000):
+        clock.wait(1)
+        timer.lap("data")
+        clock.wait(2)
+        timer.lap("compute")
+    assert timer.num_steps == 3000
+    assert (timer.seconds["data"], timer.seconds["compute"]) == (3000, 6000)
+
+
+def test_a_phase_that_there_is_not_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"lap\('forwards'\): expected one of data, copy, forward"):
+        StepTimer().lap("forwards")
+
+
+@pytest.fixture
+def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """CUDA whose events have the times of a list, in milliseconds, in the order in which they are recorded."""
+    times: list[float] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+            self.time = -1.0
+            self.is_ready = False
+            self.number = len(events)
+            events.append(self)
+
+        def record(self, stream: object) -> None:
+            self.time = times.pop(0) if times else 0.0
+
+        def query(self) -> bool:
+            # The device comes to every second one as soon as it is asked, as to those of another stream.
+            self.is_ready = self.is_ready or self.number % 2 == 1
+            return self.is_ready
+
+        def elapsed_time(self, other: Event) -> float:
+            if not (self.is_ready and other.is_ready):
+                raise RuntimeError("CUDA error: device not ready")
+            return other.time - self.time
+
+    events: list[Event] = []
+
+    def synchronize(device: object) -> None:
+        for event in events:
+            event.is_ready = True
+
+    for name, value in (("Event", Event), ("current_stream", lambda _: None), ("synchronize", synchronize)):
+        monkeypatch.setattr(torch.cuda, name, value)
+    return times
+
+
+def test_on_cuda_the_devices_own_events_are_the_clock(fake_cuda: list[float]) -> None:
+    """What the host did between two events plays no part: only their own times do."""
+    fake_cuda[:] = [0, 0, 10, 110, 115, 215, 216]
+    timer = StepTimer("cuda:0")
+    timer.start()
+    for phase in ("data", "forward", "data", "forward", "update"):
+        timer.lap(phase)
+    assert timer.rows()[:, [0, 2, 4]] == pytest.approx(torch.tensor([[0.010, 0.1, 0], [0.005, 0.1, 0.001]]).numpy())
+
+
+def test_on_cuda_nothing_waits_for_the_device_before_a_result_is_asked_for(
+    fake_cuda: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[object] = []
+    synchronize = torch.cuda.synchronize
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: (waits.append(device), synchronize(device)))
+    timer = StepTimer("cuda")
+    for _ in range(2000):
+        timer.lap("data")
+        timer.lap("compute")
+    assert timer.num_steps == 2000  # laps are counted when they are told
+    assert not waits
+    assert len(timer.rows()) == 2000
+    assert waits
+
+
+# --- The recorder ---
+
+
+def test_a_loop_tells_its_phases_and_what_it_does_not_tell_is_compute() -> None:
+    with Recorder(list(batches()), warmup=2) as recorder:
+        for _ in recorder:
+            time.sleep(0.002)
+            recorder.lap("forward")
+            time.sleep(0.004)
+    found = recorder.profile()
+    assert found.num_steps == 10
+    assert found.num_samples == 40
+    assert list(found.phases) == ["data", "forward", "compute"]
+    assert found.phases["forward"].p50 >= 0.002
+    assert found.phases["compute"].p50 >= 0.004
+    assert sum(phase.share for phase in found.phases.values()) == pytest.approx(1)
+    assert found.step.mean == pytest.approx(sum(phase.mean for phase in found.phases.values()))
+    assert (found.bottleneck, found.is_healthy, found.advice.gain_seconds) == ("model", True, 0)
+
+
+def test_what_ends_and_cannot_begin_again_is_profiled_as_far_as_it_came() -> None:
+    found = profile(batches(12), lambda batch: None, steps=100, warmup=2)
+    assert found.num_steps == 10
+    with pytest.raises(OptionError, match="2 steps were recorded, and the first 2"):
+        profile(batches(2), lambda batch: None, steps=100, warmup=2)
+
+
+def test_a_recorder_records_once() -> None:
+    recorder = Recorder(list(batches(3)), warmup=0)
+    with recorder:
+        list(recorder)
+    with pytest.raises(OptionError, match="has recorded already"), recorder:
+        pass
+    assert recorder.profile().num_steps == 3
+
+
+def test_stage_times_that_somebody_takes_go_on(patches: lmdbloader.LMDBDataset) -> None:
+    loader = lmdbloader.Loader(patches, 64)
+    assert not loader.time_stages()
+    with Recorder(loader, warmup=0) as recorder:
+        list(recorder)
+    assert recorder.profile().stages is not None
+    assert is_timed(loader)
+    assert loader.time_stages(False)
+
+
+def test_batches_that_come_on_the_device_are_not_copied(
+    patches: lmdbloader.LMDBDataset, fake_cuda: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the loop does on the device before the model is long, and nothing a Loader's device= would take from it."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: types.SimpleNamespace(uuid="0"))
+    expected = {None: "copy", "cuda:1": "copy", "cuda": "model", "cuda:0": "model"}
+    for device, name in expected.items():
+        loader = lmdbloader.Loader(patches, 64)
+        monkeypatch.setattr(lmdbloader.Loader, "device", torch.device(device or "cpu"))
+        fake_cuda[:] = np.cumsum([0, 0, 0] + [1, 50, 50] * 20).tolist()
+        with Recorder(loader, warmup=0, device="cuda:0") as recorder:
+            for _ in recorder:
+                recorder.lap("copy")
+        found = recorder.profile()
+        assert found.phases["copy"].share > 0.3
+        assert found.bottleneck == name
+        assert ("device='cuda:0'" in str(found)) is (name == "copy")
+
+
+@pytest.mark.parametrize(
+    ("uuid", "device", "visible", "expected"),
+    [
+        ("1234", "cuda:1", "3,4", "GPU-1234"),
+        (None, "cuda:1", "", 1),
+        (None, "cuda", "", 2),
+        (None, "cuda:0", "3,4", None),
+    ],
+)
+def test_the_gpu_that_trains_is_looked_at_or_none(
+    uuid: str | None, device: str, visible: str, expected: Any, fake_cuda: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    properties = types.SimpleNamespace(**({} if uuid is None else {"uuid": uuid}))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    monkeypatch.setattr("lmdbloader.lab.profiling.recorder.GpuSampler", seen.append)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    Recorder([torch.zeros(1)], device=device)
+    assert seen == ([] if expected is None else [expected])
+
+
+def test_how_batches_arrive_follows_how_many_a_loader_reads_at_once(
+    patches: lmdbloader.LMDBDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lmdbloader.Loader, "batches_at_once", 5)
+    loader = lmdbloader.Loader(patches, 64)
+    assert facts_of(loader).period == 5 * loader.num_threads
+
+
+class Stranger:
+    """A child of this process that loads nothing; it does what this thread does."""
+
+    pid = os.getpid()
+
+
+def test_a_child_that_loads_nothing_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing, "active_children", lambda: [Stranger()])
+    assert facts_of([torch.zeros(1)]).kind == "main"
+    watch = ThreadWatch("workers")
+    work()
+    watch.look()
+    assert not watch.is_there
+
+
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_of_workers_only_the_loaders_own_are_watched(is_persistent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = DataLoader(Slow(wait), 4, num_workers=1, persistent_workers=is_persistent)
+    if is_persistent:
+        next(iter(loader))
+    recorder = Recorder(loader, warmup=1)
+    monkeypatch.setattr(multiprocessing, "active_children", lambda: [Stranger()])  # it has come since
+    with recorder:
+        for _ in recorder:
+            until = time.thread_time() + 0.02
+            while time.thread_time() < until:
+                pass
+    loading = recorder.profile().loading
+    assert loading is not None
+    assert 0 < loading.running < 0.15  # of 0.3 s that the loop computes
+
+
+def test_a_step_that_is_left_early_counts_and_what_is_left_out_does_not() -> None:
+    with Recorder(list(batches()), warmup=0) as recorder:
+        for number, _ in enumerate(recorder):
+            recorder.lap("forward")
+            time.sleep(0.05)
+            recorder.leave_out()
+            if number == 3:
+                break
+    found = recorder.profile()
+    assert found.num_steps == 4
+    assert found.step.p50 < 0.04
+
+
+def test_whoever_waits_in_python_is_told_so(patches: lmdbloader.LMDBDataset) -> None:
+    def busily(batch: Any) -> Any:
+        until = time.thread_time() + 0.01
+        while time.thread_time() < until:
+            pass
+        return batch
+
+    loader = lmdbloader.Loader(patches, 64, transforms=[busily], num_threads=1)
+    found = rehearse(loader, 0.0, steps=8, warmup=3)
+    assert found.bottleneck == "function"
+    assert found.stages is not None
+    assert found.stages.function >= 0.04  # half of it: batches that were read before do not count
+    assert found.loading is not None
+    assert found.loading.running >= 0.04
+    assert "compiled ones of lmdbloader.transforms" in str(found)
+    assert found.advice.is_bound
+    assert not is_timed(loader)
+
+
+def test_a_loader_that_something_wraps_is_found(patches: lmdbloader.LMDBDataset) -> None:
+    class Numbered:
+        def __init__(self, loader: lmdbloader.Loader) -> None:
+            self.loader = loader
+
+        def __iter__(self) -> Iterator[Any]:
+            return iter(self.loader)
+
+    found = rehearse(Numbered(lmdbloader.Loader(patches, 64)), 0.001, steps=2, warmup=1)
+    assert found.loader == "Loader"
+    assert found.stages is not None
+    assert found.stages.num_batches > 0
+
+
+class Slow(torch.utils.data.Dataset[torch.Tensor]):
+    """Samples that Python works on for a while, or waits for."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work = work
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.work()
+        return torch.zeros(3, 4, 4)
+
+
+def work() -> None:
+    until = time.thread_time() + 0.003
+    while time.thread_time() < until:
+        pass
+
+
+def wait() -> None:
+    time.sleep(0.003)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(("how", "expected"), [(work, "function"), (wait, "storage")])
+def test_of_torchs_loader_working_is_told_from_waiting(
+    num_workers: int, how: Callable[[], None], expected: str
+) -> None:
+    loader = DataLoader(Slow(how), 4, num_workers=num_workers)
+    found = rehearse(loader, 0.001, steps=8, warmup=1)
+    assert found.bottleneck == expected
+    assert found.stages is None
+    assert found.loader == "DataLoader"
+    assert found.num_threads == 1
+
+
+# --- A step function ---
+
+
+def test_a_step_function_that_takes_lap_tells_its_phases() -> None:
+    def step(batch: torch.Tensor, lap: Callable[[str], None]) -> None:
+        for phase in ("copy", "forward", "backward", "update"):
+            time.sleep(0.001)
+            lap(phase)
+
+    found = lmdbloader.lab.profile(list(batches(3)), step, steps=7, warmup=1)
+    assert found.num_steps == 7
+    assert [name for name, phase in found.phases.items() if phase.p50 >= 0.001] == list(PHASES[1:5])
+
+
+def test_of_one_that_does_not_the_optimisers_work_is_told_apart() -> None:
+    model = torch.nn.Linear(3, 1)
+    adam = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(batch: torch.Tensor, scale: float = 1.0) -> None:
+        adam.zero_grad()
+        (scale * model(batch).sum()).backward()
+        adam.step()
+
+    found = profile([torch.zeros(2, 3)] * 4, step, steps=4, warmup=0)
+    assert set(found.phases) == {"data", "update", "compute"}
+    # Whoever tells nothing to a recorder of his own gets nothing of it.
+    with Recorder([torch.zeros(2, 3)] * 2, warmup=0) as recorder:
+        for batch in recorder:
+            step(batch)
+    assert set(recorder.profile().phases) == {"data", "compute"}
+
+
+@pytest.mark.parametrize(
+    ("loader", "options", "message"),
+    [
+        ([], {}, "gives no batch"),
+        ([torch.zeros(1)], {"steps": 0}, "steps=0: expected at least 1"),
+        ([torch.zeros(1)], {"warmup": -1}, "warmup=-1: expected at least 0"),
+    ],
+)
+def test_what_cannot_be_profiled_says_why(loader: list[Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        profile(loader, lambda batch: None, **options)
+
+
+def test_too_few_steps_and_a_step_without_a_length_say_so() -> None:
+    with Recorder(list(batches(2)), warmup=2) as recorder:
+        assert len(list(recorder)) == 2
+    with pytest.raises(OptionError, match=r"2 steps were recorded, and the first 2 .*warmup=0"):
+        recorder.profile()
+    with pytest.raises(OptionError, match="not recording"):
+        next(iter(recorder))
+    with pytest.raises(OptionError, match=r"step_seconds=-1: expected seconds"):
+        rehearse([torch.zeros(1)], -1)
+
+
+def test_an_exception_in_the_loop_passes_and_leaves_no_trace(patches: lmdbloader.LMDBDataset) -> None:
+    loader = lmdbloader.Loader(patches, 64)
+    with pytest.raises(ZeroDivisionError), Recorder(loader) as recorder:
+        for _ in recorder:
+            1 / 0  # noqa: B018
+    assert not is_timed(loader)
+
+
+# --- What comes out ---
+
+
+@pytest.fixture(scope="module")
+def found() -> Profile:
+    return rehearse(list(batches(4)), 0.01, steps=6, warmup=1)
+
+
+def test_a_profile_survives_json(found: Profile, patches: lmdbloader.LMDBDataset) -> None:
+    loaded = rehearse(lmdbloader.Loader(patches, 64), 0.0, steps=4, warmup=1)
+    for one in (found, loaded):
+        text = json.dumps(one.as_json())
+        assert Profile.from_json(json.loads(text)) == one
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "a profile of version 2: this release reads 1"),
+        ({"bottleneck": "gremlins"}, "gremlins"),
+        ({"step": {}}, "not what Profile.as_json"),
+        ({"phases": 3}, "not what Profile.as_json"),
+    ],
+)
+def test_what_is_no_profile_is_refused(found: Profile, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Profile.from_json({**found.as_json(), **change})
+    with pytest.raises(OptionError, match="version None"):
+        Profile.from_json([])  # type: ignore[arg-type]
+
+
+def test_a_profile_shows_itself_as_text_and_html(found: Profile) -> None:
+    text, html = str(found), found._repr_html_()
+    assert text.startswith("Loading keeps up: the loop waits for data")
+    for part in ("phase", "mean ms", "p99", "compute", "6 steps in"):
+        assert part in text
+        assert part in html
+    assert html.count("<table>") == html.count("</table>") == 1
+    assert "<b>x" not in replace(found, loader="<b>x")._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("was", "predicted", "is_bound", "now", "held"),
+    [
+        (0.1, 0.04, False, 0.041, True),
+        (0.1, 0.04, False, 0.054, True),
+        (0.1, 0.04, False, 0.056, False),
+        (0.1, 0.04, True, 0.08, True),
+        (0.1, 0.04, True, 0.09, False),
+        (0.1, 0.1, False, 0.105, True),
+        (0.1, 0.1, False, 0.12, False),
+    ],
+)
+def test_a_prediction_holds_or_not(
+    found: Profile, was: float, predicted: float, is_bound: bool, now: float, held: bool
+) -> None:
+    advice = replace(found.advice, step_seconds=predicted, gain_seconds=was - predicted, is_bound=is_bound)
+    before = replace(found, bottleneck="decode", step_seconds=was, advice=advice)
+    told = replace(found, step_seconds=now).compare(before)
+    assert told.held is held
+    assert str(told).startswith("The prediction held" if held else "The prediction did not hold")
+    assert json.loads(json.dumps(told.as_json()))["seconds"] == now
+    assert "It is still decode" in replace(before, step_seconds=now).compare(before).text
+    assert "Now verify holds" in replace(before, bottleneck="verify").compare(before).text

@@ -1,0 +1,450 @@
+"""lab.tune on real, small datasets: what it measures, remembers and recommends, and the verdict on a step."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.lab.tuning import Setting, Verdict, tuner
+from lmdbloader.lab.tuning.advice import advise
+from lmdbloader.lab.tuning.measuring import Measurer, Opened
+from lmdbloader.lab.tuning.pasting import line_of
+from lmdbloader.lab.tuning.race import Turn
+from lmdbloader.lab.tuning.results import Row
+from lmdbloader.lab.tuning.steps import try_steps
+from lmdbloader.loader import remembered, torch_loader
+from lmdbloader.loader.remembered import Workers, case_of
+from lmdbloader.transforms import LabelSmoothing, RandomCrop, RandomDihedral, RandomResizedCrop, ToDtype
+
+
+@pytest.fixture(scope="module")
+def path(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pairs of patches, 96 x 96 and 48 x 48."""
+    folder = tmp_path_factory.mktemp("tuning") / "pairs.lmdb"
+    lmdbloader.convert(photos, folder, patch_size=96, scale=2, codec="raw")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def jpegs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Whole photographs, as the JPEG files that they came as."""
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("jpegs") / "files"
+    folder.mkdir()
+    for number, name in enumerate(sorted(photos.glob("*.png"))):
+        image = Image.open(name).crop((0, 0, 200 + 8 * number, 180))
+        image.save(folder / f"{name.stem}.jpg")
+    lmdbloader.convert(folder, folder.with_name("jpegs.lmdb"))
+    return folder.with_name("jpegs.lmdb")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Remember in an empty folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of two cores and no accelerator."""
+    for module in (tuner, remembered):
+        monkeypatch.setattr(module, "count_cores", lambda: 2)
+    monkeypatch.setattr("lmdbloader.loader.loader.count_cores", lambda: 2)
+    monkeypatch.setattr(tuner, "accelerator", lambda: None)
+
+
+@pytest.fixture
+def speeds(monkeypatch: pytest.MonkeyPatch, two_cores: None) -> dict[Setting, float]:
+    """Samples a second that each setting is found to have; change it. Nothing is read, and a turn takes no time."""
+    found = {
+        Setting("threads", 1): 500.0, Setting("threads", 2): 1000.0,
+        Setting("workers", 0): 100.0, Setting("workers", 1): 300.0, Setting("workers", 2): 200.0,
+    }  # fmt: skip
+
+    def measure(self: Measurer, setting: Setting, number: int) -> Turn:
+        return Turn(1000, 1000 / found[setting], (0.001, 0.002))
+
+    monkeypatch.setattr(Measurer, "__call__", measure)
+    return found
+
+
+def test_it_is_measured_and_what_is_recommended_runs_as_pasted(
+    path: Path, two_cores: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuner, "_settings", lambda *_, **__: [Setting("threads", 1), Setting("threads", 2)])
+    monkeypatch.setattr(tuner, "Measurer", functools.partial(Measurer, turn_seconds=0.01))
+    seen: list[float] = []
+    found = lmdbloader.lab.tune(path, 4, crop=32, seconds=2.0, progress=seen.append)
+
+    assert [row.setting.count for row in found.rows] == [1, 2]
+    assert all(row.samples_per_s > 0 and row.p50_seconds <= row.p99_seconds for row in found.rows)
+    assert found.num_threads in (1, 2)
+    assert 0 < sum(seen) <= found.seconds < 20
+    text = str(found)
+    assert "<== best" in text and found.line in text and "Remembered" in text
+    namespace: dict[str, Any] = {}
+    exec(found.line, namespace)
+    assert next(iter(namespace["loader"])).hr.shape == (4, 3, 32, 32)
+    assert json.loads(json.dumps(found.as_json(), allow_nan=False))["num_threads"] == found.num_threads
+    assert Loader(LMDBDataset(path), 4, transforms=[RandomCrop(32)]).num_threads == found.num_threads
+
+
+@pytest.mark.parametrize("setting", [Setting("threads", 1), Setting("workers", 0), Setting("workers", 2)], ids=str)
+def test_a_turn_counts_every_sample_of_whole_rounds(path: Path, two_cores: None, setting: Setting) -> None:
+    before = torch.get_rng_state()
+    turn = Measurer(LMDBDataset(path), 8, [RandomCrop(32)], turn_seconds=0.01)(setting, 0)
+
+    assert turn.samples == 8 * len(turn.latencies)
+    assert len(turn.latencies) % (8 if setting.kind == "threads" else max(setting.count, 1)) == 0
+    assert turn.seconds == pytest.approx(sum(turn.latencies), rel=0.01) and turn.seconds >= 0.01
+    assert torch.get_rng_state().equal(before)
+
+
+@pytest.mark.parametrize("setting", [Setting("threads", 1), Setting("workers", 0)], ids=str)
+def test_where_there_is_an_accelerator_batches_are_copied_to_it(path: Path, two_cores: None, setting: Setting) -> None:
+    measurer = Measurer(LMDBDataset(path), 8, device=torch.device("meta"), turn_seconds=0.01)
+    with measurer.open(setting, 0) as opened:
+        assert {image.device.type for image in next(opened.batches)} == {"meta"}
+    assert measurer(setting, 1).samples > 0
+
+
+def test_both_kinds_are_remembered_and_used(path: Path, speeds: dict[Setting, float]) -> None:
+    speeds[Setting("threads", 1)] = 990.0
+    found = lmdbloader.lab.tune(path, 4)
+    assert (found.num_threads, found.workers, found.best) == (1, Workers(1), Setting("threads", 1))
+    assert found.is_stored
+
+    ds = LMDBDataset(path)
+    assert Loader(ds, 4, transforms=[RandomDihedral()]).num_threads == 1
+    assert Loader(ds, 8).num_threads == 2
+    loader = lmdbloader.dataloader(ds, 4)
+    assert (loader.num_workers, loader.pin_memory) == (1, False)
+    assert {row.setting: round(row.samples_per_s) for row in found.rows} == speeds
+
+
+def test_what_was_found_for_one_size_is_not_used_for_another(path: Path, speeds: dict[Setting, float]) -> None:
+    speeds[Setting("threads", 1)] = 2000.0
+    lmdbloader.lab.tune(path, 4, crop=32)
+    ds = LMDBDataset(path)
+    assert Loader(ds, 4, transforms=[RandomCrop(32)]).num_threads == 1
+    assert Loader(ds, 4, transforms=[RandomCrop(64)]).num_threads == Loader(ds, 4).num_threads == 2
+    assert remembered.recall_workers(case_of(ds.transformed([RandomCrop(32)]).scaled(), 4)) == Workers(1)
+
+
+def test_where_nothing_can_be_remembered_it_says_so(
+    path: Path, speeds: dict[Setting, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    found = lmdbloader.lab.tune(path, 4)
+    assert not found.is_stored
+    assert "Not all of it is remembered" in str(found)
+
+
+def test_what_there_was_no_time_to_measure_is_not_remembered(
+    path: Path, speeds: dict[Setting, float], cache: Path
+) -> None:
+    found = lmdbloader.lab.tune(path, 4, seconds=1e-9)
+    assert [row.setting for row in found.rows] == [Setting("threads", 2)]
+    assert found.num_threads == 2 and found.workers is None
+    assert found.advice[0].startswith("There was no time to measure Loader, 1 thread; DataLoader, 0 workers;")
+    assert not found.is_stored and not cache.exists()
+    assert "Remembered:" not in str(found)
+
+
+def test_what_was_not_measured_is_not_said_to_be_remembered(
+    path: Path, speeds: dict[Setting, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stored(found: Any) -> str:
+        return str(found).rpartition("\n\n")[2]
+
+    assert stored(lmdbloader.lab.tune(path, 4)).startswith(
+        'Remembered: num_threads="auto" and lmdbloader.dataloader use what was found for'
+    )
+    only_threads = lmdbloader.lab.tune(path, 4, transforms=[RandomCrop(32), tuple])
+    assert only_threads.is_stored and only_threads.stored == ("threads",)
+    assert stored(only_threads).startswith('Remembered: num_threads="auto" uses what') and (
+        "dataloader" not in stored(only_threads)
+    )
+    other = lmdbloader.lab.tune(TensorDataset(torch.zeros(100, 3)), 10)
+    assert stored(other).startswith("Remembered: lmdbloader.dataloader uses what") and "auto" not in stored(other)
+    monkeypatch.setattr(tuner, "remember_workers", lambda *_: False)
+    half = lmdbloader.lab.tune(path, 4)
+    assert not half.is_stored and half.as_json()["stored"] == ["threads"]
+    assert "auto" in stored(half) and "Not all of it is remembered" in stored(half)
+
+
+def test_the_dataloader_is_recommended_where_it_is_clearly_faster(path: Path, speeds: dict[Setting, float]) -> None:
+    speeds[Setting("workers", 2)] = 1030.0
+    assert lmdbloader.lab.tune(path, 4).best == Setting("threads", 2)
+    speeds[Setting("workers", 2)] = 1200.0
+    found = lmdbloader.lab.tune(path, 4, crop=32)
+    assert found.best == Setting("workers", 2)
+    namespace: dict[str, Any] = {}
+    exec(found.line, namespace)
+    assert type(namespace["loader"]) is DataLoader and namespace["loader"].num_workers == 2
+    assert namespace["loader"].dataset[0].hr.shape == (3, 32, 32)
+
+
+def test_with_an_accelerator_pinned_memory_is_measured_and_remembered(
+    path: Path, speeds: dict[Setting, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (tuner, torch_loader):
+        monkeypatch.setattr(module, "accelerator", lambda: torch.device("cuda"))
+    for count, pinned in ((0, 110.0), (1, 200.0), (2, 600.0)):
+        speeds[Setting("workers", count, pinned=True)] = pinned
+    found = lmdbloader.lab.tune(path, 4)
+
+    assert found.workers == Workers(2, pin_memory=True)
+    assert any("pinned memory gives 3.00 x" in sentence for sentence in found.advice)
+    assert lmdbloader.dataloader(LMDBDataset(path), 4).pin_memory
+    speeds[Setting("workers", 1)] = 601.0
+    assert lmdbloader.lab.tune(path, 4).workers == Workers(1, pin_memory=False)
+    assert not lmdbloader.dataloader(LMDBDataset(path), 4).pin_memory
+
+
+def test_other_datasets_are_measured_with_the_dataloader_only(speeds: dict[Setting, float]) -> None:
+    dataset = TensorDataset(torch.zeros(100, 3))
+    found = lmdbloader.lab.tune(dataset, 10)
+    assert (found.num_threads, found.workers) == (None, Workers(1))
+    assert found.line == "import lmdbloader; loader = lmdbloader.dataloader(" + (
+        "dataset, batch_size=10, shuffle=True, num_workers=1)"
+    )
+    assert lmdbloader.dataloader(dataset, 10).num_workers == 1
+
+
+def test_functions_for_whole_batches_leave_the_dataloader_out(path: Path, speeds: dict[Setting, float]) -> None:
+    def halve(batch: Any) -> Any:
+        return batch
+
+    found = lmdbloader.lab.tune(path, 4, transforms=[RandomCrop(32), halve])
+    assert found.workers is None and found.num_threads == 2
+    assert "transforms=transforms" in found.line
+    with pytest.raises(OptionError, match="Leave the functions out"):
+        lmdbloader.lab.tune(TensorDataset(torch.zeros(100, 3)), 10, transforms=[halve])
+
+
+def test_crops_are_those_that_people_use(path: Path, jpegs: Path, speeds: dict[Setting, float]) -> None:
+    assert lmdbloader.lab.tune(path, 4, crop=32).transforms == repr(RandomCrop(32))
+    assert lmdbloader.lab.tune(jpegs, 4, crop=64).transforms == repr(RandomResizedCrop(64))
+    one = LMDBDataset(path, fields=["hr"])
+    assert lmdbloader.lab.tune(one, 4, crop=96).transforms == repr(RandomCrop(96))
+    assert lmdbloader.lab.tune(one, 4, crop=97).transforms == repr(RandomResizedCrop(97))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 2.5}, "batch_size=2.5: expected a whole number"),
+        ({"batch_size": "8"}, "batch_size='8': expected a whole number"),
+        ({"batch_size": True}, "batch_size=True: expected a whole number"),
+        ({"batch_size": 4, "crop": 8.5}, "crop=8.5: expected a whole number"),
+        ({"batch_size": 0}, "batch_size=0.*expected at least 1"),
+        ({"batch_size": 4, "crop": 0}, "crop=0.*expected at least 1"),
+        ({"batch_size": 4, "step_seconds": 0.0}, "step_seconds=0.0: expected seconds, more than 0"),
+        ({"batch_size": 4, "seconds": float("nan")}, "seconds=nan"),
+        ({"batch_size": 4, "seconds": float("inf")}, "seconds=inf"),
+        ({"batch_size": 10_000}, "less than one batch"),
+        ({"batch_size": 4, "crop": 500}, "a crop is larger than the image"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(path: Path, options: dict[str, Any], message: str, cache: Path) -> None:
+    with pytest.raises(OptionError, match=message):
+        lmdbloader.lab.tune(path, **options)
+    assert not cache.exists()
+
+
+def test_images_of_different_shapes_are_refused_with_what_to_do(jpegs: Path) -> None:
+    with pytest.raises(OptionError, match=r"different shapes.*tune\(\.\.\., crop=N\) does that"):
+        lmdbloader.lab.tune(jpegs, 4)
+    with pytest.raises(OptionError, match="only an LMDBDataset"):
+        lmdbloader.lab.tune(TensorDataset(torch.zeros(9)), 4, crop=5)
+
+
+def test_a_damaged_dataset_is_an_error_and_nothing_is_remembered(path: Path, tmp_path: Path, cache: Path) -> None:
+    import shutil
+
+    shutil.copytree(path, tmp_path / "d")
+    content = bytearray((tmp_path / "d/data.mdb").read_bytes())
+    content[len(content) // 3 :: 4096] = b"\xff" * len(content[len(content) // 3 :: 4096])
+    (tmp_path / "d/data.mdb").write_bytes(content)
+    with pytest.raises(CorruptError):
+        lmdbloader.lab.tune(tmp_path / "d", 4, seconds=5)
+    assert not cache.exists()
+
+
+LINES = [
+    (Setting("threads", 2), []),
+    (Setting("threads", 1), [RandomCrop((32, 16), padding=2), ToDtype(torch.float32, scale=True)]),
+    (Setting("workers", 0), [RandomCrop(32), RandomDihedral(fields=("lr", "hr"))]),
+    (Setting("workers", 1), []),
+]
+
+
+@pytest.mark.parametrize(("setting", "transforms"), LINES, ids=range(len(LINES)))
+def test_every_line_runs_as_pasted(path: Path, two_cores: None, setting: Setting, transforms: list[Any]) -> None:
+    namespace: dict[str, Any] = {}
+    exec(line_of(LMDBDataset(path), 4, transforms, setting), namespace)
+    loader = namespace["loader"]
+    if setting.kind == "threads":
+        assert loader.num_threads == setting.count
+        assert list(loader._options["transforms"]) == transforms
+    else:
+        assert loader.num_workers == setting.count
+        assert list(loader.dataset.all_transforms) == transforms
+    assert len(next(iter(loader)).hr) == 4
+
+
+def test_what_text_cannot_make_is_named(path: Path) -> None:
+    ds = LMDBDataset(path)
+    for dataset in (
+        ds[:8],
+        ds.scaled(),
+        LMDBDataset(path, ["hr"]),
+        LMDBDataset(path, io="pread"),
+        type(ds)(path, None, tuple),
+    ):
+        assert "lmdbloader.Loader(dataset, batch_size=4, " in line_of(dataset, 4, [], Setting("threads", 1))
+    line = line_of(ds, 4, [LabelSmoothing(0.1, num_classes=3)], Setting("threads", 1), has_pinned=True)
+    assert line.endswith("batch_size=4, transforms=transforms, num_threads=1)")
+    assert line_of(ds, 4, [], Setting("workers", 2, pinned=True), has_pinned=True).endswith("pin_memory=True)")
+
+
+class Time:
+    """A clock that goes by 10 microseconds when it is looked at, and as long as somebody sleeps."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1e-5
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def batches(self, seconds: float, late: float = 0.0, every: int = 50) -> Iterator[int]:
+        """Give batches that take some time to read, of which two may be ready ahead; now and then one is late."""
+        ready, taken = self.now, [self.now] * 2
+        for number in range(100_000):
+            ready = max(ready, taken[-2]) + seconds + late * (number % every == 20)
+            self.now = max(self.now, ready)
+            taken.append(self.now)
+            yield number
+
+
+@pytest.mark.parametrize(
+    ("reading", "late", "passed"),
+    [(0.01, 0.0, True), (0.099, 0.0, True), (0.12, 0.0, False), (0.01, 0.3, False), (0.01, 0.05, True)],
+    ids=["fast", "just enough", "too slow", "fast, but 2 % late", "fast, and what is late was ready"],
+)
+def test_a_step_is_fed_or_not(reading: float, late: float, passed: bool) -> None:
+    time = Time()
+    opened = Opened(time.batches(reading, late), 1, 2)
+    verdict = try_steps(
+        opened, 0.1, 20, samples_per_s=32 / reading, needed_samples_per_s=320, clock=time, sleep=time.sleep
+    )
+    assert time.now < 20.5 and verdict.num_steps >= 150
+    assert verdict.passed is passed
+    assert str(verdict).startswith("PASS" if passed else "FAIL")
+    assert verdict.margin == pytest.approx(0.1 / reading)
+    assert verdict.allowed_seconds == pytest.approx(0.005)
+    if reading == 0.12:
+        assert verdict.share_ready == 0
+        assert verdict.p99_wait_seconds == pytest.approx(0.02, abs=1e-3)
+
+
+def test_a_loader_that_lives_on_what_was_ready_before_does_not_pass() -> None:
+    time = Time()
+    verdict = try_steps(
+        Opened(iter(range(1000)), 1, 2), 0.1, 1, samples_per_s=100, needed_samples_per_s=320,
+        clock=time, sleep=time.sleep,
+    )  # fmt: skip
+    assert verdict.share_ready == 1 and not verdict.passed
+
+
+def test_a_long_step_is_tried_for_the_time_there_is_and_a_short_one_500_times() -> None:
+    for step, steps in ((10.0, 1), (1.0, 2), (1e-3, 500)):
+        time = Time()
+        verdict = try_steps(
+            Opened(iter(range(1000)), 1, 2), step, 2.5, samples_per_s=1e4, needed_samples_per_s=1, clock=time,
+            sleep=time.sleep,
+        )  # fmt: skip
+        assert verdict.num_steps == steps
+        assert time.now < max(2.5, step) + step
+        assert ("(few, for so long a step)" in str(verdict)) == (steps < 500)
+
+
+def test_with_a_step_time_the_cheapest_that_keeps_up_is_chosen_and_tried(
+    path: Path, speeds: dict[Setting, float]
+) -> None:
+    found = lmdbloader.lab.tune(path, 4, step_seconds=0.02, seconds=2)  # takes 200 samples/s
+    assert found.verdict is not None and (found.best.count == 1 or not found.verdict.passed)
+    assert found.num_threads == 2 and found.workers == Workers(1)  # what reads fastest is remembered
+    assert Loader(LMDBDataset(path), 4).num_threads == 2
+    assert "which reads fastest whatever the step" in " ".join(str(found).split())
+    assert found.verdict.needed_samples_per_s == pytest.approx(200)
+    assert found.verdict.margin == pytest.approx(500 * found.best.count / 200)
+    assert found.as_json()["verdict"]["passed"] is found.verdict.passed
+
+    for setting in speeds:
+        speeds[setting] /= 100
+    found = lmdbloader.lab.tune(path, 4, step_seconds=0.02, seconds=1)
+    assert found.best == Setting("threads", 2)  # none keeps up: then the fastest
+    assert found.verdict is not None and not found.verdict.passed
+
+
+@pytest.mark.parametrize(
+    ("shares", "chosen", "share"),
+    [([1.0], 1, 1.0), ([0.5, 1.0], 2, 1.0), ([0.5, 0.7], 2, 0.7), ([0.7, 0.5], 1, 0.7)],
+    ids=["the cheapest feeds it", "only the fastest feeds it", "none, the fastest is better", "none, it is no better"],
+)
+def test_where_the_cheapest_fails_the_fastest_is_tried(
+    path: Path,
+    speeds: dict[Setting, float],
+    monkeypatch: pytest.MonkeyPatch,
+    shares: list[float],
+    chosen: int,
+    share: float,
+) -> None:
+    coming = iter(shares)
+
+    def tried(opened: Opened, step_seconds: float, seconds: float, **rates: float) -> Verdict:
+        return Verdict(step_seconds, next(coming), 0.001, 0.001, 100, **rates)
+
+    monkeypatch.setattr(tuner, "try_steps", tried)
+    found = lmdbloader.lab.tune(path, 4, step_seconds=0.02)
+    assert found.verdict is not None and found.verdict.share_ready == share
+    assert found.best == Setting("threads", chosen) and f"num_threads={chosen})" in found.line
+    assert next(coming, None) is None
+    assert found.num_threads == Loader(LMDBDataset(path), 4).num_threads == 2
+
+
+def test_without_workers_each_step_waits_for_its_batch() -> None:
+    worth = tuner._worth
+    assert worth(Setting("workers", 0), 200.0, needed=200.0) == pytest.approx(100)
+    assert worth(Setting("workers", 1), 200.0, needed=200.0) == pytest.approx(160)
+    assert worth(Setting("workers", 1), 900.0, needed=200.0) == 200
+
+
+def test_advice_is_what_was_measured() -> None:
+    rates = {("threads", 1): 600.0, ("workers", 0): 300.0, ("workers", 1): 200.0, ("workers", 2): 150.0}
+    rows = [Row(Setting(kind, n), rate, 0.1, 0.2, 9, 3) for (kind, n), rate in rates.items()]  # type: ignore[arg-type]
+    picks = {"threads": Setting("threads", 1), "workers": Setting("workers", 0)}
+    text = " ".join(advise(rows, picks, 8, has_accelerator=False))
+    assert "with 2 the DataLoader reads 0.50 x as much as with 0" in text
+    assert "The Loader reads 2.00 x as much" in text
+    assert "Batches of 8 are small" in text and "fewer workers and paged memory" in text
+    assert "No accelerator" in text
+    assert "are small" not in " ".join(advise(rows, picks, 64, has_accelerator=False))

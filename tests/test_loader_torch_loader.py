@@ -1,0 +1,327 @@
+"""collate against torch's own; dataloader(): what is passed through, what is tuned, measured once and remembered."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    SequentialSampler,
+    Subset,
+    default_collate,
+)
+
+import lmdbloader
+from lmdbloader import LMDBDataset
+from lmdbloader.errors import OptionError
+from lmdbloader.loader import remembered, torch_loader
+from lmdbloader.loader.torch_loader import collate
+from lmdbloader.transforms import RandomCrop
+
+COUNT = 20
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(3)
+    folder = tmp_path_factory.mktemp("datasets") / "d"
+    lmdbloader.write(
+        [
+            {
+                "image": rng.integers(0, 256, (6, 4, 3), dtype=np.uint8),
+                "depth": rng.integers(0, 65536, (3, 5), dtype=np.uint16),
+                "number": i,
+                "weight": i / 3,
+                "name": f"n{i}",
+                "vector": rng.standard_normal(4).astype(np.float32),
+            }
+            for i in range(COUNT)
+        ],
+        folder,
+    )
+    return folder
+
+
+@pytest.fixture
+def ds(path: Path) -> LMDBDataset:
+    return LMDBDataset(path)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Remember measurements in an empty folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache/lmdbloader/settings.json"
+
+
+class Speeds:
+    """Stands in for measuring, and counts the measurements.
+
+    Attributes:
+        measured: The numbers of workers that were tried, in order.
+    """
+
+    def __init__(self, speed_of: dict[int, float]) -> None:
+        self.speed_of = speed_of
+        self.measured: list[int] = []
+
+    def __call__(self, dataset: Dataset[Any], batch_size: int | None, collate_fn: Any, num_workers: int) -> float:
+        self.measured.append(num_workers)
+        return self.speed_of[num_workers]
+
+
+@pytest.fixture
+def speeds(monkeypatch: pytest.MonkeyPatch) -> Speeds:
+    """Measuring finds one worker best, on a machine of two cores."""
+    stand_in = Speeds({0: 100, 1: 300, 2: 310})
+    monkeypatch.setattr(torch_loader, "_speed", stand_in)
+    monkeypatch.setattr(torch_loader, "_candidates", lambda: [1, 2])
+    return stand_in
+
+
+def check_same(found: Any, expected: Any) -> None:
+    assert type(found) is type(expected)
+    for a, b in zip(found, expected, strict=True):
+        if isinstance(b, torch.Tensor):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+        else:
+            assert list(a) == list(b)
+
+
+@given(numbers=st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=12))
+def test_collate_gives_what_torchs_own_gives(path: Path, numbers: list[int]) -> None:
+    ds = LMDBDataset(path)
+    expected = default_collate([ds[i] for i in numbers])
+
+    check_same(collate(ds.__getitems__(numbers)), expected)
+    check_same(collate([ds[i] for i in numbers]), expected)
+    check_same(collate(list(ds.__getitems__(numbers))), expected)
+
+
+def test_collate_takes_a_batch_as_it_is(ds: LMDBDataset) -> None:
+    batch = ds.__getitems__([1, 2])
+
+    assert collate(batch).image is batch.columns["image"]
+
+
+def test_collate_takes_what_a_transform_returns(path: Path) -> None:
+    ds = LMDBDataset(path, transform=lambda sample: {"n": sample.number, "mean": sample.image.float().mean()})
+
+    batch = collate(ds.__getitems__([4, 2]))
+    assert batch["n"].tolist() == [4, 2]
+    assert batch["mean"].shape == (2,)
+
+
+def test_images_of_different_shapes_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    lmdbloader.write([{"image": np.zeros((4, 5 + i), np.uint8)} for i in range(3)], tmp_path / "d")
+    ds = LMDBDataset(tmp_path / "d")
+
+    with pytest.raises(OptionError, match=r"field 'image'.*\(1, 4, 5\) and \(1, 4, 7\).*--patch-size"):
+        collate(ds.__getitems__([0, 1, 2]))
+    assert collate(ds.__getitems__([1])).image.shape == (1, 1, 4, 6)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        lambda ds: ds,
+        lambda ds: ds[:8],
+        lambda ds: Subset(ds, range(8)),
+        lambda ds: ConcatDataset([ds[:5], ds[5:8]]),
+        lambda ds: Subset(ConcatDataset([ds, ds]), range(8)),
+    ],
+    ids=["dataset", "view", "subset", "concatenation", "subset of a concatenation"],
+)
+def test_datasets_and_what_stands_on_them_are_loaded(
+    ds: LMDBDataset, cache: Path, dataset: Callable[[LMDBDataset], Dataset[Any]]
+) -> None:
+    loader = lmdbloader.dataloader(dataset(ds), 4)
+
+    assert type(loader) is DataLoader
+    batches = list(loader)[:2]
+    assert [batch.number.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert batches[1].image.equal(torch.stack([ds[i].image for i in range(4, 8)]))
+
+
+def test_settings_are_tuned_where_nothing_was_said(ds: LMDBDataset, cache: Path, speeds: Speeds) -> None:
+    loader = lmdbloader.dataloader(ds, 4)
+
+    assert loader.num_workers == 1
+    assert loader.persistent_workers
+    assert loader.collate_fn is collate
+    assert loader.pin_memory == (torch_loader.accelerator() is not None)
+    assert not lmdbloader.dataloader(ds, 4, num_workers=0).persistent_workers
+
+
+def test_keywords_are_passed_through_and_win(ds: LMDBDataset, cache: Path, speeds: Speeds) -> None:
+    generator = torch.Generator().manual_seed(5)
+    loader = lmdbloader.dataloader(
+        ds,
+        6,
+        shuffle=True,
+        drop_last=True,
+        num_workers=1,
+        persistent_workers=False,
+        prefetch_factor=5,
+        collate_fn=default_collate,
+        pin_memory=False,
+        generator=generator,
+        timeout=7,
+    )
+
+    assert (loader.batch_size, loader.drop_last, loader.num_workers) == (6, True, 1)
+    assert (loader.persistent_workers, loader.prefetch_factor, loader.timeout) == (False, 5, 7)
+    assert loader.collate_fn is default_collate
+    assert loader.generator is generator
+    assert speeds.measured == []
+
+
+def test_an_unknown_keyword_is_torchs_error(ds: LMDBDataset) -> None:
+    with pytest.raises(TypeError, match="shufle"):
+        lmdbloader.dataloader(ds, 4, num_workers=0, shufle=True)
+
+
+def test_samplers_are_passed_through(ds: LMDBDataset) -> None:
+    loader = lmdbloader.dataloader(ds, 2, sampler=[7, 3, 5], num_workers=0)
+    assert [batch.number.tolist() for batch in loader] == [[7, 3], [5]]
+
+    loader = lmdbloader.dataloader(ds, batch_sampler=[[1], [4, 2]], num_workers=0)
+    assert [batch.number.tolist() for batch in loader] == [[1], [4, 2]]
+
+
+def test_without_a_batch_size_samples_come_alone(ds: LMDBDataset, cache: Path) -> None:
+    loader = lmdbloader.dataloader(ds, None, sampler=[3, 1])
+
+    assert loader.batch_size is None
+    assert [(s.number, s.image.shape) for s in loader] == [(3, (3, 6, 4)), (1, (3, 6, 4))]
+
+
+def test_a_batch_sampler_gives_the_batch_size_that_is_measured(
+    ds: LMDBDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int | None] = []
+
+    def speed(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any, num_workers: int) -> float:
+        sizes.append(batch_size)
+        return 1.0
+
+    monkeypatch.setattr(torch_loader, "_speed", speed)
+    sampler = BatchSampler(SequentialSampler(ds), 16, drop_last=False)
+    assert len(list(lmdbloader.dataloader(ds, batch_sampler=sampler))) == 2
+    assert set(sizes) == {16}
+
+
+def test_the_number_of_workers_is_measured_once(ds: LMDBDataset, path: Path, cache: Path, speeds: Speeds) -> None:
+    lmdbloader.dataloader(ds, 4)
+    assert speeds.measured == [0, 1, 2]
+
+    assert lmdbloader.dataloader(LMDBDataset(path), 4, shuffle=True).num_workers == 1
+    assert speeds.measured == [0, 1, 2]
+    assert [entry["num_workers"] for entry in json.loads(cache.read_text())["entries"].values()] == [1]
+
+
+def test_another_collate_function_is_measured_anew(ds: LMDBDataset, cache: Path, speeds: Speeds) -> None:
+    lmdbloader.dataloader(ds, 4)
+    for times in (6, 6):
+        lmdbloader.dataloader(ds, 4, collate_fn=list)
+        assert len(speeds.measured) == times
+
+
+def test_what_tune_found_is_taken(
+    ds: LMDBDataset, cache: Path, speeds: Speeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_loader, "accelerator", lambda: torch.device("cuda"))
+    remembered.remember_workers(remembered.case_of(ds, 4), remembered.Workers(2, pin_memory=False))
+    loader = lmdbloader.dataloader(ds, 4)
+    assert (loader.num_workers, loader.pin_memory) == (2, False)
+    assert speeds.measured == []
+
+    assert lmdbloader.dataloader(ds, 4, num_workers=0).pin_memory  # what was found goes with its workers
+    assert lmdbloader.dataloader(ds, 4, pin_memory=True).pin_memory
+    remembered.remember_workers(remembered.case_of(ds, 8), remembered.Workers(0))
+    assert lmdbloader.dataloader(ds, 8).pin_memory  # not measured: on
+
+
+def test_pinned_memory_that_was_found_best_is_not_used_without_an_accelerator(ds: LMDBDataset, cache: Path) -> None:
+    remembered.remember_workers(remembered.case_of(ds, 4), remembered.Workers(1, pin_memory=True))
+    loader = lmdbloader.dataloader(ds, 4)
+
+    assert (loader.num_workers, loader.pin_memory) == (1, torch_loader.accelerator() is not None)
+
+
+def test_another_dataset_batch_size_field_or_transform_is_measured_anew(
+    ds: LMDBDataset, path: Path, cache: Path, speeds: Speeds
+) -> None:
+    def transform(sample: Any) -> Any:
+        return sample.number
+
+    others: list[tuple[Dataset[Any], int]] = [
+        (ds, 4),
+        (ds, 8),
+        (ds[:10], 4),
+        (ds.transformed([RandomCrop(2, fields=("image",))]), 4),
+        (LMDBDataset(path, fields=["image"]), 4),
+        (LMDBDataset(path, transform=transform), 4),
+        (ConcatDataset([ds[:4], ds[4:]]), 4),
+        (ConcatDataset([ds[:4].transformed([RandomCrop(2, fields=("image",))]), ds[4:]]), 4),
+    ]
+    for count, (other, batch_size) in enumerate(others, 1):
+        lmdbloader.dataloader(other, batch_size)
+        assert speeds.measured == [0, 1, 2] * count
+
+
+def test_workers_that_bring_little_are_not_taken(ds: LMDBDataset, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = Speeds({0: 100, 1: 105, 2: 900})
+    monkeypatch.setattr(torch_loader, "_speed", stand_in)
+    monkeypatch.setattr(torch_loader, "_candidates", lambda: [1, 2])
+
+    assert lmdbloader.dataloader(ds, 4).num_workers == 0
+    assert stand_in.measured == [0, 1]
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_a_dataset_of_one_batch_gets_no_workers(ds: LMDBDataset, cache: Path, count: int) -> None:
+    """There is nothing to measure on; starting workers would cost more than reading."""
+    loader = lmdbloader.dataloader(ds[:count], 8)
+
+    assert loader.num_workers == 0
+    assert sum(len(batch.number) for batch in loader) == count
+
+
+def test_measuring_moves_no_random_state(ds: LMDBDataset, cache: Path) -> None:
+    torch.manual_seed(11)
+    random.seed(11)
+    np.random.seed(11)  # noqa: NPY002 - people still draw from NumPy's one generator
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+
+    lmdbloader.dataloader(ds, 4)
+
+    assert torch.get_rng_state().equal(before[0])
+    assert random.getstate() == before[1]
+    assert np.random.get_state()[1].tolist() == before[2]  # noqa: NPY002
+
+
+def test_dataloader_takes_torchs_own_keywords() -> None:
+    """Every keyword that torch's DataLoader has can be given by name, and none of them means something else here."""
+    own = inspect.signature(lmdbloader.dataloader).parameters
+    theirs = inspect.signature(DataLoader.__init__).parameters
+
+    assert list(own)[:2] == ["dataset", "batch_size"]
+    assert {name for name, p in own.items() if p.kind is not inspect.Parameter.VAR_KEYWORD} & set(theirs) == {
+        "dataset",
+        "batch_size",
+    }

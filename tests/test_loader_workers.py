@@ -1,0 +1,142 @@
+"""Worker processes of `dataloader`: killed ones, batches that cannot be sent, and a /dev/shm that is full."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from nursery import Nursery
+
+import lmdbloader
+from lmdbloader.loader.workers import WorkerStart
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("workers") / "d.lmdb"
+    lmdbloader.write(({"image": np.full((64, 64, 3), i, np.uint8), "label": i} for i in range(120)), path)
+    return path
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("wait", ["for a batch", "in the loop"])
+def test_a_killed_worker_is_one_error(
+    nursery: Nursery, path: Path, tmp_path: Path, persistent: bool, wait: str
+) -> None:
+    code = (
+        "import os, time, lmdbloader\n"
+        "class Slow(lmdbloader.LMDBDataset):\n"
+        "    def transform(self, sample):\n"
+        "        while sample.label > 40: time.sleep(0.01)\n"
+        "        return sample\n"
+        f"loader = lmdbloader.dataloader(Slow({str(path)!r}), 8, num_workers=2, persistent_workers={persistent})\n"
+        "try:\n"
+        "    for number, batch in enumerate(loader):\n"
+        "        print('batch', number, flush=True)\n"
+        f"        while {wait == 'in the loop'} and number == 1: time.sleep(0.01)\n"
+        "except RuntimeError as error:\n"
+        "    print('told:', error, error.__cause__, flush=True)\n"
+        "    os._exit(5)\n"
+    )
+    program = nursery.start(code, tmp_path)
+    program.wait_for("batch 1" if wait == "in the loop" else "batch 4")
+    worker = next(process for process in program.session() if process.pid != program.pid)
+    worker.send_signal(signal.SIGKILL)
+    assert program.end() == 5, program.errors
+    assert program.out.count("told:") == 1
+    assert f"DataLoader worker (pid {worker.pid}) is killed by signal: Killed" in program.out
+    assert program.errors == ""
+
+
+def test_a_worker_that_was_killed_between_epochs_is_an_error(nursery: Nursery, path: Path, tmp_path: Path) -> None:
+    code = (
+        f"import lmdbloader, time\nloader = lmdbloader.dataloader(lmdbloader.LMDBDataset({str(path)!r}), 8, "
+        "num_workers=2)\nassert len(list(loader)) == 15\nprint('idle', flush=True)\nwhile True: time.sleep(0.01)\n"
+    )
+    program = nursery.start(code, tmp_path)
+    program.wait_for("idle")
+    next(process for process in program.session() if process.pid != program.pid).send_signal(signal.SIGKILL)
+    assert program.end() == 1
+    assert program.errors.count("Traceback") == 1 and "is killed by signal: Killed" in program.errors
+
+
+def test_a_batch_that_cannot_be_sent_is_an_error_and_not_a_wait(nursery: Nursery, path: Path, tmp_path: Path) -> None:
+    code = (
+        f"import lmdbloader\nds = lmdbloader.LMDBDataset({str(path)!r})\n"
+        "loader = lmdbloader.dataloader(ds, 8, num_workers=1, collate_fn=lambda samples: lambda: samples)\n"
+        "next(iter(loader))\n"
+    )
+    program = nursery.start(code, tmp_path)
+    assert program.end() == 1
+    assert "in DataLoader worker process 0" in program.errors and "Can't pickle" in program.errors
+
+
+def test_a_workers_own_errors_are_still_told(nursery: Nursery, path: Path, tmp_path: Path) -> None:
+    code = (
+        f"import lmdbloader, sys, threading\nds = lmdbloader.LMDBDataset({str(path)!r})\n"
+        "def start(number):\n"
+        "    print('started', number, flush=True)\n"
+        "    threading.Thread(target=lambda: sys.excepthook(OSError, OSError('mine'), None)).start()\n"
+        "    threading.Thread(target=lambda: sys.excepthook(EOFError, EOFError('gone'), None)).start()\n"
+        "print(sum(1 for _ in lmdbloader.dataloader(ds, 8, num_workers=1, worker_init_fn=start)))\n"
+    )
+    program = nursery.start(code, tmp_path)
+    assert program.end() == 0, program.errors
+    assert program.out.split() == ["started", "0", "15"]
+    assert program.errors == "OSError: mine\n"
+
+
+def test_in_the_process_itself_nothing_is_changed() -> None:
+    calls: list[int] = []
+    WorkerStart(calls.append)(3)
+    WorkerStart()(4)
+    assert calls == [3]
+
+
+FULL = """
+import ctypes, gc, os, subprocess, sys, torch, lmdbloader
+own_mounts = 0x20000  # CLONE_NEWNS of Linux
+mount = "mount --make-rprivate / && mount -t tmpfs -o size=256k tmpfs /dev/shm"
+if ctypes.CDLL(None).unshare(own_mounts) or subprocess.run(["sh", "-c", mount], capture_output=True).returncode:
+    sys.exit("no file system can be mounted here")
+class Pixels(lmdbloader.LMDBDataset):
+    def transform(self, sample): return sample.image.float(), sample.label
+def large(samples): return torch.ones(100_000)
+print(sum(len(b.label) for b in lmdbloader.dataloader(lmdbloader.LMDBDataset(PATH), 40, num_workers=1)))
+print(sum(len(b[1]) for b in lmdbloader.dataloader(Pixels(PATH), 40, num_workers=1)))
+print(os.listdir("/dev/shm"))
+ds = lmdbloader.LMDBDataset(PATH)
+try:
+    next(iter(lmdbloader.dataloader(ds, 40, num_workers=1, collate_fn=large)))
+except (lmdbloader.errors.DiskFullError, RuntimeError) as error:
+    print(str(error).splitlines()[-1])
+gc.collect()
+with open("/dev/shm/other", "wb", buffering=0) as file:
+    while os.statvfs("/dev/shm").f_bavail: file.write(bytes(4096))
+view = ds.transformed([])
+try:
+    lmdbloader.dataloader(view, 40, num_workers=1)
+except lmdbloader.errors.DiskFullError as error:
+    print(error)
+print(sum(len(b.label) for b in lmdbloader.Loader(view, 40)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /dev/shm")
+def test_a_full_dev_shm_is_not_needed_or_told(nursery: Nursery, path: Path, tmp_path: Path) -> None:
+    program = nursery.start(f"PATH = {str(path)!r}\n" + FULL, tmp_path)
+    status = program.end()
+    if "no file system" in program.errors:
+        pytest.skip(program.errors)
+    assert status == 0, program.errors
+    lines = program.out.splitlines()
+    assert lines[:3] == ["120", "120", "[]"]
+    told = [(lines[3], "400,000"), (lines[4], "20,480")]
+    if "is killed by signal: Bus error" in lines[3]:  # older torch does not reserve what it shares, and says it so
+        assert "out of shared memory" in told.pop(0)[0]
+    for line, wanted in told:
+        assert f"/dev/shm is full: worker processes need {wanted} bytes" in line and "--shm-size" in line
+    assert lines[5] == "120"

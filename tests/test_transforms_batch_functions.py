@@ -1,0 +1,206 @@
+"""MixUp, CutMix and label smoothing: their definitions, and random numbers that depend on no thread."""
+
+from __future__ import annotations
+
+import re
+from collections import namedtuple
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lmdbloader
+from lmdbloader import transforms as T
+from lmdbloader.errors import OptionError
+from lmdbloader.transforms.batch_functions import call
+
+Batch = namedtuple("Batch", "image label name")
+
+
+def batch(count: int = 6, num_classes: int = 4, dtype: torch.dtype = torch.float32) -> Batch:
+    generator = torch.Generator().manual_seed(count)
+    images = torch.rand((count, 3, 10, 12), generator=generator)
+    images = (images * 255).to(torch.uint8) if dtype == torch.uint8 else images.to(dtype)
+    return Batch(images, torch.arange(count) % num_classes, ["x"] * count)
+
+
+def test_smoothing_spreads_a_share_evenly() -> None:
+    soft = T.LabelSmoothing(0.2, num_classes=4)(batch(3)).label
+    expected = torch.full((3, 4), 0.05)
+    expected[[0, 1, 2], [0, 1, 2]] = 0.85
+    torch.testing.assert_close(soft, expected)
+    given_, labels = torch.randn(3, 4), torch.arange(3)
+    ours = torch.nn.functional.cross_entropy(given_, soft)
+    torch.testing.assert_close(ours, torch.nn.functional.cross_entropy(given_, labels, label_smoothing=0.2))
+
+
+@given(st.integers(1, 9), st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 2**40))
+def test_mixup_blends_with_the_sample_before(count: int, seed: int, epoch: int, sample: int) -> None:
+    plain = batch(count)
+    mixed = call(T.MixUp(0.4, num_classes=4), plain, seed=seed, epoch=epoch, first_sample=sample)
+    torch.testing.assert_close(mixed.label.sum(1), torch.ones(count))
+    if count > 1:
+        share = mixed.label[1, 1]  # sample 0 has another label
+        torch.testing.assert_close(mixed.image, plain.image * share + plain.image.roll(1, 0) * (1 - share))
+    again = call(T.MixUp(0.4, num_classes=4), plain, seed=seed, epoch=epoch, first_sample=sample)
+    assert torch.equal(mixed.image, again.image)
+    assert mixed.name is plain.name
+
+
+def test_random_numbers_differ_by_seed_epoch_and_sample() -> None:
+    def share(seed: int = 0, epoch: int = 0, first_sample: int = 0) -> float:
+        mixed = call(T.MixUp(1.0, num_classes=4), batch(), seed=seed, epoch=epoch, first_sample=first_sample)
+        return float(mixed.label[0, 0])
+
+    assert len({share(), share(seed=1), share(epoch=1), share(first_sample=1)}) == 4
+    shares = [share(epoch=epoch) for epoch in range(400)]
+    assert 0.45 < np.mean(shares) < 0.55 and 0.07 < np.var(shares) < 0.1  # Beta(1, 1) is uniform: 1/2 and 1/12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
+def test_cutmix_pastes_a_rectangle_and_weighs_the_labels_by_its_area(dtype: torch.dtype) -> None:
+    for epoch in range(60):
+        plain = batch(dtype=dtype)
+        mixed = call(T.CutMix(1.0, num_classes=4), plain, seed=0, epoch=epoch, first_sample=0)
+        pasted = (mixed.image != plain.image).any(1).any(0)
+        same = (mixed.image == plain.image.roll(1, 0)).all(1).all(0)
+        rows, columns = pasted.any(1).nonzero().ravel(), pasted.any(0).nonzero().ravel()
+        if len(rows):
+            assert same[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
+        share = 1 - float(pasted.sum()) / 120
+        assert float(mixed.label[0, 0]) == pytest.approx(share)
+        torch.testing.assert_close(mixed.label.sum(1), torch.ones(6))
+    assert plain.image is not mixed.image
+
+
+def test_they_follow_each_other() -> None:
+    mixed = T.MixUp(0.5, num_classes=4)(T.LabelSmoothing(0.1, num_classes=4)(batch()))
+    torch.testing.assert_close(mixed.label.sum(1), torch.ones(6))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: T.MixUp(0, num_classes=3), "alpha of more than 0"),
+        (lambda: T.CutMix(1, num_classes=0), "at least one class"),
+        (lambda: T.LabelSmoothing(1, num_classes=3), "smoothing from 0 on below 1"),
+        (lambda: T.MixUp(1, num_classes=4)(batch(dtype=torch.uint8)), "'image' are torch.uint8; expected floats"),
+        (lambda: T.MixUp(1, num_classes=3)(batch()), "labels from 0 to 3; expected 0 to 2"),
+        (lambda: T.MixUp(1, num_classes=4)(batch()._replace(label=torch.rand(6))), "expected whole numbers"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make()
+
+
+def test_in_a_loader_they_depend_on_no_thread(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    samples = ({"image": rng.integers(0, 256, (9, 8, 3)).astype(np.uint8), "label": i % 5} for i in range(300))
+    lmdbloader.write(samples, tmp_path / "d", codec="raw")
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
+    transforms = [T.ToDtype(torch.float32, scale=True), T.MixUp(0.2, num_classes=5)]
+    one, two = (
+        [batch for _ in range(2) for batch in lmdbloader.Loader(dataset, 32, transforms=transforms, num_threads=n)]
+        for n in (1, 2)
+    )
+    for a, b in zip(one, two, strict=True):
+        assert torch.equal(a.image, b.image) and torch.equal(a.label, b.label)
+    assert one[0].label.shape == (32, 5)
+
+
+class Noise(T.BatchFunction):
+    def apply(self, batch: Any, random: np.random.Generator) -> Any:
+        noise = torch.from_numpy(random.normal(size=len(batch.label)).astype(np.float32))
+        return batch._replace(image=batch.image + noise[:, None, None, None])
+
+
+def test_functions_of_ones_own_get_the_random_numbers_of_their_batch() -> None:
+    first = call(Noise(), batch(), seed=1, epoch=2, first_sample=3)
+    assert torch.equal(first.image, call(Noise(), batch(), seed=1, epoch=2, first_sample=3).image)
+    assert not torch.equal(first.image, call(Noise(), batch(), seed=1, epoch=2, first_sample=4).image)
+
+
+def test_a_tuple_of_all_fields_gets_their_names_again() -> None:
+    def plain(function: Any) -> Any:
+        return call(function, batch(), seed=0, epoch=0, first_sample=0)
+
+    assert plain(tuple)._fields == Batch._fields
+    assert type(plain(lambda b: (b.image, b.label))) is tuple
+    assert type(plain(list)) is list
+    with pytest.raises(OptionError, match=r"MixUp\(.* comes after a function that returned a list"):
+        call(T.MixUp(1, num_classes=4), list(batch()), seed=0, epoch=0, first_sample=0)
+
+
+def returns_none(batch: Any) -> None:
+    batch.image.mul_(2)
+
+
+class Forgetful(T.BatchFunction):
+    def apply(self, batch: Any, random: np.random.Generator) -> Any:
+        batch.image.mul_(2)
+
+
+class Callable_:
+    def __call__(self, batch: Any) -> None:
+        pass
+
+
+def with_argument(argument: int, batch: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (returns_none, rf"the function returns_none \({re.escape(__file__)}, line \d+\)"),
+        (lambda batch: None, r"the function <lambda> \(.*, line \d+\)"),
+        (partial(with_argument, 3), r"the function with_argument \(.*, line \d+\)"),
+        (Forgetful(), r"the function Forgetful \(.*, line \d+\)"),
+        (Callable_(), "the function Callable_"),
+    ],
+    ids=["function", "lambda", "partial", "ours", "object"],
+)
+def test_a_function_that_returns_nothing_is_named(tmp_path: Path, function: Any, name: str, on_corrupt: Any) -> None:
+    lmdbloader.write(({"image": np.zeros((9, 8, 3), np.uint8), "label": i} for i in range(19)), tmp_path / "d")
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
+    loader = lmdbloader.Loader(dataset, 1, transforms=[function], on_corrupt=on_corrupt)
+    message = rf"^{name} returned None for a batch; expected the batch.*`return batch`"
+    for read in (lambda: list(loader), lambda: loader.benchmark(0.01)):
+        with pytest.raises(OptionError, match=message):
+            read()
+
+
+def test_values_that_are_false_are_batches(tmp_path: Path) -> None:
+    lmdbloader.write(({"number": i} for i in range(9)), tmp_path / "d")
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
+    for value in (0, False, (), {}, ""):
+        assert list(lmdbloader.Loader(dataset, 3, transforms=[lambda batch, value=value: value])) == [value] * 3
+
+
+def test_a_transform_of_samples_that_returns_nothing_is_named(tmp_path: Path) -> None:
+    lmdbloader.write(({"number": i} for i in range(9)), tmp_path / "d")
+
+    class Mine(lmdbloader.LMDBDataset):
+        def transform(self, sample: Any) -> Any:
+            return None if sample.number == 5 else sample
+
+    for dataset, name in (
+        (Mine(tmp_path / "d"), "Mine.transform"),
+        (lmdbloader.LMDBDataset(tmp_path / "d", transform=returns_nothing), "returns_nothing"),
+    ):
+        with pytest.raises(OptionError, match=rf"{name} \(.*, line \d+\) returned None for a sample; expected the sam"):
+            list(lmdbloader.Loader(dataset, 3))
+        for num_workers in (0, 1):
+            with pytest.raises(OptionError, match="a sample is None: the dataset's transform returned nothing"):
+                list(lmdbloader.dataloader(dataset, 3, num_workers=num_workers))
+
+
+def returns_nothing(sample: Any) -> None:
+    pass

@@ -1,0 +1,179 @@
+"""From transforms to numbers: what becomes of every stored value, and which lists make no sense."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lmdbloader import transforms as T
+from lmdbloader.errors import OptionError
+from lmdbloader.kernels.transform import opcodes
+from lmdbloader.transforms.compilation import ImageField, Values, compile_program
+
+RGB, GREY = ImageField("rgb", 3, torch.uint8), ImageField("grey", 1, torch.uint8)
+DEEP = ImageField("deep", 3, torch.uint16)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+FLOAT32 = T.ToDtype(torch.float32, scale=True)
+
+
+def values(field: ImageField, *transforms: T.Transform) -> Values:
+    return compile_program(transforms, [field]).values[0]
+
+
+def results(field: ImageField, *transforms: T.Transform) -> torch.Tensor:
+    """Return what becomes of every stored value in the first channel."""
+    found = values(field, *transforms)
+    stored = np.arange(256 if field.dtype == torch.uint8 else 65536)
+    if found.kind == opcodes.COPY:
+        return torch.from_numpy(stored).to(found.dtype)
+    if found.table is not None:
+        assert found.table.shape == (3, len(stored))
+        assert (found.table == found.table[0]).all()
+        return torch.from_numpy(found.table[0].copy()).view(found.dtype)
+    factor, term = found.affine[0]
+    return torch.from_numpy(stored.astype(np.float32) * factor + term).to(found.dtype)
+
+
+@pytest.mark.parametrize("field", [RGB, DEEP])
+def test_pixels_that_stay_as_they_are_are_copied(field: ImageField) -> None:
+    for transforms in (
+        [],
+        [T.RandomCrop(4)],
+        [T.ToDtype(field.dtype, True)],
+        [T.ToDtype(field.dtype, False)],
+        [FLOAT32, T.ToDtype(field.dtype, True)],
+        [T.ToDtype(torch.float32, False), T.ToDtype(field.dtype, False)],
+    ):
+        assert values(field, *transforms).kind == opcodes.COPY
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("field", [RGB, DEEP])
+def test_floats_are_scaled_as_torch_scales_them(field: ImageField, dtype: torch.dtype) -> None:
+    top = 255 if field is RGB else 65535
+    stored = torch.arange(top + 1)
+    found = results(field, T.ToDtype(dtype, scale=True))
+    assert torch.equal(found, (stored.to(torch.float32) * (1 / top)).to(dtype))
+    assert (found[0], found[-1]) == (0, 1)
+    assert torch.equal(results(field, T.ToDtype(dtype, scale=False)), stored.to(dtype))
+
+
+def test_integers_are_shifted_as_torchvision_shifts_them() -> None:
+    assert torch.equal(results(RGB, T.ToDtype(torch.uint16, True)).int(), torch.arange(256, dtype=torch.int32) << 8)
+    assert torch.equal(results(DEEP, T.ToDtype(torch.uint8, True)).int(), torch.arange(65536, dtype=torch.int32) >> 8)
+    assert torch.equal(results(RGB, T.ToDtype(torch.uint16, False)).int(), torch.arange(256, dtype=torch.int32))
+    assert results(DEEP, T.ToDtype(torch.uint8, False)).tolist() == [min(v, 255) for v in range(65536)]
+
+
+def test_floats_become_integers_as_torchvision_makes_them() -> None:
+    stored = torch.arange(65536).to(torch.float32) / 65535
+    expected = stored.mul(256 - 1e-3).to(torch.uint8)
+    found = results(DEEP, FLOAT32, T.ToDtype(torch.uint8, True))
+    assert (found.int() - expected.int()).abs().max() <= 1  # torch computes in float32
+    assert (found != expected).float().mean() < 1e-3
+    # Without a scale the fraction is cut off, and what is out of range is cut off, too.
+    halves = results(RGB, FLOAT32, T.Normalize(0.5, 1 / 510), T.ToDtype(torch.uint8, False))
+    assert halves.tolist() == [min(max(2 * v - 255, 0), 255) for v in range(256)]
+
+
+def test_what_was_rounded_in_between_stays_rounded() -> None:
+    few = T.ToDtype(torch.uint8, False)
+    found = results(RGB, T.ToDtype(torch.float32, False), T.Normalize(0, 100), few, T.ToDtype(torch.float32, False))
+    assert found.tolist() == [v // 100 for v in range(256)]
+    # Small enough to pass for the same by comparison.
+    tiny = results(RGB, FLOAT32, T.Normalize(0, 1e9), few, T.ToDtype(torch.float32, False), T.Normalize(0, 1e-9))
+    assert not tiny.any()
+
+
+def test_several_normalizations_are_one_factor_and_term() -> None:
+    found = values(RGB, FLOAT32, T.Normalize((0.1, 0.2, 0.3), 0.5), T.Normalize(1, (1, 2, 4)))
+    assert found.kind == opcodes.FLOAT
+    assert found.table is None
+    expected = [[2 / 255 / s, (-2 * m - 1) / s] for m, s in ((0.1, 1), (0.2, 2), (0.3, 4))]
+    np.testing.assert_allclose(found.affine, expected, rtol=1e-6)
+
+
+def test_erased_values_take_part_in_what_follows() -> None:
+    found = values(
+        RGB, T.RandomErasing(value=(0, 51, 255)), FLOAT32, T.RandomErasing(value=0.5), T.Normalize(0.5, 0.25),
+        T.RandomErasing(value=-7),
+    ).erased.view(np.float32)  # fmt: skip
+    np.testing.assert_allclose(found, [[-2, -1.2, 2], [0, 0, 0], [-7, -7, -7]], atol=1e-6)
+
+
+def test_erasings_of_one_field_leave_the_others_places_empty() -> None:
+    erasings = [T.RandomErasing(value=5, fields=("rgb",)), T.RandomErasing(value=6, fields=("deep",))]
+    program = compile_program(erasings, [RGB, DEEP])
+    assert program.whole[:, opcodes.OP_RECTANGLE].tolist() == [0, 1]
+    assert [v.erased.tolist() for v in program.values] == [[[5] * 3, [0] * 3], [[0] * 3, [6] * 3]]
+
+
+@pytest.mark.parametrize("dtype", T.DTYPES)
+def test_the_carrier_has_the_width_of_the_result(dtype: torch.dtype) -> None:
+    found = values(RGB, T.ToDtype(dtype, True))
+    assert found.dtype == dtype
+    assert found.carrier.itemsize == dtype.itemsize
+
+
+MOVES = (
+    T.RandomCrop(8), T.CenterCrop(8), T.RandomResizedCrop(8), T.Resize(8), T.RandomHorizontalFlip(),
+    T.RandomVerticalFlip(), T.RandomDihedral(), T.RandomTranslate(8), T.ColorJitter(1),
+    T.RandomGrayscale(), T.RandomSolarize(128),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("late", MOVES, ids=repr)
+@pytest.mark.parametrize("early", [FLOAT32, T.ToDtype(torch.uint8, False), T.RandomErasing(), T.Cutout(2)], ids=repr)
+def test_what_moves_or_colours_pixels_comes_first(early: T.Transform, late: T.Transform) -> None:
+    name = type(late).__name__
+    with pytest.raises(OptionError, match=f"^{name} after {type(early).__name__}: expected .* Change the order"):
+        compile_program([early, late], [RGB])
+    compile_program([late, early], [RGB])
+    only = replace(early, fields=("deep",))
+    with pytest.raises(OptionError, match="Change the order"):
+        compile_program([only, late], [RGB, DEEP])
+    compile_program([only, replace(late, fields=("rgb",))], [RGB, DEEP])
+
+
+def test_integers_are_not_normalized() -> None:
+    for before in ([], [T.ToDtype(torch.uint8, True)], [FLOAT32, T.ToDtype(torch.uint8, True)]):
+        with pytest.raises(
+            OptionError, match=r"pixels of 'rgb' are torch.uint8; .*ToDtype\(torch.float32, scale=True\)"
+        ):
+            compile_program([*before, T.Normalize(0, 1)], [RGB])
+
+
+@pytest.mark.parametrize(
+    ("transforms", "message"),
+    [
+        ([T.RandomCrop(8, fields=("hr",))], r"RandomCrop\(.*\): no image field 'hr'; there are rgb, grey"),
+        ([FLOAT32, T.Normalize((1, 2, 3), 1)], "Normalize: 'grey' has one channel"),
+        ([FLOAT32, T.Normalize(1, (1, 2, 3))], "Normalize: 'grey' has one channel"),
+        ([T.RandomTranslate(1, (1, 2, 3))], "'grey' has one channel, the fill is for three"),
+        ([T.RandomErasing(value=(1, 2, 3))], "'grey' has one channel, the fill is for three"),
+        ([T.RandomTranslate(1, 256)], "the fill must be pixels of 'rgb', whole numbers of torch.uint8"),
+        ([T.RandomTranslate(1, -1)], "the fill must be pixels of 'rgb'"),
+        ([T.RandomCrop(8, padding=1, fill=0.5)], "the fill must be pixels of 'rgb'"),
+        ([T.RandomErasing(value=0.5)], "the fill must be pixels of 'rgb'"),
+        ([T.RandomErasing(value=256)], "the fill must be pixels of 'rgb'"),
+        ([T.Transform()], "neither a transform of lmdbloader.transforms nor callable"),
+        ([T.Geometry()], "neither a transform of lmdbloader.transforms nor callable"),
+        (["flip"], "'flip' is neither a transform of lmdbloader.transforms nor callable"),
+        ([T.RandomDihedral], "neither a transform of lmdbloader.transforms nor callable"),
+    ],
+)
+def test_lists_that_make_no_sense_are_refused(transforms: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        compile_program(transforms, [RGB, GREY])
+
+
+def test_fills_are_of_the_units_at_their_place() -> None:
+    compile_program([T.RandomTranslate(1, 65535)], [DEEP])
+    compile_program([FLOAT32, T.RandomErasing(value=-0.5)], [RGB, GREY])
+    compile_program([T.RandomCrop(8, fill=0.5)], [RGB])  # nothing is padded, so nothing is filled
+    with pytest.raises(OptionError, match=r"pixels of 'rgb', whole numbers of torch.uint8"):
+        compile_program([T.RandomTranslate(1, 65535)], [DEEP, RGB])
