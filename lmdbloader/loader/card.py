@@ -12,11 +12,10 @@ import torch
 from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.format.layout import Field, parse_array_type
-from lmdbloader.loader.source import Source
+from lmdbloader.loader.batch_reader import BatchReader
 from lmdbloader.show.card import MAX_SIDE_BY_SIDE, Card, Shown, num_shown, place_of
 from lmdbloader.show.dataset_card import READ_ERRORS, check_whole, reason
 from lmdbloader.show.thumbnails import Pixels
-from lmdbloader.transforms import Transform
 
 I64 = npt.NDArray[np.int64]
 _LISTS = {"text": "list of str", "bytes": "list of bytes", "json": "list of what JSON holds"}
@@ -48,10 +47,9 @@ class _Loader(Protocol):
 
 def loader_card(
     loader: _Loader,
-    source: Source,
+    reader: BatchReader,
     following: I64,
     place: tuple[int, int],
-    transforms: Sequence[Transform],
     functions: Sequence[Callable[[Any], Any]],
     device: object,
 ) -> Card:
@@ -59,18 +57,17 @@ def loader_card(
 
     Args:
         loader: Which one.
-        source: What it reads with.
+        reader: Of its batches.
         following: (n,) numbers of the samples of its next batch.
         place: Its epoch, and how far in that it is.
-        transforms: That compiled code carries out.
         functions: What batches go through after them.
         device: Where batches go.
     """
     dataset, (epoch, start) = loader.dataset, place
-    outputs = {o.name: o for o in source.pipeline.outputs}
+    outputs = {o.name: o for o in reader.outputs}
     images = list(outputs)[:MAX_SIDE_BY_SIDE]
     count = num_shown(len(images)) if images else 0
-    samples = [_shown(dataset, source, sample, epoch, images) for sample in following[:count].tolist()]
+    samples = [_shown(dataset, reader, sample, epoch, images) for sample in following[:count].tolist()]
     own = ["the dataset's own transform"] if dataset.has_own_transform else []
     later = [*own, *map(_name_of, functions)]
     facts = [
@@ -79,7 +76,7 @@ def loader_card(
             f"{loader.order}, seed {loader.seed}, next is epoch {epoch}" + (f" from {start:,} on" if start else ""),
         ),
         ("Threads", f"{loader.num_threads}, prefetch {loader.prefetch}"),
-        ("Transforms", ", ".join(map(repr, transforms)) or "none"),
+        ("Transforms", ", ".join(map(repr, reader.transforms)) or "none"),
     ]
     if later:
         facts.append(("Then in Python", ", ".join(later)))
@@ -105,11 +102,11 @@ def loader_card(
     )
 
 
-def _shown(dataset: LMDBDataset, source: Source, sample: int, epoch: int, images: Sequence[str]) -> Shown:
+def _shown(dataset: LMDBDataset, reader: BatchReader, sample: int, epoch: int, images: Sequence[str]) -> Shown:
     pictures: Mapping[str, Pixels | str]
     try:
         check_whole(dataset.reader)
-        pictures = {name: _pixels(tensor) for name, tensor in source.images_of(sample, epoch).items()}
+        pictures = {name: _pixels(tensor) for name, tensor in reader.images_of(sample, epoch).items()}
     except READ_ERRORS as error:
         pictures = dict.fromkeys(images, f"damaged: {reason(error)}")
     return Shown([(name, pictures[name]) for name in images], str(sample))

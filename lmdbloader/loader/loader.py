@@ -1,12 +1,15 @@
-"""The Loader: epochs of batches that threads assemble with compiled code, straight from the data file."""
+"""The Loader: epochs of batches that threads assemble with compiled code from the data file; and its throughput."""
 
 from __future__ import annotations
 
 import logging
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from lmdbloader.base.arguments import flag
@@ -16,8 +19,9 @@ from lmdbloader.base.text import plain
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.pipeline import check_epoch, check_seed
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.benchmark import Throughput, measure
+from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader
 from lmdbloader.loader.device import CopyStreams, on_device, usable_device
+from lmdbloader.loader.epoch import EpochRun, deliver
 from lmdbloader.loader.options import (
     Shard,
     check_dataset,
@@ -27,10 +31,8 @@ from lmdbloader.loader.options import (
     resolve_pin_memory,
     resolve_shard,
 )
-from lmdbloader.loader.orders import Order, Share, check_order, with_repeats
+from lmdbloader.loader.orders import EpochOrder, Order, Share, check_order, epoch_order, with_repeats
 from lmdbloader.loader.remembered import case_of, recall_threads
-from lmdbloader.loader.run import Run, deliver
-from lmdbloader.loader.source import Source
 from lmdbloader.loader.state import Batches, Identity, Place, identity
 from lmdbloader.loader.threads import Threads
 from lmdbloader.store import IO, Damage
@@ -40,6 +42,22 @@ from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_
 # Small batches are read several at a time: a call, and waking a thread, costs as much as reading some samples.
 _SAMPLES_AT_ONCE = 64
 _logger = logging.getLogger("lmdbloader")
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """The result of `Loader.benchmark`.
+
+    Attributes:
+        samples_per_s: Samples per second.
+        p50_seconds, p99_seconds: Median and 99th percentile of the time that the loop waits for a batch.
+        num_batches: Batches measured.
+    """
+
+    samples_per_s: float
+    p50_seconds: float
+    p99_seconds: float
+    num_batches: int
 
 
 class Loader:
@@ -158,11 +176,11 @@ class Loader:
         if resolution is not None:
             with_resolution(self._transforms, full_size(self._transforms))
         self._stopwatch = Stopwatch()
-        self._source = self._make_source(self._transforms)
+        self._reader = self._make_reader(self._transforms)
         self._threads = Threads(self.num_threads, "lmdbloader")
 
-    def _make_source(self, transforms: Sequence[Transform]) -> Source:
-        return Source(
+    def _make_reader(self, transforms: Sequence[Transform]) -> BatchReader:
+        return BatchReader(
             self._read_from,
             transforms,
             self._functions,
@@ -172,7 +190,6 @@ class Loader:
             keep=(self.num_threads + self.prefetch + 2) * self.batches_at_once,
             pinned=self.pin_memory,
             verify=self._verify,
-            stopwatch=self._stopwatch,
         )
 
     def set_resolution(self, size: int | tuple[int, int] | None) -> None:
@@ -198,7 +215,7 @@ class Loader:
         if size == self._size:
             return
         transforms = self._transforms if size is None else with_resolution(self._transforms, size)
-        self._source = self._make_source(transforms)
+        self._reader = self._make_reader(transforms)
         self._size = size
 
     def _begin(self, epoch: int) -> None:
@@ -275,7 +292,7 @@ class Loader:
 
     def _described(self) -> Identity:
         if self._identity is None:
-            self._identity = identity(self._read_from, self.order, self.seed, self._source.extents())
+            self._identity = identity(self._read_from, self.order, self.seed, self._reader.extents())
         return self._identity
 
     def __iter__(self) -> Iterator[Any]:
@@ -296,14 +313,18 @@ class Loader:
         items = deliver(self._run(place), self._threads, self.num_threads + self.prefetch)
         return items if self._device is None else on_device(items, self._device, self._streams.on(self._device))
 
-    def _run(self, place: Place, limit: int | None = None) -> Run:
-        """Return a pass through an epoch from a place on, or through its first batches."""
-        order = self._source.order(self.order, self.seed, place.epoch)
+    def _epoch_order(self, epoch: int) -> EpochOrder:
+        offset, nbytes = self._reader.extents()
+        return epoch_order(self.order, seed=self.seed, epoch=epoch, offset=offset, nbytes=nbytes)
+
+    def _run(self, place: Place, limit: int | None = None) -> EpochRun:
+        """Return a pass through an epoch from a place on, or through its first `limit` batches."""
+        order = self._epoch_order(place.epoch)
         starts, stops = self._share.bounds(len(order.samples), place.start)
         if len(stops):
             order = with_repeats(order, int(stops[-1]))
-        return Run(
-            self._source,
+        return EpochRun(
+            self._reader,
             place.epoch,
             order,
             starts[:limit],
@@ -311,6 +332,7 @@ class Loader:
             self.batches_at_once,
             skips=self._skips,
             may_lack=self.world_size == 1,
+            stopwatch=self._stopwatch,
         )
 
     def benchmark(self, seconds: float = 5.0) -> Throughput:
@@ -325,7 +347,20 @@ class Loader:
         self._begin(epoch)
         for _ in deliver(self._run(Place(epoch, 0), self.batches_at_once), self._threads, 1):
             pass  # compiles, starts the threads
-        return measure(lambda epoch: (batch for batch, _ in self._items(Place(epoch, 0))), epoch, seconds)
+        latencies: list[float] = []
+        samples = 0
+        began = before = time.perf_counter()
+        while before - began < seconds:
+            for batch, _ in self._items(Place(epoch, 0)):
+                now = time.perf_counter()
+                latencies.append(now - before)
+                before = now
+                samples += 0 if batch is LEFT_OUT else len(batch[0])
+                if now - began >= seconds:
+                    break
+            epoch += 1
+        p50, p99 = np.percentile(latencies, [50, 99])
+        return Throughput(samples / (before - began), float(p50), float(p99), len(latencies))
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
@@ -380,11 +415,11 @@ class Loader:
 
         epoch, start = self._reached()
         self._begin(epoch)
-        order = self._source.order(self.order, self.seed, epoch).samples
+        order = self._epoch_order(epoch).samples
         starts, stops = self._share.bounds(len(order), start)
         following = order[starts[0] : stops[0]] if len(starts) else order[:0]
-        transforms, device = self._source.pipeline.transforms, self._device or "cpu"
-        return loader_card(self, self._source, following, (epoch, start), transforms, self._functions, device).to_html()
+        device = self._device or "cpu"
+        return loader_card(self, self._reader, following, (epoch, start), self._functions, device).to_html()
 
 
 def _open_loader(

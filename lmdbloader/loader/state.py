@@ -15,8 +15,8 @@ import numpy.typing as npt
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError, WorkerError
 from lmdbloader.format.codecs import checksum
+from lmdbloader.loader.batch_reader import LEFT_OUT
 from lmdbloader.loader.orders import Order, QuasiRandom
-from lmdbloader.loader.source import LEFT_OUT
 from lmdbloader.store import Damage
 
 I64 = npt.NDArray[np.int64]
