@@ -19,7 +19,7 @@ import lmdbloader
 from lmdbloader import transforms as T
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.format import codecs
+from lmdbloader.format import codecs, layout
 from lmdbloader.format.layout import CODEC_JPEG, DATA_FILE
 from lmdbloader.store import Reader
 
@@ -51,7 +51,7 @@ def write(path: Path, samples: Sequence[dict[str, np.ndarray]], kind: str) -> Pa
     with pytest.MonkeyPatch.context() as patch:
         if kind == "tiled":
             patch.setattr(codecs, "TILED_ABOVE_NBYTES", 0)
-            patch.setattr(lmdbloader.format, "TILE_SIZE", 16)  # many tiles in small images
+            patch.setattr(layout, "TILE_SIZE", 16)  # many tiles in small images
         lmdbloader.write(samples, path, codec="raw" if kind == "raw" else "lz4")
     return path
 

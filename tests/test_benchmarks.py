@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 import torch
 
+# These tests start programs that read datasets.
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 STORES = ["PNG files", "HDF5", "HDF5 lzf", "LMDB by hand", "LMDBDataset raw", "LMDBDataset lz4"]
 

@@ -27,8 +27,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset, write
 from lmdbloader.conversion.values import to_json
 from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.fields import Array, Image
-from lmdbloader.format.layout import Bytes, Float, Int, Json, Text
+from lmdbloader.fields import Array, Bytes, Float, Image, Int, Json, Text
 
 FEW = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 RNG = np.random.default_rng(0)

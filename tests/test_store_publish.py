@@ -154,7 +154,7 @@ def test_a_missing_parent_is_named(tmp_path: Path) -> None:
 HOLDER = """
 import sys
 from pathlib import Path
-from lmdbloader.format import make_field
+from lmdbloader.format.layout import make_field
 from lmdbloader.store import open_writer
 with open_writer(Path(sys.argv[1]), [make_field("n", "int")], with_source=False, map_nbytes=2**20) as writer:
     print("writing", flush=True)
