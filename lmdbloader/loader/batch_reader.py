@@ -13,7 +13,7 @@ from lmdbloader.base.stage_times import Clock
 from lmdbloader.batch.assembly import Assembler, finished
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.memory import BatchMemory, PinnedMemory
-from lmdbloader.batch.pipeline import Output, Pipeline
+from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import CorruptError
 from lmdbloader.store import Damage
 from lmdbloader.transforms import Transform
@@ -31,6 +31,7 @@ class BatchReader:
     Attributes:
         dataset: The dataset that is read.
         batch_size: Samples of a batch.
+        pipeline: Of all image fields.
         is_pinned: Whether images are in pinned memory, which a forked child must not touch.
     """
 
@@ -67,22 +68,12 @@ class BatchReader:
         self._functions, self._seed = tuple(functions), seed
         images = [name for name, f in dataset.fields.items() if f.kind == "image"]
         rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-        self._pipeline = Pipeline(
+        self.pipeline = Pipeline(
             dataset.reader, images, transforms, rows=rows, seed=seed, channels_last=channels_last, verify=verify
         )
         memory = PinnedMemory if pinned else BatchMemory
-        self._assembler = Assembler(self._pipeline, dataset.fields, memory, keep=keep)
+        self._assembler = Assembler(self.pipeline, dataset.fields, memory, keep=keep)
         self._extents: tuple[I64, I64] | None = None
-
-    @property
-    def transforms(self) -> tuple[Transform, ...]:
-        """The compiled transforms, the dataset's own included."""
-        return self._pipeline.transforms
-
-    @property
-    def outputs(self) -> tuple[Output, ...]:
-        """The images of a batch, for each image field."""
-        return self._pipeline.outputs
 
     def extents(self) -> tuple[I64, I64]:
         """Return the offset of each sample in the file, and its bytes there, (n,) each."""

@@ -1,4 +1,4 @@
-"""What a notebook shows of a loader: what it gives, how, and the next samples after the transforms."""
+"""The card of a Loader in a notebook: fields of a batch, options, and the next samples after the transforms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUMBERS = {"int": "int64", "float": "float64"}
 
 
 class _Loader(Protocol):
-    """What a card shows of a Loader."""
+    """The attributes of a Loader that its card shows."""
 
     dataset: LMDBDataset
     batch_size: int
@@ -53,18 +53,18 @@ def loader_card(
     functions: Sequence[Callable[[Any], Any]],
     device: object,
 ) -> Card:
-    """Return what a notebook shows of a loader; what cannot be read shows as such, and nothing is raised.
+    """Return the card of a loader; samples that cannot be read are marked, and nothing is raised.
 
     Args:
-        loader: Which one.
+        loader: The Loader.
         reader: Of its batches.
         following: (n,) numbers of the samples of its next batch.
-        place: Its epoch, and how far in that it is.
-        functions: What batches go through after them.
-        device: Where batches go.
+        place: Its epoch, and its position there.
+        functions: Called with batches after the transforms.
+        device: Of the batches.
     """
     dataset, (epoch, start) = loader.dataset, place
-    outputs = {o.name: o for o in reader.outputs}
+    outputs = {o.name: o for o in reader.pipeline.outputs}
     images = list(outputs)[:MAX_SIDE_BY_SIDE]
     count = num_shown(len(images)) if images else 0
     samples = [_shown(dataset, reader, sample, epoch, images) for sample in following[:count].tolist()]
@@ -76,7 +76,7 @@ def loader_card(
             f"{loader.order}, seed {loader.seed}, next is epoch {epoch}" + (f" from {start:,} on" if start else ""),
         ),
         ("Threads", f"{loader.num_threads}, prefetch {loader.prefetch}"),
-        ("Transforms", ", ".join(map(repr, reader.transforms)) or "none"),
+        ("Transforms", ", ".join(map(repr, reader.pipeline.transforms)) or "none"),
     ]
     if later:
         facts.append(("Then in Python", ", ".join(later)))
@@ -113,12 +113,12 @@ def _shown(dataset: LMDBDataset, reader: BatchReader, sample: int, epoch: int, i
 
 
 def _pixels(image: torch.Tensor) -> Pixels:
-    """Return an image as NumPy has it, which knows no bfloat16."""
+    """Return an image as a NumPy array; NumPy has no bfloat16."""
     return (image.float() if image.dtype == torch.bfloat16 else image).numpy()
 
 
 def _gives(dataset: LMDBDataset, f: Field, output: Any, batch_size: int) -> str:
-    """Return what a batch holds of a field, in words."""
+    """Return a description of a field's values in a batch."""
     if output is not None:
         laid_out = ", channels last" if output.channels_last else ""
         return f"{_dtype(output.values.dtype)} {(batch_size, *output.shape)}{laid_out}"
@@ -137,5 +137,5 @@ def _dtype(dtype: torch.dtype) -> str:
 
 
 def _name_of(function: Any) -> str:
-    """Return what people call a function; one without a name by its type, for most texts of such hold an address."""
+    """Return the name of a function, or of its type if it has none."""
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)

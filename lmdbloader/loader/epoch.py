@@ -50,7 +50,7 @@ class EpochReadahead:
             starts, stops: (n,) positions in the order at which each batch of this rank begins and ends.
         """
         dataset = reader.dataset
-        cut = {output.name for output in reader.outputs if _is_cut_from_large(dataset.reader, output)}
+        cut = {output.name for output in reader.pipeline.outputs if _is_cut_from_large(dataset.reader, output)}
         payloads = [name for name, f in dataset.fields.items() if f.is_payload and name not in cut]
         self._readahead = Readahead(dataset.reader, payloads)
         self._rows_of, self._order = dataset.rows_of, order

@@ -21,7 +21,7 @@ from lmdbloader.batch.assembly import collate
 from lmdbloader.batch.memory import free_nbytes, is_plain, means_no_space, no_space
 from lmdbloader.loader.remembered import Workers, case_of, recall_workers, remember_workers
 
-# One more process must bring at least this much, or it is not worth its memory.
+# More processes must be at least this much faster to be worth their memory.
 _WORTH_A_WORKER = 1.10
 _TRIAL_SECONDS = 0.4
 _TRIAL_BATCHES = 64
@@ -32,29 +32,29 @@ _QUEUE_NBYTES = 5 * 4096
 
 
 def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any) -> DataLoader[Any]:
-    """Return a plain DataLoader, tuned where nothing was said.
+    """Return a torch DataLoader, with tuned settings for the options that are not given.
 
     Args:
         dataset: An LMDBDataset, a view of one, or any map-style dataset over them.
         batch_size: Samples in a batch; None gives them one by one.
-        **options: `torch.utils.data.DataLoader`'s own. Where they are not given: `num_workers` is measured once for
-            this dataset, batch size and machine and remembered in the user's cache folder (`lmdbloader.lab.tune`
-            measures it longer, and `pin_memory` with it); `pin_memory` is on only where there is an accelerator;
-            `persistent_workers` is on with workers; `collate_fn` is `collate`.
-            `worker_init_fn` is called after what we do at a worker's start: see that it ends with its parent.
+        **options: Those of `torch.utils.data.DataLoader`. Defaults: `num_workers` is measured once for this dataset,
+            batch size and machine, and remembered in the user's cache folder (`lmdbloader.lab.tune` measures it longer,
+            and `pin_memory` with it); `pin_memory` is on only if there is an accelerator; `persistent_workers` is on
+            with workers; `collate_fn` is `collate`. `worker_init_fn` is called after our own, which ends a worker when
+            its parent ends.
 
     Returns:
         The DataLoader; batches of an LMDBDataset are named tuples of stacked tensors.
 
     Raises:
-        DiskFullError: There are to be worker processes, and no room at all in /dev/shm for their queues.
+        DiskFullError: /dev/shm has no room for the queues of worker processes.
     """
     settings = dict(options)
     if batch_size is not None:
         settings.setdefault("collate_fn", collate)
     pins = accelerator() is not None
     if settings.get("num_workers") is None:
-        # A batch sampler of torch's own knows the size that DataLoader does not want to be told beside it.
+        # DataLoader takes no batch size with a batch sampler, which has one of its own.
         size = getattr(settings.get("batch_sampler"), "batch_size", batch_size)
         found = tuned_workers(dataset, size, settings.get("collate_fn"))
         settings["num_workers"] = found.num_workers
@@ -69,22 +69,22 @@ def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any
 
 
 def accelerator() -> torch.device | None:
-    """Return the device that this process can copy batches to, None where there is only the processor."""
+    """Return the device that this process can copy batches to; None if there is only the processor."""
     if not hasattr(torch, "accelerator"):
         return torch.device("cuda") if torch.cuda.is_available() else None
     return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 
 
 def tuned_workers(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any = collate) -> Workers:
-    """Return the settings with which a dataset reads fastest here: remembered, or else the workers measured now.
+    """Return the fastest settings for a dataset here: remembered ones, else the workers measured now.
 
-    Measuring takes about a second for every number tried; 0 is kept unless processes bring 10 %.
+    Measuring takes about a second for each number of workers; 0 wins unless more are 10 % faster.
     """
     case = case_of(dataset, batch_size, (), () if collate_fn in (collate, None) else (collate_fn,))
     remembered = recall_workers(case)
     if remembered is not None:
         return remembered
-    if free_nbytes() == 0:  # not remembered: there may be room for workers' queues the next time
+    if free_nbytes() == 0:  # not remembered: there may be room for queues the next time
         return Workers(0)
     best, best_speed = 0, _speed(dataset, batch_size, collate_fn, 0)
     for num_workers in _candidates():
@@ -102,8 +102,8 @@ def _candidates() -> list[int]:
 
 
 def _speed(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any, num_workers: int) -> float:
-    """Return samples per second over a short while, the first batch not counted; 0 where there is only one."""
-    # A generator of its own: measuring must not move the user's random state.
+    """Return samples per second over a short while, without the first batch; 0 if there is only one."""
+    # With a generator of its own, measuring does not change the user's random state.
     generator = torch.Generator().manual_seed(0)
     length = len(dataset)  # type: ignore[arg-type]
     count = min(length, (batch_size or 1) * _TRIAL_BATCHES)
@@ -128,7 +128,7 @@ def _speed(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any, num_w
 
 
 class WorkerStart:
-    """A DataLoader's `worker_init_fn` that prepares the process, then calls another such function if there is one."""
+    """A `worker_init_fn` of a DataLoader that prepares the process, then calls another such function."""
 
     def __init__(self, then: Callable[[int], Any] | None = None) -> None:
         self.then = then
@@ -137,29 +137,29 @@ class WorkerStart:
         if multiprocessing.parent_process() is not None:  # torch has workers that are threads, too
             watch = threading.Thread(target=_end_with, args=(os.getppid(),), name="lmdbloader-parent", daemon=True)
             watch.start()
-            sys.excepthook = _tell
-            _report_what_cannot_be_sent(worker_id)
+            sys.excepthook = _report
+            _send_errors(worker_id)
         if self.then is not None:
             self.then(worker_id)
 
 
 def _end_with(parent: int) -> None:
-    """End this process as soon as another is not its parent any more."""
+    """End this process when another is no longer its parent."""
     while os.getppid() == parent:
         time.sleep(_LOOK_SECONDS)
     os._exit(1)
 
 
-def _tell(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    """Tell of an error that nobody caught, unless it is the training loop that has gone."""
-    # The thread that hands over shared memory would tell of every Ctrl-C that the training loop has told of.
+def _report(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+    """Report an uncaught error, unless it only says that the training loop has ended."""
+    # The thread that hands over shared memory would report every Ctrl-C that the training loop has reported.
     is_gone = isinstance(error, (ConnectionError, EOFError)) and threading.current_thread() != threading.main_thread()
     if not is_gone:
         sys.__excepthook__(kind, error, where)
 
 
-def _report_what_cannot_be_sent(worker_id: int) -> None:
-    """Have queues send an error in place of a batch that cannot be sent; else the training loop waits for ever."""
+def _send_errors(worker_id: int) -> None:
+    """Make queues send an error in place of a batch that cannot be sent; otherwise the training loop waits forever."""
 
     def send_error(queue: Any, error: Exception, item: Any) -> None:
         number, batch = item
@@ -170,12 +170,12 @@ def _report_what_cannot_be_sent(worker_id: int) -> None:
         except Exception:
             queue.put((number, ExceptionWrapper(where=f"in DataLoader worker process {worker_id}")))  # type: ignore[no-untyped-call]
 
-    # The standard library's hook for subclasses; this process has no queues but those of its DataLoader.
+    # The standard library's hook for subclasses; all queues of this process are those of its DataLoader.
     multiprocessing.queues.Queue._on_queue_feeder_error = send_error  # type: ignore[attr-defined]
 
 
 def _unshared_nbytes(value: Any) -> int:
-    """Return how much shared memory the tensors of a batch still need."""
+    """Return the bytes of shared memory that the tensors of a batch still need."""
     if isinstance(value, torch.Tensor):
         return 0 if not is_plain(value) or value.is_shared() else value.nbytes  # type: ignore[no-untyped-call]
     if isinstance(value, dict):
