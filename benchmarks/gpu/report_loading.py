@@ -232,8 +232,8 @@ def loops(results: Results) -> str:
     )
     text = (
         "Loops over loaders, with work on the device that takes 1.5 times as long as reading: milliseconds per step,"
-        " and in brackets the share of it in which the device works. `ahead` is `device=` of the Loader; with `pinned` and"
-        " `paged` the loop copies from such memory."
+        " and in brackets the share of it in which the device works. `ahead` is `device=` of the Loader; with `pinned`"
+        " and `paged` the loop copies from such memory."
     )
     head = ["batches", "samples", "type", "work, ms", *columns]
     return paragraphs("### Training loops over real loaders", text, table(head, lines)) if lines else ""
