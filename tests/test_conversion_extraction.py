@@ -17,9 +17,8 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image, features
 
 import lmdbloader
-from lmdbloader.conversion.extraction import encode_png, extract
-from lmdbloader.conversion.extraction import folder as extraction_folder
-from lmdbloader.conversion.extraction.names import FILE_SUFFIXES, safe_stem, unique_stems, with_position
+from lmdbloader.conversion import extraction
+from lmdbloader.conversion.extraction import FILE_SUFFIXES, encode_png, extract, safe_stem, unique_stems, with_position
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, OptionError
 from lmdbloader.images.decode import decode_image
 from lmdbloader.store import Reader, read_manifest
@@ -341,7 +340,7 @@ def test_a_full_disk_says_so_and_leaves_nothing(small: Path, tmp_path: Path, mon
     def full(image: np.ndarray) -> bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(extraction_folder, "encode_png", full)
+    monkeypatch.setattr(extraction, "encode_png", full)
     with pytest.raises(DiskFullError, match="disk full"):
         extract(small, tmp_path / "files")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["db"]

@@ -206,13 +206,13 @@ def test_raw_lz4_and_auto(src: Path, tmp_path: Path) -> None:
 
 def test_the_map_grows_where_the_sample_of_inputs_misled(src: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Tried are flat images; then come ones of noise, whose files are far larger for their number of pixels.
-    monkeypatch.setattr("lmdbloader.conversion.trial._choose", lambda sources: list(sources[:2]))
+    monkeypatch.setattr("lmdbloader.conversion.plan._choose", lambda sources: list(sources[:2]))
     monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 2**19)
     flat = np.zeros((1000, 1000, 3), np.uint8)
     for name in ("a.png", "b.png"):
         save(src / name, flat)
     images = [save(src / f"c{i}.pgm", noise(700, 1000, 1, seed=i)) for i in range(4)]
-    monkeypatch.setattr("lmdbloader.conversion.trial.estimate_map_nbytes", lambda nbytes, samples: 2**20)
+    monkeypatch.setattr("lmdbloader.conversion.plan.estimate_map_nbytes", lambda nbytes, samples: 2**20)
     report = convert(src, out, codec="lz4")
     assert report.map_growths > 0
     for found, expected in zip(stored(out)[2:], images, strict=True):
@@ -432,10 +432,10 @@ def test_an_unreadable_file_is_named(src: Path, out: Path) -> None:
 def test_a_file_that_vanishes_after_the_listing_is_named(src: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(src / "a.png", noise(4, 4))
     monkeypatch.setattr(
-        "lmdbloader.conversion.folder.try_out",
+        "lmdbloader.conversion.from_files.try_out",
         lambda *a: (os.unlink(src / "a.png"), real(*a))[1],
     )
-    from lmdbloader.conversion.trial import try_out as real
+    from lmdbloader.conversion.plan import try_out as real
 
     with pytest.raises(ImageError, match=r"^a\.png: cannot be read \(No such file or directory\)"):
         convert(src, out)
