@@ -110,7 +110,7 @@ def test_inputs_that_cannot_be_used_are_counted(pieces: Path, tmp_path: Path) ->
 def test_options_are_checked_as_convert_checks_them(pieces: Path) -> None:
     with pytest.raises(OptionError, match="sample=3: expected a whole number of at least 4"):
         lmdbloader.estimate(pieces, sample=3)
-    with pytest.raises(OptionError, match="--jpeg-quality has no effect"):
+    with pytest.raises(OptionError, match="jpeg_quality has no effect"):
         lmdbloader.estimate(pieces, jpeg_quality=90)
 
 

@@ -283,7 +283,7 @@ def test_a_destination_is_replaced_only_where_it_is_an_extraction(small: Path, t
     target = tmp_path / "files"
     target.mkdir()
     extract(small, target)  # an empty folder counts as absent
-    with pytest.raises(DestinationError, match=r"earlier extraction.*--overwrite"):
+    with pytest.raises(DestinationError, match=r"earlier extraction.*overwrite=True"):
         extract(small, target)
     extract(small, target, samples=[0], overwrite=True)
     assert images_in(target) == ["000000.png"]
@@ -385,7 +385,7 @@ def test_files_that_were_kept_come_back_byte_by_byte(originals: Path, tmp_path: 
         np.testing.assert_array_equal(
             np.moveaxis(lmdbloader.LMDBDataset(tmp_path / "db")[row].image.numpy(), 0, 2), pixels
         )
-    with pytest.raises(OptionError, match="image format 'jpg': expected one of stored, png"):
+    with pytest.raises(OptionError, match="image_format='jpg': expected one of stored, png"):
         extract(tmp_path / "db", tmp_path / "other", image_format="jpg")  # type: ignore[arg-type]
 
 

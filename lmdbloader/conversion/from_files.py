@@ -240,7 +240,7 @@ def _finish(job: _Job, done: Progress, writer: Writer) -> Written:
     if not writer.num_samples:
         raise SourceError(
             f"{job.target}: nothing to write: none of the {done.num_sources} inputs could be used; "
-            f"the first: {', '.join(done.skipped[0])}"
+            f"the first: {': '.join(done.skipped[0])}"
         )
     listing = job.plan.listing
     job.made_by["inputs"]["content"] = str(done.content)

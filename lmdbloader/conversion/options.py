@@ -257,7 +257,7 @@ def _checked(f: Field[Any], hint: Any, value: Any) -> Any:
     if kind is float:
         number = arguments.number(f.name, value)
         if not math.isfinite(number) or (least is not None and not least <= number <= (most or math.inf)):
-            limits = "a number that is not infinite" if least is None else f"a number from {least} to {most}"
+            limits = "a finite number" if least is None else f"a number from {least} to {most}"
             raise OptionError(f"{option(f.name, value)}: expected {limits}")
         return number
     if kind is bool:

@@ -96,11 +96,12 @@ def settle_scale(plan: Plan) -> Recipe:
 
 
 def _check_sides(options: ConvertOptions) -> None:
-    size, scale = options.patch_size, options.scale
-    if scale and size and (size % scale or (options.stride or size) % scale):
+    scale = options.scale
+    sides = {"patch_size": options.patch_size, "stride": options.stride}
+    if scale and any(side is not None and side % scale for side in sides.values()):
+        given = " and ".join(option(name, side) for name, side in sides.items() if side is not None)
         raise OptionError(
-            f"{option('patch_size', size)} and {option('stride', options.stride or size)}: expected multiples of "
-            f"the scale {scale}, so that the low-resolution patch is exactly aligned"
+            f"{given}: expected multiples of the scale {scale}, so that the low-resolution patch is exactly aligned"
         )
 
 
