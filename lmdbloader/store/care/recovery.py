@@ -11,6 +11,7 @@ from typing import Any
 import lmdb
 import pyarrow as pa
 
+from lmdbloader.base.option_names import option
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.layout import (
     DATA_FILE,
@@ -50,8 +51,8 @@ def num_committed(partial: Path) -> int:
             read_through(file.fileno())  # before LMDB maps it
         if (problems := page_problems(data)) and not take_back_torn(data):
             raise CorruptError(
-                f"{data}: its pages are damaged ({problems[0]}). Begin again with --restart, which discards what is "
-                "done."
+                f"{data}: its pages are damaged ({problems[0]}). Start again with {option('restart', True)}, which "
+                "discards its progress."
             )
     try:
         with (

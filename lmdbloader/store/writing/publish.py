@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lmdbloader.base.descriptors import occupy_standard_descriptors
 from lmdbloader.base.files import read_regular
+from lmdbloader.base.option_names import option
 from lmdbloader.errors import DestinationError, DiskFullError
 from lmdbloader.format.layout import (
     DATA_FILE,
@@ -34,10 +35,6 @@ PLAN_FILE, JOURNAL_FILE = "plan.json", "journal"
 # Not of the dataset itself. They go once it is in place: until then a run that was killed could not be resumed without.
 # The owner goes last: without it the others are somebody's own.
 _WORKING_FILES = (JOURNAL_FILE, PLAN_FILE, OWNER_FILE)
-_TAKE_OVER = (
-    "; if you are certain that it has ended, --take-over continues from its committed data. The rest is lost then, and "
-    "if it is still running, it ends with an error"
-)
 # Where a repair makes files anew, and what LMDB's own tools leave where they open a dataset.
 REPAIR_FOLDER, _LOCK_FILE = ".repair", "lock.mdb"
 # What a dataset and an interrupted conversion consist of; a folder with anything else in it is somebody's own.
@@ -65,7 +62,7 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise DestinationError(
             f"{out}: a dataset is there already, made from other inputs or with other options. "
-            "Choose another destination, or overwrite it (--overwrite)."
+            f"Choose another destination, or overwrite it ({option('overwrite', True)})."
         )
     if others := _others(out):
         raise DestinationError(
@@ -114,7 +111,12 @@ def partial_folder(
                 f"{partial}: an unfinished conversion is there. Finish it with the command that began it, or remove it."
             )
 
-    advice = _TAKE_OVER if resumable else ""
+    advice = ""
+    if resumable:
+        advice = (
+            f"; if you are certain that it has ended, {option('take_over', True)} continues from its committed data. "
+            "The rest is lost then, and if it is still running, it ends with an error"
+        )
     occupy_standard_descriptors()
     lock = claim(partial, check, keep=_worth_keeping, advice=advice, take_over=take_over, log=log)
     folder = inside(lock.folder, partial)

@@ -1,4 +1,4 @@
-"""Standard input, output and error of the command: there in any case, and named where they cannot be written to."""
+"""The standard streams of the command: always open, safe for a terminal, and named in errors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,39 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from lmdbloader.base.descriptors import occupy_standard_descriptors
+from lmdbloader.base.text import plain
 from lmdbloader.errors import OutputError
 
 
+def say(line: str, *, error: bool = False) -> None:
+    """Print one line, without the characters that move the cursor, change colours or start another line.
+
+    Names of files may hold such characters, and a terminal acts on them.
+
+    Args:
+        line: The line.
+        error: Print to the standard error.
+    """
+    print(plain(line), file=sys.stderr if error else sys.stdout)
+
+
+def say_error(line: str) -> None:
+    """Print one line to the standard error, as `say` does."""
+    say(line, error=True)
+
+
+def say_nothing(line: str) -> None:
+    """Print nothing, for --quiet."""
+
+
+def say_lines(text: str) -> None:
+    """Print several lines, each as `say` does. Values in the text must not have line breaks of their own."""
+    for line in text.split("\n"):
+        say(line)
+
+
 class _Named:
-    """Passes on to a text stream; what fails there is an error of the stream's, not of a file that is written."""
+    """A text stream whose failures are errors of the stream, and not of a file that is written."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self._stream, self._name = stream, name
@@ -33,7 +61,7 @@ class _Named:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:  # whoever read has seen enough
+        except BrokenPipeError:  # the reader has seen enough
             raise
         except OSError as error:
             raise OutputError(f"{self._name} cannot be written to: {error.strerror or error}.") from error
@@ -41,7 +69,7 @@ class _Named:
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[None]:
-    """Have all three standard streams open, and their failures named, as long as this is entered."""
+    """Keep all three standard streams open, and name them in errors, until the end of the `with` statement."""
     occupy_standard_descriptors()
     with contextlib.ExitStack() as stack:
         for name, title in (("stdout", "standard output"), ("stderr", "standard error")):
@@ -54,7 +82,7 @@ def standard_streams() -> Iterator[None]:
 
 
 def forget(stream: Any) -> None:
-    """Have nothing of a stream that cannot be written to flushed when the interpreter exits, which would fail again."""
+    """Drop the rest of a stream that cannot be written to: flushing it at the exit would fail again."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

@@ -18,7 +18,7 @@ from skimage import data as photographs
 
 import lmdbloader
 from lmdbloader.cli import main
-from lmdbloader.conversion.sampled import draw_sample, student
+from lmdbloader.conversion.estimation import draw_sample, student
 from lmdbloader.errors import OptionError, SourceError
 
 Capture = pytest.CaptureFixture[str]
@@ -108,9 +108,9 @@ def test_inputs_that_cannot_be_used_are_counted(pieces: Path, tmp_path: Path) ->
 
 
 def test_options_are_checked_as_convert_checks_them(pieces: Path) -> None:
-    with pytest.raises(OptionError, match="sample 3: expected at least 4"):
+    with pytest.raises(OptionError, match="sample=3: expected a whole number of at least 4"):
         lmdbloader.estimate(pieces, sample=3)
-    with pytest.raises(OptionError, match="--jpeg-quality has no effect"):
+    with pytest.raises(OptionError, match="jpeg_quality has no effect"):
         lmdbloader.estimate(pieces, jpeg_quality=90)
 
 

@@ -1,33 +1,158 @@
-"""`lmdbloader.estimate`: how large a dataset would be and how long its conversion would take, from a few inputs."""
+"""`lmdbloader.estimate`: the size of a dataset and the time of its conversion, predicted from a few inputs."""
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base.arguments import whole
-from lmdbloader.conversion.plan import Plan, make_plan, settle_scale
+from lmdbloader.conversion.options import EstimateOptions, with_options
+from lmdbloader.conversion.plan import Plan, make_plan, settle_scale, try_out
 from lmdbloader.conversion.pool import TASK_NBYTES, WorkerPool
-from lmdbloader.conversion.sampled import Interval, draw_sample
-from lmdbloader.conversion.sources import Layout, Source, Sources
-from lmdbloader.conversion.sources.listing import as_text
-from lmdbloader.conversion.storage import WriteMode, draw
+from lmdbloader.conversion.sources.listing import Source, Sources, as_text
+from lmdbloader.conversion.storage import draw
 from lmdbloader.conversion.tasks import Part, Recipe
-from lmdbloader.conversion.trial import try_out
-from lmdbloader.errors import OptionError, SourceError
-from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, digest_of_text
+from lmdbloader.errors import SourceError
+from lmdbloader.format.digests import digest_of_text
 from lmdbloader.format.layout import BLOCK_NBYTES, CODEC_NAMES
 from lmdbloader.store import Written, open_writer
 
 _F64 = npt.NDArray[np.float64]
+_I64 = npt.NDArray[np.int64]
+# Of each stratum: two would give its variance, and four give more of the slope within it.
+_PER_STRATUM = 4
+
+
+# Sizes of photographs are skewed, and few inputs seldom hold one of the largest: with Student's 97.5 % quantile the
+# intervals of simulated conversions held the truth in 87 to 91 of 100 cases (20 to 200 inputs), with this in 94 to 98.
+_QUANTILE = 0.995
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A number that was estimated.
+
+    Attributes:
+        value: The estimate.
+        low: Where its 95 % interval begins.
+        high: Where it ends.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def scaled(self, factor: float, offset: float = 0.0) -> Interval:
+        """Return the interval of factor * x + offset, for a factor that is not negative.
+
+        >>> Interval(2, 1, 4).scaled(10, 1)
+        Interval(value=21, low=11, high=41)
+        """
+        return Interval(self.value * factor + offset, self.low * factor + offset, self.high * factor + offset)
+
+    def widened(self, by: float) -> Interval:
+        """Return the interval made longer on both sides."""
+        return Interval(self.value, max(0.0, self.low - by), self.high + by)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """Some of all inputs, drawn from strata: neighbours in the order of their sizes.
+
+    Attributes:
+        rows: (n,) int64, their numbers, ascending.
+        stratum: (n,) int64, the stratum of each.
+        sizes: (number of strata,) int64, how many inputs each stratum has.
+        total: Of what is known of every input, the sum over all of them.
+        known: (n,) float64, the same of those that were drawn.
+    """
+
+    rows: _I64
+    stratum: _I64
+    sizes: _I64
+    total: float
+    known: _F64
+
+    def estimate_total(self, values: Any) -> Interval:
+        """Return the total over all inputs of what was measured of the sample.
+
+        The combined regression estimator of stratified sampling on the known sizes (Cochran, Sampling Techniques, 3rd
+        edition, 7.10), which becomes the plain mean where sizes tell nothing; the t distribution's interval.
+
+        Args:
+            values: (n,) what was measured.
+        """
+        y: _F64 = np.asarray(values, np.float64)
+        num_strata = len(self.sizes)
+        drawn = np.bincount(self.stratum, minlength=num_strata)
+        weight = self.sizes / drawn
+        means = [np.bincount(self.stratum, v, num_strata) / drawn for v in (y, self.known)]
+        dy, dx = y - means[0][self.stratum], self.known - means[1][self.stratum]
+        # Each input of the sample stands for as many as its stratum has for each that was drawn.
+        spread = float((weight[self.stratum] * dx * dx).sum())
+        slope = float((weight[self.stratum] * dx * dy).sum()) / spread if spread > 0 else 0.0
+        value = float((self.sizes * means[0]).sum()) + slope * (self.total - float((self.sizes * means[1]).sum()))
+        left = dy - slope * dx
+        variances = np.bincount(self.stratum, left * left, num_strata) / np.maximum(drawn - 1, 1)
+        parts = self.sizes**2 * (1 - drawn / self.sizes) * variances / drawn
+        variance = float(parts.sum())
+        if variance > 0:
+            # Where a few strata of large inputs have most of the variance, there are few degrees of freedom
+            # (Satterthwaite's; Cochran, 5.16).
+            degrees = variance**2 / float((parts**2 / np.maximum(drawn - 1, 1)).sum())
+            half = student(degrees, _QUANTILE) * math.sqrt(variance)
+        else:
+            half = 0.0
+        return Interval(value, max(0.0, value - half), value + half)
+
+
+def draw_sample(known: _I64, count: int, seed: int, kind: npt.NDArray[np.bool_] | None = None) -> Sample:
+    """Return `count` of all inputs, or all of them where there are no more.
+
+    Args:
+        known: (N,) int64, a size of every input.
+        count: At least 4.
+        seed: The same one draws the same inputs.
+        kind: (N,) bool, which of two kinds every input is of; nearly all strata have one kind only.
+    """
+    by_size = np.argsort(known, kind="stable") if kind is None else np.lexsort((known, kind))
+    if count >= len(known):
+        number = np.zeros(len(known), np.int64)
+        return Sample(np.arange(len(known)), number, np.array([len(known)]), float(known.sum()), known.astype(float))
+    rng = np.random.default_rng(seed)
+    groups = np.array_split(by_size, max(1, count // _PER_STRATUM))
+    counts = [len(part) for part in np.array_split(np.arange(count), len(groups))]
+    # A stratum may be smaller than its share where nearly all are drawn.
+    chosen = [rng.choice(g, min(n, len(g)), replace=False) for g, n in zip(groups, counts, strict=True)]
+    rows = np.concatenate(chosen)
+    stratum = np.repeat(np.arange(len(groups)), [len(c) for c in chosen])
+    order = np.argsort(rows)
+    rows, stratum = rows[order], stratum[order]
+    return Sample(rows, stratum, np.array([len(g) for g in groups]), float(known.sum()), known[rows].astype(float))
+
+
+def student(degrees: float, quantile: float = 0.975) -> float:
+    """Return a quantile of Student's t (Abramowitz and Stegun, 26.7.5).
+
+    >>> round(student(10), 2), round(student(100), 2)
+    (2.23, 1.98)
+    """
+    z, n = NormalDist().inv_cdf(quantile), max(degrees, 2.0)
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / n + second / n**2 + third / n**3
+
+
 # So much of what was tried is also written, to measure that.
 _WRITTEN_NBYTES = 64 * 2**20
 # With so much all of what a digest is made with is loaded.
@@ -77,108 +202,33 @@ class Estimate:
     unusable: tuple[tuple[str, str], ...]
 
 
-def estimate(
-    src: str | os.PathLike[str] | None,
-    *,
-    sample: int = 100,
-    sample_seed: int = 0,
-    layout: Layout | Literal["auto"] = "auto",
-    hr: str | os.PathLike[str] | None = None,
-    lr: str | os.PathLike[str] | None = None,
-    patch_size: int | None = None,
-    stride: int | None = None,
-    scale: int | None = None,
-    bicubic: Literal["matlab", "pillow"] = "matlab",
-    alpha: Literal["refuse", "drop", "white"] = "refuse",
-    max_pixels: int = 200_000_000,
-    codec: str | None = None,
-    write_mode: WriteMode | None = None,
-    max_resolution: int | None = None,
-    jpeg_quality: int | None = None,
-    compress_probability: float | None = None,
-    smart_threshold: int | None = None,
-    digest: DigestName = DEFAULT_DIGEST,
-    subset: int | None = None,
-    seed: int | None = None,
-    classes: Sequence[str] | None = None,
-    on_error: Literal["stop", "skip"] = "stop",
-    min_pair_psnr: float = 20.0,
-    workers: int | None = None,
-) -> Estimate:
+@with_options(EstimateOptions)
+def estimate(src: str | os.PathLike[str] | None, options: EstimateOptions) -> Estimate:
     """Return the predicted size and time of a conversion, from a sample of its inputs.
 
     The sample is drawn at random among inputs of each size and really converted; totals are estimated from the sizes
-    of all files. Nothing is left on the disk.
+    of all files. Inputs of the sample that cannot be used are counted, whatever `on_error` is. Nothing is left on the
+    disk.
 
     Args:
-        src: As `convert` has it, and so are all options but the next two.
-        sample: Inputs to try, at least 4.
-        sample_seed: What is drawn depends on it and on the inputs' sizes only.
-        layout: As in `convert`.
-        hr: As in `convert`.
-        lr: As in `convert`.
-        patch_size: As in `convert`.
-        stride: As in `convert`.
-        scale: As in `convert`.
-        bicubic: As in `convert`.
-        alpha: As in `convert`.
-        max_pixels: As in `convert`.
-        codec: As in `convert`.
-        write_mode: As in `convert`.
-        max_resolution: As in `convert`.
-        jpeg_quality: As in `convert`.
-        compress_probability: As in `convert`.
-        smart_threshold: As in `convert`.
-        digest: As in `convert`.
-        subset: As in `convert`.
-        seed: As in `convert`.
-        classes: As in `convert`.
-        on_error: As in `convert`; of those that are tried, inputs that cannot be used are counted in any case.
-        min_pair_psnr: As in `convert`.
-        workers: As in `convert`; the time is that with so many.
+        src: As in `convert`.
+
+    Returns:
+        The prediction.
 
     Raises:
-        OptionError: Options that make no sense.
+        OptionError: An option is out of its range, or contradicts another.
         SourceError: No folder, no images, pairs that do not match, or none of the inputs tried can be used.
         ImageError: No pair can be used whose scale would be that of all.
     """
-    sample, sample_seed = whole("sample", sample), whole("sample_seed", sample_seed)
-    if sample < _LEAST:
-        raise OptionError(f"sample {sample}: expected at least {_LEAST} inputs")
-    if sample_seed < 0:
-        raise OptionError(f"sample_seed {sample_seed}: expected 0 or more")
     began = time.monotonic()
-    plan = make_plan(
-        src,
-        layout=layout,
-        hr=hr,
-        lr=lr,
-        patch_size=patch_size,
-        stride=stride,
-        scale=scale,
-        bicubic=bicubic,
-        alpha=alpha,
-        max_pixels=max_pixels,
-        codec=codec,
-        write_mode=write_mode,
-        max_resolution=max_resolution,
-        jpeg_quality=jpeg_quality,
-        compress_probability=compress_probability,
-        smart_threshold=smart_threshold,
-        digest=digest,
-        subset=subset,
-        seed=seed,
-        classes=classes,
-        on_error=on_error,
-        min_pair_psnr=min_pair_psnr,
-        workers=workers,
-    )
+    plan = make_plan(src, options)
     recipe = settle_scale(plan)
     sources = plan.listing.sources
     with WorkerPool(plan.num_workers) as pool:
-        recipe = replace(recipe, fields=try_out(recipe, sources, pool, plan.codec).fields, on_error="skip")
+        recipe = replace(recipe, fields=try_out(recipe, sources, pool, plan.codec).fields).changed(on_error="skip")
         started = time.monotonic() - began
-        drawn = draw_sample(sources.nbytes, sample, sample_seed, _become_jpegs(recipe, sources))
+        drawn = draw_sample(sources.nbytes, options.sample, options.sample_seed, _become_jpegs(recipe, sources))
         tried = _try(recipe, [sources[row] for row in drawn.rows.tolist()], plan, pool)
     if tried.written is None:
         raise SourceError(
@@ -214,7 +264,7 @@ def estimate(
 def _become_jpegs(recipe: Recipe, sources: Sources) -> npt.NDArray[np.bool_] | None:
     """Return which sources "proportion" will store as JPEG: known beforehand, it need not be estimated."""
     storage = recipe.storage
-    if storage.mode != "proportion" or recipe.patch_size is not None:
+    if storage.mode != "proportion" or recipe.options.patch_size is not None:
         return None
     seed, share = storage.seed or 0, storage.compress_probability or 0.0
     drawn = (draw(seed, as_text(name)) < share for name in sources.names)
@@ -261,7 +311,7 @@ def _try(recipe: Recipe, sources: list[Source], plan: Plan, pool: WorkerPool) ->
     # What a worker loads at first is not to be counted as work for its first source.
     for _ in pool.convert(recipe, [[sources[0]]] * 2 * plan.num_workers):
         pass
-    digest_of_text(bytes(_LOADING_NBYTES), plan.digest)
+    digest_of_text(bytes(_LOADING_NBYTES), plan.options.digest)
     written_nbytes, at = 0.0, 0
     with (
         tempfile.TemporaryDirectory(prefix="lmdbloader-estimate-") as folder,
@@ -278,7 +328,7 @@ def _try(recipe: Recipe, sources: list[Source], plan: Plan, pool: WorkerPool) ->
                 written_nbytes += sum(float(p.stored_nbytes.sum()) for p in part.chunk.payloads.values())
         if writer.num_samples:
             began = time.perf_counter()
-            tried.written = writer.finish(classes={}, made_by={}, digest=plan.digest)
+            tried.written = writer.finish(classes={}, made_by={}, digest=plan.options.digest)
             tried.writing_seconds += time.perf_counter() - began
     return tried
 

@@ -1,13 +1,17 @@
-"""`extract`: a dataset's samples to a folder of files, complete or not at all."""
+"""`lmdbloader.extract`: the samples of a dataset to a folder of files, complete or not at all."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,13 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.cores import count_cores
+from lmdbloader.base.files import read_regular
 from lmdbloader.base.limits import explain_limit
+from lmdbloader.base.option_names import flags_in_use, option, use_flags
 from lmdbloader.batch.columns import read_json
-from lmdbloader.conversion.extraction.destination import check_destination, partial_folder, put_in_place, write_marker
-from lmdbloader.conversion.extraction.names import unique_stems, with_position
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, OptionError
 from lmdbloader.format.codecs import unpack_jpeg
-from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG, Field
+from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG, PARTIAL_SUFFIX, Field
+from lmdbloader.images.decode import IMAGE_SUFFIXES
 from lmdbloader.images.write import encode_png
 from lmdbloader.store import Reader, check_rows
 from lmdbloader.store.diskerrors import naming
@@ -119,7 +124,7 @@ def extract(
         WorkerError: The system refuses a thread.
     """
     if image_format not in IMAGE_FORMATS:
-        raise OptionError(f"image format {image_format!r}: expected one of {', '.join(IMAGE_FORMATS)}")
+        raise OptionError(f"{option('image_format', image_format)}: expected one of {', '.join(IMAGE_FORMATS)}")
     reader = Reader(path)
     target = Path(os.path.abspath(out))
     plan = _make_plan(reader, fields, image_format)
@@ -134,7 +139,7 @@ def extract(
             while chunk := list(islice(numbers, _AT_ONCE)):
                 _make_folders(partial, plan, chunk, made)
                 with explain_limit(
-                    f"one of {workers or count_cores()} threads that extract", "Use fewer: `--workers 1`, workers=1."
+                    f"one of {workers or count_cores()} threads that extract", f"Use fewer: {option('workers', 1)}."
                 ):
                     written = pool.map(lambda row: _write_sample(reader, plan, row, partial), chunk)
                 for line, sizes in written:
@@ -190,8 +195,10 @@ def _rows(reader: Reader, samples: Sequence[int] | None) -> list[int]:
 
 def _pool(workers: int | None) -> ThreadPoolExecutor:
     if workers is not None and workers < 1:
-        raise OptionError(f"workers {workers}: expected at least 1")
-    return ThreadPoolExecutor(workers or count_cores(), thread_name_prefix="extract")
+        raise OptionError(f"{option('workers', workers)}: expected at least 1")
+    return ThreadPoolExecutor(
+        workers or count_cores(), thread_name_prefix="extract", initializer=use_flags, initargs=(flags_in_use(),)
+    )
 
 
 def _make_folders(partial: Path, plan: _Plan, rows: Sequence[int], made: set[str]) -> None:
@@ -236,7 +243,7 @@ def _write_sample(reader: Reader, plan: _Plan, row: int, partial: Path) -> tuple
         except FileExistsError as error:
             raise DestinationError(
                 f"{name}: two samples would go to this file; the second one is {reader.where(f.name, row)}. "
-                "Extract them into two folders (--samples)."
+                f"Extract them into two folders ({option('samples')})."
             ) from error
         line[f.name] = name
         sizes.append(len(data))
@@ -280,3 +287,191 @@ def _value(reader: Reader, f: Field, row: int) -> Any:
         return read_json(reader, f.name, row)
     value = reader.index.arrays[f.name][row].item()
     return value if isinstance(value, int) or math.isfinite(value) else str(value)
+
+
+MARKER_FILE = "extracted.json"
+MADE_BY = "lmdbloader extract"
+_MOST_MARKER_NBYTES = 2**16
+_REPLACED_SUFFIX = ".replaced"
+
+
+def check_destination(target: Path, dataset: Path, *, overwrite: bool) -> None:
+    """Refuse a destination that is taken.
+
+    Raises:
+        DestinationError: `target` is inside the dataset or the other way round; or it exists, is not an empty folder,
+            and is no earlier extraction or may not be replaced.
+    """
+    ours, theirs = Path(os.path.realpath(target)), Path(os.path.realpath(dataset))
+    if ours == theirs or ours in theirs.parents or theirs in ours.parents:
+        raise DestinationError(f"{target}: lies inside {dataset} or the other way round. Choose another destination.")
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise DestinationError(f"{target}: exists and is not a folder. Choose another destination.")
+    if not target.exists():
+        return
+    if os.path.samefile(target, os.curdir):
+        raise DestinationError(
+            f"{target}: is the folder that you are in, and a complete one is put in its place. Name another one."
+        )
+    if not any(target.iterdir()):
+        return
+    if not is_extracted(target):
+        raise DestinationError(
+            f"{target}: is a folder with other things in it, which is never replaced. Choose another destination."
+        )
+    if not overwrite:
+        raise DestinationError(
+            f"{target}: holds the files of an earlier extraction. Choose another destination, "
+            f"or replace it as a whole ({option('overwrite', True)})."
+        )
+
+
+def is_extracted(folder: Path) -> bool:
+    """Return whether a folder was made by an extraction."""
+    try:
+        return bool(json.loads(read_regular(folder / MARKER_FILE, _MOST_MARKER_NBYTES)).get("made_by") == MADE_BY)
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return False
+
+
+@contextmanager
+def partial_folder(target: Path) -> Iterator[Path]:
+    """Yield the new folder DIR.partial; it is removed unless `put_in_place` has moved it.
+
+    Raises:
+        DestinationError: It exists already, or its parent does not.
+    """
+    partial = target.with_name(target.name + PARTIAL_SUFFIX)
+    try:
+        partial.mkdir()
+    except FileNotFoundError as error:
+        raise DestinationError(f"{target}: the folder {target.parent} does not exist. Create it first.") from error
+    except FileExistsError as error:
+        raise DestinationError(
+            f"{partial}: exists. Another extraction is writing there, or one was killed: remove it if none is running."
+        ) from error
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_marker(partial: Path, about: Mapping[str, Any]) -> None:
+    """Say in a folder that it is an extraction, and of what."""
+    with naming(partial / MARKER_FILE):
+        (partial / MARKER_FILE).write_text(json.dumps({"made_by": MADE_BY, **about}, indent=1) + "\n", "utf-8")
+
+
+def put_in_place(partial: Path, target: Path) -> None:
+    """Rename a complete folder to its name; an older one there is removed once the new one stands."""
+    if not target.exists() or not any(target.iterdir()):
+        os.rename(partial, target)
+        return
+    aside = target.with_name(target.name + _REPLACED_SUFFIX)
+    if aside.exists():
+        raise DestinationError(f"{aside}: exists, and the folder to replace goes there for a moment. Move it away.")
+    os.rename(target, aside)
+    try:
+        os.rename(partial, target)
+    except OSError:
+        os.rename(aside, target)
+        raise
+    shutil.rmtree(aside)
+
+
+# The suffixes of files that extraction writes; no folder ends in one, so that no folder is where a file must go.
+FILE_SUFFIXES = (".png", ".npy", ".bin", ".json", ".jsonl", *sorted(IMAGE_SUFFIXES - {".png"}))
+
+_NAME_NBYTES = 180
+_PATH_NBYTES = 1000
+_MAX_DEPTH = 32
+# What a file name cannot hold, or a terminal acts on.
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def safe_stem(source: str, *, keep_suffix: bool = False) -> str:
+    """Return a relative path without a suffix for the files made from a source.
+
+    It has no empty, "." or ".." component, does not start with "/", and no component is longer than 180 bytes. What is
+    changed for that is changed to "_", or cut and marked with a digest.
+
+    Args:
+        source: The source's name, by intention a relative path with "/".
+        keep_suffix: Whether an image's suffix stays (as a part of the stem).
+
+    >>> safe_stem("cats/0001.png"), safe_stem("cats/0001.png", keep_suffix=True)
+    ('cats/0001', 'cats/0001.png')
+    >>> safe_stem("../../etc/passwd"), safe_stem("/x//y.JPG"), safe_stem("")
+    ('_/_/etc/passwd', 'x/y', '_')
+    """
+    parts = [part for part in source.split("/") if part not in ("", ".")] or [""]
+    root, suffix = os.path.splitext(parts[-1])
+    if not keep_suffix and suffix.lower() in IMAGE_SUFFIXES:
+        parts[-1] = root
+    *folders, last = [_safe_name(part) for part in parts]
+    folders = [folder + "_" if folder.lower().endswith(FILE_SUFFIXES) else folder for folder in folders]
+    stem = "/".join((*folders, last))
+    if len(folders) >= _MAX_DEPTH or len(stem.encode()) > _PATH_NBYTES:
+        return f"{_digest(source)}_{last}"
+    return stem
+
+
+def unique_stems(sources: Sequence[str]) -> list[str]:
+    """Return a safe stem for each source, no two alike.
+
+    A source that is "<stem>.png" already keeps its name; others take theirs in the order given, those that come too
+    late with their suffix as a part of it, or else with a number.
+
+    >>> unique_stems(["a.jpg", "a.png", "b.tif", "a.jpg"])
+    ['a.jpg', 'a', 'b', 'a~2']
+    """
+    wanted = [safe_stem(source) for source in sources]
+    stems = [""] * len(sources)
+    taken: set[str] = set()
+    next_number: dict[str, int] = {}
+    for i, (source, stem) in enumerate(zip(sources, wanted, strict=True)):
+        if source == f"{stem}.png" and stem not in taken:
+            stems[i] = stem
+            taken.add(stem)
+    for i, (source, stem) in enumerate(zip(sources, wanted, strict=True)):
+        if not stems[i]:
+            stems[i] = stem if stem not in taken else _free(source, stem, taken, next_number)
+            taken.add(stems[i])
+    return stems
+
+
+def with_position(stem: str, top: int, left: int) -> str:
+    """Return the stem of one patch; from different (stem, top, left) never the same.
+
+    >>> with_position("cats/0001", 96, 192)
+    'cats/0001_r00096_c00192'
+    """
+    return f"{stem}_r{top:05d}_c{left:05d}"
+
+
+def _free(source: str, stem: str, taken: set[str], next_number: dict[str, int]) -> str:
+    """Return a stem for a source whose own is taken."""
+    with_suffix = safe_stem(source, keep_suffix=True)
+    if with_suffix not in taken:
+        return with_suffix
+    # Remembered, so that many equal names do not each count from the start.
+    number = next_number.get(stem, 2)
+    while f"{stem}~{number}" in taken:
+        number += 1
+    next_number[stem] = number + 1
+    return f"{stem}~{number}"
+
+
+def _safe_name(part: str) -> str:
+    """Return one path component that every Linux file system takes."""
+    name = _UNSAFE.sub("_", part)
+    if name in ("", ".", ".."):
+        return "_"
+    data = name.encode()
+    if len(data) <= _NAME_NBYTES:
+        return name
+    return f"{data[: _NAME_NBYTES - 9].decode('utf-8', 'ignore')}~{_digest(part)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()

@@ -13,7 +13,7 @@ import numpy as np
 from lmdbloader import __version__
 from lmdbloader.base.arguments import flag, function, ordered_texts, shown
 from lmdbloader.conversion.destination import new_folder
-from lmdbloader.conversion.identity import digest_option
+from lmdbloader.conversion.provenance import digest_option
 from lmdbloader.conversion.storage import PIXELS, PixelMode, Storage, choose_storages
 from lmdbloader.conversion.values import PayloadColumn, guess_kind, scalar
 from lmdbloader.errors import OptionError
@@ -112,11 +112,13 @@ def write(
         [f.name for f in schema if f.kind == "image"],
         write_mode,
         codec,
-        max_resolution=max_resolution,
-        jpeg_quality=jpeg_quality,
-        compress_probability=compress_probability,
-        smart_threshold=smart_threshold,
-        seed=seed,
+        {
+            "max_resolution": max_resolution,
+            "jpeg_quality": jpeg_quality,
+            "compress_probability": compress_probability,
+            "smart_threshold": smart_threshold,
+            "seed": seed,
+        },
     )
     rest = chain([first], iterator)
     del first

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lmdbloader
-from lmdbloader.conversion import identity, seen
-from lmdbloader.conversion.sources import Source, Span, digest_ends, read_ends
+from lmdbloader.conversion import provenance
+from lmdbloader.conversion.sources.listing import Source, Span
+from lmdbloader.conversion.sources.reading import digest_ends, read_ends
 from lmdbloader.errors import DestinationError, ImageError
 from lmdbloader.store import Reader
 
@@ -51,13 +52,13 @@ def out(tmp_path: Path) -> Path:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many sources were read to compare their content, each time that some were."""
     found: list[int] = []
-    real = identity.hash_files
+    real = provenance.hash_files
 
     def counting(sources: Any) -> list[int]:
         found.append(len(sources))
         return real(sources)
 
-    monkeypatch.setattr(identity, "hash_files", counting)
+    monkeypatch.setattr(provenance, "hash_files", counting)
     return found
 
 
@@ -90,7 +91,7 @@ def test_a_source_that_changed_is_noticed_though_the_dataset_is_newer(src: Path,
 def test_where_times_tell_nothing_the_ends_do(
     src: Path, out: Path, reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("seen", "tasks"):
+    for module in ("provenance", "tasks"):
         monkeypatch.setattr(f"lmdbloader.conversion.{module}.times_of", lambda source: (1, 1))
     convert(src, out)
     size = (src / "2.pgm").stat().st_size
@@ -136,7 +137,7 @@ def test_a_source_that_changes_while_it_is_compared_is_read_again(
 ) -> None:
     convert(src, out)
     os.utime(src / "1.pgm")
-    real = identity.hash_files
+    real = provenance.hash_files
 
     def and_change(sources: Any) -> list[int]:
         found = real(sources)
@@ -144,7 +145,7 @@ def test_a_source_that_changes_while_it_is_compared_is_read_again(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(identity, "hash_files", and_change)
+        patch.setattr(provenance, "hash_files", and_change)
         assert convert(src, out), "as it was when it was read"
     with pytest.raises(DestinationError, match="made from other inputs"):
         convert(src, out)
@@ -213,12 +214,12 @@ def large(path: Path) -> None:
 
 
 def of_others(path: Path) -> None:
-    from lmdbloader.conversion.sources import list_sources
+    from lmdbloader.conversion.sources.layouts import list_sources
 
     listing = list_sources(path.parent.parent / "src")
-    rows = seen.Seen()
+    rows = provenance.Seen()
     rows.add([(1, 1, 1)] * len(listing.sources))
-    note = seen.make_note(rows, listing)
+    note = provenance.make_note(rows, listing)
     assert note is not None
     path.write_bytes(note)
 
@@ -267,11 +268,11 @@ def test_a_conversion_that_goes_on_notes_what_an_undisturbed_one_does(
 
 
 def test_a_journal_without_times_makes_no_note(src: Path) -> None:
-    from lmdbloader.conversion.sources import list_sources
+    from lmdbloader.conversion.sources.layouts import list_sources
 
-    rows = seen.Seen()
+    rows = provenance.Seen()
     rows.add([(1, 2, 3), (4,)])
-    assert seen.make_note(rows, list_sources(src)) is None
+    assert provenance.make_note(rows, list_sources(src)) is None
 
 
 @given(nbytes=st.lists(st.integers(0, 9000) | st.sampled_from([4095, 4096, 4097, 8191, 8192, 8193]), max_size=3))
