@@ -21,8 +21,7 @@ from nursery import Nursery
 from PIL import Image
 
 import lmdbloader
-from lmdbloader.show.card import Card, Shown
-from lmdbloader.show.thumbnails import MAX_NBYTES, as_picture, thumbnail, tones
+from lmdbloader.show.card import MAX_NBYTES, Card, Shown, as_picture, thumbnail, tones
 from lmdbloader.transforms import Normalize, RandomCrop, RandomDihedral, ToDtype
 
 HOSTILE = "<script>alert(1)</script> & \"quoted\" 'single' $x^2$ \x1b[2J \u202e"

@@ -248,7 +248,7 @@ def test_columns_that_begin_at_odd_addresses_are_refused(path: Path) -> None:
         at += 8 + nbytes + message.body.size
     longer = (nbytes + 1).to_bytes(4, "little")
     sign_index(path, data[: at + 4] + longer + data[at + 8 : at + 8 + nbytes] + b"\0" + data[at + 8 + nbytes :])
-    with pytest.raises(FormatError, match="a column does not begin at a multiple of its numbers' length"):
+    with pytest.raises(FormatError, match="a column is not aligned to the size of its numbers"):
         Reader(path)
 
 

@@ -176,7 +176,7 @@ def test_errors_call_the_folder_by_its_name(out: Path) -> None:
 def test_where_the_file_system_knows_no_owners_there_is_a_warning(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As on vfat: what this process makes is another user's.
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
-    with pytest.warns(UserWarning, match=r"out\.partial: its file system does not tell whose a folder is"):
+    with pytest.warns(UserWarning, match=r"out\.partial: its file system does not have owners"):
         lmdbloader.write(samples(), out)
     assert len(lmdbloader.LMDBDataset(out)) == 5
     assert os.listdir(out.parent) == ["out"]
@@ -187,7 +187,7 @@ def test_where_permissions_cannot_be_taken_away_there_is_a_warning(
 ) -> None:
     partial.chmod(0o777)
     monkeypatch.setattr(os, "fchmod", lambda descriptor, mode: None)
-    with pytest.warns(UserWarning, match=r"out\.partial: its file system does not take away others' permission"):
+    with pytest.warns(UserWarning, match=r"out\.partial: its file system does not let others' permission"):
         lmdbloader.write(samples(), out)
     assert len(lmdbloader.LMDBDataset(out)) == 5
 
@@ -220,7 +220,7 @@ def test_stage_refuses_a_dataset_whose_own_files_are_links(out: Path, tmp_path: 
     lmdbloader.write(samples(), out)
     (out / name).rename(tmp_path / name)
     (out / name).symlink_to(tmp_path / name)
-    with pytest.raises(FormatError, match=rf"{name}: is a link, and none is followed"):
+    with pytest.raises(FormatError, match=rf"{name}: is a link, and links are not followed"):
         lmdbloader.stage(out, tmp_path / "node")
     assert os.listdir(tmp_path / "node") == []
 

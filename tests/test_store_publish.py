@@ -154,7 +154,7 @@ def test_a_missing_parent_is_named(tmp_path: Path) -> None:
 HOLDER = """
 import sys
 from pathlib import Path
-from lmdbloader.format import make_field
+from lmdbloader.format.layout import make_field
 from lmdbloader.store import open_writer
 with open_writer(Path(sys.argv[1]), [make_field("n", "int")], with_source=False, map_nbytes=2**20) as writer:
     print("writing", flush=True)
@@ -211,7 +211,7 @@ def test_an_owner_that_cannot_be_read_is_another_process(tmp_path: Path) -> None
 def test_a_partial_folder_with_somebodys_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "d.partial").mkdir()
     (tmp_path / "d.partial" / "notes.txt").write_text("mine")
-    with pytest.raises(DestinationError, match=r"'notes\.txt' in it is not of our making"):
+    with pytest.raises(DestinationError, match=r"lmdbloader did not write 'notes\.txt' in it"):
         write(tmp_path / "d")
     assert (tmp_path / "d.partial" / "notes.txt").read_text() == "mine"
 

@@ -154,8 +154,8 @@ def test_what_is_no_finished_dataset_is_a_format_error(tmp_path: Path) -> None:
     lmdb.open(str(tmp_path / "foreign")).close()
     for name, expected in (
         ("file", "is a file, not a dataset folder"),
-        ("empty", "has no manifest.json, so it is no dataset"),
-        ("foreign", "has no manifest.json, so it is an LMDB, but not of ours"),
+        ("empty", "has no manifest.json, so it is not a dataset"),
+        ("foreign", "has no manifest.json, so it is an LMDB that lmdbloader did not write"),
         ("going", r"its conversion is not finished .*going\.partial is there"),
         ("going.partial", "is an unfinished conversion"),
     ):
@@ -177,7 +177,7 @@ def test_a_missing_file_or_a_folder_in_its_place_is_named(path: Path, file: str)
 def test_a_fifo_in_a_files_place_holds_nobody_up(path: Path, file: str) -> None:
     (path / file).unlink()
     os.mkfifo(path / file)
-    with pytest.raises(FormatError, match=f"{file}: is no regular file"):
+    with pytest.raises(FormatError, match=f"{file}: is a FIFO, not a regular file"):
         Reader(path)
 
 

@@ -132,5 +132,5 @@ def test_a_changed_byte_is_seen_before_anything_parses(position: int, change: in
     "value", [b"\0", b"x" * 100, b"\xff\xff\xff\xff\0\0\0\0", b"\xff\xff\xff\xff\x10\0\0\0" + b"\1" * 16]
 )
 def test_bytes_that_are_no_record_batch_are_refused(value: bytes) -> None:
-    with pytest.raises(CorruptError, match=r"^here: is no Arrow record batch"):
+    with pytest.raises(CorruptError, match=r"^here: is not an Arrow record batch"):
         decode_block(value, record_schema(FIELDS, with_source=True), FIELDS, checksum(value), "here")

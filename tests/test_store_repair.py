@@ -325,7 +325,7 @@ def test_where_nothing_says_how_many_samples_there_were_that_is_said(
     lines: list[str] = []
     done = repair(patches_cut_short, tmp_path / "out", log=lines.append)
     assert (done.may_lack_more, done.left_out) == (True, ())
-    assert "how many are missing is not known" in lines[-1]
+    assert "the number of missing samples is unknown" in lines[-1]
     assert 0 < done.num_samples < read_manifest(patches).num_samples
     assert read_manifest(tmp_path / "out").made_by["inputs"]["may_lack_more"] is True
     assert verify(tmp_path / "out").is_sound
@@ -378,7 +378,7 @@ def test_an_empty_dataset_comes_back_and_nothing_else_comes_back_empty(path: Pat
         if uncertain:
             for at, _ in entries_of(path, b"progress"):
                 flip(path, at)
-        with pytest.raises(CorruptError, match="not one sample"):
+        with pytest.raises(CorruptError, match="not one of its samples"):
             repair(path, tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
@@ -427,8 +427,8 @@ def test_where_a_manifest_says_something_else_than_the_data_it_is_said_that_noth
     manifest = read_manifest(path)
     for made_by in ({**manifest.made_by, "layout": "pairs"}, {}):
         (path / MANIFEST_FILE).write_bytes(dataclasses.replace(manifest, made_by=made_by).to_json())
-        assert verify(path).problems == (f"{MANIFEST_FILE}: says something else of the dataset than data.mdb",)
-        with pytest.raises(CorruptError, match=r"where data\.mdb is the right one, remove manifest\.json"):
+        assert verify(path).problems == (f"{MANIFEST_FILE}: describes another dataset than data.mdb",)
+        with pytest.raises(CorruptError, match=r"if data\.mdb is the right one, remove manifest\.json"):
             repair(path)
     lose(path, MANIFEST_FILE)
     repair(path)
@@ -467,14 +467,14 @@ def test_an_older_dataset_whose_manifest_is_lost_cannot_be_mended(tmp_path: Path
     assert verify(path).is_sound
     assert read_manifest(path).content_digest == json.loads(before[MANIFEST_FILE])["content_digest"]
     lose(path, MANIFEST_FILE)
-    with pytest.raises(CorruptError, match=r"data\.mdb does not tell what manifest\.json said"):
+    with pytest.raises(CorruptError, match=r"data\.mdb does not hold the content of manifest\.json"):
         repair(path, tmp_path / "out")
 
 
 @pytest.mark.parametrize("out", [None, "out"])
 def test_without_data_nothing_can_be_mended(path: Path, tmp_path: Path, out: str | None) -> None:
     lose(path, "data.mdb")
-    with pytest.raises(CorruptError, match=r"Without data\.mdb nothing can be mended"):
+    with pytest.raises(CorruptError, match=r"Without data\.mdb nothing can be repaired"):
         repair(path, out and tmp_path / out)
     assert not (tmp_path / "out").exists()
 
@@ -483,7 +483,7 @@ def test_where_not_one_sample_is_left_nothing_is_written(path: Path, tmp_path: P
     size = (path / "data.mdb").stat().st_size
     (path / "data.mdb").write_bytes(bytes(size))
     for name in ("index.arrow", None):
-        with pytest.raises(CorruptError, match="not one sample"):
+        with pytest.raises(CorruptError, match="not one of its samples"):
             repair(path, tmp_path / "out")
         if name:
             lose(path, name)
@@ -518,7 +518,7 @@ def test_records_of_another_dataset_are_not_taken(path: Path, tmp_path: Path) ->
     with pytest.raises(CorruptError, match="are not those of this dataset"):
         repair(path)
     flip(path, 0)  # so that the pages are damaged too, and no record
-    with pytest.raises(CorruptError, match="are whole, but not those of the dataset"):
+    with pytest.raises(CorruptError, match="are intact, but not those of the dataset"):
         repair(path, tmp_path / "out")
     flip(path, 0)
     assert bytes_of(path) == before and not (tmp_path / "out").exists()
@@ -529,9 +529,9 @@ def test_a_manifest_beside_the_data_of_another_dataset_is_not_replaced(path: Pat
     expected = bytes_of(path)
     shutil.copy(tmp_path / "other" / MANIFEST_FILE, path)
     before = bytes_of(path)
-    assert any("is of another dataset than data.mdb" in problem for problem in verify(path).problems)
+    assert any("belongs to another dataset than data.mdb" in problem for problem in verify(path).problems)
     for out in (None, tmp_path / "out"):
-        with pytest.raises(CorruptError, match=r"where data\.mdb is the right one, remove manifest\.json"):
+        with pytest.raises(CorruptError, match=r"if data\.mdb is the right one, remove manifest\.json"):
             repair(path, out)
     assert bytes_of(path) == before
     lose(path, MANIFEST_FILE)
@@ -546,7 +546,7 @@ def test_one_repair_at_a_time_and_what_a_killed_one_left_goes(path: Path) -> Non
     lock = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(LockedError, match="mended already"):
+        with pytest.raises(LockedError, match="repaired already"):
             repair(path)
         assert (path / ".repair").exists()
     finally:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lmdbloader.base.arguments import flag, function
+from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.base.progress import ProgressBar
 from lmdbloader.base.text import plain, table
 from lmdbloader.conversion.destination import new_folder, refuse_inside
@@ -30,7 +31,7 @@ from lmdbloader.errors import CorruptError, SourceError
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.format.layout import DATA_FILE, PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE
 from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers, partial_folder
-from lmdbloader.store.writing.publish import JOURNAL_FILE, empty, explain_full_disk, is_just_published
+from lmdbloader.store.writing.publish import JOURNAL_FILE, empty, is_just_published
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.conversion.attached import add_values, parse_attached
 from lmdbloader.conversion.pairs import check_alignment, pair_scale
 from lmdbloader.conversion.sources import Fetched, File, Source, Span, digest_ends, fetch, read, times_of
@@ -23,7 +24,6 @@ from lmdbloader.format.layout import TILED_ABOVE_NBYTES, Field
 from lmdbloader.images.decode import DecodePolicy, decode_image, is_jpeg
 from lmdbloader.images.downscale import crop_to_multiple, downscale
 from lmdbloader.store import Block, Chunk, encode_blocks
-from lmdbloader.store.diskerrors import DISK_FAILED
 
 # A part of this size is handed on before the next image is decoded, so that memory stays bounded.
 PART_NBYTES = 16 * 2**20

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from lmdbloader.conversion.extraction.folder import Extracted, extract
-from lmdbloader.images.write import encode_png
+from lmdbloader.images.png import encode_png
 
 __all__ = ["Extracted", "encode_png", "extract"]

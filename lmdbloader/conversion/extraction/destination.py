@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lmdbloader.base.disk_errors import naming
 from lmdbloader.base.files import read_regular
 from lmdbloader.errors import DestinationError
 from lmdbloader.format.layout import PARTIAL_SUFFIX
-from lmdbloader.store.diskerrors import naming
 
 MARKER_FILE = "extracted.json"
 MADE_BY = "lmdbloader extract"

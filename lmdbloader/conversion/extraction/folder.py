@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.cores import count_cores
+from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.limits import explain_limit
 from lmdbloader.batch.columns import read_json
 from lmdbloader.conversion.extraction.destination import check_destination, partial_folder, put_in_place, write_marker
@@ -24,10 +25,8 @@ from lmdbloader.conversion.extraction.names import unique_stems, with_position
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, OptionError
 from lmdbloader.format.codecs import unpack_jpeg
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG, Field
-from lmdbloader.images.write import encode_png
+from lmdbloader.images.png import encode_png
 from lmdbloader.store import Reader, check_rows
-from lmdbloader.store.diskerrors import naming
-from lmdbloader.store.writing.publish import explain_full_disk
 
 TABLE_FILE = "samples.jsonl"
 _AT_ONCE = 64

@@ -18,7 +18,7 @@ from lmdbloader.conversion.sources.remote import Location, find_remote_images, o
 from lmdbloader.conversion.sources.tars import is_tar_name, list_tars
 from lmdbloader.errors import OptionError, SourceError
 from lmdbloader.images.decode import IMAGE_SUFFIXES
-from lmdbloader.store.foreign import lmdb_file
+from lmdbloader.store.lmdb_file import lmdb_file
 
 LAYOUTS = get_args(Layout)
 
