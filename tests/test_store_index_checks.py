@@ -1,4 +1,4 @@
-"""Every false index is refused with the row that shows it, and the lengths of array types are exact."""
+"""A contradictory index is refused with the first such row, and the lengths of array types are exact."""
 
 from __future__ import annotations
 
@@ -173,9 +173,7 @@ def test_a_contradiction_is_refused_by_name(kind: Any, row: dict[str, Any], reas
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
-def test_rows_are_numbered_from_the_first_in_every_part(
-    at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_numbered_from_the_first_in_every_part(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_checks, "_ROWS_AT_ONCE", at_once)
     rows = [plain(10 * i, 10) for i in range(7)]
     check("bytes", rows)
@@ -189,7 +187,7 @@ def test_lengths_add_up_to_the_sizes_in_the_manifest(key: str, name: str) -> Non
         check("bytes", [plain(0, 5), plain(5, 10)], **{key: 16})
 
 
-def test_a_type_that_does_not_read_is_named() -> None:
+def test_a_type_that_does_not_parse_is_named() -> None:
     with pytest.raises(
         FormatError, match=r"^/d/index\.arrow: field 'f': array type 'float32': expected something like"
     ):

@@ -25,7 +25,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "data.mdb"
 
 
-def test_every_value_lies_where_it_is_said_to(file: Path) -> None:
+def test_every_value_is_at_its_offset(file: Path) -> None:
     data = file.read_bytes()
     found = list(list_values(file))
     assert [key for key, _, _ in found] == [b"%06d" % i for i in range(300)]
@@ -33,7 +33,7 @@ def test_every_value_lies_where_it_is_said_to(file: Path) -> None:
         assert data[start : start + nbytes] == bytes([i % 256]) * (i * 37 % 6000)
 
 
-def test_what_is_an_lmdb(file: Path, tmp_path: Path) -> None:
+def test_an_lmdb_is_recognised(file: Path, tmp_path: Path) -> None:
     assert lmdb_file(file) == lmdb_file(file.parent) == file
     (tmp_path / "data.mdb").write_bytes(b"x" * 5000)
     assert lmdb_file(tmp_path) is None
@@ -41,7 +41,7 @@ def test_what_is_an_lmdb(file: Path, tmp_path: Path) -> None:
 
 
 def test_a_file_cut_short_or_damaged_is_an_error_and_never_a_crash(file: Path, tmp_path: Path) -> None:
-    """In a process of its own, as LMDB would abort it."""
+    """Run in another process, which LMDB could abort."""
     code = (
         "import sys\nfrom pathlib import Path\nfrom lmdbloader.errors import CorruptError\n"
         "from lmdbloader.store.lmdb_file import list_values\n"
@@ -73,7 +73,7 @@ def test_a_file_cut_short_or_damaged_is_an_error_and_never_a_crash(file: Path, t
     assert sum(line.startswith("refused") for line in lines) >= 12
 
 
-def test_the_pages_damage_is_told(file: Path, tmp_path: Path) -> None:
+def test_damaged_pages_are_reported(file: Path, tmp_path: Path) -> None:
     path = tmp_path / "cut.mdb"
     path.write_bytes(file.read_bytes()[:20_000])
     with pytest.raises(CorruptError, match=r"cut\.mdb: its pages are damaged \("):
@@ -81,7 +81,7 @@ def test_the_pages_damage_is_told(file: Path, tmp_path: Path) -> None:
 
 
 PAGE = 4096
-# What a commit writes of a page, in sectors of 64 bytes.
+# The parts of a page that a commit writes, in sectors of 64 bytes.
 SECTORS = ((0, 64), (64, 128), (128, 192))
 
 
@@ -103,7 +103,7 @@ def transactions(path: Path) -> tuple[int, int]:
         return last_transactions(file.fileno())
 
 
-def test_the_transactions_that_the_pages_tell_of(tmp_path: Path) -> None:
+def test_the_meta_pages_have_the_numbers_of_the_last_transactions(tmp_path: Path) -> None:
     path = tmp_path / "data.mdb"
     path.touch()
     assert transactions(path) == (0, 0)
@@ -120,7 +120,7 @@ def test_the_transactions_that_the_pages_tell_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])
-def test_a_transaction_whose_page_was_torn_is_taken_back_or_whole(number: int, tmp_path: Path) -> None:
+def test_a_transaction_with_a_torn_page_is_undone_or_whole(number: int, tmp_path: Path) -> None:
     path = tmp_path / "data.mdb"
     for earlier in range(1, number):
         commit(path, earlier)

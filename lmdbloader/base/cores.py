@@ -30,7 +30,7 @@ def quota_cores(root: Path = _ROOT) -> int | None:
         root: The folder with `proc` and `sys`.
 
     Returns:
-        At least 1; None if there is no limit, or the system has no control groups.
+        At least 1; None without a limit or control groups.
     """
     quotas = [quota for folder in group_folders("cpu", root) if (quota := _quota(folder)) is not None]
     return min(quotas) if quotas else None
@@ -54,7 +54,7 @@ def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
         else:
             continue
         names = [name for name in group.split("/") if name]
-        if ".." in names:  # a group outside of what this container sees
+        if ".." in names:  # a group that this container cannot see
             names = []
         # In a container the group often has its name on the host, which is not mounted; its parents are.
         for hierarchy in hierarchies:

@@ -75,7 +75,7 @@ def explain_full_disk(path: Path, needed_nbytes: Callable[[], int] = lambda: 0) 
 
 
 def disk_full(path: Path, error: Exception, needed_nbytes: int = 0) -> DiskFullError:
-    """Return the error to raise when there is no room below `path`; the arguments are as in `explain_full_disk`."""
+    """Return the error for a full disk at `path`; the arguments are as in `explain_full_disk`."""
     free = shutil.disk_usage(path if path.exists() else path.absolute().parent).free
     there = f"{free // 2**20} MiB are free there"
     if needed_nbytes > free:

@@ -16,7 +16,7 @@ _ROOT = Path("/")
 # Python's message, whichever limit is reached.
 _NO_THREAD = "can't start new thread"
 _RAISE_IT = "`ulimit -v unlimited` removes the limit, and batch systems have an option for it."
-# Messages of the system's loader when there is no room for a library; they come without an error number.
+# Messages of the system's loader when a library does not fit into memory; they come without an error number.
 _NO_LIBRARY = ("failed to map segment", "annot allocate memory", "cannot create shared object descriptor")
 
 
@@ -55,7 +55,7 @@ def explain_limit(what: str, advice: str) -> Iterator[None]:
             raise
         raise _refused(what, advice, error) from error
     except OSError as error:
-        # EAGAIN is a limit of processes, ENOMEM one of memory; what cannot be found or run is neither.
+        # EAGAIN is a limit of processes, ENOMEM one of memory; a missing program has another number.
         if error.errno not in (errno.EAGAIN, errno.ENOMEM):
             raise
         raise _refused(what, advice, error) from error

@@ -1,4 +1,4 @@
-"""Cards: what a notebook shows of an object, as HTML: a title, thumbnails of some samples, facts and a table."""
+"""Cards that notebooks show for an object, as HTML: a title, thumbnails of some samples, facts and a table."""
 
 from __future__ import annotations
 

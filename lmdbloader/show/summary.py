@@ -59,7 +59,7 @@ class FieldSummary:
     length: tuple[int, int] | None = None
 
     def describe(self) -> str:
-        """Return what it holds, in words.
+        """Describe the field's values in a few words.
 
         >>> FieldSummary("image", "image", height=(96, 96), width=(96, 96), channels={3: 9}, bits={8: 9}).describe()
         '96 x 96, RGB, 8-bit'

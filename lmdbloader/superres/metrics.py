@@ -78,7 +78,7 @@ def psnr(image: Picture, reference: Picture, *, scale: int) -> float:
 def ssim(image: Picture, reference: Picture, *, scale: int) -> float:
     """Return the mean structural similarity of the luma (Wang et al. 2004), 1 for equal images.
 
-    11 x 11 Gaussian window with sigma 1.5, K1 = 0.01, K2 = 0.03, L = 255; only windows that lie wholly inside count.
+    11 x 11 Gaussian window with sigma 1.5, K1 = 0.01, K2 = 0.03, L = 255; only windows wholly inside the image count.
 
     Args:
         image: The upscaled image, (C, H, W) as `luma` takes it.

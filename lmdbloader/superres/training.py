@@ -89,7 +89,7 @@ def train_epoch(
         The mean loss of the steps.
 
     Raises:
-        TrainingError: There was no batch, or the loss is no longer a finite number.
+        TrainingError: There was no batch, or the loss is not finite.
     """
     model.train()
     timer = timer or StepTimer(next(model.parameters()).device)

@@ -50,7 +50,7 @@ class Record:
 def find_entries(descriptor: int) -> Iterator[tuple[bytes, int, int]]:
     """Yield (key, offset in the file, length) of every possible entry, on any page of an LMDB data file.
 
-    Do not trust them: a damaged page may hold anything, and pages that are no longer in use hold older entries.
+    Do not trust them: a damaged page may hold anything, and unused pages hold older entries.
 
     Args:
         descriptor: The data file's.

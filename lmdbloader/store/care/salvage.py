@@ -91,7 +91,7 @@ class RecordSalvage:
         try:
             for record in find_records(descriptor):
                 if record.first < at:
-                    continue  # an older record, on a page that is no longer in use
+                    continue  # an older record, on an unused page
                 value = read_around_errors(descriptor, record.nbytes, record.at)
                 where = f"{self._folder / DATA_FILE}: record of samples from {record.first}"
                 try:

@@ -98,7 +98,7 @@ def _text(path: str) -> str:
 
 
 def read_owner(folder: int) -> Owner | None:
-    """Return the owner in a folder's note; None if there is no note, or it cannot be read or parsed."""
+    """Return the owner in a folder's note; None if the note is missing, or cannot be read or parsed."""
     try:
         return _read(folder)
     except OSError:

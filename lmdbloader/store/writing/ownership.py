@@ -116,7 +116,7 @@ def _refuse_strange(descriptor: int, folder: Path, *, check_owner: bool) -> None
 
 
 def inside(descriptor: int, folder: Path) -> Path:
-    """Return a path to an open folder that works even if another folder has its name; its name if there is no /proc.
+    """Return a path to an open folder that works even if another folder has its name; without /proc, its name.
 
     The path means something to this process only: `named` replaces it by the name in errors.
     """

@@ -86,7 +86,7 @@ def partial_folder(
     """Yield a path to the locked folder OUT.partial; it is removed unless `put_in_place` has moved it.
 
     The path keeps leading to the folder that was locked, even if another one gets its name. The folder belongs to the
-    user, nobody else can write to it until it is in place, and there are no links in it.
+    user, nobody else can write to it until it is in place, and it does not hold links.
 
     Args:
         out: The future dataset.
@@ -202,7 +202,7 @@ def put_in_place(partial: Path, out: Path) -> None:
         out: The future dataset.
 
     Raises:
-        DestinationError: `out` is no longer a dataset of lmdbloader, or the folder that was written to has lost its
+        DestinationError: `out` is not a dataset of lmdbloader any more, or the folder that was written to has lost its
             name to another one.
     """
     name = _partial_of(out)
