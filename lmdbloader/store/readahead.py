@@ -46,13 +46,6 @@ def _kernels() -> Any:
     return paging
 
 
-@cache
-def _presence() -> Any:
-    from lmdbloader.kernels.runtime import presence
-
-    return presence
-
-
 def coalesce(starts: I64, stops: I64, *, gap_nbytes: int = GAP_NBYTES, page_nbytes: int = 1) -> tuple[I64, I64]:
     """Merge ranges into the fewest that cover them: sorted, of whole pages, further apart than the gap.
 
@@ -310,7 +303,9 @@ class Readahead:
             raise worker.failure
         guard = self._file.for_kernels()[3]
         if guard:  # these pages may have left memory, and may be unreadable now
-            _presence().forget(guard, starts, stops)
+            from lmdbloader.kernels.runtime import presence
+
+            presence.forget(guard, starts, stops)
         worker.put(_Request(self._file, starts, stops, awaited, ticket))
         return ticket
 
