@@ -301,7 +301,7 @@ class Reader:
         return data.view(kind).reshape(shape)
 
     def read_crop(self, name: str, row: int, *, top: int, left: int, height: int, width: int) -> npt.NDArray[Any]:
-        """Return a window of one image, (C, height, width); only the tiles that it touches are read.
+        """Return a window of one image, (C, height, width); of a tiled image, only the tiles that it touches are read.
 
         Raises:
             OptionError: The window is not inside the image.
