@@ -123,8 +123,8 @@ class DataFile:
         num_marks = -(-self.nbytes // (64 << bits))
         guard = np.zeros(NUM_HEAD + num_marks, np.int64)
         guard[: NUM_HEAD] = (
-            self.descriptor, self.nbytes, _tells_length_at_once(self.descriptor), POPULATE_READ,
-            tells_residency(self.descriptor), bits, num_marks, 0,
+            self.descriptor, self.nbytes, _knows_length_at_once(self.descriptor), POPULATE_READ,
+            reports_residency(self.descriptor), bits, num_marks, 0,
         )  # fmt: skip
         return guard
 
@@ -134,12 +134,12 @@ class DataFile:
         return self.data.ctypes.data, self.nbytes, self.descriptor if self.io == "pread" else -1, guard
 
     def read(self, at: int, nbytes: int) -> bytes:
-        """Return a copy of some bytes; fewer than asked for where the file ends.
+        """Return a copy of some bytes, fewer at the end of the file.
 
         Raises:
-            OSError: The disk does not read them.
+            OSError: The disk cannot read them.
         """
-        # Also where there is a map: a page of it that does not read would end the process.
+        # Not through the map: a page that cannot be read would end the process.
         parts = []
         while nbytes and (part := os.pread(self.descriptor, nbytes, at)):
             parts.append(part)
@@ -200,7 +200,7 @@ def read_through(descriptor: int) -> None:
         at += nbytes
 
 
-def tells_residency(descriptor: int) -> bool:
+def reports_residency(descriptor: int) -> bool:
     """Return whether this process may learn which pages of a map are in memory; Linux reports all to others."""
     try:
         return os.geteuid() == os.fstat(descriptor).st_uid or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
@@ -208,7 +208,7 @@ def tells_residency(descriptor: int) -> bool:
         return False
 
 
-def _tells_length_at_once(descriptor: int) -> bool:
+def _knows_length_at_once(descriptor: int) -> bool:
     """Return whether the system knows a file's length without asking a server."""
     times = [time.perf_counter()]
     for _ in range(8):

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from lmdbloader.base.limits import start_threads
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_TILES
-from lmdbloader.store.opening import POPULATE_READ, DataFile, tells_residency
+from lmdbloader.store.opening import POPULATE_READ, DataFile, reports_residency
 from lmdbloader.store.reader import Reader
 
 I64 = npt.NDArray[np.int64]
@@ -219,7 +219,7 @@ class Readahead:
         self._offsets = [column[0] for column in self._columns]
         self._file = reader.data_file
         self._probe = np.zeros(1, np.uint8)
-        self._tells_residency = tells_residency(self._file.descriptor)
+        self._reports_residency = reports_residency(self._file.descriptor)
         self._workers: dict[int, _Worker] = {}
         self._closed = False
 
@@ -237,7 +237,7 @@ class Readahead:
         starts = np.array([self._offsets[i % len(self._offsets)][row] for i, row in enumerate(few)], np.int64)
         if self._file.io == "pread":
             return not _is_absent(self._file.descriptor, starts)
-        if not self._tells_residency:
+        if not self._reports_residency:
             return False
         return not _kernels().any_absent(self._file.data.ctypes.data, starts, mmap.PAGESIZE, self._probe)
 
