@@ -19,7 +19,7 @@ import lmdbloader
 from lmdbloader.base.files import NotRegularError, open_regular, read_regular
 from lmdbloader.cli import main
 from lmdbloader.conversion.extraction import extract
-from lmdbloader.conversion.sources import list_sources
+from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.errors import LmdbloaderError
 
 ALL_FILES = ("manifest.json", "index.arrow", "data.mdb")
@@ -121,7 +121,7 @@ def test_an_image_that_became_something_else_since_it_was_listed(tmp_path: Path,
     sources = list_sources(tmp_path).sources
     (tmp_path / "b.png").unlink()
     make(tmp_path / "b.png")
-    from lmdbloader.conversion.sources import read
+    from lmdbloader.conversion.sources.reading import read
 
     assert read(sources[0].file) == png(1)
     with pytest.raises(NotRegularError):

@@ -21,12 +21,12 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.base.limits import explain_limit, no_memory, refused_memory
 from lmdbloader.conversion.extraction import extract
+from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pool import WorkerPool
-from lmdbloader.conversion.sources import Source
+from lmdbloader.conversion.sources.listing import Source
 from lmdbloader.conversion.tasks import Recipe
 from lmdbloader.errors import WorkerError
 from lmdbloader.format.layout import make_field
-from lmdbloader.images.decode import DecodePolicy
 from lmdbloader.loader import loader as loader_module
 from lmdbloader.store import Readahead, Reader
 
@@ -265,11 +265,11 @@ def test_a_conversion_whose_processes_are_refused_says_how_many_it_wants(
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(code, os.strerror(code))
 
-    recipe = Recipe((make_field("image", "image", "lz4"),), 8, 8, None, "matlab", DecodePolicy(), 20.0, "stop")
+    recipe = Recipe((make_field("image", "image", "lz4"),), ConvertOptions(patch_size=8))
     monkeypatch.setattr(subprocess, "Popen", refuse)
     before = len(os.listdir("/proc/self/fd"))
     tasks: list[list[Source]] = [[], [], [], [], []]
-    with WorkerPool(4) as pool, pytest.raises(WorkerError, match=r"worker process 1 of 4 .*--workers 2"):
+    with WorkerPool(4) as pool, pytest.raises(WorkerError, match=r"worker process 1 of 4 .*workers=2"):
         list(pool.convert(recipe, tasks))
     assert len(os.listdir("/proc/self/fd")) <= before
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 import os
-import reprlib
 from collections.abc import Callable, Mapping, Set
 from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
 
+from lmdbloader.base.option_names import option
+from lmdbloader.base.option_names import shown as shown
 from lmdbloader.errors import OptionError
 
 _BOOLS = (bool, np.bool_)
@@ -140,16 +141,4 @@ def path_text(name: str, value: Any) -> str:
 
 
 def _refused(name: str, value: Any, expected: str) -> OptionError:
-    return OptionError(f"{name}={shown(value)}: expected {expected}")
-
-
-def shown(value: Any) -> str:
-    """Return the start of a value's repr; of its type if that raises an error.
-
-    >>> shown("16"), shown(16.0)
-    ("'16'", '16.0')
-    """
-    try:
-        return reprlib.repr(value)
-    except Exception:  # an integer with thousands of digits, or a class of the caller
-        return f"a value of type {type(value).__name__}"
+    return OptionError(f"{option(name, value)}: expected {expected}")

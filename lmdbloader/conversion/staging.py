@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lmdbloader.base.disk_errors import explain_full_disk, naming
+from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressBar
 from lmdbloader.base.text import plain
 from lmdbloader.conversion.destination import named_folder, refuse_inside
@@ -64,7 +65,7 @@ def stage(
         OptionError: `timeout` is negative, or `directory` is empty text.
     """
     if timeout is not None and not timeout >= 0:
-        raise OptionError(f"timeout {timeout}: expected seconds, 0 or more")
+        raise OptionError(f"{option('timeout', timeout)}: expected seconds, 0 or more")
     if not os.fspath(directory):
         raise OptionError("the folder to stage into is an empty text. Is the variable that names it set?")
     source = Reader(named_folder(db))

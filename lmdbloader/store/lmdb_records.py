@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lmdbloader.base.disk_errors import naming
 from lmdbloader.base.files import forget
+from lmdbloader.base.option_names import option
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import (
@@ -55,8 +56,8 @@ def num_committed(partial: Path) -> int:
             read_through(file.fileno())  # before LMDB maps it
         if (problems := page_problems(data)) and not take_back_torn(data):
             raise CorruptError(
-                f"{data}: its pages are damaged ({problems[0]}). Start again with --restart, which discards the work "
-                "done so far."
+                f"{data}: its pages are damaged ({problems[0]}). Start again with {option('restart', True)}, "
+                "which discards its progress."
             )
     try:
         with explain_lmdb(data), reading(data) as transaction:

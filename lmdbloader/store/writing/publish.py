@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lmdbloader.base.disk_errors import naming
 from lmdbloader.base.files import occupy_standard_descriptors, read_regular
+from lmdbloader.base.option_names import option
 from lmdbloader.errors import DestinationError
 from lmdbloader.format.layout import (
     DATA_FILE,
@@ -32,10 +33,6 @@ PLAN_FILE, JOURNAL_FILE = "plan.json", "journal"
 # Needed to resume a run that was killed, so they are removed once the dataset is in place. The owner's note is removed
 # last: without it, the other files count as the user's.
 _WORKING_FILES = (JOURNAL_FILE, PLAN_FILE, OWNER_FILE)
-_TAKE_OVER = (
-    "; if you are certain that it has ended, --take-over continues from its committed data. The rest is lost then, and "
-    "if it is still running, it ends with an error"
-)
 # The folder in which a repair makes new files, and the lock file that LMDB's own tools leave in a dataset.
 REPAIR_FOLDER, _LOCK_FILE = ".repair", "lock.mdb"
 # The files of a dataset and of an interrupted conversion; a folder with any other file belongs to the user.
@@ -62,7 +59,7 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise DestinationError(
             f"{out}: a dataset is there already, made from other inputs or with other options. "
-            "Choose another destination, or overwrite it (--overwrite)."
+            f"Choose another destination, or overwrite it ({option('overwrite', True)})."
         )
     if others := _others(out):
         raise DestinationError(
@@ -111,7 +108,12 @@ def partial_folder(
                 f"{partial}: an unfinished conversion is there. Finish it with the command that began it, or remove it."
             )
 
-    advice = _TAKE_OVER if resumable else ""
+    advice = ""
+    if resumable:
+        advice = (
+            f"; if you are certain that it has ended, {option('take_over', True)} continues from its committed data. "
+            "The rest is lost then, and if it is still running, it ends with an error"
+        )
     occupy_standard_descriptors()
     lock = claim(partial, check, keep=_worth_keeping, advice=advice, take_over=take_over, log=log)
     folder = inside(lock.folder, partial)
