@@ -1,4 +1,4 @@
-"""How docstrings become pages: a doctest that stands between paragraphs is shown as the code that it is."""
+"""Renders docstrings for the site: a doctest between paragraphs becomes a code block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Doctests(griffe.Extension):
     """Fences the doctests of every docstring; Markdown would take `>>>` for a quotation."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Rewrite an object's docstring (griffe calls this for everything that it reads)."""
+        """Rewrite an object's docstring (called by griffe for every object)."""
         if obj.docstring is not None:
             obj.docstring.value = fenced(obj.docstring.value)
 

@@ -46,7 +46,7 @@ def main() -> None:
                 done.result()
         from conftest import compile_kernels
 
-        # What these need besides takes seconds.
+        # The other kernels that these need take seconds.
         (folder / "all").mkdir()
         compile_kernels(folder / "all")
 

@@ -98,7 +98,7 @@ def read_results(folder: Path, *, small: bool = False) -> Results:
         small: Whether rehearsals count.
 
     Raises:
-        json.JSONDecodeError: A file is no JSON.
+        json.JSONDecodeError: A file is not valid JSON.
     """
     found = []
     for path in sorted(path for path in folder.glob("*") if path.is_dir()):
@@ -111,7 +111,7 @@ def read_results(folder: Path, *, small: bool = False) -> Results:
             if file.stem in (*STAGES, REPEATED, CLOSER):
                 documents[file.stem] = document
             for stage, outcome in document.get("stages", {}).items():
-                # A later command of the same run finds what an earlier one has made.
+                # A later command of the same run reuses the files of an earlier one.
                 if outcome["seconds"] >= outcomes.get(stage, outcome)["seconds"]:
                     outcomes[stage] = outcome
         if documents or outcomes:
