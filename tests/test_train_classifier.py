@@ -95,7 +95,7 @@ def test_an_epoch_prints_and_logs_top1_speed_and_waiting(
         assert (entry["top1"] * 24) == pytest.approx(round(entry["top1"] * 24))
 
 
-def test_it_learns_to_tell_photographs(photographs: Path, tmp_path: Path) -> None:
+def test_it_learns_to_classify_photographs(photographs: Path, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     train, val = photographs / "train.lmdb", photographs / "val.lmdb"
     assert run(train, "--val", val, "--epochs", 8, "--warmup", 2, "--lr", 1, "--log-json", log) == 0
@@ -188,7 +188,7 @@ def test_a_run_resumed_within_an_epoch_ends_where_an_unbroken_one_does(
         assert torch.equal(value, resumed[key]), key
 
 
-def test_what_is_left_of_an_epoch_may_be_less_than_a_step(photographs: Path, tmp_path: Path) -> None:
+def test_the_rest_of_an_epoch_may_be_less_than_a_step(photographs: Path, tmp_path: Path) -> None:
     options = (photographs / "train.lmdb", "--epochs", 1, "--checkpoint", tmp_path / "run.pt")
     assert run(*options) == 0
     content = torch.load(tmp_path / "run.pt", weights_only=True)

@@ -1,1 +1,1 @@
-"""Faults made on purpose, and what must hold: quick versions run as tests, the full ones by `make faults`."""
+"""Deliberate faults, with the property that must hold: quick versions are tests, `make faults` runs the full ones."""

@@ -105,7 +105,7 @@ def _sectors(rng: random.Random, nbytes: int) -> tuple[int, int]:
 
 
 def _skip(mounted: str, work: Path, is_read: bool, name: str) -> str:
-    """Read an epoch without what is damaged."""
+    """Read an epoch without the damaged samples."""
     from lmdbloader import LMDBDataset, Loader
     from lmdbloader.errors import LmdbloaderError
 
@@ -122,7 +122,7 @@ def _skip(mounted: str, work: Path, is_read: bool, name: str) -> str:
 
 
 def _call(work: Path, words: list[str]) -> tuple[int, str]:
-    """Run a command in this process; return its exit status and what it said."""
+    """Run a command in this process; return its exit status and its output."""
     import contextlib
     import io
 

@@ -26,7 +26,7 @@ class Beast:
         fate: Whether it is converted, refused (stops the conversion, or is skipped and named), or left out and named.
         make: Writes it to the path.
         expected: (H, W, C) pixels that must come out, None where it is not converted.
-        reason: What is said of it where it is not, or a part of that.
+        reason: The message if it is refused, or part of it.
     """
 
     name: bytes

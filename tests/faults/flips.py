@@ -72,7 +72,7 @@ def _write(path: str, name: str, values: dict[int, int]) -> None:
 
 
 class Subject:
-    """A dataset, what its files hold, and what reading it gives as long as it is sound."""
+    """A dataset, the bytes of its files, and its samples while it is sound."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -113,7 +113,7 @@ class Subject:
         }
 
     def read(self, opened: Any) -> str:
-        """Return what reading everything came to: refused, damaged or the same.
+        """Return the result of reading everything: refused, damaged or the same.
 
         Raises:
             Wrong: Something else than the sound dataset's bytes came, or an error that does not name the sample.
@@ -184,7 +184,7 @@ def _plain(values: Any) -> list[Any]:
 
 
 def _structure(ds: Any, nbytes: int) -> list[int]:
-    """Return the places of data.mdb that hold no payload: meta pages, trees, records' heads, and what lies between."""
+    """Return the offsets of data.mdb that hold no payload: meta pages, trees, records' heads, and gaps."""
     import numpy as np
 
     free = np.ones(nbytes, bool)

@@ -1,4 +1,4 @@
-"""What a stranger could hand over: files changed where it matters, with digests that hold, and what they come to."""
+"""Malicious datasets: files changed in relevant places, with valid digests, and the result of opening them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Copy:
 
     Attributes:
         path: Of the copy.
-        body: What the sound manifest says.
+        body: The values of the sound manifest.
         index, data: The sound files.
     """
 
@@ -129,7 +129,7 @@ class Copy:
 
 
 def use(path: Path, *, batches: bool = False) -> str:
-    """Return what opening a dataset and using everything in it comes to; whatever is not our error is raised."""
+    """Return the result of opening a dataset and using everything in it; errors of other packages are raised."""
     from lmdbloader import LMDBDataset, Loader
     from lmdbloader.errors import LmdbloaderError
     from lmdbloader.transforms import RandomResizedCrop

@@ -21,7 +21,7 @@ Files = dict[str, bytes]
 
 
 def run(count: int, seed: int, folder: Path) -> Outcome:
-    """Damage one of several datasets `count` times; verify it, repair it, and look at what comes back."""
+    """Damage one of several datasets `count` times; verify it, repair it, and check the result."""
     paths = {name: str(path) for name, path in make_datasets(folder).items()}
     paths["records"], paths["others"] = str(folder / "records.lmdb"), str(folder / "others.lmdb")
     write_records(Path(paths["records"]), 0)
@@ -114,7 +114,7 @@ def plant(files: Files, change: Change, others: Files) -> Files:
 
 
 class Subject:
-    """A sound dataset and where everything lies in it."""
+    """A sound dataset and the offsets of its parts."""
 
     def __init__(self, path: Path) -> None:
         from lmdbloader.store import Reader
@@ -157,7 +157,7 @@ class Subject:
 
 
 def _rows(reader: Any) -> list[Any]:
-    """Return everything of every sample but where it lies, with payloads as they are stored."""
+    """Return every sample without its offsets, with payloads as stored."""
     columns = [c for c in reader.index.batch.schema.names if not c.endswith(".offset")]
     values = list(zip(*(reader.index.batch.column(c).to_pylist() for c in columns), strict=True))
     names = [f.name for f in reader.manifest.fields if f.is_payload]
@@ -165,7 +165,7 @@ def _rows(reader: Any) -> list[Any]:
 
 
 def check(subject: Subject, damaged: Files, changes: Sequence[Change], folder: Path) -> str:
-    """Verify and repair a damaged dataset in a folder; return in a word what came of it.
+    """Verify and repair a damaged dataset in a folder; return the outcome in a word.
 
     Raises:
         Wrong: Damage was not found, or something else than the sound samples came back.
@@ -208,7 +208,7 @@ def check(subject: Subject, damaged: Files, changes: Sequence[Change], folder: P
 
 
 def _check_new(subject: Subject, damaged: Files, rows: list[Any], manifest: Any, done: Any) -> str:
-    """Hold a new dataset against what was sound of the damaged one."""
+    """Compare a new dataset with the sound samples of the damaged one."""
     left_out = {damage.sample for damage in done.left_out}
     has = {name: damaged.get(name) == subject.files[name] for name in FILES}
     has["manifest.json"] = has["manifest.json"] or is_respelt(damaged, subject)
@@ -239,7 +239,7 @@ def _check_new(subject: Subject, damaged: Files, rows: list[Any], manifest: Any,
 
 
 def is_respelt(damaged: Files, subject: Subject) -> bool:
-    """Return whether a manifest still says what it was written to say."""
+    """Return whether a manifest still has the values that it was written with."""
     try:
         return bool(json.loads(damaged.get("manifest.json", b"")) == json.loads(subject.files["manifest.json"]))
     except ValueError:

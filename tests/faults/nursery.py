@@ -33,7 +33,7 @@ BALLAST = "ballast"
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """What befalls a command.
+    """An interruption of a command.
 
     Attributes:
         kind: "kill", "term" (SIGTERM), "int" (Ctrl-C), "cut" (the power goes), "worker" (one of its workers is killed),
@@ -63,9 +63,9 @@ class Request:
 
     Attributes:
         words: Of the command line.
-        folder: Where OUT lies, and nothing else; what changes below it is watched.
-        log: A folder for what the process says and does.
-        interruption: What befalls it.
+        folder: The folder of OUT, and nothing else; changes below it are watched.
+        log: A folder for the process's output and steps.
+        interruption: Its interruption.
         can_exchange: Whether the system has renameat2.
         calls: Where every call that changes something below the folder is written down, None for nowhere.
         fault: (kind, number, errno) of the call below `faulty` that fails, see `shim.fail`.
@@ -84,17 +84,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What came of a command.
+    """The outcome of a command.
 
     Attributes:
         status: Its exit status; the negative number of a signal that ended it.
-        output: What it printed.
-        error: What it printed to stderr.
+        output: Its output.
+        error: Its output on stderr.
         started: The sources that it began to decode, in order, those of the trial left out.
         commits: How many of them it had begun at each commit.
         steps: Those that it came to.
         seconds: It took.
-        was_interrupted: Whether what was to befall it did.
+        was_interrupted: Whether the interruption happened.
         hung: Whether it did not end by itself.
         num_calls: How many calls there were of the kind of a request's fault.
         failed_path: Of the file whose call failed; empty where none did.
@@ -138,7 +138,7 @@ class Nursery:
         self._process.join()
 
     def warm(self, words: Sequence[str]) -> None:
-        """Have it run a command by itself, so that what that loads is there in all that it forks from now on."""
+        """Run a command in it, so its forks inherit the loaded modules from now on."""
         self._connection.send(list(words))
         if status := self._connection.recv():
             raise RuntimeError(f"{' '.join(words)}: exit status {status}")
@@ -338,7 +338,7 @@ def _observer(request: Request) -> Callable[[Step], None]:
     times: Counter[Step] = Counter()
 
     def see(step: Step) -> None:
-        with contextlib.suppress(OSError):  # what limits the files of the conversion limits this one too
+        with contextlib.suppress(OSError):  # the limit on the conversion's files applies to this one too
             write(steps, f"{int(step.is_done)}\t{step.call}\t{step.path}\n".encode())
         times[step] += 1
         if step.is_done and step.call == "commit":

@@ -1,6 +1,6 @@
-"""Which faults there are, in the order of the table, and how many of each a full run makes.
+"""The faults in the order of the table, with the count of a full run.
 
-To add one: a line here, a module `<name>.py` beside this one with `run(count, seed, folder) -> Outcome`, and a
+To add one: a line here, a module `<name>.py` in this folder with `run(count, seed, folder) -> Outcome`, and a
 `test_<name>.py` that calls it with a small count and checks that the fault really happened.
 """
 
@@ -22,10 +22,10 @@ class Fault:
     """One fault.
 
     Attributes:
-        name: Of its module beside this one.
+        name: Of its module in this folder.
         count: How many times a full run makes it.
-        what: What is done, for people.
-        must_hold: What must hold.
+        what: A description of the fault.
+        must_hold: The property that must hold.
     """
 
     name: str
@@ -55,7 +55,12 @@ FAULTS = (
     ),
     Fault("mending", 2000, "damage of any sort, several at once, found and repaired", "exactly the sound samples back"),
     Fault("resume_training", 200, "an epoch interrupted at a random step, resumed on others", "bit-equal remainder"),
-    Fault("late_copies", 20_000, "copies to a GPU (a stand-in) that read after the loop dropped the batch", "0 of other bytes"),
+    Fault(
+        "late_copies",
+        20_000,
+        "copies to a GPU (a stand-in) that read after the loop dropped the batch",
+        "0 of other bytes",
+    ),
     Fault("epochs", 1000, "epochs of a small dataset", _NOTHING_KEPT),
     Fault("open_close", 10_000, "a dataset opened and closed", _NOTHING_KEPT),
     Fault("readers", 200, "reader processes at once, one killed at random each second", "the others read on"),

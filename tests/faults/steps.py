@@ -22,7 +22,7 @@ class Step:
     """One moment.
 
     Attributes:
-        call: What is called: fsync, rename, commit ...
+        call: The call: fsync, rename, commit ...
         path: Of the file or folder, below the folder that is watched.
         is_done: Whether the call has returned.
     """
@@ -43,7 +43,7 @@ _HANDLES = ("fsync", "fdatasync", "ftruncate", "write", "pwrite", "posix_falloca
 def watch(folder: Path, see: Callable[[Step], None]) -> None:
     """Have `see` called before and after every call of this process that changes something below a folder.
 
-    There is no way back: this is for a process that ends soon.
+    It cannot be undone: use it in a process that ends soon.
     """
     root = os.path.realpath(folder)
 

@@ -1,4 +1,4 @@
-"""What is damaged is found, and what is sound of it comes back."""
+"""Damage is found, and sound samples are recovered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversions whose power was cut go on, whatever the disk kept of what was not flushed."""
+"""Conversions resume after a power cut, whatever part of the unflushed data the disk kept."""
 
 from __future__ import annotations
 

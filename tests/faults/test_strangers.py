@@ -1,4 +1,4 @@
-"""What another user planted is neither written through nor copied."""
+"""Files planted by another user are neither written through nor copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad and odd images come to what is stated for them, and are named."""
+"""Damaged and unusual images have the documented outcome, and are named."""
 
 from __future__ import annotations
 
