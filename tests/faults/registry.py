@@ -55,12 +55,7 @@ FAULTS = (
     ),
     Fault("mending", 2000, "damage of any sort, several at once, found and repaired", "exactly the sound samples back"),
     Fault("resume_training", 200, "an epoch interrupted at a random step, resumed on others", "bit-equal remainder"),
-    Fault(
-        "late_copies",
-        20_000,
-        "copies to a GPU (a stand-in) that read after the loop dropped the batch",
-        "0 of other bytes",
-    ),
+    Fault("late_copies", 20_000, "copies to a stand-in GPU read after the batch was dropped", "0 of other bytes"),
     Fault("epochs", 1000, "epochs of a small dataset", _NOTHING_KEPT),
     Fault("open_close", 10_000, "a dataset opened and closed", _NOTHING_KEPT),
     Fault("readers", 200, "reader processes at once, one killed at random each second", "the others read on"),
