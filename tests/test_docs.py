@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import os
 import re
@@ -18,13 +19,12 @@ import pytest
 from browser import Browser
 
 import lmdbloader
-from lmdbloader import transforms
 from lmdbloader.cli import make_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
-UNEXPLAINED = {"__version__", "transforms"}  # a string, and a module with its own page
+MODULES = ("errors", "fields", "lab", "superres", "transforms")  # public modules, each with its own __all__
 
 
 def names_in_documents() -> Iterator[str]:
@@ -36,10 +36,11 @@ def names_in_documents() -> Iterator[str]:
 
 
 def public_names() -> list[str]:
-    """Return every public name: of the package, of the transforms, and the names that documents import."""
-    found = {f"lmdbloader.{name}" for name in lmdbloader.__all__ if name not in UNEXPLAINED}
-    found |= {f"lmdbloader.transforms.{name}" for name in transforms.__all__}
-    return sorted(found | {name for name in names_in_documents() if name != "lmdbloader.transforms"})
+    """Return every public name: of the package, of its public modules, and the names that documents import."""
+    found = {f"lmdbloader.{name}" for name in lmdbloader.__all__ if name != "__version__"} | set(names_in_documents())
+    modules = {f"lmdbloader.{name}" for name in MODULES}
+    found |= {f"{name}.{member}" for name in modules for member in importlib.import_module(name).__all__}
+    return sorted(found - modules)
 
 
 def sections() -> dict[str, str]:
@@ -67,7 +68,8 @@ def test_every_public_name_has_a_section_in_the_reference(name: str) -> None:
 def package() -> Any:
     """Return the package as griffe, which generates the reference, reads it."""
     griffe = pytest.importorskip("griffe", reason="mkdocstrings (the extra `docs`) is not installed")
-    return griffe.load("lmdbloader", search_paths=[str(ROOT)], docstring_parser="google")
+    extensions = griffe.load_extensions(str(ROOT / "scripts" / "docs_docstrings.py"))
+    return griffe.load("lmdbloader", search_paths=[str(ROOT)], docstring_parser="google", extensions=extensions)
 
 
 def explained(found: Any, name: str) -> Any:
@@ -148,6 +150,14 @@ def name_of(node: ast.AST) -> str:
 @pytest.mark.parametrize("name", public_names())
 def test_every_public_name_explains_itself(name: str, package: Any) -> None:
     assert list(unexplained(explained(package, name))) == []
+
+
+def test_the_reference_shows_the_options_of_a_conversion(package: Any) -> None:
+    convert = explained(package, "lmdbloader.convert")
+    assert {"patch_size", "write_mode", "on_error"} <= {parameter.name for parameter in convert.parameters}
+    assert "options" not in convert.parameters
+    assert convert.parameters["patch_size"].default == "None"
+    assert "patch_size:" in convert.docstring.value
 
 
 SILENT = '''

@@ -124,7 +124,7 @@ class Summary:
 
 
 def info(path: str | os.PathLike[str]) -> Summary:
-    """Summarize a dataset from its manifest and index; no pixel is read.
+    """Return a summary of a dataset from its manifest and index; no pixel is read.
 
     Args:
         path: Of the dataset.
