@@ -93,7 +93,7 @@ class Folder(Dataset[Any]):
 
 
 class FilesInLmdb(Dataset[Any]):
-    """The same files, read from a dataset of ours."""
+    """The same files, read from an lmdbloader dataset."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._dataset = LMDBDataset(path)

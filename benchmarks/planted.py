@@ -237,7 +237,7 @@ PLANTS = {
 
 
 def run_alone(name: str, folder: Path, count: int = 1) -> list[dict[str, Any]]:
-    """Run a plant so many times, each in a process of its own, and return the profiles as plain values."""
+    """Run a plant so many times, each in its own process, and return the profiles as plain values."""
     command = [sys.executable, "-W", "ignore", __file__, "--run", name, "--folder", str(folder), "--count", str(count)]
     here = Path(__file__).resolve().parent
     path = os.pathsep.join(filter(None, [str(here.parent), os.environ.get("PYTHONPATH")]))

@@ -90,7 +90,7 @@ def cost_rows(alone: dict[str, list[float]], training: dict[str, list[float]]) -
 
 
 def name_planted(folder: Path, count: int, only: Sequence[str] | None) -> dict[str, list[dict[str, Any]]]:
-    """Return the profiles of each plant, each run in a process of its own."""
+    """Return the profiles of each plant, each run in its own process."""
     found = {}
     for name in only or PLANTS:
         found[name] = run_alone(name, folder, count)

@@ -70,7 +70,7 @@ class Turn:
 
 
 def take_turn(batches: Iterator[Any], setting: Setting, seconds: float) -> Turn:
-    """Read batches for so many seconds."""
+    """Read batches for the given seconds."""
     torch.set_num_threads(setting.threads)
     latencies: list[float] = []
     cpu = time.process_time()
@@ -133,7 +133,7 @@ def _time_settings(
 
 
 def check_stores(stores: Sequence[Store], folder: Path, pairs: Pairs) -> None:
-    """Refuse to compare stores that do not hand out the same pixels."""
+    """Refuse to compare stores that do not yield the same pixels."""
     for store in stores:
         dataset = open_dataset(store, folder / store.name)
         for i in np.linspace(0, len(pairs) - 1, 50).astype(int).tolist():

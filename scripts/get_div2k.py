@@ -1,4 +1,4 @@
-"""Fetches and unpacks DIV2K, the usual super-resolution photographs; an interrupted download continues where it was."""
+"""Fetches and unpacks DIV2K, the usual super-resolution photographs; an interrupted download resumes."""
 
 from __future__ import annotations
 

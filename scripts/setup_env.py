@@ -1,8 +1,8 @@
-"""Makes `.venv`: the pinned packages, with pillow-simd in Pillow's place where it builds; no pip when all is there.
+"""Makes `.venv`: the pinned packages, with pillow-simd instead of Pillow if it builds; runs no pip if it is current.
 
-`make` calls this before every target that needs Python packages. The two PILs are one importable package under two
-names, and every requirement of Pillow reinstalls Pillow over pillow-simd; so the exchange comes last, from wheels that
-lie in `.venv-cache`, and whichever of the two is in place works offline from then on.
+`make` calls this before every target that needs Python packages. Pillow and pillow-simd are the same importable package
+under two names, and every requirement of Pillow reinstalls Pillow over pillow-simd. So the swap comes last, from wheels
+in `.venv-cache`, and works offline from then on.
 """
 
 from __future__ import annotations

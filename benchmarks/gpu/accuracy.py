@@ -364,7 +364,7 @@ class Photos(Dataset[Any]):
 
 
 def classifier_name(stage: Stage) -> str:
-    """Return which classifier is trained: torchvision's ResNet-18 where there is one, else ours, which is the same."""
+    """Return which classifier is trained: torchvision's ResNet-18 if installed, else an identical one."""
     if stage.small:
         return "tiny"
     try:
@@ -417,7 +417,7 @@ def prepare_classifier(stage: Stage, sizes: Sizes) -> Task:
     feeds = [
         Feed(FOLDER, lambda seed: dataloader(stage, images, sizes.batch_size, seed)),
         Feed("Loader, original files", lambda seed: loader(original, seed, units, normalize)),
-        # Windows of its own: with the same ones as above chance would move both the same way.
+        # Separate crops: with the same ones as above, chance would move both the same way.
         Feed("Loader, raw 256 px", lambda seed: loader(raw256, 1000 + seed, units, normalize)),
         Feed("planted: red and blue swapped", swapped, is_planted=True),
         Feed("planted: not normalised", lambda seed: loader(original, seed, units), is_planted=True),

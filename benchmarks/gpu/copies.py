@@ -226,7 +226,7 @@ class Work:
 
 
 def measure_overlap(stage: Stage, device: torch.device) -> None:
-    """Measure steps of a known length with a copy each: ahead on a stream of its own, or in the loop."""
+    """Measure steps of a known length with a copy each: ahead on its own stream, or in the loop."""
     count = 4 if stage.small else 256
     steps = 2 if stage.small else 10
     pinned = buffers([(count, 3, 224, 224)], torch.float32, device, pinned=True)

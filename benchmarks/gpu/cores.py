@@ -65,7 +65,7 @@ CONVERSIONS: dict[str, tuple[str, dict[str, Any], int]] = {
 }
 # One file per worker: the time of starting, which every conversion's seconds contain.
 STARTING = "starting, one JPEG for each worker"
-# In a process of its own: workers would import all that this script does.
+# In its own process: workers would import all that this script does.
 CONVERT = """
 import json, sys, time
 import lmdbloader
@@ -232,7 +232,7 @@ class Cores:
         self.peers, self.dataloaders = {}, None
 
     def attempt(self, what: str, work: Callable[[], None]) -> None:
-        """Do something; an error is noted, and the rest goes on."""
+        """Run a job; an error is noted, and the rest continues."""
         try:
             work()
         except Exception as error:
@@ -460,7 +460,7 @@ class Cores:
             self.dataloaders = None
 
     def time_conversion(self, what: str, workers: int) -> None:
-        """Time converting as many files as keep the workers busy for some seconds, everything counted."""
+        """Time converting as many files as keep the workers busy for some seconds, in total time."""
         title = f"converting {what} by {workers}"
         if (what, workers) in self.done or not self.stage.has(12 if not self.small else 4, title):
             return
@@ -555,7 +555,7 @@ def linked(source: Path, folder: Path, count: int) -> Path:
 
 
 def shm_free() -> int | None:
-    """Return the bytes that are free in /dev/shm, None where there is none."""
+    """Return the bytes that are free in /dev/shm, or None."""
     try:
         return shutil.disk_usage("/dev/shm").free
     except OSError:

@@ -25,7 +25,7 @@ from correct_outcomes import VARIABLE
 from stage import Stage, parse_stage
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-# These must have the device for themselves, because they measure, and get so many seconds at the end.
+# These measure, so they need the device for themselves, and get this many seconds at the end.
 _ALONE = ("test_cuda_measuring.py",)
 _SECONDS_ALONE = 75.0
 _PROCESSES = 6
@@ -47,7 +47,7 @@ def main() -> None:
     totals: Counter[str] = Counter()
     for name, chosen, processes, kept_back in (
         ("together", together, max(min(_PROCESSES, stage.cores // 2), 1), _SECONDS_ALONE if alone else 0.0),
-        # In a process of its own, so that one that hangs or dies is replaced.
+        # In its own process, so that one that hangs or dies is replaced.
         ("alone", alone, 1, 0.0),
     ):
         if chosen and stage.has(_LEAST_SECONDS, name):

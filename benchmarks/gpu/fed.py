@@ -549,7 +549,7 @@ def consult(run: Run, size: int, batch_size: int, model: str, name: str) -> None
 
 
 def sample_nbytes(feed: Feed, data: Path) -> int:
-    """Return the bytes of a sample where it is stored."""
+    """Return the stored bytes of a sample."""
     images = facts_of(feed.source).images if feed.kind == "loader" else None
     if images is not None:
         return max(1, round(images.stored_nbytes))
@@ -630,7 +630,7 @@ def small_loss(device: torch.device) -> float:
 
 
 def ask_peers(run: Run, parts: list[str], seconds: float) -> None:
-    """Measure FFCV in a process of its own, and keep its figures: it may die, or hang, and nothing else with it.
+    """Measure FFCV in its own process, and keep its figures: it may die, or hang, and nothing else with it.
 
     Args:
         run: Of it all.

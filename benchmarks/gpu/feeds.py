@@ -26,7 +26,7 @@ from lmdbloader.loader.device import apply
 from lmdbloader.transforms import Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, ToDtype, Transform
 
 Batch = tuple[Tensor, Tensor]
-# How a Loader's batches come to the device: copied ahead on a stream of its own, or by the loop, from pinned memory or
+# How a Loader's batches come to the device: copied ahead on its own stream, or by the loop, from pinned memory or
 # from memory as it comes.
 Copies = Literal["ahead", "pinned", "paged"]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -188,7 +188,7 @@ def loader_images(
     seed: int = 0,
     name: str | None = None,
 ) -> Feed:
-    """Return our Loader over images with labels: random windows and flips, normalised, channels last.
+    """Return a Loader over images with labels: random crops and flips, normalised, channels last.
 
     With `dtype=torch.uint8` bytes are sent, and normalised on the device, to bfloat16.
     """
@@ -223,7 +223,7 @@ def loader_pairs(
     seed: int = 0,
     name: str | None = None,
 ) -> Feed:
-    """Return our Loader over pairs: uint8 as stored, or floats in 0..1; with `crop`, random windows of so many HR
+    """Return a Loader over pairs: uint8 as stored, or floats in 0..1; with `crop`, random crops of so many HR
     pixels."""
     transforms: list[Transform] = [] if crop is None else [RandomCrop(crop)]
     if dtype != torch.uint8:
@@ -321,7 +321,7 @@ def dataloader_pairs(
     pinned: bool = True,
     name: str = "DataLoader over the dataset",
 ) -> Feed:
-    """Return torch's DataLoader over our dataset of pairs, without end: uint8; with `crop`, random windows."""
+    """Return torch's DataLoader over a dataset of pairs, without end: uint8; with `crop`, random crops."""
     from stores import EndlessOrder
 
     dataset = LMDBDataset(path)
@@ -451,7 +451,7 @@ def num_bytes(batch: Any) -> int:
 
 
 def residual_network(name: str, num_classes: int = 1000) -> tuple[nn.Module, str]:
-    """Return "resnet18", "resnet50" (torchvision's where it is installed, else ours, which is the same) or our "tiny",
+    """Return "resnet18", "resnet50" (torchvision's if installed, else an identical one) or "tiny",
     and whose it is."""
     if name != "tiny":
         with suppress(ImportError, RuntimeError):

@@ -71,7 +71,7 @@ class _Photographs:
 
 
 class _PairsOf:
-    """A dataset of ours as (lr, hr) of NumPy arrays."""
+    """An lmdbloader dataset as (lr, hr) of NumPy arrays."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -322,7 +322,7 @@ def _loader(path: Path | str, batch_size: int, workers: int, order: Order, seed:
 
 @functools.cache
 def _ffcv() -> Any:
-    """Return FFCV's package, with its loader mended: an error in its thread would leave the consumer waiting."""
+    """Return FFCV's package, with its loader patched: an error in its thread would leave the consumer waiting."""
     package = importlib.import_module("ffcv")
     for name in ("fields.decoders", "transforms", "writer"):
         importlib.import_module(f"ffcv.{name}")
@@ -361,7 +361,7 @@ def _ffcv() -> Any:
 
 @functools.cache
 def _operations() -> Any:
-    """Return our own steps for FFCV's pipelines: their base class exists only where FFCV does."""
+    """Return extra operations for FFCV's pipelines: their base class exists only if FFCV is installed."""
     import numba
     from ffcv.fields.ndarray import NDArrayDecoder
     from ffcv.pipeline.allocation_query import AllocationQuery

@@ -1,4 +1,4 @@
-"""Compiles the kernels before anything needs them: the two that take longest at once, each on a core of its own."""
+"""Compiles the kernels before anything needs them: the two that take longest at once, each on its own core."""
 
 from __future__ import annotations
 
