@@ -1,4 +1,4 @@
-"""What is remembered of measurements: for what it holds, what a damaged file does, and several processes at once."""
+"""Remembered measurements: the conditions they are valid for, damaged files, and several processes at once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache/lmdbloader/settings.json"
 
 
-def test_what_was_measured_is_remembered_for_the_very_case(file: Path) -> None:
+def test_a_measurement_is_remembered_for_its_own_case(file: Path) -> None:
     assert remembered.recall_threads(CASE) is None
     assert remembered.recall_workers(CASE) is None
     assert remembered.remember_threads(CASE, 3, samples_per_s=1e4)
@@ -85,14 +85,14 @@ def test_a_case_is_the_size_of_images_not_how_they_come_to_it(path: Path) -> Non
 
 
 class Folder(TensorDataset):
-    """What torchvision's folders of images have."""
+    """The attributes of torchvision's folders of images."""
 
     def __init__(self, root: str, transform: Any, target_transform: Any = None) -> None:
         super().__init__(torch.zeros(500))
         self.root, self.transform, self.target_transform = root, transform, target_transform
 
 
-def test_a_case_is_of_a_dataset_and_what_is_read_of_it(path: Path, tmp_path: Path) -> None:
+def test_a_case_is_of_a_dataset_and_the_fields_that_are_read(path: Path, tmp_path: Path) -> None:
     ds = LMDBDataset(path)
     shades = np.zeros((8, 8, 3), np.uint8)
     lmdbloader.write([{"image": shades, "number": i} for i in range(20)], tmp_path / "other")
@@ -121,13 +121,13 @@ def test_a_case_is_of_a_dataset_and_what_is_read_of_it(path: Path, tmp_path: Pat
 
 
 def test_of_many_batches_the_number_does_not_matter(path: Path) -> None:
-    """What is measured on a whole dataset holds for its splits."""
+    """A measurement of a whole dataset is valid for its splits."""
     ds = LMDBDataset(path)
     many = ds.select(np.arange(6400) % 20)
     assert case_of(many, 4) == case_of(many[:300], 4) != case_of(many[:200], 4)
 
 
-def test_the_loader_takes_what_was_measured(path: Path) -> None:
+def test_the_loader_takes_the_measured_number(path: Path) -> None:
     ds = LMDBDataset(path)
     cores = Loader(ds, 4).num_threads
     remembered.remember_threads(case_of(ds, 4, [RandomCrop(4)]), 1)
@@ -192,7 +192,7 @@ JSON = st.recursive(
 
 @given(entry=JSON)
 @hypothesis_settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_an_entry_holds_nothing_fails(file: Path, entry: Any) -> None:
+def test_no_entry_makes_anything_fail(file: Path, entry: Any) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     found = {**entry, "num_threads": 7} if isinstance(entry, dict) else entry
     entries = {CASE.key("threads"): found, CASE.key("workers"): entry, "more": {"datasets": entry}}
