@@ -135,9 +135,7 @@ def test_a_full_dev_shm_is_not_needed_or_is_an_error(nursery: Nursery, path: Pat
     lines = program.out.splitlines()
     assert lines[:3] == ["120", "120", "[]"]
     told = [(lines[3], "400,000"), (lines[4], "20,480")]
-    if (
-        "is killed by signal: Bus error" in lines[3]
-    ):  # older torch does not reserve shared memory, and reports it like this
+    if "is killed by signal: Bus error" in lines[3]:  # from older torch, which does not reserve it
         assert "out of shared memory" in told.pop(0)[0]
     for line, wanted in told:
         assert f"/dev/shm is full: worker processes need {wanted} bytes" in line and "--shm-size" in line
