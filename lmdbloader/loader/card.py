@@ -13,9 +13,8 @@ from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.format.layout import Field, parse_array_type
 from lmdbloader.loader.batch_reader import BatchReader
-from lmdbloader.show.card import MAX_SIDE_BY_SIDE, Card, Shown, num_shown, place_of
+from lmdbloader.show.card import MAX_SIDE_BY_SIDE, Card, Pixels, Shown, num_shown, place_of
 from lmdbloader.show.dataset_card import READ_ERRORS, check_whole, reason
-from lmdbloader.show.thumbnails import Pixels
 
 I64 = npt.NDArray[np.int64]
 _LISTS = {"text": "list of str", "bytes": "list of bytes", "json": "list of what JSON holds"}
