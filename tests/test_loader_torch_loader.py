@@ -25,7 +25,7 @@ from torch.utils.data import (
 import lmdbloader
 from lmdbloader import LMDBDataset
 from lmdbloader.batch.assembly import collate
-from lmdbloader.loader import remembered, torch_loader
+from lmdbloader.loader import torch_loader, tuning_cache
 from lmdbloader.transforms import RandomCrop
 
 COUNT = 20
@@ -199,19 +199,19 @@ def test_the_result_of_tune_is_taken(
     ds: LMDBDataset, cache: Path, speeds: Speeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_loader, "accelerator", lambda: torch.device("cuda"))
-    remembered.remember_workers(remembered.case_of(ds, 4), remembered.Workers(2, pin_memory=False))
+    tuning_cache.remember_workers(tuning_cache.case_of(ds, 4), tuning_cache.Workers(2, pin_memory=False))
     loader = lmdbloader.dataloader(ds, 4)
     assert (loader.num_workers, loader.pin_memory) == (2, False)
     assert speeds.measured == []
 
     assert lmdbloader.dataloader(ds, 4, num_workers=0).pin_memory  # the result is for its number of workers
     assert lmdbloader.dataloader(ds, 4, pin_memory=True).pin_memory
-    remembered.remember_workers(remembered.case_of(ds, 8), remembered.Workers(0))
+    tuning_cache.remember_workers(tuning_cache.case_of(ds, 8), tuning_cache.Workers(0))
     assert lmdbloader.dataloader(ds, 8).pin_memory  # not measured: on
 
 
 def test_pinned_memory_that_was_found_best_is_not_used_without_an_accelerator(ds: LMDBDataset, cache: Path) -> None:
-    remembered.remember_workers(remembered.case_of(ds, 4), remembered.Workers(1, pin_memory=True))
+    tuning_cache.remember_workers(tuning_cache.case_of(ds, 4), tuning_cache.Workers(1, pin_memory=True))
     loader = lmdbloader.dataloader(ds, 4)
 
     assert (loader.num_workers, loader.pin_memory) == (1, torch_loader.accelerator() is not None)

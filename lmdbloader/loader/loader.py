@@ -32,9 +32,9 @@ from lmdbloader.loader.options import (
     resolve_shard,
 )
 from lmdbloader.loader.orders import EpochOrder, Order, Share, check_order, epoch_order, with_repeats
-from lmdbloader.loader.remembered import case_of, recall_threads
 from lmdbloader.loader.state import Batches, Identity, Place, identity
 from lmdbloader.loader.threads import Threads
+from lmdbloader.loader.tuning_cache import case_of, recall_threads
 from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import Transform
 from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_resolution
