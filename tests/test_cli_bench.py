@@ -109,10 +109,10 @@ def test_a_stored_study_is_not_measured(
 ) -> None:
     stored = tmp_path / "study.json"
     assert main(["bench", str(stored)]) == 1
-    assert "study.json: there is no such file; expected what `lmdbloader bench --json FILE`" in capsys.readouterr().err
+    assert "study.json: there is no such file; expected the output of `lmdbloader bench --json FILE`" in capsys.readouterr().err
     stored.write_text(json.dumps(make_study().as_json()))
     assert main(["bench", str(stored), "--batch-sizes", "8", "--seconds", "2"]) == 2
-    assert "--batch-sizes, --seconds would measure anew" in capsys.readouterr().err
+    assert "--batch-sizes, --seconds would measure again" in capsys.readouterr().err
     assert not asked
 
 
@@ -152,7 +152,7 @@ def test_a_stored_study_is_shown(asked: dict[str, Any], capsys: pytest.CaptureFi
     assert not asked
     stored.write_text("{")
     assert main(["bench", str(stored)]) == 1
-    assert "study.json: is no JSON" in capsys.readouterr().err
+    assert "study.json: is not JSON" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
