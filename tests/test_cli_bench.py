@@ -109,7 +109,7 @@ def test_a_stored_study_is_not_measured(
 ) -> None:
     stored = tmp_path / "study.json"
     assert main(["bench", str(stored)]) == 1
-    assert "study.json: there is no such file; expected the output of `lmdbloader bench --json FILE`" in capsys.readouterr().err
+    assert "study.json: there is no such file; expected output of `lmdbloader" in capsys.readouterr().err
     stored.write_text(json.dumps(make_study().as_json()))
     assert main(["bench", str(stored), "--batch-sizes", "8", "--seconds", "2"]) == 2
     assert "--batch-sizes, --seconds would measure again" in capsys.readouterr().err

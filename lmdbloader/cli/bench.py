@@ -169,13 +169,13 @@ def _stored(options: argparse.Namespace) -> Study:
         )
     if not path.exists():
         raise FormatError(
-            f"{path}: there is no such file; expected the output of `lmdbloader bench --json FILE`, or a dataset's folder"
+            f"{path}: there is no such file; expected output of `lmdbloader bench --json FILE`, or a dataset's folder"
         )
     try:
         value = json.loads(path.read_bytes())
     except ValueError as error:
         raise FormatError(
-            f"{path}: is not JSON ({error}); expected the output of `lmdbloader bench --json FILE`"
+            f"{path}: is not JSON ({error}); expected output of `lmdbloader bench --json FILE`"
         ) from error
     return Study.from_json(value)
 

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
     parser.add_argument(
-        "--quiet", action="store_true", help="print nothing if the dataset is sound; damage is still printed"
+        "--quiet", action="store_true", help="print nothing if the dataset is sound; print damage"
     )
 
 

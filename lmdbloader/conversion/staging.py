@@ -217,7 +217,7 @@ def _compare(copy: Path, sums: list[int], source: Path, bar: Any) -> None:
             if found != sums[number : number + 1]:
                 raise CorruptError(
                     f"{copy}: the copy as read back differs from {source} after byte {number * _PIECE_NBYTES}: the "
-                    "disk or the memory damaged it. The copy was removed; look at the machine's log before trying again."
+                    "disk or the memory damaged it. The copy was removed; look at the system log before trying again."
                 )
             bar.update(nbytes)
     finally:
