@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 from typing import Any
 
@@ -17,6 +19,33 @@ class Doctests(griffe.Extension):
         """Rewrite an object's docstring (griffe calls this for everything that it reads)."""
         if obj.docstring is not None:
             obj.docstring.value = fenced(obj.docstring.value)
+
+
+class Options(griffe.Extension):
+    """Shows the keyword arguments of functions that take them from an options class, which griffe cannot see."""
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        """Give a decorated function the signature and docstring that it has at run time."""
+        if not any(str(decorator.value).startswith("with_options(") for decorator in func.decorators):
+            return
+        real = getattr(importlib.import_module(func.module.path), func.name)
+        func.parameters = griffe.Parameters(
+            *(
+                griffe.Parameter(
+                    name,
+                    annotation=found.annotation,
+                    kind=griffe.ParameterKind(found.kind.description),
+                    default=None if found.default is inspect.Parameter.empty else _source_of(found.default),
+                )
+                for name, found in inspect.signature(real).parameters.items()
+            )
+        )
+        func.docstring = griffe.Docstring(inspect.getdoc(real) or "", parent=func, parser="google")
+
+
+def _source_of(default: Any) -> str:
+    """Return a default value as the source would show it; of a function, its name."""
+    return "lambda line: None" if callable(default) else repr(default)
 
 
 def fenced(docstring: str) -> str:

@@ -272,13 +272,7 @@ def _show(parts: Iterable[Part], sources: Sources, first: int, progress: bool) -
 def _count(
     fields: Sequence[Field], columns: Mapping[str, Any], num_samples: int
 ) -> tuple[dict[str, int], dict[int, int]]:
-    """Return `Report.stored_as` and `Report.longest_sides` of a dataset.
-
-    Args:
-        fields: Of the dataset.
-        columns: Of the index, by name: arrays (num_samples,).
-        num_samples: Samples in the dataset.
-    """
+    """Return `Report.stored_as` and `Report.longest_sides` of a dataset, from the columns of its index."""
     names = [f.name for f in fields if f.kind == "image"]
     codes, bits = np.zeros(len(CODEC_NAMES), np.int64), np.zeros(_MOST_BITS + 1, np.int64)
     for first in range(0, num_samples, _ROWS_AT_ONCE):

@@ -251,18 +251,7 @@ def _take(
     storages: Mapping[str, Storage],
     first: int,
 ) -> tuple[Chunk, list[Field]]:
-    """Return the next samples encoded, about 8 MiB of them, and the fields with the codecs that were chosen.
-
-    Args:
-        samples: Where they come from.
-        fields: Of every sample.
-        codecs: By payload field, "raw", "lz4" or "auto".
-        storages: How images are stored, by field.
-        first: The number of the first sample.
-
-    Raises:
-        OptionError: A sample does not fit.
-    """
+    """Return the next samples, about 8 MiB, encoded, and the fields with their codecs; see `_Group`."""
     group = _Group(fields, codecs, storages, first)
     # Each sample is taken over before the next one is asked for, which may come in the same memory.
     for sample in samples:

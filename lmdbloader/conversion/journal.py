@@ -90,9 +90,7 @@ def write_plan(partial: Path, begun: Begun) -> None:
 def read_plan(partial: Path, made_by: Mapping[str, Any]) -> Begun | None:
     """Return the decisions of the unfinished conversion in a folder, None if there is none.
 
-    Args:
-        partial: The folder, which is emptied if it holds nothing useful.
-        made_by: From `provenance.describe`, of the new conversion.
+    The folder is emptied if it holds nothing useful.
 
     Raises:
         DestinationError: Another conversion is unfinished there, or its plan does not decode.

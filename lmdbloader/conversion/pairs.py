@@ -41,15 +41,9 @@ def pair_scale(hr: Pixels, lr: Pixels, expected: int | None, name: str) -> int:
 def check_alignment(hr: Pixels, lr: Pixels, scale: int, min_psnr: float, name: str) -> None:
     """Refuse a pair whose LR image is another picture, or is shifted.
 
-    The HR image is downscaled and compared with the LR image. The LR image may come from another bicubic, or be
-    degraded on purpose, so `min_psnr` finds only another picture. A shifted image agrees better when shifted back.
-
-    Args:
-        hr: (H, W, C).
-        lr: (H / scale, W / scale, C).
-        scale: The scale of the pair.
-        min_psnr: PSNR of the LR image and the downscaled HR image in dB; 0 or less accepts everything.
-        name: The name of the pair.
+    The HR image (H, W, C) is downscaled and compared with the LR image (H / scale, W / scale, C). The LR image may come
+    from another bicubic, or be degraded on purpose, so `min_psnr` (dB; 0 accepts everything) finds only another
+    picture. A shifted image agrees better when shifted back.
 
     Raises:
         ImageError: The images do not agree.

@@ -50,11 +50,7 @@ class Plan:
 
 
 def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Plan:
-    """Return the plan of a conversion.
-
-    Args:
-        src: As in `convert`.
-        options: Checked.
+    """Return the plan of a conversion with checked options.
 
     Raises:
         OptionError: Options that contradict each other.
@@ -141,13 +137,7 @@ def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int:
 
 
 def make_fields(recipe: Recipe, others: Sequence[tuple[str, Kind]], codec: str) -> tuple[Field, ...]:
-    """Return the fields of the dataset. With codec "auto" they have lz4 until a few inputs are tried.
-
-    Args:
-        recipe: The settings; with a scale there are two image fields.
-        others: (name, kind) of the fields in addition to images.
-        codec: Of pixels.
-    """
+    """Return the fields of a dataset: images and others; codec "auto" gives lz4 until a few inputs are tried."""
     images: list[tuple[str, Kind]] = [
         (name, "image") for name in (("lr", "hr") if recipe.options.scale else ("image",))
     ]

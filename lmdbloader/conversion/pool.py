@@ -297,10 +297,8 @@ def _one_thread() -> dict[str, str]:
 def serve(handle: int, place: int, flags: Mapping[str, str]) -> None:
     """Convert the tasks from a socket until it closes; the main function of a worker process.
 
-    Args:
-        handle: Of the socket, which also takes the parts.
-        place: Of a shared number, the index of the current source among all that have arrived.
-        flags: The names of options in messages, see `base.option_names`.
+    `place` is the handle of a shared number: the index of the current source among all that have arrived. Messages name
+    options by `flags`.
     """
     use_flags(flags)
     connection, shared = Connection(handle), map_number(place)
@@ -389,10 +387,7 @@ def complete_part(part: Part, connection: Connection) -> Part:
 
 
 def make_number() -> tuple[int, npt.NDArray[np.int64]]:
-    """Return the handle of a number that two processes share, and the number, (1,) int64, 0 at first.
-
-    A value outlives the process that stored it.
-    """
+    """Return the handle of a number that two processes share, and the number, (1,) int64. It outlives its writer."""
     handle = _memory_file()
     os.ftruncate(handle, np.dtype(np.int64).itemsize)
     return handle, map_number(handle)

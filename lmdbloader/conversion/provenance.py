@@ -93,11 +93,7 @@ def digest_option(digest: DigestName) -> dict[str, str]:
 
 
 def changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return the differences of two conversions that do not follow from their inputs, as text.
-
-    Args:
-        old, new: From `describe`.
-    """
+    """Return the differences of two results of `describe` that do not follow from their inputs, as text."""
     # on_error may change after a bad image was found.
     before, now = ({**_flat(made), "lmdbloader": made["lmdbloader"]} for made in (old, new))
     return _differences(before, now, {"on_error"})
@@ -123,10 +119,6 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], aside: Set[s
 
 def refuse_others(target: Path, made_by: Mapping[str, Any]) -> None:
     """Refuse a dataset at `target` that another conversion made, and name the differences.
-
-    Args:
-        target: The destination; `find_finished` has returned None for it.
-        made_by: From `describe`, of the new conversion.
 
     Raises:
         DestinationError: A dataset is there, and its manifest decodes.
@@ -167,11 +159,8 @@ def find_finished(
 ) -> Manifest | None:
     """Return the manifest of a dataset that was made from the same inputs with the same options.
 
-    Args:
-        target: The destination.
-        made_by: From `describe`.
-        listing: The inputs; their content is read only if the dataset's note is missing or one of them differs from it.
-        check_content: Read the content in any case.
+    The content of the inputs is read only to `check_content`, if the dataset's note is missing, or for an input that
+    differs from the note.
 
     Raises:
         DestinationError: There is such a dataset, but it is damaged.
@@ -263,12 +252,7 @@ def make_note(seen: Seen, listing: Listing) -> bytes | None:
 
 
 def is_as_noted(folder: Path, listing: Listing) -> bool:
-    """Return whether every source has the size, the times, the head and the tail that it had when it was converted.
-
-    Args:
-        folder: The dataset; without a sound note in it the answer is False.
-        listing: The sources, with unchanged names.
-    """
+    """Return whether every source has the size, times, head and tail in the note of a dataset; False without a note."""
     note = _read(folder / SOURCES_FILE, len(listing.sources))
     if note is None or listing.changed_ns is None or not np.array_equal(note["nbytes"], listing.sources.nbytes):
         return False
@@ -287,10 +271,7 @@ def is_as_noted(folder: Path, listing: Listing) -> bool:
 def renew_note(folder: Path, listing: Listing, times: Sequence[tuple[int, int]]) -> None:
     """Note the times of sources after their content was found unchanged; a read-only folder is left alone.
 
-    Args:
-        folder: The dataset.
-        listing: The sources.
-        times: `times_of` each, from before its content was read, so that later changes are found.
+    The times are from before the content was read, so that later changes are found.
     """
     paths = (file.path if isinstance(file, Span) else file for source in listing.sources for file in source.files)
     if any(map(is_url, paths)):

@@ -189,12 +189,6 @@ def keep_file(
 ) -> tuple[Payloads, tuple[int, ...]] | None:
     """Return a file's own bytes as a payload, and (height, width, channels, bits); None if its pixels are stored.
 
-    Args:
-        storage: How images are stored.
-        data: The whole file.
-        policy: For files that are not plain grey or RGB.
-        name: The image's name in messages.
-
     Raises:
         ImageError: The file is damaged, or the policy refuses it.
     """
@@ -222,7 +216,7 @@ def encode_one(storage: Storage, f: Field, image: Pixels, key: str, *, was_jpeg:
 
     Args:
         storage: How images are stored.
-        f: Their field, with the codec of pixels.
+        f: The field, with the codec of pixels.
         image: uint8 or uint16.
         key: The image's key for the random choice of "proportion".
         was_jpeg: Whether it comes from a JPEG file.

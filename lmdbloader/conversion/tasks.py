@@ -91,17 +91,12 @@ class Part:
 def convert_sources(
     recipe: Recipe, sources: Sequence[Source], *, at: Callable[[int], None] = lambda number: None
 ) -> Iterator[Part]:
-    """Encode sources in order, in parts of about 16 MiB.
+    """Encode sources in order, in parts of about 16 MiB; `at` is called with the index of each before it is read.
 
     A source whose patches need several parts starts a new part, so every part that counts sources ends with a source.
 
-    Args:
-        recipe: The settings.
-        sources: The sources.
-        at: Called with the index of a source before it is read.
-
     Raises:
-        ImageError: A source cannot be used and the recipe says to stop.
+        ImageError: A source cannot be used, with on_error="stop".
     """
     gathered: list[_Encoded] = []
     hashes: list[int] = []
@@ -259,8 +254,7 @@ def _keep(
         if f.kind != "image":
             add_values(f, values[f.name], 1, payloads, columns)
             continue
-        for name, value in zip(("height", "width", "channels", "bits"), shape, strict=True):
-            columns[f"{f.name}.{name}"] = np.full(1, value, np.int64)
+        columns.update(image_geometry(f.name, [shape]))
     return _Encoded(1, payloads, columns)
 
 

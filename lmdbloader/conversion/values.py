@@ -67,12 +67,7 @@ def _is_pixels(value: Any) -> bool:
 
 
 def scalar(f: Field, value: Any, number: int) -> int | float | str:
-    """Return a value of an int, float or text field as Python's own type.
-
-    Args:
-        f: The field.
-        value: The value.
-        number: The number of the sample, for messages.
+    """Return the value of an int, float or text field in sample `number` as Python's own type.
 
     Raises:
         OptionError: The first sample has another kind of value, or the value does not fit.
@@ -173,12 +168,7 @@ class PayloadColumn:
 
 
 def image_geometry(name: str, shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
-    """Return the geometry columns of an image field.
-
-    Args:
-        name: The name of the field.
-        shapes: (height, width, channels, bits) of each image.
-    """
+    """Return the geometry columns of an image field, given (height, width, channels, bits) of each image."""
     columns = np.array(shapes, np.int64).reshape(-1, 4).T
     return {f"{name}.{part}": column for part, column in zip(_GEOMETRY, columns, strict=True)}
 
@@ -307,11 +297,7 @@ _INTEGER = re.compile(rb"[+-]?\d{1,19}")
 
 
 def parse_attached(source: Source, files: Sequence[bytes]) -> dict[str, Any]:
-    """Return the values of a source's fields other than images.
-
-    Args:
-        source: The source.
-        files: The content of its attached files, in order.
+    """Return the values of a source's fields other than images, from the content of its attached files.
 
     Raises:
         ImageError: A file that other sources have is missing, or its content does not fit the field.

@@ -164,13 +164,7 @@ def find_halves(src: Path) -> tuple[Path, Path] | None:
 
 
 def match(hr: object, high: Found, lr: object, low: Found) -> Listing:
-    """Return the pairs that two places hold.
-
-    Args:
-        hr: The place of the high-resolution images, for messages.
-        high: Its images.
-        lr: The place of the low-resolution images, for messages.
-        low: Its images.
+    """Return the pairs of two places, `hr` and `lr` in messages.
 
     Raises:
         SourceError: A place is empty, an image has no partner, or its partner is ambiguous.

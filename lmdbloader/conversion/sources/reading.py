@@ -28,11 +28,7 @@ def fetch(sources: Iterable[Source]) -> Fetched:
 
 
 def read(file: File, fetched: Fetched | None = None) -> bytes:
-    """Return the content of a file.
-
-    Args:
-        file: The file.
-        fetched: From `fetch`.
+    """Return the content of a file, from `fetch` if it is there.
 
     Raises:
         OSError: It cannot be read, or it is a part of a larger file that ends too early.

@@ -184,8 +184,7 @@ def newest(times: Iterable[int | None]) -> int | None:
 def read_remote(files: Sequence[File]) -> list[bytes | Exception]:
     """Return the content of remote files, or their errors; each service is asked once for all of its files.
 
-    Args:
-        files: Whole files, or parts; parts that are close together come by one request.
+    Parts of a file that are close together come by one request.
     """
     homes = _merge(files)
     ranges = list(dict.fromkeys(homes.values()))

@@ -72,16 +72,10 @@ def holds(place: Location) -> bool:
 
 
 def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
-    """Return the samples in tar shards, in the order of their members.
+    """Return the samples in tar shards, in the order of their members, see `layouts.Source`.
 
-    Args:
-        src: A tar, a folder of tars (in byte order of their names), or a pattern: "train-{000..012}.tar" in the order
-            written, "train-*.tar" in byte order. All of them can be URLs.
-        layout: "tar" or "auto", which are the same here.
-        prefer_images: Has no effect.
-
-    Raises:
-        SourceError: A tar is missing, compressed, damaged, cut short, or breaks webdataset's rules.
+    `src` is a tar, a folder of tars (in byte order of their names), or a pattern: "train-{000..012}.tar" in the order
+    written, "train-*.tar" in byte order. All of them can be URLs.
     """
     paths, ignored = _expand(src)
     names = _relative(paths)
@@ -351,12 +345,8 @@ class Member:
 def list_members(file: IO[bytes], where: str) -> Iterator[Member]:
     """Yield the members of a tar: V7, ustar, GNU or pax. Memory is bounded for every tar.
 
-    Args:
-        file: The tar; it can seek.
-        where: Its name in messages.
-
     Raises:
-        SourceError: It is not a tar, or is damaged or cut short.
+        SourceError: The file, which messages call `where`, is not a tar, or is damaged or cut short.
     """
     start = file.read(6)
     for signature, command in _COMPRESSED:
@@ -404,13 +394,7 @@ class _Extra:
 
 
 def _next_member(file: IO[bytes], at: int, nbytes: int) -> tuple[Member, int] | None:
-    """Return the member whose headers start at a byte, and the first byte after it; None if there is no header.
-
-    Args:
-        file: The tar.
-        at: The first byte of the headers.
-        nbytes: The size of the tar.
-    """
+    """Return the member whose headers start at a byte, and the first byte after it; None without a header."""
     extra = _Extra()
     begun = at
     while True:
