@@ -28,8 +28,8 @@ setup:  ## Make .venv with everything in it
 demo: setup  ## Convert real photographs, train SRCNN and a classifier, compare (IMAGES=DIR: on your own)
 	@$(ENV) scripts/demo.py $(if $(IMAGES),--images "$(IMAGES)") $(ARGS)
 
-test: lint  ## Run the linters and every test
-	@$(ENV) -m pytest --numprocesses 2 --dist worksteal $(ARGS)
+test: $(if $(ARGS),setup,lint)  ## Run the linters and every test; with ARGS only the tests that they name
+	@$(ENV) -m pytest $(if $(findstring .py,$(ARGS)),,--numprocesses 2 --dist worksteal) $(ARGS)
 
 test-floors:  ## Run the tests of pixels and datasets with the lowest versions of setup.cfg, in .venv-floors
 	@$(PYTHON) scripts/floors.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)

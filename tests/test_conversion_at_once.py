@@ -23,7 +23,7 @@ import os, socket, sys, time
 from pathlib import Path
 import lmdbloader.cli
 from lmdbloader.conversion import pool, tasks
-from lmdbloader.store import writer
+from lmdbloader.store.writing import writer
 from tests.faults.steps import watch
 
 folder, host, steps, *words = sys.argv[1:]

@@ -337,7 +337,7 @@ def test_what_others_put_into_a_dataset_stays(src: Path, out: Path) -> None:
     assert convert(src, out).was_finished
     assert (out / "plan.json").read_text() == "mine"
     (out / "plan.json").rename(out / "splits.json")
-    with pytest.raises(DestinationError, match=r"'splits\.json' in it is not of our making, and would be lost"):
+    with pytest.raises(DestinationError, match=r"lmdbloader did not write 'splits\.json' in it, which would be lost"):
         convert(src, out, patch_size=10, overwrite=True)
     assert (out / "splits.json").read_text() == "mine"
     (out / "splits.json").rename(out / "lock.mdb")  # which LMDB's own tools leave

@@ -19,13 +19,11 @@ from hypothesis import strategies as st
 
 import lmdbloader
 from lmdbloader.errors import FormatError, OptionError
+from lmdbloader.fields import Array, Image, Json
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.digests import DIGESTS, DigestName, digest_of_text
 from lmdbloader.format.layout import (
     ARRAY_DTYPES,
-    Array,
-    Image,
-    Json,
     array_type,
     index_schema,
     make_field,

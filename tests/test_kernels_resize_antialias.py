@@ -141,7 +141,7 @@ def test_extreme_sizes_stay_inside_their_scratch(size: tuple[int, int, int, int]
 BETWEEN_FORBIDDEN_PAGES = """
 import ctypes, mmap
 import numpy as np
-from lmdbloader.kernels.antialias import resize_scratch, resize_window
+from lmdbloader.kernels.resize.antialias import resize_scratch, resize_window
 
 PAGE, PAGES = mmap.PAGESIZE, 16
 memory = mmap.mmap(-1, (PAGES + 2) * PAGE)

@@ -28,10 +28,11 @@ DTYPES = ("uint8", "uint16", "int32", "float64")
 FILES = {
     "tiny/__init__.py": "",
     "tiny/kernels/__init__.py": "",
+    "tiny/kernels/runtime/__init__.py": "",
     "tiny/constants.py": "STEP = 1\n",
     "tiny/kernels/inner.py": """
 from tiny.constants import STEP
-from tiny.kernels._compile import kernel
+from tiny.kernels.runtime.compile import kernel
 
 @kernel
 def add_step(values, out):
@@ -42,7 +43,7 @@ def add_step(values, out):
 from tiny.kernels import (
     inner,
 )
-from tiny.kernels._compile import kernel
+from tiny.kernels.runtime.compile import kernel
 
 add_step = inner.add_step
 
@@ -84,7 +85,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, "utf-8")
-    shutil.copy(compile.__file__, tmp_path / "tiny" / "kernels" / "_compile.py")
+    shutil.copy(compile.__file__, tmp_path / "tiny" / "kernels" / "runtime" / "compile.py")
     for variable, folder in {"HOME": "home", "XDG_CACHE_HOME": "cache", "TMPDIR": "temporary"}.items():
         (tmp_path / folder).mkdir()
         monkeypatch.setenv(variable, str(tmp_path / folder))

@@ -115,7 +115,7 @@ def test_a_wheel_holds_every_module_and_what_modules_read(tmp_path: Path) -> Non
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as file:
         packed = {name for name in file.namelist() if name.startswith("lmdbloader/")}
-    assert {"lmdbloader/py.typed", "lmdbloader/reporting/report.html.j2"} <= packed
+    assert {"lmdbloader/py.typed", "lmdbloader/lab/reporting/report.html.j2"} <= packed
     assert packed == files
 
 

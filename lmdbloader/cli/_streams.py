@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from lmdbloader.base.descriptors import occupy_standard_descriptors
+from lmdbloader.base.files import occupy_standard_descriptors
 from lmdbloader.base.text import plain
 from lmdbloader.errors import OutputError
 

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.cores import count_cores
+from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.files import read_regular
 from lmdbloader.base.limits import explain_limit
 from lmdbloader.base.option_names import flags_in_use, option, use_flags
@@ -30,10 +31,8 @@ from lmdbloader.errors import CorruptError, DestinationError, FormatError, Optio
 from lmdbloader.format.codecs import unpack_jpeg
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG, PARTIAL_SUFFIX, Field
 from lmdbloader.images.decode import IMAGE_SUFFIXES
-from lmdbloader.images.write import encode_png
+from lmdbloader.images.png import encode_png
 from lmdbloader.store import Reader, check_rows
-from lmdbloader.store.diskerrors import naming
-from lmdbloader.store.writing.publish import explain_full_disk
 
 TABLE_FILE = "samples.jsonl"
 _AT_ONCE = 64

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressBar
 from lmdbloader.base.text import plain, table
@@ -27,7 +28,7 @@ from lmdbloader.conversion.tasks import Part
 from lmdbloader.errors import CorruptError, SourceError
 from lmdbloader.format.layout import CODEC_NAMES, DATA_FILE, PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE, Field
 from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers, partial_folder
-from lmdbloader.store.writing.publish import JOURNAL_FILE, empty, explain_full_disk, is_just_published
+from lmdbloader.store.writing.publish import JOURNAL_FILE, empty, is_just_published
 
 _MOST_BITS = 32
 _ROWS_AT_ONCE = 1 << 16

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lmdbloader.base.disk_errors import naming
+from lmdbloader.base.files import forget
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.provenance import ContentHash, Seen, changed_options
 from lmdbloader.conversion.sources.listing import Source, Sources
@@ -21,8 +23,6 @@ from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.format.layout import Field
 from lmdbloader.format.manifest import field_json, parse_field
 from lmdbloader.store import num_committed
-from lmdbloader.store.diskerrors import naming
-from lmdbloader.store.filecache import forget
 from lmdbloader.store.records import chained
 from lmdbloader.store.writing.publish import JOURNAL_FILE, PLAN_FILE, empty, fsync, is_begun
 

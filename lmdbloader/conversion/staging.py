@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressBar
 from lmdbloader.base.text import plain
@@ -20,9 +21,8 @@ from lmdbloader.format.codecs import checksum
 from lmdbloader.format.digests import DigestName, new_file_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.store import Reader, check_destination, partial_folder, put_in_place, read_manifest
-from lmdbloader.store.diskerrors import naming
 from lmdbloader.store.writing.ownership import is_own_file, open_own_file
-from lmdbloader.store.writing.publish import explain_full_disk, fsync
+from lmdbloader.store.writing.publish import fsync
 
 _PIECE_NBYTES = 8 * 2**20
 # Space for the file system's own records of a copy.

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pairs import check_alignment, pair_scale
@@ -25,7 +26,6 @@ from lmdbloader.format.layout import TILED_ABOVE_NBYTES, Field
 from lmdbloader.images.decode import DecodePolicy, decode_image, is_jpeg
 from lmdbloader.images.downscale import crop_to_multiple, downscale
 from lmdbloader.store import Block, Chunk, encode_blocks
-from lmdbloader.store.diskerrors import DISK_FAILED
 
 # A part of this size is yielded before the next image is decoded, which bounds memory.
 PART_NBYTES = 16 * 2**20

@@ -1,4 +1,4 @@
-"""Reads a finished dataset by its own map or descriptor: no LMDB environment, no B-tree, nothing to fork or pickle."""
+"""Reads samples from data.mdb without LMDB: no environment and no B-tree, so readers can be forked and pickled."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG, CODEC_TILES, Field, parse_array_type
 from lmdbloader.images.decode import DecodePolicy, decode_image
 from lmdbloader.store.index import Index
-from lmdbloader.store.opened import OpenDataset
-from lmdbloader.store.opening import DataFile
+from lmdbloader.store.opening import DataFile, OpenDataset
 
 I64 = npt.NDArray[np.int64]
 
 
 @cache
 def _kernels() -> Any:
-    """Return the kernels; numba is imported when the first payload is read."""
+    """Return the kernels; numba is imported with the first payload."""
     from lmdbloader.kernels import gather
 
     return gather
@@ -43,11 +42,11 @@ class Reader(OpenDataset):
         self._gathered = {f.name: self._gather_arguments(f) for f in self.manifest.fields if f.is_payload}
 
     def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int]:
-        """Return what the gather kernel needs of a field: index columns, geometry, tile side, bytes of one tile."""
+        """Return a field's arguments for the gather kernel: index columns, geometry, tile side, bytes of one tile."""
         a = self.index.arrays
         parts = ("offset", "stored_nbytes", "raw_nbytes", "checksum", "codec")
         columns = tuple(a[f"{f.name}.{part}"] for part in parts)
-        if f.kind != "image":  # only images have tiles; the kernel does not look at their geometry
+        if f.kind != "image":  # only images have tiles; the kernel ignores the geometry of the others
             return columns, (columns[1], columns[1], columns[4], columns[4]), 1, 0
         geometry = tuple(a[f"{f.name}.{part}"] for part in ("height", "width", "channels", "bits"))
         tile = f.tile_size or 1
@@ -55,7 +54,7 @@ class Reader(OpenDataset):
         return columns, geometry, tile, tile * tile * 3 * 2 * tiled
 
     def extents(self, fields: Sequence[str], rows: I64) -> tuple[I64, I64]:
-        """Return where samples lie: the offset of the first payload (n,) and the bytes of all of them (n,)."""
+        """Return for each sample the offset of its first payload (n,) and the bytes of all its payloads (n,)."""
         columns = [self._gathered[name][0] for name in fields if name in self._gathered]
         if not columns:
             return rows.copy(), np.ones(len(rows), np.int64)
@@ -83,12 +82,12 @@ class Reader(OpenDataset):
             name: A payload field.
             rows: (n,) int64 sample numbers, each in range(len(self)).
             out: (m,) uint8.
-            start: (n,) int64, where in `out` each payload's raw bytes begin.
+            start: (n,) int64, offsets in `out` of each payload's raw bytes.
             verify: Whether to check the checksums.
-            clock: This thread's, begun.
+            clock: This thread's, already started.
 
         Raises:
-            CorruptError: A payload is damaged; names the sample and its source.
+            CorruptError: A payload is damaged; the message names the sample and its source.
         """
         columns, geometry, tile, scratch_nbytes = self._gathered[name]
         is_file = columns[4][rows] == CODEC_FILE
@@ -118,7 +117,7 @@ class Reader(OpenDataset):
             raise self.damaged(name, int(rows[failed[0]]), status)
 
     def _room(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """Return where kernels put stored bytes; nowhere where they are read from the map."""
+        """Return the buffer for stored bytes; empty if kernels read them from the map."""
         return np.empty(nbytes if self.io == "pread" else 0, np.uint8)
 
     def read_bytes(self, name: str, row: int, *, clock: Clock = NO_CLOCK) -> npt.NDArray[np.uint8]:
@@ -142,7 +141,7 @@ class Reader(OpenDataset):
         return data.view(kind).reshape(shape)
 
     def read_crop(self, name: str, row: int, *, top: int, left: int, height: int, width: int) -> npt.NDArray[Any]:
-        """Return a window of one image, (C, height, width); of a large one only the tiles it touches are read.
+        """Return a window of one image, (C, height, width); only the tiles that it touches are read.
 
         Raises:
             OptionError: The window is not inside the image.
@@ -183,7 +182,7 @@ class Reader(OpenDataset):
         return out
 
     def jpeg_room(self, name: str) -> int:
-        """Return how many bytes of scratch decoding any of a field's JPEGs takes, 0 where there are none."""
+        """Return the bytes of scratch that decoding any of a field's JPEGs takes; 0 if it has none."""
         columns, (height, width, _, _), _, _ = self._gathered[name]
         is_jpeg = columns[4] == CODEC_JPEG
         if self.fields[name].kind != "image" or not is_jpeg.any():
@@ -191,7 +190,7 @@ class Reader(OpenDataset):
         from lmdbloader.kernels.jpeg.workspace import jpeg_room
 
         nbytes, height, width = (column[is_jpeg].astype(np.int64) for column in (columns[1], height, width))
-        # For an image with the longest of all sides and the most pixels of all: no other one takes more.
+        # An image with the longest of all sides and the most pixels of all takes at least as much as any.
         longest = int(np.maximum(height, width).max())
         return int(jpeg_room(int(nbytes.max()), longest, -(-int((height * width).max()) // longest)))
 
@@ -203,10 +202,10 @@ class Reader(OpenDataset):
         return kept[name]
 
     def read_file(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> npt.NDArray[Any]:
-        """Return one image that is stored as a file of a kind that no kernel decodes, (C, H, W) uint8 or uint16.
+        """Return one image stored as a file that no kernel decodes, (C, H, W) uint8 or uint16.
 
         Raises:
-            CorruptError: It is damaged, or decodes to something else than the index says.
+            CorruptError: It is damaged, or its shape or dtype is not the one in the index.
         """
         channels, height, width = self.image_shape(name, row)
         data = self.stored_bytes(name, row, verify=verify, clock=clock)
@@ -228,16 +227,16 @@ class Reader(OpenDataset):
         return planes
 
     def stored_bytes(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> bytes:
-        """Return one payload as it is stored.
+        """Return one payload in stored form.
 
         Raises:
-            CorruptError: Its checksum does not match, or its file is cut short.
+            CorruptError: Its checksum does not match, or the data file is cut short.
         """
         columns = self._gathered[name][0]
         at, nbytes = int(columns[0][row]), int(columns[1][row])
         try:
             data = self.data_file.read(at, nbytes)
-        except OSError as error:  # of the disk
+        except OSError as error:  # the disk failed
             raise self.damaged(name, row, 1, error) from error
         clock.tick(clock_words.READ)
         clock.add(clock_words.NBYTES, len(data))
@@ -252,7 +251,7 @@ class Reader(OpenDataset):
 
 
 def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
-    """Return sample numbers as int64 with negative ones counted from the end.
+    """Return sample numbers as int64; negative ones count from the end.
 
     Raises:
         IndexError: One is out of range.
@@ -267,7 +266,7 @@ def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise TypeError(f"sample numbers of dtype {found.dtype} and shape {found.shape}: expected a list of ints")
     found = found.astype(np.int64, copy=False)
-    # As unsigned numbers negative ones are the largest, so one pass finds that there is nothing to do.
+    # As unsigned numbers, negative ones are the largest: one pass shows that all are in range.
     if np.maximum.reduce(found.view(np.uint64)) < length:
         return found
     low, high = int(found.min()), int(found.max())

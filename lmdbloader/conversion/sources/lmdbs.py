@@ -14,7 +14,7 @@ from lmdbloader.conversion.sources.reading import read
 from lmdbloader.errors import CorruptError, OptionError, SourceError
 from lmdbloader.images.decode import describe_start, is_image_start
 from lmdbloader.store import is_dataset
-from lmdbloader.store.foreign import list_values, lmdb_file
+from lmdbloader.store.lmdb_file import list_values, lmdb_file
 
 META_FILE = "meta_info.txt"
 _BOOKKEEPING = re.compile(rb"__.*__|num[-_]samples|length|len|keys|meta|meta_info|metadata", re.DOTALL)

@@ -1,4 +1,4 @@
-"""What a disk says that fails becomes an error that names the file and says what to do."""
+"""Failing and full disks become errors that name the file and the remedy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 import lmdbloader
+from lmdbloader.base.disk_errors import explain_full_disk, naming, unreadable_is_corrupt
 from lmdbloader.errors import CorruptError, DiskError, DiskFullError
-from lmdbloader.store.diskerrors import explain_lmdb, naming, unreadable_is_corrupt
-from lmdbloader.store.writing.publish import explain_full_disk
+from lmdbloader.store.lmdb_file import explain_lmdb
 
 
 def failure(code: int = errno.EIO) -> OSError:
@@ -26,12 +26,12 @@ def test_an_error_of_an_open_file_gets_its_name() -> None:
         raise failure()
     with pytest.raises(FileNotFoundError) as caught, naming("a/b"):
         open("c/d")  # noqa: SIM115
-    assert caught.value.filename == "c/d"  # what it says itself is more
-    with pytest.raises(CorruptError, match=r"^told$"), naming("a/b"):
-        raise CorruptError("told")
+    assert caught.value.filename == "c/d"  # its own name is kept
+    with pytest.raises(CorruptError, match=r"^damaged$"), naming("a/b"):
+        raise CorruptError("damaged")
 
 
-def test_a_failing_disk_is_told_from_a_full_one(tmp_path: Path) -> None:
+def test_a_failing_disk_is_distinguished_from_a_full_one(tmp_path: Path) -> None:
     with (
         pytest.raises(DiskError, match=r"/x/data\.mdb: the disk failed \(Input/output error\).*run it again"),
         explain_full_disk(tmp_path),
@@ -48,9 +48,9 @@ def test_a_failing_disk_is_told_from_a_full_one(tmp_path: Path) -> None:
         raise lmdb.Error("MDB_BAD_TXN")
 
 
-def test_a_file_of_a_dataset_that_does_not_read_is_damage(tmp_path: Path) -> None:
+def test_an_unreadable_file_of_a_dataset_is_damage(tmp_path: Path) -> None:
     with (
-        pytest.raises(CorruptError, match=r"index\.arrow: the disk does not read it .*verify") as caught,
+        pytest.raises(CorruptError, match=r"index\.arrow: the disk cannot read it .*verify") as caught,
         unreadable_is_corrupt(tmp_path / "index.arrow", dataset=tmp_path),
     ):
         raise failure()
@@ -83,7 +83,7 @@ def test_a_flush_that_fails_ends_the_conversion_and_names_the_file(
     assert lmdbloader.verify(out).is_sound
 
 
-def test_an_input_that_does_not_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_input_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lmdbloader.conversion import tasks
     from lmdbloader.errors import ImageError
 
