@@ -1,4 +1,4 @@
-"""`lmdbloader tune`: what it prints, its exit status, and forgetting."""
+"""`lmdbloader tune`: its output, its exit status, and forgetting."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_wrong_usage_says_what(path: Path, capsys: Capture, words: list[str], me
     assert message in capsys.readouterr().err
 
 
-def test_what_is_no_dataset_is_status_one(tmp_path: Path, capsys: Capture) -> None:
+def test_a_missing_dataset_is_status_one(tmp_path: Path, capsys: Capture) -> None:
     assert cli.main(["tune", str(tmp_path / "none"), "--batch-size", "8"]) == 1
     assert cli.main(["tune", str(tmp_path / "none"), "--forget"]) == 1
     assert capsys.readouterr().out == ""
