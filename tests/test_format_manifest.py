@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmdbloader.errors import FormatError, LmdbloaderError, OptionError
+from lmdbloader.fields import kind_names
 from lmdbloader.format.digests import DIGESTS, DigestName, digest_of_text
-from lmdbloader.format.layout import KINDS, make_field
+from lmdbloader.format.layout import make_field
 from lmdbloader.format.manifest import (
     MAX_MANIFEST_NBYTES,
     Description,
@@ -72,7 +73,7 @@ texts = st.text(st.characters(exclude_categories=()), max_size=8)
 @given(
     num_samples=st.integers(0, 2**62 - 1),
     names=st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=5, unique=True),
-    kinds=st.lists(st.sampled_from(KINDS), min_size=5, max_size=5),
+    kinds=st.lists(st.sampled_from(kind_names()), min_size=5, max_size=5),
     with_source=st.booleans(),
     classes=st.dictionaries(texts, st.lists(texts, max_size=3).map(tuple), max_size=3),
     made_by=st.dictionaries(texts, texts | st.integers() | st.none() | st.lists(texts), max_size=3),

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmdbloader.errors import FormatError, OptionError
+from lmdbloader.fields import kind_names
+from lmdbloader.format.codecs import named_codecs
 from lmdbloader.format.digests import DEFAULT_DIGEST, DIGESTS, DigestName, name_of, new_text_digest
 from lmdbloader.format.layout import (
     DATA_FILE,
     FORMAT_NAME,
     FORMAT_VERSIONS,
-    KINDS,
     MANIFEST_FILE,
     MAX_TILE_SIZE,
     Field,
@@ -381,10 +382,10 @@ def parse_field(values: Mapping[str, Any]) -> Field:
         KeyError, TypeError, ValueError: It is none.
     """
     name, kind = values["name"], values["kind"]
-    if kind not in KINDS:
+    if kind not in kind_names():
         raise ValueError(f"field {name!r} of unknown kind {kind!r}")
     plain = make_field(name, kind, values.get("codec", "raw"))
-    if plain.codec not in (None, "raw", "lz4"):
+    if plain.codec is not None and plain.codec not in named_codecs():
         raise ValueError(f"field {name!r} of unknown codec {plain.codec!r}")
     if plain.kind != "image":
         return plain
