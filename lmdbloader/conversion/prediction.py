@@ -23,8 +23,9 @@ from lmdbloader.conversion.storage import WriteMode, draw
 from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.conversion.trial import try_out
 from lmdbloader.errors import OptionError, SourceError
+from lmdbloader.format.codecs import name_counts
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, digest_of_text
-from lmdbloader.format.layout import BLOCK_NBYTES, CODEC_NAMES
+from lmdbloader.format.layout import BLOCK_NBYTES
 from lmdbloader.store import Written, open_writer
 
 _F64 = npt.NDArray[np.float64]
@@ -206,7 +207,7 @@ def estimate(
         seconds=(_sum(work, writing) if plan.num_workers == 1 else _larger(work, writing)).scaled(1, started),
         num_workers=plan.num_workers,
         codecs={f.name: f.codec for f in recipe.fields if f.codec},
-        stored_as={name: n for name, n in zip(CODEC_NAMES, tried.stored_as.tolist(), strict=True) if n},
+        stored_as=name_counts(tried.stored_as),
         unusable=tuple(tried.unusable),
     )
 
@@ -226,7 +227,7 @@ class _Tried:
 
     def __init__(self, count: int) -> None:
         self.num_samples, self.stored_nbytes, self.seconds, self.source_nbytes = np.zeros((4, count))
-        self.stored_as = np.zeros(len(CODEC_NAMES), np.int64)
+        self.stored_as = np.zeros(256, np.int64)
         self.unusable: list[tuple[str, str]] = []
         self.payloads: list[_F64] = [np.zeros(0)] * count  # bytes of each of its samples
         self.beside_nbytes = 0  # what a sample takes in a value beside its payloads, and a value beside its samples
@@ -243,7 +244,7 @@ class _Tried:
         each = np.zeros(part.chunk.num_samples)
         for payloads in part.chunk.payloads.values():
             each += payloads.stored_nbytes
-            self.stored_as += np.bincount(payloads.codec, minlength=len(CODEC_NAMES))
+            self.stored_as += np.bincount(payloads.codec, minlength=256)
         self.stored_nbytes[at] += each.sum()
         self.payloads[at] = np.append(self.payloads[at], each)
         self.beside_nbytes = 4 * len(part.chunk.payloads) + 8 * len(part.chunk.columns)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lmdbloader.format.layout import CODEC_NAMES, Field
+from lmdbloader.format.codecs import name_counts
+from lmdbloader.format.layout import Field
 
 _MOST_BITS = 32
 _ROWS_AT_ONCE = 1 << 16
@@ -37,15 +38,15 @@ def tally(fields: Sequence[Field], columns: Mapping[str, Any], num_samples: int)
         num_samples: How many there are.
     """
     names = [f.name for f in fields if f.kind == "image"]
-    codes, bits = np.zeros(len(CODEC_NAMES), np.int64), np.zeros(_MOST_BITS + 1, np.int64)
+    codes, bits = np.zeros(256, np.int64), np.zeros(_MOST_BITS + 1, np.int64)
     for rows in _parts(num_samples):
         for name in names:
-            codes += np.bincount(columns[f"{name}.codec"][rows], minlength=len(CODEC_NAMES))
+            codes += np.bincount(columns[f"{name}.codec"][rows], minlength=256)
         height, width = (columns[f"{names[-1]}.{side}"][rows] for side in ("height", "width"))
         longest = np.maximum(height, width).astype(np.int64)
         bits += np.bincount(np.frexp(longest - 0.5)[1], minlength=_MOST_BITS + 1)
     return Tally(
-        {name: count for name, count in zip(CODEC_NAMES, codes.tolist(), strict=True) if count},
+        name_counts(codes),
         {1 << power: count for power, count in enumerate(bits.tolist()) if count},
     )
 

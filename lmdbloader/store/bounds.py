@@ -11,10 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lmdbloader.errors import CorruptError, FormatError
+from lmdbloader.format.codecs import by_number
 from lmdbloader.format.layout import (
-    CODEC_FILE,
-    CODEC_JPEG,
-    CODEC_LZ4,
     CODEC_RAW,
     CODEC_TILES,
     DATA_FILE,
@@ -24,6 +22,7 @@ from lmdbloader.format.layout import (
     Field,
 )
 from lmdbloader.format.manifest import Manifest
+from lmdbloader.kernels.codec_numbers import TILE_ENTRY_NBYTES
 from lmdbloader.store.arraytypes import array_nbytes
 
 Columns = Mapping[str, npt.NDArray[Any]]
@@ -34,17 +33,6 @@ _PARTS = ("offset", "stored_nbytes", "raw_nbytes", "codec")
 _SHAPE = ("height", "width", "channels", "bits")
 # What is worked on stays in the processor's caches.
 _ROWS_AT_ONCE = 8192
-_TILE_ENTRY_NBYTES = 12
-# The most bytes that one stored byte can become, so that what a dataset makes its reader allocate is bounded by its own
-# size. lz4: a byte of 255 more bytes of a match; what stands around it only adds less.
-_LZ4_RATIO = 255
-# A JPEG of our kind has at least two bits for each block of 64 values (one code for the first, one for "no others"),
-# and at most 256 pixels of 3 values for 6 blocks (4:2:0): 768 bytes from 12 bits.
-_JPEG_RATIO = 512
-# Any other image file: WebP and TIFF hold one colour of any size in some dozens of bytes, so only the pixels are
-# limited, to what `convert` and `write` put into one payload.
-_RATIOS = np.full(256, MAX_PAYLOAD_NBYTES)
-_RATIOS[[CODEC_RAW, CODEC_LZ4, CODEC_TILES, CODEC_JPEG]] = 1, _LZ4_RATIO, _LZ4_RATIO, _JPEG_RATIO
 
 
 def check_index(arrays: Columns, batch: pa.RecordBatch, manifest: Manifest, data_nbytes: int, path: Path) -> None:
@@ -114,7 +102,8 @@ def _rules(
     at, codec = columns["offset"], columns["codec"]
     stored, raw = (columns[name].astype(np.int64) for name in ("stored_nbytes", "raw_nbytes"))
     yield (at < 0) | (at > data_nbytes - stored), f"{DATA_FILE}'s {data_nbytes} bytes"
-    yield codec > (CODEC_FILE if f.kind == "image" else CODEC_LZ4), f"the codecs of {f.kind}s"
+    fits_kind = by_number(lambda entry: entry.only_kind in (None, f.kind), False)
+    yield ~fits_kind[codec], f"the codecs of {f.kind}s"
     yield np.maximum(stored, raw) > MAX_PAYLOAD_NBYTES, f"the {MAX_PAYLOAD_NBYTES} bytes that one payload may have"
     yield (codec == CODEC_RAW) & (raw != stored), "what is stored raw, which has one length"
     body = stored
@@ -122,17 +111,18 @@ def _rules(
         height, width, channels, bits = (columns[name] for name in _SHAPE)
         sound = ((bits == 8) | (bits == 16)) & ((channels == 1) | (channels == 3)) & (height > 0) & (width > 0)
         yield ~sound, f"an image of {', '.join(_SHAPE)} as they are there"
-        yield (codec == CODEC_JPEG) & (bits != 8), "a JPEG, which has 8 bits"
+        yield bits > by_number(lambda entry: entry.max_bits, 16)[codec], "its codec, which has fewer bits"
         # Doubles are exact up to 2**53, and no product of these wraps around.
         yield height.astype(np.float64) * width * (channels * (bits // 8)) != raw, f"its {', '.join(_SHAPE)}"
         is_tiled = codec == CODEC_TILES
         if is_tiled.any():
             side = f.tile_size or 1
-            tables = np.ceil(height / side) * np.ceil(width / side) * _TILE_ENTRY_NBYTES
+            tables = np.ceil(height / side) * np.ceil(width / side) * TILE_ENTRY_NBYTES
             body = np.where(is_tiled, stored - tables.astype(np.int64), stored)
     elif lengths is not None:
         yield lengths != raw, "its array's type"
-    yield raw > _RATIOS[codec] * body, "its codec, which cannot hold so much in so few bytes"
+    most = by_number(lambda entry: entry.max_ratio, MAX_PAYLOAD_NBYTES)[codec] * body
+    yield raw > most, "its codec, which cannot hold so much in so few bytes"
 
 
 def _array_lengths(f: Field, batch: pa.RecordBatch, path: Path) -> npt.NDArray[np.float64]:

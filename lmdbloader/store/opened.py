@@ -12,22 +12,13 @@ import numpy.typing as npt
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
 from lmdbloader.format.manifest import Manifest
+from lmdbloader.kernels.codec_numbers import DAMAGES, OUT_OF_BOUNDS
 from lmdbloader.store.diskerrors import DISK_FAILED
 from lmdbloader.store.index import Index
 from lmdbloader.store.opening import IO, DataFile, check_io, open_index, read_manifest, wrong_size
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-_UNREAD = 1
-_REASONS = {
-    _UNREAD: "its bytes in data.mdb cannot be read, lie outside of the file, or are not as many as the index says",
-    2: "its checksum does not match: the stored bytes were damaged",
-    3: "its lz4 block does not decompress",
-    4: "its tile table is damaged",
-    5: "its codec is unknown",
-    6: "its JPEG data, or their seek table, does not decode",
-}
 
 
 class OpenDataset:
@@ -149,7 +140,7 @@ class OpenDataset:
 
     def damaged(self, name: str, row: int, status: int, said: OSError | None = None) -> CorruptError:
         """Return the error for a kernel's status; `said` is what the system said, where that is known."""
-        reason = (status == _UNREAD and self._why_unread(name, row, said)) or _REASONS[status]
+        reason = (status == OUT_OF_BOUNDS and self._why_unread(name, row, said)) or DAMAGES[status]
         return self.corrupt(
             name,
             row,

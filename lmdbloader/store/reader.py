@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from lmdbloader.base import clock_words
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
-from lmdbloader.errors import ImageError, OptionError
-from lmdbloader.format.codecs import checksum
-from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG, CODEC_TILES, Field, parse_array_type
-from lmdbloader.images.decode import DecodePolicy, decode_image
+from lmdbloader.errors import OptionError
+from lmdbloader.format.codecs import by_number, checksum, codec_of
+from lmdbloader.format.layout import CODEC_JPEG, CODEC_TILES, Field, parse_array_type
+from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, OUT_OF_BOUNDS
 from lmdbloader.store.index import Index
 from lmdbloader.store.opened import OpenDataset
 from lmdbloader.store.opening import DataFile
@@ -40,6 +40,7 @@ class Reader(OpenDataset):
     def _use(self, file: DataFile, index: Index) -> None:
         super()._use(file, index)
         self._thread = threading.local()
+        self._in_python = by_number(lambda entry: entry.decode is not None, False)
         self._gathered = {f.name: self._gather_arguments(f) for f in self.manifest.fields if f.is_payload}
 
     def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int]:
@@ -91,12 +92,12 @@ class Reader(OpenDataset):
             CorruptError: A payload is damaged; names the sample and its source.
         """
         columns, geometry, tile, scratch_nbytes = self._gathered[name]
-        is_file = columns[4][rows] == CODEC_FILE
-        if is_file.any():
-            for row, at in zip(rows[is_file].tolist(), start[is_file].tolist(), strict=True):
-                image = self.read_file(name, row, verify=verify, clock=clock)
-                out[at : at + image.nbytes] = image.reshape(-1).view(np.uint8)
-            rows, start = rows[~is_file], start[~is_file]
+        in_python = self.decodes_in_python(columns[4][rows])
+        if in_python.any():
+            for row, at in zip(rows[in_python].tolist(), start[in_python].tolist(), strict=True):
+                values = self.read_file(name, row, verify=verify, clock=clock)
+                out[at : at + values.nbytes] = values.reshape(-1).view(np.uint8)
+            rows, start = rows[~in_python], start[~in_python]
         scratch = np.empty(scratch_nbytes, np.uint8)
         room = self._room(int(columns[1][rows].max()) if len(rows) else 0)
         failed = np.empty(1, np.int64)
@@ -116,6 +117,11 @@ class Reader(OpenDataset):
         )
         if status:
             raise self.damaged(name, int(rows[failed[0]]), status)
+
+    def decodes_in_python(self, codecs: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        """Return for codec numbers (n,) whether such payloads are decoded by `read_file` rather than by kernels."""
+        found: npt.NDArray[np.bool_] = self._in_python[codecs]
+        return found
 
     def _room(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """Return where kernels put stored bytes; nowhere where they are read from the map."""
@@ -138,7 +144,7 @@ class Reader(OpenDataset):
         data = self.read_bytes(name, row, clock=clock)
         kind = np.dtype(dtype).newbyteorder("<")
         if data.size != kind.itemsize * int(np.prod(shape, dtype=np.float64)):
-            raise self.damaged(name, row, 1)
+            raise self.damaged(name, row, OUT_OF_BOUNDS)
         return data.view(kind).reshape(shape)
 
     def read_crop(self, name: str, row: int, *, top: int, left: int, height: int, width: int) -> npt.NDArray[Any]:
@@ -156,27 +162,16 @@ class Reader(OpenDataset):
             )
         a, dtype, tile = self.index.arrays, self.image_dtype(name, row), self.fields[name].tile_size or 0
         codec = a[f"{name}.codec"][row]
-        room = self._room(int(a[f"{name}.stored_nbytes"][row]))
-        if codec == CODEC_JPEG:
-            out = np.empty((channels, height, width), dtype)
-            status = _kernels().read_jpeg_window(
-                (*self.file, 0), int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]),
-                a[f"{name}.checksum"][row], True, (full_height, full_width, channels),
-                (top, top + height, left, left + width), out.reshape(-1).view(np.uint8), room,
-                self._jpeg_work(name),
-            )  # fmt: skip
-            if status:
-                raise self.damaged(name, row, status)
-            return out
-        if codec != CODEC_TILES:
+        if not codec_of(int(codec)).has_windows:
             whole = self.read_image(name, row)
             return np.ascontiguousarray(whole[:, top : top + height, left : left + width])
+        nbytes = int(a[f"{name}.stored_nbytes"][row])
         out = np.empty((channels, height, width), dtype)
-        scratch = np.empty(tile * tile * 6, np.uint8)
         status = _kernels().read_window(
-            (*self.file, 0), int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]),
-            a[f"{name}.checksum"][row], True, (full_height, full_width, channels, dtype.itemsize), tile,
-            (top, top + height, left, left + width), out.reshape(-1).view(np.uint8), room, scratch,
+            (*self.file, 0), int(a[f"{name}.offset"][row]), nbytes, a[f"{name}.checksum"][row], codec, True,
+            (full_height, full_width, channels, dtype.itemsize), tile, (top, top + height, left, left + width),
+            out.reshape(-1).view(np.uint8), self._room(nbytes), np.empty(tile * tile * 6, np.uint8),
+            self._jpeg_work(name),
         )  # fmt: skip
         if status:
             raise self.damaged(name, row, status)
@@ -203,29 +198,25 @@ class Reader(OpenDataset):
         return kept[name]
 
     def read_file(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> npt.NDArray[Any]:
-        """Return one image that is stored as a file of a kind that no kernel decodes, (C, H, W) uint8 or uint16.
+        """Return one payload of a codec that is decoded in Python: an image (C, H, W), else bytes (n,) uint8.
 
         Raises:
             CorruptError: It is damaged, or decodes to something else than the index says.
         """
-        channels, height, width = self.image_shape(name, row)
+        is_image = self.fields[name].kind == "image"
+        shape = self.image_shape(name, row) if is_image else (int(self.index.arrays[f"{name}.raw_nbytes"][row]),)
+        dtype = self.image_dtype(name, row) if is_image else np.dtype(np.uint8)
+        codec = codec_of(int(self.index.arrays[f"{name}.codec"][row]))
         data = self.stored_bytes(name, row, verify=verify, clock=clock)
         try:
-            pixels = decode_image(data, DecodePolicy(max_pixels=height * width), name=self.where(name, row))
-        except ImageError as error:
-            raise self.corrupt(
-                name, row, f"{error.reason}. Restore the dataset from a copy, or convert again."
-            ) from error
-        if pixels.shape != (height, width, channels) or pixels.dtype != self.image_dtype(name, row):
-            raise self.corrupt(
-                name,
-                row,
-                f"its file decodes to {pixels.dtype} {pixels.shape}; the index says "
-                f"{self.image_dtype(name, row)} {(height, width, channels)}. Restore the dataset from a copy.",
-            )
-        planes = np.ascontiguousarray(pixels.transpose(2, 0, 1))
+            values = codec.decode(data, shape, dtype) if codec.decode else np.frombuffer(data, np.uint8)
+        except ValueError as error:
+            reason = getattr(error, "reason", error)
+            raise self.corrupt(name, row, f"{reason}. Restore the dataset from a copy, or convert again.") from error
+        if values.shape != shape or values.dtype != dtype:
+            raise self.damaged(name, row, OUT_OF_BOUNDS)
         clock.tick(clock_words.DECODE)
-        return planes
+        return values
 
     def stored_bytes(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> bytes:
         """Return one payload as it is stored.
@@ -238,16 +229,16 @@ class Reader(OpenDataset):
         try:
             data = self.data_file.read(at, nbytes)
         except OSError as error:  # of the disk
-            raise self.damaged(name, row, 1, error) from error
+            raise self.damaged(name, row, OUT_OF_BOUNDS, error) from error
         clock.tick(clock_words.READ)
         clock.add(clock_words.NBYTES, len(data))
         if len(data) != nbytes:
-            raise self.damaged(name, row, 1)
+            raise self.damaged(name, row, OUT_OF_BOUNDS)
         if verify and columns[4][row] != CODEC_TILES:
             is_intact = checksum(data) == int(columns[3][row])
             clock.tick(clock_words.VERIFY)
             if not is_intact:
-                raise self.damaged(name, row, 2)
+                raise self.damaged(name, row, BAD_CHECKSUM)
         return data
 
 
