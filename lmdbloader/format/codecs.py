@@ -1,4 +1,4 @@
-"""The codecs of payloads: one table of how each encodes, decodes and what it may hold; and checksums of payloads."""
+"""The codecs of payloads, in one table with their encoders, decoders and limits; and the checksums of payloads."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def parse_record_key(key: bytes) -> tuple[int, int]:
     """Return (first sample, checksum) of a record batch's key.
 
     Raises:
-        FormatError: The key has another length.
+        FormatError: The key does not have 16 bytes.
     """
     if len(key) != RECORD_KEY_NBYTES:
         raise FormatError(f"record key {key!r}: expected {RECORD_KEY_NBYTES} bytes, found {len(key)}")
