@@ -36,7 +36,7 @@ def run_notebook(notebook: nbformat.NotebookNode, folder: Path, *, timeout: floa
     """
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH")])),
         "TMPDIR": str(folder),  # so that it is known which paths are this run's
     }
     client = NotebookClient(

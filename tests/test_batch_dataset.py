@@ -22,7 +22,7 @@ from torch.utils.data import ConcatDataset, DataLoader, DistributedSampler, Subs
 
 import lmdbloader
 from lmdbloader import LMDBDataset
-from lmdbloader.batch.dataset import Batch
+from lmdbloader.batch.sample import Batch
 from lmdbloader.errors import CorruptError, OptionError
 
 COUNT = 24

@@ -20,9 +20,9 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
+from lmdbloader.batch.assembly import collate
 from lmdbloader.batch.memory import BatchMemory
 from lmdbloader.errors import CorruptError
-from lmdbloader.loader.torch_loader import collate
 from lmdbloader.transforms import RandomCrop
 
 COUNT = 30
@@ -212,11 +212,11 @@ def test_a_child_forked_while_a_thread_takes_memory_takes_its_own(path: Path, mo
     entered, leave = threading.Event(), threading.Event()
     original = BatchMemory._allocate
 
-    def allocate(memory: BatchMemory, process: int = os.getpid()) -> Any:
+    def allocate(memory: BatchMemory, count: int, process: int = os.getpid()) -> Any:
         if os.getpid() == process:
             entered.set()
             leave.wait()
-        return original(memory)
+        return original(memory, count)
 
     loader = Loader(LMDBDataset(path), 8, num_threads=1)
     monkeypatch.setattr(BatchMemory, "_allocate", allocate)

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
+from lmdbloader.batch.assembly import collate
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms import CenterCrop, RandomCrop, RandomDihedral, ToDtype
 
@@ -63,7 +64,7 @@ class Told:
     """Collates, and tells whether the batch lay in shared memory before it was sent."""
 
     def __call__(self, samples: Any) -> Any:
-        return _is_shared(lmdbloader.loader.torch_loader.collate(samples))
+        return _is_shared(collate(samples))
 
 
 @pytest.mark.parametrize("transforms", [(), RANDOM, (ToDtype(torch.bfloat16, scale=True),)])
@@ -80,7 +81,7 @@ def test_a_workers_batch_is_written_in_shared_memory(ds: LMDBDataset, transforms
 
 
 def test_in_this_process_memory_is_not_shared(ds: LMDBDataset) -> None:
-    assert _is_shared(lmdbloader.loader.torch_loader.collate(ds.__getitems__(range(8))))[:2] == (False, False)
+    assert _is_shared(collate(ds.__getitems__(range(8))))[:2] == (False, False)
 
 
 def test_views_of_views_keep_their_transforms_and_number_their_own_samples(ds: LMDBDataset) -> None:

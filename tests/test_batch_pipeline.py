@@ -98,7 +98,9 @@ def read(pipeline: Pipeline, rows: Sequence[int], samples: Sequence[int], epoch:
             end = GUARD + count * pipeline.outputs[f].nbytes
             assert (m[:GUARD] == MARK).all(), "written before the batch"
             assert (m[end:] == MARK).all(), "written behind the batch"
-            found[f].append(pipeline.outputs[f].tensor(torch.from_numpy(m[GUARD:end].copy())))
+            output = pipeline.outputs[f]
+            arrays = m[GUARD:end].copy().view(output.values.carrier).reshape(count, *output.stored_shape)
+            found[f].append(output.images(torch.from_numpy(arrays)))
     for array, length in zip(guarded, lengths, strict=True):
         assert (array[length:] == MARK).all(), "written behind the scratch"
     return [torch.cat(parts) for parts in found]
@@ -304,15 +306,15 @@ UNSUITED = [
     ("two", [T.RandomCrop((40, 38))], "a crop is larger than the image"),
     ("two", [T.CenterCrop(42)], "a crop is larger than the image"),
     ("two", [T.Cutout((2, 38))], "larger than the image, or a Cutout"),
-    ("two", [T.Cutout(3)], "no multiple of the scale"),
-    ("two", [T.RandomDihedral()], "RandomDihedral turns square images only"),
-    ("two", [T.RandomCrop((8, 6)), T.RandomDihedral()], "RandomDihedral turns square images only"),
-    ("two", [T.RandomCrop(7)], "no multiple of the scale"),
-    ("two", [T.RandomCrop(8, padding=3)], "no multiple of the scale"),
-    ("two", [T.RandomTranslate(1)], "no multiple of the scale"),
-    ("two", [T.Resize(7)], "no multiple of the scale"),
-    ("two", [T.Resize((8, 7))], "no multiple of the scale"),
-    ("two", [T.RandomResizedCrop(9)], "no multiple of the scale"),
+    ("two", [T.Cutout(3)], "not a multiple of the scale"),
+    ("two", [T.RandomDihedral()], "RandomDihedral needs square images"),
+    ("two", [T.RandomCrop((8, 6)), T.RandomDihedral()], "RandomDihedral needs square images"),
+    ("two", [T.RandomCrop(7)], "not a multiple of the scale"),
+    ("two", [T.RandomCrop(8, padding=3)], "not a multiple of the scale"),
+    ("two", [T.RandomTranslate(1)], "not a multiple of the scale"),
+    ("two", [T.Resize(7)], "not a multiple of the scale"),
+    ("two", [T.Resize((8, 7))], "not a multiple of the scale"),
+    ("two", [T.RandomResizedCrop(9)], "not a multiple of the scale"),
     ("two", [T.RandomCrop(6, fields=("lr",)), T.RandomCrop(4)], "not a whole multiple of the other"),
     ("two", [T.CenterCrop(6, fields=("lr",)), T.RandomErasing()], "not a whole multiple of the other"),
 ]
@@ -399,6 +401,6 @@ def test_memory_that_is_not_there_is_said(datasets: Any, monkeypatch: pytest.Mon
     pipeline = Pipeline(reader, ["image"], [T.RandomResizedCrop(8)])
     monkeypatch.setattr(lmdbloader.batch.pipeline, "Scratch", refuse)
     with pytest.raises(
-        OptionError, match=r"images of up to 37x23 pixels want .* MiB of working memory .*max_resolution"
+        OptionError, match=r"images of up to 37x23 pixels need .* MiB of working memory .*max_resolution"
     ):
         pipeline.scratch()

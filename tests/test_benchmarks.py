@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 import torch
 
+from lmdbloader.loader.orders import QuasiRandom, epoch_order
+
 # These tests start programs that read datasets.
 pytestmark = pytest.mark.usefixtures("compiled_kernels")
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -53,6 +55,25 @@ def tables(text: str) -> list[list[list[str]]]:
         elif not line.startswith("|-"):
             found[-1].append([cell.strip() for cell in line.strip("|").split("|")])
     return [rows for rows in found if rows]
+
+
+def test_mixing_and_reads_differ_between_orders(module: Callable[[str], Any]) -> None:
+    fresh = module("fresh")
+    offset, nbytes = np.arange(20_000) * 10, np.full(20_000, 10)
+    kinds = ("sequential", QuasiRandom(200, 20_000), "random")
+    orders = [epoch_order(order, seed=0, epoch=0, offset=offset, nbytes=nbytes) for order in kinds]
+    sequential, quasi, random = [fresh.mixing(order.samples, offset) for order in orders]
+    assert sequential.correlation == pytest.approx(1)
+    assert abs(random.correlation) < 0.05
+    assert abs(quasi.correlation) < 0.5
+    assert sequential.neighbour_distance < quasi.neighbour_distance < random.neighbour_distance
+    assert random.neighbour_distance == pytest.approx(1, abs=0.05)
+    reads = [fresh.storage_reads(order, offset, nbytes, gap_nbytes=0) for order in orders]
+    assert reads[0] == (1, 200_000)
+    assert reads[2][0] == 20_000
+    assert reads[2][1] == 10
+    assert 500 < reads[1][0] <= 1000
+    assert reads[1][0] * reads[1][1] == 200_000
 
 
 def test_what_profiling_costs_is_measured_and_a_healthy_pipeline_called_so(tmp_path: Path) -> None:

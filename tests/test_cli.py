@@ -99,13 +99,13 @@ def raising(error: BaseException) -> Callable[[argparse.Namespace], int]:
 def test_errors_become_one_line_and_a_status(
     error: BaseException, status: int, line: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmdbloader.cli.verify._run", raising(error))
+    monkeypatch.setattr("lmdbloader.cli.verify.run", raising(error))
     assert cli.main(["verify", "x"]) == status
     assert capsys.readouterr() == ("", line)
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmdbloader.cli.verify._run", raising(ZeroDivisionError("a bug")))
+    monkeypatch.setattr("lmdbloader.cli.verify.run", raising(ZeroDivisionError("a bug")))
     with pytest.raises(ZeroDivisionError):
         cli.main(["verify", "x"])
 

@@ -18,7 +18,7 @@ from tars import png, save_tar
 
 import lmdbloader
 from lmdbloader.cli import main
-from lmdbloader.cli.saying import say, say_lines
+from lmdbloader.cli._streams import say, say_lines
 from lmdbloader.errors import LmdbloaderError
 
 HOSTILE = "a\x1b[2J\x1b]0;x\x07\x9b1m\r\nskipped: all is well\t\u202egnp"

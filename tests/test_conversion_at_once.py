@@ -147,15 +147,15 @@ tasks.read_files = slow
 WITH_SLOW_WORKERS = """
 import sys
 import lmdbloader.cli
-from lmdbloader.conversion import folder, pool
+from lmdbloader.conversion import from_files, pool
 
 slow, *words = sys.argv[1:]
 pool.TASK_NBYTES = 1
-real = folder.try_out
+real = from_files.try_out
 def try_out(*arguments):
     with pool.WorkerPool(1) as alone:
         return real(*arguments[:2], alone, *arguments[3:])
-folder.try_out = try_out
+from_files.try_out = try_out
 pool._START = slow + pool._START
 sys.exit(lmdbloader.cli.main(words))
 """

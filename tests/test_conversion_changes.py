@@ -109,7 +109,7 @@ def test_a_change_is_refused_or_no_trace_is_left_of_what_was(num_done: int, chan
         if is_same:
             found = convert(src, out, check_content=unnoticed)
         else:
-            with pytest.raises(DestinationError, match=r"have changed since: .*--restart"):
+            with pytest.raises(DestinationError, match=r"have changed since: .*restart=True"):
                 convert(src, out, check_content=unnoticed)
             assert not out.exists()
             found = convert(src, out, restart=True)

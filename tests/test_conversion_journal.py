@@ -199,7 +199,7 @@ def test_inputs_that_are_done_and_have_changed_are_refused_by_name(
     interrupt(src, out)
     change(src)
     before = sorted((p.name, p.stat().st_mtime_ns) for p in partial_of(out).iterdir() if p.name != "owner.json")
-    with pytest.raises(DestinationError, match=message + r".*--restart"):
+    with pytest.raises(DestinationError, match=message + r".*restart=True"):
         convert(src, out, **options)
     assert before == sorted((p.name, p.stat().st_mtime_ns) for p in partial_of(out).iterdir() if p.name != "owner.json")
     report = convert(src, out, restart=True)
@@ -218,7 +218,7 @@ def test_the_data_of_another_conversion_is_not_gone_on_with(src: Path, out: Path
     own = data.read_bytes()
     shutil.copyfile(partial_of(tmp_path / "out of other") / "data.mdb", data)
     with pytest.raises(
-        CorruptError, match=r"data\.mdb: does not hold the samples that .*another conversion.*--restart"
+        CorruptError, match=r"data\.mdb: does not hold the samples that .*another conversion.*restart=True"
     ):
         convert(src, out)
     data.write_bytes(own)
@@ -255,7 +255,7 @@ def test_inputs_that_are_touched_or_not_yet_done_may_change(src: Path, out: Path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"patch_size": 4}, "patch-size 8, now 4"),
+        ({"patch_size": 4}, "patch_size 8, now 4"),
         ({"scale": 2}, "scale none, now 2"),
         ({"codec": "lz4"}, "codec .*, now lz4"),
         ({"layout": "classes"}, "layout images, now classes"),
@@ -269,7 +269,7 @@ def test_other_options_are_refused_by_name(src: Path, out: Path, options: dict[s
         (src / "class").mkdir()
         for path in list(src.glob("*.png")):
             path.rename(src / "class" / path.name)
-    with pytest.raises(DestinationError, match=rf"with other options is unfinished there .*{message}.*--restart"):
+    with pytest.raises(DestinationError, match=rf"with other options is unfinished there .*{message}.*restart=True"):
         convert(src, out, **options)
     assert not convert(src, out, restart=True, **options).was_finished
     assert_only(out)
@@ -291,7 +291,7 @@ def test_the_digests_of_a_conversion_that_goes_on_are_those_it_began_with(
     assert (digest(out), made_by) == (undisturbed.content_digest, undisturbed.made_by)
     assert convert(src, out, digest=name).was_finished
     assert convert(src, out, digest=name, check_content=True).was_finished
-    with pytest.raises(DestinationError, match="--overwrite"):
+    with pytest.raises(DestinationError, match="overwrite=True"):
         convert(src, out)
     assert read_manifest(out).digest == name
     convert(src, out, overwrite=True)
@@ -339,7 +339,7 @@ def test_what_others_put_into_a_dataset_stays(src: Path, out: Path) -> None:
     assert convert(src, out).was_finished
     assert (out / "plan.json").read_text() == "mine"
     (out / "plan.json").rename(out / "splits.json")
-    with pytest.raises(DestinationError, match=r"'splits\.json' in it is not of our making, and would be lost"):
+    with pytest.raises(DestinationError, match=r"lmdbloader did not write 'splits\.json' in it, which would be lost"):
         convert(src, out, patch_size=10, overwrite=True)
     assert (out / "splits.json").read_text() == "mine"
     (out / "splits.json").rename(out / "lock.mdb")  # which LMDB's own tools leave
@@ -411,7 +411,7 @@ def test_an_unfinished_conversion_beside_a_finished_one_is_not_cleared_away(src:
 def test_a_plan_that_does_not_decode_is_refused(src: Path, out: Path, text: str) -> None:
     interrupt(src, out)
     (partial_of(out) / "plan.json").write_text(text, "latin-1")
-    with pytest.raises(DestinationError, match=r"plan\.json: does not decode .*--restart"):
+    with pytest.raises(DestinationError, match=r"plan\.json: does not decode .*restart=True"):
         convert(src, out)
 
 
@@ -513,7 +513,7 @@ def test_pages_that_were_damaged_are_refused_with_the_way_out(src: Path, out: Pa
         if pages[at + 10] in (1, 2):  # of a tree
             pages[at + 12] ^= 0xFF
     data.write_bytes(pages)
-    with pytest.raises(CorruptError, match=r"data\.mdb: its pages are damaged .*--restart"):
+    with pytest.raises(CorruptError, match=r"data\.mdb: its pages are damaged .*restart=True"):
         convert(src, out)
     assert data.read_bytes() == pages
     assert convert(src, out, restart=True).num_samples == 4 * NUM_IMAGES

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tars import png
 
 import lmdbloader
-from lmdbloader.conversion.sources import list_sources, read
+from lmdbloader.conversion.sources.layouts import list_sources
+from lmdbloader.conversion.sources.reading import read
 from lmdbloader.errors import OptionError, SourceError
 
 
@@ -171,7 +172,7 @@ def test_what_is_no_lmdb(tmp_path: Path) -> None:
         list_sources(save_lmdb(tmp_path / "empty.lmdb", {}))
     with pytest.raises(OptionError, match=r"s3://bucket/a\.lmdb: an LMDB is read from a disk"):
         list_sources("s3://bucket/a.lmdb", layout="lmdb")
-    with pytest.raises(OptionError, match="layout 'tar' with --hr and --lr"):
+    with pytest.raises(OptionError, match="layout='tar' with hr and lr"):
         list_sources(None, hr=tmp_path, lr=tmp_path, layout="tar")
 
 

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from s3_server import Buckets, NoRanges, serve
 from tars import png, tar_bytes
 
-from lmdbloader.conversion.sources import Listing, Span, fetch, list_sources, locate, read
-from lmdbloader.conversion.sources.remote import read_remote
+from lmdbloader.conversion.sources.layouts import list_sources
+from lmdbloader.conversion.sources.listing import Listing, Span
+from lmdbloader.conversion.sources.reading import fetch, read
+from lmdbloader.conversion.sources.remote import locate, read_remote
 from lmdbloader.errors import OptionError, SourceError
 
 fsspec = pytest.importorskip("fsspec")
@@ -126,7 +128,7 @@ def test_where_nothing_is(bucket: str) -> None:
         list_sources(locate(bucket.replace("bucket", "other") + "/set"))
     with pytest.raises(SourceError, match=r"other: no images in it \(looked for"):
         list_sources(locate(f"{bucket}/other"))
-    with pytest.raises(SourceError, match=r"0\.png: is a file\. Expected what a folder would be"):
+    with pytest.raises(SourceError, match=r"0\.png: is a file\. Expected a folder"):
         list_sources(locate(f"{bucket}/set/cat/0.png"))
     with pytest.raises(SourceError, match=r"set: no tars in it"):
         list_sources(locate(f"{bucket}/set"), layout="tar")

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tars import save_tar, tar_bytes
 
-from lmdbloader.conversion.sources import Source, list_sources, read
+from lmdbloader.conversion.sources.layouts import list_sources
+from lmdbloader.conversion.sources.listing import Source
+from lmdbloader.conversion.sources.reading import read
 from lmdbloader.errors import SourceError
 
 

@@ -112,7 +112,7 @@ def test_a_damaged_source_is_refused(db: Path, node: Path) -> None:
 def test_another_dataset_of_that_name_is_replaced_only_when_asked(db: Path, node: Path, tmp_path: Path) -> None:
     lmdbloader.stage(make(tmp_path / "other" / "train.lmdb", 1), node)
     before = content(node / "train.lmdb")
-    with pytest.raises(DestinationError, match=r"a dataset is there already.*--overwrite"):
+    with pytest.raises(DestinationError, match=r"a dataset is there already.*overwrite=True"):
         lmdbloader.stage(db, node)
     assert content(node / "train.lmdb") == before
     lmdbloader.stage(db, node, overwrite=True)
@@ -142,7 +142,7 @@ def test_what_is_no_finished_dataset_is_refused(tmp_path: Path, node: Path, db: 
 def test_wrong_places_are_refused(db: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="Is the variable that names it set"):
         lmdbloader.stage(db, "")
-    with pytest.raises(OptionError, match="timeout -1"):
+    with pytest.raises(OptionError, match="timeout=-1"):
         lmdbloader.stage(db, tmp_path, timeout=-1)
     with pytest.raises(DestinationError, match="its parent does not exist"):
         lmdbloader.stage(db, tmp_path / "not" / "mounted")

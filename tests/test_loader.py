@@ -386,7 +386,7 @@ def test_a_file_that_is_cut_short_while_others_read_it_is_an_error(io: Any, path
     loader = Loader(LMDBDataset(tmp_path / "x"), 4, order="sequential", io=io, num_threads=1)
     assert len(numbers(loader)) == COUNT
     os.truncate(tmp_path / "x" / "data.mdb", 20_000)
-    with pytest.raises(CorruptError, match=r"of sample 0.*: data\.mdb was cut to 20000 bytes since it was opened"):
+    with pytest.raises(CorruptError, match=r"of sample 0.*: data\.mdb was cut to 20000 bytes after it was opened"):
         numbers(loader)
 
 

@@ -1,4 +1,4 @@
-"""collate against torch's own; dataloader(): what is passed through, what is tuned, measured once and remembered."""
+"""dataloader(): keywords that are passed through, settings that are measured once and remembered."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -26,9 +24,8 @@ from torch.utils.data import (
 
 import lmdbloader
 from lmdbloader import LMDBDataset
-from lmdbloader.errors import OptionError
+from lmdbloader.batch.assembly import collate
 from lmdbloader.loader import remembered, torch_loader
-from lmdbloader.loader.torch_loader import collate
 from lmdbloader.transforms import RandomCrop
 
 COUNT = 20
@@ -90,49 +87,6 @@ def speeds(monkeypatch: pytest.MonkeyPatch) -> Speeds:
     monkeypatch.setattr(torch_loader, "_speed", stand_in)
     monkeypatch.setattr(torch_loader, "_candidates", lambda: [1, 2])
     return stand_in
-
-
-def check_same(found: Any, expected: Any) -> None:
-    assert type(found) is type(expected)
-    for a, b in zip(found, expected, strict=True):
-        if isinstance(b, torch.Tensor):
-            assert a.dtype == b.dtype
-            np.testing.assert_array_equal(a.numpy(), b.numpy())
-        else:
-            assert list(a) == list(b)
-
-
-@given(numbers=st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=12))
-def test_collate_gives_what_torchs_own_gives(path: Path, numbers: list[int]) -> None:
-    ds = LMDBDataset(path)
-    expected = default_collate([ds[i] for i in numbers])
-
-    check_same(collate(ds.__getitems__(numbers)), expected)
-    check_same(collate([ds[i] for i in numbers]), expected)
-    check_same(collate(list(ds.__getitems__(numbers))), expected)
-
-
-def test_collate_takes_a_batch_as_it_is(ds: LMDBDataset) -> None:
-    batch = ds.__getitems__([1, 2])
-
-    assert collate(batch).image is batch.columns["image"]
-
-
-def test_collate_takes_what_a_transform_returns(path: Path) -> None:
-    ds = LMDBDataset(path, transform=lambda sample: {"n": sample.number, "mean": sample.image.float().mean()})
-
-    batch = collate(ds.__getitems__([4, 2]))
-    assert batch["n"].tolist() == [4, 2]
-    assert batch["mean"].shape == (2,)
-
-
-def test_images_of_different_shapes_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    lmdbloader.write([{"image": np.zeros((4, 5 + i), np.uint8)} for i in range(3)], tmp_path / "d")
-    ds = LMDBDataset(tmp_path / "d")
-
-    with pytest.raises(OptionError, match=r"field 'image'.*\(1, 4, 5\) and \(1, 4, 7\).*--patch-size"):
-        collate(ds.__getitems__([0, 1, 2]))
-    assert collate(ds.__getitems__([1])).image.shape == (1, 1, 4, 6)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from nursery import Nursery
 
 import lmdbloader
-from lmdbloader.loader.workers import WorkerStart
+from lmdbloader.loader.torch_loader import WorkerStart
 
 
 @pytest.fixture(scope="module")

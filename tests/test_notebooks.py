@@ -38,8 +38,8 @@ SHORTER = {
 # What these cells print depends on the machine, or on which release of Pillow wrote the inputs.
 VARYING = (
     "lmdbloader info", "lmdbloader.estimate(", "lmdbloader verify", "train_epoch(", "scores.model.psnrs", "evaluate(",
-    "lmdbloader.lab.profile(", "lmdbloader.lab.doctor(", "st_size", "images_per_s(", "interpolate(",
-    "lmdbloader.lab.bench(", "fits", "rglob(", "gpu_busy(",
+    "lab.profile(", "lab.doctor(", "st_size", "images_per_s(", "interpolate(",
+    "lab.bench(", "fits", "rglob(", "gpu_busy(",
 )  # fmt: skip
 # A line of the study's table: who loads, and samples a second for each batch size.
 TABLE = r"^((?:Data)?Loader(?: \(\w+\))?) +((?:[\d,]+ +){2,})"

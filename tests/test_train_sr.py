@@ -179,7 +179,7 @@ def test_a_missing_dataset_is_named_without_a_traceback(tmp_path: Path, capsys: 
     assert "Traceback" not in message
 
 
-def test_a_device_that_is_not_there_is_named(patches: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_device_is_named(patches: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for device in ("cuda:99", "abacus", "meta"):
         assert run(patches, "--device", device) == 1
         assert f"--device {device}: " in capsys.readouterr().err
@@ -253,7 +253,7 @@ def test_every_phase_of_every_step_is_timed() -> None:
     assert StepTimer(torch.device("cpu")).summary() == "no steps"
 
 
-def test_an_epoch_without_a_batch_or_with_a_lost_loss_says_so() -> None:
+def test_an_epoch_without_a_batch_or_with_an_infinite_loss_is_an_error() -> None:
     model = build_model("srcnn915", 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1)
     with pytest.raises(TrainingError, match="no batch"):

@@ -1,4 +1,4 @@
-"""What report.py reads: the runs in a folder, and for each stage the figures of the last run that has some."""
+"""Reads the runs in a folder, and for each stage the figures of the last run that has some."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ STAGES = {
     "photographs": "files made",
     "betons": "FFCV's files made",
     "material": "datasets made",
-    "correct": "right on CUDA",
+    "correct": "correctness on CUDA",
     "cores": "all cores, no GPU",
     "copies": "copies to the device",
-    "fed": "training fed or not",
-    "accuracy": "the same accuracy",
+    "fed": "training throughput",
+    "accuracy": "accuracy",
 }
-# What was run once more by hand after something had been mended.
+# Tests that were run again by hand after a fix.
 REPEATED = "repeated"
-# What was trained more often, without a GPU, where a result left a question.
+# Further training runs without a GPU, for an unclear result.
 CLOSER = "closer"
 
 
@@ -31,7 +31,7 @@ class Run:
 
     Attributes:
         name: Of its folder.
-        documents: By stage, what it wrote: "figures", "left_out", "seconds".
+        documents: The output of each stage: "figures", "left_out", "seconds".
         outcomes: By stage, how it ended: "status", "seconds", "reason".
     """
 
@@ -64,7 +64,7 @@ class Results:
 
         Args:
             stage, name: Of the figure.
-            keys: What a row is of.
+            keys: That identify a row.
         """
         rows, last = self.rows(stage, name), self.run_of(stage)
         seen = {tuple(row.get(key) for key in keys) for row in rows}
@@ -85,7 +85,7 @@ class Results:
         return found
 
     def left_out(self, stage: str) -> dict[str, str]:
-        """Return what the stage left out, and why."""
+        """Return the figures that the stage left out, with the reasons."""
         run = self.run_of(stage)
         return dict(run.documents[stage].get("left_out", {})) if run else {}
 

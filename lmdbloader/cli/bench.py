@@ -10,13 +10,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmdbloader.cli.saying import say
+from lmdbloader.cli._streams import say
 from lmdbloader.errors import FormatError, OptionError
 
 if TYPE_CHECKING:
     from lmdbloader.lab.study import Study
 
-_DESCRIPTION = """\
+ORDER = 120
+HELP = "measure how fast batches come, beside other ways to load"
+DESCRIPTION = """\
 Measure how batches of a dataset come on this machine: from lmdbloader's Loader,
 from torch's DataLoader over the same dataset and, with --baseline, from torch's
 DataLoader over the same images as files. The sections:
@@ -33,7 +35,7 @@ The tables end in sentences that say what was found, and what was left out and
 why. Progress goes to stderr. By default it takes two to three minutes on 2
 cores.
 """
-_EXAMPLES = """\
+EPILOG = """\
 examples:
   lmdbloader bench train.lmdb --baseline auto
   lmdbloader bench train.lmdb --only sweep --model none --batch-sizes 16 256
@@ -49,15 +51,8 @@ _MEASURING: dict[str, Any] = {
 _MODELS = ("srcnn915", "srcnn955", "residual", "none")
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "bench",
-        help="measure how fast batches come, beside other ways to load",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder, or a study.json to show")
     parser.add_argument(
         "--baseline",
@@ -113,14 +108,14 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--charts", metavar="DIR", help="write the charts as PNG and SVG files (needs lmdbloader[report])"
     )
-    parser.set_defaults(run=_run)
 
 
 def _crop(text: str) -> int | None:
     return None if text == "whole" else int(text)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
     _check_outputs(options)
     study = _stored(options) if _is_stored(options.dataset) else _measured(options)
     text = json.dumps(study.as_json(), indent=1, allow_nan=False)

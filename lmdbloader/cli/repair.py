@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
-from lmdbloader.cli.saying import say
+from lmdbloader.cli._streams import say
 
-_DESCRIPTION = """\
+ORDER = 70
+HELP = "rebuild a lost index, or write a new dataset without the damaged samples"
+DESCRIPTION = """\
 Mend a dataset. First everything in it is checked, as `lmdbloader verify` does.
 
 Where index.arrow or manifest.json is lost or damaged, and data.mdb is sound,
@@ -26,34 +27,23 @@ nothing says any more how many samples there were, that is said.
 Nothing is written for a dataset that is sound.
 """
 
-_EPILOG = """\
+EPILOG = """\
 Exit status: 0 mended, or nothing to do; 1 cannot be mended, or not without
 OUT; 2 wrong usage; 130 interrupted.
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "repair",
-        help="rebuild a lost index, or write a new dataset without the damaged samples",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
     parser.add_argument("out", metavar="OUT", nargs="?", help="the new dataset's folder, where data.mdb is damaged")
-    parser.set_defaults(run=_run)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
     from lmdbloader.base.progress import ProgressBar
     from lmdbloader.store import repair
 
     with ProgressBar(unit=" samples checked", disable=not sys.stderr.isatty()) as bar:
-        repair(options.dataset, options.out, progress=bar.update, log=_tell)
+        repair(options.dataset, options.out, progress=bar.update, log=say)
     return 0
-
-
-def _tell(line: str) -> None:
-    say(line)

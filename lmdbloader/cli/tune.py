@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any
 
-from lmdbloader.cli.saying import say, say_lines
+from lmdbloader.cli._streams import say, say_lines
 
-_DESCRIPTION = """\
+ORDER = 100
+HELP = "find the threads or workers that read it fastest here"
+DESCRIPTION = """\
 Measure how fast a dataset reads on this machine: with 1, 2, ... threads of the
 Loader, and with 0, 1, 2, ... workers of torch's DataLoader, through pinned and
 paged memory where there is an accelerator to copy to.
@@ -27,7 +28,7 @@ ready), tried with a consumer that takes so long for each batch. The best is
 then the cheapest setting that keeps up; what is remembered is the fastest.
 """
 
-_EPILOG = """\
+EPILOG = """\
 Run it on a machine that does what it does during training, and nothing else.
 
 Exit status: 0 done, 1 FAIL (or the dataset cannot be read), 2 wrong usage.
@@ -39,15 +40,8 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "tune",
-        help="find the threads or workers that read it fastest here",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help="samples in a batch; needed unless --forget is given"
@@ -71,10 +65,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--forget", action="store_true", help="forget what was measured of this dataset, and measure nothing"
     )
-    parser.set_defaults(run=_run, parser=parser)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
     if options.forget:
         return _forget(options)
     if options.batch_size is None:

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmdbloader.conversion.identity import ContentHash, changed_options
-from lmdbloader.conversion.seen import Seen
-from lmdbloader.conversion.sources import Source, Sources, changed_at
+from lmdbloader.base.disk_errors import naming
+from lmdbloader.base.files import forget
+from lmdbloader.base.option_names import option
+from lmdbloader.conversion.provenance import ContentHash, Seen, changed_options
+from lmdbloader.conversion.sources.listing import Source, Sources
+from lmdbloader.conversion.sources.reading import changed_at
 from lmdbloader.conversion.tasks import Part, hash_files, read_files
 from lmdbloader.errors import DestinationError, FormatError
 from lmdbloader.format.codecs import checksum
@@ -20,8 +23,6 @@ from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.format.layout import Field
 from lmdbloader.format.manifest import field_json, parse_field
 from lmdbloader.store import num_committed
-from lmdbloader.store.diskerrors import naming
-from lmdbloader.store.filecache import forget
 from lmdbloader.store.records import chained
 from lmdbloader.store.writing.publish import JOURNAL_FILE, PLAN_FILE, empty, fsync, is_begun
 
@@ -99,7 +100,7 @@ def read_plan(partial: Path, made_by: Mapping[str, Any]) -> Begun | None:
     if not is_begun(partial):
         empty(partial)
         return None
-    again = "Restart with --restart, which discards what is done of it."
+    again = f"Restart with {option('restart', True)}, which discards its progress."
     try:
         with naming(partial / PLAN_FILE), open(partial / PLAN_FILE, "rb") as file:
             body = json.loads(file.read(_MAX_PLAN_NBYTES))
@@ -251,7 +252,7 @@ def _compare(partial: Path, done: Sequence[Sequence[int]], sources: Sources, fir
 def _changed(partial: Path, what: str) -> DestinationError:
     return DestinationError(
         f"{partial}: inputs that are converted already have changed since: {what}. Put them back as they were and run "
-        "it again, or discard what is done with --restart."
+        f"it again, or discard the progress with {option('restart', True)}."
     )
 
 

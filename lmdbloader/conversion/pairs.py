@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.option_names import option
 from lmdbloader.errors import ImageError
 from lmdbloader.images.downscale import downscale, psnr_between
 
@@ -62,7 +63,7 @@ def check_alignment(hr: Pixels, lr: Pixels, scale: int, min_psnr: float, name: s
         raise ImageError(
             name,
             f"the HR image downscaled by {scale} and the LR image agree to {found:.1f} dB only, expected at least "
-            f"{min_psnr:g}: another picture, or not aligned (--min-pair-psnr sets the bound)",
+            f"{min_psnr:g}: another picture, or not aligned ({option('min_pair_psnr')} sets the bound)",
         )
     if found < max(_SURELY_ALIGNED_PSNR, min_psnr) and min(lr.shape[:2]) > 2:
         psnr, down, right = max((_psnr_moved(ours, lr, y, x), y, x) for y in (-1, 0, 1) for x in (-1, 0, 1))
@@ -70,7 +71,7 @@ def check_alignment(hr: Pixels, lr: Pixels, scale: int, min_psnr: float, name: s
             raise ImageError(
                 name,
                 f"the LR image is not aligned: it agrees with the HR image downscaled by {scale} to {found:.1f} dB, "
-                f"but better when moved by ({right}, {down}) pixels (--min-pair-psnr 0 accepts every pair)",
+                f"but better when moved by ({right}, {down}) pixels ({option('min_pair_psnr', 0)} accepts every pair)",
             )
 
 

@@ -1,39 +1,36 @@
-"""Worker processes that convert sources, and the order in which their results come back."""
+"""Worker processes that convert sources: their tasks, and the results that come back in order."""
 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import traceback
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.limits import explain_limit, no_memory, refused_memory
+from lmdbloader.base.option_names import flags_in_use, option, use_flags
 from lmdbloader.base.text import plain
-from lmdbloader.conversion.handover import (
-    complete_part,
-    make_number,
-    map_number,
-    receive_object,
-    send_object,
-    send_part,
-)
-from lmdbloader.conversion.sources import Source, Sources
+from lmdbloader.conversion.sources.listing import Source, Sources
 from lmdbloader.conversion.tasks import Part, Recipe, convert_sources
-from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
+from lmdbloader.errors import LmdbloaderError, WorkerError
 
 # Sources of one task. It must not depend on the number of workers: records never span tasks.
 TASK_NBYTES = 2**20
@@ -42,8 +39,10 @@ TASK_SOURCES = 512
 WORTH_A_WORKER_NBYTES = 16 * 2**20
 _TASKS_AHEAD = 2
 _PARTS_AHEAD = 3
-_START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool import serve; serve({handle}, {place})"
-_FEWER = "Use fewer --workers: the same command goes on where it was."
+_START = (
+    "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool import serve; "
+    "serve({handle}, {place}, {flags})"
+)
 # What a worker sends after the last part of a task; what the parent sends when it has taken a part, or before a task.
 _END, _TAKEN, _TASK = "end", "taken", "task"
 
@@ -85,12 +84,6 @@ def make_tasks(sources: Sources, first: int = 0) -> Tasks:
         filled = int(np.searchsorted(ends, used + TASK_NBYTES)) + 1
         bounds.append(min(filled, first + TASK_SOURCES, len(sources)))
     return Tasks(sources, np.array(bounds, np.int64))
-
-
-def check_workers(workers: int | None) -> None:
-    """Raise OptionError unless it is a number of workers, or None."""
-    if workers is not None and workers < 1:
-        raise OptionError(f"workers {workers}: expected at least 1")
 
 
 def choose_workers(workers: int | None, nbytes: int) -> int:
@@ -139,7 +132,8 @@ class WorkerPool:
             return
         while len(self._workers) < min(self._num_workers, len(tasks)):
             count = min(self._num_workers, len(tasks))
-            advice = f"Use fewer, as --workers {max(1, count // 2)}; the same command goes on where it was."
+            fewer = option("workers", max(1, count // 2))
+            advice = f"Use fewer, as {fewer}; the same conversion goes on where it was."
             with explain_limit(f"worker process {len(self._workers) + 1} of {count}", advice):
                 self._workers.append(_Worker())
         yield from _collect(self._workers, recipe, tasks)
@@ -204,7 +198,9 @@ class _Worker:
         ours, theirs = socket.socketpair()
         place, self.place = make_number()
         self.place[0] = -1
-        code = _START.format(path=[p for p in sys.path if isinstance(p, str)], handle=theirs.fileno(), place=place)
+        code = _START.format(
+            path=[p for p in sys.path if isinstance(p, str)], handle=theirs.fileno(), place=place, flags=flags_in_use()
+        )
         self.connection = Connection(ours.detach())
         try:
             self.process = subprocess.Popen(
@@ -249,7 +245,7 @@ class _Worker:
         except OSError as error:  # it is this process that gets no memory: the worker lives
             if (why := refused_memory(error)) is None:
                 raise
-            raise WorkerError(no_memory("taking what a worker has converted", why, _FEWER)) from error
+            raise WorkerError(no_memory("taking what a worker has converted", why, _fewer())) from error
         if not self.tasks:
             raise WorkerError(f"a worker sent {type(item).__name__} unasked")
         self.arrived[self.tasks[0][0]].append(item)
@@ -283,11 +279,15 @@ class _Worker:
         what = f" while converting {unfinished[at]}" if 0 <= at < len(unfinished) else ""
         if code == errno.ENOMEM:
             refused = OSError(code, os.strerror(code))
-            return WorkerError(no_memory(f"worker process {self.process.pid}{what}", refused, _FEWER))
+            return WorkerError(no_memory(f"worker process {self.process.pid}{what}", refused, _fewer()))
         # C++ ends a process by SIGABRT where it gets no memory.
-        advice = " Out of memory? Use fewer --workers." if code in (-signal.SIGKILL, -signal.SIGABRT) else ""
-        again = "Run the same command again: a conversion goes on where it was."
+        advice = f" Out of memory? Use fewer {option('workers')}." if code in (-signal.SIGKILL, -signal.SIGABRT) else ""
+        again = "Convert again with the same options: a conversion goes on where it was."
         return WorkerError(f"worker process {self.process.pid} {how}{what}.{advice} {again}")
+
+
+def _fewer() -> str:
+    return f"Use fewer {option('workers')}: the same conversion goes on where it was."
 
 
 def _one_thread() -> dict[str, str]:
@@ -295,13 +295,15 @@ def _one_thread() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-def serve(handle: int, place: int) -> None:
+def serve(handle: int, place: int, flags: Mapping[str, str]) -> None:
     """Convert what arrives until nothing more can; the main function of a worker process.
 
     Args:
         handle: Of a socket: tasks come through it, their parts go back.
         place: Of a shared number: where in all that has arrived the worker is.
+        flags: By which messages name options, see `base.option_names`.
     """
+    use_flags(flags)
     connection, shared = Connection(handle), map_number(place)
     num_done = 0
     tasks: deque[tuple[Recipe, list[Source]]] = deque()
@@ -347,6 +349,95 @@ def _results(recipe: Recipe, sources: list[Source], place: npt.NDArray[np.int64]
     except Exception as error:
         name = plain(sources[place.item() - num_before].name)
         if (why := refused_memory(error)) is not None:
-            yield WorkerError(no_memory(f"converting {name}", why, _FEWER))
+            yield WorkerError(no_memory(f"converting {name}", why, _fewer()))
         else:
             yield WorkerError(f"converting {name} failed:\n{traceback.format_exc()}")
+
+
+def send_object(item: object, connection: Connection) -> None:
+    """Send an object of any size by a message of a few bytes: sending never waits for the other side to read."""
+    # As Connection.send pickles: between a process and the workers that it started, never for a file.
+    _send_memory([ForkingPickler.dumps(item)], connection)
+
+
+def receive_object(connection: Connection) -> Any:
+    """Return what `send_object` sent."""
+    return ForkingPickler.loads(_receive_memory(connection))
+
+
+def send_part(part: Part, connection: Connection) -> None:
+    """Send a part: its values through memory, the rest as a message."""
+    lengths = [block.value.size for block in part.blocks]
+    blocks = tuple(replace(b, value=n) for b, n in zip(part.blocks, lengths, strict=True))
+    chunk = part.chunk
+    if chunk is not None:
+        # The parent needs the rows of the index, not a second copy of the pixels.
+        nothing = np.empty(0, np.uint8)
+        chunk = replace(chunk, payloads={name: replace(p, data=nothing) for name, p in chunk.payloads.items()})
+    connection.send(replace(part, blocks=blocks, chunk=chunk))
+    _send_memory([block.value for block in part.blocks], connection)
+
+
+def complete_part(part: Part, connection: Connection) -> Part:
+    """Return a received part with its values, which are views of the shared memory."""
+    whole = pa.py_buffer(_receive_memory(connection))
+    blocks, at = [], 0
+    for block in part.blocks:
+        length: Any = block.value
+        blocks.append(replace(block, value=whole.slice(at, length)))
+        at += length
+    return replace(part, blocks=tuple(blocks))
+
+
+def make_number() -> tuple[int, npt.NDArray[np.int64]]:
+    """Return the handle of a number that two processes share, and the number itself, (1,) int64, 0 at first.
+
+    What one process stores outlives it, however it ends.
+    """
+    handle = _memory_file()
+    os.ftruncate(handle, np.dtype(np.int64).itemsize)
+    return handle, map_number(handle)
+
+
+def map_number(handle: int) -> npt.NDArray[np.int64]:
+    """Return the number, (1,) int64, that `make_number` made."""
+    return np.frombuffer(mmap.mmap(handle, np.dtype(np.int64).itemsize), np.int64)
+
+
+def _send_memory(pieces: Iterable[Any], connection: Connection) -> None:
+    handle = _memory_file()
+    try:
+        for piece in pieces:
+            _write_all(handle, piece)
+        with socket.socket(fileno=os.dup(connection.fileno())) as channel:
+            socket.send_fds(channel, [b"m"], [handle])
+    finally:
+        os.close(handle)
+
+
+def _receive_memory(connection: Connection) -> mmap.mmap | bytes:
+    with socket.socket(fileno=os.dup(connection.fileno())) as channel:
+        _, handles, _, _ = socket.recv_fds(channel, 1, 1)
+    if len(handles) != 1:
+        raise EOFError
+    try:
+        nbytes = os.fstat(handles[0]).st_size
+        if not nbytes:
+            return b""
+        populate = getattr(mmap, "MAP_POPULATE", 0)
+        return mmap.mmap(handles[0], nbytes, flags=mmap.MAP_SHARED | populate, prot=mmap.PROT_READ)
+    finally:
+        os.close(handles[0])
+
+
+def _memory_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("lmdbloader", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _write_all(handle: int, data: Any) -> None:
+    view = memoryview(data).cast("B")
+    while view.nbytes:
+        view = view[os.write(handle, view) :]

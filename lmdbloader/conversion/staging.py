@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lmdbloader.base.disk_errors import explain_full_disk, naming
+from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressBar
 from lmdbloader.base.text import plain
 from lmdbloader.conversion.destination import named_folder, refuse_inside
@@ -19,9 +21,8 @@ from lmdbloader.format.codecs import checksum
 from lmdbloader.format.digests import DigestName, new_file_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.store import Reader, check_destination, partial_folder, put_in_place, read_manifest
-from lmdbloader.store.diskerrors import naming
 from lmdbloader.store.writing.ownership import is_own_file, open_own_file
-from lmdbloader.store.writing.publish import explain_full_disk, fsync
+from lmdbloader.store.writing.publish import fsync
 
 _PIECE_NBYTES = 8 * 2**20
 # Room for the file system's own bookkeeping of a copy.
@@ -64,7 +65,7 @@ def stage(
         OptionError: `timeout` is negative, or `directory` is empty text.
     """
     if timeout is not None and not timeout >= 0:
-        raise OptionError(f"timeout {timeout}: expected seconds, 0 or more")
+        raise OptionError(f"{option('timeout', timeout)}: expected seconds, 0 or more")
     if not os.fspath(directory):
         raise OptionError("the folder to stage into is an empty text. Is the variable that names it set?")
     source = Reader(named_folder(db))

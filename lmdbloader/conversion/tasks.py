@@ -6,24 +6,26 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.conversion.attached import add_values, parse_attached
+from lmdbloader.base.disk_errors import DISK_FAILED
+from lmdbloader.base.option_names import option
+from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pairs import check_alignment, pair_scale
-from lmdbloader.conversion.sources import Fetched, File, Source, Span, digest_ends, fetch, read, times_of
+from lmdbloader.conversion.sources.listing import File, Source, Span
+from lmdbloader.conversion.sources.reading import Fetched, digest_ends, fetch, read, times_of
 from lmdbloader.conversion.storage import Storage, decode_to_size, encode_one, keep_file
-from lmdbloader.conversion.values import image_geometry
+from lmdbloader.conversion.values import add_values, image_geometry, parse_attached
 from lmdbloader.errors import ImageError
 from lmdbloader.format.codecs import Payloads, checksum, encode_many, join
 from lmdbloader.format.layout import TILED_ABOVE_NBYTES, Field
 from lmdbloader.images.decode import DecodePolicy, decode_image, is_jpeg
 from lmdbloader.images.downscale import crop_to_multiple, downscale
 from lmdbloader.store import Block, Chunk, encode_blocks
-from lmdbloader.store.diskerrors import DISK_FAILED
 
 # A part of this size is handed on before the next image is decoded, so that memory stays bounded.
 PART_NBYTES = 16 * 2**20
@@ -37,26 +39,28 @@ class Recipe:
     """Everything that decides what a source becomes.
 
     Attributes:
-        fields: Of the dataset; their codecs are settled.
-        patch_size: Side of the patches in (high-resolution) pixels; None stores whole images.
-        stride: Distance between patches.
-        scale: Between the halves of pairs; None without pairs.
-        bicubic: Which bicubic makes the low-resolution half.
-        policy: For files that are not plain grey or RGB.
-        min_pair_psnr: Of given pairs, dB; 0 or less accepts every pair.
-        on_error: Whether a source that cannot be used stops the conversion.
-        storage: What becomes of images; pairs and scaled images are stored as pixels.
+        fields: Of the dataset, with their codecs.
+        options: Of the conversion, with the scale of given pairs.
+        storage: How images are stored; pairs and scaled images are stored as pixels.
     """
 
     fields: tuple[Field, ...]
-    patch_size: int | None
-    stride: int
-    scale: int | None
-    bicubic: Literal["matlab", "pillow"]
-    policy: DecodePolicy
-    min_pair_psnr: float
-    on_error: Literal["stop", "skip"]
+    options: ConvertOptions = field(default_factory=ConvertOptions)
     storage: Storage = field(default_factory=Storage)
+
+    @property
+    def policy(self) -> DecodePolicy:
+        """How files are decoded that are not plain grey or RGB."""
+        return DecodePolicy(self.options.alpha, self.options.max_pixels)
+
+    @property
+    def stride(self) -> int:
+        """The distance between patches in pixels; 1 for whole images."""
+        return self.options.stride or self.options.patch_size or 1
+
+    def changed(self, **options: Any) -> Recipe:
+        """Return the recipe with other values of some options."""
+        return replace(self, options=replace(self.options, **options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,7 @@ def convert_sources(
             else:
                 places = [patch_positions(0, 0, None, 1)]
         except ImageError as error:
-            if recipe.on_error == "stop":
+            if recipe.options.on_error == "stop":
                 raise
             skipped.append((error.name, error.reason))
             places = []
@@ -180,7 +184,8 @@ def read_files(source: Source, hashes: list[int] | None = None, fetched: Fetched
                 why = "not enough memory" if isinstance(error, MemoryError) else error.strerror or error
                 reason = f"{_which(source, file)}cannot be read ({why})"
                 if getattr(error, "errno", None) in DISK_FAILED:
-                    reason += ": the disk failed. Put a copy in its place, or leave it out (--on-error skip)"
+                    skip = option("on_error", "skip")
+                    reason += f": the disk failed. Put a copy in its place, or leave it out ({skip})"
                 raise ImageError(source.name, reason) from error
             digest = checksum(digest.to_bytes(8, "little") + checksum(files[-1]).to_bytes(8, "little"))
     finally:
@@ -213,37 +218,37 @@ def _decode(recipe: Recipe, source: Source, data: bytes, lr_data: bytes | None =
     """Return whole images by field, and the scale of the first field to the last."""
     if lr_data is not None:
         return _decode_checked_pair(recipe, source, data, lr_data)
-    if recipe.scale is None:
+    scale, bicubic = recipe.options.scale, recipe.options.bicubic
+    if scale is None:
         return {"image": decode_to_size(recipe.storage, data, recipe.policy, source.name)}, 1
     image = decode_image(data, recipe.policy, name=source.name)
-    if min(image.shape[:2]) < recipe.scale:
-        raise ImageError(
-            source.name, f"{image.shape[1]}x{image.shape[0]} pixels are less than one pixel at scale {recipe.scale}"
-        )
-    if recipe.bicubic == "pillow" and image.dtype != np.uint8:
-        raise ImageError(source.name, "16-bit pixels cannot be scaled by Pillow's bicubic; use --bicubic matlab")
-    hr = crop_to_multiple(image, recipe.scale)
-    return {"lr": downscale(hr, recipe.scale, method=recipe.bicubic), "hr": hr}, recipe.scale
+    if min(image.shape[:2]) < scale:
+        size = f"{image.shape[1]}x{image.shape[0]}"
+        raise ImageError(source.name, f"{size} pixels are less than one pixel at scale {scale}")
+    if bicubic == "pillow" and image.dtype != np.uint8:
+        matlab = option("bicubic", "matlab")
+        raise ImageError(source.name, f"16-bit pixels cannot be scaled by Pillow's bicubic; use {matlab}")
+    hr = crop_to_multiple(image, scale)
+    return {"lr": downscale(hr, scale, method=bicubic), "hr": hr}, scale
 
 
 def _decode_checked_pair(
     recipe: Recipe, source: Source, hr_data: bytes, lr_data: bytes
 ) -> tuple[dict[str, Pixels], int]:
     hr, lr = decode_pair(recipe, source, hr_data, lr_data)
-    scale = pair_scale(hr, lr, recipe.scale, source.name)
-    check_alignment(hr, lr, scale, recipe.min_pair_psnr, source.name)
+    scale = pair_scale(hr, lr, recipe.options.scale, source.name)
+    check_alignment(hr, lr, scale, recipe.options.min_pair_psnr, source.name)
     return {"lr": lr, "hr": hr}, scale
 
 
 def _places(recipe: Recipe, source: Source, images: dict[str, Pixels]) -> list[tuple[Any, Any]]:
     """Return the rows and columns of a source's patches, in groups of at most about 16 MiB of pixels."""
     full = images["hr" if "hr" in images else "image"]
-    tops, lefts = patch_positions(full.shape[0], full.shape[1], recipe.patch_size, recipe.stride)
+    side = recipe.options.patch_size or 0
+    tops, lefts = patch_positions(full.shape[0], full.shape[1], recipe.options.patch_size, recipe.stride)
     if not len(tops):
-        raise ImageError(
-            source.name, f"{full.shape[1]}x{full.shape[0]} pixels are smaller than a patch of {recipe.patch_size}"
-        )
-    side = recipe.patch_size or 0
+        size = f"{full.shape[1]}x{full.shape[0]}"
+        raise ImageError(source.name, f"{size} pixels are smaller than a patch of {side}")
     cuts = range(0, len(tops), max(1, PART_NBYTES // max(1, side * side * full.shape[2] * full.itemsize)))
     return [(tops[c : c + cuts.step], lefts[c : c + cuts.step]) for c in cuts]
 
@@ -282,12 +287,12 @@ def _encode(
             add_values(f, values[f.name], len(tops), payloads, columns)
             continue
         part = scale if f.name == "lr" else 1
-        if recipe.patch_size is None:
+        if recipe.options.patch_size is None:
             payloads[f.name] = encode_one(recipe.storage, f, images[f.name], source.name, was_jpeg=was_jpeg)
             shape = (*images[f.name].shape, 8 * images[f.name].itemsize)
             columns.update(image_geometry(f.name, [shape]))
         else:
-            side = recipe.patch_size // part
+            side = recipe.options.patch_size // part
             payloads[f.name] = _encode_patches(
                 recipe, f, images[f.name], tops // part, lefts // part, side, source.name
             )

@@ -35,10 +35,10 @@ I64 = npt.NDArray[np.int64]
 # lz4 must save at least this share of a payload to be used for it, and of a sample of the inputs for `auto` to choose
 # it: decompression costs more time than reading fewer bytes saves.
 LEAST_SAVING = 0.10
-# lz4 decodes a byte to at most 255 bytes of a match.
+# lz4: a length byte adds up to 255 bytes to a match; the other bytes of a block add less.
 _LZ4_RATIO = 255
-# A block of 64 values takes at least two bits (one code for the first, one for "no others"), and 256 pixels of 3 values
-# have at least 6 blocks (4:2:0): 768 bytes from 12 bits.
+# A JPEG in a dataset has at least two bits for each block of 64 values (a code for the first value and one for the end
+# of the block), and 6 blocks hold at most 256 pixels of 3 values (4:2:0): 768 bytes from 12 bits.
 _JPEG_RATIO = 512
 
 

@@ -11,9 +11,7 @@ TILE_ENTRY_NBYTES = 12
 # Statuses of decoding a payload, and the damage that each of them means.
 OK, OUT_OF_BOUNDS, BAD_CHECKSUM, BAD_LZ4, BAD_TILES, BAD_CODEC, BAD_JPEG = range(7)
 DAMAGES = {
-    OUT_OF_BOUNDS: (
-        "its bytes in data.mdb cannot be read, lie outside of the file, or are not as many as the index says"
-    ),
+    OUT_OF_BOUNDS: "its bytes in data.mdb cannot be read, are outside of the file, or differ in length from the index",
     BAD_CHECKSUM: "its checksum does not match: the stored bytes were damaged",
     BAD_LZ4: "its lz4 block does not decompress",
     BAD_TILES: "its tile table is damaged",

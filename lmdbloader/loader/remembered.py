@@ -1,4 +1,4 @@
-"""What was measured and is remembered: the threads or workers that suit a dataset here, in one file for each user."""
+"""The cache of measured settings: the best threads or workers for a dataset here, in one file per user."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.transforms import Geometry, Transform
 
 _VERSION = 1
-# The oldest are forgotten beyond it. Every Loader reads the file, so it must stay small.
+# More than this, and the oldest is forgotten. Every Loader reads the file, so it must stay small.
 _MOST_ENTRIES = 200
 _MOST_NBYTES = 4 * 2**20
 _MOST_THREADS = 4096
-# More batches than these make no difference to what is best; fewer do, for starting is a part of so short an epoch.
+# With fewer batches, starting is a noticeable part of an epoch, which changes the best settings.
 _MANY_BATCHES = 64
 _LOCK_SECONDS = 3.0
 
@@ -37,11 +37,11 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """How torch's DataLoader reads best.
+    """The best settings of torch's DataLoader.
 
     Attributes:
         num_workers: Worker processes.
-        pin_memory: Whether batches go through pinned memory; None where there was no accelerator to measure it with.
+        pin_memory: Whether batches go through pinned memory; None if it was measured without an accelerator.
     """
 
     num_workers: int
@@ -50,13 +50,13 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What something was measured for; it is best for exactly that.
+    """The conditions of a measurement, which is valid for the same conditions only.
 
     Attributes:
         machine: Name of the machine, cores that the process may use, version of torch.
-        datasets: Content digests of what is read.
+        datasets: Content digests of the datasets.
         batch_size: Samples in a batch, None for samples one by one.
-        parts: Everything else that tells it from others: fields, Python functions, the size of images.
+        parts: All other conditions: fields, Python functions, the size of images.
     """
 
     machine: tuple[str, int, str]
@@ -65,7 +65,7 @@ class Case:
     parts: tuple[str, ...]
 
     def key(self, kind: str) -> str:
-        """Return what entries of one kind, "threads" or "workers", are kept by."""
+        """Return the key of an entry of a kind, "threads" or "workers"."""
         texts = [kind, *map(str, self.machine), str(self.batch_size), *self.datasets, *self.parts]
         return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
 
@@ -76,16 +76,16 @@ def case_of(
     transforms: Sequence[Transform] = (),
     functions: Sequence[Callable[[Any], Any]] = (),
 ) -> Case:
-    """Return what a measurement of a dataset is for.
+    """Return the conditions of a measurement of a dataset.
 
-    Of the transforms only the size that images have in the end counts: other flips or types of numbers change what is
-    best too little to measure anew.
+    Of the transforms only the final size of images counts: flips or dtypes change the best settings too little to
+    measure again.
 
     Args:
         dataset: An LMDBDataset, a view of one, or a dataset over them.
         batch_size: None for samples one by one.
-        transforms: Of a Loader, beside the dataset's own.
-        functions: Called with whole batches: a Loader's, or a collate function of one's own.
+        transforms: Of a Loader, in addition to the dataset's own.
+        functions: Called with whole batches: a Loader's, or the user's collate function.
     """
     length = len(dataset)  # type: ignore[arg-type]
     batches = min(-(-length // (batch_size or 1)), _MANY_BATCHES)
@@ -97,7 +97,7 @@ def case_of(
 
 
 def _describe(dataset: Any, transforms: Sequence[Transform]) -> Iterator[tuple[bool, str]]:
-    """Yield what tells a dataset, and those that it stands on, from others, each with whether it is a digest."""
+    """Yield texts that identify a dataset and those it is made of, each with whether it is a content digest."""
     yield False, f"{type(dataset).__module__}.{type(dataset).__qualname__}"
     if isinstance(dataset, LMDBDataset):
         own: Any = dataset._transform
@@ -111,7 +111,7 @@ def _describe(dataset: Any, transforms: Sequence[Transform]) -> Iterator[tuple[b
         yield from _describe(dataset.dataset, transforms)
     else:
         yield False, f"{len(dataset)} samples"
-        # Folders of one length are not one dataset, and a transform may be most of the work.
+        # Folders with equally many samples may be different datasets, and a transform may be most of the work.
         for name in ("root", "transform", "target_transform", "transforms"):
             value = getattr(dataset, name, None)
             if value is not None:
@@ -126,7 +126,7 @@ def _name(function: Any) -> str:
 
 
 def _size(transforms: Sequence[Transform]) -> str:
-    """Return the size that images have after transforms."""
+    """Return the size of images after transforms."""
     sized = [t for t in transforms if isinstance(t, Geometry) and t.size_numbers != (0, 0)]
     if not sized:
         return "as stored"
@@ -135,34 +135,34 @@ def _size(transforms: Sequence[Transform]) -> str:
 
 
 def recall_threads(case: Case) -> int | None:
-    """Return how many threads a Loader was found to read best with, None where that was not measured."""
+    """Return the best number of threads of a Loader; None if it was not measured."""
     found = _read().get(case.key("threads"), {}).get("num_threads")
     return found if _is_count(found, 1, _MOST_THREADS) else None
 
 
 def recall_workers(case: Case) -> Workers | None:
-    """Return the DataLoader's settings that were found best, None where that was not measured."""
+    """Return the best settings of a DataLoader; None if they were not measured."""
     entry = _read().get(case.key("workers"), {})
     workers, pin = entry.get("num_workers"), entry.get("pin_memory")
-    # More than there are cores were never measured: a damaged file must not start hundreds of processes.
+    # More workers than cores are never measured: a damaged file must not start hundreds of processes.
     if not _is_count(workers, 0, count_cores()) or not (pin is None or isinstance(pin, bool)):
         return None
     return Workers(workers, pin)
 
 
 def remember_threads(case: Case, num_threads: int, samples_per_s: float | None = None) -> bool:
-    """Keep what was measured; return whether it could be written."""
+    """Remember a number of threads; return whether it could be written."""
     return _remember(case, "threads", {"num_threads": num_threads}, samples_per_s)
 
 
 def remember_workers(case: Case, workers: Workers, samples_per_s: float | None = None) -> bool:
-    """Keep what was measured; return whether it could be written."""
+    """Remember settings of a DataLoader; return whether they could be written."""
     values = {"num_workers": workers.num_workers, "pin_memory": workers.pin_memory}
     return _remember(case, "workers", values, samples_per_s)
 
 
 def forget(content_digest: str) -> int:
-    """Forget everything that was measured of a dataset; return how many entries that were."""
+    """Forget all measurements of a dataset; return the number of entries."""
     forgotten = 0
 
     def change(entries: dict[str, Entry]) -> None:
@@ -176,7 +176,7 @@ def forget(content_digest: str) -> int:
 
 
 def settings_file() -> Path | None:
-    """Return where measurements are remembered; delete it to measure again. None where the user has no home."""
+    """Return the path of the file; delete it to measure again. None if the user has no home."""
     for base in (os.environ.get("XDG_CACHE_HOME", ""), os.path.join(os.path.expanduser("~"), ".cache")):
         if os.path.isabs(base):
             return Path(base) / "lmdbloader" / "settings.json"
@@ -207,7 +207,7 @@ def _texts(value: Any) -> list[Any]:
 
 
 def _read() -> dict[str, Entry]:
-    """Return the entries of the file: none where there is no such file, or it is not one of ours."""
+    """Return the entries of the file; none if it does not exist or is not one of ours."""
     path = settings_file()
     try:
         if path is None or path.stat().st_size > _MOST_NBYTES:
@@ -221,7 +221,7 @@ def _read() -> dict[str, Entry]:
 
 
 def _change(change: Callable[[dict[str, Entry]], None]) -> bool:
-    """Change the entries; return whether the file was written. A home that cannot be means measuring again only."""
+    """Change the entries; return whether the file was written. If not, settings are measured again."""
     path = settings_file()
     if path is None:
         return False
@@ -238,7 +238,7 @@ def _change(change: Callable[[dict[str, Entry]], None]) -> bool:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all: whoever reads it meanwhile gets the old one."""
+    """Replace a file as a whole: a concurrent reader gets the old one."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
         try:
             file.write(text)
@@ -252,10 +252,9 @@ def _replace(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from changing the file between reading and writing it, so that no entry of theirs is lost.
+    """Keep other processes from changing the file between reading and writing it, which would lose their entries.
 
-    After some seconds, or where the file system has no locks, it goes on without: an entry that is lost is measured
-    again.
+    After some seconds, or if the file system has no locks, it continues without: a lost entry is measured again.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

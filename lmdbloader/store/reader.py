@@ -1,4 +1,4 @@
-"""Reads a finished dataset by its own map or descriptor: no LMDB environment, no B-tree, nothing to fork or pickle."""
+"""Reads samples from data.mdb without LMDB: no environment and no B-tree, so readers can be forked and pickled."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import OptionError
 from lmdbloader.format.codecs import by_number, checksum, codec_of
 from lmdbloader.format.layout import CODEC_JPEG, CODEC_TILES, Field, parse_array_type
+from lmdbloader.kernels.assemble_columns import CHECKSUM, CODEC, INDEX_COLUMNS, OFFSET, STORED_NBYTES
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, OUT_OF_BOUNDS
 from lmdbloader.store.index import Index
-from lmdbloader.store.opened import OpenDataset
-from lmdbloader.store.opening import DataFile
+from lmdbloader.store.opening import DataFile, OpenDataset
 
 I64 = npt.NDArray[np.int64]
 
 
 @cache
 def _kernels() -> Any:
-    """Return the kernels; numba is imported when the first payload is read."""
+    """Return the kernels; numba is imported with the first payload."""
     from lmdbloader.kernels import gather
 
     return gather
@@ -44,24 +44,24 @@ class Reader(OpenDataset):
         self._gathered = {f.name: self._gather_arguments(f) for f in self.manifest.fields if f.is_payload}
 
     def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int]:
-        """Return what the gather kernel needs of a field: index columns, geometry, tile side, bytes of one tile."""
+        """Return a field's arguments for the gather kernel: index columns, geometry, tile side, bytes of one tile."""
         a = self.index.arrays
-        parts = ("offset", "stored_nbytes", "raw_nbytes", "checksum", "codec")
-        columns = tuple(a[f"{f.name}.{part}"] for part in parts)
-        if f.kind != "image":  # only images have tiles; the kernel does not look at their geometry
-            return columns, (columns[1], columns[1], columns[4], columns[4]), 1, 0
-        geometry = tuple(a[f"{f.name}.{part}"] for part in ("height", "width", "channels", "bits"))
+        columns = tuple(a[f"{f.name}.{part}"] for part in INDEX_COLUMNS[: CODEC + 1])
+        if f.kind != "image":  # only images have tiles; the kernel ignores the geometry of the others
+            unused = columns[STORED_NBYTES], columns[STORED_NBYTES], columns[CODEC], columns[CODEC]
+            return columns, unused, 1, 0
+        geometry = tuple(a[f"{f.name}.{part}"] for part in INDEX_COLUMNS[CODEC + 1 :])
         tile = f.tile_size or 1
-        tiled = bool((columns[4] == CODEC_TILES).any())
+        tiled = bool((columns[CODEC] == CODEC_TILES).any())
         return columns, geometry, tile, tile * tile * 3 * 2 * tiled
 
     def extents(self, fields: Sequence[str], rows: I64) -> tuple[I64, I64]:
-        """Return where samples lie: the offset of the first payload (n,) and the bytes of all of them (n,)."""
+        """Return for each sample the offset of its first payload (n,) and the bytes of all its payloads (n,)."""
         columns = [self._gathered[name][0] for name in fields if name in self._gathered]
         if not columns:
             return rows.copy(), np.ones(len(rows), np.int64)
-        nbytes = sum((c[1][rows].astype(np.int64) for c in columns), np.zeros(len(rows), np.int64))
-        return columns[0][0][rows], nbytes
+        nbytes = sum((c[STORED_NBYTES][rows].astype(np.int64) for c in columns), np.zeros(len(rows), np.int64))
+        return columns[0][OFFSET][rows], nbytes
 
     def raw_nbytes(self, name: str, rows: I64) -> I64:
         """Return the decoded lengths (n,) of a payload field's values."""
@@ -84,22 +84,22 @@ class Reader(OpenDataset):
             name: A payload field.
             rows: (n,) int64 sample numbers, each in range(len(self)).
             out: (m,) uint8.
-            start: (n,) int64, where in `out` each payload's raw bytes begin.
+            start: (n,) int64, offsets in `out` of each payload's raw bytes.
             verify: Whether to check the checksums.
-            clock: This thread's, begun.
+            clock: This thread's, already started.
 
         Raises:
-            CorruptError: A payload is damaged; names the sample and its source.
+            CorruptError: A payload is damaged; the message names the sample and its source.
         """
         columns, geometry, tile, scratch_nbytes = self._gathered[name]
-        in_python = self.decodes_in_python(columns[4][rows])
+        in_python = self.decodes_in_python(columns[CODEC][rows])
         if in_python.any():
             for row, at in zip(rows[in_python].tolist(), start[in_python].tolist(), strict=True):
                 values = self.read_file(name, row, verify=verify, clock=clock)
                 out[at : at + values.nbytes] = values.reshape(-1).view(np.uint8)
             rows, start = rows[~in_python], start[~in_python]
         scratch = np.empty(scratch_nbytes, np.uint8)
-        room = self._room(int(columns[1][rows].max()) if len(rows) else 0)
+        room = self._room(int(columns[STORED_NBYTES][rows].max()) if len(rows) else 0)
         failed = np.empty(1, np.int64)
         status = _kernels().gather(
             (*self.file, clock.address),
@@ -119,12 +119,12 @@ class Reader(OpenDataset):
             raise self.damaged(name, int(rows[failed[0]]), status)
 
     def decodes_in_python(self, codecs: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-        """Return for codec numbers (n,) whether such payloads are decoded by `read_file` rather than by kernels."""
+        """Return for codec numbers (n,) whether `read_file` decodes such payloads, rather than a kernel."""
         found: npt.NDArray[np.bool_] = self._in_python[codecs]
         return found
 
     def _room(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """Return where kernels put stored bytes; nowhere where they are read from the map."""
+        """Return the buffer for stored bytes; empty if kernels read them from the map."""
         return np.empty(nbytes if self.io == "pread" else 0, np.uint8)
 
     def read_bytes(self, name: str, row: int, *, clock: Clock = NO_CLOCK) -> npt.NDArray[np.uint8]:
@@ -148,7 +148,7 @@ class Reader(OpenDataset):
         return data.view(kind).reshape(shape)
 
     def read_crop(self, name: str, row: int, *, top: int, left: int, height: int, width: int) -> npt.NDArray[Any]:
-        """Return a window of one image, (C, height, width); of a large one only the tiles it touches are read.
+        """Return a window of one image, (C, height, width); only the tiles that it touches are read.
 
         Raises:
             OptionError: The window is not inside the image.
@@ -178,15 +178,15 @@ class Reader(OpenDataset):
         return out
 
     def jpeg_room(self, name: str) -> int:
-        """Return how many bytes of scratch decoding any of a field's JPEGs takes, 0 where there are none."""
+        """Return the bytes of scratch that decoding any of a field's JPEGs takes; 0 if it has none."""
         columns, (height, width, _, _), _, _ = self._gathered[name]
-        is_jpeg = columns[4] == CODEC_JPEG
+        is_jpeg = columns[CODEC] == CODEC_JPEG
         if self.fields[name].kind != "image" or not is_jpeg.any():
             return 0
         from lmdbloader.kernels.jpeg.workspace import jpeg_room
 
-        nbytes, height, width = (column[is_jpeg].astype(np.int64) for column in (columns[1], height, width))
-        # For an image with the longest of all sides and the most pixels of all: no other one takes more.
+        nbytes, height, width = (column[is_jpeg].astype(np.int64) for column in (columns[STORED_NBYTES], height, width))
+        # An image with the longest of all sides and the most pixels of all takes at least as much as any.
         longest = int(np.maximum(height, width).max())
         return int(jpeg_room(int(nbytes.max()), longest, -(-int((height * width).max()) // longest)))
 
@@ -198,18 +198,18 @@ class Reader(OpenDataset):
         return kept[name]
 
     def read_file(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> npt.NDArray[Any]:
-        """Return one payload of a codec that is decoded in Python: an image (C, H, W), else bytes (n,) uint8.
+        """Return one payload that Python decodes: an image (C, H, W) uint8 or uint16, else bytes (n,) uint8.
 
         Raises:
-            CorruptError: It is damaged, or decodes to something else than the index says.
+            CorruptError: It is damaged, or its shape or dtype is not the one in the index.
         """
         is_image = self.fields[name].kind == "image"
         shape = self.image_shape(name, row) if is_image else (int(self.index.arrays[f"{name}.raw_nbytes"][row]),)
         dtype = self.image_dtype(name, row) if is_image else np.dtype(np.uint8)
-        codec = codec_of(int(self.index.arrays[f"{name}.codec"][row]))
+        decode = codec_of(int(self.index.arrays[f"{name}.codec"][row])).decode
         data = self.stored_bytes(name, row, verify=verify, clock=clock)
         try:
-            values = codec.decode(data, shape, dtype) if codec.decode else np.frombuffer(data, np.uint8)
+            values = np.frombuffer(data, np.uint8) if decode is None else decode(data, shape, dtype)
         except ValueError as error:
             reason = getattr(error, "reason", error)
             raise self.corrupt(name, row, f"{reason}. Restore the dataset from a copy, or convert again.") from error
@@ -219,23 +219,23 @@ class Reader(OpenDataset):
         return values
 
     def stored_bytes(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> bytes:
-        """Return one payload as it is stored.
+        """Return one payload in stored form.
 
         Raises:
-            CorruptError: Its checksum does not match, or its file is cut short.
+            CorruptError: Its checksum does not match, or the data file is cut short.
         """
         columns = self._gathered[name][0]
-        at, nbytes = int(columns[0][row]), int(columns[1][row])
+        at, nbytes = int(columns[OFFSET][row]), int(columns[STORED_NBYTES][row])
         try:
             data = self.data_file.read(at, nbytes)
-        except OSError as error:  # of the disk
+        except OSError as error:  # the disk failed
             raise self.damaged(name, row, OUT_OF_BOUNDS, error) from error
         clock.tick(clock_words.READ)
         clock.add(clock_words.NBYTES, len(data))
         if len(data) != nbytes:
             raise self.damaged(name, row, OUT_OF_BOUNDS)
-        if verify and columns[4][row] != CODEC_TILES:
-            is_intact = checksum(data) == int(columns[3][row])
+        if verify and columns[CODEC][row] != CODEC_TILES:
+            is_intact = checksum(data) == int(columns[CHECKSUM][row])
             clock.tick(clock_words.VERIFY)
             if not is_intact:
                 raise self.damaged(name, row, BAD_CHECKSUM)
@@ -243,7 +243,7 @@ class Reader(OpenDataset):
 
 
 def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
-    """Return sample numbers as int64 with negative ones counted from the end.
+    """Return sample numbers as int64; negative ones count from the end.
 
     Raises:
         IndexError: One is out of range.
@@ -258,7 +258,7 @@ def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise TypeError(f"sample numbers of dtype {found.dtype} and shape {found.shape}: expected a list of ints")
     found = found.astype(np.int64, copy=False)
-    # As unsigned numbers negative ones are the largest, so one pass finds that there is nothing to do.
+    # As unsigned numbers, negative ones are the largest: one pass shows that all are in range.
     if np.maximum.reduce(found.view(np.uint64)) < length:
         return found
     low, high = int(found.min()), int(found.max())

@@ -235,7 +235,7 @@ def _kill_worker(parent: int, seed: int) -> bool:
 def _command(request: Request) -> int:
     """Run the command in this process, which is a fresh fork."""
     import lmdbloader.cli
-    from lmdbloader.conversion import folder, pool
+    from lmdbloader.conversion import from_files, pool
     from lmdbloader.store import index
     from lmdbloader.store.writing import ownership, publish, writer
 
@@ -252,7 +252,7 @@ def _command(request: Request) -> int:
         "serve({handle}", f"from tests.faults.nursery import watch_sources; watch_sources({log!r}); serve({{handle}}"
     )
     watch_sources(log)
-    try_out = folder.try_out
+    try_out = from_files.try_out
 
     def trial(*arguments: Any) -> Any:
         _say(log, TRIAL)
@@ -261,7 +261,7 @@ def _command(request: Request) -> int:
         finally:
             _say(log, NO_TRIAL)
 
-    folder.try_out = trial
+    from_files.try_out = trial
     if not request.can_exchange:
         ownership.ctypes = type("NoCalls", (), {"CDLL": lambda *_, **__: object(), "get_errno": ctypes.get_errno})
     if request.calls or request.fault:
@@ -269,7 +269,7 @@ def _command(request: Request) -> int:
     else:
         see = _observer(request)
         watch(request.folder, see)
-        watch_function(folder, "try_out", "trial", see)
+        watch_function(from_files, "try_out", "trial", see)
         watch_function(index.Spool, "write", "index", see)
         watch_function(publish, "exchange", "exchange", see)
     try:

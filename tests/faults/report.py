@@ -16,7 +16,7 @@ from .registry import FAULTS
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 BEGIN = "<!-- faults: the table below is written by `make faults ARGS=--write` -->"
 END = "<!-- faults: end -->"
-_HEAD = ("Fault", "What came of it", "Must hold", "Result", "Seconds", "Day")
+_HEAD = ("Fault", "Outcome", "Must hold", "Result", "Seconds", "Day")
 _WHAT = {fault.name: fault.what for fault in FAULTS}
 
 

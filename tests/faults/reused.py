@@ -55,7 +55,7 @@ def _case(rng: random.Random, name: str, folder: Path) -> tuple[str, int, str, s
     make = rng.choice((_dicts, _one_dict, _one_list, _tuples))
     fields = {} if make in (_dicts, _one_dict) else {"fields": ("x", "number")}
     limit = rng.choice(_GROUP_NBYTES)
-    with mock.patch("lmdbloader.conversion.samples._CHUNK_NBYTES", limit):
+    with mock.patch("lmdbloader.conversion.from_python._CHUNK_NBYTES", limit):
         reused = _digest(make(refill, num_samples), folder, {**options, **fields})
         refill = CONTAINERS[name](folder, height, width)
         copies = [(copied_of(refill(number)), number) for number in range(num_samples)]

@@ -1,20 +1,25 @@
-"""The list of what is converted: names, places and sizes, in about fifty bytes a source."""
+"""The list of sources: names, places and sizes, in about fifty bytes a source; and the walk that finds images."""
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, overload
+from pathlib import Path
+from typing import TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.format.layout import Kind
+from lmdbloader.images.decode import IMAGE_SUFFIXES
 
-Layout = Literal["images", "pairs", "classes", "lmdb", "tar"]
 I64 = npt.NDArray[np.int64]
+#: A local path, or the URL (str) of something that fsspec reads.
+Location: TypeAlias = Path | str
+
+_SUFFIXES = frozenset(suffix.encode() for suffix in IMAGE_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +275,7 @@ class Listing:
         in_process: Whether only this process sees the files, as with memory://.
     """
 
-    layout: Layout
+    layout: str
     sources: Sources
     classes: tuple[str, ...] = ()
     fields: tuple[tuple[str, Kind], ...] = ()
@@ -282,3 +287,49 @@ class Listing:
 def as_text(name: bytes) -> str:
     """Return a file's name for people: what is no UTF-8 is shown as \\xNN."""
     return name.decode("utf-8", "backslashreplace")
+
+
+def is_image_name(name: bytes) -> bool:
+    """Return whether a file counts as an image by its suffix."""
+    return os.path.splitext(name)[1].lower() in _SUFFIXES
+
+
+def stem_of(name: bytes) -> bytes:
+    """Return a name without its image suffix.
+
+    >>> stem_of(b"a/b.png"), stem_of(b"0.25")
+    (b'a/b', b'0.25')
+    """
+    return os.path.splitext(name)[0] if is_image_name(name) else name
+
+
+def walk(top: bytes, entries: Callable[[bytes], Iterable[bytes]], size: Callable[[bytes], int | str]) -> Found:
+    """Return the image files below a folder in byte order.
+
+    Args:
+        top: The folder.
+        entries: Given a folder's relative path ("" or with "/" behind it), yields the relative paths of what may be
+            images in it, and those of its folders with "/" behind them.
+        size: Of such an image, or why it is left out; "" leaves it out without a word.
+    """
+    nbytes = array("q")
+    ignored: list[tuple[str, str]] = []
+
+    def files() -> Iterator[bytes]:
+        # A folder with "/" behind it has the place of everything in it, so no more than what is in the folders on the
+        # way is held and sorted at once.
+        waiting = [b""]
+        while waiting:
+            name = waiting.pop()
+            if not name or name.endswith(b"/"):
+                waiting += sorted(entries(name), reverse=True)
+                continue
+            found = size(name)
+            if isinstance(found, int):
+                nbytes.append(found)
+                yield name
+            elif found:
+                ignored.append((as_text(name), found))
+
+    names = Names.join(top, files())
+    return Found(names, np.array(nbytes, np.int64), ignored=tuple(sorted(ignored)))

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from lmdbloader.conversion.sources.listing import I64, Found, Names, Span, Spans, as_text
+from lmdbloader.conversion.sources.listing import I64, Found, Listing, Location, Names, Sources, Span, Spans, as_text
 from lmdbloader.conversion.sources.reading import read
-from lmdbloader.errors import CorruptError, SourceError
+from lmdbloader.errors import CorruptError, OptionError, SourceError
 from lmdbloader.images.decode import describe_start, is_image_start
 from lmdbloader.store import is_dataset
-from lmdbloader.store.foreign import list_values, lmdb_file
+from lmdbloader.store.lmdb_file import list_values, lmdb_file
 
 META_FILE = "meta_info.txt"
 _BOOKKEEPING = re.compile(rb"__.*__|num[-_]samples|length|len|keys|meta|meta_info|metadata", re.DOTALL)
@@ -22,7 +22,18 @@ _PROBED = 16
 _START_NBYTES = 16
 
 
-def find_lmdb_images(src: Path) -> Found:
+def holds(place: Location) -> bool:
+    """Return whether a place is an LMDB."""
+    return isinstance(place, Path) and lmdb_file(place) is not None
+
+
+def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
+    """Return the images of an LMDB, see `layouts.Source`."""
+    found = find_half(src)
+    return Listing("lmdb", Sources(found.names, found.nbytes, spans=found.spans), ignored=found.ignored)
+
+
+def find_half(src: Location) -> Found:
     """Return the image files that are the values of an LMDB.
 
     They follow the order of their keys: by number where every key is a decimal number, by bytes otherwise. BasicSR's
@@ -32,6 +43,8 @@ def find_lmdb_images(src: Path) -> Found:
     Raises:
         SourceError: It is no LMDB, one of ours, damaged, or its values are no images; the message names a key.
     """
+    if isinstance(src, str):
+        raise OptionError(f"{src}: an LMDB is read from a disk. Copy it to one first.")
     if is_dataset(src):
         raise SourceError(
             f"{src}: is a dataset of lmdbloader already. Read it with lmdbloader.LMDBDataset, or convert again from "

@@ -9,15 +9,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from lmdbloader.base.arguments import path_text
-from lmdbloader.conversion.sources.folders import is_image_name, walk
-from lmdbloader.conversion.sources.listing import File, Found, Span, as_text
+from lmdbloader.base.option_names import option
+from lmdbloader.conversion.sources.listing import File, Found, Location, Span, as_text, is_image_name, walk
 from lmdbloader.errors import OptionError, SourceError
-
-#: A local path, or the URL (str) of something that fsspec reads.
-Location: TypeAlias = Path | str
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::[A-Za-z][A-Za-z0-9+.-]*)*://")
 _LOCAL = ("file", "local")
@@ -129,7 +126,7 @@ def list_folder(filesystem: Any, root: str, folder: bytes, url: str) -> list[tup
     path = f"{root}/{os.fsdecode(folder)}".rstrip("/")
     infos = filesystem.ls(path, detail=True)
     if not folder and len(infos) == 1 and infos[0]["name"].rstrip("/") == root and infos[0]["type"] == "file":
-        raise SourceError(f"{url}: is a file. Expected what a folder would be (or, with --layout tar, a tar).")
+        raise SourceError(f"{url}: is a file. Expected a folder (or, with {option('layout', 'tar')}, a tar).")
     start = root + "/" if root else ""
     found = []
     for info in infos:

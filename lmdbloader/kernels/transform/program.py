@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from lmdbloader.kernels.assemble_columns import MOST_BETWEEN, MOST_HEIGHT, MOST_PIXELS, MOST_WIDTH
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.philox import AUGMENT_STREAM, below, philox, uniform, unit
 from lmdbloader.kernels.transform.color import draw_colors
@@ -209,12 +210,14 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
         for f in range(num_fields):
             height, width = geometry[f, stage, HEIGHT], geometry[f, stage, WIDTH]
             if geometry[f, stage, CLOSING] == THEN_RESIZE:
-                most[0] = max(most[0], geometry[f, stage, NEW_HEIGHT] * geometry[f, stage, NEW_WIDTH])
-                most[1] = max(most[1], geometry[f, stage, NEW_HEIGHT])
-                most[2] = max(most[2], geometry[f, stage, NEW_WIDTH])
-            most[0] = max(most[0], height * width)
-            most[1] = max(most[1], height)
-            most[2] = max(most[2], width)
+                most[MOST_PIXELS] = max(
+                    most[MOST_PIXELS], geometry[f, stage, NEW_HEIGHT] * geometry[f, stage, NEW_WIDTH]
+                )
+                most[MOST_HEIGHT] = max(most[MOST_HEIGHT], geometry[f, stage, NEW_HEIGHT])
+                most[MOST_WIDTH] = max(most[MOST_WIDTH], geometry[f, stage, NEW_WIDTH])
+            most[MOST_PIXELS] = max(most[MOST_PIXELS], height * width)
+            most[MOST_HEIGHT] = max(most[MOST_HEIGHT], height)
+            most[MOST_WIDTH] = max(most[MOST_WIDTH], width)
     while stage < geometry.shape[1] - 1:
         for f in range(num_fields):
             _open_next(geometry[f], stage)
@@ -318,7 +321,7 @@ def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles
                 g[NEW_HEIGHT], g[NEW_WIDTH], g[CUBIC] = height // ratio, width // ratio, op[OP_CUBIC]
                 # The window of a random crop may be the whole image, and an image turned in its file is resized as is.
                 high, wide = full_height // ratio, full_width // ratio
-                most[3] = max(most[3], max(high * g[NEW_WIDTH], wide * g[NEW_HEIGHT]))
+                most[MOST_BETWEEN] = max(most[MOST_BETWEEN], max(high * g[NEW_WIDTH], wide * g[NEW_HEIGHT]))
             elif op[OP_PADDING] > 0:
                 for c in range(3):
                     g[FILL + c] = op[OP_FILL + c]

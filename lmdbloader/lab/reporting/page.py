@@ -11,16 +11,15 @@ from pathlib import Path, PurePath
 import jinja2
 from markupsafe import Markup, escape
 
+from lmdbloader.base.files import replacing
 from lmdbloader.base.text import counted, plain
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.format.layout import PARTIAL_SUFFIX
 from lmdbloader.lab.reporting import sentences, style, svg
 from lmdbloader.lab.reporting.canvas import NARROW, WIDE
 from lmdbloader.lab.reporting.parts import Part, parts_of
 from lmdbloader.lab.reporting.tables import Table
 from lmdbloader.lab.study.results import Study
-from lmdbloader.store.writing.publish import explain_full_disk
 
 _TEMPLATE = "report.html.j2"
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:s|ms|µs|ns|times)\b)")
@@ -81,7 +80,8 @@ def write_report(study: Study, path: str | os.PathLike[str]) -> None:
     target = Path(path)
     check_report_path(target)
     # What no text can have (half of a surrogate pair, from a file name that is no UTF-8) `_shown` has escaped.
-    _write(target, render(study).encode())
+    with replacing(target) as hidden:
+        hidden.write_bytes(render(study).encode())
 
 
 def check_report_path(path: Path) -> None:
@@ -136,19 +136,9 @@ def write_charts(study: Study, folder: str | os.PathLike[str]) -> tuple[Path, ..
         chart = part.draw(study)
         for ending, contents in ((".png", chart.png()), (".svg", svg.file_text(chart).encode())):
             written.append(target / f"{part.name}{ending}")
-            _write(written[-1], contents)
+            with replacing(written[-1]) as hidden:
+                hidden.write_bytes(contents)
     return tuple(written)
-
-
-def _write(target: Path, contents: bytes) -> None:
-    """Put a file in place in one step."""
-    partial = target.with_name(f".{target.name}{PARTIAL_SUFFIX}")
-    try:
-        with explain_full_disk(target):
-            partial.write_bytes(contents)
-            os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _section(part: Part, study: Study) -> _Section:

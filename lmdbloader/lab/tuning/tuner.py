@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from lmdbloader.base.cores import count_cores
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.batch.shared import free_nbytes
+from lmdbloader.batch.memory import free_nbytes
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG
 from lmdbloader.lab.tuning.advice import advise
