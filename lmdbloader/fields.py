@@ -164,6 +164,6 @@ TABLE: Mapping[str, FieldKind] = {
         FieldKind(Float, lambda value: isinstance(value, float | np.floating), "float64"),
         FieldKind(Text, lambda value: isinstance(value, str), "text", in_batch="str"),
         FieldKind(Bytes, lambda value: isinstance(value, bytes | bytearray | memoryview), in_batch="bytes"),
-        FieldKind(Json, None, decode=json.loads, in_batch="what JSON holds"),
+        FieldKind(Json, None, decode=lambda data: json.loads(data), in_batch="what JSON holds"),
     )
 }

@@ -48,7 +48,7 @@ class Stored:
     geometry: tuple[np.ndarray, ...]
 
     def rehash(self) -> None:
-        """Give every payload the checksum of what now lies there, as an attacker would."""
+        """Give every payload the checksum of its present bytes, as an attacker would."""
         for i, codec in enumerate(self.codec):
             nbytes = int(self.stored[i])
             if codec == CODEC_TILES:
@@ -87,7 +87,7 @@ class Stored:
 
 
 def store(parts: list[tuple[Payloads, tuple[int, int, int, int]]], lead: int = 5) -> Stored:
-    """Lay payloads out at odd places of a file, with their geometry (height, width, channels, bits)."""
+    """Store payloads at odd offsets of a file, with their geometry (height, width, channels, bits)."""
     encoded = [p for p, _ in parts]
     stored = np.concatenate([p.stored_nbytes for p in encoded])
     gap = np.full(lead, 0x5A, np.uint8)
@@ -117,7 +117,7 @@ def picture(height: int, width: int, channels: int, dtype: Any = np.uint8, seed:
 
 
 def three_kinds() -> tuple[Stored, list[bytes]]:
-    """Return a raw, an lz4 and a tiled lz4 payload, and what they decode to."""
+    """Return a raw, an lz4 and a tiled lz4 payload, and their decoded bytes."""
     flat = np.arange(3000, dtype=np.uint8) // 7
     image = picture(50, 37, 3, np.uint16)
     parts = [
@@ -263,7 +263,7 @@ def test_hash_many_is_the_checksum_of_each_part(data: bytes, parts: list[tuple[i
 @pytest.mark.parametrize(("start", "end"), [(0, 1), (500, 0), (2**31, 2**31 + 9), (2**32 - 1 - 500, 0)])
 def test_a_tile_that_the_table_puts_outside_of_its_payload_is_refused(start: int, end: int) -> None:
     payload = encode_tiled(np.zeros((TILE, 2 * TILE, 3), np.uint8), "lz4")
-    data = np.append(payload.data, np.zeros(1000, np.uint8))  # what lies behind it in the file
+    data = np.append(payload.data, np.zeros(1000, np.uint8))  # the bytes after it in the file
     ends = data[16:24].view("<u4")
     ends += np.array([start, end], np.uint32)  # wraps around, as an attacker may have it
     status = read_window(

@@ -1,4 +1,4 @@
-"""Random choices are what they promise: even, as torchvision draws them, and in step between a sample's images."""
+"""Random choices are even, as in torchvision, and the same for all images of a sample."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAST_PROBABILITY = 1e-4
 
 
 class Drawn:
-    """What a list of transforms draws for each of many samples whose images have the given sizes."""
+    """The numbers that a list of transforms draws for each of many samples, with images of the given sizes."""
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import lmdbloader
 from lmdbloader.errors import CorruptError, FormatError, OptionError
@@ -79,6 +80,17 @@ def test_a_dataset_of_it_is_written_verified_read_and_shown(tmp_path: Path) -> N
     np.testing.assert_array_equal(
         dataset.crop(2, top=3, left=4, height=5, width=6).numpy(), SAMPLES[2]["image"][3:8, 4:10].transpose(2, 0, 1)
     )
+
+
+@pytest.mark.usefixtures("registered")
+def test_batches_of_images_of_one_size_are_read_and_transformed(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (6, 8, 9, 3)).astype(np.uint8)
+    lmdbloader.write([{"image": image} for image in images], tmp_path / "xor", codec="xor")
+    dataset = lmdbloader.LMDBDataset(tmp_path / "xor")
+    expected = images.transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(torch.stack([sample.image for sample in dataset[[4, 1]]]).numpy(), expected[[4, 1]])
+    (batch,) = lmdbloader.Loader(dataset, 6, order="sequential", transforms=[lmdbloader.transforms.CenterCrop(4)])
+    np.testing.assert_array_equal(batch.image.numpy(), expected[:, :, 2:6, 2:6])
 
 
 @pytest.mark.usefixtures("registered")

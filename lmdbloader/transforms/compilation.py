@@ -104,8 +104,9 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
         real.append([*transform.real_numbers, *[0.0] * (opcodes.NUM_REAL - len(transform.real_numbers))])
         padded |= mask if padding else 0
         erasing += transform.erases
-        if transform.ends_stage:
-            stage, padded = stage + 1, padded & ~mask
+        stage += transform.ends_stage
+        if transform.resizes:  # a change of colours may leave a sample out, whose padding then is still there
+            padded &= ~mask
     return Program(
         np.array(whole, np.int64).reshape(-1, opcodes.NUM_WHOLE),
         np.array(real, np.float64).reshape(-1, opcodes.NUM_REAL),
