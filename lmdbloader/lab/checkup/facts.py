@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lmdbloader.format.layout import CODEC_NAMES, DATA_FILE, INDEX_FILE
+from lmdbloader.format.codecs import name_counts
+from lmdbloader.format.layout import DATA_FILE, INDEX_FILE
 from lmdbloader.lab.machine import FileSystem, filesystem_of, residency
 from lmdbloader.store import Reader
 
@@ -56,19 +57,19 @@ def dataset_facts(path: str | os.PathLike[str], root: Path = _ROOT) -> DatasetFa
     """
     reader = Reader(path)
     arrays = reader.index.arrays
-    shares = np.zeros(len(CODEC_NAMES))
+    shares = np.zeros(256)
     sides: list[int] = []
     varies = False
     for name, field in reader.fields.items():
         if field.is_payload:
             codec, nbytes = arrays[f"{name}.codec"], arrays[f"{name}.stored_nbytes"]
-            shares += np.bincount(codec, weights=nbytes, minlength=len(CODEC_NAMES))
+            shares += np.bincount(codec, weights=nbytes, minlength=256)
         if field.kind == "image" and len(reader):
             height, width = arrays[f"{name}.height"], arrays[f"{name}.width"]
             sides.append(int(np.median(np.maximum(height, width))))
             varies |= bool(np.ptp(height) or np.ptp(width))
     total = float(shares.sum())
-    ranked = sorted(zip(CODEC_NAMES, shares.tolist(), strict=True), key=lambda item: -item[1])
+    ranked = sorted(name_counts(shares).items(), key=lambda item: -item[1])
     folder = Path(path)
     return DatasetFacts(
         os.fspath(path),

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from lmdbloader.base.cores import count_cores
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.format.layout import CODEC_NAMES
+from lmdbloader.format.codecs import name_counts
 from lmdbloader.loader import Loader
 from lmdbloader.transforms import RandomResizedCrop, Resize, Transform
 
@@ -134,17 +134,17 @@ def _stored(dataset: LMDBDataset, transforms: Sequence[Transform]) -> StoredImag
         return None
     rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
     columns = dataset.reader.index.arrays
-    stored = np.zeros(len(CODEC_NAMES))
+    stored = np.zeros(256)
     raw = 0
     for name in fields:
         nbytes = columns[f"{name}.stored_nbytes"][rows]
-        stored += np.bincount(columns[f"{name}.codec"][rows], weights=nbytes, minlength=len(CODEC_NAMES))
+        stored += np.bincount(columns[f"{name}.codec"][rows], weights=nbytes, minlength=256)
         raw += int(columns[f"{name}.raw_nbytes"][rows].sum(dtype=np.int64))
     total = float(stored.sum()) or 1.0
-    shares = sorted(zip(CODEC_NAMES, (stored / total).tolist(), strict=True), key=lambda pair: -pair[1])
+    shares = sorted(name_counts(stored / total).items(), key=lambda pair: -pair[1])
     sides = [np.maximum(columns[f"{name}.height"][rows], columns[f"{name}.width"][rows]) for name in fields]
     return StoredImages(
-        {name: share for name, share in shares if share},
+        dict(shares),
         total / len(rows),
         raw / len(rows),
         max(int(np.median(side)) for side in sides),
