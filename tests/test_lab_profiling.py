@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 import lmdbloader
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.profiling import Profile, Recorder, StepTimer, profile, rehearse
-from lmdbloader.lab.profiling.facts import facts_of
+from lmdbloader.lab.profiling.loader_facts import facts_of
 from lmdbloader.lab.profiling.threads import ThreadWatch
 
 PHASES = ("data", "copy", "forward", "backward", "update", "compute")

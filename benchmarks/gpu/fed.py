@@ -25,15 +25,15 @@ from typing import Any
 
 import feeds
 import torch
-from feeds import Feed
+from feeds import LoadingCost
 from stage import Stage, parse_stage
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lmdbloader.lab import Recorder, doctor, plan
 from lmdbloader.lab.planning.results import sentences
-from lmdbloader.lab.profiling.facts import facts_of
-from lmdbloader.lab.study.turns import cpu_seconds
+from lmdbloader.lab.profiling.loader_facts import facts_of
+from lmdbloader.lab.study.endless_loader import cpu_seconds
 from lmdbloader.superres.training import train_step
 
 TURNS = 3
@@ -55,7 +55,7 @@ class ImageTrainer:
             self.model.parameters(), lr=SCALES[name] / 10, momentum=0.9, weight_decay=5e-5, nesterov=True
         )
 
-    def step(self, feed: Feed, batch: Any, timer: Any) -> None:
+    def step(self, feed: LoadingCost, batch: Any, timer: Any) -> None:
         """Train on a batch as its source gave it."""
         is_there = batch[0].device.type == self.device.type
         images, labels = feed.place(batch)
@@ -81,7 +81,7 @@ class PairTrainer:
         self.model.train()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
 
-    def step(self, feed: Feed, batch: Any, timer: Any) -> None:
+    def step(self, feed: LoadingCost, batch: Any, timer: Any) -> None:
         """Train on a batch as its source gave it; uint8 becomes float32 on the device."""
         lr, hr = tuple(batch)[:2]
         train_step(self.model, self.optimizer, lr, hr, timer=timer)
@@ -188,7 +188,7 @@ class _NoRecorder:
         """Return that there is none."""
 
 
-def watch(feed: Feed, raw: Iterator[Any], trainer: Trainer, pixels: int, seconds: float) -> dict[str, Any]:
+def watch(feed: LoadingCost, raw: Iterator[Any], trainer: Trainer, pixels: int, seconds: float) -> dict[str, Any]:
     """Train from a feed for a while; return its figures.
 
     Args:
@@ -214,7 +214,7 @@ def watch(feed: Feed, raw: Iterator[Any], trainer: Trainer, pixels: int, seconds
     return {**described, "kind": feed.kind, **found}
 
 
-def _watched(feed: Feed, raw: Iterator[Any], trainer: Trainer, seconds: float, recorder: Any) -> dict[str, Any]:
+def _watched(feed: LoadingCost, raw: Iterator[Any], trainer: Trainer, seconds: float, recorder: Any) -> dict[str, Any]:
     device = trainer.device
     # NVML's answers are about the last moments: what is asked at first shall be about training, too.
     until = time.perf_counter() + min(_NVML_SECONDS, seconds / 3)
@@ -270,7 +270,7 @@ def _watched(feed: Feed, raw: Iterator[Any], trainer: Trainer, seconds: float, r
     return row
 
 
-def drain(feed: Feed, raw: Iterator[Any]) -> None:
+def drain(feed: LoadingCost, raw: Iterator[Any]) -> None:
     """Take what a feed has ready."""
     if feed.kind == "resident":
         return
@@ -281,7 +281,7 @@ def drain(feed: Feed, raw: Iterator[Any]) -> None:
             return
 
 
-def read_alone(feed: Feed, raw: Iterator[Any], seconds: float) -> float:
+def read_alone(feed: LoadingCost, raw: Iterator[Any], seconds: float) -> float:
     """Return the samples a second of a feed whose batches are brought to the device, and nothing else is done."""
     drain(feed, raw)
     synchronize(feed.device)
@@ -296,7 +296,7 @@ def read_alone(feed: Feed, raw: Iterator[Any], seconds: float) -> float:
     return count * feed.batch_size / (time.perf_counter() - began)
 
 
-def measure_ceiling(run: Run, trainer: Trainer, feed: Feed, pixels: int, seconds: float) -> None:
+def measure_ceiling(run: Run, trainer: Trainer, feed: LoadingCost, pixels: int, seconds: float) -> None:
     """Measure training on batches that lie on the device, and keep that as the ceiling."""
 
     def measure() -> dict[str, Any]:
@@ -310,7 +310,7 @@ def measure_ceiling(run: Run, trainer: Trainer, feed: Feed, pixels: int, seconds
 
 def measure_feed(
     run: Run,
-    open_feed: Callable[[], Feed],
+    open_feed: Callable[[], LoadingCost],
     name: str,
     trainers: list[Any],
     pixels: int,
@@ -334,7 +334,7 @@ def measure_feed(
     what = f"{pixels} px, {name}"
     opened: list[Any] = []
 
-    def begin() -> tuple[Feed, Iterator[Any], float]:
+    def begin() -> tuple[LoadingCost, Iterator[Any], float]:
         began = time.perf_counter()
         feed = open_feed()
         opened.append(feed)
@@ -362,9 +362,9 @@ def measure_feed(
                 )
                 run.stage.put("alone", run.alone)
         for trainer in trainers:
-            told = f"{trainer.name} {what}, {feed.batch_size}"
+            as_text = f"{trainer.name} {what}, {feed.batch_size}"
             row = run.attempt(
-                told,
+                as_text,
                 seconds + 2,
                 lambda trainer=trainer: watch(feed, raw, trainer, pixels, run.seconds(seconds)),  # type: ignore[misc]
             )
@@ -377,7 +377,7 @@ def measure_feed(
         gc.collect()
 
 
-def image_feeds(run: Run, size: int, batch_size: int) -> dict[str, tuple[float, Callable[[], Feed]]]:
+def image_feeds(run: Run, size: int, batch_size: int) -> dict[str, tuple[float, Callable[[], LoadingCost]]]:
     """Return the feeds of a classifier: name -> (seconds that its start takes, what opens it)."""
     data, device = run.stage.data, run.device
     common: dict[str, Any] = {"batch_size": batch_size, "size": size, "device": device, "endless": True}
@@ -413,7 +413,7 @@ def image_feeds(run: Run, size: int, batch_size: int) -> dict[str, tuple[float, 
 def image_ceilings(run: Run, trainers: list[ImageTrainer], size: int, batch_size: int, seconds: float) -> None:
     """Measure the ceilings of classifiers at a size, on real images where they can be read."""
 
-    def open_resident() -> Feed:
+    def open_resident() -> LoadingCost:
         source = feeds.loader_images(
             run.stage.data / "raw256", batch_size=batch_size, size=size, device=run.device, endless=True
         )
@@ -450,7 +450,7 @@ def restore(run: Run, trainers: list[PairTrainer], batch_size: int, names: tuple
     """Measure super-resolution networks on patches of 96 pixels from some feeds."""
     data = run.stage.data
     common: dict[str, Any] = {"batch_size": batch_size, "device": run.device, "endless": True}
-    available: dict[str, tuple[float, Callable[[], Feed]]] = {
+    available: dict[str, tuple[float, Callable[[], LoadingCost]]] = {
         "loader pairs_raw": (1, lambda: feeds.loader_pairs(data / "pairs_raw", **common)),
         "loader pairs_lz4": (1, lambda: feeds.loader_pairs(data / "pairs_lz4", **common)),
         "folder": (2, lambda: feeds.folder_pairs(data / "pairs_png", workers=run.workers, **common)),
@@ -469,7 +469,7 @@ def pinning(run: Run, trainer: PairTrainer, batch_sizes: tuple[int, ...], second
         for batch_size in batch_sizes:
             common: dict[str, Any] = {"batch_size": batch_size, "device": run.device, "crop": patch}
             pair_ceiling(run, trainer, patch, batch_size, seconds)
-            ways: dict[str, Callable[[], Feed]] = {
+            ways: dict[str, Callable[[], LoadingCost]] = {
                 f"loader, {copies}": lambda copies=copies, common=common: feeds.loader_pairs(  # type: ignore[misc]
                     data, copies=copies, endless=True, name=f"loader, {copies}", **common
                 )
@@ -517,8 +517,8 @@ def consult(run: Run, size: int, batch_size: int, model: str, name: str) -> None
             )
             nbytes = sample_nbytes(feed, run.stage.data)
             planned = plan(batch_size=batch_size, step_seconds=step, example_size=nbytes)
-            told = doctor(loader=feed.source, step_seconds=step)
-            feeding, profile = told.finding("feeding"), told.profile
+            as_text = doctor(loader=feed.source, step_seconds=step)
+            feeding, profile = as_text.finding("feeding"), as_text.profile
             return {
                 "model": model,
                 "pixels": size,
@@ -534,7 +534,7 @@ def consult(run: Run, size: int, batch_size: int, model: str, name: str) -> None
                 "doctor_remedy": feeding.remedy[:_MOST_TEXT],
                 "doctor_step_ms": None if profile is None else rounded(1000 * profile.step_seconds),
                 "doctor_share": None if profile is None else rounded(min(1.0, step / profile.step_seconds)),
-                "other_problems": [finding.name for finding in told.problems if finding.name != "feeding"],
+                "other_problems": [finding.name for finding in as_text.problems if finding.name != "feeding"],
                 "seen_share": seen.get("share_of_ceiling"),
                 "seen_stall": seen.get("stall"),
                 "seen_bottleneck": seen.get("bottleneck"),
@@ -548,7 +548,7 @@ def consult(run: Run, size: int, batch_size: int, model: str, name: str) -> None
         run.stage.put("verdicts", run.verdicts)
 
 
-def sample_nbytes(feed: Feed, data: Path) -> int:
+def sample_nbytes(feed: LoadingCost, data: Path) -> int:
     """Return the bytes of a sample where it is stored."""
     images = facts_of(feed.source).images if feed.kind == "loader" else None
     if images is not None:
@@ -561,7 +561,7 @@ def whole_epochs(run: Run, trainer: ImageTrainer, size: int, batch_size: int, na
     """Time whole epochs of the data as they are, with the start of each: what a small dataset costs."""
     data = run.stage.data
     common: dict[str, Any] = {"batch_size": batch_size, "size": size, "device": run.device}
-    ways: dict[str, tuple[int, float, Callable[[], Feed]]] = {
+    ways: dict[str, tuple[int, float, Callable[[], LoadingCost]]] = {
         "loader raw256": (3, 10, lambda: feeds.loader_images(data / "raw256", **common)),
         "FFCV raw256": (
             3,
@@ -573,7 +573,7 @@ def whole_epochs(run: Run, trainer: ImageTrainer, size: int, batch_size: int, na
     for name in names:
         count, needed, open_feed = ways[name]
 
-        def measure(count: int = count, open_feed: Callable[[], Feed] = open_feed) -> dict[str, Any]:
+        def measure(count: int = count, open_feed: Callable[[], LoadingCost] = open_feed) -> dict[str, Any]:
             feed = open_feed()
             seconds, samples = [], 0
             try:

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lmdbloader.base.step_timer import StepTimer as StepTimer
+    from lmdbloader.base.stopwatch import StepTimer as StepTimer
     from lmdbloader.lab.checkup import Checkup as Checkup
     from lmdbloader.lab.checkup import Finding as Finding
     from lmdbloader.lab.checkup import doctor as doctor

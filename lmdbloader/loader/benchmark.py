@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
 
+from lmdbloader.base.stopwatch import time_batches
 from lmdbloader.loader.source import LEFT_OUT
 
 
@@ -32,21 +33,11 @@ def measure(epoch: Callable[[int], Iterator[Any]], first: int, seconds: float) -
     """Read epoch after epoch for some seconds.
 
     Args:
-        epoch: Returns the batches of an epoch; `LEFT_OUT` for one of which all samples are damaged.
+        epoch: Returns the batches of an epoch; `LEFT_OUT` for a batch whose samples are all damaged.
         first: Number of the epoch to begin with.
         seconds: How long to read; one batch at least.
     """
-    latencies: list[float] = []
-    samples, number = 0, first
-    began = before = time.perf_counter()
-    while before - began < seconds:
-        for batch in epoch(number):
-            now = time.perf_counter()
-            latencies.append(now - before)
-            before = now
-            samples += 0 if batch is LEFT_OUT else len(batch[0])
-            if now - began >= seconds:
-                break
-        number += 1
-    p50, p99 = np.percentile(latencies, [50, 99])
-    return Throughput(samples / (before - began), float(p50), float(p99), len(latencies))
+    batches = chain.from_iterable(epoch(number) for number in count(first))
+    found = time_batches(batches, seconds, lambda batch: 0 if batch is LEFT_OUT else len(batch[0]))
+    p50, p99 = np.percentile(found.waits, [50, 99])
+    return Throughput(found.samples_per_s, float(p50), float(p99), len(found.waits))

@@ -11,10 +11,9 @@ from lmdbloader.base.cores import read_text
 from lmdbloader.base.units import MIB, show_nbytes
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.checkup.facts import DatasetFacts
-from lmdbloader.lab.checkup.findings import Finding
+from lmdbloader.lab.checkup.findings import DatasetFacts, Finding
 from lmdbloader.lab.profiling import Profile, Recorder
-from lmdbloader.lab.profiling.facts import facts_of
+from lmdbloader.lab.profiling.loader_facts import facts_of
 from lmdbloader.lab.tuning.tuner import crop_of
 from lmdbloader.loader import Loader
 

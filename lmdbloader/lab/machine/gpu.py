@@ -6,13 +6,14 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from lmdbloader.base.cores import read_text
+
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["GpuSampler", "GpuUse", "nvml_name"]
 
 _MIB = 2**20
 
@@ -158,3 +159,59 @@ def nvml_name(device: torch.device) -> int | str | None:
 def text_of(name: Any) -> str:
     """Return a name that older releases of NVML give as bytes."""
     return name.decode() if isinstance(name, bytes) else str(name)
+
+
+_ROOT = Path("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU.
+
+    Attributes:
+        name: Of its model.
+        memory_nbytes: Its memory; None where only its name is known.
+    """
+
+    name: str
+    memory_nbytes: int | None
+
+
+def describe_devices(root: Path = _ROOT) -> tuple[Device, ...]:
+    """Return NVIDIA's GPUs: from NVML where nvidia-ml-py is installed, else from what the driver says in `proc`.
+
+    Args:
+        root: Where `proc` lies; NVML is asked only on the machine itself.
+    """
+    found = _from_nvml() if root == _ROOT else None
+    if found is not None:
+        return found
+    devices = []
+    for path in sorted((root / "proc" / "driver" / "nvidia" / "gpus").glob("*/information")):
+        for line in read_text(path).splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "Model":
+                devices.append(Device(value.strip(), None))
+    return tuple(devices)
+
+
+def _from_nvml() -> tuple[Device, ...] | None:
+    """Return what NVML knows, None where it cannot be asked."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:  # no driver
+        return None
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
+        return tuple(
+            Device(text_of(pynvml.nvmlDeviceGetName(handle)), int(pynvml.nvmlDeviceGetMemoryInfo(handle).total))
+            for handle in handles
+        )
+    except pynvml.NVMLError:  # one that this process may not ask
+        return None
+    finally:
+        pynvml.nvmlShutdown()

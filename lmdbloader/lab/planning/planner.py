@@ -7,10 +7,9 @@ from numbers import Integral, Real
 
 from lmdbloader.base.units import parse_nbytes
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.planning.demand import Demand, Fit, demand, fit
+from lmdbloader.lab.planning.demand import STORAGE, Demand, GpuFit, demand, fit_gpu
 from lmdbloader.lab.planning.presets import Preset, find_preset
 from lmdbloader.lab.planning.results import Plan, Serving
-from lmdbloader.lab.planning.storage import STORAGE
 
 # What a published GPU's figures do not state and nearly everyone has: a photograph of ImageNet's size.
 _EXAMPLE = "64KiB"
@@ -82,7 +81,7 @@ def plan(
         demands[0],
         demands[1],
         _serving(demands[0], demands[1]),
-        _fit(batch_size, gpu_memory, example_memory, model_memory, found),
+        _gpu_fit(batch_size, gpu_memory, example_memory, model_memory, found),
         dataset_nbytes,
         float(cache_fraction),
         found,
@@ -140,18 +139,18 @@ def _nbytes(name: str, given: int | str | None, preset: int | None) -> int | Non
     return preset if given is None else parse_nbytes(given, name=name)
 
 
-def _fit(
+def _gpu_fit(
     batch_size: int,
     gpu_memory: int | str | None,
     example_memory: int | str | None,
     model_memory: int | str | None,
     preset: Preset | None,
-) -> Fit | None:
+) -> GpuFit | None:
     gpu = _nbytes("gpu_memory", gpu_memory, preset.gpu_memory_nbytes if preset else None)
     example = _nbytes("example_memory", example_memory, preset.example_memory_nbytes if preset else None)
     model = _nbytes("model_memory", model_memory, preset.model_memory_nbytes if preset else None)
     if gpu is not None and example is not None:
-        return fit(batch_size, example, model or 0, gpu)
+        return fit_gpu(batch_size, example, model or 0, gpu)
     if gpu_memory is not None or example_memory is not None or model_memory is not None:
         raise OptionError(
             f"gpu_memory={gpu_memory!r}, example_memory={example_memory!r}, model_memory={model_memory!r}: the largest "

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lmdbloader.base.units import GIB, KIB, show_decimal_nbytes, show_nbytes
-from lmdbloader.lab.planning.demand import Demand, Fit
+from lmdbloader.lab.planning.demand import STORAGE, Demand, GpuFit
 from lmdbloader.lab.planning.presets import Preset
-from lmdbloader.lab.planning.storage import STORAGE
 
 _WIDTH = 88
 # From the source's rules of thumb: "a few tens of GB" are for a local SSD; 25,600 reads a second of small files are a
@@ -59,7 +58,7 @@ class Plan:
     fewest: Demand
     most: Demand
     serving: tuple[Serving, ...]
-    fit: Fit | None
+    fit: GpuFit | None
     dataset_nbytes: int | None
     cache_fraction: float
     preset: Preset | None
@@ -91,10 +90,10 @@ class Plan:
 
     def __str__(self) -> str:
         """Return a table, and what it means in sentences."""
-        return told(self)
+        return as_text(self)
 
 
-def told(found: Plan) -> str:
+def as_text(found: Plan) -> str:
     """Return the table and the sentences."""
     lines = [*_wrapped(_headline(found), ""), "", "Needed"]
     lines += _rows(_needed(found))

@@ -10,10 +10,9 @@ from typing import Any
 from lmdbloader.base.stage_times import STAGES, StageTimes
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.machine.gpu import GpuUse
-from lmdbloader.lab.profiling.advice import Advice
-from lmdbloader.lab.profiling.figures import PhaseTimes
-from lmdbloader.lab.profiling.naming import BOTTLENECKS, Bottleneck
+from lmdbloader.lab.profiling.bottleneck import BOTTLENECKS, Advice, Bottleneck
 from lmdbloader.lab.profiling.threads import ThreadTimes
+from lmdbloader.lab.profiling.typical_step import PhaseTimes
 
 __all__ = ["Comparison", "Profile", "sentence"]
 

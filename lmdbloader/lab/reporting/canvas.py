@@ -16,8 +16,8 @@ from matplotlib.patches import Patch
 from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
+from lmdbloader.lab.formatting import number, seconds, three_digits
 from lmdbloader.lab.reporting.style import FRAME, UNITS_PER_INCH, Look, settings
-from lmdbloader.lab.reporting.words import number, seconds, three_digits
 
 # In CSS pixels: charts as wide as a page's column, and as a telephone.
 WIDE, NARROW = 720, 360

@@ -15,10 +15,11 @@ from lmdbloader.base.text import counted, plain
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.format.layout import PARTIAL_SUFFIX
-from lmdbloader.lab.reporting import sentences, style, svg
+from lmdbloader.lab.formatting import Table
+from lmdbloader.lab.reporting import charts, style, svg
 from lmdbloader.lab.reporting.canvas import NARROW, WIDE
-from lmdbloader.lab.reporting.parts import Part, parts_of
-from lmdbloader.lab.reporting.tables import Table
+from lmdbloader.lab.study import findings
+from lmdbloader.lab.study.findings import Section
 from lmdbloader.lab.study.results import Study
 from lmdbloader.store.writing.publish import explain_full_disk
 
@@ -27,8 +28,8 @@ _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:s|ms|µs|ns|times)\b)")
 
 
 @dataclass(frozen=True, slots=True)
-class _Section:
-    """A part of one report, as the template takes it."""
+class _ShownSection:
+    """A section as the template takes it."""
 
     name: str
     title: str
@@ -51,11 +52,11 @@ def render(study: Study) -> str:
     environment.filters["prose"] = _prose
     name = PurePath(study.dataset.path).name or study.dataset.path
     return environment.get_template(_TEMPLATE).render(
-        title=f"{name}: {sentences.question(study)}",
+        title=f"{name}: {findings.question(study)}",
         dataset=name,
-        verdict=sentences.verdict(study),
-        findings=sentences.findings(study),
-        sections=[_section(part, study) for part in parts_of(study)],
+        verdict=findings.headline(study),
+        findings=findings.summary(study),
+        sections=[_shown_section(section, study) for section in findings.sections(study)],
         facts=[*_facts(study), *((row[0], " ".join(row[1:])) for row in study.machine if row)],
         notes=study.notes,
         study=study,
@@ -132,10 +133,10 @@ def write_charts(study: Study, folder: str | os.PathLike[str]) -> tuple[Path, ..
     except (FileExistsError, NotADirectoryError) as error:
         raise DestinationError(f"{target}: is a file, or lies in one. Choose another folder for charts.") from error
     written = []
-    for part in parts_of(study):
-        chart = part.draw(study)
+    for section in findings.sections(study):
+        chart = charts.CHARTS[section.name](study)
         for ending, contents in ((".png", chart.png()), (".svg", svg.file_text(chart).encode())):
-            written.append(target / f"{part.name}{ending}")
+            written.append(target / f"{section.name}{ending}")
             _write(written[-1], contents)
     return tuple(written)
 
@@ -151,16 +152,17 @@ def _write(target: Path, contents: bytes) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _section(part: Part, study: Study) -> _Section:
-    reading = plain(part.say(study))  # it may name the user's model
+def _shown_section(section: Section, study: Study) -> _ShownSection:
+    reading = plain(" ".join(section.sentences))  # it may name the user's model
     wide, narrow = (
         svg.inline(
-            part.draw(study, narrow=is_narrow, titled=False), f"{part.name}-{'narrow' if is_narrow else 'wide'}",
-            title=part.title, description=f"{reading} {part.explanation} The figures are in the table below.",
+            charts.CHARTS[section.name](study, narrow=is_narrow, titled=False),
+            f"{section.name}-{'narrow' if is_narrow else 'wide'}",
+            title=section.title, description=f"{reading} {section.explanation} The figures are in the table below.",
         )
         for is_narrow in (False, True)
     )  # fmt: skip
-    return _Section(part.name, part.title, reading, part.explanation, wide, narrow, part.table(study))
+    return _ShownSection(section.name, section.title, reading, section.explanation, wide, narrow, section.table)
 
 
 def _prose(text: str) -> Markup:

@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib
 from cycler import cycler
 
-from lmdbloader.lab.study.results import SOURCE_NAMES
+from lmdbloader.lab.study.rows import LOADER_NAMES
 
 # One unit of a chart is one CSS pixel where it is shown at its own size: text of 12 stays text of 12 pixels.
 UNITS_PER_INCH = 72
@@ -42,9 +42,9 @@ class Look:
 
 # Blue, orange and grey stay apart for the colour-blind, their markers and dashes for everyone.
 SOURCES = {
-    "lmdbloader": Look(SOURCE_NAMES["lmdbloader"], "#1763b6", "#6cb0ff", marker="o"),
-    "dataloader": Look(SOURCE_NAMES["dataloader"], "#b8540c", "#f2a35e", marker="s", dash=(5, 1.6)),
-    "folder": Look(SOURCE_NAMES["folder"], "#6b7078", "#a9b0ba", marker="^", dash=(1.5, 1.5)),
+    "lmdbloader": Look(LOADER_NAMES["lmdbloader"], "#1763b6", "#6cb0ff", marker="o"),
+    "dataloader": Look(LOADER_NAMES["dataloader"], "#b8540c", "#f2a35e", marker="s", dash=(5, 1.6)),
+    "folder": Look(LOADER_NAMES["folder"], "#6b7078", "#a9b0ba", marker="^", dash=(1.5, 1.5)),
 }
 # Waiting for data is what a reader looks for: red and hatched. The model's own work is in blues.
 PHASES = {

@@ -20,16 +20,15 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import DATA_FILE
 from lmdbloader.lab.machine import describe, filesystem_of, residency
-from lmdbloader.lab.study.choices import choose_batch_sizes, choose_crops, choose_dataset, has_images
-from lmdbloader.lab.study.feeds import Material
-from lmdbloader.lab.study.files import AUTO, extract_files, find_files
-from lmdbloader.lab.study.gpu import why_unknown
-from lmdbloader.lab.study.interruption import interruptible
+from lmdbloader.lab.study.endless_loader import BenchData
+from lmdbloader.lab.study.experiments import oversubscribe, scale_threads, sweep
+from lmdbloader.lab.study.image_files import AUTO, extract_files, find_files
+from lmdbloader.lab.study.interrupts import interruptible
 from lmdbloader.lab.study.isolation import isolate
-from lmdbloader.lab.study.results import BaselineFacts, DatasetFacts, FieldFacts, Settings, Study
-from lmdbloader.lab.study.scaling import oversubscribe, scale_threads
-from lmdbloader.lab.study.sweep import Plan, sweep
-from lmdbloader.lab.study.training import Trainer
+from lmdbloader.lab.study.results import Study
+from lmdbloader.lab.study.rows import BaselineFolder, StudiedDataset, StudiedField, StudySettings
+from lmdbloader.lab.study.setup import BenchSetup, choose_batch_sizes, choose_crops, choose_dataset, has_images
+from lmdbloader.lab.study.training import Trainer, why_unknown
 from lmdbloader.show import info
 from lmdbloader.superres.models import MODEL_NAMES, ModelName
 
@@ -102,7 +101,7 @@ def bench(
         if material.files is not None and baseline is not None and os.fspath(baseline) != AUTO:
             progress("baseline: looks at the files")
             material.files.check(windows)
-        plan = Plan(
+        plan = BenchSetup(
             material=material,
             batch_sizes=choose_batch_sizes(material.dataset, batch_sizes, windows, max(workers, cores), notes),
             crops=windows,
@@ -118,7 +117,7 @@ def bench(
         if model is not None and "sweep" in only and has_images(chosen):
             trainer = Trainer(model, material.dataset, where)
         environment, machine = _machine(chosen)
-        settings = Settings(
+        settings = StudySettings(
             seconds=seconds,
             repeats=repeats,
             batch_sizes=plan.batch_sizes,
@@ -192,12 +191,12 @@ def _named(device: torch.device) -> str:
 def _material(
     dataset: LMDBDataset, baseline: str | os.PathLike[str] | None, notes: list[str], stack: ExitStack,
     progress: Callable[[str], None],
-) -> tuple[Material, BaselineFacts | None]:  # fmt: skip
+) -> tuple[BenchData, BaselineFolder | None]:  # fmt: skip
     """Return what is read, and what its files are; the stack removes those that were made."""
     if baseline is None:
         if has_images(dataset):
             notes.append("No files were compared with: --baseline DIR names them, --baseline auto makes them.")
-        return Material(dataset, None), None
+        return BenchData(dataset, None), None
     if not has_images(dataset):
         raise OptionError(f"baseline={os.fspath(baseline)!r}: {dataset.path} has no image field to compare")
     fields = list(dataset.fields)
@@ -208,7 +207,7 @@ def _material(
                 f"The baseline has {len(files.samples):,} samples, the dataset {len(dataset):,}: are they the same "
                 "images?"
             )
-        return Material(dataset, files), files.facts(os.fspath(baseline))
+        return BenchData(dataset, files), files.facts(os.fspath(baseline))
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lmdbloader-bench-")))
     progress("baseline: writes the images as PNG files")
     files, samples = extract_files(dataset, fields, folder / "files")
@@ -218,15 +217,15 @@ def _material(
             f"times of epochs are those of all {len(dataset):,}."
         )
         dataset = dataset.select(samples)
-    return Material(dataset, files), files.facts(AUTO)
+    return BenchData(dataset, files), files.facts(AUTO)
 
 
-def _facts(dataset: LMDBDataset, read: LMDBDataset) -> DatasetFacts:
+def _facts(dataset: LMDBDataset, read: LMDBDataset) -> StudiedDataset:
     summary = info(dataset.path)
-    return DatasetFacts(
+    return StudiedDataset(
         path=dataset.path,
         num_samples=len(dataset),
-        fields=tuple(FieldFacts(f.name, f.kind, f.describe()) for f in summary.fields),
+        fields=tuple(StudiedField(f.name, f.kind, f.describe()) for f in summary.fields),
         fields_read=tuple(read.fields),
         raw_nbytes=summary.sizes["raw_nbytes"],
         stored_nbytes=summary.sizes["payload_nbytes"],

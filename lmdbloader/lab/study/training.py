@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lmdbloader.base.stopwatch import StepTimer, take_steps
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.profiling import StepTimer
-from lmdbloader.lab.study.feeds import Feed
-from lmdbloader.lab.study.gpu import sampled
-from lmdbloader.lab.study.results import GpuUse, Phases, Training
-from lmdbloader.lab.study.turns import latency_of
+from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
+from lmdbloader.lab.study.endless_loader import EndlessLoader, latency_of
+from lmdbloader.lab.study.rows import GpuLoad, Phases, Training
 from lmdbloader.superres.models import ModelName, build_model
 from lmdbloader.superres.tensors import unit_floats
 from lmdbloader.superres.training import train_step
@@ -42,7 +42,7 @@ class TrainingTurn:
 
     num_samples: int
     steps: npt.NDArray[np.float64]
-    gpu: GpuUse | None
+    gpu: GpuLoad | None
 
 
 class Trainer:
@@ -91,7 +91,7 @@ class Trainer:
         train_step(self.model, self._optimizer, functional.avg_pool2d(large, 2), large, timer=timer)
 
 
-def take_training_turn(feed: Feed, trainer: Trainer, seconds: float, *, warm_up: bool) -> TrainingTurn:
+def take_training_turn(feed: EndlessLoader, trainer: Trainer, seconds: float, *, warm_up: bool) -> TrainingTurn:
     """Train for a while; what starting takes does not count.
 
     Args:
@@ -109,19 +109,9 @@ def take_training_turn(feed: Feed, trainer: Trainer, seconds: float, *, warm_up:
             trainer.step(batch, StepTimer(trainer.device))
         del batch
         # NVML's first answer would be about the second before, when nothing was trained.
-        until = time.perf_counter() + least
-        while time.perf_counter() < until:
-            trainer.step(next(batches), StepTimer(trainer.device))
-        count = 0
+        take_steps(batches, trainer.step, least, StepTimer(trainer.device), least=0)
         with sampled(trainer.device) as gpu:
-            timer.start()
-            began = time.perf_counter()
-            while count < _LEAST_STEPS or time.perf_counter() - began < max(seconds, least):
-                batch = next(batches)
-                timer.lap("data")
-                trainer.step(batch, timer)
-                del batch
-                count += 1
+            count = take_steps(batches, trainer.step, max(seconds, least), timer, least=_LEAST_STEPS)
             rows = timer.rows()[:, : len(_PHASES)]
     return TrainingTurn(count * feed.setting.batch_size, rows, gpu[0] if gpu else None)
 
@@ -146,9 +136,9 @@ def training_of(turns: Sequence[TrainingTurn], num_samples: int) -> Training:
     )
 
 
-def _mean_use(used: Sequence[GpuUse]) -> GpuUse:
+def _mean_use(used: Sequence[GpuLoad]) -> GpuLoad:
     watts = [use.power_watts for use in used if use.power_watts is not None]
-    return GpuUse(
+    return GpuLoad(
         statistics.fmean(use.utilisation_percent for use in used),
         statistics.fmean(watts) if watts else None,
         max(use.memory_mib for use in used),
@@ -181,3 +171,32 @@ def _sides(dataset: LMDBDataset, name: str) -> Any:
     rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
     arrays = dataset.reader.index.arrays
     return np.stack([arrays[f"{name}.height"][rows], arrays[f"{name}.width"][rows]], axis=1).astype(np.int64)
+
+
+_LOOK_SECONDS = 0.1
+
+
+@contextmanager
+def sampled(device: torch.device) -> Iterator[list[GpuLoad]]:
+    """Watch a device; the list holds what was seen afterwards, and is empty where nothing can be asked."""
+    found: list[GpuLoad] = []
+    if device.type != "cuda":
+        yield found
+        return
+    name = nvml_name(device)
+    if name is None:
+        yield found
+        return
+    with GpuSampler(name, seconds=_LOOK_SECONDS) as sampler:
+        yield found
+    use = sampler.use
+    # A part of a GPU (MIG) does not tell how busy it is.
+    if use is not None and use.utilization_percent is not None and use.memory_mib is not None:
+        found.append(GpuLoad(use.utilization_percent, use.power_watts, use.memory_mib))
+
+
+def why_unknown() -> str:
+    """Return why nothing could be asked, as the end of a sentence."""
+    if find_spec("pynvml") is None:
+        return "NVML needs nvidia-ml-py; install lmdbloader[gpu]"
+    return "nvidia-ml-py is installed, but NVML, the driver's part, did not answer for this device"

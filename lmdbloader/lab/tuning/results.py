@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lmdbloader.base.text import plain
-from lmdbloader.lab.tuning.race import Kind, Setting
-from lmdbloader.lab.tuning.steps import Verdict
+from lmdbloader.lab.tuning.measuring import StepTrial
+from lmdbloader.lab.tuning.race import ReadKind, ReadSetting
 from lmdbloader.loader.remembered import Workers
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TuningRow:
     """What was measured of one setting.
 
     Attributes:
@@ -25,7 +25,7 @@ class Row:
         num_turns: In how many turns; few where the setting was soon seen not to be near the best.
     """
 
-    setting: Setting
+    setting: ReadSetting
     samples_per_s: float
     p50_seconds: float
     p99_seconds: float
@@ -69,15 +69,15 @@ class Tuning:
     transforms: str
     cores: int
     device: str | None
-    rows: tuple[Row, ...]
+    rows: tuple[TuningRow, ...]
     num_threads: int | None
     workers: Workers | None
-    best: Setting
+    best: ReadSetting
     line: str
-    verdict: Verdict | None
+    verdict: StepTrial | None
     advice: tuple[str, ...]
     seconds: float
-    stored: tuple[Kind, ...]
+    stored: tuple[ReadKind, ...]
 
     @property
     def is_stored(self) -> bool:
@@ -134,9 +134,9 @@ def _stored(tuning: Tuning) -> str:
 
 
 def _table(tuning: Tuning) -> str:
-    chosen = {Setting("threads", tuning.num_threads)} if tuning.num_threads is not None else set()
+    chosen = {ReadSetting("threads", tuning.num_threads)} if tuning.num_threads is not None else set()
     if tuning.workers is not None:
-        chosen.add(Setting("workers", tuning.workers.num_workers, bool(tuning.workers.pin_memory)))
+        chosen.add(ReadSetting("workers", tuning.workers.num_workers, bool(tuning.workers.pin_memory)))
     most = max(row.samples_per_s for row in tuning.rows)
     header = ["", "samples/s", "of the best", "p50 ms", "p99 ms", "turns", ""]
     lines: list[Sequence[str]] = [header]
@@ -155,3 +155,59 @@ def _table(tuning: Tuning) -> str:
         for line in lines
     )
     return "\n".join(padded)
+
+
+# Fewer samples than these share what a batch costs.
+_SMALL_BATCH = 64
+_NOTABLY = 1.05
+
+
+def advise(
+    rows: Sequence[TuningRow], picks: Mapping[str, ReadSetting], batch_size: int, *, has_accelerator: bool
+) -> Iterator[str]:
+    """Yield what there is to know about a grid.
+
+    Args:
+        rows: What was measured.
+        picks: The setting that was chosen, by kind.
+        batch_size: Samples in a batch.
+        has_accelerator: Whether pinned memory was measured.
+    """
+    speed = {row.setting: row.samples_per_s for row in rows}
+    workers = [setting for setting in speed if setting.kind == "workers"]
+    pick = picks.get("workers")
+    if pick is not None:
+        most = max(s for s in workers if s.pinned == pick.pinned)
+        if most.count > pick.count and speed[pick] > _NOTABLY * speed[most]:
+            yield (
+                f"More workers are no help here: with {most.count} the DataLoader reads "
+                f"{speed[most] / speed[pick]:.2f} x as much as with {pick.count}."
+            )
+        yield from _about_pinning(speed, pick, has_accelerator)
+        if "threads" in picks:
+            ratio = f"The Loader reads {speed[picks['threads']] / speed[pick]:.2f} x as much as the DataLoader"
+            yield (
+                f"{ratio}, whose workers send every batch to this process."
+                if pick.count
+                else f"{ratio}, which reads best without workers here, and then lets each step wait for its batch."
+            )
+    if batch_size < _SMALL_BATCH:
+        yield _about_small_batches(batch_size, "threads" in picks)
+
+
+def _about_pinning(speed: Mapping[ReadSetting, float], pick: ReadSetting, has_accelerator: bool) -> Iterator[str]:
+    if not has_accelerator:
+        yield "No accelerator: pinned memory, which only copies to one profit from, was not measured and is off."
+        return
+    pinned, paged = (ReadSetting("workers", pick.count, is_pinned) for is_pinned in (True, False))
+    if pinned in speed and paged in speed:
+        ratio = speed[pinned] / speed[paged]
+        yield f"With {pick.count} workers, pinned memory gives {ratio:.2f} x the samples/s of paged."
+
+
+def _about_small_batches(batch_size: int, has_loader: bool) -> str:
+    text = (
+        f"Batches of {batch_size} are small: what a DataLoader's batch costs whatever its size (sending it, pinning "
+        "it) is shared by few samples, so fewer workers and paged memory are often best. Tune each size by itself."
+    )
+    return f"{text} The Loader's threads read several of them in one go." if has_loader else text

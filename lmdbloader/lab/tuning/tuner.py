@@ -18,12 +18,9 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.shared import free_nbytes
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG
-from lmdbloader.lab.tuning.advice import advise
-from lmdbloader.lab.tuning.measuring import Measurer
-from lmdbloader.lab.tuning.pasting import line_of
-from lmdbloader.lab.tuning.race import Kind, Race, Setting, counts
-from lmdbloader.lab.tuning.results import Row, Tuning
-from lmdbloader.lab.tuning.steps import Verdict, try_steps
+from lmdbloader.lab.tuning.measuring import Measurer, StepTrial, try_steps
+from lmdbloader.lab.tuning.race import Race, ReadKind, ReadSetting, counts
+from lmdbloader.lab.tuning.results import Tuning, TuningRow, advise
 from lmdbloader.loader import Loader
 from lmdbloader.loader.options import check_dataset, compiled_and_functions
 from lmdbloader.loader.remembered import Workers, case_of, remember_threads, remember_workers
@@ -157,14 +154,14 @@ def _can_load(dataset: Any, batch_size: int, transforms: Sequence[Any], crop: in
     return True
 
 
-def _settings(dataset: Any, *, can_load: bool, has_functions: bool) -> list[Setting]:
+def _settings(dataset: Any, *, can_load: bool, has_functions: bool) -> list[ReadSetting]:
     """Return what is measured."""
     cores = count_cores()
-    found = [Setting("threads", n) for n in counts(cores)] if can_load else []
+    found = [ReadSetting("threads", n) for n in counts(cores)] if can_load else []
     if not has_functions:
         workers = [0, *counts(cores)] if free_nbytes() else [0]  # where workers' queues have no room at all
         pinning = (False, True) if accelerator() is not None else (False,)
-        found += [Setting("workers", n, pinned) for n in workers for pinned in pinning]
+        found += [ReadSetting("workers", n, pinned) for n in workers for pinned in pinning]
     if not found:
         raise OptionError(
             f"tune({type(dataset).__name__}): a Loader does not read it, and a DataLoader does not call functions with "
@@ -173,18 +170,18 @@ def _settings(dataset: Any, *, can_load: bool, has_functions: bool) -> list[Sett
     return found
 
 
-def _worth(setting: Setting, samples_per_s: float, *, needed: float) -> float:
+def _worth(setting: ReadSetting, samples_per_s: float, *, needed: float) -> float:
     """Return what a setting brings a training loop whose steps take `needed` samples a second.
 
     That is no more than the step takes: whoever reads ahead must be a little faster than that, and whoever does not
     lets the step wait for each batch.
     """
-    if setting == Setting("workers", 0, setting.pinned):
+    if setting == ReadSetting("workers", 0, setting.pinned):
         return 1 / (1 / needed + 1 / samples_per_s)
     return min(samples_per_s / _HEADROOM, needed)
 
 
-def _better(race: Race, picks: dict[str, Setting]) -> Setting:
+def _better(race: Race, picks: dict[str, ReadSetting]) -> ReadSetting:
     """Return the better of the kinds' best."""
     if len(picks) == 1:
         return next(iter(picks.values()))
@@ -194,15 +191,15 @@ def _better(race: Race, picks: dict[str, Setting]) -> Setting:
 
 def _try(
     race: Race,
-    best: Setting,
+    best: ReadSetting,
     measurer: Measurer,
     step_seconds: float,
     seconds: float,
     progress: Callable[[float], object] | None,
-) -> tuple[Setting, Verdict]:
+) -> tuple[ReadSetting, StepTrial]:
     """Try a step time with the best setting and, where that fails, with the fastest of its kind; return the better."""
     fastest = max((s for s in race.turns if s.kind == best.kind and race.turns[s]), key=race.samples_per_s)
-    tried: list[tuple[Setting, Verdict]] = []
+    tried: list[tuple[ReadSetting, StepTrial]] = []
     for setting in dict.fromkeys((best, fastest)):
         before = time.perf_counter()
         with measurer.open(setting, len(tried)) as opened:
@@ -225,14 +222,14 @@ def _tuning(
     dataset: Any,
     measurer: Measurer,
     race: Race,
-    picks: dict[str, Setting],
-    best: Setting,
-    verdict: Verdict | None,
+    picks: dict[str, ReadSetting],
+    best: ReadSetting,
+    verdict: StepTrial | None,
     seconds: float,
 ) -> Tuning:
     """Remember what was found, and return it."""
     compiled, functions = compiled_and_functions(measurer.transforms)
-    stored: list[Kind] = []
+    stored: list[ReadKind] = []
     num_threads = workers = None
     if "threads" in picks:
         num_threads = picks["threads"].count
@@ -267,8 +264,57 @@ def _tuning(
     )
 
 
-def _row(race: Race, setting: Setting) -> Row:
+def _row(race: Race, setting: ReadSetting) -> TuningRow:
     turns = race.turns[setting].values()
-    latencies = list(chain.from_iterable(turn.latencies for turn in turns))
+    latencies = list(chain.from_iterable(turn.waits for turn in turns))
     p50, p99 = np.percentile(latencies, [50, 99])
-    return Row(setting, race.samples_per_s(setting), float(p50), float(p99), len(latencies), len(turns))
+    return TuningRow(setting, race.samples_per_s(setting), float(p50), float(p99), len(latencies), len(turns))
+
+
+def line_of(
+    dataset: Any, batch_size: int, transforms: Sequence[Any], setting: ReadSetting, *, has_pinned: bool = False
+) -> str:
+    """Return a line that makes a loader with a setting.
+
+    It names a dataset or transforms by variables, `dataset` and `transforms`, where text cannot make them: a view, a
+    subclass, functions.
+
+    Args:
+        dataset: What it reads.
+        batch_size: Samples in a batch.
+        transforms: Of the Loader.
+        setting: Threads or workers.
+        has_pinned: Whether it says if the DataLoader pins memory, too.
+    """
+    imports = ["lmdbloader"]
+    source = f"lmdbloader.LMDBDataset({dataset.path!r})" if _is_plain(dataset) else "dataset"
+    described = ""
+    if transforms:
+        if all(isinstance(t, Transform) for t in transforms):
+            described = f"[{', '.join(f'lmdbloader.transforms.{t!r}' for t in transforms)}]"
+        else:
+            described = "transforms"
+    if "torch." in described:
+        imports.append("torch")
+    if setting.kind == "threads":
+        more = f", transforms={described}" if described else ""
+        made = f"lmdbloader.Loader({source}, batch_size={batch_size}{more}, num_threads={setting.count})"
+    else:
+        read = f"{source}.transformed({described})" if described else source
+        more = f", pin_memory={setting.pinned}" if has_pinned else ""
+        made = (
+            f"lmdbloader.dataloader({read}, batch_size={batch_size}, shuffle=True, num_workers={setting.count}{more})"
+        )
+    return f"import {', '.join(imports)}; loader = {made}"
+
+
+def _is_plain(dataset: Any) -> bool:
+    """Return whether a dataset is all that its path is."""
+    return (
+        type(dataset) is LMDBDataset
+        and dataset._rows is None
+        and not dataset.has_own_transform
+        and not dataset.all_transforms
+        and dataset.reader.io == "mmap"
+        and list(dataset.fields) == list(dataset.reader.fields)
+    )

@@ -20,7 +20,7 @@ from lmdbloader.conversion.extraction import extract
 from lmdbloader.conversion.extraction.folder import TABLE_FILE
 from lmdbloader.errors import OptionError
 from lmdbloader.images.decode import IMAGE_SUFFIXES
-from lmdbloader.lab.study.results import BaselineFacts
+from lmdbloader.lab.study.rows import BaselineFolder
 
 AUTO = "auto"
 # What is extracted at most: PNG files of this many decoded bytes are written in some seconds.
@@ -106,12 +106,12 @@ class ImageFiles(Dataset[Any]):
                         "smaller one, a multiple of their scale (--crops), or leave such files out."
                     )
 
-    def facts(self, path: str) -> BaselineFacts:
+    def facts(self, path: str) -> BaselineFolder:
         """Return what there is, called by the path that was given."""
         paths = [name for sample in self.samples for name in sample]
         formats = sorted({Path(name).suffix.lower().lstrip(".") for name in paths})
         nbytes = sum(os.path.getsize(name) for name in paths)
-        return BaselineFacts(path, len(self.samples), len(paths), nbytes, tuple(formats))
+        return BaselineFolder(path, len(self.samples), len(paths), nbytes, tuple(formats))
 
 
 def find_files(folder: str | os.PathLike[str], fields: Sequence[str]) -> ImageFiles:

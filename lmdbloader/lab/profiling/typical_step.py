@@ -10,16 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.stage_times import STAGES, StageTimes
-from lmdbloader.base.step_timer import PHASES
+from lmdbloader.base.stopwatch import PHASES
 from lmdbloader.lab.profiling.threads import ThreadTimes
-
-__all__ = ["Moment", "PhaseTimes", "Typical", "every_second", "measure_phase", "typical"]
 
 F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class CounterReading:
     """What the counters said when a step began.
 
     Attributes:
@@ -55,7 +53,7 @@ class PhaseTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Typical:
+class TypicalStep:
     """A typical step: means over the middle half of the run's stretches, by how long their steps took.
 
     On a shared machine the slowest stretches tell of the others' work, and of lucky ones nothing follows.
@@ -97,13 +95,13 @@ def measure_phase(rows: F64, total: float) -> PhaseTimes:
     return PhaseTimes(float(rows.mean()), p50, p99, float(rows.sum()) / total if total else 0.0)
 
 
-def every_second(moments: Sequence[Moment]) -> list[Moment]:
+def every_second(moments: Sequence[CounterReading]) -> list[CounterReading]:
     """Return the first of an odd number of moments, the third and so on: stretches that are twice as long."""
     pairs = zip(moments[1::2], moments[2::2], strict=True)
     return [moments[0], *(replace(after, is_broken=skipped.is_broken or after.is_broken) for skipped, after in pairs)]
 
 
-def typical(rows: F64, moments: Sequence[Moment]) -> Typical:
+def typical_step(rows: F64, moments: Sequence[CounterReading]) -> TypicalStep:
     """Return what a typical step is.
 
     Args:
@@ -119,7 +117,7 @@ def typical(rows: F64, moments: Sequence[Moment]) -> Typical:
     steps = np.concatenate([rows[a.step : b.step] for a, b in chosen])
     number = len(steps)
     seconds = steps.mean(axis=0)
-    return Typical(
+    return TypicalStep(
         step=float(seconds.sum()),
         data=float(seconds[PHASES.index("data")]),
         copy=float(seconds[PHASES.index("copy")]),

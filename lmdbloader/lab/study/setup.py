@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,40 @@ from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.machine import describe
-from lmdbloader.lab.study.feeds import random_crop
+from lmdbloader.lab.study.endless_loader import BenchData, random_crop
 from lmdbloader.loader import Loader
 
 # Share of the free memory that batches which are ready may take together.
 _MEMORY_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSetup:
+    """The settings that all experiments share.
+
+    Attributes:
+        material: What is read.
+        batch_sizes: Samples in a batch.
+        crops: Sides of windows; None: whole images.
+        seconds: Of a turn.
+        repeats: Turns of each setting.
+        num_threads: Of the Loader.
+        num_workers: Of torch's DataLoader.
+        device: "cpu", "cuda".
+        num_samples: Of the whole dataset, for the time of an epoch.
+        progress: Gets a line when something begins.
+    """
+
+    material: BenchData
+    batch_sizes: tuple[int, ...]
+    crops: tuple[int | None, ...]
+    seconds: float
+    repeats: int
+    num_threads: int
+    num_workers: int
+    device: str
+    num_samples: int
+    progress: Callable[[str], None]
 
 
 def choose_dataset(given: str | os.PathLike[str] | LMDBDataset) -> LMDBDataset:

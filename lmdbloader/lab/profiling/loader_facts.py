@@ -16,10 +16,8 @@ from lmdbloader.format.layout import CODEC_NAMES
 from lmdbloader.loader import Loader
 from lmdbloader.transforms import RandomResizedCrop, Resize, Transform
 
-__all__ = ["LoaderFacts", "StoredImages", "facts_of", "loader_in"]
-
 # Where batches are made: by a Loader's threads, by worker processes, or by the thread that asks for them.
-Kind = Literal["loader", "workers", "main"]
+BatchMaker = Literal["loader", "workers", "main"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class LoaderFacts:
     """
 
     name: str
-    kind: Kind
+    kind: BatchMaker
     num_threads: int
     num_cores: int
     order: str | None

@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.checkup.dataset_rules import judge_dataset
-from lmdbloader.lab.checkup.facts import DatasetFacts, dataset_facts
-from lmdbloader.lab.checkup.findings import Checkup
-from lmdbloader.lab.checkup.machine_rules import judge_machine
+from lmdbloader.lab.checkup.findings import Checkup, DatasetFacts, dataset_facts
+from lmdbloader.lab.checkup.rules import judge_dataset, judge_machine
 from lmdbloader.lab.machine import Machine, describe
 
 if TYPE_CHECKING:
