@@ -318,7 +318,7 @@ def test_the_head_says_what_matters(study: Study, report: Path) -> None:
     )
     ratio = ours.samples_per_s / theirs.samples_per_s
     assert f"{ours.samples_per_s:,.0f} samples a second" in head
-    assert f"{ratio:.0f} times as many as torch's DataLoader from image files" in head
+    assert f"{ratio:.0f} times as many as torch's DataLoader over image files" in head
     assert "The model is fed" in head
     waits = [row.training.stall for row in study.sweep if row.source == "lmdbloader" and row.training]
     assert f"at most {100 * max(waits):.0f} % of the time" in head

@@ -30,11 +30,11 @@ def _callback() -> Any:
 
 
 class ProfileCallback(_callback()):  # type: ignore[misc]
-    """Records steps of a Trainer's fit, and logs what holds them up.
+    """Records steps of a Trainer's fit, and logs their bottleneck.
 
-    What Lightning does between two batches, and the copy to the device where Lightning makes it, count as waiting for
-    data; validation does not count. Nor does, where a checkpoint was written, the phase of the step that it came in.
-    What other callbacks do at the end of a step counts as waiting for data where they come after this one.
+    The work of Lightning between two batches, and its copy to the device, count as waiting for
+    data; validation does not count. If a checkpoint is written, the phase in which that happens does not count either.
+    The work of callbacks that run after this one at the end of a step counts as waiting for data.
 
     >>> callback = ProfileCallback(steps=50)  # doctest: +SKIP
     >>> trainer = lightning.Trainer(callbacks=[callback])  # doctest: +SKIP
@@ -42,7 +42,7 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
     >>> print(callback.profile)  # doctest: +SKIP
 
     Attributes:
-        profile: Once so many steps are done, or training ends; None before, and where it ended in the warm-up.
+        profile: Set after `steps` steps, or when training ends; None before, and if training ended in the warm-up.
     """
 
     def __init__(self, *, steps: int = 100, warmup: int | None = None) -> None:
@@ -50,7 +50,7 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
 
         Args:
             steps: To measure; the rest of the training is not recorded.
-            warmup: Steps before that; None is as many as what is read ahead at the beginning lasts.
+            warmup: Steps before that; None means until the batches that were read ahead at the beginning are used up.
 
         Raises:
             OptionError: A number is out of its range.
@@ -78,7 +78,7 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
         recorder.ask()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Leave out what came between two epochs.
+        """Leave out the time between two epochs.
 
         Args:
             trainer: Lightning's.
@@ -93,7 +93,7 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
         Args:
             trainer: Lightning's.
             pl_module: The model.
-            batch: What the loop was given.
+            batch: The batch.
             batch_idx: Its number in the epoch.
         """
         if self._recorder is not None:
@@ -126,7 +126,7 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
             trainer: Lightning's.
             pl_module: The model.
             outputs: Of the step.
-            batch: What the loop was given.
+            batch: The batch.
             batch_idx: Its number in the epoch.
         """
         if self._recorder is None:
@@ -140,17 +140,17 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
             self._end(trainer)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Note that a checkpoint is being written: nothing tells when that is done.
+        """Note that a checkpoint is being written; Lightning does not report its end.
 
         Args:
             trainer: Lightning's.
             pl_module: The model.
-            checkpoint: What is written.
+            checkpoint: Its contents.
         """
         self._is_saving = True
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Leave out what was no training.
+        """Leave out the time of validation.
 
         Args:
             trainer: Lightning's.
@@ -160,7 +160,7 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
             self._recorder.leave_out()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Say what was recorded of a training that was shorter.
+        """Report the recording if the training was shorter than it.
 
         Args:
             trainer: Lightning's.
@@ -174,7 +174,7 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
         Args:
             trainer: Lightning's.
             pl_module: The model.
-            exception: What ends the training.
+            exception: The reason why the training ends.
         """
         recorder, self._recorder = self._recorder, None
         if recorder is not None:

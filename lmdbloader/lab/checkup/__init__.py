@@ -1,4 +1,4 @@
-"""What makes loading slow on this machine: facts with verdicts and remedies."""
+"""The checkup: causes of slow loading on this machine, each with a verdict and a remedy."""
 
 from lmdbloader.lab.checkup.diagnosis import doctor as doctor
 from lmdbloader.lab.checkup.diagnosis import examine as examine

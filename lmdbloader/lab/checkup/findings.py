@@ -1,4 +1,4 @@
-"""One fact with a verdict and a remedy, and what all of them come to."""
+"""The findings of a checkup with their verdicts and remedies, and the facts about a dataset."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Finding:
     """A fact that matters for loading.
 
     Attributes:
-        name: What was looked at, such as "cores" or "file system".
+        name: The subject, such as "cores" or "file system".
         verdict: "good", "note" (worth knowing, often fine) or "problem" (costs speed or ends in an error).
-        value: What was found.
-        remedy: What to do; empty where nothing is to be done.
+        value: The fact.
+        remedy: The fix; empty if there is nothing to do.
     """
 
     name: str
@@ -42,11 +42,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """What `doctor` found.
+    """The result of `doctor`.
 
     Attributes:
         findings: In the order of the report.
-        machine: What it was judged by.
+        machine: The machine.
         dataset: Facts of the dataset, None without one.
         profile: Of the pass through a Loader, None without one.
     """
@@ -63,7 +63,7 @@ class Checkup:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there is no problem."""
+        """Whether nothing is a problem."""
         return not self.problems
 
     def finding(self, name: str) -> Finding:
@@ -78,7 +78,7 @@ class Checkup:
         raise KeyError(f"{name!r}: found were {', '.join(finding.name for finding in self.findings)}")
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as what JSON knows."""
+        """Return plain values for `json.dumps`."""
         return {
             "is_healthy": self.is_healthy,
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
@@ -89,7 +89,7 @@ class Checkup:
         }
 
     def summary(self) -> str:
-        """Return what it comes to, in one or two sentences."""
+        """Return the result in one or two sentences."""
         notes = sum(finding.verdict == "note" for finding in self.findings)
         noted = "" if not notes else " One note above may be worth a look." if notes == 1 else f" {notes} notes above."
         if not self.problems:
@@ -97,12 +97,12 @@ class Checkup:
         first = self.problems[0]
         count = "One problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
         which = "It" if len(self.problems) == 1 else "The first"
-        # What to do in full stands above.
+        # The full remedy is in the table.
         remedy = first.remedy.split(". ")[0].rstrip(".")
         return f"{count} found.{noted} {which} is {first.name}: {first.value}." + (f" {remedy}." if remedy else "")
 
     def __str__(self) -> str:
-        """Return a table, what to do below each line that needs it, and a sentence."""
+        """Return a table with the remedies, and the summary."""
         width = max(len(finding.name) for finding in self.findings)
         lines = []
         for finding in self.findings:
@@ -131,7 +131,7 @@ _ROOT = Path("/")
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """What matters of a dataset for reading it here.
+    """The properties of a dataset that matter for reading it on this machine.
 
     Attributes:
         path: Of the dataset.
@@ -141,8 +141,8 @@ class DatasetFacts:
         codecs: Share of the stored bytes by how they are stored, the largest first.
         image_side: Median of the longer sides of the largest images of a sample; None without images.
         varies: Whether images of one field differ in size.
-        filesystem: That it lies on.
-        residency: Share of its data file that is in memory; None where the system does not tell.
+        filesystem: The file system of its folder.
+        residency: Share of its data file that is in memory; None if unknown.
     """
 
     path: str
@@ -161,7 +161,7 @@ def dataset_facts(path: str | os.PathLike[str], root: Path = _ROOT) -> DatasetFa
 
     Args:
         path: Of the dataset.
-        root: Where `proc` and `sys` lie, which tests plant.
+        root: The folder of `proc` and `sys`; tests plant one.
 
     Raises:
         FileNotFoundError: There is nothing at `path`.

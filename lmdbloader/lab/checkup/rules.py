@@ -1,4 +1,4 @@
-"""What is good, worth knowing or a problem about a machine and its libraries."""
+"""The rules by which facts about a machine and a dataset are good, worth a note, or a problem."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from lmdbloader.base.units import GIB, KIB, MIB, show_nbytes
 from lmdbloader.lab.checkup.findings import DatasetFacts, Finding
 from lmdbloader.lab.machine import Machine
 
-# Decoding, copying and the training loop itself want a core each, beside each GPU.
+# Decoding, copying and the training loop itself need a core each, for each GPU.
 _CORES_PER_GPU = 2
 _LITTLE_MEMORY = GIB
-# What Docker gives a container that is not asked for more is 64 MiB.
+# Docker gives a container 64 MiB by default.
 _SMALL_SHM, _NO_SHM = GIB, MIB
 
 
 def judge_machine(machine: Machine) -> tuple[Finding, ...]:
-    """Return what is to be said about a machine, whatever it reads."""
+    """Return the findings about a machine."""
     return (*_cores(machine), *_threads(machine), *_memory(machine), *_images(machine), *_gpu(machine))
 
 
@@ -179,14 +179,14 @@ _LARGE_SIDE = 768
 
 
 def fits_memory(dataset: DatasetFacts, machine: Machine) -> bool:
-    """Return whether the page cache can keep the whole dataset, or the dataset lies in memory already."""
-    # What of it is in the page cache counts as free memory: it may be given up.
+    """Return whether the page cache can keep the whole dataset, or the dataset is in memory already."""
+    # Its pages in the page cache count as free memory: the system may drop them.
     room = machine.memory.free_nbytes
     return dataset.filesystem.kind == "memory" or dataset.data_nbytes <= _FOR_THE_CACHE * room
 
 
 def judge_dataset(dataset: DatasetFacts, machine: Machine) -> tuple[Finding, ...]:
-    """Return what is to be said about reading a dataset on a machine."""
+    """Return the findings about reading a dataset on a machine."""
     fits = fits_memory(dataset, machine)
     return (
         *_filesystem(dataset, fits),
@@ -230,7 +230,7 @@ def _filesystem(dataset: DatasetFacts, fits: bool) -> Iterator[Finding]:
 
 
 def _nfs(options: str) -> str:
-    """Return what the mount's options leave out."""
+    """Return advice on the mount's options."""
     words = dict(word.partition("=")[::2] for word in options.split(","))
     advice = ""
     if not words.get("nconnect"):

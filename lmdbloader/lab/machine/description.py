@@ -20,7 +20,7 @@ _ROOT = Path("/")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a process finds around it; facts, no opinion.
+    """The machine as one process sees it: facts without a verdict.
 
     Attributes:
         processor, memory: With the limits of the process.
@@ -39,7 +39,7 @@ class Machine:
     python: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as what JSON knows."""
+        """Return plain values for `json.dumps`."""
         return {
             **dataclasses.asdict(self),
             "devices": [dataclasses.asdict(device) for device in self.devices],
@@ -67,10 +67,10 @@ class Machine:
 
 
 def describe(root: Path = _ROOT) -> Machine:
-    """Return what this process finds around it; this imports torch and Pillow.
+    """Return the facts about this machine; this imports torch and Pillow.
 
     Args:
-        root: Where `proc`, `sys` and `dev` lie, which tests plant.
+        root: The folder of `proc`, `sys` and `dev`; tests plant one.
 
     >>> describe().processor.num_usable >= 1
     True
@@ -137,13 +137,13 @@ _ROOT = Path("/")
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What computes.
+    """The processor.
 
     Attributes:
-        model: As the system names it; the architecture where it does not.
+        model: As the system names it; else the architecture.
         num_online: Logical cores of the machine.
         num_allowed: Cores of the process's CPU affinity.
-        quota: Cores' worth of time that control groups grant, rounded up; None where nothing limits it.
+        quota: Cores' worth of time that control groups grant, rounded up; None if nothing limits it.
     """
 
     model: str
@@ -158,10 +158,10 @@ class Processor:
 
 
 def describe_processor(root: Path = _ROOT) -> Processor:
-    """Return what computes.
+    """Return the facts about the processor.
 
     Args:
-        root: Where `proc` and `sys` lie.
+        root: The folder of `proc` and `sys`.
     """
     online = os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else online
@@ -183,14 +183,14 @@ _NO_LIMIT = 2**60
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Sizes in bytes; 0 where the system does not tell.
+    """Sizes in bytes; 0 if unknown.
 
     Attributes:
         total_nbytes: Of the machine.
-        available_nbytes: What can be taken without swapping, the page cache that would be given up included.
+        available_nbytes: Available without swapping; includes page cache that the system would drop.
         limit_nbytes: The tightest limit of the process's control groups; None without one.
-        limit_left_nbytes: What that limit leaves, page cache that would be given up included; None without one.
-        shm_nbytes, shm_free_nbytes: Size of /dev/shm, and what is free in it; None where there is none.
+        limit_left_nbytes: Left below that limit; includes page cache that the system would drop. None without one.
+        shm_nbytes, shm_free_nbytes: Size of /dev/shm and free space in it; None if it does not exist.
     """
 
     total_nbytes: int
@@ -207,7 +207,7 @@ class Memory:
 
     @property
     def free_nbytes(self) -> int:
-        """Bytes that this process may still take, whoever limits it; the page cache may have them, too."""
+        """Bytes that this process may still take under all limits; page cache that the system would drop is included."""
         left = self.limit_left_nbytes
         return self.available_nbytes if left is None else min(self.available_nbytes, left)
 
@@ -216,7 +216,7 @@ def describe_memory(root: Path = _ROOT) -> Memory:
     """Return sizes of the memory.
 
     Args:
-        root: Where `proc`, `sys` and `dev` lie.
+        root: The folder of `proc`, `sys` and `dev`.
     """
     found = {}
     for line in read_text(root / "proc" / "meminfo").splitlines():
@@ -241,7 +241,7 @@ def describe_memory(root: Path = _ROOT) -> Memory:
 
 
 def _limit(folder: Path) -> tuple[int, int] | None:
-    """Return the limit of one control group and what is left of it, None where it sets none."""
+    """Return the limit of one control group and the bytes left below it; None if it sets no limit."""
     for limit_file, usage_file, cache_names in (
         ("memory.max", "memory.current", ("file", "shmem")),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_cache", "total_shmem")),
@@ -272,17 +272,17 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """What is installed.
+    """The installed libraries.
 
     Attributes:
         pillow: Which package is PIL: "Pillow" or "pillow-simd".
         pillow_version: Its version.
-        libjpeg_turbo: Version of libjpeg-turbo in it; None where it has another libjpeg, which is slower.
+        libjpeg_turbo: Version of libjpeg-turbo in it; None if it has another libjpeg, which is slower.
         simplejpeg: Version of simplejpeg, which has a libjpeg-turbo of its own.
         torch: Version of torch.
         torch_cuda: Version of CUDA (or "ROCm ...") that torch was built for; None for a build without accelerator.
         sees_accelerator: Whether torch finds a GPU that it can use.
-        visible_devices: CUDA_VISIBLE_DEVICES, which hides GPUs from torch; None where it is not set.
+        visible_devices: CUDA_VISIBLE_DEVICES, which hides GPUs from torch; None if it is not set.
     """
 
     pillow: Literal["Pillow", "pillow-simd"]
@@ -297,12 +297,12 @@ class Libraries:
 
 @dataclass(frozen=True, slots=True)
 class ThreadPools:
-    """Threads that libraries start in this process, beside those of a Loader.
+    """Threads that libraries start in this process, in addition to those of a Loader.
 
     Attributes:
         torch: Threads of one torch operation on the CPU.
         torch_interop: Torch operations at the same time.
-        opencv: Threads of OpenCV; None where nobody has imported it.
+        opencv: Threads of OpenCV; None if nobody has imported it.
         environment: Those of OMP_NUM_THREADS, MKL_NUM_THREADS ... that are set, as they are.
     """
 
@@ -313,7 +313,7 @@ class ThreadPools:
 
 
 def describe_libraries() -> Libraries:
-    """Return what is installed; this imports torch and Pillow."""
+    """Return the installed libraries; this imports torch and Pillow."""
     import PIL
     import torch
     from PIL import features

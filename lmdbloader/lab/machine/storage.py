@@ -1,4 +1,4 @@
-"""The file system that a path lies on, and what carries it."""
+"""The storage of a path: its file system, its disk, and the share of a file in the page cache."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _MEMORY = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"}
 _OVERLAY = {"overlay", "aufs", "fuse.fuse-overlayfs", "unionfs"}
 _LOCAL = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "exfat", "f2fs", "jfs", "msdos", "ntfs", "ntfs3", "reiserfs",
           "squashfs", "udf", "vfat", "xfs", "zfs", "erofs", "iso9660"}  # fmt: skip
-# Disks of virtual machines call themselves spinning whatever they lie on.
+# Disks of virtual machines report that they spin, whatever the real disk is.
 _VIRTUAL = re.compile(r"(vd|xvd|ubd|nbd|rbd|loop|dm-|md)")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
 class FileSystem:
-    """Where a path lies.
+    """The file system of a path.
 
     Attributes:
-        mount_point: Where the file system is mounted; empty where the system does not tell.
+        mount_point: The folder where the file system is mounted; empty if unknown.
         type: As the system names it: "ext4", "nfs4", "overlay" ...
-        kind: What that means: "network", "memory" (its files take memory), "overlay" (of a container's image), "local",
+        kind: Its category: "network", "memory" (its files take memory), "overlay" (of a container's image), "local",
             or "unknown".
         source: The device or server that it is mounted from.
         options: Of the mount, comma-separated.
-        device: What carries a local one, as far as the system knows: a virtual machine's does not say.
+        device: The disk of a local one; None if unknown, as in a virtual machine.
     """
 
     mount_point: str
@@ -62,11 +62,11 @@ class FileSystem:
 
 
 def filesystem_of(path: str | os.PathLike[str], root: Path = _ROOT) -> FileSystem:
-    """Return the file system that a path lies on, or would lie on: it need not exist.
+    """Return the file system of a path, which need not exist.
 
     Args:
         path: Of a file or folder; links are followed.
-        root: Where `proc` and `sys` lie.
+        root: The folder of `proc` and `sys`.
     """
     real = Path(os.path.realpath(path))
     found: tuple[str, list[str], list[str]] | None = None
@@ -100,7 +100,7 @@ def _kind(name: str) -> FileSystemKind:
 
 
 def _device(number: str, source: str, root: Path) -> DiskKind | None:
-    """Return what a block device is, by its number, or by its name where the file system has a number of its own."""
+    """Return the kind of a block device, found by its number, or by its name if the file system has its own number."""
     sys = root / "sys"
     folder = sys / "dev" / "block" / number
     if not folder.exists() and source.startswith("/dev/"):
@@ -138,12 +138,12 @@ _MAX_PLACES = 256
 def residency(path: str | os.PathLike[str]) -> float | None:
     """Return the share of a file's pages that are in memory, 0 to 1; nothing is read for it.
 
-    Of a file beyond 16 GiB, pieces at equal distances are looked at. Linux tells it of files that belong to this user
+    Of a file beyond 16 GiB, pieces at equal distances are looked at. Linux reports it for files that belong to this user
     or that he may write (`mincore`); of others 256 single bytes are read, at equal distances and only where that does
     not wait (RWF_NOWAIT).
 
     Returns:
-        None where the system does not tell, as some network file systems do not, or the file is empty.
+        None if unknown, as on some network file systems, or if the file is empty.
 
     Raises:
         OSError: The file does not open.
@@ -203,7 +203,7 @@ def _tried_share(descriptor: int, nbytes: int) -> float | None:
 
 @cache
 def _mincore() -> Any:
-    """Return the C library's function, None where it has none."""
+    """Return the C library's function, None if it has none."""
     function = getattr(ctypes.CDLL(None), "mincore", None)
     if function is not None:
         function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p), ctypes.c_int

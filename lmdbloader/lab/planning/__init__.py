@@ -1,4 +1,4 @@
-"""What a training run needs of its data and storage, from its batch size and the time of a step."""
+"""The plan: the data rate and storage that a training run needs, from its batch size and step time."""
 
 from lmdbloader.lab.planning.demand import STORAGE as STORAGE
 from lmdbloader.lab.planning.demand import Demand as Demand

@@ -1,4 +1,4 @@
-"""The arithmetic: what a training run asks of storage, and the batch that fits a GPU."""
+"""The arithmetic of a plan: reads and bytes per second, the storage that serves them, and the batch that fits a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lmdbloader.format.layout import BLOCK_NBYTES as RECORD_NBYTES
 
 # A record of a dataset holds as many small samples as fit.
 
-# What order="quasi_random" reads in one go.
+# The read size of order="quasi_random".
 BLOCK_NBYTES = 4 * MIB
 
 
@@ -32,7 +32,7 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What must come from storage while some experiments run.
+    """The data that storage must deliver while some experiments run.
 
     Attributes:
         experiments: How many, at the same time.
@@ -50,7 +50,7 @@ class Demand:
 
 
 def demand(batch_size: int, step_seconds: float, example_nbytes: int, gpus: int, experiments: int) -> Demand:
-    """Return what experiments ask of storage; the formulas are those of "Feeding the beast".
+    """Return the demand of experiments on storage; the formulas are those of "Feeding the beast".
 
     Read IOPS = n / t, bandwidth = example size x n / t, with n = experiments x GPUs x batch size. Reading samples in
     larger pieces divides the IOPS, and leaves the bandwidth as it is, as long as every sample of a piece is used.
@@ -73,9 +73,9 @@ class GpuFit:
     """How a batch fits the memory of a GPU.
 
     Attributes:
-        batch_nbytes: What the batch takes: n x activations of a sample + parameters.
-        gpu_memory_nbytes: What there is.
-        largest: The largest batch that fits, 0 where not even one sample does.
+        batch_nbytes: Memory of the batch: n x activations of a sample + parameters.
+        gpu_memory_nbytes: Memory of the GPU.
+        largest: The largest batch that fits, 0 if not even one sample does.
         largest_power: The largest power of two of it.
     """
 
@@ -106,13 +106,13 @@ def fit_gpu(batch_size: int, example_memory_nbytes: int, model_memory_nbytes: in
     )
 
 
-# What the figure for a spinning disk was measured with.
+# The read size for which the figure of a spinning disk was measured.
 _SEEK_NBYTES = 64 * KIB
 
 
 @dataclass(frozen=True, slots=True)
 class StorageClass:
-    """What one device, or one network file system, delivers.
+    """The speed of one device, or of one network file system.
 
     Attributes:
         name: For people.
@@ -121,7 +121,7 @@ class StorageClass:
         nbytes_per_s: Bytes a second of large reads.
         seeks: Whether each read first costs a movement of the head, so that time to find and time to read add up; else
             whichever limit comes first holds.
-        machine_nbytes_per_s: The most that one machine gets; None where that is all of it.
+        machine_nbytes_per_s: The most that one machine gets; None if that is all of it.
         source: Who says so.
     """
 
@@ -140,7 +140,7 @@ class StorageClass:
         return min(self.reads_per_s, self.nbytes_per_s / read_nbytes)
 
     def needed(self, reads_per_s: float, read_nbytes: float) -> int:
-        """Return how many of these serve so many random reads of a size a second.
+        """Return how many of these serve a rate of random reads of a size.
 
         >>> STORAGE[0].needed(5885, 64 * 1024)
         45

@@ -15,16 +15,16 @@ _NVIDIA = "NVIDIA DeepLearningExamples, PyTorch, ResNet50 v1.5, training perform
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A workload. What is None is not stated by its source.
+    """A workload. None stands for a figure that its source does not state.
 
     Attributes:
         name: As `preset` takes it.
-        title: What it is, in a line.
+        title: A description in one line.
         short: The same for a list that fits 80 columns.
         source: Who says so.
         batch_size: Samples of a step on one GPU.
-        step_seconds: Time of a step; None where it follows from `images_per_s`.
-        images_per_s: What one GPU trains a second.
+        step_seconds: Time of a step; None if it follows from `images_per_s`.
+        images_per_s: Images that one GPU trains a second.
         example_nbytes: Bytes of a sample on disk.
         gpus, experiments: How many GPUs an experiment has, and the fewest and most experiments at the same time.
         dataset_nbytes: Of everything that is in use.
@@ -33,7 +33,7 @@ class Preset:
         gpu_memory_nbytes: Memory of the GPU.
         example_flops: Floating-point operations of one sample.
         gpu_flops: Of the GPU, a second.
-        notes: What else one should know, such as where the source's text and its formula disagree.
+        notes: Remarks, such as a contradiction between the source's text and its formula.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Preset:
 
     @property
     def theoretical_images_per_s(self) -> float | None:
-        """What the GPU could train a second if it did nothing but compute: its FLOPS / those of a sample."""
+        """Images a second that the GPU could train if it only computed: its FLOPS / those of a sample."""
         return self.gpu_flops / self.example_flops if self.gpu_flops and self.example_flops else None
 
 

@@ -1,4 +1,4 @@
-"""A plan: its figures, a table that is read at a glance, and sentences on what it means and what to do."""
+"""A plan: its figures, and the table and the advice that `print` shows."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a training run needs of its data.
+    """The data rate and storage that a training run needs.
 
     Attributes:
-        batch_size, step_seconds: n of one GPU and t: what every other figure follows from. Each sample must be there
+        batch_size, step_seconds: n of one GPU and t, from which all figures follow. Each sample must be there
             within t, and 99 % of the batches.
         example_nbytes: Bytes of a sample on storage.
         gpus: GPUs of one experiment.
         fewest, most: The demand of the fewest and of the most experiments; the same where one number was given.
-        serving: What would serve it.
-        fit: How the batch fits the GPU; None where its memory or the model's is not known.
-        dataset_nbytes: Size of the dataset, None where it was not given.
+        serving: How many of each storage class would serve it.
+        fit: How the batch fits the GPU; None if its memory or the model's is not known.
+        dataset_nbytes: Size of the dataset, None if it was not given.
         cache_fraction: Share of the dataset that each machine keeps on a disk of its own.
         preset: Where figures that were not given came from.
-        notes: What the source of the preset says differently, and why.
+        notes: Differences from the source of the preset, and their reasons.
     """
 
     batch_size: int
@@ -66,7 +66,7 @@ class Plan:
 
     @property
     def num_samples(self) -> int | None:
-        """Samples in the dataset; None where its size is not known."""
+        """Samples in the dataset; None if its size is not known."""
         return None if self.dataset_nbytes is None else max(1, round(self.dataset_nbytes / self.example_nbytes))
 
     @property
@@ -77,7 +77,7 @@ class Plan:
         return self.num_samples * self.step_seconds / (self.batch_size * self.gpus)
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as what JSON knows, with the sentences and the sources of the figures."""
+        """Return plain values for `json.dumps`, with the sentences and the sources of the figures."""
         return {
             **asdict(self),
             "num_samples": self.num_samples,
@@ -89,7 +89,7 @@ class Plan:
         }
 
     def __str__(self) -> str:
-        """Return a table, and what it means in sentences."""
+        """Return a table, and its consequences in sentences."""
         return as_text(self)
 
 
@@ -109,7 +109,7 @@ def as_text(found: Plan) -> str:
 
 
 def sentences(found: Plan) -> list[str]:
-    """Return what a plan means and what to do about it, the most important first."""
+    """Return the consequences of a plan and advice, the most important first."""
     return [*_pace(found), *_memory(found), *_packing(found), *_storage(found), *_caching(found)]
 
 
@@ -146,7 +146,7 @@ def _needed(found: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _reading(found: Plan) -> Iterator[str]:
-    # Of large samples a record holds one: then it is no other way to read.
+    # A record holds only one large sample: then records are not another way to read.
     pairs = list(zip(found.fewest.reads, found.most.reads, strict=True))
     ways = [pair for i, pair in enumerate(pairs) if i == 0 or pair[1].read_nbytes > pairs[i - 1][1].read_nbytes]
     heads = [f"{'a ' + way.name} of {_size(way.read_nbytes)}" for _, way in ways]

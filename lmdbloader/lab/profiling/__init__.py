@@ -1,4 +1,4 @@
-"""Whether the model waits for data, what makes it wait, and which change would help most."""
+"""Profiles of training steps: the wait for data, its cause, and the change that would help most."""
 
 from __future__ import annotations
 

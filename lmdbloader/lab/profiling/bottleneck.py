@@ -1,4 +1,4 @@
-"""What holds the steps up, and how long a step would take without it: a model of threads that feed a loop."""
+"""The bottleneck of training steps, the change that would help most, and the step time that it would give."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Bottleneck = Literal["storage", "verify", "decode", "transform", "function", "cp
 BOTTLENECKS: tuple[Bottleneck, ...] = (
     "storage", "verify", "decode", "transform", "function", "cpu", "copy", "model"
 )  # fmt: skip
-# Stage of the loader -> what it is called when it holds the steps up. Memory is made for what is transformed into it.
+# Stage of the loader -> the name of the bottleneck. Memory is allocated for the transforms.
 _NAMES: dict[str, Bottleneck] = {
     "read": "storage",
     "verify": "verify",
@@ -29,7 +29,7 @@ _LITTLE_WAITING = 0.05
 _LITTLE_SECONDS = 5e-5
 # A copy that takes more of a step than this, and more than waiting does.
 _LONG_COPY = 0.10
-# Of their time the loading threads wait at least so much for a core, before "cpu" is what it is called.
+# The bottleneck is "cpu" only if the loading threads wait for a core for at least this share of their time.
 _DELAYED = 0.30
 # Without waiting for cores the loader would keep up, or miss it by no more than this.
 _KEEPS_UP = 1.2
@@ -41,8 +41,8 @@ _BLOCKED = 0.5
 class LoadingCost:
     """Where a batch's time goes, in seconds of the threads that load, and how that makes the length of a step.
 
-    While the loop waits, the loader sets the pace: what a batch costs its threads is then in proportion to the step.
-    Without threads of its own, what a batch costs is added to the step.
+    While the loop waits, the loader sets the pace: the thread time of a batch is then in proportion to the step.
+    Without threads of its own, the time of a batch is added to the step.
 
     Attributes:
         step: Seconds of a step as it is.
@@ -66,7 +66,7 @@ class LoadingCost:
         return sum(self.parts.values())
 
     def step_with(self, seconds: float) -> float:
-        """Return how long a step would be if a batch cost the loading threads so many seconds."""
+        """Return how long a step would be if a batch cost the loading threads `seconds`."""
         if not self.total:
             return self.step
         loading = (self.step if self.is_apart else self.step - self.busy) * max(seconds, 0.0) / self.total
@@ -105,10 +105,10 @@ def loading_cost(figures: TypicalStep, kind: BatchMaker, num_threads: int) -> Lo
         for stage, name in _NAMES.items():
             parts[name] = parts.get(name, 0.0) + getattr(figures.stages, stage)
         total = sum(parts.values())
-        # What threads did between two batches is in their times, and in no stage.
+        # Work between two batches is in the threads' times, but in none of the stages.
         delayed = 0.0 if loading is None else loading.delayed * min(1.0, total / (loading.total or 1.0))
     else:
-        # While the loop waits, those who load have no other reason to be idle than what they load from.
+        # While the loop waits, the loading threads are idle only because of storage.
         available = figures.data if kind == "main" else num_threads * figures.step
         running = figures.waiting if kind == "main" else 0.0 if loading is None else loading.running
         if kind == "main" and loading is not None:
@@ -126,24 +126,24 @@ def loading_cost(figures: TypicalStep, kind: BatchMaker, num_threads: int) -> Lo
 
 
 def name_bottleneck(figures: TypicalStep, feed: LoadingCost, *, is_copied: bool) -> Bottleneck:
-    """Return what holds the steps up.
+    """Return the bottleneck of the steps.
 
     Args:
         figures: Of a typical step.
         feed: Where a batch's time goes.
         is_copied: Whether the loop copies batches to the device that trains. Where they come on it, or the CPU trains,
-            what the loop calls "copy" is its own work on them, and belongs to its step.
+            the phase "copy" is the loop's own work on them, and belongs to its step.
     """
     if is_copied and figures.copy > max(_LONG_COPY * figures.step, figures.data):
         return "copy"
     if figures.stall < _LITTLE_WAITING or figures.data < _LITTLE_SECONDS or not feed.total:
         return "model"
     name = max(feed.parts, key=feed.parts.__getitem__)
-    # A pipeline that is too slow by itself is called what it is, however crowded the cores are.
+    # A stage that is too slow by itself is the bottleneck, however busy the cores are.
     return "cpu" if feed.delayed >= _DELAYED * feed.total and feed.keeps_up_undelayed else name
 
 
-# What an ordinary NVMe disk gives to many readers; used where the dataset would lie on another disk.
+# Speed of an ordinary NVMe disk with many readers; used to predict a move to another disk.
 _LOCAL_NBYTES_PER_S = 1e9
 # For training at 224 pixels images of 256 are stored, as is the custom.
 _SPARE_SIDE = 8 / 7
@@ -151,13 +151,13 @@ _SPARE_SIDE = 8 / 7
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to change.
+    """A change that would make steps shorter.
 
     Attributes:
         text: In words.
         step_seconds: How long a step would take then, from the measured figures.
         gain_seconds: How much shorter that is than now.
-        is_bound: Whether it is the best that the change can bring: what replaces the slow part was not measured.
+        is_bound: Whether it is the best case: the replacement of the slow part was not measured.
     """
 
     text: str
@@ -178,7 +178,7 @@ class Advice:
         return f"{self.text} Predicted: {bound}{1000 * self.step_seconds:.3g} ms a step instead of {1000 * now:.3g} ms."
 
 
-# What to do, and the step's seconds with it.
+# The advice, the seconds of a step with it, and whether that is the best case.
 Change = tuple[str, float, bool]
 
 
@@ -194,11 +194,11 @@ def advise(
     """Return the change that would help most.
 
     Args:
-        name: What holds the steps up.
+        name: The bottleneck.
         figures: Of a typical step.
         feed: Where a batch's time goes.
         facts: Of the loader.
-        side: Longer side of the images that come out, None where there are none.
+        side: Longer side of the images that come out, None if there are none.
         device: That trains.
     """
     changes = list(_changes(name, figures, feed, facts, side, device))

@@ -1,4 +1,4 @@
-"""What is known of whatever gives the batches, before a step is timed: where its work is done, and what it reads."""
+"""Facts about an iterable of batches before a step is timed: who makes the batches, and from which data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StoredImages:
 
     Attributes:
         codecs: Codec -> share of the stored bytes, the largest first: raw, lz4, tiles, jpeg, file.
-        stored_nbytes: As they lie in the file.
+        stored_nbytes: As stored in the file.
         raw_nbytes: As pixels.
         side: Longer side of the largest field's images, the median, in pixels.
         is_resized: Whether the transforms make images of another size of them by a resize, not by a crop alone.
@@ -41,7 +41,7 @@ class StoredImages:
 
 @dataclass(frozen=True, slots=True)
 class LoaderFacts:
-    """What gives the batches.
+    """Facts about an iterable of batches.
 
     Attributes:
         name: Its class.
@@ -49,12 +49,12 @@ class LoaderFacts:
         num_threads: Threads or processes that load.
         num_cores: Cores that this process may use.
         order: Of a Loader: "random", "quasi_random" or "sequential".
-        path: Of the dataset, None where it is no LMDBDataset.
+        path: Of the dataset; None unless it is an LMDBDataset.
         has_own_transform: Whether the dataset has a Python `transform`, called sample by sample.
         period: Steps after which the way in which batches arrive, several at a time, repeats itself.
-        warmup: Steps until what is ready at the beginning is used up.
-        images: What is stored, None where it is no LMDBDataset with images.
-        device: To which a Loader copies its batches, None where they come in the computer's memory.
+        warmup: Steps until the batches that were ready at the beginning are used up.
+        images: The stored images; None unless it is an LMDBDataset with images.
+        device: To which a Loader copies its batches, None if they come in the computer's memory.
     """
 
     name: str
@@ -90,7 +90,7 @@ def loader_in(batches: Any) -> Loader | None:
 
 
 def facts_of(batches: Any) -> LoaderFacts:
-    """Return what is known of an iterable of batches."""
+    """Return facts about an iterable of batches."""
     loader = loader_in(batches)
     cores = count_cores()
     if loader is not None:

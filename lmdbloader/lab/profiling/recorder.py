@@ -1,4 +1,4 @@
-"""The recorder: watches a training loop ask for batches and work on them, and says what holds it up."""
+"""The recorder, which times the steps of a training loop, and `profile` and `rehearse`, which use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lmdbloader.lab.profiling.results import Profile
 from lmdbloader.lab.profiling.threads import ThreadTimes, ThreadWatch
 from lmdbloader.lab.profiling.typical_step import CounterReading, every_second, measure_phase, typical_step
 
-# The counters are read this often, and every second reading is forgotten where there are many: it costs nothing then.
+# The counters are read this often, and every second reading is forgotten if there are many: it costs nothing then.
 _SECONDS_BETWEEN_MOMENTS = 0.1
 _MOST_MOMENTS = 32
 
@@ -30,7 +30,7 @@ _MOST_MOMENTS = 32
 class Recorder:
     """Records where the time of a training loop's steps goes.
 
-    Iterate over it instead of over the loader. What a step does may be told by `lap`; what is not told is "compute".
+    Iterate over it instead of over the loader. Mark the phases of a step with `lap`; the rest is "compute".
 
     >>> with Recorder([torch.zeros(4, 3, 8, 8)] * 20, warmup=2) as recorder:
     ...     for batch in recorder:
@@ -46,10 +46,10 @@ class Recorder:
         """Prepare; entering it begins to record.
 
         Args:
-            batches: A Loader, torch's DataLoader, or anything else that gives batches. What wraps a Loader and has it
-                as its attribute `loader` counts as one.
-            warmup: Steps at the beginning that are not measured; None leaves out those that what is read ahead at the
-                beginning lasts for.
+            batches: A Loader, torch's DataLoader, or anything else that gives batches. An object that has a Loader
+                as its attribute `loader` counts as it.
+            warmup: Steps at the beginning that are not measured; None leaves out those for which batches were read ahead at the
+                beginning.
             device: That trains; None is the current CUDA device where CUDA is in use, else the CPU.
 
         Raises:
@@ -130,12 +130,12 @@ class Recorder:
             self._finish()  # before those who load are gone
 
     def take(self, steps: int) -> Iterator[Any]:
-        """Yield batches of as many epochs as it takes, so many steps after the warm-up.
+        """Yield the batches of the warm-up and of `steps` steps, from as many epochs as that takes.
 
-        What cannot be iterated over again, as a generator cannot, may end sooner.
+        An iterable that cannot be iterated over again, such as a generator, may end sooner.
 
         Raises:
-            OptionError: It was not entered, `steps` is less than 1, or there is no batch.
+            OptionError: It was not entered, `steps` is less than 1, or the loader gives no batch.
         """
         if steps < 1:
             raise OptionError(f"steps={steps}: expected at least 1")
@@ -157,10 +157,10 @@ class Recorder:
         """Say that the step's time since the last lap, or since its batch came, went into a phase.
 
         Args:
-            phase: "copy", "forward", "backward" or "update"; "compute" where it is none of these.
+            phase: "copy", "forward", "backward" or "update"; "compute" if it is none of these.
 
         Raises:
-            OptionError: There is no such phase.
+            OptionError: `phase` is not one of these.
         """
         self.timer.lap(phase)
 
@@ -195,10 +195,10 @@ class Recorder:
         self._is_working = True
 
     def profile(self) -> Profile:
-        """Return what was recorded; waits for the device.
+        """Return the profile of the recorded steps; waits for the device.
 
         Raises:
-            OptionError: There were no steps after the warm-up.
+            OptionError: No step came after the warm-up.
         """
         rows = self.timer.rows()
         if self._step <= self.warmup or not len(rows):
@@ -242,7 +242,7 @@ class Recorder:
         )
 
     def _follow(self, iterator: Any) -> None:
-        """Watch the worker processes of an iterator of DataLoader's, where it shows them."""
+        """Watch the worker processes of an iterator of DataLoader's, if it shows them."""
         workers = getattr(iterator, "_workers", None)
         if self._facts.kind == "workers" and workers:
             self._watch.follow([worker.pid for worker in workers])
@@ -300,7 +300,7 @@ def _num_samples(batch: Any) -> int:
 
 
 def _side(batch: Any) -> int | None:
-    """Return the longest side of the images (B, C, H, W) in a batch, None where there are none."""
+    """Return the longest side of the images (B, C, H, W) in a batch, None if there are none."""
     if isinstance(batch, torch.Tensor):
         return max(batch.shape[-2:]) if batch.ndim == 4 else None
     items = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, tuple | list) else ()
@@ -315,18 +315,18 @@ def profile(
     warmup: int | None = None,
     device: torch.device | str | None = None,
 ) -> Profile:
-    """Do training steps, and say where their time goes, what holds them up, and what would help.
+    """Do training steps; report where their time goes, the bottleneck, and the change that would help most.
 
-    The loader's epochs go on: what was read here does not come again.
+    The loader's epochs go on: the batches that were read here do not come again.
 
     Args:
         loader: A Loader, torch's DataLoader, or any other iterable of batches; it is iterated over again where an epoch
             is too short.
         step_fn: Does a step: `step_fn(batch)`, or `step_fn(batch, lap)`, which calls `lap("copy")`, `lap("forward")`,
-            `lap("backward")` and `lap("update")` at the end of each. Of one that does not tell, the work of torch's
+            `lap("backward")` and `lap("update")` at the end of each. Without laps, the work of torch's
             optimisers is "update", and the rest "compute".
         steps: To measure.
-        warmup: Steps before that, which are not measured; None is as many as what is read ahead at the beginning lasts.
+        warmup: Steps before that, which are not measured; None means until the batches read ahead at the start are used.
         device: That trains; None is the current CUDA device where CUDA is in use, else the CPU.
 
     Returns:

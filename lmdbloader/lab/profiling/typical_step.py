@@ -1,4 +1,4 @@
-"""From what was recorded to a typical step: times a step, of stretches of the run that nothing else disturbed."""
+"""A typical step, from the recorded times: means over the stretches of a run that were not disturbed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class CounterReading:
-    """What the counters said when a step began.
+    """The counters at the beginning of a step.
 
     Attributes:
         step: Its number, counted from the first that is measured.
-        stages: Of the Loader's threads, None where there are no such times.
-        loading: Of the threads or processes that load, None where the system does not tell.
+        stages: Of the Loader's threads; None without a Loader.
+        loading: Of the threads or processes that load; None if unknown.
         loop: Of the thread of the training loop, likewise.
         waiting: Seconds of a core that it took while it asked for batches.
         is_broken: Whether threads that load have ended since the moment before: a stretch that ends here lacks theirs.
@@ -56,13 +56,13 @@ class PhaseTimes:
 class TypicalStep:
     """A typical step: means over the middle half of the run's stretches, by how long their steps took.
 
-    On a shared machine the slowest stretches tell of the others' work, and of lucky ones nothing follows.
+    On a shared machine the slowest stretches show other programs' work, and the fastest are luck.
 
     Attributes:
         step: Seconds of a step.
         data: Of these, waiting for data.
         copy: Of these, copying to the device.
-        stages: Seconds of the Loader's threads for a step, None where there are none; counts are of all these steps.
+        stages: Seconds of the Loader's threads for a step, None if there are none; counts are of all these steps.
         loading: Of the threads that load, for a step.
         loop: Of the thread of the training loop, for a step.
         waiting: Seconds of a core that it took in `data`.
@@ -102,7 +102,7 @@ def every_second(moments: Sequence[CounterReading]) -> list[CounterReading]:
 
 
 def typical_step(rows: F64, moments: Sequence[CounterReading]) -> TypicalStep:
-    """Return what a typical step is.
+    """Return the typical step of a run.
 
     Args:
         rows: (steps, phases) seconds, at least one step.

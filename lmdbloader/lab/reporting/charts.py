@@ -48,9 +48,9 @@ def throughput(study: Study, *, narrow: bool = False, titled: bool = True) -> Ch
     """Draw samples a second by batch size, loading alone: a panel for each crop size, a line for each source.
 
     Args:
-        study: What was measured.
+        study: The study.
         narrow: Whether for a screen of 400 pixels.
-        titled: Whether the chart has its title above it, as it needs where it stands alone.
+        titled: Whether the chart has its title above it, as it needs if it stands alone.
 
     Raises:
         OptionError: The study has no such figures.
@@ -69,7 +69,7 @@ def throughput(study: Study, *, narrow: bool = False, titled: bool = True) -> Ch
 
 
 def split(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
-    """Draw the seconds of an epoch of training by what they went into: stacked bars by batch size.
+    """Draw the seconds of an epoch of training by phase: stacked bars by batch size.
 
     Above each bar stands the share of the time in which the model waited for data. Arguments and errors are those of
     `throughput`.
@@ -121,7 +121,7 @@ def latency(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart
 
 
 def stages(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
-    """Draw what the Loader's threads spend their time on: a bar for each crop size at the smallest and largest batch.
+    """Draw the time of the Loader's threads by stage: a bar for each crop size at the smallest and largest batch.
 
     Arguments and errors are those of `throughput`.
     """
@@ -151,7 +151,7 @@ def stages(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
 
 
 def threads(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
-    """Draw samples a second by the number of the Loader's threads, beside what one thread gives times their number.
+    """Draw samples a second by the number of the Loader's threads, and the speed of one thread times their number.
 
     Arguments and errors are those of `throughput`.
     """
@@ -301,7 +301,7 @@ _HILL, _WORDS = 0.58, 0.76
 
 
 def short(crop: int | None) -> str:
-    """Return what of the images was read, where there is little room."""
+    """Return a window of images in few letters."""
     return "whole" if crop is None else f"{crop} px"
 
 
@@ -363,7 +363,7 @@ def epochs(axes: Axes, curve: Sequence[SweepRow], sizes: Sequence[int], width: f
 
 
 def stack(bars: BarContainer) -> None:
-    """Keep bars from what the layout looks at, which takes long: they are inside of their panel. Drop empty ones."""
+    """Keep bars out of the layout, which takes long: they are inside their panel. Drop empty ones."""
     for bar in bars:
         bar.set_in_layout(False)
         if not (bar.get_width() and bar.get_height()):

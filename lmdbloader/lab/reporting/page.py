@@ -24,6 +24,8 @@ from lmdbloader.lab.study.results import Study
 from lmdbloader.store.writing.publish import explain_full_disk
 
 _TEMPLATE = "report.html.j2"
+# Sentences next to the chart; the others are with the table.
+_READ_FIRST = 2
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:s|ms|µs|ns|times)\b)")
 
 
@@ -35,6 +37,7 @@ class _ShownSection:
     title: str
     reading: str
     note: str
+    more: tuple[str, ...]
     wide_svg: str
     narrow_svg: str
     table: Table
@@ -71,7 +74,7 @@ def write_report(study: Study, path: str | os.PathLike[str]) -> None:
     """Write a study's report as one HTML file; a file that is there is replaced once the new one is complete.
 
     Args:
-        study: What was measured.
+        study: The study.
         path: Of the file; it ends in .html or .htm.
 
     Raises:
@@ -81,7 +84,7 @@ def write_report(study: Study, path: str | os.PathLike[str]) -> None:
     """
     target = Path(path)
     check_report_path(target)
-    # What no text can have (half of a surrogate pair, from a file name that is no UTF-8) `_shown` has escaped.
+    # `_shown` has escaped half surrogate pairs, which come from file names that are not UTF-8.
     _write(target, render(study).encode())
 
 
@@ -104,7 +107,7 @@ def check_charts_folder(folder: Path) -> None:
     """Refuse a folder that cannot be, as `check_report_path` does; it is not made.
 
     Raises:
-        DestinationError: It is a file, or lies in one, or nothing can be written there.
+        DestinationError: It is a file or inside one, or it is not writable.
     """
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir():
@@ -117,8 +120,8 @@ def write_charts(study: Study, folder: str | os.PathLike[str]) -> tuple[Path, ..
     """Write every chart of a study as PNG and as SVG, light, with its title; files that are there are replaced.
 
     Args:
-        study: What was measured.
-        folder: Where to; it is made where it is missing.
+        study: The study.
+        folder: Where to; it is made if it is missing.
 
     Returns:
         The files.
@@ -153,7 +156,7 @@ def _write(target: Path, contents: bytes) -> None:
 
 
 def _shown_section(section: Section, study: Study) -> _ShownSection:
-    reading = plain(" ".join(section.sentences))  # it may name the user's model
+    reading = plain(" ".join(section.sentences[:_READ_FIRST]))  # it may name the user's model
     wide, narrow = (
         svg.inline(
             charts.CHARTS[section.name](study, narrow=is_narrow, titled=False),
@@ -162,7 +165,16 @@ def _shown_section(section: Section, study: Study) -> _ShownSection:
         )
         for is_narrow in (False, True)
     )  # fmt: skip
-    return _ShownSection(section.name, section.title, reading, section.explanation, wide, narrow, section.table)
+    return _ShownSection(
+        section.name,
+        section.title,
+        reading,
+        section.explanation,
+        section.sentences[_READ_FIRST:],
+        wide,
+        narrow,
+        section.table,
+    )
 
 
 def _prose(text: str) -> Markup:
@@ -171,14 +183,14 @@ def _prose(text: str) -> Markup:
 
 
 def _shown(value: object) -> object:
-    """Return what the template puts in: text on one line, without what could hide or turn it round."""
+    """Return a value for the template: text on one line, without control characters."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return plain(value)
     return value
 
 
 def _facts(study: Study) -> Iterator[tuple[str, str]]:
-    """Yield what was read and how, by name."""
+    """Yield facts about the dataset and the measurement, by name."""
     told, how = study.dataset, study.settings
     yield "dataset", told.path
     yield (

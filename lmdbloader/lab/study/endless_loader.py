@@ -29,20 +29,20 @@ from lmdbloader.loader import Loader
 from lmdbloader.loader.torch_loader import dataloader
 from lmdbloader.transforms import RandomCrop
 
-# An epoch has at least so many batches and samples, so that what is timed is never the start of one: smaller datasets
+# An epoch has at least so many batches and samples, so that the start of one is never timed: smaller datasets
 # are read several times in one random order.
 _EPOCH_BATCHES, _EPOCH_SAMPLES = 1000, 20_000
-# How torch tells it, whatever the program is at when it hears of it.
+# The message of torch's error, which may be raised anywhere in the program.
 _WORKER_KILLED = re.compile(r"^DataLoader worker \(pid")
 
 
 @dataclass(frozen=True, slots=True)
 class BenchData:
-    """What is read; it pickles as paths.
+    """The data that is read; it pickles as paths.
 
     Attributes:
         dataset: The fields and samples that are read, without transforms.
-        files: The same as files; None where there are none.
+        files: The same as files; None if there are none.
     """
 
     dataset: LMDBDataset
@@ -89,7 +89,7 @@ class EndlessLoader:
 
     @property
     def num_first(self) -> int:
-        """How many batches come together at first: one of each worker, or what a thread reads in one go."""
+        """How many batches come together at first: one of each worker, or those that threads read at once."""
         if self._loader is not None:
             return self._loader.num_threads * -(-64 // self.setting.batch_size)
         return max(self.setting.num_workers, 1)
@@ -132,7 +132,7 @@ class EndlessLoader:
 
     @contextmanager
     def timed_stages(self) -> Iterator[list[StageTimes]]:
-        """Have the Loader tell where its threads' time goes; the list holds it afterwards, and is empty for others."""
+        """Time the stages of the Loader's threads; the list holds them afterwards, and is empty for other loaders."""
         found: list[StageTimes] = []
         if self._loader is None:
             yield found
@@ -162,7 +162,7 @@ def open_endless(material: BenchData, setting: LoaderSetting) -> Iterator[Endles
 
 @contextmanager
 def _more_than_cores_on_purpose() -> Iterator[None]:
-    """Keep quiet what the Loader and torch warn of."""
+    """Silence the warnings of the Loader and torch about it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "num_threads=", UserWarning)
         warnings.filterwarnings("ignore", ".*worker processes", UserWarning)
@@ -279,7 +279,7 @@ def cpu_seconds() -> float:
 
 
 def _of_process(pid: Any) -> float:
-    """Return the processor time of another process; 0 where the system does not tell, or it has ended."""
+    """Return the processor time of another process; 0 if unknown, or if it has ended."""
     with suppress(OSError, ValueError, IndexError):
         # The name in brackets may have spaces; after it, the 12th and 13th are the ticks in user and system mode.
         words = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()

@@ -55,10 +55,10 @@ def bench(
     device: str | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Study:
-    """Measure how batches of a dataset come on this machine, beside other ways to load the same.
+    """Measure how fast a dataset is loaded on this machine, compared with other ways to load the same images.
 
     Batches of the image fields as they are stored, in random order: from `Loader`, from `lmdbloader.dataloader`, and
-    from torch's DataLoader over the same images as files. What is compared takes turns; medians are the figures.
+    from torch's DataLoader over the same images as files. The loaders take turns; the figures are medians.
 
     Args:
         dataset: A dataset's folder, or an opened one; of a view, its fields and samples.
@@ -66,8 +66,8 @@ def bench(
             field, or one with a folder for each image field whose files pair up by name. "auto" extracts samples as PNG
             files into a temporary folder; all sources then read these samples.
         batch_sizes: Samples in a batch; sizes above the number of samples are left out.
-        crops: Sides of a random window in pixels of each sample's largest image; None stands for whole images. What
-            does not fit is left out; where nothing does, one that fits is chosen.
+        crops: Sides of a random window in pixels of each sample's largest image; None stands for whole images. A size that
+            does not fit is left out; if none fits, one is chosen.
         model: Network that is trained on the batches, to restore the larger image of a pair from the smaller one, or
             a single image from its half-size copy; None: batches are only loaded.
         only: The sections to measure.
@@ -76,14 +76,14 @@ def bench(
         processes: How many processes load at the same time in the isolation test, one number after the other; by
             default 1, and as many as cores, from 2 to 8.
         num_workers: Worker processes of torch's DataLoader; by default one for each core, 16 at most.
-        device: Where to train: "cuda", "cuda:1", "cpu"; by default CUDA where there is a device.
+        device: Where to train: "cuda", "cuda:1", "cpu"; by default CUDA if there is a device.
         progress: Gets a line when something begins.
 
     Returns:
         All figures; `print` shows them as tables and sentences.
 
     Raises:
-        OptionError: An option is out of its range, or the dataset allows nothing of what is asked.
+        OptionError: An option is out of its range, or does not suit the dataset.
         WorkerError: A process of the isolation test ended.
     """
     began = time.perf_counter()
@@ -192,7 +192,7 @@ def _material(
     dataset: LMDBDataset, baseline: str | os.PathLike[str] | None, notes: list[str], stack: ExitStack,
     progress: Callable[[str], None],
 ) -> tuple[BenchData, BaselineFolder | None]:  # fmt: skip
-    """Return what is read, and what its files are; the stack removes those that were made."""
+    """Return the data and the facts about its files; the stack removes files that were made."""
     if baseline is None:
         if has_images(dataset):
             notes.append("No files were compared with: --baseline DIR names them, --baseline auto makes them.")
@@ -253,9 +253,7 @@ def _note_what_lacks(
     if device.type == "cpu":
         notes.append("Pinned against paged memory was not measured: there is no accelerator, or it was not asked for.")
     else:
-        notes.append(
-            "The Loader's memory is pinned, as by default where there is a GPU: it has no row for paged memory."
-        )
+        notes.append("The Loader's memory is pinned, as by default if there is a GPU: it has no row for paged memory.")
     if trainer is None:
         notes.append("No model was trained: " + ("it was not asked for." if images else "the dataset has no images."))
     elif device.type == "cuda" and not any(row.training is not None and row.training.gpu for row in rows):

@@ -40,8 +40,8 @@ def sweep(plan: BenchSetup, trainer: Trainer | None) -> list[SweepRow]:
     """Return a row for every setting: all of them take turns, also those of other sizes.
 
     Args:
-        plan: What to measure.
-        trainer: What is trained after loading alone was measured; None: nothing.
+        plan: The settings.
+        trainer: Trains after loading alone was measured; None: no training.
     """
     settings = settings_of(plan)
 
@@ -115,7 +115,7 @@ def _stages(plan: BenchSetup, setting: LoaderSetting) -> dict[str, float] | None
 
 
 def scale_threads(plan: BenchSetup, cores: int) -> Iterator[ThreadsRow]:
-    """Yield what the Loader gives with one thread, two, four and so on, and one for each core."""
+    """Yield the speed of the Loader with one thread, two, four and so on, and one for each core."""
     counts = sorted({*(2**k for k in range(cores.bit_length())), cores})
     plan.progress(f"threads: {', '.join(map(str, counts))}")
     size = middle_size(plan)
@@ -124,7 +124,7 @@ def scale_threads(plan: BenchSetup, cores: int) -> Iterator[ThreadsRow]:
 
 
 def oversubscribe(plan: BenchSetup, cores: int) -> Iterator[OversubscriptionRow]:
-    """Yield what every source gives with one to four threads or worker processes for each core."""
+    """Yield the speed of every source with one to four threads or worker processes for each core."""
     size = middle_size(plan)
     for source in plan.material.sources:
         plan.progress(f"oversubscription: {source}, {', '.join(str(n * cores) for n in PER_CORE)} on {cores} cores")

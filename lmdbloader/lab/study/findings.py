@@ -158,12 +158,12 @@ def _speed(row: SweepRow) -> float:
 
 
 def _loading_only(study: StudyFigures) -> Sweep:
-    """Return the sweep without its training, for what is said of both."""
+    """Return the sweep without its training."""
     return Sweep(tuple(replace(row, training=None) for row in study.sweep))
 
 
 def _listed(parts: Mapping[LoaderKind, str] | Iterable[tuple[LoaderKind, str]]) -> str:
-    """Return what each loader has, as in "5 % with the Loader and 61 % with the DataLoader (files)"."""
+    """Return a value for each loader, as in "5 % with the Loader and 61 % with the DataLoader (files)"."""
     found = [f"{text} with the {LOADER_NAMES[source]}" for source, text in dict(parts).items()]
     return " and ".join(filter(None, [", ".join(found[:-1]), found[-1]]))
 
@@ -227,14 +227,17 @@ def _waiting(study: StudyFigures) -> Iterator[str]:
 
 def _throughput(study: StudyFigures) -> Iterator[str]:
     sweep = loading(study)
-    for other, which in _OTHERS.items():
-        ratios = [
+    found = {
+        other: [
             ours.samples_per_s / theirs.samples_per_s
             for crop in sweep.crops
             for ours, theirs in zip(sweep.curve(_OURS, crop), sweep.curve(other, crop), strict=False)
         ]
-        if ratios:
-            yield f"Loading alone, the Loader gives {_span(ratios)} the samples of {which}, by batch size and crop."
+        for other in _OTHERS
+    }
+    parts = [f"{_span(ratios)} the samples of {_OTHERS[other]}" for other, ratios in found.items() if ratios]
+    if parts:
+        yield f"Loading alone, the Loader gives {' and '.join(parts)}, by batch size and crop."
     yield from _small_batches(study, _loading_only(study), "loading")
     yield from _growth(study)
     yield from _processor(study)
@@ -244,12 +247,12 @@ def _small_batches(study: StudyFigures, sweep: Sweep, kind: str) -> Iterator[str
     """Say how much longer an epoch takes with small batches."""
     crop = study.settings.crops[-1]
     ratios = {source: small_to_large(sweep, source, crop) for source in sweep.sources}
-    parts = {source: f"{ratio:.2f} times as long" for source, ratio in ratios.items() if ratio is not None}
+    parts = {source: f"{ratio:.2f} times" for source, ratio in ratios.items() if ratio is not None}
     if parts:
         sizes = sweep.batch_sizes
         yield (
-            f"With batches of {sizes[0]:,} an epoch of {kind} ({window(crop)}) takes, compared with batches of "
-            f"{sizes[-1]:,}, {_listed(parts)}."
+            f"An epoch of {kind} ({window(crop)}) takes in batches of {sizes[0]:,}, compared with {sizes[-1]:,}, "
+            f"{_listed(parts)} as long."
         )
 
 

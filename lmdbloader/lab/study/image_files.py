@@ -23,7 +23,7 @@ from lmdbloader.images.decode import IMAGE_SUFFIXES
 from lmdbloader.lab.study.rows import BaselineFolder
 
 AUTO = "auto"
-# What is extracted at most: PNG files of this many decoded bytes are written in some seconds.
+# Limits of the extraction: PNG files of this many decoded bytes are written in some seconds.
 _AUTO_SAMPLES, _AUTO_NBYTES = 4000, 150 * 2**20
 
 
@@ -67,20 +67,20 @@ class ImageFiles(Dataset[Any]):
         return ImageFiles(self.samples, length=length, crop=crop, channels=self._channels)
 
     def like(self, dataset: LMDBDataset) -> ImageFiles:
-        """Return the same files with as many channels as a dataset's fields have, the most where that differs."""
+        """Return the same files with as many channels as a dataset's fields have, the most if that differs."""
         rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
         arrays = dataset.reader.index.arrays
         channels = [int(arrays[f"{name}.channels"][rows].max()) for name in dataset.fields]
         return ImageFiles(self.samples, length=self._length, crop=self._crop, channels=channels)
 
     def check(self, crops: Sequence[int | None]) -> None:
-        """Refuse files that make no batch, by what their headers say.
+        """Refuse files that cannot be batched, by their headers.
 
         Args:
             crops: Windows that will be cut; None: whole images.
 
         Raises:
-            OptionError: One is no image, has another size or depth than the others, or allows no such window.
+            OptionError: One is not an image, has another size or depth than the others, or is too small for a window.
         """
         first = [_header(path) for path in self.samples[0]]
         for paths in self.samples:
@@ -107,7 +107,7 @@ class ImageFiles(Dataset[Any]):
                     )
 
     def facts(self, path: str) -> BaselineFolder:
-        """Return what there is, called by the path that was given."""
+        """Return the facts about these files, with the path that was given."""
         paths = [name for sample in self.samples for name in sample]
         formats = sorted({Path(name).suffix.lower().lstrip(".") for name in paths})
         nbytes = sum(os.path.getsize(name) for name in paths)
@@ -126,7 +126,7 @@ def find_files(folder: str | os.PathLike[str], fields: Sequence[str]) -> ImageFi
         fields: Image fields of the dataset that is compared.
 
     Raises:
-        OptionError: There is no such folder, it has no images, or they do not pair up.
+        OptionError: The folder does not exist or has no images, or the images do not pair up.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -158,10 +158,10 @@ def find_files(folder: str | os.PathLike[str], fields: Sequence[str]) -> ImageFi
 def extract_files(
     dataset: LMDBDataset, fields: Sequence[str], folder: Path
 ) -> tuple[ImageFiles, npt.NDArray[np.int64]]:
-    """Write the images of a dataset's samples as PNG files, or of a random part where that would take long.
+    """Write the images of a dataset's samples as PNG files, or of a random part if that would take long.
 
     Args:
-        dataset: What to extract.
+        dataset: The dataset.
         fields: Image fields.
         folder: To make.
 

@@ -25,7 +25,7 @@ _TAIL = 2000
 
 
 class Helper:
-    """Another process of this Python that loads when it is told to."""
+    """Another process of this Python that loads on command."""
 
     def __init__(self, plan: BenchSetup) -> None:
         """Start it; it imports meanwhile."""
@@ -46,11 +46,11 @@ class Helper:
         self._send(plan.material)
 
     def prepare(self, setting: LoaderSetting, seconds: float) -> None:
-        """Tell it what it is to load, which it does once without counting: kernels are loaded the first time."""
+        """Send it a setting, which it loads once without counting: the first time, kernels are loaded."""
         self._send((setting, seconds, OVERTIME * seconds))
 
     def wait_until_ready(self) -> None:
-        """Wait until it only needs to be told to go.
+        """Wait until it is ready for `go`.
 
         Raises:
             WorkerError: It has ended.
@@ -58,7 +58,7 @@ class Helper:
         self._receive()
 
     def go(self) -> None:
-        """Tell it to load."""
+        """Let it load."""
         self._send(None)
 
     def result(self) -> float:
@@ -99,10 +99,10 @@ class Helper:
 
 
 def isolate(plan: BenchSetup, processes: Sequence[int], cores: int) -> Iterator[IsolationRow]:
-    """Yield what so many processes load together, by source and batch size.
+    """Yield the speed of several processes that load at the same time, by source and batch size.
 
     Args:
-        plan: What to measure.
+        plan: The settings.
         processes: How many, one after the other.
         cores: Shared out among the loaders as threads or workers, at least one each.
     """

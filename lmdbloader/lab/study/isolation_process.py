@@ -1,4 +1,4 @@
-"""The program of one process of the isolation test: loads as it is told, until nobody tells it any more."""
+"""The program of one process of the isolation test: loads on command until the connection is closed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def serve(connection: Connection) -> None:
     None that then says go, the samples a second.
 
     Args:
-        connection: Gives the key of the other process, what is read, then the commands.
+        connection: Gives the key of the other process, the data, then the commands.
     """
     try:
         current_process().authkey = connection.recv()

@@ -26,17 +26,17 @@ class Study(StudyFigures):
         release: Of lmdbloader that measured.
         created: When it ended, as "2026-01-31T12:00:00Z".
         seconds: How long all of it took.
-        environment: The machine, as `machine.describe().as_json()` tells it.
-        machine: The same for people: (name, value) of each line, and what else a reader must know of it.
+        environment: The machine: `machine.describe().as_json()`.
+        machine: The same for people: (name, value) of each line, and the load before the study.
         cores: Cores that the process could use.
-        dataset: What was read.
-        baseline: The folder of files; None where there was none.
+        dataset: The dataset.
+        baseline: The folder of files; None if there was none.
         settings: How.
         sweep: Batch sizes, crops, sources, and pinned memory.
         threads: Scaling by threads.
         oversubscription: More threads or workers than cores.
         isolation: Several processes at the same time.
-        notes: What was left out and why, in sentences.
+        notes: The parts that were left out and why, in sentences.
     """
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Study(StudyFigures):
             value: Parsed JSON.
 
         Raises:
-            FormatError: It is no study, of another version, or an entry is missing, unknown or of another type.
+            FormatError: It is not a study, of another version, or an entry is missing, unknown or of another type.
         """
         if not isinstance(value, Mapping) or "study_version" not in value:
             raise FormatError(
@@ -89,17 +89,17 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
-        raise FormatError(f"JSON has no number for {value}; give None where there is no figure")
+        raise FormatError(f"JSON has no number for {value}; give None if there is no figure")
     return value
 
 
 def from_plain(kind: type[T], value: Any, where: str) -> T:
-    """Return a dataclass made of what `to_plain` gave, of exactly the types that it says.
+    """Return a dataclass made of the result of `to_plain`, with every type checked.
 
     Args:
         kind: The dataclass; its fields are dataclasses, text, numbers, bools, None, literals, mappings and tuples.
         value: Parsed JSON.
-        where: What an error calls it.
+        where: Its name in error messages.
 
     Raises:
         FormatError: A field is missing, unknown or of another type.

@@ -24,7 +24,7 @@ class StudiedField:
     Attributes:
         name: Of the field.
         kind: image, array, int, float, text, bytes or json.
-        description: What it holds, in words: "48 x 48, RGB, 8-bit".
+        description: Its contents, in words: "48 x 48, RGB, 8-bit".
     """
 
     name: str
@@ -64,7 +64,7 @@ class BaselineFolder:
         num_samples: Samples that its files make: pairs count once.
         num_files: Files.
         nbytes: Of the files together.
-        formats: What the files are: "png" and the like, in alphabetical order.
+        formats: Formats of the files, such as "png", in alphabetical order.
     """
 
     path: str
@@ -83,7 +83,7 @@ class StudySettings:
         repeats: Turns of each setting; the medians of the turns are the figures.
         batch_sizes: Sizes that were measured.
         crops: Sides of the random windows in pixels of the largest field; None stands for whole images.
-        model: Name of the model that was trained; None where batches were only loaded.
+        model: Name of the model that was trained; None if batches were only loaded.
         device: Where it was trained: "cpu", "cuda:0"; with its name in brackets.
         num_threads: Threads of the Loader.
         num_workers: Worker processes of torch's DataLoader.
@@ -110,7 +110,7 @@ class Latency:
         mean_seconds: Of all.
         edges: (n + 1,) limits of the histogram's bins in seconds: eight to each power of ten, the same for every row,
             from the bin of the shortest to that of the longest.
-        counts: (n,) batches in each bin. What was faster than a microsecond is in the first.
+        counts: (n,) batches in each bin. Waits below a microsecond are in the first.
     """
 
     p50_seconds: float
@@ -123,7 +123,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Mean seconds of a training step, by what it was busy with.
+    """Mean seconds of a training step, by phase.
 
     Attributes:
         data: Waiting for the batch.
@@ -147,7 +147,7 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class GpuLoad:
-    """What a device did over the training turns, as NVML has it.
+    """The use of a device over the training turns, as NVML reports it.
 
     Attributes:
         utilisation_percent: Share of the time in which a kernel ran, mean.
@@ -166,10 +166,10 @@ class Training:
 
     Attributes:
         samples_per_s: Median of the turns.
-        epoch_seconds: What the dataset's samples take at this speed.
+        epoch_seconds: Time of the dataset's samples at this speed.
         phases: Where a step's time went.
         wait: How long steps waited for their batch.
-        gpu: None where there is none, or NVML is not there.
+        gpu: None if there is none, or NVML is not there.
         num_steps: Measured, over all turns.
     """
 
@@ -188,21 +188,21 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class SweepRow:
-    """One setting: who loads, in batches of which size, cut to which size, into which memory.
+    """One setting of the sweep: loader, batch size, crop and memory.
 
     Attributes:
         source: Who makes the batches.
         batch_size: Samples in a batch.
         crop: Side of the random window in pixels of the largest field; None: whole images.
-        is_pinned: Whether batches lie in page-locked memory; always False without an accelerator.
+        is_pinned: Whether batches are in page-locked memory; always False without an accelerator.
         samples_per_s: Loading alone: median of the turns.
         turns: Loading alone: samples a second of each turn.
-        epoch_seconds: Loading alone: what the dataset's samples take at this speed.
+        epoch_seconds: Loading alone: time of the dataset's samples at this speed.
         latency: Loading alone: how long the loop waited for a batch.
         cpu_seconds_per_sample: Processor time of this process and its workers, loading alone.
         stages: Loading alone: seconds of thread time for each sample by the loader's stage (read, verify, decode,
-            transform, function, buffer); None for sources that do not tell.
-        training: With the model; None where none was trained.
+            transform, function, buffer); None for the other sources.
+        training: Speed and phases with the model; None without one.
     """
 
     source: LoaderKind
@@ -220,7 +220,7 @@ class SweepRow:
 
 @dataclass(frozen=True, slots=True)
 class ThreadsRow:
-    """The Loader with so many threads.
+    """The speed of the Loader with a number of threads.
 
     Attributes:
         num_threads: Threads, at most the cores.
@@ -243,7 +243,7 @@ class OversubscriptionRow:
         per_core: num_workers / cores.
         batch_size: Samples in a batch.
         samples_per_s: Median of the turns.
-        of_one_per_core: samples_per_s as a share of what one worker for each core gives; 0.9 is a drop by 10 %.
+        of_one_per_core: samples_per_s as a share of that with one worker for each core; 0.9 is a drop by 10 %.
     """
 
     source: LoaderKind
@@ -298,7 +298,7 @@ class StudyFigures:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The rows of a sweep, found by what they measured.
+    """The rows of a sweep, found by their settings.
 
     Attributes:
         rows: All of them.
@@ -327,7 +327,7 @@ class Sweep:
         Args:
             source: Who made the batches.
             crop: Side of the windows.
-            pinned: Only rows whose memory is so; None: pinned where that was measured, as is usual with a GPU.
+            pinned: Only rows with pinned, or only with paged memory; None: pinned rows if there are any.
         """
         found: dict[int, SweepRow] = {}
         for row in self.rows:
@@ -338,7 +338,7 @@ class Sweep:
         return tuple(found[size] for size in sorted(found))
 
     def row(self, source: LoaderKind, batch_size: int, crop: int | None) -> SweepRow | None:
-        """Return one of the rows of `curve`, None where that was not measured."""
+        """Return one of the rows of `curve`, None if that was not measured."""
         return next((row for row in self.curve(source, crop) if row.batch_size == batch_size), None)
 
 

@@ -1,4 +1,4 @@
-"""What of all that was asked for a dataset and this machine allow; what is left out is said."""
+"""The settings of a study: the dataset, crops and batch sizes that were requested and are possible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BenchSetup:
     """The settings that all experiments share.
 
     Attributes:
-        material: What is read.
+        material: The data.
         batch_sizes: Samples in a batch.
         crops: Sides of windows; None: whole images.
         seconds: Of a turn.
@@ -50,7 +50,7 @@ class BenchSetup:
 
 
 def choose_dataset(given: str | os.PathLike[str] | LMDBDataset) -> LMDBDataset:
-    """Return what is read: the image fields of a dataset, or all fields where it has no images.
+    """Return the dataset with its image fields only, or with all fields if it has no images.
 
     Raises:
         OptionError: It has no samples, or transforms of its own, which files would not go through.
@@ -80,10 +80,10 @@ def choose_crops(dataset: LMDBDataset, crops: Sequence[int | None], notes: list[
     Args:
         dataset: Of image fields.
         crops: Asked for.
-        notes: Gets a sentence about what is left out or chosen.
+        notes: Gets sentences about crops that are left out or chosen.
 
     Raises:
-        OptionError: One is no size, or nothing that was asked for nor what could be chosen suits the images.
+        OptionError: One is not a size, or no crop suits the images.
     """
     if not crops or any(crop is not None and crop < 1 for crop in crops):
         raise OptionError(f"crops={list(crops)}: expected sizes of at least 1, or None for whole images")
@@ -115,11 +115,11 @@ def choose_batch_sizes(
     """Return the batch sizes, ascending, that there are enough samples and memory for.
 
     Args:
-        dataset: What is read.
+        dataset: The dataset.
         sizes: Asked for.
         crops: That are measured.
         num_workers: Threads or worker processes, each with batches of its own.
-        notes: Gets a sentence about what is left out.
+        notes: Gets sentences about sizes that are left out.
 
     Raises:
         OptionError: One is below 1, or none is left.
@@ -184,7 +184,7 @@ def _objection(dataset: LMDBDataset, crop: int | None) -> str | None:
 
 
 def _largest_power(side: int) -> int:
-    """Return the largest power of two that is no more: it divides by the usual scales."""
+    """Return the largest power of two up to a side: it divides by the usual scales."""
     return 1 << (side.bit_length() - 1)
 
 

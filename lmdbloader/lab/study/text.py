@@ -42,7 +42,7 @@ def _head(study: StudyFigures) -> Iterator[tuple[str, str]]:
 
 
 def _tables(study: StudyFigures) -> Iterator[tuple[str, list[str]]]:
-    """Yield titles and lines; of a section that was not measured there are no lines."""
+    """Yield titles and lines; a section that was not measured has no lines."""
     loading, training = tables.throughput(study), tables.split(study)
     about = f"Training {study.settings.model} on {study.settings.device}"
     yield "Loading alone: samples/s (seconds of an epoch)", _by_loader(loading, _speed)

@@ -25,19 +25,19 @@ from lmdbloader.superres.models import ModelName, build_model
 from lmdbloader.superres.tensors import unit_floats
 from lmdbloader.superres.training import train_step
 
-# A turn trains at least so many steps; on a GPU it lasts at least so long: NVML knows the use of about the last second.
+# Least steps of a turn, and its least seconds on a GPU: NVML reports the use of about the last second.
 _LEAST_STEPS, _LEAST_GPU_SECONDS = 2, 1.0
 _PHASES = [f.name for f in fields(Phases)]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingTurn:
-    """What one turn of training measured.
+    """One turn of training.
 
     Attributes:
         num_samples: Samples trained on.
         steps: (steps, phases) seconds of each step, see `Phases`.
-        gpu: What the device did meanwhile.
+        gpu: The use of the device meanwhile.
     """
 
     num_samples: int
@@ -92,7 +92,7 @@ class Trainer:
 
 
 def take_training_turn(feed: EndlessLoader, trainer: Trainer, seconds: float, *, warm_up: bool) -> TrainingTurn:
-    """Train for a while; what starting takes does not count.
+    """Train for some seconds; starting does not count.
 
     Args:
         feed: Gives batches.
@@ -146,7 +146,7 @@ def _mean_use(used: Sequence[GpuLoad]) -> GpuLoad:
 
 
 def _smallest_and_largest(dataset: LMDBDataset) -> tuple[int, int] | None:
-    """Return the places of two image fields among those that are read; None where there is only one."""
+    """Return the places of two image fields among those that are read; None if there is only one."""
     areas = [_sides(dataset, name)[0].prod() for name in dataset.fields]
     if len(areas) < 2:
         return None
@@ -178,7 +178,7 @@ _LOOK_SECONDS = 0.1
 
 @contextmanager
 def sampled(device: torch.device) -> Iterator[list[GpuLoad]]:
-    """Watch a device; the list holds what was seen afterwards, and is empty where nothing can be asked."""
+    """Watch a device; afterwards the list holds its use, or is empty if it could not be read."""
     found: list[GpuLoad] = []
     if device.type != "cuda":
         yield found
@@ -190,7 +190,7 @@ def sampled(device: torch.device) -> Iterator[list[GpuLoad]]:
     with GpuSampler(name, seconds=_LOOK_SECONDS) as sampler:
         yield found
     use = sampler.use
-    # A part of a GPU (MIG) does not tell how busy it is.
+    # A part of a GPU (MIG) does not report how busy it is.
     if use is not None and use.utilization_percent is not None and use.memory_mib is not None:
         found.append(GpuLoad(use.utilization_percent, use.power_watts, use.memory_mib))
 

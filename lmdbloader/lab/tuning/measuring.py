@@ -46,10 +46,10 @@ class Measurer:
     """Reads a dataset with any setting.
 
     Attributes:
-        dataset: What is read, a batch at least.
+        dataset: The dataset, with at least one batch.
         batch_size: Samples in a batch.
         transforms: Of the Loader; its compiled ones are the dataset's own for the DataLoader.
-        device: Where batches are copied to; None where there is no accelerator.
+        device: Where batches are copied to; None without an accelerator.
         turn_seconds: How long a turn is, in whole rounds of batches.
     """
 
@@ -125,7 +125,7 @@ class Measurer:
         return opened, held.clear
 
     def _copied(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Return batches as a training loop has them: on the accelerator where there is one."""
+        """Return batches as a training loop gets them: on the accelerator if there is one."""
         device = self.device
         if device is None:
             return batches
@@ -137,7 +137,7 @@ class Measurer:
 
 
 class _Draws(Sampler[int]):
-    """Sample numbers at random, without end: what is timed is never the start of an epoch."""
+    """Sample numbers at random, without end: the start of an epoch is never timed."""
 
     def __init__(self, length: int, seed: int) -> None:
         self._length, self._seed = length, seed
@@ -150,7 +150,7 @@ class _Draws(Sampler[int]):
 
 # Of the step: handing over a batch that is ready takes some microseconds, too.
 ALLOWED_SHARE = 0.05
-# Of the batches, so many must be ready.
+# Share of the batches that must be ready.
 SHARE_READY = 0.99
 # Enough for a 99th percentile that a single batch does not make.
 _MOST_STEPS = 500
@@ -160,16 +160,16 @@ _AWAKE_SECONDS = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class StepTrial:
-    """What a consumer saw that takes `step_seconds` for each batch.
+    """The waits of a consumer whose steps take `step_seconds`, and whether the loader keeps up.
 
     Attributes:
         step_seconds: Of its step.
         share_ready: Share of the batches for which it waited at most `allowed_seconds`.
         p99_wait_seconds: 99th percentile of its waiting for a batch.
-        allowed_seconds: What counts as ready, 5 % of the step.
+        allowed_seconds: The longest wait that counts as ready: 5 % of the step.
         num_steps: How many steps it took.
-        samples_per_s: What the loader gives where nothing holds it up.
-        needed_samples_per_s: What the step takes, its batch size over its time.
+        samples_per_s: Speed of the loader without steps.
+        needed_samples_per_s: Speed of the steps: batch size over time.
     """
 
     step_seconds: float
@@ -182,7 +182,7 @@ class StepTrial:
 
     @property
     def passed(self) -> bool:
-        """Whether 99 % of the batches were ready, and it could go on like that (rather than live on what was ahead)."""
+        """Whether 99 % of the batches were ready, and not only because some were read ahead."""
         return self.share_ready >= SHARE_READY and self.samples_per_s >= self.needed_samples_per_s
 
     @property
@@ -217,12 +217,12 @@ def try_steps(
         opened: Gives batches.
         step_seconds: Of each step, in which nothing is taken, and the loader has the processor for itself.
         seconds: To use, for at most 500 steps; one is measured in any case, after those that are not.
-        samples_per_s: What the loader gives where nothing holds it up.
-        needed_samples_per_s: What the steps take.
-        clock, sleep: Tell seconds, and let them pass.
+        samples_per_s: Speed of the loader without steps.
+        needed_samples_per_s: Speed of the steps.
+        clock, sleep: As in `time`.
     """
     steps = int(min(max(seconds / step_seconds, 1), _MOST_STEPS))
-    # Where reading is slower than the step, what was read ahead at first must not hide it.
+    # If reading is slower than the step, batches that were read ahead must not hide it.
     is_slow = samples_per_s < 1.25 * needed_samples_per_s
     skip = min(opened.ahead, steps // 3) if is_slow else min(1, steps // 3)
     until = clock() + seconds

@@ -1,4 +1,4 @@
-"""Which of several settings is best: short turns of all of them, until chance cannot explain what is left."""
+"""The race of several settings: short turns of all of them, until the best is clear beyond chance."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class ReadSetting:
 
 @dataclass(slots=True)
 class Race:
-    """What has been measured, and what follows from it.
+    """The turns of all settings, and the conclusions from them.
 
     Attributes:
         settings: All that take part.
-        worth: Turns a setting's samples a second into what is compared, by default themselves.
+        worth: Turns a setting's samples a second into the value to compare; by default they are the value.
         turns: Of each setting, by number of the round.
         left: Those that may still be chosen.
         decided: The kinds that need no more turns.
@@ -84,7 +84,7 @@ class Race:
         Args:
             measure: Gives one turn of a setting in a round of some number.
             seconds: To use at most.
-            clock: Tells seconds.
+            clock: Returns seconds.
             seed: Of the order.
             progress: Called with the seconds that passed since the last call.
         """
@@ -109,7 +109,7 @@ class Race:
                 self.judge()
 
     def judge(self) -> None:
-        """Drop what surely is not near the best, and note which kinds are decided."""
+        """Drop settings that surely are not near the best, and note which kinds are decided."""
         for kind in {setting.kind for setting in self.left} - self.decided:
             self._judge(kind)
 
@@ -123,7 +123,7 @@ class Race:
             self.decided.add(kind)
 
     def best(self, kind: str) -> ReadSetting:
-        """Return the setting of a kind that is fastest by what is known."""
+        """Return the setting of a kind that is fastest so far."""
         found = self._of(kind)
         best = found[0]
         for setting in found[1:]:
@@ -132,14 +132,14 @@ class Race:
         return best
 
     def pick(self, kind: str) -> ReadSetting | None:
-        """Return the cheapest setting of a kind that is near the best, None where none has had a turn."""
+        """Return the cheapest setting of a kind that is near the best, None if none has had a turn."""
         if not self._of(kind):
             return None
         best = self.best(kind)
         return next(s for s in self._of(kind) if s == best or self._bounds(s, best)[2] >= math.log(NEAR))
 
     def seen_as(self, worth: Callable[[ReadSetting, float], float]) -> Race:
-        """Return what follows from the same turns where a setting is worth something else."""
+        """Return a race of the same turns with another `worth`."""
         other = Race(self.settings, worth)
         other.turns = self.turns
         for kind in {setting.kind for setting, turns in self.turns.items() if turns}:
@@ -151,7 +151,7 @@ class Race:
         return all(self.turns[setting] for setting in self.turns if setting.kind == kind)
 
     def doubts(self) -> Iterator[str]:
-        """Yield what time was too short for."""
+        """Yield sentences about settings for which time was too short."""
         missing = [str(setting) for setting in sorted(self.turns) if not self.turns[setting]]
         if missing:
             yield f"There was no time to measure {'; '.join(missing)}. Give more seconds."
@@ -178,8 +178,8 @@ class Race:
     def _bounds(self, setting: ReadSetting, other: ReadSetting) -> tuple[float, float, float]:
         """Return a 95 % interval of the logarithm of two settings' ratio, and its middle.
 
-        Of rounds in which both had their turns, as all have in the first: what slowed the machine down for a whole
-        round is not in it.
+        Of rounds in which both had their turns, as all have in the first: a slowdown of the machine during a whole
+        round cancels out.
         """
         common = self.turns[setting].keys() & self.turns[other].keys()
         ratios = [math.log(self._worth(setting, n) / self._worth(other, n)) for n in common]

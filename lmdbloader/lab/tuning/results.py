@@ -1,4 +1,4 @@
-"""What tuning found: the grid of settings, the best, and a line of Python that uses it."""
+"""The result of tuning: the grid of settings, the best, a line of Python that uses it, and advice."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lmdbloader.loader.remembered import Workers
 
 @dataclass(frozen=True, slots=True)
 class TuningRow:
-    """What was measured of one setting.
+    """The measurements of one setting.
 
     Attributes:
         setting: The setting.
-        samples_per_s: Samples a second, made comparable with the others' by what was measured in the same rounds.
+        samples_per_s: Samples a second, made comparable with the others' through the rounds that they share.
         p50_seconds, p99_seconds: Median and 99th percentile of the time from asking for a batch to having it, when
             batches are taken as fast as they come.
         num_batches: How many batches were timed.
@@ -43,24 +43,24 @@ class TuningRow:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What `lmdbloader.lab.tune` found; `print` it.
+    """The result of `lmdbloader.lab.tune`; `print` it.
 
     Attributes:
-        dataset: What was read, for people.
+        dataset: The dataset, for people.
         batch_size: Samples in a batch.
-        transforms: What was done to images, for people.
+        transforms: The transforms, for people.
         cores: That this process may use.
-        device: Where batches were copied to, None where there is no accelerator.
+        device: Where batches were copied to; None without an accelerator.
         rows: All settings that were measured, by kind and cost.
-        num_threads: Best for a Loader of this dataset, batch size and size of images; None where it was not measured.
-        workers: Best for torch's DataLoader; None where none was measured.
+        num_threads: Best for a Loader of this dataset, batch size and size of images; None if it was not measured.
+        workers: Best for torch's DataLoader; None if none was measured.
         best: The better of both; with a step time, the cheapest that keeps up with it.
         line: One line of Python that makes the best loader.
-        verdict: Whether the best one feeds a step of the time that was given; None where none was.
-        advice: What else there is to know, a sentence or two each.
+        verdict: Whether the best one feeds a step of the given time; None without one.
+        advice: Further advice, a sentence or two each.
         seconds: How long tuning took.
-        stored: The kinds of which what was found is remembered: `num_threads="auto"` uses that of "threads",
-            `lmdbloader.dataloader` that of "workers". Not where there was no time for all settings of a kind, or the
+        stored: The kinds whose best setting is remembered: `num_threads="auto"` uses that of "threads",
+            `lmdbloader.dataloader` that of "workers". A kind is missing if time was too short for its settings, or the
             user's cache folder cannot be written to.
     """
 
@@ -157,7 +157,7 @@ def _table(tuning: Tuning) -> str:
     return "\n".join(padded)
 
 
-# Fewer samples than these share what a batch costs.
+# Batches of fewer samples are small.
 _SMALL_BATCH = 64
 _NOTABLY = 1.05
 
@@ -165,10 +165,10 @@ _NOTABLY = 1.05
 def advise(
     rows: Sequence[TuningRow], picks: Mapping[str, ReadSetting], batch_size: int, *, has_accelerator: bool
 ) -> Iterator[str]:
-    """Yield what there is to know about a grid.
+    """Yield advice that follows from a grid.
 
     Args:
-        rows: What was measured.
+        rows: The measurements.
         picks: The setting that was chosen, by kind.
         batch_size: Samples in a batch.
         has_accelerator: Whether pinned memory was measured.

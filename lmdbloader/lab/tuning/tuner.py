@@ -27,11 +27,11 @@ from lmdbloader.loader.remembered import Workers, case_of, remember_threads, rem
 from lmdbloader.loader.torch_loader import accelerator
 from lmdbloader.transforms import RandomCrop, RandomResizedCrop, Transform
 
-# Of the time, where there is a step to try afterwards.
+# Of the time, if there is a step to try afterwards.
 _RACE_SHARE = 0.6
 # A loader whose mean just suffices is late for every second batch.
 _HEADROOM = 1.25
-# The DataLoader is recommended where it reads so much more than the Loader, which offers more and takes less memory.
+# The DataLoader is recommended if it is faster by this factor: the Loader offers more and takes less memory.
 _CLEARLY_BETTER = 1.05
 
 
@@ -51,19 +51,19 @@ def tune(
     that surely are not near the best are dropped, and it ends when the cheapest one that is left surely is near it. The
     first turns may read a dataset into memory that was not there yet.
 
-    What was found is remembered in the user's cache folder: `Loader(..., num_threads="auto")` and
+    The result is remembered in the user's cache folder: `Loader(..., num_threads="auto")` and
     `lmdbloader.dataloader` use it for the same dataset, batch size and size of images on the same machine.
 
     Args:
-        dataset: Its folder, or a dataset: an LMDBDataset, a view of one, or any other with a length, of which only the
+        dataset: Its folder, or a dataset: an LMDBDataset, a view of one, or any other with a length, for which only the
             DataLoader is measured.
         batch_size: Samples in a batch.
-        step_seconds: What a training step takes. Then the result says whether 99 % of the batches are ready within it,
-            tried with a consumer that takes so long, and the best is the cheapest setting that keeps up; what is
-            remembered is what reads fastest all the same.
+        step_seconds: Time of a training step. Then the result says whether 99 % of the batches are ready within it,
+            tried with a consumer of that speed, and the best is the cheapest setting that keeps up; the fastest
+            setting is remembered all the same.
         crop: Read windows of crop x crop pixels: RandomCrop, or RandomResizedCrop where single images are JPEG files or
             smaller than that.
-        transforms: What else is done to images, as for a Loader; functions at their end are not for the DataLoader,
+        transforms: Further transforms, as for a Loader; functions at their end are not for the DataLoader,
             which then is not measured.
         seconds: Most of the time to use, but for compiling at the very first use; a batch under way is waited for, and
             so is a step, or two where the cheapest setting does not keep up. Of few steps the result says so.
@@ -97,7 +97,7 @@ def tune(
     best = _better(race, picks)
     verdict = None
     if step_seconds is not None:
-        # What is remembered stays what reads fastest: another loop's step may be shorter.
+        # The fastest setting is remembered all the same: another loop's step may be shorter.
         fitting = race.seen_as(functools.partial(_worth, needed=batch_size / step_seconds))
         cheapest = {kind: pick for kind in picks if (pick := fitting.pick(kind)) is not None}
         left = max(seconds - (time.perf_counter() - began), 0.0)
@@ -120,7 +120,7 @@ def crop_of(dataset: Any, crop: int) -> Transform:
     """Return the transform that people use to have windows of a size from such images.
 
     Raises:
-        OptionError: It is no LMDBDataset.
+        OptionError: It is not an LMDBDataset.
     """
     if not isinstance(dataset, LMDBDataset):
         raise OptionError(f"{type(dataset).__name__}, crop={crop}: only an LMDBDataset is cropped. Leave crop out.")
@@ -155,7 +155,7 @@ def _can_load(dataset: Any, batch_size: int, transforms: Sequence[Any], crop: in
 
 
 def _settings(dataset: Any, *, can_load: bool, has_functions: bool) -> list[ReadSetting]:
-    """Return what is measured."""
+    """Return the settings to measure."""
     cores = count_cores()
     found = [ReadSetting("threads", n) for n in counts(cores)] if can_load else []
     if not has_functions:
@@ -171,10 +171,10 @@ def _settings(dataset: Any, *, can_load: bool, has_functions: bool) -> list[Read
 
 
 def _worth(setting: ReadSetting, samples_per_s: float, *, needed: float) -> float:
-    """Return what a setting brings a training loop whose steps take `needed` samples a second.
+    """Return the value of a setting for a training loop whose steps take `needed` samples a second.
 
-    That is no more than the step takes: whoever reads ahead must be a little faster than that, and whoever does not
-    lets the step wait for each batch.
+    It is at most the speed of the step. With reading ahead, a loader must be a little faster than the step; without, the
+    step waits for each batch.
     """
     if setting == ReadSetting("workers", 0, setting.pinned):
         return 1 / (1 / needed + 1 / samples_per_s)
@@ -197,7 +197,7 @@ def _try(
     seconds: float,
     progress: Callable[[float], object] | None,
 ) -> tuple[ReadSetting, StepTrial]:
-    """Try a step time with the best setting and, where that fails, with the fastest of its kind; return the better."""
+    """Try a step time with the best setting and, if that fails, with the fastest of its kind; return the better."""
     fastest = max((s for s in race.turns if s.kind == best.kind and race.turns[s]), key=race.samples_per_s)
     tried: list[tuple[ReadSetting, StepTrial]] = []
     for setting in dict.fromkeys((best, fastest)):
@@ -227,7 +227,7 @@ def _tuning(
     verdict: StepTrial | None,
     seconds: float,
 ) -> Tuning:
-    """Remember what was found, and return it."""
+    """Remember the best settings, and return the result."""
     compiled, functions = compiled_and_functions(measurer.transforms)
     stored: list[ReadKind] = []
     num_threads = workers = None
@@ -280,7 +280,7 @@ def line_of(
     subclass, functions.
 
     Args:
-        dataset: What it reads.
+        dataset: The dataset.
         batch_size: Samples in a batch.
         transforms: Of the Loader.
         setting: Threads or workers.
