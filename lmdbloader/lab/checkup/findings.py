@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from lmdbloader.format.layout import CODEC_NAMES, DATA_FILE, INDEX_FILE
+from lmdbloader.lab.formatting import wrap
 from lmdbloader.lab.machine import FileSystem, Machine, filesystem_of, residency
 from lmdbloader.store import Reader
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from lmdbloader.lab.profiling import Profile
 
 Verdict = Literal["good", "note", "problem"]
-_WIDTH = 100
 _MARKS = {"good": "good", "note": "note", "problem": "PROBLEM"}
 
 
@@ -107,23 +106,12 @@ class Checkup:
         lines = []
         for finding in self.findings:
             start = f"{_MARKS[finding.verdict]:<8} {finding.name:<{width}}  "
-            lines += _wrapped(finding.value, start, " " * len(start))
+            lines += wrap(finding.value, start, " " * len(start))
             if finding.remedy:
-                lines += _wrapped(f"-> {finding.remedy}", " " * len(start), " " * (len(start) + 3))
+                lines += wrap(f"-> {finding.remedy}", " " * len(start), " " * (len(start) + 3))
         if self.profile is not None:
             lines += ["", str(self.profile)]
-        return "\n".join([*lines, "", *_wrapped(self.summary(), "", "  ")])
-
-
-def _wrapped(text: str, first: str, other: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=first,
-        subsequent_indent=other,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+        return "\n".join([*lines, "", *wrap(self.summary(), other="  ")])
 
 
 _ROOT = Path("/")

@@ -207,7 +207,7 @@ class Memory:
 
     @property
     def free_nbytes(self) -> int:
-        """Bytes that this process may still take under all limits; page cache that the system would drop is included."""
+        """Bytes that this process may still take under all limits, droppable page cache included."""
         left = self.limit_left_nbytes
         return self.available_nbytes if left is None else min(self.available_nbytes, left)
 

@@ -138,9 +138,9 @@ _MAX_PLACES = 256
 def residency(path: str | os.PathLike[str]) -> float | None:
     """Return the share of a file's pages that are in memory, 0 to 1; nothing is read for it.
 
-    Of a file beyond 16 GiB, pieces at equal distances are looked at. Linux reports it for files that belong to this user
-    or that he may write (`mincore`); of others 256 single bytes are read, at equal distances and only where that does
-    not wait (RWF_NOWAIT).
+    Of a file beyond 16 GiB, pieces at equal distances are looked at. Linux reports it for files that this user owns or
+    may write (`mincore`); of others 256 single bytes are read, at equal distances and only if that does not wait
+    (RWF_NOWAIT).
 
     Returns:
         None if unknown, as on some network file systems, or if the file is empty.

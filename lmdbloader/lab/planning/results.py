@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from lmdbloader.base.units import GIB, KIB, show_decimal_nbytes, show_nbytes
+from lmdbloader.lab.formatting import align, define, wrap
 from lmdbloader.lab.planning.demand import STORAGE, Demand, GpuFit
 from lmdbloader.lab.planning.presets import Preset
 
@@ -96,7 +96,7 @@ class Plan:
 def as_text(found: Plan) -> str:
     """Return the table and the sentences."""
     lines = [*_wrapped(_headline(found), ""), "", "Needed"]
-    lines += _rows(_needed(found))
+    lines += define(list(_needed(found)), indent="  ")
     lines += ["", *_reading(found)]
     lines += ["", "What it means"]
     for sentence in sentences(found):
@@ -165,10 +165,7 @@ def _reading(found: Plan) -> Iterator[str]:
         mark = " (*)" if serving.limits_machine else ""
         cells = [_span(*serving.needed[way.name]) for _, way in ways]
         rows.append((f"  {serving.storage}{mark}", *cells))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(heads) + 1)]
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *[cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]]
-        yield "  ".join(cells).rstrip()
+    yield from align(rows)
     for serving in found.serving:
         if serving.limits_machine:
             yield from _wrapped("(*) one machine gets less from it than one experiment needs.", "  ")
@@ -320,13 +317,5 @@ def _seconds(value: float) -> str:
     return f"{value / 60:.3g} min" if value < 7200 else f"{value / 3600:,.1f} h"
 
 
-def _rows(rows: Iterator[tuple[str, str]]) -> list[str]:
-    table = list(rows)
-    width = max(len(name) for name, _ in table)
-    return [f"  {name.ljust(width)}  {text}" for name, text in table]
-
-
 def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  " * bool(indent), break_on_hyphens=False
-    )
+    return wrap(text, indent, 2 * indent, width=_WIDTH)

@@ -48,9 +48,9 @@ class Recorder:
         Args:
             batches: A Loader, torch's DataLoader, or anything else that gives batches. An object that has a Loader
                 as its attribute `loader` counts as it.
-            warmup: Steps at the beginning that are not measured; None leaves out those for which batches were read ahead at the
-                beginning.
-            device: That trains; None is the current CUDA device where CUDA is in use, else the CPU.
+            warmup: Steps at the beginning that are not measured; None leaves out those for which batches were read
+                ahead at the beginning.
+            device: That trains; None is the current CUDA device if CUDA is in use, else the CPU.
 
         Raises:
             OptionError: `warmup` is negative.
@@ -326,8 +326,8 @@ def profile(
             `lap("backward")` and `lap("update")` at the end of each. Without laps, the work of torch's
             optimisers is "update", and the rest "compute".
         steps: To measure.
-        warmup: Steps before that, which are not measured; None means until the batches read ahead at the start are used.
-        device: That trains; None is the current CUDA device where CUDA is in use, else the CPU.
+        warmup: Steps before that, which are not measured; None means until the batches read ahead are used up.
+        device: That trains; None is the current CUDA device if CUDA is in use, else the CPU.
 
     Returns:
         The profile: print it.

@@ -9,6 +9,7 @@ from typing import Any
 
 from lmdbloader.base.stage_times import STAGES, StageTimes
 from lmdbloader.errors import OptionError
+from lmdbloader.lab.formatting import html_table
 from lmdbloader.lab.machine.gpu import GpuUse
 from lmdbloader.lab.profiling.bottleneck import BOTTLENECKS, Advice, Bottleneck
 from lmdbloader.lab.profiling.threads import ThreadTimes
@@ -259,14 +260,8 @@ def as_html(profile: Profile) -> str:
     """Return a profile as HTML for notebooks, which bring their own style."""
 
     def table(header: tuple[str, ...], rows: list[Row]) -> str:
-        lines = ["<tr>" + "".join(f"<th>{cell}</th>" for cell in header) + "<th></th></tr>"]
-        for name, share, cells in rows:
-            width = 0 if name == "step" else round(160 * share)
-            bar = f'<div style="background:#2a7fb8;height:0.8em;width:{width}px"></div>'
-            lines.append(
-                f"<tr><th>{escape(name)}</th>" + "".join(f"<td>{cell}</td>" for cell in cells) + f"<td>{bar}</td></tr>"
-            )
-        return f"<table>{''.join(lines)}</table>"
+        shares = [0.0 if name == "step" else share for name, share, _ in rows]
+        return html_table(header, [(name, *cells) for name, _, cells in rows], shares)
 
     parts = [f"<p><b>{escape(sentence(profile))}</b> {escape(str(profile.advice))}</p>"]
     parts.append(table(("phase", "mean ms", "p50", "p99", "share"), _phases(profile)))

@@ -174,7 +174,7 @@ def _shown_section(section: Section, study: Study) -> _ShownSection:
         wide,
         narrow,
         section.table,
-    )
+    )  # fmt: skip
 
 
 def _prose(text: str) -> Markup:

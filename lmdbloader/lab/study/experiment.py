@@ -66,8 +66,8 @@ def bench(
             field, or one with a folder for each image field whose files pair up by name. "auto" extracts samples as PNG
             files into a temporary folder; all sources then read these samples.
         batch_sizes: Samples in a batch; sizes above the number of samples are left out.
-        crops: Sides of a random window in pixels of each sample's largest image; None stands for whole images. A size that
-            does not fit is left out; if none fits, one is chosen.
+        crops: Sides of a random window in pixels of each sample's largest image; None stands for whole images. Sizes
+            that do not fit are left out; if none fits, one is chosen.
         model: Network that is trained on the batches, to restore the larger image of a pair from the smaller one, or
             a single image from its half-size copy; None: batches are only loaded.
         only: The sections to measure.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmdbloader.base.text import plain
+from lmdbloader.lab.formatting import align
 from lmdbloader.lab.tuning.measuring import StepTrial
 from lmdbloader.lab.tuning.race import ReadKind, ReadSetting
 from lmdbloader.loader.remembered import Workers
@@ -146,15 +147,7 @@ def _table(tuning: Tuning) -> str:
             str(row.setting), f"{row.samples_per_s:,.0f}", f"{row.samples_per_s / most:.2f}",
             f"{row.p50_seconds * 1e3:.2f}", f"{row.p99_seconds * 1e3:.2f}", str(row.num_turns), mark,
         ])  # fmt: skip
-    widths = [max(len(line[k]) for line in lines) for k in range(len(header))]
-    padded = (
-        "  ".join(
-            cell.ljust(width) if k in (0, len(header) - 1) else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
-    return "\n".join(padded)
+    return "\n".join(align(lines, (0, len(header) - 1)))
 
 
 # Batches of fewer samples are small.

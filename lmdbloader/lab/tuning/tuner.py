@@ -173,8 +173,8 @@ def _settings(dataset: Any, *, can_load: bool, has_functions: bool) -> list[Read
 def _worth(setting: ReadSetting, samples_per_s: float, *, needed: float) -> float:
     """Return the value of a setting for a training loop whose steps take `needed` samples a second.
 
-    It is at most the speed of the step. With reading ahead, a loader must be a little faster than the step; without, the
-    step waits for each batch.
+    It is at most the speed of the step. With reading ahead, a loader must be a little faster than the step; without,
+    the step waits for each batch.
     """
     if setting == ReadSetting("workers", 0, setting.pinned):
         return 1 / (1 / needed + 1 / samples_per_s)
