@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from lmdbloader.format.layout import CODEC_NAMES, DATA_FILE, INDEX_FILE
+from lmdbloader.format.layout import DATA_FILE, INDEX_FILE
 from lmdbloader.lab.formatting import wrap
 from lmdbloader.lab.machine import FileSystem, Machine, filesystem_of, residency
+from lmdbloader.lab.stored import codec_shares
 from lmdbloader.store import Reader
 
 if TYPE_CHECKING:
@@ -158,26 +159,24 @@ def dataset_facts(path: str | os.PathLike[str], root: Path = _ROOT) -> DatasetFa
     """
     reader = Reader(path)
     arrays = reader.index.arrays
-    shares = np.zeros(len(CODEC_NAMES))
+    columns = []
     sides: list[int] = []
     varies = False
     for name, field in reader.fields.items():
         if field.is_payload:
-            codec, nbytes = arrays[f"{name}.codec"], arrays[f"{name}.stored_nbytes"]
-            shares += np.bincount(codec, weights=nbytes, minlength=len(CODEC_NAMES))
+            columns.append((arrays[f"{name}.codec"], arrays[f"{name}.stored_nbytes"]))
         if field.kind == "image" and len(reader):
             height, width = arrays[f"{name}.height"], arrays[f"{name}.width"]
             sides.append(int(np.median(np.maximum(height, width))))
             varies |= bool(np.ptp(height) or np.ptp(width))
-    total = float(shares.sum())
-    ranked = sorted(zip(CODEC_NAMES, shares.tolist(), strict=True), key=lambda item: -item[1])
+    shares, total = codec_shares(columns)
     folder = Path(path)
     return DatasetFacts(
         os.fspath(path),
         len(reader),
         sum((folder / name).stat().st_size for name in (DATA_FILE, INDEX_FILE)),
         total / max(1, len(reader)),
-        {name: nbytes / total for name, nbytes in ranked if nbytes},
+        shares,
         max(sides, default=None),
         varies,
         filesystem_of(folder / DATA_FILE, root),

@@ -158,11 +158,7 @@ class Processor:
 
 
 def describe_processor(root: Path = _ROOT) -> Processor:
-    """Return the facts about the processor.
-
-    Args:
-        root: The folder of `proc` and `sys`.
-    """
+    """Return the facts about the processor."""
     online = os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else online
     return Processor(_model(root), online, allowed, quota_cores(root))
@@ -213,11 +209,7 @@ class Memory:
 
 
 def describe_memory(root: Path = _ROOT) -> Memory:
-    """Return sizes of the memory.
-
-    Args:
-        root: The folder of `proc`, `sys` and `dev`.
-    """
+    """Return sizes of the memory."""
     found = {}
     for line in read_text(root / "proc" / "meminfo").splitlines():
         name, _, value = line.partition(":")

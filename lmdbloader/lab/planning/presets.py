@@ -80,7 +80,8 @@ _ALL = (
         batch_size=64,
         # "Same amount of computation per batch": half the images, twice the work of each.
         step_seconds=128 / 1457, example_nbytes=64 * KIB, dataset_nbytes=150 * 10**9,
-        example_memory_nbytes=219 * MIB, model_memory_nbytes=209 * MIB, gpu_memory_nbytes=16 * GIB, example_flops=8e9, gpu_flops=7e12,
+        example_memory_nbytes=219 * MIB, model_memory_nbytes=209 * MIB, gpu_memory_nbytes=16 * GIB,
+        example_flops=8e9, gpu_flops=7e12,
         notes=("The document writes 64 * 219MB = 13.8 GB: that is 13.7 GiB, and with the parameters 13.9 GiB.",),
     ),
     Preset(

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from lmdbloader.base.cores import count_cores
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.format.layout import CODEC_NAMES
+from lmdbloader.lab.stored import codec_shares, column, image_sizes
 from lmdbloader.loader import Loader
 from lmdbloader.transforms import RandomResizedCrop, Resize, Transform
 
@@ -130,21 +130,12 @@ def _stored(dataset: LMDBDataset, transforms: Sequence[Transform]) -> StoredImag
     fields = [name for name, f in dataset.fields.items() if f.kind == "image"]
     if not fields or not len(dataset):
         return None
-    rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-    columns = dataset.reader.index.arrays
-    stored = np.zeros(len(CODEC_NAMES))
-    raw = 0
-    for name in fields:
-        nbytes = columns[f"{name}.stored_nbytes"][rows]
-        stored += np.bincount(columns[f"{name}.codec"][rows], weights=nbytes, minlength=len(CODEC_NAMES))
-        raw += int(columns[f"{name}.raw_nbytes"][rows].sum(dtype=np.int64))
-    total = float(stored.sum()) or 1.0
-    shares = sorted(zip(CODEC_NAMES, (stored / total).tolist(), strict=True), key=lambda pair: -pair[1])
-    sides = [np.maximum(columns[f"{name}.height"][rows], columns[f"{name}.width"][rows]) for name in fields]
+    shares, total = codec_shares((column(dataset, n, "codec"), column(dataset, n, "stored_nbytes")) for n in fields)
+    raw = sum(int(column(dataset, name, "raw_nbytes").sum(dtype=np.int64)) for name in fields)
     return StoredImages(
-        {name: share for name, share in shares if share},
-        total / len(rows),
-        raw / len(rows),
-        max(int(np.median(side)) for side in sides),
+        shares,
+        total / len(dataset),
+        raw / len(dataset),
+        max(int(np.median(image_sizes(dataset, name).max(axis=1))) for name in fields),
         any(isinstance(t, RandomResizedCrop | Resize) for t in transforms),
     )

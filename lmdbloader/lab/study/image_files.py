@@ -20,6 +20,7 @@ from lmdbloader.conversion.extraction import extract
 from lmdbloader.conversion.extraction.folder import TABLE_FILE
 from lmdbloader.errors import OptionError
 from lmdbloader.images.decode import IMAGE_SUFFIXES
+from lmdbloader.lab.stored import column
 from lmdbloader.lab.study.rows import BaselineFolder
 
 AUTO = "auto"
@@ -68,9 +69,7 @@ class ImageFiles(Dataset[Any]):
 
     def like(self, dataset: LMDBDataset) -> ImageFiles:
         """Return the same files with as many channels as a dataset's fields have, the most if that differs."""
-        rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-        arrays = dataset.reader.index.arrays
-        channels = [int(arrays[f"{name}.channels"][rows].max()) for name in dataset.fields]
+        channels = [int(column(dataset, name, "channels").max()) for name in dataset.fields]
         return ImageFiles(self.samples, length=self._length, crop=self._crop, channels=channels)
 
     def check(self, crops: Sequence[int | None]) -> None:
@@ -160,16 +159,11 @@ def extract_files(
 ) -> tuple[ImageFiles, npt.NDArray[np.int64]]:
     """Write the images of a dataset's samples as PNG files, or of a random part if that would take long.
 
-    Args:
-        dataset: The dataset.
-        fields: Image fields.
-        folder: To make.
-
     Returns:
-        The files, and the samples (n,) that they are of.
+        The files, and the samples (n,) that they show.
     """
     rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-    each = sum(dataset.reader.index.arrays[f"{name}.raw_nbytes"][rows].mean() for name in fields)
+    each = sum(column(dataset, name, "raw_nbytes").mean() for name in fields)
     count = min(len(rows), _AUTO_SAMPLES, max(int(_AUTO_NBYTES / max(each, 1)), 16))
     chosen = np.sort(np.random.default_rng(0).permutation(len(rows))[:count])
     extract(dataset.path, folder, fields=list(fields), samples=rows[chosen].tolist(), image_format="png")

@@ -13,6 +13,7 @@ from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.machine import describe
+from lmdbloader.lab.stored import column, image_sizes
 from lmdbloader.lab.study.endless_loader import BenchData, random_crop
 from lmdbloader.loader import Loader
 
@@ -58,8 +59,8 @@ def choose_dataset(given: str | os.PathLike[str] | LMDBDataset) -> LMDBDataset:
     dataset = given if isinstance(given, LMDBDataset) else LMDBDataset(given)
     if dataset.has_own_transform or dataset.all_transforms:
         raise OptionError(
-            f"bench({dataset!r}): it has transforms of its own, and what is compared is loading what is stored. Give "
-            "the dataset's folder; lmdbloader.lab.profile times a loader as you use it."
+            f"bench({dataset!r}): it has transforms of its own, but a study compares the loading of stored images. "
+            "Give the dataset's folder; lmdbloader.lab.profile times a loader as you use it."
         )
     if not len(dataset):
         raise OptionError(f"{dataset.path}: the dataset has no samples; there is nothing to measure")
@@ -161,12 +162,7 @@ def smallest_side(dataset: LMDBDataset) -> int:
 
 def _sides(dataset: LMDBDataset) -> list[Any]:
     """Return (samples, 2) heights and widths of every image field."""
-    rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-    arrays = dataset.reader.index.arrays
-    return [
-        np.stack([arrays[f"{name}.height"][rows], arrays[f"{name}.width"][rows]], axis=1).astype(np.int64)
-        for name in dataset.fields
-    ]
+    return [image_sizes(dataset, name) for name in dataset.fields]
 
 
 def _objection(dataset: LMDBDataset, crop: int | None) -> str | None:
@@ -189,11 +185,9 @@ def _largest_power(side: int) -> int:
 
 
 def _sample_nbytes(dataset: LMDBDataset, crop: int | None) -> float:
-    """Return the decoded bytes of a sample, the largest of all where whole images are read."""
-    rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-    arrays = dataset.reader.index.arrays
+    """Return the decoded bytes of a sample, the largest of all for whole images."""
     names = [name for name, f in dataset.fields.items() if f.is_payload]
-    whole = sum(arrays[f"{name}.raw_nbytes"][rows].astype(np.int64) for name in names)
+    whole = sum(column(dataset, name, "raw_nbytes").astype(np.int64) for name in names)
     nbytes = float(np.max(whole)) if names else 8.0
     if crop is None:
         return nbytes

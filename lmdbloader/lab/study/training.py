@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from lmdbloader.base.stopwatch import StepTimer, take_steps
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
+from lmdbloader.lab.stored import image_sizes
 from lmdbloader.lab.study.endless_loader import EndlessLoader, latency_of
 from lmdbloader.lab.study.rows import GpuLoad, Phases, Training
 from lmdbloader.superres.models import ModelName, build_model
@@ -27,6 +27,7 @@ from lmdbloader.superres.training import train_step
 
 # Least steps of a turn, and its least seconds on a GPU: NVML reports the use of about the last second.
 _LEAST_STEPS, _LEAST_GPU_SECONDS = 2, 1.0
+_LOOK_SECONDS = 0.1
 _PHASES = [f.name for f in fields(Phases)]
 
 
@@ -147,7 +148,7 @@ def _mean_use(used: Sequence[GpuLoad]) -> GpuLoad:
 
 def _smallest_and_largest(dataset: LMDBDataset) -> tuple[int, int] | None:
     """Return the places of two image fields among those that are read; None if there is only one."""
-    areas = [_sides(dataset, name)[0].prod() for name in dataset.fields]
+    areas = [image_sizes(dataset, name)[0].prod() for name in dataset.fields]
     if len(areas) < 2:
         return None
     small, large = int(np.argmin(areas)), int(np.argmax(areas))
@@ -156,24 +157,14 @@ def _smallest_and_largest(dataset: LMDBDataset) -> tuple[int, int] | None:
 
 def _scale(dataset: LMDBDataset, small: int, large: int) -> int:
     names = list(dataset.fields)
-    low, high = _sides(dataset, names[small]), _sides(dataset, names[large])
+    low, high = image_sizes(dataset, names[small]), image_sizes(dataset, names[large])
     scale = int(high[0][0] // max(low[0][0], 1))
     if (low * scale != high).any():
         raise OptionError(
-            f"{dataset.path}: the sizes of fields {names[small]!r} and {names[large]!r} are in no whole ratio, so that "
+            f"{dataset.path}: the sizes of fields {names[small]!r} and {names[large]!r} are not in a whole ratio, so "
             "no model can be trained from one to the other. Give model=None (--model none) to load only."
         )
     return scale
-
-
-def _sides(dataset: LMDBDataset, name: str) -> Any:
-    """Return (samples, 2) heights and widths of a field."""
-    rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-    arrays = dataset.reader.index.arrays
-    return np.stack([arrays[f"{name}.height"][rows], arrays[f"{name}.width"][rows]], axis=1).astype(np.int64)
-
-
-_LOOK_SECONDS = 0.1
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.shared import free_nbytes
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG
+from lmdbloader.lab.stored import column, image_sizes
 from lmdbloader.lab.tuning.measuring import Measurer, StepTrial, try_steps
 from lmdbloader.lab.tuning.race import Race, ReadKind, ReadSetting, counts
 from lmdbloader.lab.tuning.results import Tuning, TuningRow, advise
@@ -127,11 +128,8 @@ def crop_of(dataset: Any, crop: int) -> Transform:
     images = [name for name, f in dataset.fields.items() if f.kind == "image"]
     if len(images) != 1:  # pairs are cut in step
         return RandomCrop(crop)
-    columns = dataset.reader.index.arrays
-    rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-    codec, height, width = (columns[f"{images[0]}.{part}"][rows] for part in ("codec", "height", "width"))
-    is_small = min(int(height.min()), int(width.min())) < crop
-    is_jpeg = bool(np.isin(codec, (CODEC_JPEG, CODEC_FILE)).any())
+    is_small = int(image_sizes(dataset, images[0]).min()) < crop
+    is_jpeg = bool(np.isin(column(dataset, images[0], "codec"), (CODEC_JPEG, CODEC_FILE)).any())
     return RandomResizedCrop(crop) if is_small or is_jpeg else RandomCrop(crop)
 
 
