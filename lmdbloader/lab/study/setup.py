@@ -1,9 +1,10 @@
-"""What of all that was asked for a dataset and this machine allow; what is left out is said."""
+"""The settings of a study: the dataset, crops and batch sizes that were requested and are possible."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,45 @@ from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.machine import describe
-from lmdbloader.lab.study.feeds import random_crop
+from lmdbloader.lab.stored import column, image_sizes
+from lmdbloader.lab.study.endless_loader import BenchData, random_crop
 from lmdbloader.loader import Loader
 
 # Share of the free memory that batches which are ready may take together.
 _MEMORY_SHARE = 0.25
 
 
+@dataclass(frozen=True, slots=True)
+class BenchSetup:
+    """The settings that all experiments share.
+
+    Attributes:
+        material: The data.
+        batch_sizes: Samples in a batch.
+        crops: Sides of windows; None: whole images.
+        seconds: Of a turn.
+        repeats: Turns of each setting.
+        num_threads: Of the Loader.
+        num_workers: Of torch's DataLoader.
+        device: "cpu", "cuda".
+        num_samples: Of the whole dataset, for the time of an epoch.
+        progress: Gets a line when something begins.
+    """
+
+    material: BenchData
+    batch_sizes: tuple[int, ...]
+    crops: tuple[int | None, ...]
+    seconds: float
+    repeats: int
+    num_threads: int
+    num_workers: int
+    device: str
+    num_samples: int
+    progress: Callable[[str], None]
+
+
 def choose_dataset(given: str | os.PathLike[str] | LMDBDataset) -> LMDBDataset:
-    """Return what is read: the image fields of a dataset, or all fields where it has no images.
+    """Return the dataset with its image fields only, or with all fields if it has no images.
 
     Raises:
         OptionError: It has no samples, or transforms of its own, which files would not go through.
@@ -28,8 +59,8 @@ def choose_dataset(given: str | os.PathLike[str] | LMDBDataset) -> LMDBDataset:
     dataset = given if isinstance(given, LMDBDataset) else LMDBDataset(given)
     if dataset.has_own_transform or dataset.all_transforms:
         raise OptionError(
-            f"bench({dataset!r}): it has transforms of its own, and what is compared is loading what is stored. Give "
-            "the dataset's folder; lmdbloader.lab.profile times a loader as you use it."
+            f"bench({dataset!r}): it has transforms of its own, but a study compares the loading of stored images. "
+            "Give the dataset's folder; lmdbloader.lab.profile times a loader as you use it."
         )
     if not len(dataset):
         raise OptionError(f"{dataset.path}: the dataset has no samples; there is nothing to measure")
@@ -50,10 +81,10 @@ def choose_crops(dataset: LMDBDataset, crops: Sequence[int | None], notes: list[
     Args:
         dataset: Of image fields.
         crops: Asked for.
-        notes: Gets a sentence about what is left out or chosen.
+        notes: Gets sentences about crops that are left out or chosen.
 
     Raises:
-        OptionError: One is no size, or nothing that was asked for nor what could be chosen suits the images.
+        OptionError: One is not a size, or no crop suits the images.
     """
     if not crops or any(crop is not None and crop < 1 for crop in crops):
         raise OptionError(f"crops={list(crops)}: expected sizes of at least 1, or None for whole images")
@@ -85,11 +116,11 @@ def choose_batch_sizes(
     """Return the batch sizes, ascending, that there are enough samples and memory for.
 
     Args:
-        dataset: What is read.
+        dataset: The dataset.
         sizes: Asked for.
         crops: That are measured.
         num_workers: Threads or worker processes, each with batches of its own.
-        notes: Gets a sentence about what is left out.
+        notes: Gets sentences about sizes that are left out.
 
     Raises:
         OptionError: One is below 1, or none is left.
@@ -131,12 +162,7 @@ def smallest_side(dataset: LMDBDataset) -> int:
 
 def _sides(dataset: LMDBDataset) -> list[Any]:
     """Return (samples, 2) heights and widths of every image field."""
-    rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-    arrays = dataset.reader.index.arrays
-    return [
-        np.stack([arrays[f"{name}.height"][rows], arrays[f"{name}.width"][rows]], axis=1).astype(np.int64)
-        for name in dataset.fields
-    ]
+    return [image_sizes(dataset, name) for name in dataset.fields]
 
 
 def _objection(dataset: LMDBDataset, crop: int | None) -> str | None:
@@ -154,16 +180,14 @@ def _objection(dataset: LMDBDataset, crop: int | None) -> str | None:
 
 
 def _largest_power(side: int) -> int:
-    """Return the largest power of two that is no more: it divides by the usual scales."""
+    """Return the largest power of two up to a side: it divides by the usual scales."""
     return 1 << (side.bit_length() - 1)
 
 
 def _sample_nbytes(dataset: LMDBDataset, crop: int | None) -> float:
-    """Return the decoded bytes of a sample, the largest of all where whole images are read."""
-    rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-    arrays = dataset.reader.index.arrays
+    """Return the decoded bytes of a sample, the largest of all for whole images."""
     names = [name for name, f in dataset.fields.items() if f.is_payload]
-    whole = sum(arrays[f"{name}.raw_nbytes"][rows].astype(np.int64) for name in names)
+    whole = sum(column(dataset, name, "raw_nbytes").astype(np.int64) for name in names)
     nbytes = float(np.max(whole)) if names else 8.0
     if crop is None:
         return nbytes

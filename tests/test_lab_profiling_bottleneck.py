@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmdbloader.base.stage_times import StageTimes
-from lmdbloader.lab.profiling.advice import Advice, advise
-from lmdbloader.lab.profiling.facts import LoaderFacts, StoredImages
-from lmdbloader.lab.profiling.figures import Moment, Typical, every_second, typical
-from lmdbloader.lab.profiling.naming import BOTTLENECKS, feed_of, name_bottleneck
+from lmdbloader.lab.profiling.bottleneck import BOTTLENECKS, Advice, advise, loading_cost, name_bottleneck
+from lmdbloader.lab.profiling.loader_facts import LoaderFacts, StoredImages
 from lmdbloader.lab.profiling.threads import ThreadTimes
+from lmdbloader.lab.profiling.typical_step import CounterReading, TypicalStep, every_second, typical_step
 
 JPEGS = StoredImages({"jpeg": 1.0}, 100_000, 1_500_000, 1000, is_resized=True)
 PIXELS = StoredImages({"raw": 1.0}, 30_000, 30_000, 100, is_resized=False)
@@ -24,17 +23,17 @@ PACKED = StoredImages({"lz4": 1.0}, 15_000, 30_000, 100, is_resized=False)
 FACTS = LoaderFacts("Loader", "loader", 2, 2, "random", "/data/train.lmdb", False, 2, 8, PIXELS)
 
 
-def figures(step: float, busy: float, *, delayed: float = 0.0, copy: float = 0.0, **stages: float) -> Typical:
+def figures(step: float, busy: float, *, delayed: float = 0.0, copy: float = 0.0, **stages: float) -> TypicalStep:
     """Return a typical step, in milliseconds, whose batches cost two threads what `stages` says."""
     seconds = {name: value / 1000 for name, value in stages.items()}
     total = sum(seconds.values())
     loading = ThreadTimes(max(total - delayed / 1000, 0.0), delayed / 1000)
     times = StageTimes(**seconds, num_batches=10, nbytes=30_000_000) if stages else None
-    return Typical(step / 1000, (step - busy) / 1000, copy / 1000, times, loading, None, 0.0, 10)
+    return TypicalStep(step / 1000, (step - busy) / 1000, copy / 1000, times, loading, None, 0.0, 10)
 
 
 def named(
-    found: Typical,
+    found: TypicalStep,
     facts: LoaderFacts = FACTS,
     *,
     is_copied: bool = False,
@@ -42,7 +41,7 @@ def named(
     device: str = "cuda",
 ) -> Any:
     """Return what holds the step up, and the advice."""
-    feed = feed_of(found, facts.kind, facts.num_threads)
+    feed = loading_cost(found, facts.kind, facts.num_threads)
     name = name_bottleneck(found, feed, is_copied=is_copied)
     return name, advise(name, found, feed, facts, side=side, device=device)
 
@@ -101,7 +100,7 @@ def test_what_the_loop_waits_for_a_core_is_no_reason_to_call_a_slow_pipeline_sta
 def test_delays_between_two_batches_are_not_those_of_a_batch() -> None:
     """The threads waited for cores for longer than their stages took: the rest was before they had a batch to read."""
     found = replace(figures(100, 10, decode=200), loading=ThreadTimes(0.1, 0.3))
-    assert feed_of(found, "loader", 2).delayed == pytest.approx(0.15)
+    assert loading_cost(found, "loader", 2).delayed == pytest.approx(0.15)
 
 
 def test_the_copy_is_named_only_where_there_is_a_device_to_copy_to() -> None:
@@ -220,7 +219,7 @@ def test_whatever_was_measured_there_is_a_name_and_a_step_that_can_be(
     stages: tuple[float, ...], data: float, busy: float, delayed: float, kind: Any, is_copied: bool
 ) -> None:
     times = StageTimes(*stages) if kind == "loader" else None
-    found = Typical(
+    found = TypicalStep(
         data + busy, data, busy / 3, times, ThreadTimes(sum(stages), delayed), ThreadTimes(busy, delayed), data / 2, 10
     )
     name, advice = named(found, replace(FACTS, kind=kind), is_copied=is_copied)
@@ -241,9 +240,10 @@ def rows_of(steps: list[float]) -> Any:
 def test_stretches_that_others_disturbed_do_not_count() -> None:
     steps = [2.0] * 4 + [50.0] * 2 + [2.0] * 2 + [1.0] * 2 + [2.0] * 6
     moments = [
-        Moment(k, StageTimes(decode=3.0 * k, num_batches=k), ThreadTimes(1.0 * k), None, 0.0) for k in range(0, 17, 2)
+        CounterReading(k, StageTimes(decode=3.0 * k, num_batches=k), ThreadTimes(1.0 * k), None, 0.0)
+        for k in range(0, 17, 2)
     ]
-    found = typical(rows_of(steps), moments)
+    found = typical_step(rows_of(steps), moments)
     assert (found.step, found.data, found.busy, found.stall) == (2, 1, 1, 0.5)
     assert found.stages is not None
     assert found.stages.decode == pytest.approx(3)
@@ -251,13 +251,13 @@ def test_stretches_that_others_disturbed_do_not_count() -> None:
 
 
 def test_a_stretch_in_which_workers_ended_does_not_count() -> None:
-    moments = [Moment(k, None, ThreadTimes(0.5 * k), None, 0.0, is_broken=k == 4) for k in (0, 2, 4, 6)]
-    found = typical(rows_of([2, 2, 9, 9, 2, 2]), moments)
+    moments = [CounterReading(k, None, ThreadTimes(0.5 * k), None, 0.0, is_broken=k == 4) for k in (0, 2, 4, 6)]
+    found = typical_step(rows_of([2, 2, 9, 9, 2, 2]), moments)
     assert (found.step, found.num_steps, found.loading) == (2, 4, ThreadTimes(0.5, 0.0))
-    alone = typical(rows_of([9, 9]), [moments[0], replace(moments[2], step=2)])
+    alone = typical_step(rows_of([9, 9]), [moments[0], replace(moments[2], step=2)])
     assert (alone.step, alone.loading) == (9, None)
 
 
 def test_halving_the_moments_keeps_the_ends_and_what_is_broken() -> None:
-    moments = [Moment(k, None, None, None, 0.0, is_broken=k == 3) for k in range(5)]
+    moments = [CounterReading(k, None, None, None, 0.0, is_broken=k == 3) for k in range(5)]
     assert [(m.step, m.is_broken) for m in every_second(moments)] == [(0, False), (2, False), (4, True)]

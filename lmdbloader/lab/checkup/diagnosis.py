@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.checkup.dataset_rules import judge_dataset
-from lmdbloader.lab.checkup.facts import DatasetFacts, dataset_facts
-from lmdbloader.lab.checkup.findings import Checkup
-from lmdbloader.lab.checkup.machine_rules import judge_machine
+from lmdbloader.lab.checkup.findings import Checkup, DatasetFacts, dataset_facts
+from lmdbloader.lab.checkup.rules import judge_dataset, judge_machine
 from lmdbloader.lab.machine import Machine, describe
 
 if TYPE_CHECKING:
@@ -25,18 +23,18 @@ def doctor(
     crop: int | None = None,
     loader: Iterable[Any] | None = None,
 ) -> Checkup:
-    """Look for what makes loading slow on this machine, each fact with a verdict and a remedy.
+    """Look for causes of slow loading on this machine; each fact gets a verdict and a remedy.
 
     Args:
-        path: A dataset, to be judged with the file system that it lies on and the memory that it finds.
+        path: A dataset, to be judged with its file system and the memory of this machine.
         batch_size: With `step_seconds`: reads the dataset for some seconds, by a Loader with batches of so many
-            samples, and names what holds it up.
+            samples, and names the bottleneck.
         step_seconds: Time of a training step without waiting for data.
         crop: Side of the windows that are read; needed where images differ in size.
         loader: With `step_seconds`, in place of `batch_size`: your own Loader or DataLoader, with your transforms.
 
     Returns:
-        The findings; `print` shows them as a table, `is_healthy` says whether there is no problem among them.
+        The findings; `print` shows them as a table, `is_healthy` says whether none of them is a problem.
 
     Raises:
         OptionError: Options do not go together, or one is out of its range.
@@ -68,7 +66,7 @@ def doctor(
     from lmdbloader.lab.checkup.rehearsal import judge_pass, loader_for, try_out
 
     made = None
-    # Not `loader or ...`: a DataLoader of a stream has no length, which is what its truth would be.
+    # Not `loader or ...`: the truth of a DataLoader is its length, and one of a stream has none.
     if loader is None and facts is not None and batch_size is not None:
         loader = made = loader_for(facts, batch_size, crop)
     try:

@@ -2,53 +2,60 @@
 
 from __future__ import annotations
 
+import math
+import multiprocessing
+import os
 import re
+import statistics
+import time
 import warnings
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader
 
 from lmdbloader.base.stage_times import StageTimes
+from lmdbloader.base.stopwatch import BatchTimes, time_batches
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import WorkerError
-from lmdbloader.lab.study.files import ImageFiles
-from lmdbloader.lab.study.interruption import check
-from lmdbloader.lab.study.results import Source
+from lmdbloader.lab.study.image_files import ImageFiles
+from lmdbloader.lab.study.interrupts import check
+from lmdbloader.lab.study.rows import Latency, LoaderKind
 from lmdbloader.loader import Loader
 from lmdbloader.loader.torch_loader import dataloader
 from lmdbloader.transforms import RandomCrop
 
-# An epoch has at least so many batches and samples, so that what is timed is never the start of one: smaller datasets
+# An epoch has at least so many batches and samples, so that the start of one is never timed: smaller datasets
 # are read several times in one random order.
 _EPOCH_BATCHES, _EPOCH_SAMPLES = 1000, 20_000
-# How torch tells it, whatever the program is at when it hears of it.
+# The message of torch's error, which may be raised anywhere in the program.
 _WORKER_KILLED = re.compile(r"^DataLoader worker \(pid")
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
-    """What is read; it pickles as paths.
+class BenchData:
+    """The data that is read; it pickles as paths.
 
     Attributes:
         dataset: The fields and samples that are read, without transforms.
-        files: The same as files; None where there are none.
+        files: The same as files; None if there are none.
     """
 
     dataset: LMDBDataset
     files: ImageFiles | None
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[LoaderKind, ...]:
         """Who can make batches of it."""
         return ("lmdbloader", "dataloader") if self.files is None else ("lmdbloader", "dataloader", "folder")
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class LoaderSetting:
     """One way to load.
 
     Attributes:
@@ -60,7 +67,7 @@ class Setting:
         device: Where the Loader copies batches to, if they are pinned; None: they stay.
     """
 
-    source: Source
+    source: LoaderKind
     batch_size: int
     crop: int | None
     num_workers: int
@@ -68,10 +75,10 @@ class Setting:
     device: str | None = None
 
 
-class Feed:
+class EndlessLoader:
     """Batches of one setting, epoch after epoch."""
 
-    def __init__(self, material: Material, setting: Setting) -> None:
+    def __init__(self, material: BenchData, setting: LoaderSetting) -> None:
         """Prepare; threads and processes start when batches are asked for."""
         self.setting = setting
         self._loader = _open_loader(material, setting) if setting.source == "lmdbloader" else None
@@ -82,7 +89,7 @@ class Feed:
 
     @property
     def num_first(self) -> int:
-        """How many batches come together at first: one of each worker, or what a thread reads in one go."""
+        """How many batches come together at first: one of each worker, or those that threads read at once."""
         if self._loader is not None:
             return self._loader.num_threads * -(-64 // self.setting.batch_size)
         return max(self.setting.num_workers, 1)
@@ -125,7 +132,7 @@ class Feed:
 
     @contextmanager
     def timed_stages(self) -> Iterator[list[StageTimes]]:
-        """Have the Loader tell where its threads' time goes; the list holds it afterwards, and is empty for others."""
+        """Time the stages of the Loader's threads; the list holds them afterwards, and is empty for other loaders."""
         found: list[StageTimes] = []
         if self._loader is None:
             yield found
@@ -144,9 +151,9 @@ class Feed:
 
 
 @contextmanager
-def open_feed(material: Material, setting: Setting) -> Iterator[Feed]:
+def open_endless(material: BenchData, setting: LoaderSetting) -> Iterator[EndlessLoader]:
     """Give a feed; its threads end with the context."""
-    feed = Feed(material, setting)
+    feed = EndlessLoader(material, setting)
     try:
         yield feed
     finally:
@@ -155,7 +162,7 @@ def open_feed(material: Material, setting: Setting) -> Iterator[Feed]:
 
 @contextmanager
 def _more_than_cores_on_purpose() -> Iterator[None]:
-    """Keep quiet what the Loader and torch warn of."""
+    """Silence the warnings of the Loader and torch about it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "num_threads=", UserWarning)
         warnings.filterwarnings("ignore", ".*worker processes", UserWarning)
@@ -178,7 +185,7 @@ def _repeated(dataset: LMDBDataset, batch_size: int) -> LMDBDataset:
     return dataset if length == len(dataset) else dataset.select(np.resize(np.arange(len(dataset)), length))
 
 
-def _open_loader(material: Material, setting: Setting) -> Loader:
+def _open_loader(material: BenchData, setting: LoaderSetting) -> Loader:
     with _more_than_cores_on_purpose():
         return Loader(
             _repeated(material.dataset, setting.batch_size),
@@ -192,7 +199,7 @@ def _open_loader(material: Material, setting: Setting) -> Loader:
         )
 
 
-def _open_dataloader(material: Material, setting: Setting) -> DataLoader[Any]:
+def _open_dataloader(material: BenchData, setting: LoaderSetting) -> DataLoader[Any]:
     options: dict[str, Any] = {
         "shuffle": True,
         "drop_last": True,
@@ -207,3 +214,74 @@ def _open_dataloader(material: Material, setting: Setting) -> DataLoader[Any]:
     assert material.files is not None
     length = _length(len(material.files.samples), setting.batch_size)
     return DataLoader(material.files.cropped(setting.crop, length), setting.batch_size, **options)
+
+
+# A turn has at least this many batches, unless they take this many times as long as it should last.
+_LEAST_BATCHES, _PATIENCE = 4, 4.0
+_BINS_A_DECADE = 8
+_SHORTEST_SECONDS = 1e-6
+
+
+def take_turn(loader: EndlessLoader, seconds: float, *, after_seconds: float = 0.0) -> BatchTimes:
+    """Load for some seconds, and do nothing with the batches.
+
+    Workers start again with every turn, so that those of other settings are not running. Timing begins when each worker
+    has given a batch: neither starting nor batches that were ready before count.
+
+    Args:
+        loader: Gives batches.
+        seconds: How long.
+        after_seconds: How long to go on after that, for other processes that still measure.
+    """
+    size = loader.setting.batch_size
+    with loader.stream() as batches:
+        for _ in range(loader.num_first):
+            next(batches)
+        cpu = cpu_seconds()
+        found = time_batches(batches, seconds, lambda _: size, least=_LEAST_BATCHES, patience=_PATIENCE)
+        found = replace(found, cpu_seconds=cpu_seconds() - cpu)
+        until = time.perf_counter() + after_seconds
+        while time.perf_counter() < until:
+            next(batches)
+    return found
+
+
+def median_speed(turns: Sequence[BatchTimes]) -> float:
+    """Return the median of the turns' samples a second."""
+    return statistics.median(turn.samples_per_s for turn in turns)
+
+
+def latency_of(waits: Sequence[float]) -> Latency:
+    """Return the distribution of times in seconds.
+
+    >>> found = latency_of([0.001, 0.001, 0.002])
+    >>> found.p50_seconds, found.counts
+    (0.001, (2, 0, 1))
+    """
+    values = np.maximum(np.asarray(waits, np.float64), _SHORTEST_SECONDS)
+    # A value on the limit of two bins, such as a whole power of ten, is in the upper one, however it was rounded.
+    bins = np.floor(_BINS_A_DECADE * np.log10(values) + 1e-9).astype(np.int64)
+    first, last = int(bins.min()), int(bins.max())
+    p50, p99 = np.percentile(waits, [50, 99])
+    return Latency(
+        p50_seconds=float(p50),
+        p99_seconds=float(p99),
+        max_seconds=float(max(waits)),
+        mean_seconds=math.fsum(waits) / len(waits),
+        edges=tuple(10 ** (k / _BINS_A_DECADE) for k in range(first, last + 2)),
+        counts=tuple(np.bincount(bins - first).tolist()),
+    )
+
+
+def cpu_seconds() -> float:
+    """Return the processor time that this process and its worker processes have taken so far."""
+    return time.process_time() + sum(_of_process(child.pid) for child in multiprocessing.active_children())
+
+
+def _of_process(pid: Any) -> float:
+    """Return the processor time of another process; 0 if unknown, or if it has ended."""
+    with suppress(OSError, ValueError, IndexError):
+        # The name in brackets may have spaces; after it, the 12th and 13th are the ticks in user and system mode.
+        words = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0

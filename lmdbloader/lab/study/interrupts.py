@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a study runs: what an interruption means although its exception may be lost."""
+"""Ctrl-C and SIGTERM while a study runs: they end it even if Python loses the exception."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _asked = _Asked()
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let an interruption end what runs in this context for certain, as KeyboardInterrupt.
+    """Make sure that an interruption ends the code in this context, as KeyboardInterrupt.
 
-    Python raises it wherever the main thread is, and where that is a destructor or a hook of os.fork, which a
-    DataLoader calls again and again, it is printed and forgotten: `check` raises it anew. Worker processes that are
+    Python raises it wherever the main thread is. In a destructor or a hook of os.fork, which a
+    DataLoader calls often, it is printed and lost: `check` raises it again. Worker processes that are
     forked meanwhile leave a Ctrl-C in their terminal to this process, which ends them. Signals whose handlers raise
-    nothing, and other threads than the main one, keep what they have.
+    nothing, and other threads than the main one, stay as they are.
 
     Raises:
-        KeyboardInterrupt: One was raised inside, whatever became of it.
+        KeyboardInterrupt: One was raised inside, even if it was lost there.
     """
     replaced = {}
     _asked.is_set = False

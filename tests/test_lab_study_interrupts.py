@@ -17,15 +17,15 @@ import pytest
 
 import lmdbloader
 from lmdbloader.errors import WorkerError
-from lmdbloader.lab.study.feeds import Material, Setting, open_feed
-from lmdbloader.lab.study.interruption import check, interruptible
+from lmdbloader.lab.study.endless_loader import BenchData, LoaderSetting, open_endless
+from lmdbloader.lab.study.interrupts import check, interruptible
 
 
 @pytest.fixture
-def material(tmp_path: Path) -> Material:
+def material(tmp_path: Path) -> BenchData:
     """Eight small images."""
     lmdbloader.write(({"image": np.full((8, 8, 3), i, np.uint8)} for i in range(8)), tmp_path / "db")
-    return Material(lmdbloader.LMDBDataset(tmp_path / "db"), None)
+    return BenchData(lmdbloader.LMDBDataset(tmp_path / "db"), None)
 
 
 def lose(number: int = signal.SIGINT) -> None:
@@ -34,13 +34,13 @@ def lose(number: int = signal.SIGINT) -> None:
         signal.raise_signal(number)
 
 
-def test_a_lost_interruption_is_raised_at_the_next_batch(material: Material) -> None:
-    for setting in (Setting("lmdbloader", 2, None, 1), Setting("dataloader", 2, None, 0)):
+def test_a_lost_interruption_is_raised_at_the_next_batch(material: BenchData) -> None:
+    for setting in (LoaderSetting("lmdbloader", 2, None, 1), LoaderSetting("dataloader", 2, None, 0)):
         come = []
         with (
             pytest.raises(KeyboardInterrupt),
             interruptible(),
-            open_feed(material, setting) as feed,
+            open_endless(material, setting) as feed,
             feed.stream() as stream,
         ):
             for batch in islice(stream, 5):
@@ -49,14 +49,18 @@ def test_a_lost_interruption_is_raised_at_the_next_batch(material: Material) -> 
         assert len(come) == 1
 
 
-def test_no_turn_begins_after_a_lost_interruption(material: Material) -> None:
-    with pytest.raises(KeyboardInterrupt), interruptible(), open_feed(material, Setting("lmdbloader", 2, None, 1)) as f:
+def test_no_turn_begins_after_a_lost_interruption(material: BenchData) -> None:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        interruptible(),
+        open_endless(material, LoaderSetting("lmdbloader", 2, None, 1)) as f,
+    ):
         lose()
         with f.stream():
             pytest.fail("a turn began")
 
 
-def test_a_study_does_not_end_well_after_a_lost_interruption(material: Material) -> None:
+def test_a_study_does_not_end_well_after_a_lost_interruption(material: BenchData) -> None:
     def progress(line: str) -> None:
         lose()
 
@@ -76,8 +80,12 @@ def test_an_error_that_follows_from_an_interruption_is_one() -> None:
         raise WorkerError("a worker process has ended")
 
 
-def test_worker_processes_leave_it_to_the_study(material: Material) -> None:
-    with interruptible(), open_feed(material, Setting("dataloader", 2, None, 2)) as feed, feed.stream() as stream:
+def test_worker_processes_leave_it_to_the_study(material: BenchData) -> None:
+    with (
+        interruptible(),
+        open_endless(material, LoaderSetting("dataloader", 2, None, 2)) as feed,
+        feed.stream() as stream,
+    ):
         next(stream)
         for worker in multiprocessing.active_children():
             assert worker.pid is not None

@@ -1,4 +1,4 @@
-"""Image files as samples: found or extracted, paired, cut alike; what does not fit is said."""
+"""Image files as samples: found or extracted, paired, cut alike; what does not fit_batch_cost is said."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 
 import lmdbloader
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.study.files import ImageFiles, extract_files, find_files
+from lmdbloader.lab.study.image_files import ImageFiles, extract_files, find_files
 
 
 def ramp(height: int, width: int, offset: int = 0) -> np.ndarray:
@@ -49,7 +49,7 @@ def test_extracted_files_are_the_samples(pairs: lmdbloader.LMDBDataset, tmp_path
 def test_a_part_is_extracted_where_there_is_much(
     pairs: lmdbloader.LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmdbloader.lab.study.files._AUTO_SAMPLES", 3)
+    monkeypatch.setattr("lmdbloader.lab.study.image_files._AUTO_SAMPLES", 3)
     view = pairs.select([5, 4, 3, 1])
     files, chosen = extract_files(view, ["hr"], tmp_path / "files")
     assert len(files) == len(chosen) == len(set(chosen.tolist())) == 3

@@ -1,4 +1,4 @@
-"""What is known of whatever gives the batches, before a step is timed: where its work is done, and what it reads."""
+"""Facts about an iterable of batches before a step is timed: who makes the batches, and from which data."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from torch.utils.data import DataLoader
 
 from lmdbloader.base.cores import count_cores
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.format.codecs import name_counts
+from lmdbloader.lab.stored import codec_shares, column, image_sizes
 from lmdbloader.loader import Loader
 from lmdbloader.transforms import RandomResizedCrop, Resize, Transform
 
-__all__ = ["LoaderFacts", "StoredImages", "facts_of", "loader_in"]
-
 # Where batches are made: by a Loader's threads, by worker processes, or by the thread that asks for them.
-Kind = Literal["loader", "workers", "main"]
+BatchMaker = Literal["loader", "workers", "main"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class StoredImages:
 
     Attributes:
         codecs: Codec -> share of the stored bytes, the largest first: raw, lz4, tiles, jpeg, file.
-        stored_nbytes: As they lie in the file.
+        stored_nbytes: As stored in the file.
         raw_nbytes: As pixels.
         side: Longer side of the largest field's images, the median, in pixels.
         is_resized: Whether the transforms make images of another size of them by a resize, not by a crop alone.
@@ -43,7 +41,7 @@ class StoredImages:
 
 @dataclass(frozen=True, slots=True)
 class LoaderFacts:
-    """What gives the batches.
+    """Facts about an iterable of batches.
 
     Attributes:
         name: Its class.
@@ -51,16 +49,16 @@ class LoaderFacts:
         num_threads: Threads or processes that load.
         num_cores: Cores that this process may use.
         order: Of a Loader: "random", "quasi_random" or "sequential".
-        path: Of the dataset, None where it is no LMDBDataset.
+        path: Of the dataset; None unless it is an LMDBDataset.
         has_own_transform: Whether the dataset has a Python `transform`, called sample by sample.
         period: Steps after which the way in which batches arrive, several at a time, repeats itself.
-        warmup: Steps until what is ready at the beginning is used up.
-        images: What is stored, None where it is no LMDBDataset with images.
-        device: To which a Loader copies its batches, None where they come in the computer's memory.
+        warmup: Steps until the batches that were ready at the beginning are used up.
+        images: The stored images; None unless it is an LMDBDataset with images.
+        device: To which a Loader copies its batches, None if they come in the computer's memory.
     """
 
     name: str
-    kind: Kind
+    kind: BatchMaker
     num_threads: int
     num_cores: int
     order: str | None
@@ -92,7 +90,7 @@ def loader_in(batches: Any) -> Loader | None:
 
 
 def facts_of(batches: Any) -> LoaderFacts:
-    """Return what is known of an iterable of batches."""
+    """Return facts about an iterable of batches."""
     loader = loader_in(batches)
     cores = count_cores()
     if loader is not None:
@@ -132,21 +130,12 @@ def _stored(dataset: LMDBDataset, transforms: Sequence[Transform]) -> StoredImag
     fields = [name for name, f in dataset.fields.items() if f.kind == "image"]
     if not fields or not len(dataset):
         return None
-    rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-    columns = dataset.reader.index.arrays
-    stored = np.zeros(256)
-    raw = 0
-    for name in fields:
-        nbytes = columns[f"{name}.stored_nbytes"][rows]
-        stored += np.bincount(columns[f"{name}.codec"][rows], weights=nbytes, minlength=256)
-        raw += int(columns[f"{name}.raw_nbytes"][rows].sum(dtype=np.int64))
-    total = float(stored.sum()) or 1.0
-    shares = sorted(name_counts(stored / total).items(), key=lambda pair: -pair[1])
-    sides = [np.maximum(columns[f"{name}.height"][rows], columns[f"{name}.width"][rows]) for name in fields]
+    shares, total = codec_shares((column(dataset, n, "codec"), column(dataset, n, "stored_nbytes")) for n in fields)
+    raw = sum(int(column(dataset, name, "raw_nbytes").sum(dtype=np.int64)) for name in fields)
     return StoredImages(
-        dict(shares),
-        total / len(rows),
-        raw / len(rows),
-        max(int(np.median(side)) for side in sides),
+        shares,
+        total / len(dataset),
+        raw / len(dataset),
+        max(int(np.median(image_sizes(dataset, name).max(axis=1))) for name in fields),
         any(isinstance(t, RandomResizedCrop | Resize) for t in transforms),
     )

@@ -19,10 +19,11 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.conversion.extraction import TABLE_FILE, extract
 from lmdbloader.errors import OptionError
 from lmdbloader.images.decode import IMAGE_SUFFIXES
-from lmdbloader.lab.study.results import BaselineFacts
+from lmdbloader.lab.stored import column
+from lmdbloader.lab.study.rows import BaselineFolder
 
 AUTO = "auto"
-# What is extracted at most: PNG files of this many decoded bytes are written in some seconds.
+# Limits of the extraction: PNG files of this many decoded bytes are written in some seconds.
 _AUTO_SAMPLES, _AUTO_NBYTES = 4000, 150 * 2**20
 
 
@@ -66,20 +67,18 @@ class ImageFiles(Dataset[Any]):
         return ImageFiles(self.samples, length=length, crop=crop, channels=self._channels)
 
     def like(self, dataset: LMDBDataset) -> ImageFiles:
-        """Return the same files with as many channels as a dataset's fields have, the most where that differs."""
-        rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-        arrays = dataset.reader.index.arrays
-        channels = [int(arrays[f"{name}.channels"][rows].max()) for name in dataset.fields]
+        """Return the same files with as many channels as a dataset's fields have, the most if that differs."""
+        channels = [int(column(dataset, name, "channels").max()) for name in dataset.fields]
         return ImageFiles(self.samples, length=self._length, crop=self._crop, channels=channels)
 
     def check(self, crops: Sequence[int | None]) -> None:
-        """Refuse files that make no batch, by what their headers say.
+        """Refuse files that cannot be batched, by their headers.
 
         Args:
             crops: Windows that will be cut; None: whole images.
 
         Raises:
-            OptionError: One is no image, has another size or depth than the others, or allows no such window.
+            OptionError: One is not an image, has another size or depth than the others, or is too small for a window.
         """
         first = [_header(path) for path in self.samples[0]]
         for paths in self.samples:
@@ -105,12 +104,12 @@ class ImageFiles(Dataset[Any]):
                         "smaller one, a multiple of their scale (--crops), or leave such files out."
                     )
 
-    def facts(self, path: str) -> BaselineFacts:
-        """Return what there is, called by the path that was given."""
+    def facts(self, path: str) -> BaselineFolder:
+        """Return the facts about these files, with the path that was given."""
         paths = [name for sample in self.samples for name in sample]
         formats = sorted({Path(name).suffix.lower().lstrip(".") for name in paths})
         nbytes = sum(os.path.getsize(name) for name in paths)
-        return BaselineFacts(path, len(self.samples), len(paths), nbytes, tuple(formats))
+        return BaselineFolder(path, len(self.samples), len(paths), nbytes, tuple(formats))
 
 
 def find_files(folder: str | os.PathLike[str], fields: Sequence[str]) -> ImageFiles:
@@ -125,7 +124,7 @@ def find_files(folder: str | os.PathLike[str], fields: Sequence[str]) -> ImageFi
         fields: Image fields of the dataset that is compared.
 
     Raises:
-        OptionError: There is no such folder, it has no images, or they do not pair up.
+        OptionError: The folder does not exist or has no images, or the images do not pair up.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -157,18 +156,13 @@ def find_files(folder: str | os.PathLike[str], fields: Sequence[str]) -> ImageFi
 def extract_files(
     dataset: LMDBDataset, fields: Sequence[str], folder: Path
 ) -> tuple[ImageFiles, npt.NDArray[np.int64]]:
-    """Write the images of a dataset's samples as PNG files, or of a random part where that would take long.
-
-    Args:
-        dataset: What to extract.
-        fields: Image fields.
-        folder: To make.
+    """Write the images of a dataset's samples as PNG files, or of a random part if that would take long.
 
     Returns:
-        The files, and the samples (n,) that they are of.
+        The files, and the samples (n,) that they show.
     """
     rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-    each = sum(dataset.reader.index.arrays[f"{name}.raw_nbytes"][rows].mean() for name in fields)
+    each = sum(column(dataset, name, "raw_nbytes").mean() for name in fields)
     count = min(len(rows), _AUTO_SAMPLES, max(int(_AUTO_NBYTES / max(each, 1)), 16))
     chosen = np.sort(np.random.default_rng(0).permutation(len(rows))[:count])
     extract(dataset.path, folder, fields=list(fields), samples=rows[chosen].tolist(), image_format="png")

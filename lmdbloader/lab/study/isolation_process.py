@@ -1,4 +1,4 @@
-"""The program of one process of the isolation test: loads as it is told, until nobody tells it any more."""
+"""The program of one process of the isolation test: loads on command until the connection is closed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import sys
 from multiprocessing import current_process
 from multiprocessing.connection import Connection
 
-from lmdbloader.lab.study.feeds import Material, Setting, open_feed
-from lmdbloader.lab.study.turns import take_turn
+from lmdbloader.lab.study.endless_loader import BenchData, LoaderSetting, open_endless, take_turn
 
 
 def serve(connection: Connection) -> None:
@@ -17,16 +16,16 @@ def serve(connection: Connection) -> None:
     None that then says go, the samples a second.
 
     Args:
-        connection: Gives the key of the other process, what is read, then the commands.
+        connection: Gives the key of the other process, the data, then the commands.
     """
     try:
         current_process().authkey = connection.recv()
-        material: Material = connection.recv()
-        known: set[Setting] = set()
+        material: BenchData = connection.recv()
+        known: set[LoaderSetting] = set()
         while True:
-            command: tuple[Setting, float, float] = connection.recv()
+            command: tuple[LoaderSetting, float, float] = connection.recv()
             setting, seconds, after = command
-            with open_feed(material, setting) as feed:
+            with open_endless(material, setting) as feed:
                 if setting not in known:
                     take_turn(feed, seconds)
                     known.add(setting)

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmdbloader.lab.study.feeds import Setting
-from lmdbloader.lab.study.turns import Turn, cpu_seconds, latency_of, median_speed, take_turn
+from lmdbloader.base.stopwatch import BatchTimes
+from lmdbloader.lab.study.endless_loader import LoaderSetting, cpu_seconds, latency_of, median_speed, take_turn
 
 
 class Ticking:
     """A feed whose batches take a millisecond each by its own clock, which nothing else moves."""
 
     def __init__(self, batch_size: int = 8) -> None:
-        self.setting = Setting("lmdbloader", batch_size, None, 1)
+        self.setting = LoaderSetting("lmdbloader", batch_size, None, 1)
         self.num_first = 3
         self.given = 0
         self.is_closed = False
@@ -47,7 +47,8 @@ def feed(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A feed by whose clock turns are timed."""
     made = Ticking()
     clock = SimpleNamespace(perf_counter=made.now, process_time=time.process_time)
-    monkeypatch.setattr("lmdbloader.lab.study.turns.time", clock)
+    for module in ("base.stopwatch", "lab.study.endless_loader"):
+        monkeypatch.setattr(f"lmdbloader.{module}.time", clock)
     return made
 
 
@@ -75,7 +76,7 @@ def test_overtime_does_not_count(feed: Any) -> None:
 
 
 def test_the_median_turn_is_the_figure() -> None:
-    turns = [Turn(n, 1.0, (1.0,), 0.0) for n in (10, 900, 30)]
+    turns = [BatchTimes(n, 1.0, (1.0,), 0.0) for n in (10, 900, 30)]
     assert median_speed(turns) == 30
 
 

@@ -1,4 +1,4 @@
-"""From what was recorded to a typical step: times a step, of stretches of the run that nothing else disturbed."""
+"""A typical step, from the recorded times: means over the stretches of a run that were not disturbed."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.stage_times import STAGES, StageTimes
-from lmdbloader.base.step_timer import PHASES
+from lmdbloader.base.stopwatch import PHASES
 from lmdbloader.lab.profiling.threads import ThreadTimes
-
-__all__ = ["Moment", "PhaseTimes", "Typical", "every_second", "measure_phase", "typical"]
 
 F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """What the counters said when a step began.
+class CounterReading:
+    """The counters at the beginning of a step.
 
     Attributes:
         step: Its number, counted from the first that is measured.
-        stages: Of the Loader's threads, None where there are no such times.
-        loading: Of the threads or processes that load, None where the system does not tell.
+        stages: Of the Loader's threads; None without a Loader.
+        loading: Of the threads or processes that load; None if unknown.
         loop: Of the thread of the training loop, likewise.
         waiting: Seconds of a core that it took while it asked for batches.
         is_broken: Whether threads that load have ended since the moment before: a stretch that ends here lacks theirs.
@@ -55,16 +53,16 @@ class PhaseTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Typical:
+class TypicalStep:
     """A typical step: means over the middle half of the run's stretches, by how long their steps took.
 
-    On a shared machine the slowest stretches tell of the others' work, and of lucky ones nothing follows.
+    On a shared machine the slowest stretches show other programs' work, and the fastest are luck.
 
     Attributes:
         step: Seconds of a step.
         data: Of these, waiting for data.
         copy: Of these, copying to the device.
-        stages: Seconds of the Loader's threads for a step, None where there are none; counts are of all these steps.
+        stages: Seconds of the Loader's threads for a step, None if there are none; counts are of all these steps.
         loading: Of the threads that load, for a step.
         loop: Of the thread of the training loop, for a step.
         waiting: Seconds of a core that it took in `data`.
@@ -97,14 +95,14 @@ def measure_phase(rows: F64, total: float) -> PhaseTimes:
     return PhaseTimes(float(rows.mean()), p50, p99, float(rows.sum()) / total if total else 0.0)
 
 
-def every_second(moments: Sequence[Moment]) -> list[Moment]:
+def every_second(moments: Sequence[CounterReading]) -> list[CounterReading]:
     """Return the first of an odd number of moments, the third and so on: stretches that are twice as long."""
     pairs = zip(moments[1::2], moments[2::2], strict=True)
     return [moments[0], *(replace(after, is_broken=skipped.is_broken or after.is_broken) for skipped, after in pairs)]
 
 
-def typical(rows: F64, moments: Sequence[Moment]) -> Typical:
-    """Return what a typical step is.
+def typical_step(rows: F64, moments: Sequence[CounterReading]) -> TypicalStep:
+    """Return the typical step of a run.
 
     Args:
         rows: (steps, phases) seconds, at least one step.
@@ -119,7 +117,7 @@ def typical(rows: F64, moments: Sequence[Moment]) -> Typical:
     steps = np.concatenate([rows[a.step : b.step] for a, b in chosen])
     number = len(steps)
     seconds = steps.mean(axis=0)
-    return Typical(
+    return TypicalStep(
         step=float(seconds.sum()),
         data=float(seconds[PHASES.index("data")]),
         copy=float(seconds[PHASES.index("copy")]),
