@@ -1,4 +1,4 @@
-"""`lmdbloader tune`: what it prints, its exit status, and forgetting."""
+"""`lmdbloader tune`: its output, its exit status, and forgetting."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 
 import lmdbloader
 from lmdbloader import cli
+from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.lab.tuning.measuring import Measurer
-from lmdbloader.lab.tuning.race import Setting, Turn
+from lmdbloader.lab.tuning.race import ReadSetting
 from lmdbloader.loader import tuning_cache
 from lmdbloader.loader.tuning_cache import case_of
 
@@ -34,8 +35,8 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Turns take no time; one thread is best. The command sets a handler, which must not outlive its call."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    def measure(self: Measurer, setting: Setting, number: int) -> Turn:
-        return Turn(1000, 1.0 + setting.count + (setting.kind == "workers"), (0.001, 0.002))
+    def measure(self: Measurer, setting: ReadSetting, number: int) -> BatchTimes:
+        return BatchTimes(1000, 1.0 + setting.count + (setting.kind == "workers"), (0.001, 0.002))
 
     monkeypatch.setattr(Measurer, "__call__", measure)
     before = signal.getsignal(signal.SIGTERM)
@@ -102,7 +103,7 @@ def test_wrong_usage_says_what(path: Path, capsys: Capture, words: list[str], me
     assert message in capsys.readouterr().err
 
 
-def test_what_is_no_dataset_is_status_one(tmp_path: Path, capsys: Capture) -> None:
+def test_a_missing_dataset_is_status_one(tmp_path: Path, capsys: Capture) -> None:
     assert cli.main(["tune", str(tmp_path / "none"), "--batch-size", "8"]) == 1
     assert cli.main(["tune", str(tmp_path / "none"), "--forget"]) == 1
     assert capsys.readouterr().out == ""

@@ -59,7 +59,7 @@ def test_files_cut_short_are_named(dataset: Path, capsys: Capture, name: str) ->
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "file"])
-def test_what_is_no_dataset(tmp_path: Path, capsys: Capture, what: str) -> None:
+def test_other_things_than_datasets(tmp_path: Path, capsys: Capture, what: str) -> None:
     path = tmp_path / "other"
     messages = {
         "missing": "there is no such folder",
