@@ -56,7 +56,8 @@ def reached(start: str, imported_by: Callable[[str], set[str]]) -> set[str]:
 
 def may_compile(test: Path) -> bool:
     """Return whether a test module's imports reach the compiler of kernels."""
-    return COMPILER in reached(test.stem, _imported_by)
+    names = {path: name for name, path in _modules().items()}
+    return COMPILER in reached(names[test], _imported_by)
 
 
 @cache
