@@ -1,1 +1,1 @@
-"""Deliberate faults, with the property that must hold: quick versions are tests, `make faults` runs the full ones."""
+"""Deliberate faults and the promises that must hold: quick versions run as tests, the full ones by `make faults`."""

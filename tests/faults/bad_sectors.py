@@ -1,4 +1,4 @@
-"""Sectors that the disk does not read, anywhere in a dataset: an error that names the sample, and never a signal."""
+"""Sectors that the disk cannot read, anywhere in a dataset: an error that names the sample, never a signal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _prepare(sound: str, mounted: str, bad: str, seed: int) -> Case:
         name = rng.choices(FILES, (8, 1, 1))[0]
         size = Path(sound, name).stat().st_size
         ranges = [_sectors(rng, size) for _ in range(rng.choice((1, 1, 2, 5)))]
-        # What was opened before reads through a map that is there already; what it read before it keeps.
+        # A dataset opened before reads through an existing map, and keeps the pages that it has read.
         opened = subject.open() if name == "data.mdb" and rng.random() < 0.3 else None
         if opened is not None and rng.random() < 0.5:
             subject.read(opened)

@@ -132,7 +132,7 @@ class _Walled:
         self._sides: list[Any] = []
 
     def place(self, nbytes: int, at_end: bool) -> Any:
-        """Return memory (nbytes,) uint8 next to one of the guard pages; bytes on its other side are marked."""
+        """Return memory (nbytes,) uint8 next to one of the walls; the bytes on its other side are marked."""
         if nbytes + 128 > self._nbytes:
             raise ValueError(f"{nbytes} bytes in {self._nbytes}")
         # Scratch begins where every number may: eight bytes are a kernel's longest.

@@ -140,7 +140,7 @@ def prepare_index_bytes(paths: dict[str, str], folder: Path, seed: int) -> Case:
 
 
 def prepare_records(paths: dict[str, str], folder: Path, seed: int) -> Case:
-    """Return the case of one record of data.mdb with bytes changed, most of them in its Arrow metadata."""
+    """Return the case of one record of data.mdb with bytes changed, most of them in Arrow's metadata."""
     import lmdb
 
     from lmdbloader.errors import CorruptError
@@ -199,7 +199,7 @@ def prepare_pages(paths: dict[str, str], folder: Path, seed: int) -> Case:
         except LmdbloaderError:
             return "refused"
         finally:
-            copy.lose("data.mdb", "index.arrow", "manifest.json")  # a repaired file is not a copy any more
+            copy.lose("data.mdb", "index.arrow", "manifest.json")  # a repaired dataset is not a copy any more
             shutil.rmtree(mended, ignore_errors=True)
 
     return case

@@ -1,4 +1,4 @@
-"""The resources of a process: private memory, descriptors, threads; and their growth."""
+"""The resources of a process: its own memory, descriptors, threads; and their growth."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Held:
 
 
 def held() -> Held:
-    """Return the resources of this process after garbage collection."""
+    """Return the resources of this process after a garbage collection."""
     gc.collect()
     process = psutil.Process()
     maps = [m for m in process.memory_maps(grouped=False) if m.path.startswith("/")]

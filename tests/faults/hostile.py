@@ -1,4 +1,4 @@
-"""Malicious datasets: files changed in relevant places, with valid digests, and the result of opening them."""
+"""Hostile datasets: files changed in critical places, with matching digests, and their outcomes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Copy:
 
     Attributes:
         path: Of the copy.
-        body: The values of the sound manifest.
+        body: The content of the sound manifest.
         index, data: The sound files.
     """
 
@@ -122,14 +122,14 @@ class Copy:
 
     def _put(self, name: str, content: bytes) -> None:
         if self._on_disk.get(name) != content:
-            # Anew each time: what was opened before keeps its own file.
+            # Opened each time: an open dataset keeps its own files.
             (self.path / name).unlink(missing_ok=True)
             (self.path / name).write_bytes(content)
             self._on_disk[name] = content
 
 
 def use(path: Path, *, batches: bool = False) -> str:
-    """Return the result of opening a dataset and using everything in it; errors of other packages are raised."""
+    """Open a dataset, use everything in it, and return the outcome; errors other than lmdbloader's are raised."""
     from lmdbloader import LMDBDataset, Loader
     from lmdbloader.errors import LmdbloaderError
     from lmdbloader.transforms import RandomResizedCrop

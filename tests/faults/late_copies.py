@@ -15,7 +15,7 @@ from .small import write_small
 _SAMPLES = 192
 _MUST_HOLD = "0 copies of other bytes"
 
-# What a way of copying gives: copies, and the numbers of the samples that they must hold.
+# The result of a way of copying: copies, and the numbers of their samples.
 Copies = Iterator[tuple[Any, Any]]
 Way = Callable[[Any, LateCuda], Copies]
 
@@ -89,7 +89,7 @@ def of_broken_off_epochs(loader: Any, cuda: LateCuda) -> Copies:
 
 
 def at_another_size(loader: Any, cuda: LateCuda) -> Copies:
-    """Read an epoch of smaller images during another one."""
+    """Read an epoch of smaller images during the current one."""
     larger = iter(loader)
     loader.set_resolution(12)
     for one, other in zip(larger, loader, strict=True):

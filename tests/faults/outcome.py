@@ -11,10 +11,10 @@ class Outcome:
 
     Attributes:
         name: The fault's, which is its module's.
-        must_hold: The property that must hold, in a few words.
-        counts: Actions and outcomes, such as {"kills": 300, "same digest": 300, "lost": 0}, in the order
+        must_hold: The promise, in a few words.
+        counts: Numbers of runs and outcomes, such as {"kills": 300, "same digest": 300, "lost": 0}, in the order
             in which people read it.
-        failures: One line for each violation of the property, with the values to reproduce it.
+        failures: One line for each time that the promise did not hold, with the arguments to reproduce it.
         seconds: How long it took; filled in by whoever ran it.
     """
 

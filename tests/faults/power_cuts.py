@@ -30,7 +30,7 @@ class Moment:
     Attributes:
         number: Of the call in which the power goes.
         call: That call.
-        disk: Flushed and unflushed data at that point.
+        disk: The flushed and the unflushed writes until then.
         committed: How many sources were committed before, so that none of them may be lost.
         window: How often something had been flushed.
     """
@@ -65,7 +65,7 @@ class Cuts:
 
     Attributes:
         place: The place.
-        counts: States, and their outcomes.
+        counts: Numbers of states and of outcomes.
         windows: Between two calls that flush, in which the power went: (scenario, cut before, window).
         failures: One line for each.
     """

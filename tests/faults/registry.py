@@ -1,6 +1,6 @@
-"""The faults in the order of the table, with the count of a full run.
+"""Which faults there are, in the order of the table, and how many of each a full run makes.
 
-To add one: a line here, a module `<name>.py` in this folder with `run(count, seed, folder) -> Outcome`, and a
+To add one: a line here, a module `<name>.py` next to this one with `run(count, seed, folder) -> Outcome`, and a
 `test_<name>.py` that calls it with a small count and checks that the fault really happened.
 """
 
@@ -22,10 +22,10 @@ class Fault:
     """One fault.
 
     Attributes:
-        name: Of its module in this folder.
+        name: Of its module next to this one.
         count: How many times a full run makes it.
-        what: A description of the fault.
-        must_hold: The property that must hold.
+        what: The fault, in words.
+        must_hold: The promise.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The states of a disk after a power cut at any of a process's recorded calls."""
+"""The possible contents of a disk after a power cut at any of a process's recorded calls."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 
 from .shim import Call
 
-# Atomic write sizes: persistent memory, old disks, new ones.
+# Bytes that a disk writes as a whole: persistent memory, old disks, new ones.
 SECTORS = (64, 512, 4096)
 
 
 @dataclass(slots=True)
 class File:
-    """A file: its flushed content, and the writes since its last flush.
+    """A file: its flushed content, and the writes since the last flush.
 
     Attributes:
         flushed: Its content then.
@@ -54,12 +54,12 @@ class File:
 
     def truncate(self, length: int) -> None:
         """Take notice of another length."""
-        if length < self.lengths[-1]:  # bytes beyond the end read as zeros if it grows again
+        if length < self.lengths[-1]:  # bytes beyond it read as zeros if it grows again
             self.writes.append((length, bytes(self.lengths[-1] - length)))
         self.lengths.append(length)
 
     def torn(self, rng: random.Random) -> bytes:
-        """Return a state that a power cut may leave: one of its lengths, and any or none of each write's sectors."""
+        """Return a possible content after a power cut: one of its lengths, and any sectors of every write."""
         sector = rng.choice(SECTORS)
         share = rng.choice((0.0, rng.random(), rng.random(), 1.0))
         length = rng.choice((self.lengths[0], self.lengths[-1], rng.choice(self.lengths)))

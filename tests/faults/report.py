@@ -59,7 +59,7 @@ def write(outcomes: Sequence[Outcome], document: Path = DOCUMENT) -> None:
 
 
 def environment() -> str:
-    """Return a sentence with the environment of the faults."""
+    """Return a sentence about the machine that ran the faults."""
     names = ("lmdb", "pyarrow", "lz4", "numpy", "numba", "torch", "pillow", "pillow-simd")
     versions = []
     for name in names:

@@ -1,4 +1,4 @@
-"""The harness detects and reports a crash, a hang or a wrong answer, and continues afterwards."""
+"""The harness sees faults: it reports a crash, a hang or a wrong answer, and continues with the next case."""
 
 from __future__ import annotations
 

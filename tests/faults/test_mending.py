@@ -1,4 +1,4 @@
-"""Damage is found, and sound samples are recovered."""
+"""Damage is found, and the sound samples are saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files planted by another user are neither written through nor copied."""
+"""Links and files of another user are neither written to nor copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged and unusual images have the documented outcome, and are named."""
+"""Bad and odd images have their stated outcomes, and are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command says of files: nothing that a terminal acts on comes out of it, whatever they are called."""
+"""Names of files in the output of the command: no control character reaches the terminal."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_lines_are_shown_as_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("a\\nb\\x1b[2J 漢\na\n b\\r\n", "told\n")
 
 
-def test_a_conversion_names_files_without_what_a_terminal_acts_on(
+def test_a_conversion_names_files_without_control_characters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     src, out = tmp_path / f"src {HOSTILE}", tmp_path / f"out {HOSTILE}"
@@ -86,7 +86,7 @@ def test_what_is_damaged_is_named_likewise(
         (src / name / f"{HOSTILE}.png").write_bytes(png(1))
     lmdbloader.convert(src, out, workers=1, codec="raw")
     source = flip_payload(out, "image", 0)
-    assert not harmless(source)  # in the dataset it is called what it is called
+    assert not harmless(source)  # in the dataset it has its real name
     status, said = run(capsys, "verify", out)
     assert status == 1 and "from a\\x1b[2J" in said
     assert run(capsys, "info", out)[0] == 0
