@@ -67,7 +67,8 @@ def test_every_public_name_has_a_section_in_the_reference(name: str) -> None:
 def package() -> Any:
     """Return the package as griffe reads it, which is what makes the reference."""
     griffe = pytest.importorskip("griffe", reason="mkdocstrings (the extra `docs`) is not installed")
-    return griffe.load("lmdbloader", search_paths=[str(ROOT)], docstring_parser="google")
+    extensions = griffe.load_extensions(str(ROOT / "scripts" / "docs_docstrings.py"))
+    return griffe.load("lmdbloader", search_paths=[str(ROOT)], docstring_parser="google", extensions=extensions)
 
 
 def explained(found: Any, name: str) -> Any:
