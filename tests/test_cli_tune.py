@@ -15,8 +15,8 @@ import lmdbloader
 from lmdbloader import cli
 from lmdbloader.lab.tuning.measuring import Measurer
 from lmdbloader.lab.tuning.race import Setting, Turn
-from lmdbloader.loader import remembered
-from lmdbloader.loader.remembered import case_of
+from lmdbloader.loader import tuning_cache
+from lmdbloader.loader.tuning_cache import case_of
 
 Capture = pytest.CaptureFixture[str]
 
@@ -74,11 +74,11 @@ def test_forgetting_measures_nothing(path: Path, capsys: Capture) -> None:
         assert cli.main(["tune", str(path), "--batch-size", batch_size]) == 0
     capsys.readouterr()
     ds = lmdbloader.LMDBDataset(path)
-    assert remembered.recall_threads(case_of(ds, 4)) == 1
+    assert tuning_cache.recall_threads(case_of(ds, 4)) == 1
 
     assert cli.main(["tune", str(path), "--forget"]) == 0
     assert capsys.readouterr().out == f"{path}: 4 entries forgotten\n"
-    assert remembered.recall_threads(case_of(ds, 4)) is None
+    assert tuning_cache.recall_threads(case_of(ds, 4)) is None
     assert cli.main(["tune", str(path), "--forget", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"forgotten": 0}
 

@@ -22,8 +22,8 @@ from lmdbloader.lab.tuning.pasting import line_of
 from lmdbloader.lab.tuning.race import Turn
 from lmdbloader.lab.tuning.results import Row
 from lmdbloader.lab.tuning.steps import try_steps
-from lmdbloader.loader import remembered, torch_loader
-from lmdbloader.loader.remembered import Workers, case_of
+from lmdbloader.loader import torch_loader, tuning_cache
+from lmdbloader.loader.tuning_cache import Workers, case_of
 from lmdbloader.transforms import LabelSmoothing, RandomCrop, RandomDihedral, RandomResizedCrop, ToDtype
 
 
@@ -59,7 +59,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of two cores and no accelerator."""
-    for module in (tuner, remembered):
+    for module in (tuner, tuning_cache):
         monkeypatch.setattr(module, "count_cores", lambda: 2)
     monkeypatch.setattr("lmdbloader.loader.loader.count_cores", lambda: 2)
     monkeypatch.setattr(tuner, "accelerator", lambda: None)
@@ -140,7 +140,7 @@ def test_what_was_found_for_one_size_is_not_used_for_another(path: Path, speeds:
     ds = LMDBDataset(path)
     assert Loader(ds, 4, transforms=[RandomCrop(32)]).num_threads == 1
     assert Loader(ds, 4, transforms=[RandomCrop(64)]).num_threads == Loader(ds, 4).num_threads == 2
-    assert remembered.recall_workers(case_of(ds.transformed([RandomCrop(32)]).scaled(), 4)) == Workers(1)
+    assert tuning_cache.recall_workers(case_of(ds.transformed([RandomCrop(32)]).scaled(), 4)) == Workers(1)
 
 
 def test_where_nothing_can_be_remembered_it_says_so(

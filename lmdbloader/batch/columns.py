@@ -54,7 +54,7 @@ def read_json(reader: Reader, name: str, row: int, clock: Clock = NO_CLOCK) -> A
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise reader.corrupt(name, row, f"is not JSON ({error})") from error
+        raise reader.corrupt(name, row, f"does not read as JSON ({error})") from error
 
 
 def read_different_images(

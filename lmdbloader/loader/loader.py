@@ -32,9 +32,9 @@ from lmdbloader.loader.options import (
     resolve_shard,
 )
 from lmdbloader.loader.orders import EpochOrder, Order, Share, check_order, epoch_order, with_repeats
-from lmdbloader.loader.remembered import case_of, recall_threads
 from lmdbloader.loader.state import Batches, Identity, Place, identity
 from lmdbloader.loader.threads import Threads
+from lmdbloader.loader.tuning_cache import case_of, recall_threads
 from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import Transform
 from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_resolution
@@ -367,7 +367,7 @@ class Loader:
 
     @property
     def device(self) -> torch.device:
-        """The device of the batches: the CPU if there is no CUDA, even if another was asked for."""
+        """The device of the batches: the CPU without CUDA, even if another was asked for."""
         return torch.device("cpu") if self._device is None else self._device
 
     def time_stages(self, on: bool = True) -> bool:
@@ -409,7 +409,7 @@ class Loader:
         )
 
     def _repr_html_(self) -> str:
-        """Return what Jupyter shows: the fields of a batch, the options, and the next samples after the transforms."""
+        """Return Jupyter's view: the fields of a batch, the options, and the next samples after the transforms."""
         from lmdbloader.loader.card import loader_card
 
         epoch, start = self._reached()

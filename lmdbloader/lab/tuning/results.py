@@ -9,7 +9,7 @@ from typing import Any
 from lmdbloader.base.text import plain
 from lmdbloader.lab.tuning.race import Kind, Setting
 from lmdbloader.lab.tuning.steps import Verdict
-from lmdbloader.loader.remembered import Workers
+from lmdbloader.loader.tuning_cache import Workers
 
 
 @dataclass(frozen=True, slots=True)

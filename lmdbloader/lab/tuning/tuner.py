@@ -26,8 +26,8 @@ from lmdbloader.lab.tuning.results import Row, Tuning
 from lmdbloader.lab.tuning.steps import Verdict, try_steps
 from lmdbloader.loader import Loader
 from lmdbloader.loader.options import check_dataset, compiled_and_functions
-from lmdbloader.loader.remembered import Workers, case_of, remember_threads, remember_workers
 from lmdbloader.loader.torch_loader import accelerator
+from lmdbloader.loader.tuning_cache import Workers, case_of, remember_threads, remember_workers
 from lmdbloader.transforms import RandomCrop, RandomResizedCrop, Transform
 
 # Of the time, where there is a step to try afterwards.
