@@ -137,7 +137,7 @@ def test_a_damaged_header_loses_nothing_silently(tmp_path: Path) -> None:
     data[1024 + 3] ^= 1
     path = tmp_path / "a.tar"
     path.write_bytes(data)
-    with pytest.raises(SourceError, match=r"a\.tar: there is something other than a member at byte 1024.*would be lost"):
+    with pytest.raises(SourceError, match=r"a\.tar: there is something other than a member .*would be lost"):
         list_sources(path)
 
 

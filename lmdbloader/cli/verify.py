@@ -25,9 +25,7 @@ Exit status: 0 sound, 1 damaged (or no dataset), 2 wrong usage.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
-    parser.add_argument(
-        "--quiet", action="store_true", help="print nothing if the dataset is sound; print damage"
-    )
+    parser.add_argument("--quiet", action="store_true", help="print nothing if the dataset is sound; print damage")
 
 
 def run(options: argparse.Namespace) -> int:
