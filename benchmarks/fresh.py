@@ -1,4 +1,4 @@
-"""What fresh processes show of the Loader: memory, the first batch, and orders of a file that is not in memory."""
+"""Measures the Loader in fresh processes: memory, the first batch, and orders of a file that is not in memory."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def drop_from_cache(path: Path) -> bool:
 
 
 def time_orders(folder: Path, options: argparse.Namespace) -> list[list[str]]:
-    """Return one row an order: warm, cold against reading the file plainly, how it mixes and what it reads."""
+    """Return one row per order: warm and cold speed compared with plain reads of the file, mixing, and reads."""
     run = in_this_process if options.quick else in_fresh_process
     path = folder / "large.lmdb"
     if not path.exists():

@@ -1,8 +1,8 @@
-"""Compares what `lmdbloader tune` recommends with the best of all settings, found by measuring each of them for long.
+"""Compares the recommendation of `lmdbloader tune` with the best of all settings, found by long measurements.
 
 Three datasets of real photographs: pairs of patches as pixels, single patches compressed with lz4, and whole JPEG files
-of which random resized crops are read. Tuning ends by itself; then, in the same run, every setting takes turns with all
-others.
+of which random resized crops are read. Tuning ends by itself; then, in the same run, all settings are measured in
+interleaved turns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset
 from lmdbloader.base.cores import count_cores
 from lmdbloader.lab.tuning.measuring import Measurer
-from lmdbloader.lab.tuning.race import Setting, counts
+from lmdbloader.lab.tuning.race import ReadSetting, counts
 from lmdbloader.loader.torch_loader import accelerator
 from lmdbloader.transforms import RandomResizedCrop
 
@@ -36,7 +36,7 @@ BAR, BAR_SECONDS = 0.9, 60.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is tuned.
+    """A case to tune.
 
     Attributes:
         name: For people.
@@ -52,7 +52,7 @@ class Case:
 
     @property
     def transforms(self) -> list[Any]:
-        """What `tune` does for the crop."""
+        """The same as `tune` does for the crop."""
         return [] if self.crop is None else [RandomResizedCrop(self.crop)]
 
 
@@ -85,7 +85,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one dataset came to.
+    """The result of one dataset.
 
     Attributes:
         name: Of the case.
@@ -93,8 +93,8 @@ class Figure:
         seconds: That tuning took.
         picked, best: The settings that tuning recommends and that the long search found.
         picked_per_s, best_per_s: Samples a second of both, in the long search.
-        ratio: Of both: the geometric mean of what the rounds say.
-        low, high: The middle 95 % of what resampled rounds say.
+        ratio: Of both: the geometric mean over the rounds.
+        low, high: The middle 95 % of resampled rounds.
     """
 
     name: str
@@ -109,17 +109,19 @@ class Figure:
     high: float
 
 
-def all_settings() -> list[Setting]:
+def all_settings() -> list[ReadSetting]:
     """Return every number of threads and workers up to the cores, through paged memory and, where it helps, pinned."""
     cores = count_cores()
     tried = range(1, cores + 1) if cores <= 16 else counts(cores)
     pinning = (False, True) if accelerator() is not None else (False,)
-    return [Setting("threads", n) for n in tried] + [Setting("workers", n, p) for n in (0, *tried) for p in pinning]
+    return [ReadSetting("threads", n) for n in tried] + [
+        ReadSetting("workers", n, p) for n in (0, *tried) for p in pinning
+    ]
 
 
-def search(measure: Measurer, rounds: int) -> dict[Setting, list[float]]:
+def search(measure: Measurer, rounds: int) -> dict[ReadSetting, list[float]]:
     """Return samples a second of every setting in every round."""
-    found: dict[Setting, list[float]] = {setting: [] for setting in all_settings()}
+    found: dict[ReadSetting, list[float]] = {setting: [] for setting in all_settings()}
     for number in range(rounds):
         # Forwards and backwards: neither comes always after the same other one.
         for setting in list(found)[:: 1 if number % 2 else -1]:
@@ -138,9 +140,9 @@ def compare(case: Case, path: Path, options: argparse.Namespace) -> list[Figure]
     figures = []
     picks = {"all": tuning.best}
     if tuning.num_threads is not None:
-        picks["threads"] = Setting("threads", tuning.num_threads)
+        picks["threads"] = ReadSetting("threads", tuning.num_threads)
     if tuning.workers is not None:
-        picks["workers"] = Setting("workers", tuning.workers.num_workers, bool(tuning.workers.pin_memory))
+        picks["workers"] = ReadSetting("workers", tuning.workers.num_workers, bool(tuning.workers.pin_memory))
     for kind, picked in picks.items():
         among = {setting: values for setting, values in speeds.items() if kind in ("all", setting.kind)}
         best = max(among, key=lambda setting: statistics.fmean(map(math.log, among[setting])))
@@ -151,7 +153,7 @@ def compare(case: Case, path: Path, options: argparse.Namespace) -> list[Figure]
 
 
 def ratio_of(picked: Sequence[float], best: Sequence[float], draws: int = 2000) -> tuple[float, float, float]:
-    """Return the geometric mean of the ratios of each round, and where 95 % of its resamples lie."""
+    """Return the geometric mean of the ratios of each round, and the middle 95 % of its resamples."""
     import numpy as np
 
     logs = np.log(picked) - np.log(best)
@@ -197,7 +199,7 @@ def main() -> None:
     """Measure, and print the table."""
     options = parse_options()
     with tempfile.TemporaryDirectory(prefix="lmdbloader-tune-") as temporary:
-        # What the user has measured stays, and is not used.
+        # The user's remembered settings are kept, and not used.
         os.environ["XDG_CACHE_HOME"] = temporary
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

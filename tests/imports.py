@@ -56,7 +56,7 @@ def reached(start: str, imported_by: Callable[[str], set[str]]) -> set[str]:
 
 def may_compile(test: Path) -> bool:
     """Return whether a test module's imports reach the compiler of kernels."""
-    return COMPILER in reached(test.stem, _imported_by)
+    return COMPILER in reached(".".join(test.relative_to(ROOT).with_suffix("").parts), _imported_by)
 
 
 @cache

@@ -108,7 +108,7 @@ def test_a_shard_among_shards_and_an_lmdbs_file(tmp_path: Path, make: Callable[[
             list_sources(tmp_path / src)
     (tmp_path / "lmdb").mkdir()
     make(tmp_path / "lmdb" / "data.mdb")
-    with pytest.raises(LmdbloaderError, match=r"lmdb: (is no LMDB|no images)"):
+    with pytest.raises(LmdbloaderError, match=r"lmdb: (is not an LMDB|no images)"):
         list_sources(tmp_path / "lmdb", layout="lmdb")
     with pytest.raises(LmdbloaderError, match="lmdb"):
         list_sources(tmp_path / "lmdb")

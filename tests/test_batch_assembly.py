@@ -1,4 +1,4 @@
-"""Samples and batches are the same however they are read; collate gives what torch's own gives."""
+"""Samples and batches are the same however they are read; collate gives the batches of torch's own."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_own_transform_functions_and_reading_agree(path: Path) -> None:
 
 
 @given(numbers=st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=12))
-def test_collate_gives_what_torchs_own_gives(path: Path, numbers: list[int]) -> None:
+def test_collate_gives_the_batch_of_torchs_own(path: Path, numbers: list[int]) -> None:
     ds = LMDBDataset(path)
     expected = default_collate([ds[i] for i in numbers])
 
@@ -120,7 +120,7 @@ def test_collate_takes_a_batch_as_it_is(ds: LMDBDataset) -> None:
     assert collate(batch).image is batch.columns["image"]
 
 
-def test_collate_takes_what_a_transform_returns(path: Path) -> None:
+def test_collate_takes_results_of_a_transform(path: Path) -> None:
     ds = LMDBDataset(path, transform=lambda sample: {"n": sample.number, "mean": sample.image.float().mean()})
 
     batch = collate(ds.__getitems__([4, 2]))
@@ -128,7 +128,7 @@ def test_collate_takes_what_a_transform_returns(path: Path) -> None:
     assert batch["mean"].shape == (2,)
 
 
-def test_images_of_different_shapes_are_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_images_of_different_shapes_are_refused_with_advice(tmp_path: Path) -> None:
     lmdbloader.write([{"image": np.zeros((4, 5 + i), np.uint8)} for i in range(3)], tmp_path / "d")
     ds = LMDBDataset(tmp_path / "d")
 

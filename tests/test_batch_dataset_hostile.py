@@ -1,4 +1,4 @@
-"""Payloads that an attacker made, with valid checksums: an error of ours or pixels, nothing read or written outside."""
+"""Payloads of an attacker, with valid checksums: our error or pixels, and nothing is read or written outside."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lmdbloader.format.layout import CODEC_JPEG
 from lmdbloader.kernels import gather as gather_kernels
 from lmdbloader.store import Reader
 
-# What kernels write beyond their buffers they would write here.
+# A kernel that writes beyond its buffers would write here.
 GUARD = 4096
 
 
@@ -53,7 +53,7 @@ def write_image(path: Path, stored: Stored) -> Path:
 
 
 def decode_between_guards(stored: Stored, window: tuple[int, int, int, int]) -> int:
-    """Decode a window of a JPEG with bytes around every buffer that must stay as they are; return the status."""
+    """Decode a window of a JPEG with guard bytes around every buffer; return the status."""
     height, width, channels = stored.shape
     top, bottom, left, right = window
     nbytes = (bottom - top) * (right - left) * channels
@@ -167,7 +167,7 @@ def test_a_jpeg_whose_table_cannot_be_right_is_damaged(
 @pytest.mark.parametrize("codec", ["jpeg", "tiles", "lz4", "png"])
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6))
-def test_whatever_a_payload_holds_it_gives_pixels_or_our_error(
+def test_any_payload_gives_pixels_or_our_error(
     sound: dict[str, Stored], tmp_path_factory: pytest.TempPathFactory, codec: str, changes: list[tuple[float, int]]
 ) -> None:
     stored = sound[codec]
@@ -184,7 +184,7 @@ def test_whatever_a_payload_holds_it_gives_pixels_or_our_error(
 
 
 def sign_tiles(payload: bytes, count: int) -> bytes:
-    """Give each tile the checksum that it has, where its place makes sense."""
+    """Set the checksum of each tile whose place is valid."""
     ends = struct.unpack_from(f"<{count}I", payload, 8 * count)
     body = payload[12 * count :]
     sums = [checksum(body[a:b]) if a <= b <= len(body) else 0 for a, b in zip((0, *ends), ends, strict=False)]
@@ -227,7 +227,7 @@ def test_a_tile_table_that_cannot_be_right_is_damaged(
         b"\x00" * 50,
     ],
 )
-def test_an_lz4_block_that_does_not_give_what_it_says_is_damaged(tmp_path: Path, block: bytes) -> None:
+def test_an_lz4_block_that_does_not_give_its_size_is_damaged(tmp_path: Path, block: bytes) -> None:
     image = Stored(block, 40 * 12, 1, shape=(40, 12, 1))
     blob = Stored(block, 100, 1)
     path = write_payloads(tmp_path / "d", {"image": "image", "blob": "bytes"}, [{"image": image, "blob": blob}])
@@ -247,11 +247,11 @@ def test_a_file_that_is_larger_than_the_index_says_is_not_decoded(sound: dict[st
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (b"[" * 100_000, "is not JSON"),
+        (b"[" * 100_000, "does not read as JSON"),
         (b"9" * 5000, None),
-        (b'{"a":' * 5000 + b"1" + b"}" * 5000, "is not JSON"),
-        (b"\xff\xfe\xff", "is not JSON"),
-        (b"", "is not JSON"),
+        (b'{"a":' * 5000 + b"1" + b"}" * 5000, "does not read as JSON"),
+        (b"\xff\xfe\xff", "does not read as JSON"),
+        (b"", "does not read as JSON"),
     ],
 )
 def test_json_that_does_not_read_is_our_error(tmp_path: Path, text: bytes, expected: str | None) -> None:
@@ -259,7 +259,7 @@ def test_json_that_does_not_read_is_our_error(tmp_path: Path, text: bytes, expec
     try:
         LMDBDataset(path)[0]
     except CorruptError as error:
-        assert "field 'notes' of sample 0 (from 0.png): is not JSON" in str(error)
+        assert "field 'notes' of sample 0 (from 0.png): does not read as JSON" in str(error)
         assert (error.sample, error.field, error.source) == (0, "notes", "0.png")
         return
     assert expected is None

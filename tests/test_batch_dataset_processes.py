@@ -73,7 +73,7 @@ def test_workers_of_every_start_method_read_epoch_after_epoch(path: Path, method
     assert ds[4].number == 4
 
 
-def test_workers_read_what_stands_on_a_dataset(path: Path) -> None:
+def test_workers_read_datasets_made_of_ours(path: Path) -> None:
     ds = LMDBDataset(path)
     for stacked, expected in (
         (Subset(ds, [5, 3]), [5, 3]),
@@ -102,7 +102,7 @@ def test_a_workers_error_names_the_sample(tmp_path: Path) -> None:
 
 
 def exit_status_of_child(job: Any) -> int:
-    """Run `job` in a fork of this process; 0 where it returned a true value."""
+    """Run `job` in a fork of this process; 0 if it returned a true value."""
     pid = os.fork()
     if pid == 0:
         signal.alarm(60)  # one that hangs ends
@@ -301,7 +301,7 @@ def test_everything_that_reads_pickles(path: Path, io: Any) -> None:
 
 
 @pytest.mark.parametrize("io", ["mmap", "pread"])
-def test_a_pickle_of_what_was_replaced_or_moved_says_so(path: Path, tmp_path: Path, io: Any) -> None:
+def test_a_pickle_of_a_dataset_that_was_replaced_or_moved_is_an_error(path: Path, tmp_path: Path, io: Any) -> None:
     place = tmp_path / "d"
     shutil.copytree(path, place)
     open_before = LMDBDataset(place, io=io)

@@ -1,4 +1,4 @@
-"""The browser that looks at pages: it reports what a page does wrong, and nothing where nothing is wrong."""
+"""The browser reports a page's errors, and nothing if there are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lmdbloader doctor` tells by its exit status whether it found a problem."""
+"""`lmdbloader doctor`: its output, and the exit status that shows whether it found a problem."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = healthy()
-    monkeypatch.setattr("lmdbloader.lab.checkup.examining.describe", lambda: found)
+    monkeypatch.setattr("lmdbloader.lab.checkup.diagnosis.describe", lambda: found)
     return found
 
 
@@ -40,7 +40,7 @@ def test_a_healthy_machine_is_status_zero(capsys: Capture) -> None:
 
 def test_a_problem_is_status_one(capsys: Capture, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = replace(machine, thread_pools=replace(machine.thread_pools, torch=64))
-    monkeypatch.setattr("lmdbloader.lab.checkup.examining.describe", lambda: slow)
+    monkeypatch.setattr("lmdbloader.lab.checkup.diagnosis.describe", lambda: slow)
     assert main(["doctor"]) == 1
     captured = capsys.readouterr()
     assert captured.err == "" and "PROBLEM  threads" in captured.out
@@ -76,7 +76,7 @@ def test_wrong_usage(words: list[str], message: str, capsys: Capture) -> None:
     assert "usage: lmdbloader doctor" in text and message in text
 
 
-def test_what_is_no_dataset_is_status_one(tmp_path: Path, capsys: Capture) -> None:
+def test_a_missing_dataset_is_status_one(tmp_path: Path, capsys: Capture) -> None:
     assert main(["doctor", str(tmp_path)]) == 1
     captured = capsys.readouterr()
     assert captured.out == "" and "no manifest.json" in captured.err

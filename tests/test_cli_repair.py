@@ -1,4 +1,4 @@
-"""`lmdbloader repair`: says what is damaged, mends what it can, and its exit status tells which."""
+"""`lmdbloader repair`: the list of the damage, the repair, and the exit status."""
 
 from __future__ import annotations
 

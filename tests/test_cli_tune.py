@@ -1,4 +1,4 @@
-"""`lmdbloader tune`: what it prints, its exit status, and forgetting."""
+"""`lmdbloader tune`: its output, its exit status, and forgetting."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 
 import lmdbloader
 from lmdbloader import cli
+from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.lab.tuning.measuring import Measurer
-from lmdbloader.lab.tuning.race import Setting, Turn
-from lmdbloader.loader import remembered
-from lmdbloader.loader.remembered import case_of
+from lmdbloader.lab.tuning.race import ReadSetting
+from lmdbloader.loader import tuning_cache
+from lmdbloader.loader.tuning_cache import case_of
 
 Capture = pytest.CaptureFixture[str]
 
@@ -34,8 +35,8 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Turns take no time; one thread is best. The command sets a handler, which must not outlive its call."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    def measure(self: Measurer, setting: Setting, number: int) -> Turn:
-        return Turn(1000, 1.0 + setting.count + (setting.kind == "workers"), (0.001, 0.002))
+    def measure(self: Measurer, setting: ReadSetting, number: int) -> BatchTimes:
+        return BatchTimes(1000, 1.0 + setting.count + (setting.kind == "workers"), (0.001, 0.002))
 
     monkeypatch.setattr(Measurer, "__call__", measure)
     before = signal.getsignal(signal.SIGTERM)
@@ -74,11 +75,11 @@ def test_forgetting_measures_nothing(path: Path, capsys: Capture) -> None:
         assert cli.main(["tune", str(path), "--batch-size", batch_size]) == 0
     capsys.readouterr()
     ds = lmdbloader.LMDBDataset(path)
-    assert remembered.recall_threads(case_of(ds, 4)) == 1
+    assert tuning_cache.recall_threads(case_of(ds, 4)) == 1
 
     assert cli.main(["tune", str(path), "--forget"]) == 0
     assert capsys.readouterr().out == f"{path}: 4 entries forgotten\n"
-    assert remembered.recall_threads(case_of(ds, 4)) is None
+    assert tuning_cache.recall_threads(case_of(ds, 4)) is None
     assert cli.main(["tune", str(path), "--forget", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"forgotten": 0}
 
@@ -102,7 +103,7 @@ def test_wrong_usage_says_what(path: Path, capsys: Capture, words: list[str], me
     assert message in capsys.readouterr().err
 
 
-def test_what_is_no_dataset_is_status_one(tmp_path: Path, capsys: Capture) -> None:
+def test_a_missing_dataset_is_status_one(tmp_path: Path, capsys: Capture) -> None:
     assert cli.main(["tune", str(tmp_path / "none"), "--batch-size", "8"]) == 1
     assert cli.main(["tune", str(tmp_path / "none"), "--forget"]) == 1
     assert capsys.readouterr().out == ""

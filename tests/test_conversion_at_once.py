@@ -105,7 +105,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_second_is_told_who_the_first_is_until_that_has_published(src: Path, out: Path) -> None:
+def test_the_second_names_the_first_until_the_first_has_published(src: Path, out: Path) -> None:
     steps = ("after commit out.partial/data.mdb", "before rename out.partial", "after rename out.partial")
     with Halted(src, out, *steps, host="node17.cluster") as first:
         expected = rf"out\.partial: process {first.process.pid} on host node17\.cluster is writing there"

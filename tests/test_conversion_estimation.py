@@ -1,4 +1,4 @@
-"""Estimates: intervals that hold what conversions then make, from samples that depend on a seed only."""
+"""Estimates: intervals that hold the result of the conversion, from samples that depend only on a seed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def pieces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=str,
 )
-def test_the_interval_holds_what_the_conversion_makes(pieces: Path, tmp_path: Path, options: Any) -> None:
+def test_the_interval_holds_the_result_of_the_conversion(pieces: Path, tmp_path: Path, options: Any) -> None:
     made = lmdbloader.convert(pieces, tmp_path / "made", workers=1, **options)
     size = sum((tmp_path / "made" / name).stat().st_size for name in ("data.mdb", "index.arrow", "manifest.json"))
     held = []
@@ -114,7 +114,7 @@ def test_options_are_checked_as_convert_checks_them(pieces: Path) -> None:
         lmdbloader.estimate(pieces, jpeg_quality=90)
 
 
-def test_estimate_takes_what_convert_takes() -> None:
+def test_estimate_takes_the_options_of_convert() -> None:
     theirs = dict(inspect.signature(lmdbloader.convert).parameters)
     ours = dict(inspect.signature(lmdbloader.estimate).parameters)
     assert (ours.pop("sample").default, ours.pop("sample_seed").default) == (100, 0)

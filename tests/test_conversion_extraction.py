@@ -1,4 +1,4 @@
-"""What is extracted has the same pixels, stays inside its folder, and makes the same dataset when converted again."""
+"""Extraction: the same pixels, only inside its folder, and the same dataset when it is converted again."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def small(tmp_path: Path) -> Path:
     return tmp_path / "db"
 
 
-def test_a_destination_is_replaced_only_where_it_is_an_extraction(small: Path, tmp_path: Path) -> None:
+def test_a_destination_is_replaced_only_if_it_is_an_extraction(small: Path, tmp_path: Path) -> None:
     target = tmp_path / "files"
     target.mkdir()
     extract(small, target)  # an empty folder counts as absent

@@ -1,4 +1,4 @@
-"""`lmdbloader.convert`: what ends up in a dataset, what is refused and how, and when nothing is done again."""
+"""`lmdbloader.convert`: the content of datasets, refused inputs and options, and datasets that are there already."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def assert_nothing_left(out: Path) -> None:
     assert [p.name for p in out.parent.iterdir() if p.name.startswith(out.name)] == []
 
 
-# --- what is stored ---
+# --- content ---
 
 
 def test_whole_images_of_any_size_depth_and_number_of_channels(src: Path, out: Path) -> None:
@@ -204,7 +204,7 @@ def test_raw_lz4_and_auto(src: Path, tmp_path: Path) -> None:
     assert convert(src, tmp_path / "noise", codec="auto").codecs == {"image": "raw"}
 
 
-def test_the_map_grows_where_the_sample_of_inputs_misled(src: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_map_grows_if_the_sample_of_inputs_misled(src: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Tried are flat images; then come ones of noise, whose files are far larger for their number of pixels.
     monkeypatch.setattr("lmdbloader.conversion.plan._choose", lambda sources: list(sources[:2]))
     monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 2**19)
@@ -220,7 +220,7 @@ def test_the_map_grows_where_the_sample_of_inputs_misled(src: Path, out: Path, m
     assert lmdbloader.verify(out).is_sound
 
 
-def test_log_says_what_is_made_and_the_map_size(src: Path, out: Path) -> None:
+def test_log_names_the_dataset_and_the_map_size(src: Path, out: Path) -> None:
     save(src / "a.png", noise(4, 4))
     lines: list[str] = []
     convert(src, out, log=lines.append)
@@ -316,7 +316,7 @@ def test_a_pair_of_an_enormous_scale_is_that_pairs_fault(src: Path, out: Path) -
     assert [name for name, _ in report.skipped] == ["0001.png"]
 
 
-def test_a_given_scale_is_what_the_pairs_must_have(src: Path, out: Path) -> None:
+def test_pairs_must_have_the_given_scale(src: Path, out: Path) -> None:
     make_pairs(src, 2, scale=2)
     with pytest.raises(ImageError, match=r"^0000\.png: .*that is scale 2, expected 4"):
         convert(src, out, scale=4)
@@ -339,7 +339,7 @@ def test_the_damaged_half_of_a_pair_is_named(src: Path, out: Path) -> None:
     assert [(name, reason[:29]) for name, reason in report.skipped] == [("0000.png", "its LR image 0000x2.png: not ")]
 
 
-# --- what is refused ---
+# --- refusals ---
 
 
 def damage(src: Path) -> dict[str, str]:
@@ -401,7 +401,7 @@ def test_skipped_names_cannot_break_the_table(src: Path, out: Path) -> None:
     assert (out / "skipped.tsv").read_text("utf-8") == "name\treason\n\\xff\\n\\tb.png\tthe file is empty\n"
 
 
-def test_no_table_where_nothing_was_skipped(src: Path, out: Path) -> None:
+def test_no_table_if_nothing_was_skipped(src: Path, out: Path) -> None:
     save(src / "a.png", noise(4, 4))
     convert(src, out, on_error="skip")
     assert not (out / "skipped.tsv").exists()
@@ -592,7 +592,9 @@ def test_another_option_or_another_file_is_refused_until_overwrite(src: Path, ou
         ({"patch_size": 16, "subset": 1}, r"\(inputs 2, now 1\)"),
     ],
 )
-def test_a_refused_destination_says_what_differs(src: Path, out: Path, options: dict[str, Any], message: str) -> None:
+def test_a_refused_destination_names_the_differences(
+    src: Path, out: Path, options: dict[str, Any], message: str
+) -> None:
     save(src / "a.png", noise(16, 16))
     save(src / "b.png", noise(16, 16))
     convert(src, out, patch_size=16)
@@ -643,7 +645,7 @@ def test_a_failed_overwrite_leaves_the_old_dataset(src: Path, out: Path) -> None
     assert [p.name for p in out.parent.iterdir() if p.name.startswith(out.name)] == [out.name]
 
 
-def test_overwrite_converts_anew_even_the_same(src: Path, out: Path) -> None:
+def test_overwrite_converts_again_even_the_same_inputs(src: Path, out: Path) -> None:
     save(src / "a.png", noise(8, 8))
     convert(src, out)
     before = fingerprint(out)
@@ -697,7 +699,7 @@ def test_a_damaged_dataset_is_not_made_already(src: Path, out: Path) -> None:
     assert (out / "data.mdb").read_bytes() == data
 
 
-def test_where_the_folders_lie_and_when_leaves_no_trace(src: Path, out: Path, tmp_path: Path) -> None:
+def test_the_paths_of_folders_and_the_time_leave_no_trace(src: Path, out: Path, tmp_path: Path) -> None:
     make_pairs(src, 2)
     convert(src, out, patch_size=8)
     moved = tmp_path / "elsewhere" / "photos"
@@ -726,7 +728,7 @@ def test_two_conversions_to_one_place_at_once(src: Path, out: Path) -> None:
     assert convert(src, out).num_samples == 1
 
 
-def test_without_a_wish_digests_are_what_they_always_were(src: Path, out: Path) -> None:
+def test_the_default_digests_do_not_change(src: Path, out: Path) -> None:
     save(src / "a" / "0.png", noise(9, 9))
     save(src / "b" / "1.png", noise(9, 9, seed=1))
     convert(src, out, layout="classes", classes=["a", "b"])
@@ -781,6 +783,6 @@ def test_an_unknown_digest_is_refused_with_the_choices(src: Path, out: Path) -> 
         lambda: lmdbloader.write([{"n": 1}], out, digest=wrong),
         lambda: lmdbloader.estimate(src, digest=wrong),
     ):
-        with pytest.raises(OptionError, match="expected"):
+        with pytest.raises(OptionError, match="digest='md5': expected xxh64, sha256 or blake3"):
             make()
     assert [path.name for path in out.parent.iterdir()] == ["src"]

@@ -1,4 +1,4 @@
-"""`lmdbloader.write`: what is given comes back, in the order given; what does not fit is named and nothing is left."""
+"""`lmdbloader.write`: samples come back in order; a sample that does not fit is named, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def kinds(path: Path) -> dict[str, str]:
     return {f.name: f.kind for f in LMDBDataset(path).fields.values()}
 
 
-# --- what is given comes back ---
+# --- round trips ---
 
 OTHER_KEYS = (True, False, None, 0, -12, 1.5, -0.0, 1e300, 5e-324, np.float64(2.5))
 NUMBERS = st.one_of(
@@ -191,7 +191,7 @@ def test_views_and_gradients_do_not_matter() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
-def test_arrays_of_other_classes_are_what_they_hold() -> None:
+def test_arrays_of_other_classes_are_stored_by_content() -> None:
     grey = PIXELS[:, :, 0]
     masked = np.ma.masked_array(PIXELS, mask=False)
     (found,) = written([{"a": np.asmatrix(grey), "b": np.asmatrix(np.eye(3)), "c": masked}])
@@ -219,7 +219,7 @@ def test_a_buffer_that_is_filled_again_gives_each_sample_as_it_was(out: Path) ->
         assert found.more == {"at": [number]} and found.label == number
 
 
-def test_memory_stays_bounded_where_large_bytes_come_in_one_buffer(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_stays_bounded_if_large_bytes_come_in_one_buffer(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmdbloader.conversion.from_python._CHUNK_NBYTES", 10_000)
     done: list[int] = []
     buffer, text = bytearray(4000), ["x" * 4000]
@@ -236,7 +236,7 @@ class Pair(NamedTuple):
 
 
 class Indexed(Dataset[Any]):
-    """What users of torch write: a length and numbers as indices."""
+    """A dataset as users of torch write it: a length and integer indices."""
 
     def __len__(self) -> int:
         return 3
@@ -398,12 +398,12 @@ def test_codecs_that_do_not_exist(out: Path, codec: Any, message: str) -> None:
     assert os.listdir(out.parent) == []
 
 
-def test_an_unknown_codec_is_refused_even_where_nothing_has_one(out: Path) -> None:
+def test_an_unknown_codec_is_refused_even_without_a_field_for_it(out: Path) -> None:
     with pytest.raises(OptionError, match="codec 'zip'"):
         write([{"label": 1}], out, codec="zip")
 
 
-# --- what does not fit ---
+# --- refusals ---
 
 
 def refused(out: Path, samples: Any, message: str, **options: Any) -> None:
@@ -485,7 +485,7 @@ def test_json_that_only_looks_odd_is_stored() -> None:
     assert [s.x for s in written([{"x": value} for value in values], fields={"x": Json()})] == values
 
 
-def test_long_integers_are_refused_where_python_would_write_them(out: Path) -> None:
+def test_long_integers_are_refused_that_python_would_write(out: Path) -> None:
     limit = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
     try:
@@ -590,7 +590,7 @@ def test_the_manifest_says_how_it_was_made(out: Path) -> None:
 
 
 class ImageFolder:
-    """What torchvision's ImageFolder is to a caller: PIL images with class numbers, by index only, and class names."""
+    """Like torchvision's ImageFolder: PIL images with class numbers, by index only, and class names."""
 
     def __init__(self, root: Path) -> None:
         self.classes = sorted(p.name for p in root.iterdir())

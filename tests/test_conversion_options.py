@@ -96,3 +96,17 @@ def test_options_go_to_workers() -> None:
 def test_options_are_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         ConvertOptions().seed = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["from_files.convert", "estimation.estimate"])
+def test_the_reference_shows_every_keyword(name: str) -> None:
+    """The pages of the reference are made by griffe, which reads the source and sees no decorator's work."""
+    griffe = pytest.importorskip("griffe", reason="mkdocstrings (the extra `docs`) is not installed")
+    root = Path(__file__).resolve().parent.parent
+    extensions = griffe.load_extensions(str(root / "scripts" / "docs_docstrings.py"))
+    package = griffe.load("lmdbloader", search_paths=[str(root)], docstring_parser="google", extensions=extensions)
+    function = package[f"conversion.{name}"]
+    parameters = inspect.signature(getattr(lmdbloader, function.name)).parameters
+    assert [p.name for p in function.parameters] == [*parameters]
+    (explained,) = [s.value for s in function.docstring.parsed if s.kind.value == "parameters"]
+    assert [p.name for p in explained] == [*parameters]

@@ -1,4 +1,4 @@
-"""Worker processes: the same bytes for any number of them, and what happens when one fails or the caller stops."""
+"""Worker processes: the same bytes for any number of them, failures of a worker, and callers that stop."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _others: set[int] = set()
 
 @pytest.fixture(autouse=True)
 def others() -> None:
-    """Remember what other tests, and multiprocessing, keep running."""
+    """Remember the processes of other tests and of multiprocessing."""
     _others.clear()
     _others.update(child.pid for child in psutil.Process().children(recursive=True))
 

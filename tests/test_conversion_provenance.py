@@ -1,4 +1,4 @@
-"""When a conversion was finished already: by what its sources were like, not by the time at which it was made."""
+"""Conversions that are finished already: found by times, sizes and content of their sources."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_source_that_changed_is_noticed_though_the_dataset_is_newer(src: Path,
         convert(src, out)
 
 
-def test_where_times_tell_nothing_the_ends_do(
+def test_the_ends_show_a_change_that_times_do_not(
     src: Path, out: Path, reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("provenance", "tasks"):
@@ -235,7 +235,7 @@ def test_without_a_sound_note_everything_is_read(src: Path, out: Path, reads: li
         convert(src, out)
 
 
-def test_the_note_is_no_part_of_the_dataset(src: Path, out: Path, tmp_path: Path) -> None:
+def test_the_note_is_not_a_part_of_the_dataset(src: Path, out: Path, tmp_path: Path) -> None:
     convert(src, out)
     shutil.copytree(src, tmp_path / "elsewhere", copy_function=shutil.copy)
     convert(tmp_path / "elsewhere", tmp_path / "other")
@@ -251,7 +251,7 @@ def test_the_note_is_no_part_of_the_dataset(src: Path, out: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_conversion_that_goes_on_notes_what_an_undisturbed_one_does(
+def test_a_resumed_conversion_notes_the_same_as_an_undisturbed_one(
     src: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 1)

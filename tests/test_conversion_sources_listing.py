@@ -108,7 +108,7 @@ def test_every_file_is_listed_once_in_byte_order(tmp_path_factory: pytest.TempPa
     assert [os.path.basename(s.file) for s in list_sources(folder).sources] == files
 
 
-def test_a_folder_of_images_with_one_subfolder_is_no_classes(tmp_path: Path) -> None:
+def test_a_folder_of_images_with_one_subfolder_has_no_classes(tmp_path: Path) -> None:
     listing = list_sources(touch(tmp_path, "train/a.png", "train/b/c.png"))
     assert (listing.layout, listing.classes) == ("images", ())
 
@@ -133,7 +133,7 @@ def test_classes_are_images_when_asked_or_when_patches_are_wanted(tmp_path: Path
     assert list_sources(tmp_path, prefer_images=True, layout="classes").layout == "classes"
 
 
-def test_an_image_beside_the_class_folders(tmp_path: Path) -> None:
+def test_an_image_next_to_the_class_folders(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.png", "b/2.png", "loose.png")
     assert list_sources(tmp_path).layout == "images"
     with pytest.raises(SourceError, match=r"loose\.png is in no class folder.*layout='images'"):
@@ -155,7 +155,7 @@ def test_links_to_folders_are_not_followed(tmp_path: Path) -> None:
     assert names(tmp_path / "in") == ["a.png", "file.png"]
 
 
-def test_what_is_no_regular_file_is_named_and_left_out(tmp_path: Path) -> None:
+def test_other_things_than_regular_files_are_named_and_left_out(tmp_path: Path) -> None:
     touch(tmp_path, "a.png")
     os.mkfifo(tmp_path / "pipe.png")
     os.mkfifo(tmp_path / "pipe.txt")

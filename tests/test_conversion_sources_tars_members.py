@@ -30,11 +30,11 @@ def test_members_are_those_that_tarfile_finds() -> None:
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.binary(min_size=1, max_size=12), st.booleans())
-@example(124, b"\x80" + bytes(10) + b"\x05", True)  # a size that is no octal number
+@example(124, b"\x80" + bytes(10) + b"\x05", True)  # a size that is not an octal number
 @example(156, b"5", True)
 @example(345, b"prefix", True)
 @example(148, b"        ", False)
-def test_damage_is_an_error_or_what_tarfile_makes_of_it(at: int, damage: bytes, mend: bool) -> None:
+def test_damage_is_an_error_or_read_as_tarfile_reads_it(at: int, damage: bytes, mend: bool) -> None:
     data = bytearray(WHOLE)
     data[at : at + len(damage)] = damage[: len(data) - at]
     if mend and at < 512:
@@ -47,7 +47,7 @@ def test_damage_is_an_error_or_what_tarfile_makes_of_it(at: int, damage: bytes, 
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:", errors="surrogateescape") as tar:
             expected = tar.getmembers()
-    except tarfile.ReadError:  # of a time or an owner that is no number, which nobody asks for here
+    except tarfile.ReadError:  # a time or an owner that is not a number, which is not read here
         assert at + len(damage) >= 100
         assert at < 345
         return
@@ -80,7 +80,7 @@ def test_every_way_to_write_a_member_is_read(data: bytes, name: str) -> None:
     assert data[at : at + size] == b"image"
 
 
-def test_a_sparse_files_map_is_passed_over_wherever_it_lies() -> None:
+def test_the_map_of_a_sparse_file_is_skipped() -> None:
     old = header(b"old.png", 3, b"S", magic=b"ustar  \0", more=bytes(137) + b"\1")
     old += (bytes(504) + b"\1" + bytes(7)) + bytes(512) + b"abc".ljust(512, b"\0")
     new = pax([(b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0"), (b"GNU.sparse.name", b"new.png")])

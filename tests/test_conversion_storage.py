@@ -1,4 +1,4 @@
-"""Write modes: what is stored of each image, what is refused, and that nothing depends on the number of workers."""
+"""Write modes: how each image is stored, refusals, and the same result for any number of workers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_by_default_jpegs_stay_as_they_are(src: Path, tmp_path: Path) -> None:
     assert lmdbloader.verify(tmp_path / "out").is_sound
 
 
-def test_original_keeps_all_files_whose_transparency_is_no_matter(src: Path, tmp_path: Path) -> None:
+def test_original_keeps_all_files_without_transparency(src: Path, tmp_path: Path) -> None:
     dataset = convert(src, tmp_path / "out", write_mode="original")
     assert stored_as(dataset) == {
         "a": "jpeg", "b": "jpeg", "c": "file", "d": "file", "e": "file", "f": "raw", "g": "jpeg",
@@ -96,7 +96,7 @@ def test_original_keeps_all_files_whose_transparency_is_no_matter(src: Path, tmp
 
 
 @pytest.mark.parametrize("options", [{"codec": "raw"}, {"write_mode": "raw"}, {"codec": "lz4"}])
-def test_pixels_where_they_are_asked_for(src: Path, tmp_path: Path, options: Any) -> None:
+def test_pixels_are_stored_on_request(src: Path, tmp_path: Path, options: Any) -> None:
     dataset = convert(src, tmp_path / "out", **options)
     assert set(stored_as(dataset).values()) <= {"raw", "lz4"}
     check_pixels(dataset, src)
@@ -232,7 +232,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSED)
-def test_what_makes_no_sense_is_refused(src: Path, tmp_path: Path, options: Any, message: str) -> None:
+def test_options_that_make_no_sense_are_refused(src: Path, tmp_path: Path, options: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         convert(src, tmp_path / "out", **options)
     assert not list(tmp_path.glob("out*"))

@@ -1,4 +1,4 @@
-"""What one conversion does with one source: parts of bounded size, patch positions, scales of pairs, file hashes."""
+"""The conversion of sources: parts of bounded size, patch positions, scales of pairs, file hashes."""
 
 from __future__ import annotations
 

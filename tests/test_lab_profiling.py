@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader
 
 import lmdbloader
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.profiling import Profile, Recorder, StepTimer, profile, rehearse
-from lmdbloader.lab.profiling.facts import facts_of
+from lmdbloader.lab.profiling import Profile, Recorder, profile, rehearse
+from lmdbloader.lab.profiling.loader_facts import facts_of
 from lmdbloader.lab.profiling.threads import ThreadWatch
 
 PHASES = ("data", "copy", "forward", "backward", "update", "compute")
@@ -46,141 +46,6 @@ def is_timed(loader: lmdbloader.Loader) -> bool:
     next(iter(loader))
     loader.close()
     return loader.stage_times() != before
-
-
-class Clock:
-    """A clock that goes on only when it is told to."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 100.0
-        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
-
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
-
-
-# --- The timer ---
-
-
-def test_each_phase_of_each_step_is_kept(clock: Clock) -> None:
-    timer = StepTimer()
-    timer.start()
-    for step in (1, 2):
-        for number, phase in enumerate(PHASES[:5]):
-            clock.wait(step + number)
-            timer.lap(phase)
-    assert timer.num_steps == 2
-    assert timer.rows().tolist() == [[1, 2, 3, 4, 5, 0], [2, 3, 4, 5, 6, 0]]
-    assert timer.seconds == {"data": 3, "copy": 5, "forward": 7, "backward": 9, "update": 11, "compute": 0}
-    assert timer.summary() == "17500.0 ms/step (data 9%, copy 14%, forward 20%, backward 26%, update 31%)"
-
-
-def test_time_that_is_left_out_does_not_count(clock: Clock) -> None:
-    timer = StepTimer()
-    clock.wait(5)
-    timer.start()
-    for _ in range(2):
-        clock.wait(1)
-        timer.lap("data")
-        clock.wait(2)
-        timer.lap("forward")
-        clock.wait(50)
-        timer.start()
-    assert timer.rows()[:, :3].tolist() == [[1, 0, 2], [1, 0, 2]]
-
-
-def test_waiting_for_a_batch_that_never_came_is_no_step(clock: Clock) -> None:
-    timer = StepTimer()
-    assert timer.summary() == "no steps"
-    clock.wait(3)
-    timer.lap("data")
-    assert (timer.num_steps, timer.summary()) == (0, "no steps")
-    timer.lap("forward")
-    assert timer.num_steps == 1
-
-
-def test_thousands_of_laps_are_read_on_the_way(clock: Clock) -> None:
-    timer = StepTimer()
-    for _ in range(3000):
-        clock.wait(1)
-        timer.lap("data")
-        clock.wait(2)
-        timer.lap("compute")
-    assert timer.num_steps == 3000
-    assert (timer.seconds["data"], timer.seconds["compute"]) == (3000, 6000)
-
-
-def test_a_phase_that_there_is_not_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"lap\('forwards'\): expected one of data, copy, forward"):
-        StepTimer().lap("forwards")
-
-
-@pytest.fixture
-def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """CUDA whose events have the times of a list, in milliseconds, in the order in which they are recorded."""
-    times: list[float] = []
-
-    class Event:
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-            self.time = -1.0
-            self.is_ready = False
-            self.number = len(events)
-            events.append(self)
-
-        def record(self, stream: object) -> None:
-            self.time = times.pop(0) if times else 0.0
-
-        def query(self) -> bool:
-            # The device comes to every second one as soon as it is asked, as to those of another stream.
-            self.is_ready = self.is_ready or self.number % 2 == 1
-            return self.is_ready
-
-        def elapsed_time(self, other: Event) -> float:
-            if not (self.is_ready and other.is_ready):
-                raise RuntimeError("CUDA error: device not ready")
-            return other.time - self.time
-
-    events: list[Event] = []
-
-    def synchronize(device: object) -> None:
-        for event in events:
-            event.is_ready = True
-
-    for name, value in (("Event", Event), ("current_stream", lambda _: None), ("synchronize", synchronize)):
-        monkeypatch.setattr(torch.cuda, name, value)
-    return times
-
-
-def test_on_cuda_the_devices_own_events_are_the_clock(fake_cuda: list[float]) -> None:
-    """What the host did between two events plays no part: only their own times do."""
-    fake_cuda[:] = [0, 0, 10, 110, 115, 215, 216]
-    timer = StepTimer("cuda:0")
-    timer.start()
-    for phase in ("data", "forward", "data", "forward", "update"):
-        timer.lap(phase)
-    assert timer.rows()[:, [0, 2, 4]] == pytest.approx(torch.tensor([[0.010, 0.1, 0], [0.005, 0.1, 0.001]]).numpy())
-
-
-def test_on_cuda_nothing_waits_for_the_device_before_a_result_is_asked_for(
-    fake_cuda: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits: list[object] = []
-    synchronize = torch.cuda.synchronize
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: (waits.append(device), synchronize(device)))
-    timer = StepTimer("cuda")
-    for _ in range(2000):
-        timer.lap("data")
-        timer.lap("compute")
-    assert timer.num_steps == 2000  # laps are counted when they are told
-    assert not waits
-    assert len(timer.rows()) == 2000
-    assert waits
 
 
 # --- The recorder ---

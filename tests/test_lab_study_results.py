@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from study_example import make_study
 
 from lmdbloader.errors import FormatError
-from lmdbloader.lab.study.plain import to_plain
-from lmdbloader.lab.study.results import Study, SweepRow
+from lmdbloader.lab.study.results import Study, to_plain
+from lmdbloader.lab.study.rows import SweepRow
 
 _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     str: st.text(max_size=8),

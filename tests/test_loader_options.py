@@ -1,4 +1,4 @@
-"""Options of the Loader: what is out of range is refused by name; benchmark, shard and device."""
+"""Options of the Loader: values out of range are refused by name; benchmark, shard and device."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ ORDERS = ("random", "quasi_random", "sequential", QuasiRandom(1, 1), QuasiRandom
 
 
 def layout(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return offsets and lengths of samples that lie in a file one after the other, in no order."""
+    """Return offsets and lengths of samples that follow each other in a file, in random order."""
     rng = np.random.default_rng(seed)
     nbytes = rng.integers(1, 60, count)
     at = np.cumsum(nbytes) - nbytes
@@ -59,7 +59,7 @@ def test_seeds_and_epochs_differ(order: Any) -> None:
     assert len(set(orders)) == 9
 
 
-def test_what_an_order_is_stays_what_it_is() -> None:
+def test_orders_are_the_same_in_every_release() -> None:
     # A run that was interrupted continues with the order of another day's release: it must never change.
     offset = np.arange(10) * 5
     nbytes = np.full(10, 5)

@@ -25,7 +25,7 @@ from torch.utils.data import (
 import lmdbloader
 from lmdbloader import LMDBDataset
 from lmdbloader.batch.assembly import collate
-from lmdbloader.loader import remembered, torch_loader
+from lmdbloader.loader import torch_loader, tuning_cache
 from lmdbloader.transforms import RandomCrop
 
 COUNT = 20
@@ -100,7 +100,7 @@ def speeds(monkeypatch: pytest.MonkeyPatch) -> Speeds:
     ],
     ids=["dataset", "view", "subset", "concatenation", "subset of a concatenation"],
 )
-def test_datasets_and_what_stands_on_them_are_loaded(
+def test_datasets_and_datasets_made_of_them_are_loaded(
     ds: LMDBDataset, cache: Path, dataset: Callable[[LMDBDataset], Dataset[Any]]
 ) -> None:
     loader = lmdbloader.dataloader(dataset(ds), 4)
@@ -111,7 +111,7 @@ def test_datasets_and_what_stands_on_them_are_loaded(
     assert batches[1].image.equal(torch.stack([ds[i].image for i in range(4, 8)]))
 
 
-def test_settings_are_tuned_where_nothing_was_said(ds: LMDBDataset, cache: Path, speeds: Speeds) -> None:
+def test_settings_that_are_not_given_are_tuned(ds: LMDBDataset, cache: Path, speeds: Speeds) -> None:
     loader = lmdbloader.dataloader(ds, 4)
 
     assert loader.num_workers == 1
@@ -188,36 +188,36 @@ def test_the_number_of_workers_is_measured_once(ds: LMDBDataset, path: Path, cac
     assert [entry["num_workers"] for entry in json.loads(cache.read_text())["entries"].values()] == [1]
 
 
-def test_another_collate_function_is_measured_anew(ds: LMDBDataset, cache: Path, speeds: Speeds) -> None:
+def test_another_collate_function_is_measured_again(ds: LMDBDataset, cache: Path, speeds: Speeds) -> None:
     lmdbloader.dataloader(ds, 4)
     for times in (6, 6):
         lmdbloader.dataloader(ds, 4, collate_fn=list)
         assert len(speeds.measured) == times
 
 
-def test_what_tune_found_is_taken(
+def test_the_result_of_tune_is_taken(
     ds: LMDBDataset, cache: Path, speeds: Speeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_loader, "accelerator", lambda: torch.device("cuda"))
-    remembered.remember_workers(remembered.case_of(ds, 4), remembered.Workers(2, pin_memory=False))
+    tuning_cache.remember_workers(tuning_cache.case_of(ds, 4), tuning_cache.Workers(2, pin_memory=False))
     loader = lmdbloader.dataloader(ds, 4)
     assert (loader.num_workers, loader.pin_memory) == (2, False)
     assert speeds.measured == []
 
-    assert lmdbloader.dataloader(ds, 4, num_workers=0).pin_memory  # what was found goes with its workers
+    assert lmdbloader.dataloader(ds, 4, num_workers=0).pin_memory  # the result is for its number of workers
     assert lmdbloader.dataloader(ds, 4, pin_memory=True).pin_memory
-    remembered.remember_workers(remembered.case_of(ds, 8), remembered.Workers(0))
+    tuning_cache.remember_workers(tuning_cache.case_of(ds, 8), tuning_cache.Workers(0))
     assert lmdbloader.dataloader(ds, 8).pin_memory  # not measured: on
 
 
 def test_pinned_memory_that_was_found_best_is_not_used_without_an_accelerator(ds: LMDBDataset, cache: Path) -> None:
-    remembered.remember_workers(remembered.case_of(ds, 4), remembered.Workers(1, pin_memory=True))
+    tuning_cache.remember_workers(tuning_cache.case_of(ds, 4), tuning_cache.Workers(1, pin_memory=True))
     loader = lmdbloader.dataloader(ds, 4)
 
     assert (loader.num_workers, loader.pin_memory) == (1, torch_loader.accelerator() is not None)
 
 
-def test_another_dataset_batch_size_field_or_transform_is_measured_anew(
+def test_another_dataset_batch_size_field_or_transform_is_measured_again(
     ds: LMDBDataset, path: Path, cache: Path, speeds: Speeds
 ) -> None:
     def transform(sample: Any) -> Any:

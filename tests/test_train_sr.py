@@ -278,7 +278,7 @@ def test_the_scale_is_that_of_the_first_pair(scale: int) -> None:
         ([(torch.zeros(3, 8, 8), 3)], "found 2 values"),
     ],
 )
-def test_what_is_no_dataset_of_pairs_is_named(dataset: Pairs, message: str) -> None:
+def test_a_dataset_without_pairs_is_named(dataset: Pairs, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         pair_scale(dataset)
 
@@ -400,7 +400,7 @@ def test_damage_to_a_checkpoint_is_seen_before_torch_reads_it(
         load_checkpoint(path, model=model, optimizer=torch.optim.Adam(model.parameters()), settings={})
 
 
-def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
+def test_a_file_other_than_a_checkpoint_is_named(tmp_path: Path) -> None:
     model = build_model("srcnn915", 2)
     optimizer = torch.optim.Adam(model.parameters())
     path = tmp_path / "run.pt"
@@ -414,7 +414,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
         path.write_bytes(other)
         with pytest.raises(CorruptError, match="or it is not a checkpoint of this release"):
             load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 2})
-    torch.save({"version": 2}, path)  # what earlier versions wrote
+    torch.save({"version": 2}, path)  # written by earlier versions
     with pytest.raises(CorruptError, match="not a checkpoint of this release"):
         load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 2})
     with pytest.raises(FileNotFoundError):

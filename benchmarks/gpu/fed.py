@@ -1,9 +1,9 @@
-"""Stage (d): is the model fed? Training on batches that lie on the device already, and on batches of every feed.
+"""Stage (d): training throughput, with batches that are already on the device, and with batches of every feed.
 
 For each network, size and batch the ceiling comes first: whole training steps (forward, backward, optimizer) in
 bfloat16 and channels_last on batches that never leave the device. Then the same steps fed by our Loader, by FFCV, and
-by torch's DataLoader over files. A feed is emptied before it is measured, so that nothing that was ready before counts;
-what is timed are whole rounds of its workers, in several turns.
+by torch's DataLoader over files. A feed is emptied before it is measured, so batches that were ready before do not
+count; whole rounds of its workers are timed, in several turns.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from torch.nn import functional
 
 from lmdbloader.lab import Recorder, doctor, plan
 from lmdbloader.lab.planning.results import sentences
-from lmdbloader.lab.profiling.facts import facts_of
-from lmdbloader.lab.study.turns import cpu_seconds
+from lmdbloader.lab.profiling.loader_facts import facts_of
+from lmdbloader.lab.study.endless_loader import cpu_seconds
 from lmdbloader.superres.training import train_step
 
 TURNS = 3
-# Steps on the way to what is timed, at least, and the seconds that NVML's answers are about.
+# The least number of steps before timing, and the seconds that an answer of NVML covers.
 _FEWEST_STEPS, _NVML_SECONDS = 3, 0.6
 SCALES = {"resnet50": 0.02, "resnet18": 0.05, "tiny": 0.05}
 _MOST_TEXT = 300
@@ -92,7 +92,7 @@ Trainer = ImageTrainer | PairTrainer
 
 @dataclass
 class Run:
-    """What the sections share."""
+    """State shared by the sections."""
 
     stage: Stage
     device: torch.device
@@ -101,7 +101,7 @@ class Run:
     alone: list[dict[str, Any]] = field(default_factory=list)
     verdicts: list[dict[str, Any]] = field(default_factory=list)
     epochs: list[dict[str, Any]] = field(default_factory=list)
-    # (network, pixels, batch size) -> samples a second on batches that lie on the device.
+    # (network, pixels, batch size) -> samples a second on batches that are on the device.
     ceilings: dict[tuple[str, int, int], float] = field(default_factory=dict)
 
     def seconds(self, full: float) -> float:
@@ -167,7 +167,7 @@ class _NoLaps:
 
 
 class _NoRecorder:
-    """What takes the recorder's place where that fails: rates without phases."""
+    """Replaces the recorder if that fails: rates without phases."""
 
     def __init__(self) -> None:
         self.timer = _NoLaps()
@@ -192,10 +192,10 @@ def watch(feed: Feed, raw: Iterator[Any], trainer: Trainer, pixels: int, seconds
     """Train from a feed for a while; return its figures.
 
     Args:
-        feed: What it is.
+        feed: The feed.
         raw: Its batches without end.
         trainer: That takes them.
-        pixels: Height and width of what is trained on, for the row.
+        pixels: Height and width of the training images, for the row.
         seconds: Of all turns together, at least; each is made of whole rounds of the feed's workers.
     """
     if trainer.device.type == "cuda":
@@ -216,7 +216,7 @@ def watch(feed: Feed, raw: Iterator[Any], trainer: Trainer, pixels: int, seconds
 
 def _watched(feed: Feed, raw: Iterator[Any], trainer: Trainer, seconds: float, recorder: Any) -> dict[str, Any]:
     device = trainer.device
-    # NVML's answers are about the last moments: what is asked at first shall be about training, too.
+    # NVML reports the last moments: the first answer has to be about training, too.
     until = time.perf_counter() + min(_NVML_SECONDS, seconds / 3)
     fewest = _FEWEST_STEPS if seconds else 1
     while fewest > 0 or time.perf_counter() < until:
@@ -239,7 +239,7 @@ def _watched(feed: Feed, raw: Iterator[Any], trainer: Trainer, seconds: float, r
                 del batch
                 count += 1
                 if time.perf_counter() - start > 3 * seconds:
-                    break  # a slow feed of many workers: what came so far must do
+                    break  # a slow feed of many workers: the batches so far must do
             synchronize(device)
             turns.append(count * feed.batch_size / (time.perf_counter() - start))
             steps += count
@@ -271,7 +271,7 @@ def _watched(feed: Feed, raw: Iterator[Any], trainer: Trainer, seconds: float, r
 
 
 def drain(feed: Feed, raw: Iterator[Any]) -> None:
-    """Take what a feed has ready."""
+    """Use up the batches that a feed has ready."""
     if feed.kind == "resident":
         return
     began = time.perf_counter()
@@ -297,7 +297,7 @@ def read_alone(feed: Feed, raw: Iterator[Any], seconds: float) -> float:
 
 
 def measure_ceiling(run: Run, trainer: Trainer, feed: Feed, pixels: int, seconds: float) -> None:
-    """Measure training on batches that lie on the device, and keep that as the ceiling."""
+    """Measure training on batches that are on the device, and store that as the ceiling."""
 
     def measure() -> dict[str, Any]:
         return watch(feed, feed.raw(), trainer, pixels, run.seconds(seconds))
@@ -319,16 +319,16 @@ def measure_feed(
     start: float = 3.0,
     alone: float = 1.0,
 ) -> None:
-    """Measure a feed alone, and what each network trains from it.
+    """Measure a feed alone, and the training of each network from it.
 
     Args:
         run: Of it all.
         open_feed: Opens it.
-        name: For what is left out.
+        name: For the list of left-out items.
         trainers: Networks.
         pixels: For the rows.
         seconds: Of each training.
-        start: What its start takes, about.
+        start: The approximate seconds of its start.
         alone: Seconds of reading alone, 0 for none.
     """
     what = f"{pixels} px, {name}"
@@ -378,7 +378,7 @@ def measure_feed(
 
 
 def image_feeds(run: Run, size: int, batch_size: int) -> dict[str, tuple[float, Callable[[], Feed]]]:
-    """Return the feeds of a classifier: name -> (seconds that its start takes, what opens it)."""
+    """Return the feeds of a classifier: name -> (seconds that its start takes, function that opens it)."""
     data, device = run.stage.data, run.device
     common: dict[str, Any] = {"batch_size": batch_size, "size": size, "device": device, "endless": True}
     return {
@@ -486,7 +486,7 @@ def pinning(run: Run, trainer: PairTrainer, batch_sizes: tuple[int, ...], second
 
 
 def consult(run: Run, size: int, batch_size: int, model: str, name: str) -> None:
-    """Keep what `plan` and `doctor` say of a feed and a network, beside what was seen."""
+    """Store the predictions of `plan` and `doctor` for a feed and a network, with the measured values."""
     ceiling = run.ceilings.get((model, size, batch_size))
     if ceiling is None:
         run.stage.leave_out(f"plan and doctor: {model}, {name}", "its ceiling is not known")
@@ -549,7 +549,7 @@ def consult(run: Run, size: int, batch_size: int, model: str, name: str) -> None
 
 
 def sample_nbytes(feed: Feed, data: Path) -> int:
-    """Return the bytes of a sample where it is stored."""
+    """Return the stored bytes of a sample."""
     images = facts_of(feed.source).images if feed.kind == "loader" else None
     if images is not None:
         return max(1, round(images.stored_nbytes))
@@ -558,7 +558,7 @@ def sample_nbytes(feed: Feed, data: Path) -> int:
 
 
 def whole_epochs(run: Run, trainer: ImageTrainer, size: int, batch_size: int, names: tuple[str, ...]) -> None:
-    """Time whole epochs of the data as they are, with the start of each: what a small dataset costs."""
+    """Time whole epochs of the data, including their starts: the cost of a small dataset."""
     data = run.stage.data
     common: dict[str, Any] = {"batch_size": batch_size, "size": size, "device": run.device}
     ways: dict[str, tuple[int, float, Callable[[], Feed]]] = {
@@ -577,7 +577,7 @@ def whole_epochs(run: Run, trainer: ImageTrainer, size: int, batch_size: int, na
             feed = open_feed()
             seconds, samples = [], 0
             try:
-                # What a process does once, compiling and starting workers, is not part of an epoch.
+                # Work done once per process, compiling and starting workers, is not part of an epoch.
                 feeds.first_of(feed)
                 for _ in range(count):
                     began = time.perf_counter()
@@ -630,7 +630,7 @@ def small_loss(device: torch.device) -> float:
 
 
 def ask_peers(run: Run, parts: list[str], seconds: float) -> None:
-    """Measure FFCV in a process of its own, and keep its figures: it may die, or hang, and nothing else with it.
+    """Measure FFCV in its own process, and keep its figures: it may die, or hang, and nothing else with it.
 
     Args:
         run: Of it all.
@@ -670,7 +670,7 @@ def ask_peers(run: Run, parts: list[str], seconds: float) -> None:
 
 
 def measure_peers(run: Run, parts: list[str], names: tuple[str, ...], batch_size: int) -> None:
-    """Measure what `ask_peers` asks for, in this process."""
+    """Measure the requests of `ask_peers`, in this process."""
     for part in parts:
         what, number = part.split(":")
         if what == "pairs":
@@ -723,7 +723,7 @@ def make_restorers(run: Run) -> list[PairTrainer]:
 
 
 def measure_more(run: Run, names: tuple[str, ...], batch_size: int) -> None:
-    """Measure what `measure_all` has left for the end: it needs the ceilings and the speeds that were found there."""
+    """Measure the jobs that `measure_all` left for the end: they need its ceilings and speeds."""
     small, device = run.stage.small, run.device
     large, least = (48, 32) if small else (224, 128)
     asked = [(names[-1], "loader jpg"), (names[-1], "folder"), (names[0], "folder"), (names[-1], "loader raw256")]
@@ -771,7 +771,7 @@ def main() -> None:
 
 
 def earlier(run: Run) -> None:
-    """Take what the stage has measured before."""
+    """Read the stage's earlier figures."""
     stage = run.stage
     run.rows, run.alone = stage.figure("training", []), stage.figure("alone", [])
     run.verdicts, run.epochs = stage.figure("verdicts", []), stage.figure("epochs", [])
@@ -781,7 +781,7 @@ def earlier(run: Run) -> None:
 
 
 def facts(device: torch.device) -> dict[str, Any]:
-    """Return what the figures depend on."""
+    """Return the settings that the figures depend on."""
     found: dict[str, Any] = {
         "torch": torch.__version__,
         "device": "CPU",

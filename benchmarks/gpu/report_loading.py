@@ -71,7 +71,7 @@ def _speed(row: Row) -> str:
 
 
 def compared(results: Results, rows: list[Row]) -> str:
-    """Return the Loader with most threads, as multiples of what others reach."""
+    """Return the Loader with most threads, as multiples of the others' speed."""
     most = max((row["threads"] for row in rows), default=0)
     loaders = results.rows("cores", "dataloaders")
 

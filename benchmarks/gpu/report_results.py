@@ -51,7 +51,7 @@ class Results:
         return next((run for run in reversed(self.runs) if run.documents.get(stage, {}).get("figures")), None)
 
     def figures(self, stage: str) -> Row:
-        """Return the figures of a stage, none where there are none."""
+        """Return the figures of a stage, or {}."""
         run = self.run_of(stage)
         return run.documents[stage]["figures"] if run else {}
 
@@ -78,7 +78,7 @@ class Results:
         return rows
 
     def fact(self, stage: str, *names: str) -> Any:
-        """Return a value by the names that lead to it, None where there is none."""
+        """Return a value by the names that lead to it, or None."""
         found: Any = self.figures(stage)
         for name in names:
             found = found.get(name) if isinstance(found, dict) else None
@@ -98,7 +98,7 @@ def read_results(folder: Path, *, small: bool = False) -> Results:
         small: Whether rehearsals count.
 
     Raises:
-        json.JSONDecodeError: A file is no JSON.
+        json.JSONDecodeError: A file is not valid JSON.
     """
     found = []
     for path in sorted(path for path in folder.glob("*") if path.is_dir()):
@@ -111,7 +111,7 @@ def read_results(folder: Path, *, small: bool = False) -> Results:
             if file.stem in (*STAGES, REPEATED, CLOSER):
                 documents[file.stem] = document
             for stage, outcome in document.get("stages", {}).items():
-                # A later command of the same run finds what an earlier one has made.
+                # A later command of the same run reuses the files of an earlier one.
                 if outcome["seconds"] >= outcomes.get(stage, outcome)["seconds"]:
                     outcomes[stage] = outcome
         if documents or outcomes:
@@ -132,7 +132,7 @@ def matching(rows: list[Row], **wanted: Any) -> Iterator[Row]:
 
 
 def first(rows: list[Row], **wanted: Any) -> Row:
-    """Return the first such row, an empty one where there is none."""
+    """Return the first such row, or an empty one."""
     return next(matching(rows, **wanted), {})
 
 

@@ -122,7 +122,7 @@ def _feed_name(feed: str) -> str:
 
 
 def details(rows: list[Row]) -> str:
-    """Return how each training went: waiting, and what the GPU did meanwhile."""
+    """Return each training run's waiting, and the GPU's utilisation, power and memory."""
     lines = []
     for row in sorted(rows, key=lambda row: (row["model"], -row["pixels"], row["batch_size"], _rank(row))):
         same = {key: row[key] for key in ("model", "pixels", "feed")}
@@ -160,7 +160,7 @@ def _indented(text: str) -> str:
 
 
 def phases(rows: list[Row]) -> str:
-    """Return where a step's time goes, by batch size, with batches that lie on the device and with the Loader's."""
+    """Return the phases of a step by batch size, with batches that are on the device and with the Loader's."""
     names = ("data", "copy", "forward", "backward", "update", "compute")
     lines = []
     for row in sorted(rows, key=lambda row: (row["model"], _rank(row), row["batch_size"])):

@@ -1,4 +1,4 @@
-"""Files at the level of the system: regular ones only, replaced in one step, never as descriptor 0, 1 or 2."""
+"""Opens regular files only, replaces files in one step, drops them from the page cache, guards descriptors 0 to 2."""
 
 from __future__ import annotations
 

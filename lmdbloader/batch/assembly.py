@@ -60,27 +60,16 @@ class Assembler:
         self._scratch: list[Scratch] = []
 
     def read_samples(self, rows: I64, samples: I64, epoch: int, clock: Clock = NO_CLOCK) -> Batch:
-        """Return samples as views of one read; their values may differ in shape.
-
-        Args:
-            rows: (n,) rows of the index.
-            samples: (n,) numbers that random choices depend on, in addition to seed and epoch.
-            epoch: From 0 on.
-            clock: This thread's, started.
-
-        Raises:
-            CorruptError: A payload is damaged; names the sample and its source.
-        """
+        """Return samples as views of one read; their values may differ in shape. Arguments as for `Pipeline.read`."""
         (columns,) = self._read(rows, samples, epoch, max(len(rows), 1), clock)
         values = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns]
         return Batch(dict(zip(self._names, values, strict=True)), len(rows))
 
     def read_batches(self, rows: I64, samples: I64, epoch: int, batch_size: int, clock: Clock = NO_CLOCK) -> list[Any]:
-        """Return batches as named tuples of stacked values; each has batch_size samples but the last.
+        """Return batches as named tuples of stacked values, each of batch_size samples except the last.
 
         Args:
-            rows, samples, epoch, clock: As for `read_samples`.
-            batch_size: Samples of a batch.
+            rows, samples, epoch, batch_size, clock: As for `Pipeline.read`.
 
         Raises:
             CorruptError: A payload is damaged; names the sample and its source.
@@ -90,16 +79,7 @@ class Assembler:
         return [self._type(*map(stacked, self._names, columns)) for columns in found]
 
     def read_images(self, row: int, sample: int, epoch: int) -> dict[str, torch.Tensor]:
-        """Return the pipeline's images (C, H, W) of one sample, by the names of their fields.
-
-        Args:
-            row: Of the index.
-            sample: Its number, which random choices depend on.
-            epoch: From 0 on.
-
-        Raises:
-            CorruptError: One of them is damaged.
-        """
+        """Return the pipeline's images (C, H, W) of one sample, by the names of their fields."""
         columns: list[Any] = [None] * len(self._names)
         self._read_images(np.array([row], np.int64), np.array([sample], np.int64), epoch, [columns], 1, NO_CLOCK)
         return {self._names[place]: columns[place][0] for place in self._places}

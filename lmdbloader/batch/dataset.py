@@ -166,7 +166,7 @@ class LMDBDataset(Dataset[Any]):
         return f"{type(self).__name__}({self.path!r}: {len(self)} samples of {fields})"
 
     def _repr_html_(self) -> str:
-        """Return what Jupyter shows: some samples, the fields, the sizes; damaged samples are marked."""
+        """Return Jupyter's view: some samples, the fields, the sizes; damaged samples are marked."""
         from lmdbloader.show.dataset_card import dataset_card
 
         steps = [*map(repr, self.all_transforms), *(["a function of its own"] if self.has_own_transform else [])]

@@ -40,24 +40,14 @@ _FREE = _count_references([np.empty(0, np.uint8)], 0)
 
 
 class _Kept:
-    """The arrays of one process, and their addresses, by the number of images in them."""
+    """The arrays of one process and their addresses, by the number of images; `next` follows the one taken last."""
 
-    __slots__ = ("by_count", "lock", "process")
+    __slots__ = ("by_count", "lock", "next", "process")
 
     def __init__(self) -> None:
         self.process = os.getpid()
         self.lock = threading.Lock()
-        self.by_count: dict[int, _Arrays] = {}
-
-
-class _Arrays:
-    """Arrays of one size; `next` is the position after the one given out last."""
-
-    __slots__ = ("addresses", "arrays", "next")
-
-    def __init__(self) -> None:
-        self.arrays: list[npt.NDArray[Any]] = []
-        self.addresses: list[int] = []
+        self.by_count: dict[int, tuple[list[npt.NDArray[Any]], list[int]]] = {}
         self.next = 0
 
 
@@ -88,26 +78,25 @@ class BatchMemory:
         if kept.process != os.getpid():  # a thread of the parent may have held the lock during the fork
             kept = self._kept = _Kept()
         with kept.lock:
-            same = kept.by_count.get(count)
-            if same is None:
+            if count not in kept.by_count:
                 if len(kept.by_count) >= _MOST_SIZES:
                     del kept.by_count[next(iter(kept.by_count))]
-                same = kept.by_count[count] = _Arrays()
-            arrays = same.arrays
+                kept.by_count[count] = [], []
+            arrays, addresses = kept.by_count[count]
             total = len(arrays)
             # A few large arrays: start at the first, so that few are in use and stay in the processor's caches.
             # Many small ones: the next is most likely free.
-            first = same.next if total > _FEW else 0
+            first = kept.next if total > _FEW else 0
             for number in (*range(first, total), *range(min(first, total))):
                 if _count_references(arrays, number) == _FREE:
-                    same.next = number + 1
-                    return torch.from_numpy(arrays[number]), same.addresses[number]
+                    kept.next = number + 1
+                    return torch.from_numpy(arrays[number]), addresses[number]
             fresh = self._allocate(count)
             address: int = fresh.__array_interface__["data"][0]
             if total >= self._keep:  # the oldest is in use, perhaps for long
-                del arrays[0], same.addresses[0]
+                del arrays[0], addresses[0]
             arrays.append(fresh)
-            same.addresses.append(address)
+            addresses.append(address)
             return torch.from_numpy(fresh), address
 
     def _allocate(self, count: int) -> npt.NDArray[Any]:

@@ -39,20 +39,12 @@ def _kernels() -> Any:
 
 
 def check_seed(seed: int) -> int:
-    """Return a seed.
-
-    Raises:
-        OptionError: It is not a whole number, or does not fit 64 bits.
-    """
+    """Return a seed; raise OptionError if it is not a whole number of 64 bits."""
     return _whole(seed, 64, "seed={}")
 
 
 def check_epoch(epoch: int) -> int:
-    """Return the number of an epoch.
-
-    Raises:
-        OptionError: It is not a whole number, negative, or does not fit 63 bits.
-    """
+    """Return the number of an epoch; raise OptionError if it is not a whole number of 63 bits."""
     return _whole(epoch, 63, "set_epoch({})")
 
 
@@ -105,13 +97,7 @@ class Scratch:
     """The working memory of one thread; parts that are never used take address space only."""
 
     def __init__(self, rooms_nbytes: I64, resize: tuple[int, int, int], drawn: tuple[Any, ...]) -> None:
-        """Allocate.
-
-        Args:
-            rooms_nbytes: Bytes of ROOM_STORED ... ROOM_JPEG.
-            resize: Items of the three arrays that a resize needs.
-            drawn: The arrays that `draw` fills.
-        """
+        """Allocate rooms (bytes of ROOM_STORED ... ROOM_JPEG), and arrays of so many items for a resize."""
         sizes = -(-rooms_nbytes // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT
         self._memory = np.empty(int(sizes.sum()) + _ALIGNMENT, np.uint8)
         start = -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
@@ -251,11 +237,7 @@ class Pipeline:
         self._erased = erased.reshape(num_fields, self._num_erasings, 3)
 
     def scratch(self) -> Scratch:
-        """Return working memory for one thread.
-
-        Raises:
-            OptionError: There is not enough memory for it.
-        """
+        """Return working memory for one thread; raise OptionError if there is not enough."""
         rooms, resize = self._rooms_nbytes(), self._resize_items()
         try:
             return Scratch(rooms, resize, self._drawn(self._most.copy()))
@@ -298,14 +280,7 @@ class Pipeline:
         return bounds, weights, line
 
     def read(
-        self,
-        rows: I64,
-        samples: I64,
-        epoch: int,
-        out: I64,
-        batch_size: int,
-        scratch: Scratch,
-        clock: Clock = NO_CLOCK,
+        self, rows: I64, samples: I64, epoch: int, out: I64, batch_size: int, scratch: Scratch, clock: Clock = NO_CLOCK
     ) -> None:
         """Fill batches.
 

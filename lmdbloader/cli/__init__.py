@@ -115,7 +115,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose arguments may be names of files that nobody has looked at, from a shell's `*`."""
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong with the arguments, and exit."""
+        """Print the error in the arguments, and exit."""
         super().error(plain(message))
 
 

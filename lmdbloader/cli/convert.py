@@ -17,14 +17,14 @@ USAGE = "lmdbloader convert SRC OUT [options]\n       lmdbloader convert --hr DI
 DESCRIPTION = """\
 Convert images, or image pairs, into one dataset: the folder OUT.
 
-layouts of SRC, found by looking unless --layout says which:
+layouts of SRC, detected unless --layout is given:
   images   every image in SRC and in the folders below it
            (field image; fields lr and hr with --scale)
   pairs    a folder of high-resolution and one of low-resolution images, matched
            by name: 0001.png with 0001.png or 0001x2.png (fields lr and hr).
-           Found where SRC has one folder named like x_HR and one like x_LR.
-  classes  one folder for each class (fields image and label). Found where all
-           images lie in two or more folders and neither --patch-size nor
+           Found if SRC has one folder named like x_HR and one like x_LR.
+  classes  one folder for each class (fields image and label). Found if all
+           images are in two or more folders and neither --patch-size nor
            --scale is given.
   lmdb     an LMDB whose values are image files, such as BasicSR's; of two of
            them, --hr and --lr make pairs by key
@@ -34,9 +34,9 @@ layouts of SRC, found by looking unless --layout says which:
 SRC may be a URL (s3://bucket/folder, memory://, https:// ...) with the package
 lmdbloader[remote], except for LMDBs.
 Samples follow the byte order of the relative paths, the order in the tars, or
-that of an LMDB's keys: by number where all are decimal numbers. Patches start
-at the top left of an image and go row by row; what is left at its right and
-bottom edges is not used.
+that of an LMDB's keys: by number if all are decimal numbers. Patches start at
+the top left of an image and go row by row; the rest at its right and bottom
+edges is not used.
 """
 
 EPILOG = """\
@@ -45,15 +45,15 @@ images that are not plain 8-bit grey or RGB:
   8-bit grey; 16 bits stay 16 bits (uint16). Transparency is refused unless
   --alpha says what to do. Files of several frames are refused, and so are
   images of more than --max-pixels, and files that do not decode.
-  What is refused stops the conversion or, with --on-error skip, is left out
+  A refused image stops the conversion or, with --on-error skip, is left out
   and listed at the end and in OUT/skipped.tsv.
-  Links to folders are not followed. Broken links and whatever else is no
-  regular file are named and left out.
+  Links to folders are not followed. Broken links and other things that are not
+  regular files are named and left out.
 
 An OUT that was made from the same inputs with the same options is left as it
-is. A conversion that was interrupted, by whatever, is kept in OUT.partial: the
-same command goes on with it, if its options are the same (--workers and
---on-error may change) and the inputs that are done have not changed.
+is. The progress of an interrupted conversion is kept in OUT.partial: the same
+command continues it, if its options are the same (--workers and --on-error may
+change) and the inputs that are done have not changed.
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 examples:
@@ -128,7 +128,7 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
             log=say_nothing if options.quiet else say,
         )
     except DestinationError:
-        raise  # says itself what to do with what is there
+        raise  # its message has its own advice
     except CorruptError:
         _tell_kept(out, "--restart discards it and starts again.")
         raise
@@ -138,13 +138,13 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
 
 
 def _tell_kept(out: Any, advice: str) -> None:
-    """Say what is left of a conversion that did not come to its end."""
+    """Say where the progress of an unfinished conversion is kept."""
     from lmdbloader.conversion.destination import named_folder
     from lmdbloader.store.writing.publish import begun_partial
 
     partial = begun_partial(named_folder(out))
     if partial is not None:
-        say(f"{partial}: what is done is kept here. {advice}", error=True)
+        say(f"{partial}: the progress is kept here. {advice}", error=True)
 
 
 def _tell(report: Any, *, quiet: bool) -> None:

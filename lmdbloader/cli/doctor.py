@@ -1,4 +1,4 @@
-"""`lmdbloader doctor`: what makes loading slow on this machine, and what to do about it."""
+"""`lmdbloader doctor`: the causes of slow loading on this machine, and their remedies."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from lmdbloader.cli._streams import say_lines
 ORDER = 110
 HELP = "find what makes loading slow here, and what helps"
 DESCRIPTION = """\
-Look at this machine, and at a dataset on it, for what makes loading slow or
-end in errors: cores and their limits, threads, memory, /dev/shm, libraries,
+Look at this machine, and at a dataset on it, for causes of slow loading and of
+errors: cores and their limits, threads, memory, /dev/shm, libraries,
 the GPU; the file system of the dataset, and whether it fits in memory and is
-there already. Each fact has a verdict, and a remedy where one is wanted.
+there already. Each fact has a verdict, and a remedy if one is needed.
 
 With --batch-size and --step-seconds the dataset is read for some seconds by a
-Loader whose steps take that long, and what holds it up is named, with the
-change that would help most. Long steps are waited out for about a minute, but
-for two of them at least; if they are very few, the result says so.
+Loader whose steps take that long, and the bottleneck is named, with the change
+that would help most. Long steps are waited out for about a minute, but for two
+of them at least; if they are very few, the result says so.
 """
 
 EPILOG = """\

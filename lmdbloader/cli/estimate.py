@@ -1,4 +1,4 @@
-"""`lmdbloader estimate`: what a conversion would take, from a few of its inputs."""
+"""`lmdbloader estimate`: the size and time of a conversion, from a few of its inputs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Predict how large a dataset would be and how long converting SRC would take, by
 converting some of the inputs with the options of `lmdbloader convert`. They
 are drawn at random among the inputs of every size. Nothing is kept.
 
-Behind each figure stands its 95 % interval: of 100 such samples about 95 give
-an interval that holds what the conversion will make. The interval of the time
-knows the differences between inputs, not what else the machine will be doing.
+Each figure has a 95 % interval: of 100 such samples about 95 give an interval
+that contains the real result. The interval of the time covers the differences
+between inputs, but not other work of the machine.
 """
 
 EPILOG = """\

@@ -1,4 +1,4 @@
-"""`lmdbloader extract`: a dataset back to files."""
+"""`lmdbloader extract`: the samples of a dataset as files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ ORDER = 90
 HELP = "write its samples back to files"
 DESCRIPTION = """\
 Write a dataset's samples back to files: images that are stored as JPEG or as
-the files that they came in byte for byte, others as PNG with the same pixels (8
-or 16 bits, grey or RGB), arrays as .npy, bytes as they were stored. A file is
-called after its sample's source, with its patch's position where there are
-patches (0001_r00096_c00192.png), or after its sample's number where there are
-no sources. Where several fields become files each has a folder (hr/, lr/);
-class folders stay. samples.jsonl has one line a sample: its number, source,
-files, and all other values. Whatever fails, nothing half-written stays behind.
+their original files byte for byte, others as PNG with the same pixels (8 or 16
+bits, grey or RGB), arrays as .npy, bytes as stored. A file is named after its
+sample's source, with the position of a patch (0001_r00096_c00192.png), or after
+its sample's number in a dataset without sources. If several fields become
+files, each has a folder (hr/, lr/); class folders stay. samples.jsonl has one
+line per sample: its number, source, files, and all other values. An error
+leaves no half-written files behind.
 """
 
 EPILOG = """\
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="image_format",
         default="stored",
         choices=("stored", "png"),
-        help="of images: stored (default), PNG where that is as pixels; or all as PNG, EXIF rotation applied",
+        help="of images: stored (default), which writes pixels as PNG; or all as PNG, EXIF rotation applied",
     )
     parser.add_argument("--fields", metavar="NAMES", help="with commas between them (default: all)")
     parser.add_argument("--samples", metavar="WHICH", help="such as 0:100, see below (default: all)")

@@ -1,4 +1,4 @@
-"""`lmdbloader info`: what a dataset holds and how it was made, on one screen."""
+"""`lmdbloader info`: the content of a dataset and how it was made, on one screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lmdbloader plan`: what a training run needs of its data, before anything is bought or converted."""
+"""`lmdbloader plan`: the data and storage that a training run needs, before anything is bought or converted."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ORDER = 10
 HELP = "say what a training run needs of its data and storage"
 DESCRIPTION = """\
 Say what a training run needs of its data: samples, reads and bytes a second,
-the storage that serves it, the largest batch that fits the GPU, and what
-packing small files into larger reads does. Nothing is measured and no dataset
-is needed: everything follows from the batch size and the time of a step.
+the storage that serves it, the largest batch that fits the GPU, and the effect
+of packing small files into larger reads. Nothing is measured and no dataset is
+needed: everything follows from the batch size and the time of a step.
 
 Sizes are like 64KiB, 500K, 150GB or 16GiB: K, M, G count in thousands; Ki, Mi,
 Gi in steps of 1024.

@@ -1,4 +1,4 @@
-"""`lmdbloader stage`: a dataset copied to another disk, once."""
+"""`lmdbloader stage`: one copy of a dataset on another disk."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ Copy a finished dataset into the folder DIR, where it keeps its name, and print
 the path of the copy: onto a node's own disk before training, or into a vault
 after a conversion.
 
-A dataset that is there already is not copied again. Of several jobs that ask
-at once, one copies; the others wait for it and use its copy. Every byte of the
-copy is read back and compared. It has its name only once it is complete, so
-what an interrupted copy leaves (DIR/NAME.partial) is never used, and the next
-one clears it away.
+A dataset that is there already is not copied again. Of several jobs that stage
+at once, one copies; the others wait and use its copy. Every byte of the copy is
+read back and compared. It gets its name when it is complete, so the rest of an
+interrupted copy (DIR/NAME.partial) is never used, and the next one removes it.
 """
 
 EPILOG = """\
@@ -42,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help="how long to wait for another job that is copying (default: without end)",
+        help="how long to wait for another job that is copying (default: no limit)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace another dataset that has its name in DIR")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the path, and errors")

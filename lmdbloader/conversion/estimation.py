@@ -29,23 +29,23 @@ from lmdbloader.store import Written, open_writer
 
 _F64 = npt.NDArray[np.float64]
 _I64 = npt.NDArray[np.int64]
-# Of each stratum: two would give its variance, and four give more of the slope within it.
+# Inputs of each stratum: two would give its variance, and four give a better slope within it.
 _PER_STRATUM = 4
 
 
-# Sizes of photographs are skewed, and few inputs seldom hold one of the largest: with Student's 97.5 % quantile the
+# Sizes of photographs are skewed, and a small sample often has none of the largest. With Student's 97.5 % quantile the
 # intervals of simulated conversions held the truth in 87 to 91 of 100 cases (20 to 200 inputs), with this in 94 to 98.
 _QUANTILE = 0.995
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A number that was estimated.
+    """An estimated number.
 
     Attributes:
         value: The estimate.
-        low: Where its 95 % interval begins.
-        high: Where it ends.
+        low: The lower end of its 95 % interval.
+        high: The upper end.
     """
 
     value: float
@@ -53,7 +53,7 @@ class Interval:
     high: float
 
     def scaled(self, factor: float, offset: float = 0.0) -> Interval:
-        """Return the interval of factor * x + offset, for a factor that is not negative.
+        """Return the interval of factor * x + offset, for a factor of 0 or more.
 
         >>> Interval(2, 1, 4).scaled(10, 1)
         Interval(value=21, low=11, high=41)
@@ -61,20 +61,20 @@ class Interval:
         return Interval(self.value * factor + offset, self.low * factor + offset, self.high * factor + offset)
 
     def widened(self, by: float) -> Interval:
-        """Return the interval made longer on both sides."""
+        """Return the interval with a margin on both sides."""
         return Interval(self.value, max(0.0, self.low - by), self.high + by)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """Some of all inputs, drawn from strata: neighbours in the order of their sizes.
+    """A sample of the inputs, drawn from strata of inputs of similar size.
 
     Attributes:
-        rows: (n,) int64, their numbers, ascending.
+        rows: (n,) int64, the indices of the sample's inputs, ascending.
         stratum: (n,) int64, the stratum of each.
-        sizes: (number of strata,) int64, how many inputs each stratum has.
-        total: Of what is known of every input, the sum over all of them.
-        known: (n,) float64, the same of those that were drawn.
+        sizes: (number of strata,) int64, the number of inputs in each stratum.
+        total: The sum of the sizes of all inputs.
+        known: (n,) float64, the sizes of the sample's inputs.
     """
 
     rows: _I64
@@ -84,13 +84,14 @@ class Sample:
     known: _F64
 
     def estimate_total(self, values: Any) -> Interval:
-        """Return the total over all inputs of what was measured of the sample.
+        """Return the total over all inputs of a quantity that was measured for the sample.
 
         The combined regression estimator of stratified sampling on the known sizes (Cochran, Sampling Techniques, 3rd
-        edition, 7.10), which becomes the plain mean where sizes tell nothing; the t distribution's interval.
+        edition, 7.10), which becomes the plain mean if the quantity does not depend on the sizes, with the t
+        distribution's interval.
 
         Args:
-            values: (n,) what was measured.
+            values: (n,) measured values.
         """
         y: _F64 = np.asarray(values, np.float64)
         num_strata = len(self.sizes)
@@ -98,7 +99,7 @@ class Sample:
         weight = self.sizes / drawn
         means = [np.bincount(self.stratum, v, num_strata) / drawn for v in (y, self.known)]
         dy, dx = y - means[0][self.stratum], self.known - means[1][self.stratum]
-        # Each input of the sample stands for as many as its stratum has for each that was drawn.
+        # Each input of the sample represents an equal share of its stratum.
         spread = float((weight[self.stratum] * dx * dx).sum())
         slope = float((weight[self.stratum] * dx * dy).sum()) / spread if spread > 0 else 0.0
         value = float((self.sizes * means[0]).sum()) + slope * (self.total - float((self.sizes * means[1]).sum()))
@@ -107,7 +108,7 @@ class Sample:
         parts = self.sizes**2 * (1 - drawn / self.sizes) * variances / drawn
         variance = float(parts.sum())
         if variance > 0:
-            # Where a few strata of large inputs have most of the variance, there are few degrees of freedom
+            # If a few strata of large inputs have most of the variance, there are few degrees of freedom
             # (Satterthwaite's; Cochran, 5.16).
             degrees = variance**2 / float((parts**2 / np.maximum(drawn - 1, 1)).sum())
             half = student(degrees, _QUANTILE) * math.sqrt(variance)
@@ -117,13 +118,13 @@ class Sample:
 
 
 def draw_sample(known: _I64, count: int, seed: int, kind: npt.NDArray[np.bool_] | None = None) -> Sample:
-    """Return `count` of all inputs, or all of them where there are no more.
+    """Return a sample of `count` inputs, or all inputs if there are fewer.
 
     Args:
-        known: (N,) int64, a size of every input.
+        known: (N,) int64, the size of every input.
         count: At least 4.
-        seed: The same one draws the same inputs.
-        kind: (N,) bool, which of two kinds every input is of; nearly all strata have one kind only.
+        seed: The same seed draws the same inputs.
+        kind: (N,) bool, one of two kinds of every input; nearly all strata have one kind only.
     """
     by_size = np.argsort(known, kind="stable") if kind is None else np.lexsort((known, kind))
     if count >= len(known):
@@ -132,7 +133,7 @@ def draw_sample(known: _I64, count: int, seed: int, kind: npt.NDArray[np.bool_] 
     rng = np.random.default_rng(seed)
     groups = np.array_split(by_size, max(1, count // _PER_STRATUM))
     counts = [len(part) for part in np.array_split(np.arange(count), len(groups))]
-    # A stratum may be smaller than its share where nearly all are drawn.
+    # A stratum may be smaller than its share if nearly all inputs are drawn.
     chosen = [rng.choice(g, min(n, len(g)), replace=False) for g, n in zip(groups, counts, strict=True)]
     rows = np.concatenate(chosen)
     stratum = np.repeat(np.arange(len(groups)), [len(c) for c in chosen])
@@ -154,37 +155,37 @@ def student(degrees: float, quantile: float = 0.975) -> float:
     return z + first / n + second / n**2 + third / n**3
 
 
-# So much of what was tried is also written, to measure that.
+# The bytes of tried samples that are also written, to measure the time of writing.
 _WRITTEN_NBYTES = 64 * 2**20
-# With so much all of what a digest is made with is loaded.
+# A digest of this many bytes loads all of its code.
 _LOADING_NBYTES = 2**18
 _LEAST = 4
 _PAGE_NBYTES, _PAGE_HEAD_NBYTES, _ENTRY_NBYTES = 4096, 16, 48
 # An LMDB without records, and the frame of an index without rows.
 _EMPTY_DATA_NBYTES, _EMPTY_INDEX_NBYTES, _MANIFEST_NBYTES = 4 * _PAGE_NBYTES, 4096, 2048
-# What is not known of how samples share LMDB's pages.
+# The uncertainty of how samples share LMDB's pages.
 _PACKING_ERROR = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a conversion would make. Its intervals hold the truth in 95 of 100 cases, as far as the inputs decide it.
+    """The predicted result of a conversion. Its intervals hold the truth in 95 of 100 cases if only inputs vary.
 
     Attributes:
-        layout: How the source is laid out.
+        layout: The layout of the source.
         num_sources: Images or pairs in the source.
-        num_tried: How many of them were converted to know.
-        source_nbytes: Bytes of all their files.
+        num_tried: Inputs that were tried.
+        source_nbytes: Total size of the files in bytes.
         num_samples: Samples of the dataset.
-        payload_nbytes: Bytes of what is stored of the samples.
+        payload_nbytes: Bytes of the stored values.
         data_nbytes: Bytes of data.mdb.
         index_nbytes: Bytes of index.arrow.
-        dataset_nbytes: Bytes of all of the dataset's files.
-        seconds: The conversion would take on this machine, as busy as it is, with `num_workers`.
+        dataset_nbytes: Bytes of all files of the dataset.
+        seconds: Time of the conversion on this machine, as busy as it is, with `num_workers`.
         num_workers: Worker processes.
         codecs: The codec of each image field's pixels.
-        stored_as: How many images of those that were tried are stored how: raw, lz4, tiles, jpeg or file.
-        unusable: (name, reason) of those that were tried and cannot be used.
+        stored_as: Images of the tried inputs by storage: raw, lz4, tiles, jpeg or file.
+        unusable: (name, reason) of tried inputs that cannot be used.
     """
 
     layout: str
@@ -253,7 +254,7 @@ def estimate(src: str | os.PathLike[str] | None, options: EstimateOptions) -> Es
         data_nbytes=data,
         index_nbytes=index,
         dataset_nbytes=_sum(data, index).scaled(1, _MANIFEST_NBYTES),
-        # Workers go on while the parent writes; with one, it does both.
+        # Workers continue while the parent writes; with one worker, the parent does both.
         seconds=(_sum(work, writing) if plan.num_workers == 1 else _larger(work, writing)).scaled(1, started),
         num_workers=plan.num_workers,
         codecs={f.name: f.codec for f in recipe.fields if f.codec},
@@ -263,7 +264,7 @@ def estimate(src: str | os.PathLike[str] | None, options: EstimateOptions) -> Es
 
 
 def _become_jpegs(recipe: Recipe, sources: Sources) -> npt.NDArray[np.bool_] | None:
-    """Return which sources "proportion" will store as JPEG: known beforehand, it need not be estimated."""
+    """Return the sources that "proportion" will store as JPEG, which the seed determines."""
     storage = recipe.storage
     if storage.mode != "proportion" or recipe.options.patch_size is not None:
         return None
@@ -273,15 +274,15 @@ def _become_jpegs(recipe: Recipe, sources: Sources) -> npt.NDArray[np.bool_] | N
 
 
 class _Tried:
-    """What was measured of each input that was tried, in their order."""
+    """The measurements of the tried inputs, in order."""
 
     def __init__(self, count: int) -> None:
         self.num_samples, self.stored_nbytes, self.seconds, self.source_nbytes = np.zeros((4, count))
         self.stored_as = np.zeros(256, np.int64)
         self.unusable: list[tuple[str, str]] = []
-        self.payloads: list[_F64] = [np.zeros(0)] * count  # bytes of each of its samples
-        self.beside_nbytes = 0  # what a sample takes in a value beside its payloads, and a value beside its samples
-        self.frames: list[float] = []
+        self.payloads: list[_F64] = [np.zeros(0)] * count  # bytes of each sample of each input
+        self.row_nbytes = 0  # of a sample in an LMDB value, in addition to its payloads
+        self.frames: list[float] = []  # bytes of LMDB values, in addition to their samples
         self.written: Written | None = None
         self.writing_seconds = 0.0
 
@@ -297,19 +298,19 @@ class _Tried:
             self.stored_as += np.bincount(payloads.codec, minlength=256)
         self.stored_nbytes[at] += each.sum()
         self.payloads[at] = np.append(self.payloads[at], each)
-        self.beside_nbytes = 4 * len(part.chunk.payloads) + 8 * len(part.chunk.columns)
+        self.row_nbytes = 4 * len(part.chunk.payloads) + 8 * len(part.chunk.columns)
         first = 0
         for block in part.blocks:
             here = each[first : first + block.num_samples]
-            self.frames.append(block.value.size - float((here + self.beside_nbytes).sum()))
+            self.frames.append(block.value.size - float((here + self.row_nbytes).sum()))
             first += block.num_samples
 
 
 def _try(recipe: Recipe, sources: list[Source], plan: Plan, pool: WorkerPool) -> _Tried:
-    """Convert some sources one by one, and write what they become, into a folder that is removed."""
+    """Convert some sources one by one, and write their samples into a temporary folder."""
     tried = _Tried(len(sources))
     tried.source_nbytes[:] = [s.nbytes for s in sources]
-    # What a worker loads at first is not to be counted as work for its first source.
+    # The code that a worker loads at first must not count as work for its first source.
     for _ in pool.convert(recipe, [[sources[0]]] * 2 * plan.num_workers):
         pass
     digest_of_text(bytes(_LOADING_NBYTES), plan.options.digest)
@@ -320,7 +321,7 @@ def _try(recipe: Recipe, sources: list[Source], plan: Plan, pool: WorkerPool) ->
     ):
         for part in pool.convert(recipe, [[source] for source in sources]):
             tried.add(at, part)
-            # A large source comes in several parts, of which the last counts it.
+            # A large source has several parts, and the last one counts it.
             at += part.num_sources
             if part.chunk is not None and written_nbytes < _WRITTEN_NBYTES:
                 began = time.perf_counter()
@@ -337,13 +338,13 @@ def _try(recipe: Recipe, sources: list[Source], plan: Plan, pool: WorkerPool) ->
 def _packing(tried: _Tried) -> float:
     """Return the bytes of LMDB's pages for each byte of payload.
 
-    A value has whole pages to itself. What was tried were values of their own; in a conversion the samples of a task
-    share values, so they are laid out here as they would be there.
+    A value takes whole pages. The tried inputs had values of their own; in a conversion the samples of a task share
+    values, so this packs them as a conversion would.
     """
     frame = float(np.median(tried.frames))
     pages = group = used = 0.0
     for at, each in enumerate(tried.payloads):
-        for nbytes in (each + tried.beside_nbytes).tolist():
+        for nbytes in (each + tried.row_nbytes).tolist():
             if used and used + nbytes > BLOCK_NBYTES:
                 pages += _whole_pages(used + frame)
                 used = 0.0
@@ -356,7 +357,7 @@ def _packing(tried: _Tried) -> float:
 
 
 def _whole_pages(value_nbytes: float) -> float:
-    """Return what a value takes: pages of its own behind a small head, and its entry in the tree."""
+    """Return the bytes of a value in LMDB: whole pages with a small head, and an entry in the tree."""
     return -(-(value_nbytes + _PAGE_HEAD_NBYTES) // _PAGE_NBYTES) * _PAGE_NBYTES + _ENTRY_NBYTES
 
 

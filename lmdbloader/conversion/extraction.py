@@ -26,6 +26,7 @@ from lmdbloader.base.files import read_regular
 from lmdbloader.base.limits import explain_limit
 from lmdbloader.base.option_names import flags_in_use, option, use_flags
 from lmdbloader.batch.columns import read_json
+from lmdbloader.conversion.destination import refuse_inside
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, OptionError
 from lmdbloader.format.codecs import codec_of
 from lmdbloader.format.layout import PARTIAL_SUFFIX, Field
@@ -42,19 +43,19 @@ _SIGNATURES = (
     *((b"II*\0", ".tif"), (b"MM\0*", ".tif"), (b"RIFF", ".webp")),
     *((b"P1", ".pbm"), (b"P4", ".pbm"), (b"P2", ".pgm"), (b"P5", ".pgm"), (b"P3", ".ppm"), (b"P6", ".ppm")),
 )
-# Of bytes that nobody said were an image, the short ones tell too little.
+# For values of bytes fields, short signatures are too weak.
 _SURE = _SIGNATURES[:4]
 
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """What an extraction wrote.
+    """The result of an extraction.
 
     Attributes:
-        path: Of the folder.
+        path: The folder.
         num_samples: Samples extracted.
         num_files: Files of images, arrays and bytes.
-        nbytes: Of these files together.
+        nbytes: Total size of these files.
     """
 
     path: str
@@ -65,14 +66,14 @@ class Extracted:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to extract, and what its files are called.
+    """The fields to extract, and the names of files.
 
     Attributes:
-        fields: Chosen ones, in the dataset's order.
-        folders: Folder of each field that becomes files; "" where the only one's files lie directly in the destination.
-        stems: By the number of a source.
-        source_of: (samples,) number of each sample's source; None where the dataset has none.
-        positions: Whether names need the patch's position.
+        fields: The fields, in the dataset's order.
+        folders: The folder of each field that becomes files; "" for the destination itself, if there is only one.
+        stems: File names without suffix, by source.
+        source_of: (samples,) the source of each sample; None for a dataset without sources.
+        positions: Whether names include the position of the patch.
         image_format: One of IMAGE_FORMATS.
     """
 
@@ -95,30 +96,30 @@ def extract(
     workers: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Extracted:
-    """Write samples back to files: images as PNG or as the files that they are stored as, arrays as .npy, bytes.
+    """Write samples back to files: images as PNG or as their stored files, arrays as .npy, and bytes.
 
-    A file is called after its sample's source, with its patch's position where sources gave several samples, or after
-    the sample's number where there are no sources. Where more than one field becomes files, each field has a folder.
+    A file is named after its sample's source, with the position of the patch if sources gave several samples, or after
+    the sample's number in a dataset without sources. If more than one field becomes files, each field has a folder.
     samples.jsonl has a line for every sample with its number, source, files and all other values.
 
     Args:
-        path: Of the dataset.
+        path: The dataset.
         out: The folder to make. An empty folder counts as absent.
-        fields: Which fields; all by default.
-        samples: Numbers of the samples, negative ones from the end; all by default.
+        fields: Names of fields; all by default.
+        samples: Sample numbers, negative ones from the end; all by default.
         image_format: "stored" writes images that are stored as JPEG or another image file byte for byte, and the pixels
             of others as PNG; "png" writes the upright pixels of all images as PNG.
-        overwrite: Whether to replace, as a whole, a folder that an earlier extraction made.
-        workers: Threads that encode; by default as many as this process may use cores. Files do not depend on it.
+        overwrite: Replace a folder that an earlier extraction made, as a whole.
+        workers: Threads that encode; by default the cores that this process may use. Files do not depend on it.
         progress: Called with the number of samples written since the last call.
 
     Returns:
-        What was written.
+        A summary.
 
     Raises:
-        OptionError: A field or a sample that it does not have, or nothing to extract.
-        DestinationError: `out` is taken, locked, has no parent folder, or one of `path` and `out` lies in the other.
-        CorruptError: A stored value is damaged. Nothing half-written stays behind, whatever the error.
+        OptionError: The dataset does not have a field or a sample, or nothing is to be extracted.
+        DestinationError: `out` is taken, has no parent folder, or one of `path` and `out` is inside the other.
+        CorruptError: A stored value is damaged. No error leaves a partial folder.
         DiskFullError: No room left.
         WorkerError: The system refuses a thread.
     """
@@ -152,7 +153,7 @@ def extract(
             "num_samples": len(rows),
         }
         write_marker(partial, about)
-        check_destination(target, reader.path, overwrite=overwrite)  # somebody else may have made it meanwhile
+        check_destination(target, reader.path, overwrite=overwrite)  # another process may have made it meanwhile
         put_in_place(partial, target)
     return Extracted(os.fspath(out), len(rows), num_files, nbytes)
 
@@ -241,7 +242,7 @@ def _write_sample(reader: Reader, plan: _Plan, row: int, partial: Path) -> tuple
                 file.write(data)
         except FileExistsError as error:
             raise DestinationError(
-                f"{name}: two samples would go to this file; the second one is {reader.where(f.name, row)}. "
+                f"{name}: two samples have this file name; the second one is {reader.where(f.name, row)}. "
                 f"Extract them into two folders ({option('samples')})."
             ) from error
         line[f.name] = name
@@ -250,7 +251,7 @@ def _write_sample(reader: Reader, plan: _Plan, row: int, partial: Path) -> tuple
 
 
 def _file(reader: Reader, f: Field, row: int, image_format: str) -> tuple[str, bytes]:
-    """Return the suffix and the content of the file that a value becomes."""
+    """Return the suffix and the content of the file of a value."""
     if f.kind == "image":
         unpack = codec_of(int(reader.index.arrays[f"{f.name}.codec"][row])).source_file
         if image_format == "stored" and unpack is not None:
@@ -278,7 +279,7 @@ def _unpack(reader: Reader, f: Field, row: int, unpack: Callable[[bytes], bytes]
 
 
 def _value(reader: Reader, f: Field, row: int) -> Any:
-    """Return a value as JSON can hold it; floats that are not finite become "nan", "inf" and "-inf"."""
+    """Return a value for JSON; floats that are not finite become "nan", "inf" and "-inf"."""
     if f.kind == "text":
         return reader.index.text(f.name, row)
     if f.kind == "json":
@@ -298,19 +299,15 @@ def check_destination(target: Path, dataset: Path, *, overwrite: bool) -> None:
 
     Raises:
         DestinationError: `target` is inside the dataset or the other way round; or it exists, is not an empty folder,
-            and is no earlier extraction or may not be replaced.
+            and is not an earlier extraction or may not be replaced.
     """
-    ours, theirs = Path(os.path.realpath(target)), Path(os.path.realpath(dataset))
-    if ours == theirs or ours in theirs.parents or theirs in ours.parents:
-        raise DestinationError(f"{target}: lies inside {dataset} or the other way round. Choose another destination.")
+    refuse_inside(target, dataset)
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise DestinationError(f"{target}: exists and is not a folder. Choose another destination.")
     if not target.exists():
         return
     if os.path.samefile(target, os.curdir):
-        raise DestinationError(
-            f"{target}: is the folder that you are in, and a complete one is put in its place. Name another one."
-        )
+        raise DestinationError(f"{target}: is the current folder, which cannot be replaced. Name another one.")
     if not any(target.iterdir()):
         return
     if not is_extracted(target):
@@ -355,19 +352,19 @@ def partial_folder(target: Path) -> Iterator[Path]:
 
 
 def write_marker(partial: Path, about: Mapping[str, Any]) -> None:
-    """Say in a folder that it is an extraction, and of what."""
+    """Mark a folder as an extraction of a dataset."""
     with naming(partial / MARKER_FILE):
         (partial / MARKER_FILE).write_text(json.dumps({"made_by": MADE_BY, **about}, indent=1) + "\n", "utf-8")
 
 
 def put_in_place(partial: Path, target: Path) -> None:
-    """Rename a complete folder to its name; an older one there is removed once the new one stands."""
+    """Rename a complete folder to its name, and remove an older one that was there."""
     if not target.exists() or not any(target.iterdir()):
         os.rename(partial, target)
         return
     aside = target.with_name(target.name + _REPLACED_SUFFIX)
     if aside.exists():
-        raise DestinationError(f"{aside}: exists, and the folder to replace goes there for a moment. Move it away.")
+        raise DestinationError(f"{aside}: exists, but the replaced folder needs this name for a moment. Move it away.")
     os.rename(target, aside)
     try:
         os.rename(partial, target)
@@ -377,25 +374,25 @@ def put_in_place(partial: Path, target: Path) -> None:
     shutil.rmtree(aside)
 
 
-# The suffixes of files that extraction writes; no folder ends in one, so that no folder is where a file must go.
+# Suffixes of extracted files. No folder name ends in one, so no folder has the name of a file.
 FILE_SUFFIXES = (".png", ".npy", ".bin", ".json", ".jsonl", *sorted(IMAGE_SUFFIXES - {".png"}))
 
 _NAME_NBYTES = 180
 _PATH_NBYTES = 1000
 _MAX_DEPTH = 32
-# What a file name cannot hold, or a terminal acts on.
+# Characters that a file name cannot hold, or that a terminal acts on.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def safe_stem(source: str, *, keep_suffix: bool = False) -> str:
     """Return a relative path without a suffix for the files made from a source.
 
-    It has no empty, "." or ".." component, does not start with "/", and no component is longer than 180 bytes. What is
-    changed for that is changed to "_", or cut and marked with a digest.
+    It has no empty, "." or ".." component, does not start with "/", and no component is longer than 180 bytes. Other
+    characters become "_", and long names are cut and marked with a digest.
 
     Args:
-        source: The source's name, by intention a relative path with "/".
-        keep_suffix: Whether an image's suffix stays (as a part of the stem).
+        source: The source's name, usually a relative path with "/".
+        keep_suffix: Keep an image's suffix as a part of the stem.
 
     >>> safe_stem("cats/0001.png"), safe_stem("cats/0001.png", keep_suffix=True)
     ('cats/0001', 'cats/0001.png')
@@ -415,10 +412,10 @@ def safe_stem(source: str, *, keep_suffix: bool = False) -> str:
 
 
 def unique_stems(sources: Sequence[str]) -> list[str]:
-    """Return a safe stem for each source, no two alike.
+    """Return a unique safe stem for each source.
 
-    A source that is "<stem>.png" already keeps its name; others take theirs in the order given, those that come too
-    late with their suffix as a part of it, or else with a number.
+    A source called "<stem>.png" keeps its name. Others get theirs in order; if a stem is taken, with their suffix as a
+    part of it, or else with a number.
 
     >>> unique_stems(["a.jpg", "a.png", "b.tif", "a.jpg"])
     ['a.jpg', 'a', 'b', 'a~2']
@@ -439,7 +436,7 @@ def unique_stems(sources: Sequence[str]) -> list[str]:
 
 
 def with_position(stem: str, top: int, left: int) -> str:
-    """Return the stem of one patch; from different (stem, top, left) never the same.
+    """Return the stem of one patch, unique for each (stem, top, left).
 
     >>> with_position("cats/0001", 96, 192)
     'cats/0001_r00096_c00192'
@@ -448,11 +445,11 @@ def with_position(stem: str, top: int, left: int) -> str:
 
 
 def _free(source: str, stem: str, taken: set[str], next_number: dict[str, int]) -> str:
-    """Return a stem for a source whose own is taken."""
+    """Return a stem for a source whose own stem is taken."""
     with_suffix = safe_stem(source, keep_suffix=True)
     if with_suffix not in taken:
         return with_suffix
-    # Remembered, so that many equal names do not each count from the start.
+    # Remembered, so that many equal names do not count from the start each time.
     number = next_number.get(stem, 2)
     while f"{stem}~{number}" in taken:
         number += 1
@@ -461,7 +458,7 @@ def _free(source: str, stem: str, taken: set[str], next_number: dict[str, int]) 
 
 
 def _safe_name(part: str) -> str:
-    """Return one path component that every Linux file system takes."""
+    """Return a path component that every Linux file system accepts."""
     name = _UNSAFE.sub("_", part)
     if name in ("", ".", ".."):
         return "_"

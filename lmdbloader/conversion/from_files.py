@@ -37,24 +37,24 @@ _ROWS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a conversion did.
+    """The result of a conversion.
 
     Attributes:
-        path: Of the dataset.
-        layout: How the source folder was read.
+        path: The dataset.
+        layout: The layout of the source.
         num_sources: Images or pairs in the source.
         num_samples: Samples in the dataset.
         codecs: The codec of each image field.
         sizes: Bytes: payload_nbytes (stored), raw_nbytes (decoded), data_nbytes, index_nbytes.
         map_nbytes: The map size estimated before the first write.
-        map_growths: How often that was too small.
+        map_growths: How often it was too small.
         skipped: (name, reason) of sources left out (on_error="skip").
-        ignored: (name, reason) of what looks like an image but is no regular file.
-        was_finished: Whether the dataset was there already, so that nothing was done.
-        seconds: The conversion took.
-        stored_as: How many images are stored how: raw, lz4, tiles, jpeg or file; those of all fields together.
-        longest_sides: How many samples by the longer side of their (high-resolution) image as it is stored: up to 1, 2,
-            4, 8 ... pixels.
+        ignored: (name, reason) of files that look like images but are not regular files, and other files left out.
+        was_finished: Whether the dataset was there already, and nothing was done.
+        seconds: The time of the conversion.
+        stored_as: Images of all fields by storage: raw, lz4, tiles, jpeg or file.
+        longest_sides: Samples by the longer side of their (high-resolution) image as stored: up to 1, 2, 4, 8 ...
+            pixels.
     """
 
     path: str
@@ -228,7 +228,7 @@ def _add_parts(parts: Iterable[Part], sources: Sources, done: Progress, journal:
     for part in parts:
         end = done.num_sources + part.num_sources
         added = 0 if part.chunk is None else part.chunk.num_samples
-        # First, so that the transaction that this part may complete finds it on the disk.
+        # First, so that the journal is on the disk before a transaction that this part completes.
         journal.add(part, sources[done.num_sources : end], writer.num_samples + added)
         if part.chunk is not None:
             writer.add(part.chunk, part.blocks)
@@ -256,7 +256,7 @@ def _finish(job: _Job, done: Progress, writer: Writer) -> Written:
 
 
 def _show(parts: Iterable[Part], sources: Sources, first: int, progress: bool) -> Iterable[Part]:
-    """Yield the parts from one source on while a bar shows images, MB/s of input and the time left."""
+    """Yield parts, and show images, MB/s of input and the remaining time in a bar."""
     shown = progress and sys.stderr is not None and sys.stderr.isatty()
     total_nbytes, done = int(sources.nbytes.sum()), int(sources.nbytes[:first].sum())
     before, began = done, time.monotonic()
@@ -274,13 +274,7 @@ def _show(parts: Iterable[Part], sources: Sources, first: int, progress: bool) -
 def _count(
     fields: Sequence[Field], columns: Mapping[str, Any], num_samples: int
 ) -> tuple[dict[str, int], dict[int, int]]:
-    """Return `Report.stored_as` and `Report.longest_sides` of a dataset.
-
-    Args:
-        fields: Of the dataset.
-        columns: Of the index, by name: arrays (num_samples,).
-        num_samples: Samples in the dataset.
-    """
+    """Return `Report.stored_as` and `Report.longest_sides` of a dataset, from the columns of its index."""
     names = [f.name for f in fields if f.kind == "image"]
     codes, bits = np.zeros(256, np.int64), np.zeros(_MOST_BITS + 1, np.int64)
     for first in range(0, num_samples, _ROWS_AT_ONCE):

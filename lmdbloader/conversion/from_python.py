@@ -1,4 +1,4 @@
-"""Samples made in Python: what their fields hold, how they are encoded, and `lmdbloader.write`."""
+"""`lmdbloader.write`: samples made in Python to one dataset."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ import numpy as np
 from lmdbloader import __version__
 from lmdbloader.base.arguments import flag, function, ordered_texts, shown
 from lmdbloader.conversion.destination import new_folder
+from lmdbloader.conversion.options import check_value
 from lmdbloader.conversion.provenance import digest_option
 from lmdbloader.conversion.storage import PIXELS, PixelMode, Storage, choose_storages
 from lmdbloader.conversion.values import PayloadColumn, scalar
 from lmdbloader.errors import OptionError
 from lmdbloader.fields import FieldType, kind_named, kind_of
 from lmdbloader.format.codecs import Payloads, check_codec
-from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, check_digest
+from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.format.layout import Field, make_field
 from lmdbloader.store import Chunk, Written, check_destination, encode_blocks, estimate_map_nbytes, open_writer
 
 _CHUNK_NBYTES = 8 * 2**20
 _CHUNK_SAMPLES = 4096
-# What a number counts for, beside the payloads of its sample.
+# The bytes that a number counts for in a chunk.
 _SCALAR_NBYTES = 16
-# The map grows where it is too small. A length may be any number, and a process has 128 TiB for all of its maps.
+# The map grows if it is too small. A length may be any number, and a process has 128 TiB for all of its maps.
 _MOST_MAP_NBYTES = 2**40
 _NOTHING = object()
 
 
 class Indexable(Protocol):
-    """What has a length and takes numbers as indices, as a torch Dataset does."""
+    """A sequence with a length and integer indices, as a torch Dataset."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
@@ -59,37 +60,37 @@ def write(
     """Write samples made in Python into a dataset, in the order given.
 
     Args:
-        samples: Any iterable, or anything with `len` and numbers as indices (a torch Dataset), of dicts, named tuples
-            or tuples of NumPy arrays, torch tensors, PIL images, ints, floats, str, bytes or what JSON can hold.
-            PIL images and uint8 or uint16 arrays (H, W), (H, W, 1) or (H, W, 3) are images, as are uint8 or uint16
-            tensors (1, H, W) or (3, H, W); other arrays and tensors keep their shape. Each sample is copied or encoded
-            before the next one is asked for, so that the same array, buffer or dict may be filled again and again.
-        path: Of the new dataset.
-        codec: "raw", "lz4" or "auto" (lz4 where it saves 10 % of the first samples), for all fields or field by field;
-            of images it is that of their pixels. By default "auto", "raw" for images with a write mode that says so.
-        fields: Names for tuples, in order; or a mapping from names to what they hold (`Image()`, `Array()` ...) where
+        samples: An iterable, or an object with `len` and integer indices (a torch Dataset), of dicts, named tuples or
+            tuples of NumPy arrays, torch tensors, PIL images, ints, floats, str, bytes or JSON values. PIL images and
+            uint8 or uint16 arrays (H, W), (H, W, 1) or (H, W, 3) are images, as are uint8 or uint16 tensors (1, H, W)
+            or (3, H, W); other arrays and tensors keep their shape. Each sample is copied or encoded before the next
+            one is requested, so the same array, buffer or dict may be filled again.
+        path: The new dataset.
+        codec: "raw", "lz4" or "auto" (lz4 if it saves 10 % of the first samples), for all fields or field by field. For
+            images it is the codec of pixels. By default "auto", or "raw" for images with some write modes.
+        fields: Names for tuples, in order; or a mapping from names to types (`Image()`, `Array()` ...), to set types
             that should not be guessed.
         classes: By int field, the names of its values from 0 on, in a list or tuple: {"label": folder.classes} of an
             ImageFolder.
-        write_mode: How images are stored, those of all fields or field by field: "raw", "jpg", "proportion" or "smart"
-            as `convert` has them. By default, and for fields that are not named, pixels. A mask is an image too: name
-            the fields where some must not lose anything.
-        max_resolution: Shrink images whose longer side has more pixels than this, of the fields that `write_mode` names
-            or else of all.
-        jpeg_quality: Of JPEGs, 1 to 100; 90 by default.
-        compress_probability: The share of images that "proportion" makes JPEGs, 0.5 by default.
-        smart_threshold: Bytes of pixels above which "smart" makes a JPEG.
+        write_mode: How images are stored, in all fields or field by field: "raw", "jpg", "proportion" or "smart", as in
+            `convert`. The default, also for fields that are not named, is pixels. A mask is an image too: name fields
+            if some must be stored without loss.
+        max_resolution: Shrink images whose longer side has more pixels than this, in the fields that `write_mode` names
+            or else in all.
+        jpeg_quality: The quality of JPEGs, 1 to 100; 90 by default.
+        compress_probability: The share of images that "proportion" stores as JPEG, 0.5 by default.
+        smart_threshold: Bytes of pixels above which "smart" stores a JPEG.
         digest: The algorithm of the dataset's digests, "xxh64", "sha256" or "blake3", as in `convert`.
-        seed: Of "proportion", 0 by default; what is drawn depends on it and the number of the sample.
-        overwrite: Whether to replace a dataset that is there already, once the new one is complete.
+        seed: The seed of "proportion", 0 by default; the choice depends on it and the number of the sample.
+        overwrite: Replace a dataset that is there already, once the new one is complete.
         progress: Called with the number of samples written since the last call.
 
     Returns:
-        What was written.
+        A summary of the dataset.
 
     Raises:
-        OptionError: A sample does not fit; the message names its number and field. Nothing is left behind. Or an option
-            makes no sense, as names for a field that does not hold ints.
+        OptionError: A sample does not fit (the message names its number and field), or an option is out of its range
+            or contradicts another. Nothing is left behind.
         DestinationError: `path` is taken, locked, has no parent folder, or a name of an unfinished conversion.
         DiskFullError: No room left.
 
@@ -99,7 +100,7 @@ def write(
     >>> lmdbloader.LMDBDataset(path)[3].label
     3
     """
-    out, name = new_folder(path), check_digest(digest)
+    out, name = new_folder(path), check_value("digest", digest)
     overwrite, progress = flag("overwrite", overwrite), function("progress", progress)
     check_destination(out, overwrite=overwrite)
     iterator = _iterate(samples)
@@ -137,7 +138,7 @@ def write(
             writer.add(chunk, encode_blocks(chunk, schema, with_source=False))
             progress(chunk.num_samples)
             chunk, _ = _take(rest, schema, chosen, storages, writer.num_samples)
-        # Somebody else may have made it meanwhile.
+        # Another process may have made it meanwhile.
         check_destination(out, overwrite=overwrite)
         return writer.finish(classes=names, made_by=made_by, digest=name)
 
@@ -148,17 +149,17 @@ def _iterate(samples: Iterable[Any] | Indexable) -> Iterator[Any]:
         return iter(samples)
     if not (hasattr(samples, "__getitem__") and hasattr(samples, "__len__")):
         raise OptionError(
-            f"samples of type {type(samples).__name__}: expected an iterable, or something with a length and numbers "
-            "as indices, of dicts or tuples"
+            f"samples of type {type(samples).__name__}: expected an iterable, or an object with a length and integer "
+            "indices, of dicts or tuples"
         )
     return (samples[i] for i in range(len(samples)))
 
 
 def _length(samples: Any) -> int:
-    """Return how many samples there seem to be, 0 where that is not known. It is a hint: the map grows where needed."""
+    """Return the length of the samples, 0 if it is unknown. It is a hint for the size of the map, which can grow."""
     try:
         return len(samples)
-    except Exception:  # a DataLoader over what has no length has a __len__, and whatever is in it may fail
+    except Exception:  # a DataLoader has a __len__ that fails for an IterableDataset without one
         return 0
 
 
@@ -230,7 +231,7 @@ def _check_classes(fields: Sequence[Field], classes: Mapping[str, Sequence[str]]
 
 
 def _codecs_by_field(fields: Sequence[Field], codec: str | Mapping[str, str]) -> dict[str, str]:
-    """Return the codec that was asked for of each field that has one, "auto" by default."""
+    """Return the requested codec of each field that has one, "auto" by default."""
     names = [f.name for f in fields if f.is_payload]
     if isinstance(codec, str):
         check_codec(codec)
@@ -249,18 +250,7 @@ def _take(
     storages: Mapping[str, Storage],
     first: int,
 ) -> tuple[Chunk, list[Field]]:
-    """Return the next samples encoded, about 8 MiB of them, and the fields with the codecs that were chosen.
-
-    Args:
-        samples: Where they come from.
-        fields: Of every sample.
-        codecs: By payload field, "raw", "lz4" or "auto".
-        storages: By image field, what becomes of its images.
-        first: The number of the first sample.
-
-    Raises:
-        OptionError: A sample does not fit.
-    """
+    """Return the next samples, about 8 MiB, encoded, and the fields with their codecs; see `_Group`."""
     group = _Group(fields, codecs, storages, first)
     # Each sample is taken over before the next one is asked for, which may come in the same memory.
     for sample in samples:
@@ -271,12 +261,12 @@ def _take(
 
 
 class _Group:
-    """Consecutive samples, about 8 MiB of them. Each is taken over when it is added: nothing refers to it any more."""
+    """Consecutive samples, about 8 MiB. Each is copied or encoded when it is added."""
 
     def __init__(
         self, fields: Sequence[Field], codecs: Mapping[str, Any], storages: Mapping[str, Storage], first: int
     ) -> None:
-        """Begin with no samples; see `_take`."""
+        """Start without samples; see `_take`."""
         self._fields = tuple(fields)
         self._names = {f.name: None for f in fields}
         self._first = first
@@ -288,7 +278,7 @@ class _Group:
         self._plain: dict[str, list[Any]] = {f.name: [] for f in fields if not f.is_payload}
 
     def add(self, sample: Any) -> None:
-        """Take a sample.
+        """Add a sample.
 
         Raises:
             OptionError: It does not fit.
@@ -314,7 +304,7 @@ class _Group:
         return self._nbytes >= _CHUNK_NBYTES or self._num_samples >= _CHUNK_SAMPLES
 
     def encode(self) -> tuple[Chunk, list[Field]]:
-        """Return the samples encoded, and the fields with the codecs that were chosen."""
+        """Return the encoded samples, and the fields with their codecs."""
         payloads: dict[str, Payloads] = {}
         columns: dict[str, Any] = {}
         chosen = []

@@ -50,11 +50,7 @@ class Plan:
 
 
 def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Plan:
-    """Return the plan of a conversion.
-
-    Args:
-        src: As in `convert`.
-        options: Checked.
+    """Return the plan of a conversion with checked options.
 
     Raises:
         OptionError: Options that contradict each other.
@@ -107,12 +103,12 @@ def _check_sides(options: ConvertOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a few inputs promise of all.
+    """Results from a few inputs.
 
     Attributes:
-        fields: Of the dataset, their codecs settled.
+        fields: The fields of the dataset, with their codecs.
         map_nbytes: Estimated size of LMDB's map.
-        codecs: For people: of each field with payloads, its name and how those of the inputs tried are stored.
+        codecs: For messages: each field with payloads, and the codecs of its samples.
         num_sources: Inputs that were tried.
     """
 
@@ -123,10 +119,10 @@ class Trial:
 
 
 def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int:
-    """Return the scale that the first readable pair has; every other one must have it too.
+    """Return the scale of the first readable pair, which all others must have too.
 
     Raises:
-        ImageError: The first pair (or, where the recipe skips, each) cannot be used.
+        ImageError: The first pair cannot be used; with on_error="skip", no pair can be used.
     """
     error: ImageError | None = None
     for source in sources:
@@ -141,13 +137,7 @@ def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int:
 
 
 def make_fields(recipe: Recipe, others: Sequence[tuple[str, Kind]], codec: str) -> tuple[Field, ...]:
-    """Return the fields of the dataset; "auto" tries lz4 first and decides from what it saves.
-
-    Args:
-        recipe: Says whether there are pairs.
-        others: (name, kind) of the fields beside the images.
-        codec: As asked for.
-    """
+    """Return the fields of a dataset: images and others; codec "auto" gives lz4 until a few inputs are tried."""
     images: list[tuple[str, Kind]] = [
         (name, "image") for name in (("lr", "hr") if recipe.options.scale else ("image",))
     ]
@@ -157,9 +147,9 @@ def make_fields(recipe: Recipe, others: Sequence[tuple[str, Kind]], codec: str) 
 def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> Trial:
     """Encode some inputs, evenly spread, to choose the codecs and to estimate the map size."""
     chosen = _choose(sources)
-    # Whatever is wrong with them, the conversion itself will say it.
+    # The conversion itself will report inputs that cannot be used.
     parts = pool.convert(recipe.changed(on_error="skip"), [[s] for s in chosen])
-    # Only the sizes are kept: the pixels of several photographs are many.
+    # Only the sizes are kept, to save memory.
     tried = [(p.chunk.num_samples, {n: _sizes(x) for n, x in p.chunk.payloads.items()}) for p in parts if p.chunk]
     if not tried:
         untried = tuple(f"{f.name} {f.codec}" for f in recipe.fields if f.is_payload)
@@ -171,7 +161,7 @@ def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> T
             fields.append(f)
             continue
         payloads = join([payloads[f.name] for _, payloads in tried])
-        # What is no pixels (JPEGs, files) is stored the same whatever the codec.
+        # JPEGs and files are stored without the codec of pixels.
         is_pixels = holds_pixels(payloads.codec)
         pixels_stored = int(payloads.stored_nbytes[is_pixels].sum())
         pixels_raw = int(payloads.raw_nbytes[is_pixels].sum())

@@ -32,10 +32,10 @@ from lmdbloader.conversion.sources.listing import Source, Sources
 from lmdbloader.conversion.tasks import Part, Recipe, convert_sources
 from lmdbloader.errors import LmdbloaderError, WorkerError
 
-# Sources of one task. It must not depend on the number of workers: records never span tasks.
+# The size of one task. It must not depend on the number of workers, because records never span tasks.
 TASK_NBYTES = 2**20
 TASK_SOURCES = 512
-# Starting a worker costs about as much as converting this much.
+# Starting a worker costs about as much as converting this much input.
 WORTH_A_WORKER_NBYTES = 16 * 2**20
 _TASKS_AHEAD = 2
 _PARTS_AHEAD = 3
@@ -43,13 +43,13 @@ _START = (
     "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool import serve; "
     "serve({handle}, {place}, {flags})"
 )
-# What a worker sends after the last part of a task; what the parent sends when it has taken a part, or before a task.
+# Messages: a worker ends a task; the parent has taken a part; the parent sends a task next.
 _END, _TAKEN, _TASK = "end", "taken", "task"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tasks(Sequence[list[Source]]):
-    """Consecutive sources task by task; each list is made when it is asked for.
+    """Consecutive sources, split into tasks; an index makes the list of a task.
 
     Attributes:
         sources: All of them.
@@ -75,7 +75,7 @@ class Tasks(Sequence[list[Source]]):
 
 
 def make_tasks(sources: Sources, first: int = 0) -> Tasks:
-    """Return the sources of each task from one on: consecutive ones, of about 1 MiB together."""
+    """Return the tasks from one source on, of about 1 MiB each."""
     ends = np.cumsum(sources.nbytes)
     bounds = array("q", [first])
     while bounds[-1] < len(sources):
@@ -87,16 +87,16 @@ def make_tasks(sources: Sources, first: int = 0) -> Tasks:
 
 
 def choose_workers(workers: int | None, nbytes: int) -> int:
-    """Return how many workers to use for that much input: by default one a core, fewer for little."""
+    """Return the number of workers for an input: by default one per core, fewer for small inputs."""
     if workers is not None:
         return workers
     return max(1, min(count_cores(), nbytes // WORTH_A_WORKER_NBYTES))
 
 
 class WorkerPool:
-    """Processes that convert; use it in a `with` statement, at whose end none of them is left.
+    """Processes that convert, for a `with` statement: at its end they are stopped.
 
-    With one worker the work is done in this process. Processes are started when there is work for them.
+    With one worker this process does the work. Processes are started when there is work for them.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -116,15 +116,15 @@ class WorkerPool:
         self._workers = []
 
     def convert(self, recipe: Recipe, tasks: Sequence[Sequence[Source]]) -> Iterator[Part]:
-        """Yield the parts of all tasks in order, whichever worker made them; take all of them before another call.
+        """Yield the parts of all tasks in order. Take all of them before the next call.
 
         Args:
-            recipe: For every source.
-            tasks: Sources task by task.
+            recipe: The settings.
+            tasks: The sources of each task.
 
         Raises:
-            ImageError: Of the first source that cannot be used, where the recipe says to stop.
-            WorkerError: The system refuses a worker, or one died; names the image that it was at.
+            ImageError: The first source that cannot be used, with on_error="stop".
+            WorkerError: The system refuses a worker, or one died; names the image that it was converting.
         """
         if self._num_workers <= 1 or len(tasks) <= 1:
             for task in tasks:
@@ -172,16 +172,15 @@ def _collect(workers: Sequence[_Worker], recipe: Recipe, tasks: Sequence[Sequenc
 
 @dataclass(slots=True)
 class _Worker:
-    """One process, what it was given, and what it has sent.
+    """One worker process, its tasks, and the parts that it has sent.
 
     Attributes:
-        process: The worker.
-        connection: To it.
-        place: The number of the source that it is at, of all that it was given; the worker writes it, -1 before the
-            first.
+        process: The process.
+        connection: The socket to it.
+        place: The index of its current source among all sources it was given; written by the worker, -1 at first.
         num_done: Sources of the tasks that it has done.
-        tasks: Those that it has not done yet.
-        arrived: What it has sent, by task.
+        tasks: Tasks that it has not done yet.
+        arrived: The messages that it has sent, by task.
     """
 
     process: subprocess.Popen[bytes] = field(init=False)
@@ -192,9 +191,9 @@ class _Worker:
     arrived: dict[int, deque[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # A fresh interpreter: nothing of the caller's threads, locks or descriptors is inherited, and no caller needs
-        # an `if __name__ == "__main__"`. In a session of its own, as Ctrl-C in a terminal is the parent's to handle;
-        # when the parent ends, however it does, the socket closes and so does the worker.
+        # A fresh interpreter inherits none of the caller's threads, locks or descriptors, and callers need no
+        # `if __name__ == "__main__"`. It has its own session, because the parent handles Ctrl-C in a terminal. When the
+        # parent ends for any reason, the socket closes and the worker ends.
         ours, theirs = socket.socketpair()
         place, self.place = make_number()
         self.place[0] = -1
@@ -222,7 +221,7 @@ class _Worker:
         self.arrived[number] = deque()
         self._send(_TASK)
         try:
-            # The worker may itself wait for us to read, so a task must not wait for room in the socket.
+            # The worker may be waiting for us to read, so a task must not wait for room in the socket.
             send_object((recipe, list(sources)), self.connection)
         except ConnectionError as error:
             raise self._death() from error
@@ -231,7 +230,7 @@ class _Worker:
         self._send(_TAKEN)
 
     def next_item(self, number: int) -> Any:
-        """Return the next part of a task, its error or its end; None where that has not arrived."""
+        """Return the next part of a task, its error or its end; None if it has not arrived."""
         items = self.arrived[number]
         return items.popleft() if items else None
 
@@ -242,10 +241,10 @@ class _Worker:
                 item = complete_part(item, self.connection)
         except (EOFError, ConnectionError) as error:
             raise self._death() from error
-        except OSError as error:  # it is this process that gets no memory: the worker lives
+        except OSError as error:  # this process gets no memory; the worker is alive
             if (why := refused_memory(error)) is None:
                 raise
-            raise WorkerError(no_memory("taking what a worker has converted", why, _fewer())) from error
+            raise WorkerError(no_memory("taking the result of a worker", why, _fewer())) from error
         if not self.tasks:
             raise WorkerError(f"a worker sent {type(item).__name__} unasked")
         self.arrived[self.tasks[0][0]].append(item)
@@ -253,11 +252,11 @@ class _Worker:
             self.num_done += len(self.tasks.popleft()[1])
 
     def close(self) -> None:
-        """Let the worker know that nothing more will come."""
+        """Close the connection, which ends the worker."""
         self.connection.close()
 
     def stop(self) -> None:
-        """Wait a moment for the worker to end, then end it."""
+        """Wait briefly for the worker to end, then kill it."""
         try:
             self.process.wait(timeout=0.2)
         except subprocess.TimeoutExpired:
@@ -275,15 +274,15 @@ class _Worker:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
         unfinished = [source.name for _, sources in self.tasks for source in sources]
         at = self.place.item() - self.num_done
-        # Before its first image, and when it waits for more, it is at none.
-        what = f" while converting {unfinished[at]}" if 0 <= at < len(unfinished) else ""
+        # Before its first image, and while it waits for tasks, it has no current image.
+        during = f" while converting {unfinished[at]}" if 0 <= at < len(unfinished) else ""
         if code == errno.ENOMEM:
             refused = OSError(code, os.strerror(code))
-            return WorkerError(no_memory(f"worker process {self.process.pid}{what}", refused, _fewer()))
-        # C++ ends a process by SIGABRT where it gets no memory.
+            return WorkerError(no_memory(f"worker process {self.process.pid}{during}", refused, _fewer()))
+        # C++ ends a process by SIGABRT if it gets no memory.
         advice = f" Out of memory? Use fewer {option('workers')}." if code in (-signal.SIGKILL, -signal.SIGABRT) else ""
         again = "Convert again with the same options: a conversion goes on where it was."
-        return WorkerError(f"worker process {self.process.pid} {how}{what}.{advice} {again}")
+        return WorkerError(f"worker process {self.process.pid} {how}{during}.{advice} {again}")
 
 
 def _fewer() -> str:
@@ -291,17 +290,15 @@ def _fewer() -> str:
 
 
 def _one_thread() -> dict[str, str]:
-    """Return an environment in which libraries do not start a thread for every core in every worker."""
+    """Return an environment in which libraries use one thread in each worker."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def serve(handle: int, place: int, flags: Mapping[str, str]) -> None:
-    """Convert what arrives until nothing more can; the main function of a worker process.
+    """Convert the tasks from a socket until it closes; the main function of a worker process.
 
-    Args:
-        handle: Of a socket: tasks come through it, their parts go back.
-        place: Of a shared number: where in all that has arrived the worker is.
-        flags: By which messages name options, see `base.option_names`.
+    `place` is the handle of a shared number: the index of the current source among all that have arrived. Messages name
+    options by `flags`.
     """
     use_flags(flags)
     connection, shared = Connection(handle), map_number(place)
@@ -324,12 +321,12 @@ def serve(handle: int, place: int, flags: Mapping[str, str]) -> None:
             num_done += len(sources)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
-    except MemoryError:  # while a part was sent; there may be none to say more
+    except MemoryError:  # while a part was sent; there may be too little memory for a message
         os._exit(errno.ENOMEM)
 
 
 def _take(connection: Connection, tasks: deque[tuple[Recipe, list[Source]]]) -> int:
-    """Take one message: a task, or that a part was read; return how many parts were."""
+    """Take one message; return 1 if the parent has read a part, 0 for a task."""
     if connection.recv() == _TAKEN:
         return 1
     tasks.append(receive_object(connection))
@@ -355,23 +352,23 @@ def _results(recipe: Recipe, sources: list[Source], place: npt.NDArray[np.int64]
 
 
 def send_object(item: object, connection: Connection) -> None:
-    """Send an object of any size by a message of a few bytes: sending never waits for the other side to read."""
-    # As Connection.send pickles: between a process and the workers that it started, never for a file.
+    """Send an object of any size by a message of a few bytes, so sending never waits for the reader."""
+    # Pickled as by Connection.send: only between a process and its own workers, never for a file.
     _send_memory([ForkingPickler.dumps(item)], connection)
 
 
 def receive_object(connection: Connection) -> Any:
-    """Return what `send_object` sent."""
+    """Return the object of `send_object`."""
     return ForkingPickler.loads(_receive_memory(connection))
 
 
 def send_part(part: Part, connection: Connection) -> None:
-    """Send a part: its values through memory, the rest as a message."""
+    """Send a part: its values through shared memory, the rest as a message."""
     lengths = [block.value.size for block in part.blocks]
     blocks = tuple(replace(b, value=n) for b, n in zip(part.blocks, lengths, strict=True))
     chunk = part.chunk
     if chunk is not None:
-        # The parent needs the rows of the index, not a second copy of the pixels.
+        # The parent needs the rows of the index, and no second copy of the pixels.
         nothing = np.empty(0, np.uint8)
         chunk = replace(chunk, payloads={name: replace(p, data=nothing) for name, p in chunk.payloads.items()})
     connection.send(replace(part, blocks=blocks, chunk=chunk))
@@ -390,17 +387,14 @@ def complete_part(part: Part, connection: Connection) -> Part:
 
 
 def make_number() -> tuple[int, npt.NDArray[np.int64]]:
-    """Return the handle of a number that two processes share, and the number itself, (1,) int64, 0 at first.
-
-    What one process stores outlives it, however it ends.
-    """
+    """Return the handle of a number that two processes share, and the number, (1,) int64. It outlives its writer."""
     handle = _memory_file()
     os.ftruncate(handle, np.dtype(np.int64).itemsize)
     return handle, map_number(handle)
 
 
 def map_number(handle: int) -> npt.NDArray[np.int64]:
-    """Return the number, (1,) int64, that `make_number` made."""
+    """Return the number of `make_number`, (1,) int64, by its handle."""
     return np.frombuffer(mmap.mmap(handle, np.dtype(np.int64).itemsize), np.int64)
 
 

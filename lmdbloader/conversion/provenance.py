@@ -37,7 +37,7 @@ class ContentHash:
     """The digest of all input files, source by source."""
 
     def __init__(self, digest: DigestName = DEFAULT_DIGEST) -> None:
-        """Begin with no files."""
+        """Start without files."""
         self._digest = new_text_digest(digest)
 
     def add(self, file_hashes: Iterable[int]) -> None:
@@ -88,23 +88,19 @@ def describe(plan: Plan) -> dict[str, Any]:
 
 
 def digest_option(digest: DigestName) -> dict[str, str]:
-    """Return what the options in a manifest say of the digests: nothing where they are what they always were."""
+    """Return the record of the digests in a manifest's options: empty for the default."""
     return {} if digest == DEFAULT_DIGEST else {"digest": digest}
 
 
 def changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return in what two conversions differ that does not follow from their inputs, for people.
-
-    Args:
-        old, new: As `describe` returned them.
-    """
-    # What to do at a bad image may be decided anew once one was met.
+    """Return the differences of two results of `describe` that do not follow from their inputs, as text."""
+    # on_error may change after a bad image was found.
     before, now = ({**_flat(made), "lmdbloader": made["lmdbloader"]} for made in (old, new))
     return _differences(before, now, {"on_error"})
 
 
 def _flat(made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options and the layout by the names that people give them, without options inside of options."""
+    """Return the recorded options and the layout by their names in `convert`."""
     flat: dict[str, Any] = {"digest": DEFAULT_DIGEST}
     for name, value in made["options"].items():
         flat |= value if name in ("policy", "storage") else {name: value}
@@ -122,11 +118,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], aside: Set[s
 
 
 def refuse_others(target: Path, made_by: Mapping[str, Any]) -> None:
-    """Refuse a dataset that is at `target`, and say in what its conversion differs from the one at hand.
-
-    Args:
-        target: Where the one at hand is to be; it was not made by the same conversion, as `find_finished` found.
-        made_by: What `describe` returned for the one at hand.
+    """Refuse a dataset at `target` that another conversion made, and name the differences.
 
     Raises:
         DestinationError: A dataset is there, and its manifest decodes.
@@ -167,15 +159,11 @@ def find_finished(
 ) -> Manifest | None:
     """Return the manifest of a dataset that was made from the same inputs with the same options.
 
-    Args:
-        target: Where it would be.
-        made_by: What `describe` returned.
-        listing: The inputs; their content is read only where one of them is not as the dataset's note says it was, or
-            there is no such note.
-        check_content: Read it in any case.
+    The content of the inputs is read only to `check_content`, if the dataset's note is missing, or for an input that
+    differs from the note.
 
     Raises:
-        DestinationError: It is such a dataset, but damaged.
+        DestinationError: There is such a dataset, but it is damaged.
     """
     if not is_dataset(target):
         return None
@@ -186,7 +174,7 @@ def find_finished(
     old = manifest.made_by
     inputs = old.get("inputs", {})
     same = {k: v for k, v in inputs.items() if k != "content"} == made_by["inputs"]
-    # The release may differ: a dataset made by an older one is still made.
+    # The release may differ: a dataset made by an older one counts as finished.
     same = same and all(old.get(key) == made_by[key] for key in ("layout", "options"))
     if not same:
         return None
@@ -195,7 +183,7 @@ def find_finished(
         times = [times_of(source) for source in listing.sources]
         if _content(listing.sources, manifest.digest) != inputs.get("content"):
             return None
-        if not is_noted:  # or all of it would be read at every later run
+        if not is_noted:  # otherwise every later run would read the content
             renew_note(target, listing, times)
     try:
         Reader(target)
@@ -220,21 +208,21 @@ _SCHEMA = pa.schema([
     pa.field("ctime_ns", pa.int64(), False),
     pa.field("ends", pa.uint64(), False),
 ])  # fmt: skip
-# Of the newest remote file, as metadata: not every service reports the time of each file.
+# The time of the newest remote file, as metadata: not every service reports the time of each file.
 _REMOTE_CHANGED = b"remote_changed_ns"
 _ROW_NBYTES = 32
 _MOST_OTHER_NBYTES = 2**16
 
 
 class Seen:
-    """The times and ends of sources in order, in 24 bytes each; use `make_note` in the end."""
+    """The times and ends of sources in order, in 24 bytes each, for `make_note`."""
 
     def __init__(self) -> None:
         self._times, self._ends = array("q"), array("Q")
         self._is_whole = True
 
     def add(self, sources: Iterable[Sequence[int]]) -> None:
-        """Append (mtime in ns, ctime in ns, digest of the ends) of the next sources; less of one spoils the note."""
+        """Append (mtime in ns, ctime in ns, digest of the ends) of the next sources; fewer values spoil the note."""
         for seen in sources:
             if len(seen) != 3:
                 self._is_whole = False
@@ -243,7 +231,7 @@ class Seen:
             self._ends.append(seen[2])
 
     def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Return mtime, ctime (n,) int64 and ends (n,) uint64; None where they are not known of every source."""
+        """Return mtime, ctime (n,) int64 and ends (n,) uint64; None if they are not known for every source."""
         if not self._is_whole:
             return None
         times = np.array(self._times, np.int64).reshape(-1, 2)
@@ -251,7 +239,7 @@ class Seen:
 
 
 def make_note(seen: Seen, listing: Listing) -> bytes | None:
-    """Return the content of the note; None where it would say nothing."""
+    """Return the content of the note; None if too little is known for it."""
     columns = seen.columns()
     if columns is None or listing.changed_ns is None:
         return None
@@ -264,12 +252,7 @@ def make_note(seen: Seen, listing: Listing) -> bytes | None:
 
 
 def is_as_noted(folder: Path, listing: Listing) -> bool:
-    """Return whether every source has the size, the times, the head and the tail that it had when it was converted.
-
-    Args:
-        folder: The dataset, whose note may be lost or damaged: then nothing is known of them.
-        listing: The sources, with the names that they had then.
-    """
+    """Return whether every source has the size, times, head and tail in the note of a dataset; False without a note."""
     note = _read(folder / SOURCES_FILE, len(listing.sources))
     if note is None or listing.changed_ns is None or not np.array_equal(note["nbytes"], listing.sources.nbytes):
         return False
@@ -286,20 +269,17 @@ def is_as_noted(folder: Path, listing: Listing) -> bool:
 
 
 def renew_note(folder: Path, listing: Listing, times: Sequence[tuple[int, int]]) -> None:
-    """Note what sources are like now, after their content was found to be the same; a read-only folder is left alone.
+    """Note the times of sources after their content was found unchanged; a read-only folder is left alone.
 
-    Args:
-        folder: The dataset.
-        listing: The sources.
-        times: What `times_of` returned of each before its content was read: a later change shows.
+    The times are from before the content was read, so that later changes are found.
     """
     paths = (file.path if isinstance(file, Span) else file for source in listing.sources for file in source.files)
     if any(map(is_url, paths)):
-        return  # of these the service itself says what has changed
+        return  # the service reports their changes itself
     seen = Seen()
     seen.add((*found, read_ends(source)) for found, source in zip(times, listing.sources, strict=True))
     note = make_note(seen, listing)
-    # Next to the dataset: in it a file that is left by a process that dies would be a stranger's.
+    # Next to the dataset: in it, a file left by a process that died would count as somebody else's.
     partial = folder.with_name(f"{folder.name}.{SOURCES_FILE}-{os.getpid()}")
     try:
         if note is not None:

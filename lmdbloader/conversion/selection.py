@@ -22,13 +22,13 @@ _U64 = npt.NDArray[np.uint64]
 
 
 def choose_subset(listing: Listing, count: int, seed: int) -> Listing:
-    """Return a listing with so many of its sources, chosen at random and kept in order.
+    """Return a listing with some of its sources, chosen at random and kept in order.
 
-    Every source draws a number that depends on its name and the seed only; those with the least are taken, so a smaller
-    subset is a part of a larger one.
+    Every source gets a number that depends only on its name and the seed. Those with the least numbers are taken, so a
+    smaller subset is a part of a larger one.
 
     Raises:
-        OptionError: There are fewer sources.
+        OptionError: The listing has fewer sources.
     """
     total = len(listing.sources)
     if not 1 <= count <= total:
@@ -46,7 +46,7 @@ def _hashes(names: Names) -> _U64:
 
 
 def _mixed(words: _U64) -> _U64:
-    """Return words whose every bit depends on all bits of the given ones (Steele et al., SplitMix64, 2014)."""
+    """Return mixed words: every bit depends on all bits of the input (Steele et al., SplitMix64, 2014)."""
     words = words + np.uint64(0x9E3779B97F4A7C15)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -54,24 +54,23 @@ def _mixed(words: _U64) -> _U64:
 
 
 def with_classes(listing: Listing, classes: Sequence[str]) -> Listing:
-    """Return a listing of class folders whose labels are numbers in a given list of classes.
+    """Return a listing of class folders whose labels are indices into a given list of classes.
 
     Raises:
-        OptionError: There are no class folders, or one of them is not in the list; or the names are not a
-            list of different ones.
+        OptionError: The inputs are not class folders, one of them is not in the list, or the list has equal names.
     """
     names = ordered_texts("classes", classes)
     if listing.layout != "classes" or listing.sources.labels is None:
-        raise OptionError(f"classes are given, and the layout is {listing.layout!r}: expected class folders")
+        raise OptionError(f"{option('classes')} is given, and the layout is {listing.layout!r}: expected class folders")
     numbers = {name: i for i, name in enumerate(names)}
     unknown = [name for name in listing.classes if name not in numbers]
     if unknown:
-        raise OptionError(f"class folder {unknown[0]!r} is none of the {len(names)} classes given")
+        raise OptionError(f"class folder {unknown[0]!r} is not among the {len(names)} classes given")
     labels = np.array([numbers[name] for name in listing.classes], np.int64)[listing.sources.labels]
     return replace(listing, sources=replace(listing.sources, labels=labels), classes=names)
 
 
-# One of them must be there: class folders, taken for splits by mistake, would become a dataset each.
+# One of these must be there, or class folders could be taken for splits.
 _NAMES = frozenset(
     {"train", "training", "trainval", "val", "valid", "validation", "test", "testing", "dev", "eval", "evaluation"}
 )
@@ -79,12 +78,12 @@ _NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One of the folders below a common one.
+    """One of the splits in a folder.
 
     Attributes:
-        name: Of the folder: train, val ...
-        path: Of the folder.
-        classes: Names of the classes of all splits by label; None where they hold no class folders.
+        name: The folder's name: train, val ...
+        path: The folder's path.
+        classes: Class names of all splits by label; None without class folders.
     """
 
     name: str
@@ -95,26 +94,26 @@ class Split:
 def find_splits(
     src: str | os.PathLike[str], *, layout: Layout | Literal["auto"] = "auto", prefer_images: bool = False
 ) -> list[Split]:
-    """Return the folders below one, each of which `convert` makes a dataset of: train/, val/ and others with images.
+    """Return the folders in a folder that `convert` makes a dataset of each: train/, val/ and others with images.
 
-    Where they hold class folders, a class has the same label in all of them: its number among the classes of all
-    splits, in byte order.
+    With class folders, a class has the same label in all splits: its index among the classes of all splits, in byte
+    order.
 
     Args:
         src: The folder with the splits.
-        layout: Of each split, as for `convert`.
-        prefer_images: Never take folders for classes where the layout is "auto".
+        layout: The layout of each split, as in `convert`.
+        prefer_images: With layout "auto", never take folders for classes.
 
     Raises:
-        SourceError: No folder in `src` is called train, val, test or the like, or one of these holds no images.
-        OptionError: They are laid out differently.
+        SourceError: No folder in `src` is called train, val, test or the like, or one of them holds no images.
+        OptionError: The splits have different layouts.
 
     >>> for split in lmdbloader.find_splits("imagenet"):  # doctest: +SKIP
     ...     lmdbloader.convert(split.path, f"data/{split.name}.lmdb", classes=split.classes)
     """
     folder = locate(src)
     if isinstance(folder, str):
-        raise OptionError(f"{folder}: splits are looked for in local folders. Convert what is behind a URL one by one.")
+        raise OptionError(f"{folder}: a URL, in which splits are not searched. Convert its folders one by one.")
     if not folder.is_dir():
         raise SourceError(f"{folder}: there is no such folder")
     paths = sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink() and not p.name.startswith("."))
@@ -125,7 +124,9 @@ def find_splits(
     layouts = {listing.layout for listing in listings}
     if len(layouts) > 1:
         found = ", ".join(f"{p.name}: {listing.layout}" for p, listing in zip(paths, listings, strict=True))
-        raise OptionError(f"{folder}: its folders are laid out differently ({found}). Say how with {option('layout')}.")
+        raise OptionError(
+            f"{folder}: its folders have different layouts ({found}). Choose one with {option('layout')}."
+        )
     classes = None
     if layouts == {"classes"}:
         classes = tuple(sorted({name for listing in listings for name in listing.classes}, key=os.fsencode))
@@ -133,5 +134,5 @@ def find_splits(
 
 
 def _holds_images(folder: Path) -> bool:
-    """Return whether there is any image in a folder; folders of other things often lie beside the splits."""
+    """Return whether a folder has any image: there are often other folders next to the splits."""
     return any(is_image_name(os.fsencode(name)) for _, _, names in os.walk(folder) for name in names)

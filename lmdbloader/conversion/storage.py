@@ -18,9 +18,9 @@ from lmdbloader.format.layout import MAX_PAYLOAD_NBYTES, TILE_SIZE, Field
 from lmdbloader.images.decode import DecodePolicy, decode_image, image_info, inspect_image, is_jpeg
 
 WriteMode = Literal["raw", "jpg", "proportion", "smart", "original"]
-#: Those of images that come without a file.
+#: The write modes of images that come without a file.
 PixelMode = Literal["raw", "jpg", "proportion", "smart"]
-# What libjpeg writes at most; a JPEG's sides have 16 bits.
+# The most that libjpeg writes; a JPEG's sides have 16 bits.
 _MOST_JPEG_SIDE = 65500
 _QUALITY, _PROBABILITY = 90, 0.5
 Pixels = npt.NDArray[Any]
@@ -187,13 +187,7 @@ def pixels_only(storage: Storage, mode: str | None) -> Storage:
 def keep_file(
     storage: Storage, data: bytes, policy: DecodePolicy, name: str
 ) -> tuple[Payloads, tuple[int, ...]] | None:
-    """Return a file's own bytes as a payload, and (height, width, channels, bits); None where pixels are to be stored.
-
-    Args:
-        storage: What becomes of images.
-        data: The whole file.
-        policy: For files that are not plain grey or RGB.
-        name: What error messages call the image.
+    """Return a file's own bytes as a payload, and (height, width, channels, bits); None if its pixels are stored.
 
     Raises:
         ImageError: The file is damaged, or the policy refuses it.
@@ -203,7 +197,7 @@ def keep_file(
     header = inspect_image(data, policy, name=name)
     sides = (header.height, header.width) if header.orientation < 5 else (header.width, header.height)
     shape = *sides, header.channels
-    # Which policy there was for transparency is not known when the file is read.
+    # A reader of the dataset does not know the policy for transparency.
     if header.alpha or fit_within(*sides, storage.max_resolution) != sides:
         return None
     raw_nbytes = math.prod(shape) * header.dtype.itemsize
@@ -211,20 +205,20 @@ def keep_file(
         raise ImageError(name, f"{raw_nbytes} bytes of pixels in a file of {len(data)}: one payload has at most 2 GiB")
     payload = pack_jpeg(data, header.orientation, raw_nbytes) if is_jpeg(data) else None
     if payload is None:
-        # What does not decode is no use, and its reader would be the first to know.
+        # Otherwise a damaged file would be found only when it is read.
         decode_image(data, policy, name=name)
         payload = pack_file(data, raw_nbytes)
     return payload, (*shape, 8 * header.dtype.itemsize)
 
 
 def encode_one(storage: Storage, f: Field, image: Pixels, key: str, *, was_jpeg: bool = False) -> Payloads:
-    """Return an image (H, W, C) as a JPEG where the storage says so, else its pixels.
+    """Return an image (H, W, C) as a JPEG, or its pixels.
 
     Args:
-        storage: What becomes of images.
-        f: Their field, which says how pixels are stored.
+        storage: How images are stored.
+        f: The field, with the codec of pixels.
         image: uint8 or uint16.
-        key: Names the image; what is drawn depends on it and the seed.
+        key: The image's key for the random choice of "proportion".
         was_jpeg: Whether it comes from a JPEG file.
     """
     payload = _encode_as_jpeg(storage, image, key, was_jpeg)
@@ -244,7 +238,7 @@ def _encode_as_jpeg(storage: Storage, image: Pixels, key: str, was_jpeg: bool) -
 
 
 def draw(seed: int, key: str) -> float:
-    """Return a number in [0, 1) that depends on a seed and a key only.
+    """Return a number in [0, 1) that depends only on a seed and a key.
 
     >>> 0 <= draw(0, "cat/1.jpg") < 1 and draw(0, "cat/1.jpg") != draw(1, "cat/1.jpg")
     True
@@ -253,7 +247,7 @@ def draw(seed: int, key: str) -> float:
 
 
 def decode_to_size(storage: Storage, data: bytes, policy: DecodePolicy, name: str) -> Pixels:
-    """Return a file's image (H, W, C), shrunk where the storage says so.
+    """Return a file's image (H, W, C), shrunk to the maximal resolution.
 
     Raises:
         ImageError: The file is damaged, or the policy refuses it.
@@ -262,12 +256,12 @@ def decode_to_size(storage: Storage, data: bytes, policy: DecodePolicy, name: st
         return decode_image(data, policy, name=name)
     info = image_info(data, name=name)
     size = fit_within(info.height, info.width, storage.max_resolution)
-    # From twice the size on, what the smaller decoding of a JPEG blurs is lost by shrinking anyway.
+    # From twice the size on, shrinking removes the detail that a reduced decoding of a JPEG blurs.
     return shrink(decode_image(data, policy, name=name, at_least=(2 * size[0], 2 * size[1])), *size)
 
 
 def fit_within(height: int, width: int, max_resolution: int | None) -> tuple[int, int]:
-    """Return the size of an image whose longer side may have so many pixels.
+    """Return (height, width) of an image after its longer side is limited to some pixels.
 
     >>> fit_within(2848, 4288, 384), fit_within(30, 40, 384)
     ((255, 384), (30, 40))
@@ -299,6 +293,6 @@ def shrink(image: Pixels, new_height: int, new_width: int) -> Pixels:
         np.empty(line, np.float32),
     )  # fmt: skip
     resized = np.empty((new_height, new_width, channels), image.dtype)
-    for c in range(channels):  # channel by channel, NumPy takes a fifth of the time
+    for c in range(channels):  # channel by channel: a fifth of the time
         resized[:, :, c] = out[c]
     return resized

@@ -1,4 +1,4 @@
-"""What one conversion does with one source: decode, check, scale, cut, encode."""
+"""The conversion of sources to encoded samples: decode, check, scale, cut, encode."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from lmdbloader.images.decode import DecodePolicy, decode_image, is_jpeg
 from lmdbloader.images.downscale import crop_to_multiple, downscale
 from lmdbloader.store import Block, Chunk, encode_blocks
 
-# A part of this size is handed on before the next image is decoded, so that memory stays bounded.
+# A part of this size is yielded before the next image is decoded, which bounds memory.
 PART_NBYTES = 16 * 2**20
-# Of the label, the JSON and the text beside an image in a tar: what is larger is there to do harm.
+# The most for a label, JSON or text of a sample in a tar.
 _MOST_ATTACHED_NBYTES = 64 * 2**20
 Pixels = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that decides what a source becomes.
+    """The settings of a conversion that its samples depend on.
 
     Attributes:
-        fields: Of the dataset, with their codecs.
-        options: Of the conversion, with the scale of given pairs.
+        fields: The fields of the dataset, with their codecs.
+        options: The options, with the scale of given pairs.
         storage: How images are stored; pairs and scaled images are stored as pixels.
     """
 
@@ -50,7 +50,7 @@ class Recipe:
 
     @property
     def policy(self) -> DecodePolicy:
-        """How files are decoded that are not plain grey or RGB."""
+        """The policy for files that are not plain grey or RGB."""
         return DecodePolicy(self.options.alpha, self.options.max_pixels)
 
     @property
@@ -68,14 +68,14 @@ class Part:
     """Some sources, encoded.
 
     Attributes:
-        chunk: Their samples; None where no source could be used.
+        chunk: Their samples; None if no source could be used.
         blocks: The samples packed into LMDB values.
         file_hashes: XXH64 of the files of every source that was read, in order, also of skipped ones.
-        seen: Of each of these sources what `times_of` returned before its files were read, and their `digest_ends`.
+        seen: `times_of` each of these sources before its files were read, and `digest_ends` of its files.
         skipped: (name, reason) of the sources that could not be used.
-        num_sources: Sources done, skipped ones included.
-        nbytes: Size of their files.
-        seconds: The work took, where it was done.
+        num_sources: Sources done, including skipped ones.
+        nbytes: Total size of their files.
+        seconds: Time of the work in its process.
     """
 
     chunk: Chunk | None
@@ -91,18 +91,12 @@ class Part:
 def convert_sources(
     recipe: Recipe, sources: Sequence[Source], *, at: Callable[[int], None] = lambda number: None
 ) -> Iterator[Part]:
-    """Encode sources in order, in parts of about 16 MiB.
+    """Encode sources in order, in parts of about 16 MiB; `at` is called with the index of each before it is read.
 
-    A source whose patches need several parts begins with a part of its own, so that a part ends with the end of a
-    source wherever it counts one.
-
-    Args:
-        recipe: For every source.
-        sources: To encode.
-        at: Called with a source's place in `sources` before it is read.
+    A source whose patches need several parts starts a new part, so every part that counts sources ends with a source.
 
     Raises:
-        ImageError: A source cannot be used and the recipe says to stop.
+        ImageError: A source cannot be used, with on_error="stop".
     """
     gathered: list[_Encoded] = []
     hashes: list[int] = []
@@ -148,7 +142,7 @@ def convert_sources(
 
 
 def hash_files(sources: Sequence[Source]) -> list[int]:
-    """Return the hashes of sources' files that `Part.file_hashes` holds; 0 where one cannot be read."""
+    """Return `Part.file_hashes` of sources; 0 for a source that cannot be read."""
     hashes: list[int] = []
     fetched = fetch(sources)
     for source in sources:
@@ -165,13 +159,10 @@ class _Encoded:
 
 
 def read_files(source: Source, hashes: list[int] | None = None, fetched: Fetched | None = None) -> list[bytes]:
-    """Return the content of a source's files (those of `Source.files`), and append their hash to `hashes`.
-
-    Args:
-        fetched: What was fetched of them before.
+    """Return the content of a source's files, in the order of `Source.files`, and append their hash to `hashes`.
 
     Raises:
-        ImageError: One of them cannot be read.
+        ImageError: A file cannot be read.
     """
     files, digest = [], 0
     try:
@@ -195,7 +186,7 @@ def read_files(source: Source, hashes: list[int] | None = None, fetched: Fetched
 
 
 def _which(source: Source, file: File | None) -> str:
-    """Return which file of a source is meant, where its name alone does not tell."""
+    """Return the prefix of a message about a file of a source, unless it is the main image."""
     if file == source.lr_file and source.lr_name is not None:
         return f"its LR image {os.path.basename(source.lr_name).decode('utf-8', 'backslashreplace')}: "
     return next((f"its {name}: " for name, attached in source.attached if attached == file), "")
@@ -205,7 +196,7 @@ def decode_pair(recipe: Recipe, source: Source, hr_data: bytes, lr_data: bytes) 
     """Return the HR and the LR image of a pair.
 
     Raises:
-        ImageError: One of them cannot be used; the pair goes by the name of the HR image.
+        ImageError: One of them cannot be used; the message names the HR image.
     """
     hr = decode_image(hr_data, recipe.policy, name=source.name)
     try:
@@ -263,8 +254,7 @@ def _keep(
         if f.kind != "image":
             add_values(f, values[f.name], 1, payloads, columns)
             continue
-        for name, value in zip(("height", "width", "channels", "bits"), shape, strict=True):
-            columns[f"{f.name}.{name}"] = np.full(1, value, np.int64)
+        columns.update(image_geometry(f.name, [shape]))
     return _Encoded(1, payloads, columns)
 
 

@@ -48,21 +48,9 @@ class BatchReader:
         pinned: bool,
         verify: bool,
     ) -> None:
-        """Check that the transforms suit the images.
+        """Check that the transforms, which include the dataset's own, suit the images.
 
-        Args:
-            dataset: The dataset to read.
-            transforms: Carried out by compiled code, the dataset's own included.
-            functions: Called with whole batches.
-            batch_size: Samples of a batch.
-            seed: Of the random choices.
-            channels_last: Whether images are (H, W, C) in memory.
-            keep: The most batches to keep memory for.
-            pinned: Whether images are in pinned memory.
-            verify: Whether to verify checksums.
-
-        Raises:
-            OptionError: A transform does not suit the images.
+        The other arguments are those of Pipeline and of Assembler; `pinned` puts images into pinned memory.
         """
         self.dataset, self.batch_size, self.is_pinned = dataset, batch_size, pinned
         self._functions, self._seed = tuple(functions), seed
@@ -122,10 +110,6 @@ class BatchReader:
         return None
 
     def images_of(self, sample: int, epoch: int) -> dict[str, torch.Tensor]:
-        """Return the images (C, H, W) of one sample after the compiled transforms, by the names of their fields.
-
-        Raises:
-            CorruptError: One of them is damaged.
-        """
+        """Return the images (C, H, W) of one sample after the compiled transforms, by the names of their fields."""
         row = int(self.dataset.rows_of(np.array([sample], np.int64))[0])
         return self._assembler.read_images(row, sample, epoch)

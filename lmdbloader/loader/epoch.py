@@ -42,13 +42,7 @@ class EpochReadahead:
     """
 
     def __init__(self, reader: BatchReader, order: EpochOrder, starts: I64, stops: I64) -> None:
-        """Start at the beginning.
-
-        Args:
-            reader: Of the batches.
-            order: Of the epoch.
-            starts, stops: (n,) positions in the order at which each batch of this rank begins and ends.
-        """
+        """Start at the beginning; the arguments are those of `EpochRun`."""
         dataset = reader.dataset
         cut = {output.name for output in reader.pipeline.outputs if _is_cut_from_large(dataset.reader, output)}
         payloads = [name for name, f in dataset.fields.items() if f.is_payload and name not in cut]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from lmdbloader.base.arguments import flag
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
+from lmdbloader.base.stopwatch import time_batches
 from lmdbloader.base.text import plain
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.pipeline import check_epoch, check_seed
@@ -32,9 +33,9 @@ from lmdbloader.loader.options import (
     resolve_shard,
 )
 from lmdbloader.loader.orders import EpochOrder, Order, Share, check_order, epoch_order, with_repeats
-from lmdbloader.loader.remembered import case_of, recall_threads
 from lmdbloader.loader.state import Batches, Identity, Place, identity
 from lmdbloader.loader.threads import Threads
+from lmdbloader.loader.tuning_cache import case_of, recall_threads
 from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import Transform
 from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_resolution
@@ -345,20 +346,11 @@ class Loader:
         self._begin(epoch)
         for _ in deliver(self._run(Place(epoch, 0), self.batches_at_once), self._threads, 1):
             pass  # compiles, starts the threads
-        latencies: list[float] = []
-        samples = 0
-        began = before = time.perf_counter()
-        while before - began < seconds:
-            for batch, _ in self._items(Place(epoch, 0)):
-                now = time.perf_counter()
-                latencies.append(now - before)
-                before = now
-                samples += 0 if batch is LEFT_OUT else len(batch[0])
-                if now - began >= seconds:
-                    break
-            epoch += 1
-        p50, p99 = np.percentile(latencies, [50, 99])
-        return Throughput(samples / (before - began), float(p50), float(p99), len(latencies))
+        epochs = (self._items(Place(number, 0)) for number in count(epoch))
+        batches = (batch for batch, _ in chain.from_iterable(epochs))
+        found = time_batches(batches, seconds, lambda batch: 0 if batch is LEFT_OUT else len(batch[0]))
+        p50, p99 = np.percentile(found.waits, [50, 99])
+        return Throughput(found.samples_per_s, float(p50), float(p99), len(found.waits))
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
@@ -367,7 +359,7 @@ class Loader:
 
     @property
     def device(self) -> torch.device:
-        """The device of the batches: the CPU if there is no CUDA, even if another was asked for."""
+        """The device of the batches: the CPU without CUDA, even if another was asked for."""
         return torch.device("cpu") if self._device is None else self._device
 
     def time_stages(self, on: bool = True) -> bool:
@@ -409,7 +401,7 @@ class Loader:
         )
 
     def _repr_html_(self) -> str:
-        """Return what Jupyter shows: the fields of a batch, the options, and the next samples after the transforms."""
+        """Return Jupyter's view: the fields of a batch, the options, and the next samples after the transforms."""
         from lmdbloader.loader.card import loader_card
 
         epoch, start = self._reached()

@@ -33,11 +33,7 @@ def check_dataset(dataset: Any) -> None:
 
 
 def check_numbers(batch_size: Any, prefetch: Any, num_threads: Any) -> tuple[int, int, int | Literal["auto"]]:
-    """Return the numbers as ints.
-
-    Raises:
-        OptionError: One is not a whole number, or out of range.
-    """
+    """Return the numbers as ints; raise OptionError if one is not a whole number, or out of range."""
     batch_size = whole("batch_size", batch_size, 1, _MOST)
     prefetch = whole("prefetch", prefetch, 0, _MOST)
     if isinstance(num_threads, str) and num_threads == "auto":
@@ -69,11 +65,7 @@ def compiled_and_functions(
 
 
 def is_channels_last(memory_format: torch.memory_format) -> bool:
-    """Return whether images are (H, W, C) in memory.
-
-    Raises:
-        OptionError: Images cannot have this memory format.
-    """
+    """Return whether images are (H, W, C) in memory; raise OptionError if they cannot have this format."""
     if memory_format not in (torch.contiguous_format, torch.channels_last):
         raise OptionError(f"memory_format={memory_format}: expected torch.contiguous_format or torch.channels_last")
     return memory_format == torch.channels_last

@@ -58,11 +58,7 @@ class EpochOrder:
 
 
 def check_order(order: Order) -> Order:
-    """Return an order.
-
-    Raises:
-        OptionError: It is not one of the orders.
-    """
+    """Return an order; raise OptionError if it is something else."""
     if order in ("random", "quasi_random", "sequential") or isinstance(order, QuasiRandom):
         return order
     raise OptionError(f"order={order!r}: expected 'random', 'quasi_random', 'sequential' or QuasiRandom(...)")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.arguments import shown
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError, WorkerError
 from lmdbloader.format.codecs import checksum
@@ -56,13 +57,7 @@ class Batches(Iterator[Any]):
     __slots__ = ("_failure", "_items", "_locks", "_note", "place")
 
     def __init__(self, items: Iterator[Any], place: Place, note: Callable[[Damage], None]) -> None:
-        """Start.
-
-        Args:
-            items: For every step (batch or `LEFT_OUT`, damaged samples that were left out of it).
-            place: Kept up to date.
-            note: Called with each damaged sample.
-        """
+        """Start to give items (batch or `LEFT_OUT`, damage), update a place, and call `note` with each damage."""
         self._items, self.place, self._note = items, place, note
         # By process: a fork may copy a lock that is held by a thread of the parent.
         self._locks = {os.getpid(): threading.RLock()}
@@ -161,7 +156,7 @@ class Identity:
         """
         version = state.get("version") if isinstance(state, dict) else None
         if not _is(version, Integral):
-            raise OptionError(f"load_state_dict({_shown(state)}): expected what a Loader's state_dict() returned")
+            raise OptionError(f"load_state_dict({shown(state)}): expected what a Loader's state_dict() returned")
         if version != STATE_VERSION:
             raise OptionError(
                 f"load_state_dict: the state has version {version}; this release reads {STATE_VERSION}. Use the "
@@ -170,7 +165,7 @@ class Identity:
         for name, kind in _KINDS.items():
             if not _is(state.get(name), kind):
                 expected = "text" if kind is str else "a whole number"
-                raise OptionError(f"load_state_dict: {name!r} is {_shown(state.get(name))}; expected {expected}")
+                raise OptionError(f"load_state_dict: {name!r} is {shown(state.get(name))}; expected {expected}")
         for name, other in _MUST_AGREE.items():
             if state[name] != getattr(self, name):
                 raise OptionError(
@@ -196,14 +191,7 @@ _MUST_AGREE = {
 
 
 def identity(dataset: LMDBDataset, order: Order, seed: int, extents: tuple[I64, I64]) -> Identity:
-    """Return the values that determine the orders of a loader.
-
-    Args:
-        dataset: Of the loader.
-        order: Its kind.
-        seed: Of the loader.
-        extents: Offset and bytes of each sample in the file, (n,) each.
-    """
+    """Return the values that determine the orders of a loader; extents: offset and bytes of each sample, (n,) each."""
     everything = np.arange(len(dataset), dtype=np.int64)
     rows = dataset.rows_of(everything)
     digest = dataset.reader.manifest.content_digest
@@ -224,8 +212,3 @@ def _digest(*columns: I64) -> str:
 
 def _is(value: Any, kind: type) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}..."

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from lmdbloader.base.cores import count_cores
 from lmdbloader.batch.assembly import collate
 from lmdbloader.batch.memory import free_nbytes, is_plain, means_no_space, no_space
-from lmdbloader.loader.remembered import Workers, case_of, recall_workers, remember_workers
+from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers, remember_workers
 
 # More processes must be at least this much faster to be worth their memory.
 _WORTH_A_WORKER = 1.10

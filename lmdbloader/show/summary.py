@@ -125,7 +125,7 @@ class Summary:
 
 
 def info(path: str | os.PathLike[str]) -> Summary:
-    """Summarize a dataset from its manifest and index; no pixel is read.
+    """Return a summary of a dataset, from its manifest and index; no pixel is read.
 
     Args:
         path: Of the dataset.
@@ -146,7 +146,7 @@ def info(path: str | os.PathLike[str]) -> Summary:
 
 
 def summarize_reader(reader: Reader, path: str) -> Summary:
-    """Summarize an open dataset; see `info`."""
+    """Return a summary of an open dataset; see `info`."""
     manifest = reader.manifest
     sizes = {
         name: manifest.sizes.get(name, 0) for name in ("raw_nbytes", "payload_nbytes", "data_nbytes", "index_nbytes")

@@ -1,4 +1,4 @@
-"""The open files of one dataset: its manifest, its index, and data.mdb through a map or by its descriptor."""
+"""Opens the files of a dataset: its manifest, its index, and data.mdb as a map or by its descriptor."""
 
 from __future__ import annotations
 
@@ -11,24 +11,19 @@ import time
 import weakref
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base.disk_errors import DISK_FAILED, unreadable_is_corrupt
+from lmdbloader.base.disk_errors import unreadable_is_corrupt
 from lmdbloader.base.files import NotRegularError, open_regular
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.base.text import plain
 from lmdbloader.errors import CorruptError, FormatError, OptionError
 from lmdbloader.format.layout import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
-from lmdbloader.kernels.codec_numbers import DAMAGES, OUT_OF_BOUNDS
 from lmdbloader.kernels.runtime.guard_words import NUM_HEAD
-from lmdbloader.store.index import Index
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 IO = Literal["mmap", "pread"]
 _READ_WITHOUT_MAP = 'Read it without a map, with io="pread".'
@@ -37,7 +32,6 @@ POPULATE_READ = 22 if sys.platform == "linux" else -1
 # A local file system returns a file's length in a tenth of this or less; a network one may have to ask a server.
 _AT_ONCE_SECONDS = 4e-6
 _PIECE_NBYTES = 2**20
-# By the status of a kernel.
 
 
 def check_io(io: str) -> IO:
@@ -129,8 +123,8 @@ class DataFile:
         num_marks = -(-self.nbytes // (64 << bits))
         guard = np.zeros(NUM_HEAD + num_marks, np.int64)
         guard[: NUM_HEAD] = (
-            self.descriptor, self.nbytes, _tells_length_at_once(self.descriptor), POPULATE_READ,
-            tells_residency(self.descriptor), bits, num_marks, 0,
+            self.descriptor, self.nbytes, _knows_length_at_once(self.descriptor), POPULATE_READ,
+            reports_residency(self.descriptor), bits, num_marks, 0,
         )  # fmt: skip
         return guard
 
@@ -140,12 +134,12 @@ class DataFile:
         return self.data.ctypes.data, self.nbytes, self.descriptor if self.io == "pread" else -1, guard
 
     def read(self, at: int, nbytes: int) -> bytes:
-        """Return a copy of some bytes; fewer than asked for where the file ends.
+        """Return a copy of some bytes, fewer at the end of the file.
 
         Raises:
-            OSError: The disk does not read them.
+            OSError: The disk cannot read them.
         """
-        # Also where there is a map: a page of it that does not read would end the process.
+        # Not through the map: a page that cannot be read would end the process.
         parts = []
         while nbytes and (part := os.pread(self.descriptor, nbytes, at)):
             parts.append(part)
@@ -206,7 +200,7 @@ def read_through(descriptor: int) -> None:
         at += nbytes
 
 
-def tells_residency(descriptor: int) -> bool:
+def reports_residency(descriptor: int) -> bool:
     """Return whether this process may learn which pages of a map are in memory; Linux reports all to others."""
     try:
         return os.geteuid() == os.fstat(descriptor).st_uid or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
@@ -214,7 +208,7 @@ def tells_residency(descriptor: int) -> bool:
         return False
 
 
-def _tells_length_at_once(descriptor: int) -> bool:
+def _knows_length_at_once(descriptor: int) -> bool:
     """Return whether the system knows a file's length without asking a server."""
     times = [time.perf_counter()]
     for _ in range(8):
@@ -266,154 +260,3 @@ def _open(path: Path) -> int:
         return open_regular(path)
     except NotRegularError as error:
         raise FormatError(f"{path}: {error.strerror}; expected a file of a dataset made by lmdbloader.") from error
-
-
-class OpenDataset:
-    """The open files of one dataset; it pickles as its path.
-
-    Attributes:
-        path: The dataset's, absolute.
-        io: "mmap" reads through a memory map; every page is requested before it is first touched. "pread" copies
-            through the file's descriptor, so a file that is cut short meanwhile cannot end the process.
-        manifest: Its description.
-        fields: Its fields by name.
-        index: Its columns.
-        data_file: The open data file.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, io: IO = "mmap") -> None:
-        """Open a dataset.
-
-        Raises:
-            FileNotFoundError: There is nothing at `path`.
-            FormatError: Not a finished dataset of this format version.
-            CorruptError: A file is cut short or damaged.
-            OptionError: `io` is neither "mmap" nor "pread".
-        """
-        io = check_io(io)
-        self.path = Path(path).absolute()
-        self.manifest = read_manifest(path)
-        try:
-            data = DataFile(self.path / DATA_FILE, io)
-            expected = self.manifest.sizes["data_nbytes"]
-            if data.nbytes != expected:
-                raise wrong_size(self.path / DATA_FILE, data.nbytes, expected)
-            content = open_index(self.path / INDEX_FILE, io, self.manifest.sizes["index_nbytes"])
-            self._use(data, Index(self.path, self.manifest, expected, content))
-        except (FileNotFoundError, IsADirectoryError) as error:
-            raise CorruptError(
-                f"{error.filename}: is missing. Copy the dataset again; "
-                f"`lmdbloader verify {self.path}` suggests other remedies.",
-                path=str(self.path),
-            ) from error
-        except KeyError as error:
-            raise FormatError(f"{self.path / MANIFEST_FILE}: does not state {error}") from error
-
-    def _use(self, file: DataFile, index: Index) -> None:
-        self.io = file.io
-        self.fields = {f.name: f for f in self.manifest.fields}
-        self.index = index
-        self.data_file = file
-
-    @classmethod
-    def of_files(cls, path: Path, manifest: Manifest, file: DataFile, index: Index) -> Self:
-        """Return a reader of files that are open already; reading payloads beyond the data file is a CorruptError."""
-        reader = cls.__new__(cls)
-        reader.path, reader.manifest = path, manifest
-        reader._use(file, index)
-        return reader
-
-    def with_io(self, io: IO) -> Self:
-        """Return a reader of the same open files with another `io`, even if other files have their names since.
-
-        Raises:
-            OptionError: `io` is neither "mmap" nor "pread".
-        """
-        if check_io(io) == self.io:
-            return self
-        file = DataFile(self.path / DATA_FILE, io, descriptor=self.descriptor)
-        if file.nbytes != self.data_file.nbytes:
-            raise wrong_size(self.path / DATA_FILE, file.nbytes, self.data_file.nbytes)
-        index = Index(self.path, self.manifest, file.nbytes, bytes(self.index.content))
-        return self.of_files(self.path, self.manifest, file, index)
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return self.manifest.num_samples
-
-    def __getstate__(self) -> tuple[Path, str, IO]:
-        return self.path, self.manifest.manifest_digest, self.io
-
-    def __setstate__(self, state: tuple[Path, str, IO]) -> None:
-        OpenDataset.__init__(self, state[0], io=state[2])
-        if self.manifest.manifest_digest != state[1]:
-            raise CorruptError(
-                f"{self.path}: was replaced by another dataset since this reader was pickled. Open it again.",
-                path=str(self.path),
-            )
-
-    @property
-    def data(self) -> npt.NDArray[np.uint8]:
-        """The whole data file (n,), a read-only view of the map; empty with io="pread"."""
-        return self.data_file.data
-
-    @property
-    def descriptor(self) -> int:
-        """The descriptor of the file that is read, even if another one has its name since; closed with the reader."""
-        return self.data_file.descriptor
-
-    @property
-    def file(self) -> tuple[int, int, int, int]:
-        """As `DataFile.for_kernels`."""
-        return self.data_file.for_kernels()
-
-    def image_shape(self, name: str, row: int) -> tuple[int, int, int]:
-        """Return (C, H, W) of one stored image."""
-        a = self.index.arrays
-        return int(a[f"{name}.channels"][row]), int(a[f"{name}.height"][row]), int(a[f"{name}.width"][row])
-
-    def image_dtype(self, name: str, row: int) -> np.dtype[Any]:
-        """Return uint8 or uint16."""
-        return np.dtype(np.uint16 if self.index.arrays[f"{name}.bits"][row] == 16 else np.uint8)
-
-    def source(self, row: int) -> str | None:
-        """Return the relative path of the file that a sample was made from, None if the dataset has no sources."""
-        return self.index.text("source", row) if self.manifest.with_source else None
-
-    def where(self, name: str, row: int) -> str:
-        """Return dataset, field, sample and source, for messages."""
-        source = self.source(row)
-        return f"{self.path}: field {name!r} of sample {row}" + (f" (from {source})" if source else "")
-
-    def damaged(self, name: str, row: int, status: int, said: OSError | None = None) -> CorruptError:
-        """Return the error for a kernel's status; `said` is the system's error, if known."""
-        reason = (status == OUT_OF_BOUNDS and self._why_unread(name, row, said)) or DAMAGES[status]
-        return self.corrupt(
-            name,
-            row,
-            f"{reason}. `lmdbloader verify {self.path}` lists every damaged sample; "
-            "restore the dataset from a copy, or convert again; "
-            f"`lmdbloader repair {self.path} OUT` leaves them out of a new one.",
-        )
-
-    def _why_unread(self, name: str, row: int, said: OSError | None) -> str:
-        """Return why a payload was not read; empty if the system gives no reason."""
-        a = self.index.arrays
-        at, nbytes = int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row])
-        try:
-            size = os.fstat(self.descriptor).st_size
-            if size < self.data_file.nbytes:
-                return f"{DATA_FILE} was cut to {size} bytes after it was opened"
-            if said is None:
-                self.data_file.read(at, nbytes)
-        except OSError as error:
-            said = error
-        if said is None or said.errno not in DISK_FAILED:
-            return ""
-        return f"the disk cannot read bytes {at} to {at + nbytes} of {DATA_FILE} ({said.strerror})"
-
-    def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
-        """Return the error for one payload; it names dataset, field, sample and source."""
-        return CorruptError(
-            f"{self.where(name, row)}: {reason}", sample=row, field=name, source=self.source(row), path=str(self.path)
-        )

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from lmdbloader.base.limits import start_threads
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_TILES
-from lmdbloader.store.opening import POPULATE_READ, DataFile, tells_residency
+from lmdbloader.store.opening import POPULATE_READ, DataFile, reports_residency
 from lmdbloader.store.reader import Reader
 
 I64 = npt.NDArray[np.int64]
@@ -44,13 +44,6 @@ def _kernels() -> Any:
     from lmdbloader.kernels.runtime import paging
 
     return paging
-
-
-@cache
-def _presence() -> Any:
-    from lmdbloader.kernels.runtime import presence
-
-    return presence
 
 
 def coalesce(starts: I64, stops: I64, *, gap_nbytes: int = GAP_NBYTES, page_nbytes: int = 1) -> tuple[I64, I64]:
@@ -226,7 +219,7 @@ class Readahead:
         self._offsets = [column[0] for column in self._columns]
         self._file = reader.data_file
         self._probe = np.zeros(1, np.uint8)
-        self._tells_residency = tells_residency(self._file.descriptor)
+        self._reports_residency = reports_residency(self._file.descriptor)
         self._workers: dict[int, _Worker] = {}
         self._closed = False
 
@@ -244,7 +237,7 @@ class Readahead:
         starts = np.array([self._offsets[i % len(self._offsets)][row] for i, row in enumerate(few)], np.int64)
         if self._file.io == "pread":
             return not _is_absent(self._file.descriptor, starts)
-        if not self._tells_residency:
+        if not self._reports_residency:
             return False
         return not _kernels().any_absent(self._file.data.ctypes.data, starts, mmap.PAGESIZE, self._probe)
 
@@ -310,7 +303,9 @@ class Readahead:
             raise worker.failure
         guard = self._file.for_kernels()[3]
         if guard:  # these pages may have left memory, and may be unreadable now
-            _presence().forget(guard, starts, stops)
+            from lmdbloader.kernels.runtime import presence
+
+            presence.forget(guard, starts, stops)
         worker.put(_Request(self._file, starts, stops, awaited, ticket))
         return ticket
 

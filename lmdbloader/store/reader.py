@@ -1,24 +1,39 @@
-"""Reads samples from data.mdb without LMDB: no environment and no B-tree, so readers can be forked and pickled."""
+"""Opens a dataset and reads its samples without LMDB: no environment, no B-tree, nothing to lose by fork or pickle."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base import clock_words
+from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
-from lmdbloader.errors import OptionError
+from lmdbloader.errors import CorruptError, FormatError, OptionError
 from lmdbloader.format.codecs import by_number, checksum, codec_of
-from lmdbloader.format.layout import CODEC_JPEG, CODEC_TILES, Field, parse_array_type
+from lmdbloader.format.layout import (
+    CODEC_JPEG,
+    CODEC_TILES,
+    DATA_FILE,
+    INDEX_FILE,
+    MANIFEST_FILE,
+    Field,
+    parse_array_type,
+)
+from lmdbloader.format.manifest import Manifest
 from lmdbloader.kernels.assemble_columns import CHECKSUM, CODEC, INDEX_COLUMNS, OFFSET, STORED_NBYTES
-from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, OUT_OF_BOUNDS
+from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, DAMAGES, OUT_OF_BOUNDS
 from lmdbloader.store.index import Index
-from lmdbloader.store.opening import DataFile, OpenDataset
+from lmdbloader.store.opening import IO, DataFile, check_io, open_index, read_manifest, wrong_size
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 I64 = npt.NDArray[np.int64]
 
@@ -31,17 +46,160 @@ def _kernels() -> Any:
     return gather
 
 
-class Reader(OpenDataset):
-    """Random access to the samples of one dataset.
+class Reader:
+    """The open files of one dataset, and random access to its samples.
 
-    Pickles as its path; safe from several threads and across forks. Arrays that it returns own their memory.
+    It pickles as its path; several threads and forked processes may use it. Arrays that it returns own their memory.
+
+    Attributes:
+        path: The dataset's, absolute.
+        io: "mmap" reads through a memory map; every page is requested before it is first touched. "pread" copies
+            through the file's descriptor, so a file that is cut short meanwhile cannot end the process.
+        manifest: Its description.
+        fields: Its fields by name.
+        index: Its columns.
+        data_file: The open data file.
     """
 
+    def __init__(self, path: str | os.PathLike[str], *, io: IO = "mmap") -> None:
+        """Open a dataset.
+
+        Raises:
+            FileNotFoundError: There is nothing at `path`.
+            FormatError: Not a finished dataset of this format version.
+            CorruptError: A file is cut short or damaged.
+            OptionError: `io` is neither "mmap" nor "pread".
+        """
+        io = check_io(io)
+        self.path = Path(path).absolute()
+        self.manifest = read_manifest(path)
+        try:
+            data = DataFile(self.path / DATA_FILE, io)
+            expected = self.manifest.sizes["data_nbytes"]
+            if data.nbytes != expected:
+                raise wrong_size(self.path / DATA_FILE, data.nbytes, expected)
+            content = open_index(self.path / INDEX_FILE, io, self.manifest.sizes["index_nbytes"])
+            self._use(data, Index(self.path, self.manifest, expected, content))
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise CorruptError(
+                f"{error.filename}: is missing. Copy the dataset again; "
+                f"`lmdbloader verify {self.path}` suggests other remedies.",
+                path=str(self.path),
+            ) from error
+        except KeyError as error:
+            raise FormatError(f"{self.path / MANIFEST_FILE}: does not state {error}") from error
+
     def _use(self, file: DataFile, index: Index) -> None:
-        super()._use(file, index)
+        self.io = file.io
+        self.fields = {f.name: f for f in self.manifest.fields}
+        self.index = index
+        self.data_file = file
         self._thread = threading.local()
         self._in_python = by_number(lambda entry: entry.decode is not None, False)
         self._gathered = {f.name: self._gather_arguments(f) for f in self.manifest.fields if f.is_payload}
+
+    @classmethod
+    def of_files(cls, path: Path, manifest: Manifest, file: DataFile, index: Index) -> Self:
+        """Return a reader of files that are open already; reading payloads beyond the data file is a CorruptError."""
+        reader = cls.__new__(cls)
+        reader.path, reader.manifest = path, manifest
+        reader._use(file, index)
+        return reader
+
+    def with_io(self, io: IO) -> Self:
+        """Return a reader of the same open files with another `io`, even if other files have their names since.
+
+        Raises:
+            OptionError: `io` is neither "mmap" nor "pread".
+        """
+        if check_io(io) == self.io:
+            return self
+        file = DataFile(self.path / DATA_FILE, io, descriptor=self.descriptor)
+        if file.nbytes != self.data_file.nbytes:
+            raise wrong_size(self.path / DATA_FILE, file.nbytes, self.data_file.nbytes)
+        index = Index(self.path, self.manifest, file.nbytes, bytes(self.index.content))
+        return self.of_files(self.path, self.manifest, file, index)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self.manifest.num_samples
+
+    def __getstate__(self) -> tuple[Path, str, IO]:
+        return self.path, self.manifest.manifest_digest, self.io
+
+    def __setstate__(self, state: tuple[Path, str, IO]) -> None:
+        Reader.__init__(self, state[0], io=state[2])
+        if self.manifest.manifest_digest != state[1]:
+            raise CorruptError(
+                f"{self.path}: was replaced by another dataset since this reader was pickled. Open it again.",
+                path=str(self.path),
+            )
+
+    @property
+    def data(self) -> npt.NDArray[np.uint8]:
+        """The whole data file (n,), a read-only view of the map; empty with io="pread"."""
+        return self.data_file.data
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the file that is read, even if another one has its name since; closed with the reader."""
+        return self.data_file.descriptor
+
+    @property
+    def file(self) -> tuple[int, int, int, int]:
+        """As `DataFile.for_kernels`."""
+        return self.data_file.for_kernels()
+
+    def image_shape(self, name: str, row: int) -> tuple[int, int, int]:
+        """Return (C, H, W) of one stored image."""
+        a = self.index.arrays
+        return int(a[f"{name}.channels"][row]), int(a[f"{name}.height"][row]), int(a[f"{name}.width"][row])
+
+    def image_dtype(self, name: str, row: int) -> np.dtype[Any]:
+        """Return uint8 or uint16."""
+        return np.dtype(np.uint16 if self.index.arrays[f"{name}.bits"][row] == 16 else np.uint8)
+
+    def source(self, row: int) -> str | None:
+        """Return the relative path of the file that a sample was made from, None if the dataset has no sources."""
+        return self.index.text("source", row) if self.manifest.with_source else None
+
+    def where(self, name: str, row: int) -> str:
+        """Return dataset, field, sample and source, for messages."""
+        source = self.source(row)
+        return f"{self.path}: field {name!r} of sample {row}" + (f" (from {source})" if source else "")
+
+    def damaged(self, name: str, row: int, status: int, said: OSError | None = None) -> CorruptError:
+        """Return the error for a kernel's status; `said` is the system's error, if known."""
+        reason = (status == OUT_OF_BOUNDS and self._why_unread(name, row, said)) or DAMAGES[status]
+        return self.corrupt(
+            name,
+            row,
+            f"{reason}. `lmdbloader verify {self.path}` lists every damaged sample; "
+            "restore the dataset from a copy, or convert again; "
+            f"`lmdbloader repair {self.path} OUT` leaves them out of a new one.",
+        )
+
+    def _why_unread(self, name: str, row: int, said: OSError | None) -> str:
+        """Return why a payload was not read; empty if the system gives no reason."""
+        a = self.index.arrays
+        at, nbytes = int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row])
+        try:
+            size = os.fstat(self.descriptor).st_size
+            if size < self.data_file.nbytes:
+                return f"{DATA_FILE} was cut to {size} bytes after it was opened"
+            if said is None:
+                self.data_file.read(at, nbytes)
+        except OSError as error:
+            said = error
+        if said is None or said.errno not in DISK_FAILED:
+            return ""
+        return f"the disk cannot read bytes {at} to {at + nbytes} of {DATA_FILE} ({said.strerror})"
+
+    def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
+        """Return the error for one payload; it names dataset, field, sample and source."""
+        return CorruptError(
+            f"{self.where(name, row)}: {reason}", sample=row, field=name, source=self.source(row), path=str(self.path)
+        )
 
     def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int, bool]:
         """Return index columns, geometry, tile side, bytes of one tile, and whether Python decodes some payloads."""
@@ -104,19 +262,9 @@ class Reader(OpenDataset):
         room = self._room(int(columns[STORED_NBYTES][rows].max()) if len(rows) else 0)
         failed = np.empty(1, np.int64)
         status = _kernels().gather(
-            (*self.file, clock.address),
-            rows,
-            columns,
-            verify,
-            geometry,
-            tile,
-            out,
-            start,
-            room,
-            scratch,
-            self._jpeg_work(name),
-            failed,
-        )
+            (*self.file, clock.address), rows, columns, verify, geometry, tile, out, start, room, scratch,
+            self._jpeg_work(name), failed,
+        )  # fmt: skip
         if status:
             raise self.damaged(name, int(rows[failed[0]]), status)
 
@@ -150,7 +298,7 @@ class Reader(OpenDataset):
         return data.view(kind).reshape(shape)
 
     def read_crop(self, name: str, row: int, *, top: int, left: int, height: int, width: int) -> npt.NDArray[Any]:
-        """Return a window of one image, (C, height, width); only the tiles that it touches are read.
+        """Return a window of one image, (C, height, width); of a tiled image, only the tiles that it touches are read.
 
         Raises:
             OptionError: The window is not inside the image.

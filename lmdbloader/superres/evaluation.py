@@ -52,7 +52,12 @@ def pair_scale(dataset: PairDataset) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """PSNR (dB) and SSIM of one method, a number per image in the dataset's order."""
+    """PSNR and SSIM of one method.
+
+    Attributes:
+        psnrs: In dB, one per image, in the dataset's order.
+        ssims: One per image, in the same order.
+    """
 
     psnrs: tuple[float, ...]
     ssims: tuple[float, ...]
@@ -83,13 +88,13 @@ class Evaluation:
 
 @torch.inference_mode()
 def bicubic(lr: Tensor, scale: int) -> Tensor:
-    """Upscale one image by bicubic: (C, h, w) uint8, uint16 or float in 0..1 to (C, h * scale, w * scale) uint8."""
+    """Return `lr` upscaled by bicubic: (C, h, w) uint8, uint16 or float in 0..1 to (C, h * scale, w * scale) uint8."""
     return to_bytes(upscale(unit_floats(lr)[None], scale)[0])
 
 
 @torch.inference_mode()
 def predict(model: Model, lr: Tensor) -> Tensor:
-    """Upscale one image with a model: (C, h, w) uint8, uint16 or float in 0..1 to (C, h * scale, w * scale) uint8.
+    """Return `lr` upscaled by a model: (C, h, w) uint8, uint16 or float in 0..1 to (C, h * scale, w * scale) uint8.
 
     A luma model returns luma only, (1, H, W), which `psnr` and `ssim` accept; `merge_luma` restores the colours. With
     every model, grey stays grey. The model returns to the mode that it was in.
@@ -108,7 +113,7 @@ def predict(model: Model, lr: Tensor) -> Tensor:
 
 
 def score(method: Callable[[Tensor], Tensor], dataset: PairDataset, scale: int) -> Scores:
-    """Compare a method's upscaled images with the originals, on luma and with `scale` pixels shaved off each side.
+    """Return the scores of a method's upscaled images, on luma and with `scale` pixels shaved off each side.
 
     Args:
         method: Takes (C, h, w) and returns (C or 1, h * scale, w * scale) uint8.
@@ -130,7 +135,7 @@ def score(method: Callable[[Tensor], Tensor], dataset: PairDataset, scale: int) 
 
 
 def evaluate(model: Model, dataset: PairDataset, scale: int, *, baseline: Scores | None = None) -> Evaluation:
-    """Score a model, and bicubic on the same images.
+    """Return the scores of a model, and of bicubic on the same images.
 
     Args:
         model: On any device.

@@ -97,7 +97,7 @@ class SRCNN(nn.Module):
         self._start_as_identity()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Sharpen images: (B, 1, H, W) floating point luma in 0..1 to (B, 1, H, W), which is not clamped."""
+        """Return sharpened `images`: (B, 1, H, W) floating point luma in 0..1 to (B, 1, H, W), not clamped."""
         output: Tensor = self.layers(functional.pad(images, [self.margin] * 4, mode="replicate"))
         return output
 
@@ -175,7 +175,7 @@ class ResidualSR(nn.Module):
         nn.init.zeros_(self.tail.bias)  # type: ignore[arg-type]
 
     def forward(self, images: Tensor) -> Tensor:
-        """Upscale (B, 3, h, w) floating point RGB in 0..1 to (B, 3, h * scale, w * scale), which is not clamped."""
+        """Return upscaled `images`: (B, 3, h, w) float RGB in 0..1 to (B, 3, h * scale, w * scale), not clamped."""
         features = self.head(images)
         features = features + self.body(features)
         detail: Tensor = self.tail(self.upsampler(features))

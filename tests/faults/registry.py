@@ -1,6 +1,6 @@
 """Which faults there are, in the order of the table, and how many of each a full run makes.
 
-To add one: a line here, a module `<name>.py` beside this one with `run(count, seed, folder) -> Outcome`, and a
+To add one: a line here, a module `<name>.py` next to this one with `run(count, seed, folder) -> Outcome`, and a
 `test_<name>.py` that calls it with a small count and checks that the fault really happened.
 """
 
@@ -22,10 +22,10 @@ class Fault:
     """One fault.
 
     Attributes:
-        name: Of its module beside this one.
+        name: Of its module next to this one.
         count: How many times a full run makes it.
-        what: What is done, for people.
-        must_hold: What must hold.
+        what: The fault, in words.
+        must_hold: The promise.
     """
 
     name: str

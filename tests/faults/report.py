@@ -1,4 +1,4 @@
-"""The table of what the faults came to, on the screen and in docs/reliability.md."""
+"""The table of the faults' outcomes, on the screen and in docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def write(outcomes: Sequence[Outcome], document: Path = DOCUMENT) -> None:
 
 
 def environment() -> str:
-    """Return a sentence with what the faults were run on."""
+    """Return a sentence about the machine that ran the faults."""
     names = ("lmdb", "pyarrow", "lz4", "numpy", "numba", "torch", "pillow", "pillow-simd")
     versions = []
     for name in names:

@@ -72,7 +72,7 @@ def find_images(place: Location) -> Found:
     Links to files are followed, links to folders are not. Other things than regular files are named and left out.
 
     Raises:
-        SourceError: There is no such folder, or one of them cannot be listed.
+        SourceError: The folder does not exist, or one of the folders cannot be listed.
     """
     if isinstance(place, str):
         return find_remote_images(place)
@@ -164,16 +164,10 @@ def find_halves(src: Path) -> tuple[Path, Path] | None:
 
 
 def match(hr: object, high: Found, lr: object, low: Found) -> Listing:
-    """Return the pairs that two places hold.
-
-    Args:
-        hr: What messages call the place of the high-resolution images.
-        high: Its images.
-        lr: What messages call the place of the low-resolution images.
-        low: Its images.
+    """Return the pairs of two places, `hr` and `lr` in messages.
 
     Raises:
-        SourceError: One is empty, an image has no partner, or its partner is not clear.
+        SourceError: A place is empty, an image has no partner, or its partner is ambiguous.
     """
     for place, names in ((hr, high.names), (lr, low.names)):
         if not len(names):
@@ -218,7 +212,7 @@ def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
 
 def _same_stem(place: object, one: bytes, other: bytes) -> SourceError:
     return SourceError(
-        f"{place}: {as_text(one)} and {as_text(other)} have the same stem, so their partner is not clear"
+        f"{place}: {as_text(one)} and {as_text(other)} have the same stem, so their partner is ambiguous"
     )
 
 

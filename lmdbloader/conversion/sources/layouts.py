@@ -39,7 +39,7 @@ class Source(Protocol):
             prefer_images: With "auto", never take subfolders for classes.
 
         Raises:
-            SourceError: There are no samples, or they cannot be read.
+            SourceError: The place has no samples, or they cannot be read.
         """
 
     def find_half(self, place: Location) -> Found:

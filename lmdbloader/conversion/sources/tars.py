@@ -22,7 +22,7 @@ from lmdbloader.errors import SourceError
 from lmdbloader.format.layout import Kind
 from lmdbloader.images.decode import IMAGE_SUFFIXES
 
-#: The extensions of members that become fields beside the image: the field, and what it holds.
+#: Extensions of members that become fields in addition to the image: the name and the kind of the field.
 ATTACHED: dict[str, tuple[str, Kind]] = {"cls": ("label", "int"), "json": ("json", "json"), "txt": ("text", "text")}
 
 _IMAGES = frozenset(suffix[1:] for suffix in IMAGE_SUFFIXES)
@@ -38,15 +38,15 @@ _COMPRESSED = (
     (b"\x28\xb5\x2f\xfd", "zstd -d"),
 )
 _BLOCK_NBYTES = 512
-# Of what stands before a member to describe it: names, times, access lists. Linux has no path of more than 4 KiB.
+# The most for descriptions before a member: names, times, access lists. Linux has no path of more than 4 KiB.
 _MOST_EXTRA_NBYTES = 2**20
 _MOST_NAME_NBYTES = 2**12
 _REGULAR, _FOLDER = b"0\0007", b"5"
-# What has no content: links, folders, devices and FIFOs, whatever size their header gives.
+# Links, folders, devices and FIFOs have no content, whatever size their header gives.
 _WITHOUT_CONTENT = b"123456"
 _LONG_NAME, _LONG_LINK, _SPARSE = b"L", b"K", b"S"
 _PAX, _PAX_OF_ALL = b"xX", b"g"
-# Where a sparse file's header, and each block of the rest of its map, say whether more of the map follows.
+# The byte of a sparse file's header, and of each later block of its map, that is set if more of the map follows.
 _GOES_ON_AT, _MORE_GOES_ON_AT = 482, 504
 _RECORD = re.compile(rb"(\d{1,7}) ")
 # Octal digits up to a NUL or a blank; a field without any is empty.
@@ -54,7 +54,7 @@ _OCTAL = re.compile(rb" *([0-7]+) *(?:\0.*)?|[ \0]*", re.DOTALL)
 
 
 def is_tar_name(name: str) -> bool:
-    """Return whether a path is that of a tar, compressed or not, or stands for several of them.
+    """Return whether a path names a tar, compressed or not, or several tars.
 
     >>> is_tar_name("a.tar"), is_tar_name("train-{000..012}.tar"), is_tar_name("photos")
     (True, True, False)
@@ -72,14 +72,10 @@ def holds(place: Location) -> bool:
 
 
 def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
-    """Return the samples in tar shards, in the order in which they lie.
+    """Return the samples in tar shards, in the order of their members, see `layouts.Source`.
 
-    Args:
-        src: A tar, a folder of tars (in byte order of their names), or a pattern: "train-{000..012}.tar" in the order
-            written, "train-*.tar" in byte order; each also behind a URL.
-
-    Raises:
-        SourceError: A tar is missing, compressed, damaged, cut short, or breaks webdataset's rules.
+    `src` is a tar, a folder of tars (in byte order of their names), or a pattern: "train-{000..012}.tar" in the order
+    written, "train-*.tar" in byte order. All of them can be URLs.
     """
     paths, ignored = _expand(src)
     names = _relative(paths)
@@ -90,8 +86,8 @@ def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
             shards.add(file, path, name if len(paths) > 1 else b"", number)
     if not len(shards.start):
         raise SourceError(
-            f"{src}: no images in it. Expected members like key.jpg or key.png, with key.cls, key.json and key.txt "
-            f"beside them{shards.explain()}."
+            f"{src}: no images in it. Expected members like key.jpg or key.png, and optionally key.cls, key.json and "
+            f"key.txt{shards.explain()}."
         )
     which = np.array(shards.which, np.int32)
     attached, fields = {}, []
@@ -122,7 +118,7 @@ def _empty() -> dict[str, tuple[array[int], array[int]]]:
 
 @dataclass(slots=True)
 class _Shards:
-    """What the tars read so far hold."""
+    """The samples of the tars that were read so far."""
 
     text: bytearray = field(default_factory=bytearray)
     ends: array[int] = field(default_factory=lambda: array("q"))
@@ -153,7 +149,7 @@ class _Shards:
                 hashes.append(hash(key))
             extension = parts[2].lower()
             if extension in members:
-                raise SourceError(f"{where}: holds {name} twice. Which one is meant is not clear.")
+                raise SourceError(f"{where}: holds {name} twice. It is not clear which one belongs to the sample.")
             members[extension] = member
         self._finish(start, key, members, number)
         # A set of all keys would take more than everything else together.
@@ -204,7 +200,7 @@ class _Shards:
 
 
 def _refuse_scattered(file: IO[bytes], where: str, suspects: set[int]) -> None:
-    """Look again for a key whose members do not follow each other, among the keys with some hashes."""
+    """Raise SourceError if the members of a key with one of some hashes do not follow each other."""
     finished: set[str] = set()
     key = ""
     file.seek(0)
@@ -215,8 +211,8 @@ def _refuse_scattered(file: IO[bytes], where: str, suspects: set[int]) -> None:
         key = parts[1]
         if key in finished:
             raise SourceError(
-                f"{where}: {parts[0]}: the members of {key} do not follow each other. A sample's files must lie side "
-                "by side: sort the names when packing (tar --sort=name)."
+                f"{where}: {parts[0]}: the members of {key} do not follow each other. Sort the names when packing "
+                "(tar --sort=name)."
             )
         if hash(key) in suspects:
             finished.add(key)
@@ -229,7 +225,7 @@ def _checked(member: Member, where: str) -> str:
         name = name[2:]
     if name.startswith("/") or ".." in name.split("/"):
         raise SourceError(
-            f"{where}: its member {name!r} leads out of the archive. Such a tar is made to do harm, or by mistake."
+            f"{where}: its member {name!r} is outside of the archive. The tar is malicious, or was made by mistake."
         )
     return name
 
@@ -253,7 +249,7 @@ def _open(path: bytes, times: list[int | None]) -> Iterator[IO[bytes]]:
 
 
 def _relative(paths: Sequence[bytes]) -> list[bytes]:
-    """Return the paths from the folder that all have in common."""
+    """Return the paths below the folder that all have in common."""
     folders = [path.split(b"/")[:-1] for path in paths]
     common = 0
     # os.path.commonpath would take "s3://" for "s3:/".
@@ -263,7 +259,7 @@ def _relative(paths: Sequence[bytes]) -> list[bytes]:
 
 
 def _expand(src: Location) -> tuple[list[bytes], list[tuple[str, str]]]:
-    """Return the tars that are meant, and (name, reason) of those that are left out."""
+    """Return the paths of the tars, and (name, reason) of those that are left out."""
     if isinstance(src, str):
         return _expand_url(src), []
     pattern = os.fspath(src)
@@ -312,7 +308,7 @@ def _expand_url(src: str) -> list[bytes]:
 
 
 def _braces(pattern: str) -> list[str]:
-    """Return what a pattern with braces stands for, as a shell would.
+    """Return the paths of a pattern with braces, as a shell expands it.
 
     >>> _braces("a-{08..10}.tar"), _braces("{x,y}-{0..1}")
     (['a-08.tar', 'a-09.tar', 'a-10.tar'], ['x-0', 'x-1', 'y-0', 'y-1'])
@@ -334,10 +330,10 @@ class Member:
     """One member of a tar.
 
     Attributes:
-        name: Its path as it stands there; bytes that are no UTF-8 are surrogates, as in every path of Python's.
+        name: Its path in the tar; bytes that are not UTF-8 are surrogates, as in every path of Python's.
         size: Of its content in the tar, in bytes.
-        offset_data: Where its content starts.
-        kind: "file" where the content lies there as it is (of a sparse file only parts do), else "folder" or "other".
+        offset_data: The first byte of its content.
+        kind: "file" if the tar has the whole content (of a sparse file it has only parts), else "folder" or "other".
     """
 
     name: str
@@ -347,19 +343,15 @@ class Member:
 
 
 def list_members(file: IO[bytes], where: str) -> Iterator[Member]:
-    """Yield the members of a tar: V7, ustar, GNU or pax. Memory is bounded, whatever the tar says.
-
-    Args:
-        file: The tar; it can seek.
-        where: What messages call it.
+    """Yield the members of a tar: V7, ustar, GNU or pax. Memory is bounded for every tar.
 
     Raises:
-        SourceError: It is none, or is damaged or cut short.
+        SourceError: The file, which messages call `where`, is not a tar, or is damaged or cut short.
     """
     start = file.read(6)
     for signature, command in _COMPRESSED:
         if start.startswith(signature):
-            raise SourceError(f"{where}: is compressed, so that nothing in it can be found by itself. Use {command}.")
+            raise SourceError(f"{where}: is compressed, so its members cannot be read one by one. Use {command}.")
     end = 0
     try:
         nbytes = file.seek(0, os.SEEK_END)
@@ -369,12 +361,12 @@ def list_members(file: IO[bytes], where: str) -> Iterator[Member]:
             member, end = found
             yield member
     except _Damage as error:
-        raise SourceError(f"{where}: is no tar, or is damaged or cut short ({error})") from error
+        raise SourceError(f"{where}: is not a tar, or is damaged or cut short ({error})") from error
     _check_end(file, end, where)
 
 
 def _check_end(file: IO[bytes], end: int, where: str) -> None:
-    """Raise SourceError unless a tar ends there, with nothing behind it."""
+    """Raise SourceError unless a tar ends at a byte, with nothing after it."""
     file.seek(end)
     rest = file.read(_BLOCK_NBYTES)
     if len(rest) < _BLOCK_NBYTES:
@@ -382,19 +374,19 @@ def _check_end(file: IO[bytes], end: int, where: str) -> None:
     while rest:
         if rest.strip(b"\0"):
             raise SourceError(
-                f"{where}: there is no member at byte {end}, but something that is none: it is damaged there, or two "
-                "tars were put together. What follows would be lost."
+                f"{where}: there is something other than a member at byte {end}: the tar is damaged there, or two tars "
+                "were joined. The rest would be lost."
             )
         rest = file.read(64 * 1024)
 
 
 class _Damage(Exception):
-    """A tar does not say what tars say."""
+    """The bytes are not those of a tar."""
 
 
 @dataclass(slots=True)
 class _Extra:
-    """What headers before a member's own say of it; None where they say nothing."""
+    """The description of a member in headers before its own; None for parts that they do not give."""
 
     name: bytes | None = None
     size: int | None = None
@@ -402,13 +394,7 @@ class _Extra:
 
 
 def _next_member(file: IO[bytes], at: int, nbytes: int) -> tuple[Member, int] | None:
-    """Return the member whose headers start at a byte, and where the next one's do; None where none starts there.
-
-    Args:
-        file: The tar.
-        at: The first byte of the headers.
-        nbytes: Of the tar.
-    """
+    """Return the member whose headers start at a byte, and the first byte after it; None without a header."""
     extra = _Extra()
     begun = at
     while True:
@@ -418,7 +404,7 @@ def _next_member(file: IO[bytes], at: int, nbytes: int) -> tuple[Member, int] | 
             if begun == 0 and header.strip(b"\0"):
                 raise _Damage(f"at byte {at} there is no header")
             if begun != at:
-                raise _Damage(f"at byte {at} the member is missing that the header at byte {begun} describes")
+                raise _Damage(f"at byte {at} the member described at byte {begun} is missing")
             return None
         kind, size = header[156:157], _number(header[124:136], at)
         content = at + _BLOCK_NBYTES
@@ -456,7 +442,7 @@ def _member(header: bytes, kind: bytes, size: int, content: int, extra: _Extra) 
 
 
 def _is_header(block: bytes) -> bool:
-    """Return whether a block is a header by its sum, which counts its own eight bytes as blanks."""
+    """Return whether a block is a header: by its checksum, which counts its own eight bytes as blanks."""
     if len(block) < _BLOCK_NBYTES:
         return False
     stored = _OCTAL.fullmatch(block[148:156])
@@ -469,12 +455,12 @@ def _is_header(block: bytes) -> bool:
 
 
 def _number(digits: bytes, at: int) -> int:
-    """Return a number of a header: octal digits, or base 256 behind a first bit that is set."""
+    """Return a number of a header: octal digits, or base 256 after a first bit that is set."""
     if digits[0] == 0x80:
         return int.from_bytes(digits[1:], "big")
     found = _OCTAL.fullmatch(digits)
     if found is None:
-        raise _Damage(f"at byte {at} the size {digits!r} is no number")
+        raise _Damage(f"at byte {at} the size {digits!r} is not a number")
     return int(found[1] or b"0", 8)
 
 
@@ -483,7 +469,7 @@ def _whole_blocks(nbytes: int) -> int:
 
 
 def _read_extra(blocks: bytes, size: int, kind: bytes, at: int, extra: _Extra) -> None:
-    """Add what one header before a member's own says, in `size` bytes of some blocks."""
+    """Add the description in a header before a member's own: the first `size` bytes of some blocks."""
     if kind == _LONG_NAME:
         if blocks[size:].strip(b"\0"):
             raise _Damage(f"at byte {at} a name is longer than its {size} bytes")
@@ -496,7 +482,7 @@ def _read_extra(blocks: bytes, size: int, kind: bytes, at: int, extra: _Extra) -
             _name(value, at, extra)
         elif key == b"size":
             if not value.isdigit() or len(value) > 19:
-                raise _Damage(f"at byte {at} the size {value[:40]!r} is no number")
+                raise _Damage(f"at byte {at} the size {value[:40]!r} is not a number")
             extra.size = int(value)
         extra.is_sparse |= key.startswith(b"GNU.sparse.")
 
@@ -508,7 +494,7 @@ def _name(name: bytes, at: int, extra: _Extra) -> None:
 
 
 def _pax_records(data: bytes, at: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys and values of a pax header: each as "length key=value", with a line's end."""
+    """Yield the keys and values of a pax header, whose lines are "length key=value"."""
     start = 0
     while start < len(data) and data[start]:
         found = _RECORD.match(data, start)
@@ -523,7 +509,7 @@ def _pax_records(data: bytes, at: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _behind_sparse_map(file: IO[bytes], header: bytes, content: int) -> int:
-    """Return where the content of a sparse file of GNU's old kind starts: behind the rest of its map."""
+    """Return the first byte of the content of a sparse file in GNU's old format, which follows the rest of its map."""
     goes_on = header[_GOES_ON_AT]
     while goes_on:
         file.seek(content)

@@ -1,4 +1,4 @@
-"""What charts are drawn from: a head and panels, lines that say their last value, bars, and axes that read well."""
+"""The parts of a chart: its head and panels, lines labelled with their last value, bars, and axes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from matplotlib.patches import Patch
 from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
+from lmdbloader.lab.formatting import number, seconds, three_digits
 from lmdbloader.lab.reporting.style import FRAME, UNITS_PER_INCH, Look, settings
-from lmdbloader.lab.reporting.words import number, seconds, three_digits
 
 # In CSS pixels: charts as wide as a page's column, and as a telephone.
 WIDE, NARROW = 720, 360
@@ -26,9 +26,9 @@ LABEL_SIZE = 10.5
 # Between the values at the ends of lines, so that they do not touch.
 _LABEL_GAP = 13.0
 _MAX_TICKS = 4
-# What the name of a place takes.
+# Width of a place's name.
 _LETTER_WIDTH, _NAME_GAP = 7, 4
-# Beside the places of a panel: the numbers of its axis, the values at the ends of lines.
+# Width of a panel's vertical axis and of the values at the ends of lines.
 _AXIS_WIDTH = 50
 # Around a chart that stands alone; one in a page has the page's own.
 _PADDING = 18
@@ -71,12 +71,12 @@ class Canvas:
         """Begin.
 
         Args:
-            title: Of the chart, shown where it stands alone.
-            subtitle: What is drawn, and in which unit.
+            title: Of the chart, shown if it stands alone.
+            subtitle: The quantity and its unit.
             looks: Of the legend; a single one needs none.
             panels: How many there are.
-            in_a_row: How many stand beside each other where there are so many.
-            panel_height: Of one, with what is written around it, in pixels.
+            in_a_row: The most in one row.
+            panel_height: Of one, with its title and axis labels, in pixels.
             share_y: Whether all have the same vertical axis.
             narrow: Whether for a narrow screen.
             titled: Whether the title is shown.
@@ -168,14 +168,14 @@ def bar_style(look: Look) -> dict[str, Any]:
 
 
 def _handle(look: Look) -> Line2D | Patch:
-    """Return what stands for a meaning in a legend: a line where it has a marker, a bar where it has none."""
+    """Return the handle of a meaning in a legend: a line if it has a marker, else a bar."""
     if look.marker:
         return Line2D([], [], **line_style(look), label=look.label)
     return Patch(**bar_style(look), label=look.label)
 
 
 def heading(axes: Axes, text: str) -> None:
-    """Write what a panel shows above it."""
+    """Write the title of a panel."""
     axes.set_title(text, color=FRAME["ink"].light, fontsize=12)
 
 
@@ -185,7 +185,7 @@ def categories(axes: Axes, names: Sequence[str], width: float, *, margin: float 
     Args:
         axes: The panel.
         names: Of the places.
-        width: Of the panel in pixels: where it is too narrow for all names, only every second, third ... is written.
+        width: Of the panel in pixels: if it is too narrow for all names, only every second, third ... is written.
         margin: Left and right of them.
 
     Returns:
@@ -253,7 +253,7 @@ def spread(places: Sequence[float], gap: float) -> list[float]:
     groups: list[list[float]] = []
     for place in places:
         groups.append([place])
-        # A group lies around the middle of what it stands for; where it touches the one below they become one.
+        # A group is centred on its places; if it touches the one below, they become one.
         while len(groups) > 1 and _bottom(groups[-1], gap) < _top(groups[-2], gap) + gap:
             groups[-2:] = [groups[-2] + groups[-1]]
     return [_bottom(group, gap) + gap * i for group in groups for i in range(len(group))]

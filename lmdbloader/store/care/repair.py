@@ -232,7 +232,8 @@ def _write(
         # The inputs in the manifest must show that the dataset does not hold all of them.
         lacks: dict[str, Any] = {}
         if damaged := left_out():
-            writer.add_file(LEFT_OUT_FILE, _table(damaged))
+            rows = [(str(d.sample), d.field, d.source or "", d.reason) for d in damaged]
+            writer.add_file(LEFT_OUT_FILE, table([("sample", "field", "source", "reason"), *rows]))
             lacks["left_out"] = len({d.sample for d in damaged})
         if may_lack_more():
             lacks["may_lack_more"] = True
@@ -243,12 +244,6 @@ def _write(
             with open(open_own_file(folder / SKIPPED_FILE), "rb") as skipped:
                 writer.add_file(SKIPPED_FILE, skipped.read())
         return writer.finish(classes=description.classes, made_by=made_by, digest=description.digest).num_samples
-
-
-def _table(damaged: Sequence[Damage]) -> bytes:
-    rows = [("sample", "field", "source", "reason")]
-    rows += [(str(d.sample), d.field, d.source or "", d.reason) for d in damaged]
-    return table(rows)
 
 
 def _report(folder: Path, done: Repair, log: Callable[[str], None]) -> Repair:

@@ -95,10 +95,12 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
     try:
         manifest = read_manifest(path)
     except (FormatError, CorruptError) as error:
-        if not found.folder.is_dir() or found.folder.name.endswith(PARTIAL_SUFFIX) or _is_signed(found.folder):
+        # A manifest with a matching digest of its own was not damaged.
+        is_intact = is_signed(_manifest_text(found.folder))
+        if not found.folder.is_dir() or found.folder.name.endswith(PARTIAL_SUFFIX) or is_intact:
             raise
         return _verify_without_manifest(found, error)
-    if not _is_text_of(found.folder, manifest):
+    if not manifest.is_text(_manifest_text(found.folder)):
         found.add(MANIFEST_FILE, _OTHER_TEXT)
     data, index = _open_data(found, manifest), _open_index(found, manifest)
     if not data:
@@ -111,7 +113,10 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
             found.problems.append(f"the content digest is {content}, expected {manifest.content_digest}")
     if DATA_FILE not in found.files:
         found.add(DATA_FILE, *digest.differences(manifest.data_digest))
-    if not reader and DATA_FILE in found.files and _is_of_another(data, manifest, found.folder):
+    description = (
+        None if reader or DATA_FILE not in found.files else find_description(data.descriptor, str(found.folder))
+    )
+    if description not in (None, manifest.description):
         found.add(MANIFEST_FILE, f"belongs to another dataset than {DATA_FILE}")
         found.is_mixed = True
         return found.result(0)
@@ -174,12 +179,11 @@ class _Findings:
         return "Its files contradict each other. Restore all of them from one copy, or convert again."
 
 
-def _is_text_of(folder: Path, manifest: Manifest) -> bool:
-    """Return whether manifest.json has the bytes that a writer makes of its content."""
+def _manifest_text(folder: Path) -> bytes:
     try:
-        return manifest.is_text(read_regular(folder / MANIFEST_FILE, MAX_MANIFEST_NBYTES + 1))
+        return read_regular(folder / MANIFEST_FILE, MAX_MANIFEST_NBYTES + 1)
     except OSError:
-        return False
+        return b""
 
 
 def _compare_descriptions(found: _Findings, manifest: Manifest) -> None:
@@ -197,11 +201,6 @@ def _compare_descriptions(found: _Findings, manifest: Manifest) -> None:
         found.is_mixed = True
     elif MANIFEST_FILE not in found.files:
         found.add(MANIFEST_FILE, _OTHER_TEXT)
-
-
-def _is_of_another(data: DataFile, manifest: Manifest, folder: Path) -> bool:
-    """Return whether a data file has another description than the manifest."""
-    return find_description(data.descriptor, str(folder)) not in (None, manifest.description)
 
 
 def _verify_without_manifest(found: _Findings, error: FormatError | CorruptError) -> Verification:
@@ -222,14 +221,6 @@ def _verify_without_manifest(found: _Findings, error: FormatError | CorruptError
         if DATA_FILE not in found.files:
             found.add(DATA_FILE, *damaged_records(folder / DATA_FILE, description))
     return found.result(0, has_description=description is not None)
-
-
-def _is_signed(folder: Path) -> bool:
-    """Return whether a manifest's own digest matches: then its errors are not damage."""
-    try:
-        return is_signed(read_regular(folder / MANIFEST_FILE, MAX_MANIFEST_NBYTES + 1))
-    except OSError:
-        return False
 
 
 def _open_data(found: _Findings, manifest: Manifest | None) -> DataFile | None:
@@ -256,9 +247,7 @@ def _open_index(found: _Findings, manifest: Manifest) -> Index | None:
         found.add(INDEX_FILE, "is missing")
     except KeyError as error:
         found.add(INDEX_FILE, f"the manifest does not state {error}")
-    except OSError as error:
-        found.add(INDEX_FILE, first_sentence(error, path))
-    except FormatError as error:
+    except (OSError, FormatError) as error:
         found.add(INDEX_FILE, first_sentence(error, path))
     return None
 
