@@ -1,4 +1,4 @@
-"""A plausible study, filled in every part, for tests of what shows one; nothing in it was measured."""
+"""A plausible study, filled in every part, for tests of texts and reports; nothing in it was measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage times: each stage's seconds where they belong, every second once, and what was counted exactly."""
+"""Stage times: each stage's seconds where they belong, every second once, and exact counts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _written(path: Path, codec: Any) -> LMDBDataset:
 
 
 def timed(loader: Loader, epochs: int = 1) -> StageTimes:
-    """Return what some epochs take."""
+    """Return the times of some epochs."""
     loader.time_stages()
     before = loader.stage_times()
     for _ in range(epochs):
@@ -176,7 +176,7 @@ def test_images_of_different_shapes_count_too(tmp_path: Path) -> None:
     assert times.nbytes == stored_nbytes(ds)
 
 
-def test_what_is_left_out_is_no_sample_and_its_reading_takes_time(tmp_path: Path, raw: LMDBDataset) -> None:
+def test_samples_left_out_are_not_counted_but_their_reading_takes_time(tmp_path: Path, raw: LMDBDataset) -> None:
     shutil.copytree(raw.path, tmp_path / "d")
     ds = LMDBDataset(tmp_path / "d")
     data = bytearray((tmp_path / "d" / "data.mdb").read_bytes())
@@ -195,7 +195,7 @@ def test_what_is_left_out_is_no_sample_and_its_reading_takes_time(tmp_path: Path
     assert failing.stage_times().num_samples <= COUNT - 15
 
 
-def test_what_is_counted_when_it_is_switched_on_again_begins_at_nothing(raw: LMDBDataset) -> None:
+def test_counts_start_at_zero_when_switched_on_again(raw: LMDBDataset) -> None:
     loader = Loader(raw, 8)
     timed(loader)
     loader.time_stages(False)
@@ -284,7 +284,7 @@ def test_a_forked_child_counts_on_and_its_parent_does_not_see_it(raw: LMDBDatase
     assert loader.stage_times().num_samples == COUNT
 
 
-def test_an_unfinished_epoch_counts_what_was_read(raw: LMDBDataset) -> None:
+def test_an_unfinished_epoch_counts_the_batches_read(raw: LMDBDataset) -> None:
     loader = Loader(raw, 64, num_threads=1, prefetch=0)
     loader.time_stages()
     next(iter(loader))

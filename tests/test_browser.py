@@ -1,4 +1,4 @@
-"""The browser that looks at pages: it reports what a page does wrong, and nothing where nothing is wrong."""
+"""The browser that looks at pages: it reports the faults of a page, and nothing for a sound one."""
 
 from __future__ import annotations
 
