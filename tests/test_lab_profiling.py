@@ -298,9 +298,7 @@ def test_without_lap_the_optimisers_work_is_update() -> None:
         ([torch.zeros(1)], {"warmup": -1}, "warmup=-1: expected at least 0"),
     ],
 )
-def test_a_loader_that_cannot_be_profiled_is_refused_with_the_reason(
-    loader: list[Any], options: dict[str, Any], message: str
-) -> None:
+def test_a_loader_that_gives_no_steps_is_refused(loader: list[Any], options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         profile(loader, lambda batch: None, **options)
 

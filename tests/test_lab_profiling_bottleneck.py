@@ -79,9 +79,7 @@ def test_the_largest_stage_holds_up_a_loop_that_waits(stages: dict[str, float], 
         (100, 80, 40, "decode"),
     ],
 )
-def test_waiting_for_a_core_is_distinguished_from_being_slow(
-    step: float, busy: float, delayed: float, expected: str
-) -> None:
+def test_waiting_for_a_core_differs_from_being_slow(step: float, busy: float, delayed: float, expected: str) -> None:
     assert named(figures(step, busy, delayed=delayed, decode=140, transform=60))[0] == expected
 
 

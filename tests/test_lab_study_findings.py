@@ -48,7 +48,7 @@ def test_small_batches_are_compared_with_large_ones() -> None:
     epochs = {row.batch_size: row.training.epoch_seconds for row in rows if row.training}
     assert small_to_large(training(study), "folder", 64) == pytest.approx(epochs[8] / epochs[128])
     text = " ".join(str(study).split())
-    assert f"{speeds[128] / speeds[8]:.2f} times with the DataLoader (files) as long." in text
+    assert f"{speeds[128] / speeds[8]:.2f} times with the DataLoader (files)." in text
     assert small_to_large(loading(make_study(baseline=False)), "folder", 64) is None
     assert batch_cost(make_study(baseline=False), "folder", 64) is None
 
