@@ -1,7 +1,7 @@
 # Every target that needs Python packages first makes .venv in this folder; a later call finds it there.
 #
-#   PYTHON=python3.12        the interpreter that .venv stands on (default python3; 3.10 or newer)
-#   PIL=pillow|pillow-simd   use this one from now on (default: the one in place; at first pillow-simd if it builds)
+#   PYTHON=python3.12        the interpreter for .venv (default python3; 3.10 or newer)
+#   PIL=pillow|pillow-simd   use this one from now on (default: the current one; at first pillow-simd if it builds)
 #   TORCH_INDEX=URL          at the first call: one more package index, for another build of torch (docs/installation.md)
 #   IMAGES=DIR               for demo: your own photographs
 #   ARGS="..."               passed on: to pytest by test, to the script by demo, bench and faults; ARGS=serve: see docs
@@ -28,13 +28,13 @@ setup:  ## Make .venv with everything in it
 demo: setup  ## Convert real photographs, train SRCNN and a classifier, compare (IMAGES=DIR: on your own)
 	@$(ENV) scripts/demo.py $(if $(IMAGES),--images "$(IMAGES)") $(ARGS)
 
-test: lint  ## Run the linters and every test
-	@$(ENV) -m pytest --numprocesses 2 --dist worksteal $(ARGS)
+test: $(if $(ARGS),setup,lint)  ## Run the linters and every test; with ARGS only the tests that they name
+	@$(ENV) -m pytest $(if $(findstring .py,$(ARGS)),,--numprocesses 2 --dist worksteal) $(ARGS)
 
 test-floors:  ## Run the tests of pixels and datasets with the lowest versions of setup.cfg, in .venv-floors
 	@$(PYTHON) scripts/floors.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)
 
-faults: setup  ## Make every fault on purpose, in full, and see what holds (ARGS="--only flips --count 100")
+faults: setup  ## Run all fault tests in full (ARGS="--only flips --count 100")
 	@$(ENV) -m tests.faults $(ARGS)
 
 lint: setup  ## Check the code's style, format and types
@@ -46,18 +46,18 @@ format: setup  ## Format the code and apply the safe fixes
 	@$(ENV) -m ruff format .
 	@$(ENV) -m ruff check --fix .
 
-bench: setup  ## Measure reading against the other ways of storing patches
+bench: setup  ## Measure reading, compared with other ways of storing patches
 	@$(ENV) benchmarks/read.py $(ARGS)
 
 gpu-rehearsal: setup  ## Run every stage of the GPU benchmark in tiny sizes, as on a machine without network
 	@$(ENV) benchmarks/gpu/rehearse.py $(ARGS)
 
-notebook: setup  ## Run the notebooks anew and store them with their pictures
+notebook: setup  ## Run the notebooks again and store them with their pictures
 	@$(ENV) scripts/make_notebook.py
 
-docs: setup  ## Build the documentation into site/; warnings are errors (ARGS=serve: show it while you write)
+docs: setup  ## Build the documentation into site/; warnings are errors (ARGS=serve: serve it while you write)
 	@NO_MKDOCS_2_WARNING=1 $(ENV) -m mkdocs $(if $(ARGS),$(ARGS),build)
 
-clean:  ## Remove all that make has made, .venv too
+clean:  ## Remove everything that make created, including .venv
 	rm -rf .venv .venv-cache .venv-gpu benchmarks/gpu/pack *.egg-info build dist site demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find lmdbloader scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""What the benchmarks share: real photographs, the environment that figures were taken in, memory, and tables."""
+"""Shared by the benchmarks: real photographs, a description of the environment, memory, and tables."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def cut_pairs(count: int, *, patch_size: int = 96, scale: int = 2, seed: int = 0
 def write_mosaics(folder: Path, count: int, *, width: int = 2040, height: int = 1356, seed: int = 0) -> None:
     """Write `count` PNG photographs of DIV2K's usual size, laid out of pieces of real ones at their own resolution.
 
-    Encoding takes longer than what is measured with them, so after 48 the same files appear under other names.
+    Encoding takes longer than the measurements, so after 48 the same files appear under other names.
     """
     from PIL import Image
 
@@ -113,7 +113,7 @@ def write_mosaics(folder: Path, count: int, *, width: int = 2040, height: int = 
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return what a reader needs to judge the figures: machine, load, versions, the disk below `folder`."""
+    """Return the environment of the figures: machine, load, versions, the disk below `folder`."""
     import lmdbloader
     from lmdbloader.lab.machine import describe, filesystem_of
 
@@ -214,7 +214,7 @@ def environment_text(found: dict[str, str], command: Sequence[str], *, markdown:
 def print_sections(
     run: Callable[[Path], Iterator[tuple[str, Any, str]]], title: str, options: argparse.Namespace
 ) -> None:
-    """Measure section after section, and print what came of them.
+    """Measure section after section, and print the results.
 
     Args:
         run: Yields the name, the figures and the text of each, and may write into the folder that it is given.

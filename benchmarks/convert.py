@@ -1,10 +1,9 @@
 """Times converting 2K photographs to patches against processes that only decode them, and against the disk.
 
-The photographs are PNG files of DIV2K's usual size, 2040 x 1356, laid out of pieces of real ones. `lmdbloader.convert`
-makes 96x96 patches with x2 LR patches of them, everything counted from the call to its return: starting the processes,
-choosing the codec, writing durably. Starting takes about two seconds whatever the number of images (DIV2K has 800). The
-bare loop is timed over processes that are already running and discards what it
-decodes. All take turns, and medians of the turns are shown.
+The photographs are PNG files of DIV2K's usual size, 2040 x 1356, composed of pieces of real ones. `lmdbloader.convert`
+makes 96x96 patches with x2 LR patches of them, timed from the call to its return: starting the processes, choosing the
+codec, writing durably. Starting takes about two seconds whatever the number of images (DIV2K has 800). The bare loop
+runs in processes that are already started, and discards the pixels. Turns are interleaved; the figures are medians.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _CHUNK_NBYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one job reached.
+    """The result of one job.
 
     Attributes:
         job: Its name.
@@ -126,7 +125,7 @@ def take_turns(photographs: Path, folder: Path, options: argparse.Namespace) -> 
 
 
 def report_text(figures: Sequence[Figure], report: Report, *, markdown: bool) -> str:
-    """Return the table and what is asked of a conversion as text."""
+    """Return the table and the conclusions as text."""
     speed = {figure.job: figure.images_per_s for figure in figures}
     rows = []
     for figure in figures:

@@ -1,8 +1,8 @@
 """Times training on class folders of JPEGs: RandomResizedCrop, a flip, normalised float32 batches.
 
-The folder read by torch's DataLoader and Pillow; the same files in one dataset; the Loader over files kept as they are,
-JPEGs of quality 90, and pixels of at most 256; beside decoding whole files and nothing else. Whatever is compared takes
-turns in one run; medians of the turns are shown, and ratios.
+The folder read by torch's DataLoader and Pillow; the same files in one dataset; the Loader over unchanged files, JPEGs
+of quality 90, and pixels of at most 256; compared with only decoding whole files. Turns are interleaved in one run; the
+figures are medians and ratios.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Results = dict[tuple[Any, ...], float]
 
 
 def transforms(size: int) -> list[Any]:
-    """Return what is done to images."""
+    """Return the transforms of images."""
     floats = ToDtype(torch.float32, scale=True)
     return [RandomResizedCrop(size), RandomHorizontalFlip(), floats, Normalize(MEAN, STD)]
 
@@ -58,14 +58,14 @@ def prepare(folder: Path, options: argparse.Namespace) -> Path:
 
 
 def of_loader(path: Path, size: int, batch_size: int, threads: int | str = "auto") -> Callable[[float], float]:
-    """Return what measures the Loader."""
+    """Return a function that measures the Loader."""
     loader = Loader(LMDBDataset(path), batch_size, transforms=transforms(size), num_threads=threads)  # type: ignore[arg-type]
     next(iter(loader))
     return lambda seconds: loader.benchmark(seconds).samples_per_s
 
 
 def take_turns(candidates: dict[tuple[Any, ...], Callable[[float], float]], options: argparse.Namespace) -> Results:
-    """Return the median of each candidate's turns; all take turns, so what else the machine does falls on all."""
+    """Return the median of each candidate's turns; turns are interleaved, so other load affects all alike."""
     turns: dict[tuple[Any, ...], list[float]] = {key: [] for key in candidates}
     for _ in range(options.repeats):
         for key, measure in candidates.items():
@@ -115,7 +115,7 @@ def report_speed(results: Results, markdown: bool) -> str:
 
 
 def start_up(folder: Path, options: argparse.Namespace) -> dict[str, float]:
-    """Return what fresh processes tell: seconds to the first batch, anonymous memory at a batch size of 256."""
+    """Return the figures of fresh processes: seconds to the first batch, anonymous memory at a batch size of 256."""
     code = (
         "import sys, time, torch, lmdbloader\nfrom pathlib import Path\nfrom images import watch\n"
         "watch(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))"

@@ -1,7 +1,7 @@
-"""Times the native Loader beside other ways of loading that do the same, and beside what the machine can do at all.
+"""Times the Loader, other loaders that do the same work, and the limits of the machine.
 
-The work: pairs of 96x96 and 48x48 patches of real photographs in random order, each pair turned or mirrored one of
-eight ways, as float32 batches. Whatever is compared takes turns in one run; medians of the turns are shown, and ratios.
+The work: pairs of 96x96 and 48x48 patches of real photographs in random order, with one of eight flips and rotations
+for each pair, as float32 batches. Turns are interleaved in one run; the figures are medians and ratios.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OURS = {"raw": "LMDBDataset raw", "lz4": "LMDBDataset lz4"}
 SECTIONS = ("pairs", "references", "crops", "memory", "orders", "start", "threads")
 TO_FLOAT = ToDtype(torch.float32, scale=True)
 TURNED = (RandomDihedral(), TO_FLOAT)
-# What is measured, by name: a function of seconds that returns samples a second.
+# Candidates by name: a function of seconds that returns samples a second.
 Candidates = dict[tuple[Any, ...], Callable[[float], float]]
 Results = dict[tuple[Any, ...], float]
 
@@ -77,7 +77,7 @@ def timed(batches: Iterator[Any], finish: Callable[[Any], Any], seconds: float) 
 
 
 def of_dataloader(store: Store, folder: Path, batch_size: int, workers: int, where: str) -> Callable[[float], float]:
-    """Return what measures torch's DataLoader over a store that converts in its samples, or in the training loop."""
+    """Return a function that measures torch's DataLoader over a store, converting in the samples or in the loop."""
     if store.dataset is None:
         dataset: Any = LMDBDataset(folder).transformed(TURNED if where == "sample" else TURNED[:1])
         loader = lmdbloader.dataloader(
@@ -95,13 +95,13 @@ def of_dataloader(store: Store, folder: Path, batch_size: int, workers: int, whe
 
 
 def of_loader(loader: Loader) -> Callable[[float], float]:
-    """Return what measures a Loader."""
+    """Return a function that measures a Loader."""
     next(iter(loader))
     return lambda seconds: loader.benchmark(seconds).samples_per_s
 
 
 def turns_of(candidates: Candidates, options: argparse.Namespace) -> dict[tuple[Any, ...], list[float]]:
-    """Return the turns of each candidate; all take turns, so what else the machine does falls on all."""
+    """Return the turns of each candidate; turns are interleaved, so other load affects all alike."""
     turns: dict[tuple[Any, ...], list[float]] = {key: [] for key in candidates}
     for _ in range(options.repeats):
         for key, measure in candidates.items():
@@ -152,7 +152,7 @@ def open_loaders(folder: Path, batch_size: int, options: argparse.Namespace) -> 
 
 
 def report_pairs(results: Results, markdown: bool) -> str:
-    """Return the table of pairs, and what is asked of the Loader."""
+    """Return the table of pairs, and the conclusions about the Loader."""
     best: dict[tuple[Any, ...], tuple[float, str]] = {}
     for (name, batch_size, count, detail), speed in results.items():
         kept = (name, batch_size, count, detail == "not verified")
@@ -191,7 +191,7 @@ def _range(ratios: Sequence[float]) -> str:
 
 
 def time_references(folder: Path, pairs: Pairs, options: argparse.Namespace) -> Results:
-    """Time what the machine can do, beside the Loader handing out uint8 as it is: (name, threads) -> pairs a second."""
+    """Time the machine's limits, and the Loader with unchanged uint8: (name, threads) -> pairs a second."""
     candidates: Candidates = {}
     for threads in options.threads:
         for reference in REFERENCES:

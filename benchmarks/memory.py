@@ -1,4 +1,4 @@
-"""Measures what does not grow: memory of reading and converting by the size of the input, opening, and page waste.
+"""Measures memory of reading and converting by the size of the input, the time of opening, and wasted pages.
 
 Memory is anonymous memory (RssAnon), at its peak, of a fresh process and of the processes that it starts; pages of the
 mapped dataset belong to the page cache and are not counted. Every figure is taken at N samples and at ten times N.
@@ -39,7 +39,7 @@ _RATIO_NBYTES = 32 * 2**20
 
 
 def write_pairs(path: Path, count: int) -> None:
-    """Write `count` pairs; beyond 1000 they repeat, which neither reading nor its memory can tell."""
+    """Write `count` pairs; beyond 1000 they repeat, which affects neither reading nor its memory."""
     import torch  # here, so that a process that converts does not carry it
 
     pairs = cut_pairs(min(count, 1000))
@@ -66,7 +66,7 @@ def read_epoch(path: str, workers: int) -> dict[str, int]:
     with PeakMemory() as memory:
         loader = lmdbloader.dataloader(lmdbloader.LMDBDataset(path), 64, shuffle=True, num_workers=workers)
         for batch in loader:
-            batch.hr.numpy().max()  # torch would sum uint8 by way of int64, and its copies would be what is measured
+            batch.hr.numpy().max()  # torch would sum uint8 through int64, and its copies would be measured
     return {"before": memory.before, "own": memory.own, "children": memory.children}
 
 
@@ -78,7 +78,7 @@ def convert_folder(source: str, out: str, workers: int) -> dict[str, int]:
 
 
 def in_fresh_process(job: str, *arguments: object) -> dict[str, Any]:
-    """Run one of this script's jobs in a new interpreter and return what it found."""
+    """Run one of this script's jobs in a new interpreter and return its result."""
     command = [sys.executable, __file__, "--job", job, *map(str, arguments)]
     child = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = json.loads(child.stdout)
@@ -86,7 +86,7 @@ def in_fresh_process(job: str, *arguments: object) -> dict[str, Any]:
 
 
 def measure_growth(folder: Path, options: argparse.Namespace) -> dict[str, list[dict[str, int]]]:
-    """Return for every job what it took at N and at ten times N."""
+    """Return the memory of every job at N and at ten times N."""
     found: dict[str, list[dict[str, int]]] = {}
     run = run_job if options.quick else in_fresh_process
     for factor in (1, 10):
@@ -137,7 +137,7 @@ def open_often(path: str) -> dict[str, float]:
 
 
 def measure_opening(folder: Path, count: int) -> dict[str, float]:
-    """Return what opening a dataset of `count` samples takes in a fresh process."""
+    """Return the seconds of opening a dataset of `count` samples in a fresh process."""
     pixels = np.random.default_rng(0).integers(0, 256, (64, 8, 8, 3), dtype=np.uint8)
     lmdbloader.write(({"image": pixels[i % 64], "label": i % 1000} for i in range(count)), folder / "many")
     return in_fresh_process("open", folder / "many")
@@ -219,7 +219,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def run_job(job: str, *arguments: Any) -> dict[str, Any]:
-    """Do what `in_fresh_process` asks for, in this process."""
+    """Run the job of `in_fresh_process`, in this process."""
     if job == "read":
         return read_epoch(str(arguments[0]), int(arguments[1]))
     if job == "convert":

@@ -1,4 +1,4 @@
-"""What images.py measures with: class folders of JPEGs from real photographs, and the usual ways of loading them."""
+"""Helpers of images.py: class folders of JPEGs from real photographs, and the usual ways of loading them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def draw_window(height: int, width: int) -> tuple[int, int, int, int]:
 
 
 class PillowRecipe:
-    """What people train with: RandomResizedCrop, a flip and normalised floats, by Pillow."""
+    """The usual dataset: RandomResizedCrop, a flip and normalised floats, with Pillow."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -93,7 +93,7 @@ class Folder(Dataset[Any]):
 
 
 class FilesInLmdb(Dataset[Any]):
-    """The same files, read from a dataset of ours."""
+    """The same files, read from an lmdbloader dataset."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._dataset = LMDBDataset(path)
@@ -109,12 +109,12 @@ class FilesInLmdb(Dataset[Any]):
 
 
 def of_dataloader(dataset: Dataset[Any], batch_size: int, workers: int) -> Callable[[float], float]:
-    """Return what measures a DataLoader. Its workers end with each turn, or they would read ahead during others."""
+    """Return a function that measures a DataLoader. Its workers end with each turn and never read ahead."""
 
     def measure(seconds: float) -> float:
         order = EndlessOrder(len(dataset), int(torch.randint(1000, ())))  # type: ignore[arg-type]
         batches = iter(DataLoader(dataset, batch_size, sampler=order, num_workers=workers))
-        # What the workers have ready at first would be counted too.
+        # Batches that the workers have ready at first would be counted too.
         for _ in range(1 + 2 * workers):
             next(batches)
         samples, began = 0, time.perf_counter()
@@ -126,7 +126,7 @@ def of_dataloader(dataset: Dataset[Any], batch_size: int, workers: int) -> Calla
 
 
 def of_full_decoding(folder: Path, threads: int) -> Callable[[float], float]:
-    """Return what measures decoding whole files that are in memory, by threads, and nothing else."""
+    """Return a function that only measures decoding of whole files in memory, by threads."""
     files = [path.read_bytes() for path in sorted(folder.rglob("*.jpg"))]
 
     def measure(seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""Pipelines with one bottleneck each, planted on purpose, and two without: what a profile must name, run by run."""
+"""Pipelines with one planted bottleneck each, and two without: the cases that a profile must name correctly."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Plant:
     """A bottleneck.
 
     Attributes:
-        what: It is, in words.
-        expected: What the profile must name.
+        what: Its description.
+        expected: The bottleneck that the profile must name.
         run: Makes the pipeline from a folder with the datasets, and returns its profile.
         is_alone: Whether it changes the process that it runs in, so that it needs one of its own.
     """
@@ -155,7 +155,7 @@ def slow_sample_transform(folder: Path) -> Any:
 
 
 def starved(folder: Path) -> Any:
-    """Load what two cores would feed with ease, on one core that others compete for."""
+    """Load a workload that two cores could feed easily, on one core that others compete for."""
     import torch
 
     from lmdbloader.transforms import ColorJitter, RandomResizedCrop, ToDtype
@@ -237,7 +237,7 @@ PLANTS = {
 
 
 def run_alone(name: str, folder: Path, count: int = 1) -> list[dict[str, Any]]:
-    """Run a plant so many times, each in a process of its own, and return the profiles as plain values."""
+    """Run a plant so many times, each in its own process, and return the profiles as plain values."""
     command = [sys.executable, "-W", "ignore", __file__, "--run", name, "--folder", str(folder), "--count", str(count)]
     here = Path(__file__).resolve().parent
     path = os.pathsep.join(filter(None, [str(here.parent), os.environ.get("PYTHONPATH")]))

@@ -1,4 +1,4 @@
-"""Measures what profiling costs, and whether it names bottlenecks that are planted on purpose, run after run."""
+"""Measures the cost of profiling, and how often it names planted bottlenecks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bare(batches: Iterable[Any], step: Callable[[Any], None], count: int) -> Non
 
 
 def recorded(batches: Iterable[Any], step: Callable[[Any], None], count: int) -> None:
-    """Do steps, with a recorder that is told four phases."""
+    """Run steps with a recorder of four phases."""
     with lmdbloader.lab.Recorder(batches, warmup=0) as recorder:
         for number, batch in enumerate(recorder, 1):
             step(batch)
@@ -73,9 +73,9 @@ def cost_in_training(folder: Path, turns: int, steps: int) -> dict[str, list[flo
 
 
 def cost_rows(alone: dict[str, list[float]], training: dict[str, list[float]]) -> list[list[str]]:
-    """Return what is printed of the cost."""
+    """Return the table of the cost."""
     rows = []
-    # Whatever else the machine does makes turns longer: of times on the wall the shortest turn tells most.
+    # Other load makes turns longer: of wall times the shortest turn is the best estimate.
     for what, found, names, choose in (
         ("a loop that does nothing: time", alone, ("bare", "recorded"), min),
         ("steps of 5 ms, fed by a Loader: time", training, ("bare", "recorded"), min),
@@ -90,7 +90,7 @@ def cost_rows(alone: dict[str, list[float]], training: dict[str, list[float]]) -
 
 
 def name_planted(folder: Path, count: int, only: Sequence[str] | None) -> dict[str, list[dict[str, Any]]]:
-    """Return the profiles of each plant, each run in a process of its own."""
+    """Return the profiles of each plant, each run in its own process."""
     found = {}
     for name in only or PLANTS:
         found[name] = run_alone(name, folder, count)
@@ -100,7 +100,7 @@ def name_planted(folder: Path, count: int, only: Sequence[str] | None) -> dict[s
 
 
 def planted_rows(found: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
-    """Return what is printed of the planted bottlenecks."""
+    """Return the table of the planted bottlenecks."""
     rows = []
     for name, profiles in found.items():
         plant = PLANTS[name]
@@ -115,7 +115,7 @@ def planted_rows(found: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run what the command line says."""
+    """Run the command."""
     argv = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=10, help="runs of each planted bottleneck (default: 10)")
@@ -135,13 +135,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(environment_text(surroundings, argv, markdown=options.markdown), end="\n\n")
         steps = 20 if options.quick else 200
         alone, training = cost_alone(options.turns, 50 * steps), cost_in_training(folder, options.turns, steps)
-        header = ["what", "bare us", "recorded us", "cost us", "of a 5 ms step"]
+        header = ["measurement", "bare us", "recorded us", "cost us", "of a 5 ms step"]
         print(table(header, cost_rows(alone, training), markdown=options.markdown), end="\n\n", flush=True)
         planted = name_planted(folder, options.count, options.only)
         header = [
             "planted",
-            "what it is",
-            "must be called",
+            "description",
+            "expected",
             "was",
             "waiting for data",
             "loading threads without a core",

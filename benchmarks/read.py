@@ -30,7 +30,7 @@ MEMORY_BATCH_SIZE = 128
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is timed: a store, how it is read, and by how many threads of torch the consumer converts."""
+    """A setting to time: a store, how it is read, and torch's number of threads in the consumer."""
 
     store: str
     batch_size: int
@@ -41,7 +41,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one setting reached.
+    """The result of one setting.
 
     Attributes:
         setting: Of it.
@@ -70,7 +70,7 @@ class Turn:
 
 
 def take_turn(batches: Iterator[Any], setting: Setting, seconds: float) -> Turn:
-    """Read batches for so many seconds."""
+    """Read batches for the given seconds."""
     torch.set_num_threads(setting.threads)
     latencies: list[float] = []
     cpu = time.process_time()
@@ -122,7 +122,7 @@ def _time_settings(
     turns: dict[Setting, list[Turn]] = {setting: [] for _, setting in settings}
     for _ in range(options.repeats):
         for _, setting in settings:
-            # A new iterator first takes what its workers prepared meanwhile out of the queue, so no turn has a lead.
+            # A new iterator first drops the batches that its workers prepared meanwhile, so no turn has a lead.
             batches = iter(loaders[setting.store, setting.conversion])
             turns[setting].append(take_turn(batches, setting, options.seconds))
     for setting, taken in turns.items():
@@ -133,7 +133,7 @@ def _time_settings(
 
 
 def check_stores(stores: Sequence[Store], folder: Path, pairs: Pairs) -> None:
-    """Refuse to compare stores that do not hand out the same pixels."""
+    """Refuse to compare stores that do not yield the same pixels."""
     for store in stores:
         dataset = open_dataset(store, folder / store.name)
         for i in np.linspace(0, len(pairs) - 1, 50).astype(int).tolist():
@@ -211,7 +211,7 @@ def size_rows(stores: Sequence[Store], sizes: dict[str, int], memory: dict[str, 
 
 
 def verdict(figures: Sequence[Figure]) -> list[str]:
-    """Return what is asked of LMDBDataset: twice the hand-written LMDB, and small batches nearly as fast as large."""
+    """Return the goals of LMDBDataset: twice the hand-written LMDB, and small batches nearly as fast as large."""
     best = {key: f.pairs_per_s for key, f in best_of(figures).items() if key[2] == 0}
     ours = {batch_size: speed for (store, batch_size, _), speed in best.items() if store == OURS_LZ4}
     by_hand = {batch_size: speed for (store, batch_size, _), speed in best.items() if store == HAND_WRITTEN}

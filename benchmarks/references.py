@@ -1,4 +1,4 @@
-"""The machine's own speed at what a loader cannot do without: copying, converting, decompressing and hashing."""
+"""The machine's speed at the basic operations of a loader: copying, converting, decompressing and hashing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _hash(data, size, sums):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One thing that is measured alone: its name, and what a thread does again and again, for BATCH pairs each time."""
+    """One operation that is measured alone: its name, and a function of BATCH pairs that a thread repeats."""
 
     name: str
     make: Callable[[Pairs, int], Callable[[int], None]]

@@ -183,7 +183,7 @@ class Store:
     Attributes:
         name: For the tables.
         write: Writes pairs into a new folder.
-        dataset: Opens what `write` made; None means LMDBDataset.
+        dataset: Opens the store that `write` made; None means LMDBDataset.
         close: Called with the folder once this process has read it.
     """
 
@@ -210,7 +210,7 @@ STORES = (
 
 
 class EndlessOrder(Sampler[int]):
-    """One random order after another, without end: what is timed is never the start of an epoch."""
+    """One random order after another, without end, so the start of an epoch is never timed."""
 
     def __init__(self, length: int, seed: int) -> None:
         self.length, self.seed = length, seed
@@ -230,7 +230,7 @@ def _collate_floats(samples: Any) -> Tensors:
 
 
 def open_dataset(store: Store, folder: Path, conversion: Conversion = "consumer") -> Dataset[Any]:
-    """Return the dataset of what a store wrote."""
+    """Return the dataset of a written store."""
     if store.dataset is None:
         ds = lmdbloader.LMDBDataset(folder)
         return ds.scaled() if conversion == "sample" else ds

@@ -1,8 +1,8 @@
-"""Compares what `lmdbloader tune` recommends with the best of all settings, found by measuring each of them for long.
+"""Compares the recommendation of `lmdbloader tune` with the best of all settings, found by long measurements.
 
 Three datasets of real photographs: pairs of patches as pixels, single patches compressed with lz4, and whole JPEG files
-of which random resized crops are read. Tuning ends by itself; then, in the same run, every setting takes turns with all
-others.
+of which random resized crops are read. Tuning ends by itself; then, in the same run, all settings are measured in
+interleaved turns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BAR, BAR_SECONDS = 0.9, 60.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is tuned.
+    """A case to tune.
 
     Attributes:
         name: For people.
@@ -52,7 +52,7 @@ class Case:
 
     @property
     def transforms(self) -> list[Any]:
-        """What `tune` does for the crop."""
+        """The same as `tune` does for the crop."""
         return [] if self.crop is None else [RandomResizedCrop(self.crop)]
 
 
@@ -85,7 +85,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one dataset came to.
+    """The result of one dataset.
 
     Attributes:
         name: Of the case.
@@ -93,8 +93,8 @@ class Figure:
         seconds: That tuning took.
         picked, best: The settings that tuning recommends and that the long search found.
         picked_per_s, best_per_s: Samples a second of both, in the long search.
-        ratio: Of both: the geometric mean of what the rounds say.
-        low, high: The middle 95 % of what resampled rounds say.
+        ratio: Of both: the geometric mean over the rounds.
+        low, high: The middle 95 % of resampled rounds.
     """
 
     name: str
@@ -153,7 +153,7 @@ def compare(case: Case, path: Path, options: argparse.Namespace) -> list[Figure]
 
 
 def ratio_of(picked: Sequence[float], best: Sequence[float], draws: int = 2000) -> tuple[float, float, float]:
-    """Return the geometric mean of the ratios of each round, and where 95 % of its resamples lie."""
+    """Return the geometric mean of the ratios of each round, and the middle 95 % of its resamples."""
     import numpy as np
 
     logs = np.log(picked) - np.log(best)
@@ -199,7 +199,7 @@ def main() -> None:
     """Measure, and print the table."""
     options = parse_options()
     with tempfile.TemporaryDirectory(prefix="lmdbloader-tune-") as temporary:
-        # What the user has measured stays, and is not used.
+        # The user's remembered settings are kept, and not used.
         os.environ["XDG_CACHE_HOME"] = temporary
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Every exception that lmdbloader raises on purpose, each also a builtin so that ordinary handlers catch it."""
+"""Every exception that lmdbloader raises on purpose; each is also a builtin one, so ordinary handlers catch it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 class LmdbloaderError(Exception):
     """Base of every error below; catch it to catch all of them.
 
-    The message escapes characters that a terminal or a log would act on: file names may contain anything.
+    The message escapes control characters, as file names may contain anything.
     """
 
     def __str__(self) -> str:
@@ -32,18 +32,18 @@ class LmdbloaderError(Exception):
 
 
 class FormatError(LmdbloaderError, ValueError):
-    """A dataset is not ours, unfinished, from another format version, or its description does not decode."""
+    """Not a dataset of lmdbloader, or it is unfinished, of another format version, or its description is not valid."""
 
 
 class CorruptError(LmdbloaderError, OSError):
-    """Stored bytes are not the bytes that were written: a checksum, a size or an offset does not hold.
+    """Stored bytes differ from the bytes that were written: a checksum, a size or an offset does not match.
 
     Args:
-        message: What was found, what was expected, where, and what to do.
-        sample: Row of the index whose payload is damaged, None where it is not one sample that is.
+        message: The damage found, its place, and the remedy.
+        sample: Row of the index whose payload is damaged; None if the damage is not in one sample.
         field: Name of the payload's field.
-        source: Relative path of the file that the sample was made from, where the dataset has sources.
-        path: Of the dataset, absolute.
+        source: Relative path of the file that the sample was made from, if the dataset has sources.
+        path: The dataset's, absolute.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class ImageError(LmdbloaderError, ValueError):
     """One source image cannot be used: it does not decode, or a stated policy refuses it.
 
     Attributes:
-        name: The image's name, as it is.
-        reason: Why, without the name; like every message without what a terminal acts on.
+        name: The image's name, unchanged.
+        reason: The cause, without the name; control characters are escaped.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -81,7 +81,7 @@ class ImageError(LmdbloaderError, ValueError):
 
 
 class SourceError(LmdbloaderError, ValueError):
-    """A source folder does not hold what its layout promises."""
+    """A source folder does not match its layout."""
 
 
 class OptionError(LmdbloaderError, ValueError):
@@ -105,15 +105,15 @@ class DiskError(LmdbloaderError, OSError):
 
 
 class DiskFullError(LmdbloaderError, OSError):
-    """A file system that is written to has no room left: the destination's, or that of shared memory."""
+    """The destination's file system, or shared memory, is full."""
 
 
 class WorkerError(LmdbloaderError, RuntimeError):
-    """A worker process or thread could not start, died, or failed outside of the image that it was working on."""
+    """A worker process or thread could not start, died, or failed with an error that is not the image's."""
 
     def __str__(self) -> str:
-        return "\n".join(map(plain, Exception.__str__(self).split("\n")))  # it may quote what the worker said
+        return "\n".join(map(plain, Exception.__str__(self).split("\n")))  # it may quote the worker's output
 
 
 class TrainingError(LmdbloaderError, RuntimeError):
-    """Training went wrong in a way that more steps do not mend."""
+    """Training failed in a way that more steps do not repair."""

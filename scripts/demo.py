@@ -1,4 +1,4 @@
-"""The whole way twice: super-resolution and classification, from photographs to a trained model, in a few minutes."""
+"""Demonstrates super-resolution and classification, from photographs to a trained model, in a few minutes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from demos import classification, superres
 
 from lmdbloader.errors import LmdbloaderError, OptionError
 
-# Its presence says that the output folder is ours to overwrite.
+# Marks an output folder that the demo may overwrite.
 MARKER = "made-by-demo"
 MAX_CLASSES = 10
 PARTS = ("superres", "classification")
@@ -30,7 +30,7 @@ def prepare_output(output: Path) -> None:
 
 
 def run(options: argparse.Namespace) -> list[str]:
-    """Run the parts that were asked for; returns what did not turn out as it should."""
+    """Run the chosen parts; returns the complaints about their results."""
     complaints = []
     if options.only != "classification":
         print("Super-resolution")

@@ -1,4 +1,4 @@
-"""What MkDocs does for the site beyond rendering: the command line's and the notebooks' pages, drawings in the page."""
+"""MkDocs hooks: pages for the command line and the notebooks, and drawings inlined into pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLI_PAGE = "reference/cli.md"
 _CLI_HEAD = """\
 # Command line
 
-What `lmdbloader --help` and `lmdbloader COMMAND --help` print. `python -m lmdbloader` is the same command.
+The output of `lmdbloader --help` and `lmdbloader COMMAND --help`. `python -m lmdbloader` is the same command.
 """
 
 
@@ -35,7 +35,7 @@ def commands_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse
 
 def cli_page(parser: argparse.ArgumentParser) -> str:
     """Return the page of a command: its help, and a section with the help of each of its commands."""
-    # argparse asks the terminal for its width, and newer Pythons colour what it prints.
+    # argparse reads the terminal's width, and newer Pythons colour its output.
     with mock.patch.dict(os.environ, {"COLUMNS": "82", "NO_COLOR": "1"}):
         parts = [_CLI_HEAD, _block(parser.format_help())]
         for name, command in commands_of(parser):

@@ -14,9 +14,9 @@ from setup_env import SetupError, run
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = ROOT / "constraints-floors.txt"
 INPUTS = (FLOORS, ROOT / "setup.cfg", Path(__file__))
-# What the tests below need; not the extra of all tests, whose tools for documents want newer versions of some.
+# The packages of the tests below; the extra of all tests holds documentation tools that need newer versions.
 TOOLS = ("h5py", "hypothesis", "jinja2", "matplotlib", "psutil", "pytest", "pytest-xdist", "scikit-image", "setuptools")
-# What can come out otherwise with another version: files, formats, what is converted, stored, read and transformed.
+# Tests whose results may depend on versions: files, formats, conversion, storage, reading and transforms.
 TESTS = (
     "arguments", "bars", "batches", "buffers", "checkpoints", "cli_*", "codecs", "conversion_*", "dataset*", "digests",
     "extraction", "format", "images", "kernels_*", "limits", "loader*", "loading", "looking", "manifest", "packaging",
@@ -27,7 +27,7 @@ LACKS_PANDAS = "import importlib.util, sys; sys.exit(importlib.util.find_spec('p
 
 
 def make_environment(venv: Path, torch_index: str | None) -> None:
-    """Make the environment again, unless it was made from what the files say now.
+    """Make the environment again, unless its files are unchanged.
 
     Raises:
         SetupError: pip failed, or brought pandas, without which the tests are to run.
@@ -49,7 +49,7 @@ def make_environment(venv: Path, torch_index: str | None) -> None:
 
 
 def main() -> int:
-    """Make the environment, run the tests there; what is not an option here is passed on to pytest."""
+    """Make the environment and run the tests there; unknown options are passed on to pytest."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--torch-index", metavar="URL", help="one more package index, for another build of torch")
     options, others = parser.parse_known_args()

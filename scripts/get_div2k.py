@@ -1,4 +1,4 @@
-"""Fetches and unpacks DIV2K, the usual super-resolution photographs; an interrupted download continues where it was."""
+"""Fetches and unpacks DIV2K, the usual super-resolution photographs; an interrupted download resumes."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ ATTEMPTS = 5
 
 
 class DownloadError(Exception):
-    """The download cannot go on; the message says what was found and what to do."""
+    """The download cannot continue; the message has the reason and the remedy."""
 
 
 # --- Downloading ---
 
 
 class Part(NamedTuple):
-    """What of a download is on disk: `NAME.part`, and in `NAME.part.etag` which version of the file it is of."""
+    """The part of a download on disk: `NAME.part`, with the version of the file in `NAME.part.etag`."""
 
     path: Path
     etag_path: Path
@@ -71,7 +71,7 @@ class Part(NamedTuple):
 def download(
     url: str, destination: Path, *, timeout: float = 30.0, attempts: int = ATTEMPTS, pause: float = 2.0
 ) -> None:
-    """Fetch a file over HTTP, continuing what an earlier call left behind.
+    """Fetch a file over HTTP, resuming an earlier partial download.
 
     The bytes go to `NAME.part`, which becomes NAME when it is complete. It is continued only if the server confirms
     that its file is still the same one (If-Range); otherwise the download starts over.
@@ -116,7 +116,7 @@ def download(
 
 
 def _continue_download(url: str, part: Part, *, timeout: float) -> None:
-    """Make one connection and append to the part what it brings; returns when the file is complete."""
+    """Make one connection and append its data to the part; returns when the file is complete."""
     offset = part.nbytes() if part.etag() else 0
     headers = {"User-Agent": "lmdbloader-get-div2k", "Accept-Encoding": "identity"}
     if offset:
@@ -124,7 +124,7 @@ def _continue_download(url: str, part: Part, *, timeout: float) -> None:
     try:
         response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout)
     except urllib.error.HTTPError as error:
-        # Nothing lies beyond our last byte: the part is the whole file, or the file has become shorter.
+        # The file ends at or before our last byte: the part is complete, or the file has become shorter.
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and offset:
             error.close()
             if _total_nbytes(error.headers.get("Content-Range", "")) == offset:
@@ -153,7 +153,7 @@ def _continue_download(url: str, part: Part, *, timeout: float) -> None:
 
 
 def _append(response: http.client.HTTPResponse, path: Path, *, offset: int, total: int | None, label: str) -> int:
-    """Write what the response brings behind the first `offset` bytes of the file; returns its size."""
+    """Write the response's data after the first `offset` bytes of the file; returns its size."""
     with (
         open(path, "ab") as file,
         tqdm(total=total, initial=offset, unit="B", unit_scale=True, desc=label, disable=None, leave=True) as bar,
@@ -170,7 +170,7 @@ def _append(response: http.client.HTTPResponse, path: Path, *, offset: int, tota
 
 
 def _validator(headers: http.client.HTTPMessage) -> str:
-    """Return what If-Range may carry: a strong ETag, else the time of the last change, else ""."""
+    """Return the value for If-Range: a strong ETag, else the time of the last change, else ""."""
     etag = headers.get("ETag", "")
     return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified", "")
 
@@ -195,7 +195,7 @@ def _reason(error: Exception) -> str:
 def unpack(archive: Path, folder: str, out: Path) -> Path:
     """Unpack one folder of a zip archive to the same place under `out`.
 
-    Everything is unpacked beside it first and moved once it is complete, every file checked by the archive's CRC.
+    Everything is first unpacked next to it and moved once it is complete, every file checked by the archive's CRC.
 
     Args:
         archive: The zip file.

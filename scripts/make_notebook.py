@@ -1,4 +1,4 @@
-"""Runs the notebooks anew and stores them with their outputs and pictures."""
+"""Runs the notebooks again and stores them with their outputs and pictures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = ("1_convert_and_look", "2_from_8_to_128", "3_super_resolution", "4_docto
 NOTEBOOKS = tuple(ROOT / "notebooks" / f"{name}.ipynb" for name in NAMES)
 # A stored notebook is read in a browser and kept by git.
 MAX_NBYTES = 1_500_000
-# What a command in a notebook may tell its terminal, which knows colours.
+# Colour codes in the output of a command.
 _TERMINAL = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -36,8 +36,8 @@ def run_notebook(notebook: nbformat.NotebookNode, folder: Path, *, timeout: floa
     """
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-        "TMPDIR": str(folder),  # so that it is known which paths are this run's
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH")])),
+        "TMPDIR": str(folder),  # to recognise the paths of this run
     }
     client = NotebookClient(
         notebook, timeout=timeout, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
@@ -46,11 +46,11 @@ def run_notebook(notebook: nbformat.NotebookNode, folder: Path, *, timeout: floa
 
 
 def clean(notebook: nbformat.NotebookNode, folder: Path) -> None:
-    """Remove what differs from run to run or from machine to machine: times, versions, unused forms of pictures, paths.
+    """Remove values that differ between runs or machines: times, versions, unused forms of pictures, paths.
 
     Args:
         notebook: Changed in place.
-        folder: Where it was run: paths of what it made there are left as they are from the notebook's own folder on.
+        folder: The folder of the run: paths below it are stored relative to the notebook's temporary folder.
     """
     own_folder = re.compile(re.escape(str(folder)) + r"/tmp\w+/?")
     notebook.metadata = nbformat.from_dict(
@@ -71,7 +71,7 @@ def clean(notebook: nbformat.NotebookNode, folder: Path) -> None:
             for kind in ("text/plain", "text/html"):
                 if kind in data:
                     data[kind] = own_folder.sub("", data[kind])
-            if "image/png" in data:  # beside the PNG, Pillow offers a JPEG and a text with an address in memory
+            if "image/png" in data:  # Pillow also offers a JPEG, and a text with an address in memory
                 output["data"] = nbformat.from_dict({"image/png": data["image/png"]})
             joined.append(output)
         for output in joined:

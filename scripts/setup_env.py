@@ -1,8 +1,8 @@
-"""Makes `.venv`: the pinned packages, with pillow-simd in Pillow's place where it builds; no pip when all is there.
+"""Makes `.venv`: the pinned packages, with pillow-simd instead of Pillow if it builds; runs no pip if it is current.
 
-`make` calls this before every target that needs Python packages. The two PILs are one importable package under two
-names, and every requirement of Pillow reinstalls Pillow over pillow-simd; so the exchange comes last, from wheels that
-lie in `.venv-cache`, and whichever of the two is in place works offline from then on.
+`make` calls this before every target that needs Python packages. Pillow and pillow-simd are the same importable package
+under two names, and every requirement of Pillow reinstalls Pillow over pillow-simd. So the swap comes last, from wheels
+in `.venv-cache`, and works offline from then on.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def telling_line(output: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a finished set-up was made from and which PIL was wished for; on disk only while the environment is whole.
+    """The inputs of a finished set-up and the chosen PIL; on disk only while the environment is complete.
 
     Attributes:
         digest: Of the files in INPUTS.
@@ -129,7 +129,7 @@ class Environment:
 
 
 def digest_of(root: Path) -> str:
-    """Return a digest of everything that decides what gets installed."""
+    """Return a digest of all inputs of the installation."""
     digest = hashlib.sha256()
     for name in INPUTS:
         data = (root / name).read_bytes()
@@ -235,7 +235,7 @@ def settle_pil(env: Environment, wanted: str, say: Callable[[str], None]) -> str
 
 
 def install_everything(env: Environment, *, anew: bool, torch_index: str | None, say: Callable[[str], None]) -> None:
-    """Make the environment, or bring the one that is there to what the files now say."""
+    """Make the environment, or update the existing one to the current files."""
     if anew:
         say(f"Making {env.venv} with Python {sys.version.split()[0]}; this takes a few minutes and happens once.")
         # Not from inside another environment: that one may be the very folder that is being replaced.

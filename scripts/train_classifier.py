@@ -79,7 +79,7 @@ def progressive(options: argparse.Namespace) -> lmdbloader.ProgressiveResize | N
 
 
 class Run:
-    """A model, what trains it, and the loaders of one run."""
+    """The model, the optimizer and the loaders of one run."""
 
     def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
         """Open the datasets and build the model.
@@ -119,7 +119,7 @@ class Run:
         options, device = self.options, self.precision.device
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        # What an epoch reads depends on its number and the seed alone: a resumed run sees what an unbroken one would.
+        # An epoch depends only on its number and the seed, so a resumed run sees the samples of an uninterrupted one.
         return lmdbloader.Loader(
             dataset,
             options.batch_size,
@@ -134,7 +134,7 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a resumed run must share."""
+        """The settings that a resumed run must share."""
         names = ("preset", "model", "size", "blur_pool", "epochs", "batch_size", "progressive", "seed")
         return {name: getattr(self.options, name) for name in names} | {"classes": self.num_classes}
 
@@ -150,7 +150,7 @@ class Run:
         )
         position = self.loader.state_dict()["position"]
         if position and len(self.dataset) - position < self.step_size:
-            epoch += 1  # what is left of it is less than a step of as many processes as there are now
+            epoch += 1  # the rest of it is less than one step of the current number of processes
             self.loader.set_epoch(epoch)
         return epoch
 
@@ -165,7 +165,7 @@ class Run:
         return int(self.loader.state_dict()["position"] // self.step_size)
 
     def save(self, epoch: int) -> None:
-        """Write the checkpoint after so many epochs, and what is done of the next one."""
+        """Write the checkpoint after `epoch` epochs and the finished part of the next one."""
         save_checkpoint(
             self.options.checkpoint,
             model=self.bare,
@@ -182,7 +182,7 @@ class Run:
         return full if self.schedule is None else self.schedule.size_at(epoch, (full, full))[0]
 
     def train(self, epoch: int) -> EpochResult:
-        """Train for an epoch, 0 first; returns what all processes saw together."""
+        """Train for an epoch, 0 first; returns the totals of all processes."""
         options = self.options
         self.loader.set_epoch(epoch)
         done = self.steps_done
@@ -265,7 +265,7 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
 def epoch_entry(
     epoch: int, size: int, result: EpochResult, accuracy: Accuracy | None, seconds: float
 ) -> dict[str, float]:
-    """Return what the log says of an epoch, of all processes together."""
+    """Return the log entry of an epoch, for all processes together."""
     entry = {
         "epoch": epoch,
         "size": size,
@@ -281,7 +281,7 @@ def epoch_entry(
 
 
 def epoch_line(entry: dict[str, float], num_epochs: int) -> str:
-    """Return what is printed after an epoch."""
+    """Return the line printed after an epoch."""
     parts = [f"epoch {entry['epoch']}/{num_epochs}", f"{entry['size']} px", f"loss {entry['loss']:.3f}"]
     if "top1" in entry:
         parts.append(f"top-1 {entry['top1']:.2%}")

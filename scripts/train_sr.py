@@ -32,7 +32,9 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("dataset", type=Path, metavar="DATASET", help="patches to train on, with the fields lr and hr")
-    parser.add_argument("--val", type=Path, metavar="VAL", help="dataset to score after every epoch, beside bicubic")
+    parser.add_argument(
+        "--val", type=Path, metavar="VAL", help="dataset to score after every epoch, compared with bicubic"
+    )
     parser.add_argument(
         "--model",
         choices=MODEL_NAMES,
@@ -59,7 +61,9 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         "--seed", type=int, default=0, help="of the weights and the order of samples (default: %(default)s)"
     )
     parser.add_argument("--no-augment", action="store_true", help="leave out the random flips and quarter turns")
-    parser.add_argument("--num-threads", type=positive, metavar="N", help="that read (default: one for each core)")
+    parser.add_argument(
+        "--num-threads", type=positive, metavar="N", help="threads that read (default: one for each core)"
+    )
     parser.add_argument("--limit-steps", type=positive, metavar="N", help="at most N steps an epoch, for a quick try")
     options = parser.parse_args(argv)
     if options.lr is None:
@@ -76,7 +80,7 @@ def choose_device(name: str) -> torch.device:
     """Return the device to train on.
 
     Raises:
-        OptionError: There is no such device here.
+        OptionError: The device does not exist here.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -94,7 +98,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def augmentation(dataset: lmdbloader.LMDBDataset) -> list[Transform]:
-    """Return the random flips, and for square patches quarter turns, that a model should not care about."""
+    """Return random flips and, for square patches, quarter turns."""
     height, width = dataset[0].hr.shape[-2:]
     return [RandomDihedral()] if height == width else [RandomHorizontalFlip(), RandomVerticalFlip()]
 
@@ -115,7 +119,7 @@ def train(options: argparse.Namespace) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
     settings = {"model": options.model, "scale": scale}
 
-    # What an epoch reads depends on its number and the seed alone, so a resumed run sees what an unbroken one would.
+    # An epoch depends only on its number and the seed, so a resumed run sees the samples of an uninterrupted one.
     loader = lmdbloader.Loader(
         dataset,
         options.batch_size,
@@ -176,7 +180,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def epoch_line(epoch: int, num_epochs: int, loss: float, scores: Evaluation | None, timer: StepTimer) -> str:
-    """Return what is printed after an epoch: the loss, the scores beside bicubic's, and where the time went."""
+    """Return the line printed after an epoch: the loss, the scores compared with bicubic, and the times."""
     parts = [f"epoch {epoch}/{num_epochs}", f"loss {loss:.3e}"]
     if scores is not None:
         parts.append(f"PSNR {scores.model.psnr:.2f} dB ({scores.gain:+.2f} to bicubic)")

@@ -24,7 +24,7 @@ _OPTIONS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
     "--remote-debugging-pipe",
 )  # fmt: skip
-# What the browser tells of a page: its console, its uncaught errors, its requests.
+# The events of a page: its console, its uncaught errors, its requests.
 _DOMAINS = ("Page", "Runtime", "Log", "Network", "Audits")
 
 
@@ -37,7 +37,7 @@ class Browser:
     """Chromium in a process of its own, with an empty profile. Leave it by `close`."""
 
     def __init__(self, program: str, folder: Path) -> None:
-        """Start it; `folder` takes the profile and what the browser prints."""
+        """Start it; `folder` takes the profile and the browser's output."""
         ends = os.pipe() + os.pipe()
         # The protocol's two descriptors have the numbers 3 and 4. A shell puts them there, since nothing of Python's
         # may run after a fork with threads around; so none of the pipes' own may be 3 or 4.
@@ -83,7 +83,7 @@ class Browser:
         until = time.monotonic() + PATIENCE_SECONDS
         while not page.is_loaded:
             self._receive(until)
-        # What a page does once it is loaded: two frames are drawn, and the log is told.
+        # Runs in a loaded page: waits for two frames, and then writes to the log.
         page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
         return page
 
@@ -127,7 +127,7 @@ class Browser:
 
 @dataclass(slots=True)
 class Page:
-    """A page in the browser, and what the browser has told of it.
+    """A page in the browser, and the browser's events of it.
 
     Attributes:
         errors: Errors and warnings of its console, uncaught exceptions, requests that failed or were refused.

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from browser import BROWSERS, Browser, find_browser
 from hypothesis import settings
+from imports import may_compile
 from nursery import Nursery
 
 # Read once, when torch is imported: its threads, and those of every process that a test starts, do not spin while they
@@ -45,7 +46,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     started.close()
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
+def kernels_if_needed(request: pytest.FixtureRequest) -> None:
+    """Have the kernels compiled before the tests of a module that can reach them; others wait for no compiler."""
+    if may_compile(request.path):
+        request.getfixturevalue("compiled_kernels")
+
+
+@pytest.fixture(scope="session")
 def compiled_kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Have the kernels compiled and kept, so that no process that a test starts has to say that it is compiling."""
     base = tmp_path_factory.getbasetemp()

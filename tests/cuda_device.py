@@ -1,4 +1,4 @@
-"""What the tests on a CUDA device share: when they are skipped, streams that are held up, how batches are compared."""
+"""Shared by the tests on a CUDA device: skipping, blocked streams, comparison of batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEEDS_CUDA = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: torch.cuda.is_available() is False"),
 ]
-# What a GPU's clock runs at least at while it works; a sleep that was counted while it was still slow is too short.
+# The lowest clock of a busy GPU; a sleep calibrated while it was still slow is too short.
 _LEAST_CYCLES = 1.2e9
 
 
@@ -82,7 +82,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def assert_same(found: Any, wanted: Any, *, device: str | None = DEVICE, where: str = "batch") -> None:
-    """Assert that values agree in type, shape, layout and every bit, and that their tensors lie on a device."""
+    """Assert that values agree in type, shape, layout and every bit, and that their tensors are on a device."""
     if isinstance(wanted, torch.Tensor):
         assert isinstance(found, torch.Tensor), where
         assert device is None or found.device.type == device, f"{where} is on {found.device}"

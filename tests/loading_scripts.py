@@ -1,4 +1,4 @@
-"""Scripts as modules: what the tests of scripts/ load, and interrupt, them with."""
+"""Loads scripts as modules, and interrupts them, for the tests of scripts/."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def load_script(name: str) -> ModuleType:
-    """Return scripts/NAME.py as the module NAME, loaded anew."""
+    """Return scripts/NAME.py as the module NAME, loaded again."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -42,7 +42,7 @@ def interrupt_at_save(patch: pytest.MonkeyPatch, script: ModuleType, number: int
 
 
 def save_as_checkpoint(content: dict[str, Any], path: Path) -> None:
-    """Write what a checkpoint holds, changed by a test, with the digest that it has to have."""
+    """Write a checkpoint's content, changed by a test, with a valid digest."""
     archive = io.BytesIO()
     torch.save(content, archive)
     body = archive.getvalue()[:-2]  # without the length of the archive's comment

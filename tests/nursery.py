@@ -116,12 +116,12 @@ class Program:
 
     @property
     def out(self) -> str:
-        """What it has printed so far."""
+        """Its output so far."""
         return (self.folder / "out").read_text() if (self.folder / "out").exists() else ""
 
     @property
     def errors(self) -> str:
-        """What it has printed to stderr so far."""
+        """Its output on stderr so far."""
         return (self.folder / "err").read_text() if (self.folder / "err").exists() else ""
 
     def wait_for(self, text: str, count: int = 1) -> None:

@@ -27,7 +27,7 @@ MOVED = [T.RandomCrop(32), T.ToDtype(torch.float32, scale=True)]
 
 
 def ways(dataset: LMDBDataset) -> Iterator[Callable[[], Any]]:
-    """Yield every way to read, each as a function that returns what it read."""
+    """Yield every way to read, each as a function that returns the data."""
     for row in range(len(dataset)):
         yield lambda row=row: list(dataset[row])
         yield lambda row=row: dataset.reader.read_array("packed", row)

@@ -113,7 +113,7 @@ class NoRanges(Handler):
 
 @contextmanager
 def serve(buckets: Buckets, handler: type[Handler] = Handler) -> Iterator[tuple[str, list[str]]]:
-    """Serve buckets (objects by bucket and key); yield the server's URL and the list of what it was asked."""
+    """Serve buckets (objects by bucket and key); yield the server's URL and the list of its requests."""
     requests: list[str] = []
     own = type("OwnHandler", (handler,), {"buckets": buckets, "requests": requests})
     with ThreadingHTTPServer(("127.0.0.1", 0), own) as server:

@@ -1,4 +1,4 @@
-"""A plausible study, filled in every part, for tests of texts and reports; nothing in it was measured."""
+"""A plausible, complete study for tests of reports; its figures are invented."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def make_study(*, gpu: bool = False, baseline: bool = True, model: str | None = 
     Args:
         gpu: Whether there was one: its columns are filled, and pinned and paged memory compared.
         baseline: Whether there was a folder of files.
-        model: What was trained; None: loading alone.
+        model: The trained model; None: loading alone.
     """
     sources: tuple[LoaderKind, ...] = ("lmdbloader", "dataloader", *(("folder",) if baseline else ()))
     environment: dict[str, Any] = {**_ENVIRONMENT, "devices": [{"name": "NVIDIA H100 80GB HBM3"}] if gpu else []}

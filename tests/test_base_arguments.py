@@ -1,4 +1,4 @@
-"""Options of Python callers: what is taken, as which type it comes back, and how everything else is refused."""
+"""Options of Python callers: the values that are accepted, their types, and the errors for all others."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_whole_numbers_of_other_types_become_pythons(value: Any) -> None:
 @pytest.mark.parametrize(
     "value", [True, np.True_, 2.0, "4", None, b"4", np.float32(4), torch.tensor(4.0), torch.ones(2), _Odd()]
 )
-def test_what_is_no_whole_number_is_refused(value: Any) -> None:
+def test_other_values_than_whole_numbers_are_refused(value: Any) -> None:
     with pytest.raises(OptionError, match=rf"^n={re.escape(shown(value))}: expected a whole number$"):
         whole("n", value)
 
 
 @pytest.mark.parametrize(("value", "fits"), [(0, False), (1, True), (9, True), (10, False)])
-def test_limits_are_said(value: int, fits: bool) -> None:
+def test_limits_are_in_the_message(value: int, fits: bool) -> None:
     if fits:
         assert whole("n", value, 1, 9) == value
     else:
@@ -132,7 +132,7 @@ def test_convert_refuses_by_name(src: Path, tmp_path: Path, name: str, value: An
 
 @pytest.mark.parametrize("name", ["overwrite", "restart", "take_over", "check_content", "progress", "log"])
 @pytest.mark.parametrize("value", ["no", 0, None])
-def test_convert_refuses_what_is_no_flag_and_no_function(src: Path, tmp_path: Path, name: str, value: Any) -> None:
+def test_convert_refuses_invalid_flags_and_functions(src: Path, tmp_path: Path, name: str, value: Any) -> None:
     with pytest.raises(OptionError, match=f"^{name}=.*: expected (True or False|a function)"):
         lmdbloader.convert(src, tmp_path / "out", **{name: value})
 

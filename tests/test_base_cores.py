@@ -45,7 +45,7 @@ V1 = {"proc/self/cgroup": "5:memory:/box\n4:cpu,cpuacct:/box\n1:name=systemd:/\n
         ({"proc/self/cgroup": "0::/host/name\n", "sys/fs/cgroup/cpu.max": "400000 100000"}, 4),
         ({"proc/self/cgroup": "0::/../../other\n", "sys/fs/cgroup/cpu.max": "400000 100000",
           "sys/other/cpu.max": "100000 100000"}, 4),
-        # Beside version 1.
+        # In addition to version 1.
         ({**V2, "sys/fs/cgroup/unified/job/cpu.max": "250000 50000"}, 5),
         ({**V1, "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us": "-1\n",
           "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us": "100000\n"}, None),
@@ -63,7 +63,7 @@ def test_quotas(tmp_path: Path, files: dict[str, str], expected: int | None) -> 
 
 
 @pytest.mark.parametrize("text", ["", "\n", "max", "12", "0 100000", "100000 0", "1 2 3", "much 100000", "-5 100000"])
-def test_what_is_no_quota_limits_nothing(tmp_path: Path, text: str) -> None:
+def test_invalid_quotas_do_not_limit(tmp_path: Path, text: str) -> None:
     assert quota_cores(plant(tmp_path, {**V2, "sys/fs/cgroup/cpu.max": text})) is None
 
 

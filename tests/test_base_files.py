@@ -1,4 +1,4 @@
-"""What must be a file is opened as one; a FIFO or a device in its place holds nobody up, wherever it stands."""
+"""Only regular files are opened; a FIFO or a device in place of any file is an error and does not block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import lmdbloader
 from lmdbloader.base.files import NotRegularError, open_regular, read_regular
 from lmdbloader.cli import main
 from lmdbloader.conversion.extraction import extract
-from lmdbloader.conversion.sources import list_sources
+from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.errors import LmdbloaderError
 
 ALL_FILES = ("manifest.json", "index.arrow", "data.mdb")
@@ -27,7 +27,7 @@ ALL_FILES = ("manifest.json", "index.arrow", "data.mdb")
 
 @pytest.fixture(autouse=True)
 def nothing_waits_for_ever() -> Iterator[None]:
-    """Whoever waits for a FIFO's other end is interrupted."""
+    """Interrupt a test that waits for a FIFO's other end."""
 
     def interrupt(*_: Any) -> None:
         pytest.fail("it waits for a FIFO's other end")  # no OSError, which might be taken for an answer
@@ -65,10 +65,10 @@ def test_files_are_opened_and_links_to_them_are_followed(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("make", "kind"), [(os.mkfifo, "a FIFO"), (endless, "a device"), (listening, "a socket")], ids=["f", "d", "s"]
 )
-def test_everything_else_is_named(tmp_path: Path, make: Callable[[Path], None], kind: str) -> None:
+def test_everything_else_is_refused_by_kind(tmp_path: Path, make: Callable[[Path], None], kind: str) -> None:
     make(tmp_path / "a")
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(NotRegularError, match=f"is no regular file but {kind}"):
+    with pytest.raises(NotRegularError, match=f"is {kind}, not a regular file"):
         open_regular(tmp_path / "a")
     with pytest.raises(IsADirectoryError):
         open_regular(tmp_path)
@@ -91,7 +91,7 @@ def test_everything_else_is_named(tmp_path: Path, make: Callable[[Path], None], 
     ids=["auto", "tar", "lmdb", "hr", "lr", "convert"],
 )
 @pytest.mark.parametrize("name", ["a.tar", "photos", "data.mdb"])
-def test_a_source_that_is_no_file(tmp_path: Path, make: Callable[[Path], None], how: Any, name: str) -> None:
+def test_a_source_that_is_not_a_file(tmp_path: Path, make: Callable[[Path], None], how: Any, name: str) -> None:
     (tmp_path / "good").mkdir()
     (tmp_path / "good" / "a.png").write_bytes(png(1))
     make(tmp_path / name)
@@ -104,11 +104,11 @@ def test_a_shard_among_shards_and_an_lmdbs_file(tmp_path: Path, make: Callable[[
     save_tar(tmp_path / "shards" / "a.tar", ("a.png", png(1)))
     make(tmp_path / "shards" / "b.tar")
     for src in ("shards", "shards/*.tar", "shards/{a,b}.tar", "shards/b.tar"):
-        with pytest.raises(LmdbloaderError, match=r"b\.tar: cannot be read \(is no regular file but a"):
+        with pytest.raises(LmdbloaderError, match=r"b\.tar: cannot be read \(is a [a-zA-Z]+, not a regular"):
             list_sources(tmp_path / src)
     (tmp_path / "lmdb").mkdir()
     make(tmp_path / "lmdb" / "data.mdb")
-    with pytest.raises(LmdbloaderError, match=r"lmdb: (is no LMDB|no images)"):
+    with pytest.raises(LmdbloaderError, match=r"lmdb: (is not an LMDB|no images)"):
         list_sources(tmp_path / "lmdb", layout="lmdb")
     with pytest.raises(LmdbloaderError, match="lmdb"):
         list_sources(tmp_path / "lmdb")
@@ -121,7 +121,7 @@ def test_an_image_that_became_something_else_since_it_was_listed(tmp_path: Path,
     sources = list_sources(tmp_path).sources
     (tmp_path / "b.png").unlink()
     make(tmp_path / "b.png")
-    from lmdbloader.conversion.sources import read
+    from lmdbloader.conversion.sources.reading import read
 
     assert read(sources[0].file) == png(1)
     with pytest.raises(NotRegularError):

@@ -1,4 +1,4 @@
-"""A system that refuses a thread, a process or memory: an error that says how many there are to be, and what to do."""
+"""A system that refuses a thread, a process or memory: the error states how many are needed, and the remedy."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.base.limits import explain_limit, no_memory, refused_memory
 from lmdbloader.conversion.extraction import extract
+from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pool import WorkerPool
-from lmdbloader.conversion.sources import Source
+from lmdbloader.conversion.sources.listing import Source
 from lmdbloader.conversion.tasks import Recipe
 from lmdbloader.errors import WorkerError
 from lmdbloader.format.layout import make_field
-from lmdbloader.images.decode import DecodePolicy
 from lmdbloader.loader import loader as loader_module
 from lmdbloader.store import Readahead, Reader
 
@@ -42,7 +42,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def allow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], None]]:
-    """What lets so many threads start from now on, or any number; the others ask for a stack that no system has."""
+    """Limit the number of threads that can start from now on; further ones ask for a stack that no system has."""
     left: list[int | None] = [None]
     start = threading.Thread.start
 
@@ -109,7 +109,7 @@ def test_a_dataset_that_cannot_be_mapped_is_read_without_a_map(tmp_path: Path) -
     assert said.splitlines()[-1] == "tensor(3, dtype=torch.uint8)"
 
 
-def test_a_dataset_that_cannot_be_mapped_while_it_is_written_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_a_dataset_that_cannot_be_mapped_while_it_is_written_is_explained(tmp_path: Path) -> None:
     path, other = str(tmp_path / "d.lmdb"), str(tmp_path / "other.lmdb")
     many = "({'image': x} for _ in range(40) for x in images)"
     said = in_tight_memory(
@@ -121,7 +121,7 @@ def test_a_dataset_that_cannot_be_mapped_while_it_is_written_is_an_error_of_ours
     assert re.search(r"data\.mdb: the system refuses to map \d+ bytes .*\(ulimit -v\): \d+ bytes\. Writing", said)
 
 
-def test_the_command_says_on_one_line_that_its_address_space_is_too_small(tmp_path: Path) -> None:
+def test_the_command_reports_on_one_line_that_its_address_space_is_too_small(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     for i in range(40):
         header = b"P6 200 200 255 "
@@ -163,7 +163,7 @@ NO_ROOM = OSError("libx.so: failed to map segment from shared object")
         (ValueError("x"), None),
     ],
 )
-def test_what_the_system_refused_is_found_among_the_causes(error: BaseException, found: str | None) -> None:
+def test_refused_memory_is_found_among_the_causes(error: BaseException, found: str | None) -> None:
     refused = refused_memory(error)
     assert (refused is None) == (found is None)
     if refused is not None:
@@ -171,7 +171,7 @@ def test_what_the_system_refused_is_found_among_the_causes(error: BaseException,
         assert said.startswith(f"converting a.png: the system refuses memory ({found}). Limit of the process's address")
 
 
-def test_errors_that_led_to_each_other_are_looked_at_once() -> None:
+def test_errors_that_cause_each_other_are_visited_once() -> None:
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first
     assert refused_memory(first) is None
@@ -227,7 +227,7 @@ def test_a_loader_whose_threads_are_refused_says_how_many_it_wants_and_works_lat
     assert sorted(number for batch in loader for number in batch.number.tolist()) == list(range(COUNT))
 
 
-def test_reading_ahead_without_its_thread_is_an_error_of_ours(path: Path, allow: Callable[[int | None], None]) -> None:
+def test_reading_ahead_without_its_thread_is_explained(path: Path, allow: Callable[[int | None], None]) -> None:
     readahead = Readahead(Reader(path), ["image"])
     allow(0)
     for _ in range(2):
@@ -265,16 +265,16 @@ def test_a_conversion_whose_processes_are_refused_says_how_many_it_wants(
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(code, os.strerror(code))
 
-    recipe = Recipe((make_field("image", "image", "lz4"),), 8, 8, None, "matlab", DecodePolicy(), 20.0, "stop")
+    recipe = Recipe((make_field("image", "image", "lz4"),), ConvertOptions(patch_size=8))
     monkeypatch.setattr(subprocess, "Popen", refuse)
     before = len(os.listdir("/proc/self/fd"))
     tasks: list[list[Source]] = [[], [], [], [], []]
-    with WorkerPool(4) as pool, pytest.raises(WorkerError, match=r"worker process 1 of 4 .*--workers 2"):
+    with WorkerPool(4) as pool, pytest.raises(WorkerError, match=r"worker process 1 of 4 .*workers=2"):
         list(pool.convert(recipe, tasks))
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_other_errors_stay_what_they_are() -> None:
+def test_other_errors_are_unchanged() -> None:
     for error in (RuntimeError("can't create new thread at interpreter shutdown"), FileNotFoundError(2, "no such")):
         with pytest.raises(type(error)) as raised, explain_limit("x", ""):
             raise error

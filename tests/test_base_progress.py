@@ -1,4 +1,4 @@
-"""The progress bar: one that was interrupted while it was made goes without a word."""
+"""The progress bar: an interrupt during its construction prints nothing."""
 
 from __future__ import annotations
 

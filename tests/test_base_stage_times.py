@@ -1,4 +1,4 @@
-"""Stage times: each stage's seconds where they belong, every second once, and exact counts."""
+"""Stage times: seconds in the right stage, every second once, and exact counts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _written(path: Path, codec: Any) -> LMDBDataset:
 
 
 def timed(loader: Loader, epochs: int = 1) -> StageTimes:
-    """Return the times of some epochs."""
+    """Return the stage times of some epochs."""
     loader.time_stages()
     before = loader.stage_times()
     for _ in range(epochs):
@@ -58,7 +58,7 @@ def timed(loader: Loader, epochs: int = 1) -> StageTimes:
 
 
 def is_so_once(loader: Loader, is_so: Callable[[StageTimes], bool]) -> bool:
-    """Return whether the times of one epoch of several are so: a busy machine may hold any of them up."""
+    """Return whether the times of one of several epochs are so: a busy machine may delay any of them."""
     list(loader)  # the first use of memory and code takes time of its own
     for _ in range(10):
         loader.time_stages()
@@ -176,7 +176,7 @@ def test_images_of_different_shapes_count_too(tmp_path: Path) -> None:
     assert times.nbytes == stored_nbytes(ds)
 
 
-def test_samples_left_out_are_not_counted_but_their_reading_takes_time(tmp_path: Path, raw: LMDBDataset) -> None:
+def test_a_sample_that_is_left_out_is_not_counted_but_takes_time(tmp_path: Path, raw: LMDBDataset) -> None:
     shutil.copytree(raw.path, tmp_path / "d")
     ds = LMDBDataset(tmp_path / "d")
     data = bytearray((tmp_path / "d" / "data.mdb").read_bytes())
@@ -195,7 +195,7 @@ def test_samples_left_out_are_not_counted_but_their_reading_takes_time(tmp_path:
     assert failing.stage_times().num_samples <= COUNT - 15
 
 
-def test_counts_start_at_zero_when_switched_on_again(raw: LMDBDataset) -> None:
+def test_timing_that_is_started_again_begins_at_zero(raw: LMDBDataset) -> None:
     loader = Loader(raw, 8)
     timed(loader)
     loader.time_stages(False)
@@ -230,7 +230,7 @@ def test_a_slow_transform_of_samples_shows_in_function(raw: LMDBDataset) -> None
 
 
 def test_stages_add_up_to_the_time_that_a_thread_is_busy(packed: LMDBDataset) -> None:
-    """One batch that one thread reads while nobody does anything else: no more than the wait, and most of it."""
+    """One batch that one thread reads while nothing else runs: at most the wait, and most of it."""
     shares = []
     for _ in range(5):
         loader = Loader(packed, COUNT, num_threads=1, transforms=[RandomCrop(40), ToDtype(torch.float32, scale=True)])
@@ -284,7 +284,7 @@ def test_a_forked_child_counts_on_and_its_parent_does_not_see_it(raw: LMDBDatase
     assert loader.stage_times().num_samples == COUNT
 
 
-def test_an_unfinished_epoch_counts_the_batches_read(raw: LMDBDataset) -> None:
+def test_an_unfinished_epoch_counts_the_batches_that_were_read(raw: LMDBDataset) -> None:
     loader = Loader(raw, 64, num_threads=1, prefetch=0)
     loader.time_stages()
     next(iter(loader))

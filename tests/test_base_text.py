@@ -1,4 +1,4 @@
-"""Texts for people: whatever a file is called, a terminal shows it and does nothing else."""
+"""Texts for people: terminals never act on the characters of a file's name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALLOWED = {"Zs"}
 @example("\x1b]0;title\x07\x9b2J\r\n\t\0\x7f")
 @example("\u202e\u2066\u200f\u2028\u2029\ufeff")
 @example("\ud800 \udcff")
-def test_nothing_is_left_that_a_terminal_acts_on(text: str) -> None:
+def test_control_characters_are_escaped(text: str) -> None:
     shown = plain(text)
     assert all(c.isprintable() or unicodedata.category(c) in ALLOWED for c in shown)
     assert plain(shown) == shown
@@ -25,7 +25,7 @@ def test_nothing_is_left_that_a_terminal_acts_on(text: str) -> None:
 
 
 @given(ANY)
-def test_what_a_terminal_shows_stays_as_it_is(text: str) -> None:
+def test_printable_text_is_unchanged(text: str) -> None:
     kept = "".join(c for c in text if c.isprintable())
     assert plain(kept) == kept
     assert [c for c in plain(text) if c in kept or c == "\\"] or not kept

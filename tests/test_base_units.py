@@ -1,4 +1,4 @@
-"""Sizes are read as people write them, exactly, and shown as people read them."""
+"""Sizes are parsed exactly in all common spellings, and shown with three digits."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_every_number_with_every_unit(whole: int, fraction: str, unit: str, spac
     ["", " ", "K", "KiB", "much", "-1", "-64K", "64 K B", "64KiBs", "6 4K", "1e3", "0x10", "1,000", "1.2.3", "nan",
      "inf", "64ZB", "64iB", "64Bi", "٣K", "64K\n64K", None, 1.5, True, [1], b"64K"],
 )  # fmt: skip
-def test_what_is_no_size_is_refused_with_an_example(text: object) -> None:
+def test_an_invalid_size_is_refused_with_an_example(text: object) -> None:
     with pytest.raises(OptionError, match=re.escape("64KiB")) as caught:
         parse_nbytes(text, name="example_size")  # type: ignore[arg-type]
     assert "example_size=" in str(caught.value) and repr(text) in str(caught.value)
 
 
 @pytest.mark.parametrize("size", [0, -1, "0", "0 GB", "0.4"])
-def test_nothing_is_no_size(size: int | str) -> None:
+def test_zero_is_not_a_size(size: int | str) -> None:
     with pytest.raises(OptionError, match="at least one byte"):
         parse_nbytes(size)
 
@@ -60,7 +60,7 @@ def test_whole_numbers_are_bytes(nbytes: int) -> None:
 
 
 @given(st.integers(1, 2**70))
-def test_what_is_shown_reads_back_to_within_its_digits(nbytes: int) -> None:
+def test_a_shown_size_parses_to_within_its_digits(nbytes: int) -> None:
     for text in (show_nbytes(nbytes), show_decimal_nbytes(nbytes)):
         assert abs(parse_nbytes(text) - nbytes) <= 0.0051 * nbytes
         number = text.split()[0]

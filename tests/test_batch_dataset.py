@@ -1,4 +1,4 @@
-"""LMDBDataset: what samples are, every way of choosing them, views, transforms, crops, damage; that nothing grows."""
+"""LMDBDataset: samples, every way of choosing them, views, transforms, crops, damage; memory does not grow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torch.utils.data import ConcatDataset, DataLoader, DistributedSampler, Subs
 
 import lmdbloader
 from lmdbloader import LMDBDataset
-from lmdbloader.batch.dataset import Batch
+from lmdbloader.batch.sample import Batch
 from lmdbloader.errors import CorruptError, OptionError
 
 COUNT = 24
@@ -30,7 +30,7 @@ PATCHES_A_PHOTO = 6
 
 
 def samples_of_every_kind() -> list[dict[str, Any]]:
-    """Return samples that hold every kind of field; images (H, W, C) as they are given to `write`."""
+    """Return samples that hold every kind of field; images (H, W, C) as `write` takes them."""
     rng = np.random.default_rng(7)
     return [
         {
@@ -95,7 +95,7 @@ def chw(image: NDArray[Any]) -> NDArray[Any]:
 
 
 def check_equal(sample: Any, expected: dict[str, Any]) -> None:
-    """Fail unless a sample holds what was written."""
+    """Fail unless a sample equals the one that was written."""
     assert sample._fields == tuple(expected)
     for name, value in expected.items():
         found = getattr(sample, name)
@@ -162,7 +162,7 @@ def test_a_number_beyond_64_bits_is_beyond_the_end(mixed: LMDBDataset, number: i
 
 
 @pytest.mark.parametrize("index", [1.5, "image", None, [0.5], {1, 2}, [[1, 2]]], ids=repr)
-def test_what_is_no_number_is_refused(mixed: LMDBDataset, index: Any) -> None:
+def test_an_index_that_is_not_a_number_is_refused(mixed: LMDBDataset, index: Any) -> None:
     with pytest.raises(TypeError, match="expected a list of ints"):
         mixed[index]
 
@@ -195,7 +195,7 @@ def test_a_range_and_no_numbers_are_views_too(mixed: LMDBDataset) -> None:
 
 
 @pytest.mark.parametrize("kind", [list, np.array, torch.tensor], ids=["list", "array", "tensor"])
-def test_a_mask_is_a_view_of_what_is_true(mixed: LMDBDataset, kind: Callable[[list[bool]], Any]) -> None:
+def test_a_mask_gives_a_view_of_its_true_samples(mixed: LMDBDataset, kind: Callable[[list[bool]], Any]) -> None:
     mask = [i % 5 == 0 for i in range(COUNT)]
 
     assert names_of(mixed[kind(mask)]) == [f"sample {i} é" for i in range(0, COUNT, 5)]
@@ -225,7 +225,7 @@ def test_a_number_beyond_a_view_is_refused_though_the_dataset_has_it(mixed: LMDB
 
 
 @given(numbers=st.lists(st.integers(-COUNT, COUNT - 1), max_size=40))
-def test_getitems_gives_what_each_number_gives(
+def test_getitems_gives_the_sample_of_each_number(
     mixed: LMDBDataset, written: list[dict[str, Any]], numbers: list[int]
 ) -> None:
     samples = mixed.__getitems__(numbers)
@@ -472,7 +472,7 @@ def test_class_folders_give_classes_and_labels(photos: Path, tmp_path: Path, mix
     assert mixed.classes == ()
 
 
-def test_repr_says_what_there_is(mixed: LMDBDataset) -> None:
+def test_repr_names_the_path_the_samples_and_the_fields(mixed: LMDBDataset) -> None:
     text = repr(LMDBDataset(mixed.path, fields=["image", "label"])[:5])
 
     assert text == f"LMDBDataset({mixed.path!r}: 5 samples of image (image), label (int))"
@@ -564,7 +564,7 @@ def test_scaled_refuses_other_types_and_leaves_other_fields(mixed: LMDBDataset, 
 
 @pytest.fixture
 def damaged(photos: Path, tmp_path: Path) -> LMDBDataset:
-    """A dataset of whole photographs and their names where one byte of the pixels of number 5 is another one."""
+    """A dataset of whole photographs and their names; one byte of the pixels of number 5 was changed."""
     from PIL import Image
 
     images = [np.asarray(Image.open(path))[:64, :64] for path in sorted(photos.iterdir())]
@@ -590,7 +590,7 @@ def test_damage_is_found_and_named(damaged: LMDBDataset) -> None:
             read()
 
 
-def test_what_is_not_damaged_still_reads(damaged: LMDBDataset) -> None:
+def test_undamaged_samples_can_still_be_read(damaged: LMDBDataset) -> None:
     assert [damaged[i].image.shape for i in (4, 6)] == [(3, 64, 64)] * 2
     assert LMDBDataset(damaged.path, fields=["small"])[5].small.shape == (3, 8, 8)
 
@@ -648,7 +648,7 @@ def test_a_batch_that_is_held_never_changes(pairs: LMDBDataset, scaled: bool) ->
         batch = ds.__getitems__(rng.integers(0, len(ds), 16).tolist())
         if turn % 3 == 0:
             column = batch.columns["hr"]
-            # What is left of a batch may be any of these.
+            # Any of these may be the last reference to a batch.
             part = (column, column[5], batch[2].hr, column.view(-1)[100:], column[3:4].permute(1, 0, 2, 3))[turn % 5]
             held.append((part, part.clone()))
         del batch
@@ -656,7 +656,7 @@ def test_a_batch_that_is_held_never_changes(pairs: LMDBDataset, scaled: bool) ->
     assert all(part.equal(copied) for part, copied in held)
 
 
-def test_no_object_is_kept_for_what_was_read(pairs: LMDBDataset, mixed: LMDBDataset) -> None:
+def test_no_object_is_kept_for_samples_that_were_read(pairs: LMDBDataset, mixed: LMDBDataset) -> None:
     def read(times: int) -> int:
         for _ in range(times):
             for ds in (pairs, mixed):

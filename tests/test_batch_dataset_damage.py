@@ -1,7 +1,8 @@
-"""A damaged payload is found before anything is made of it, however it is stored and read, and it is named."""
+"""A damaged payload is found and named before it is decoded, however it is stored and read."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +16,9 @@ from payloads import EACH, TILE, one_of_each, write_payloads
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader import transforms as T
-from lmdbloader.batch import columns
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.layout import CODEC_NAMES, CODEC_TILES
-from lmdbloader.store import reader as reader_module
+from lmdbloader.images import decode as decoding
 
 COUNT = 3
 DAMAGED = 1
@@ -85,7 +85,7 @@ def check(path: Path, io: Any, name: str, read: Callable[[LMDBDataset, str], Any
     tiles = -(-330 // TILE) * -(-300 // TILE)
     if arrays[f"{name}.codec"][DAMAGED] == CODEC_TILES:
         places = [0, 8 * tiles + 1, *([12 * tiles + 5] if whole else [])]  # the table, both parts, and the first tile
-    else:  # also what no window of it needs: the checksum is of the whole
+    else:  # also bytes that no window needs: the checksum is of all
         places = [0, nbytes // 2, nbytes - 1]
     for place in places:
         ds = LMDBDataset(path, [name], io=io)
@@ -98,7 +98,7 @@ def check(path: Path, io: Any, name: str, read: Callable[[LMDBDataset, str], Any
 
 @contextmanager
 def flipped(path: Path, name: str, place: int) -> Iterator[None]:
-    """Have a bit of the damaged sample's payload flipped."""
+    """Flip a bit of the damaged sample's payload."""
     at = int(LMDBDataset(path).reader.index.arrays[f"{name}.offset"][DAMAGED]) + place
     flip(path, at)
     try:
@@ -108,10 +108,8 @@ def flipped(path: Path, name: str, place: int) -> Iterator[None]:
 
 
 @IO
-@pytest.mark.parametrize(
-    ("name", "parser"), [("png", (reader_module, "decode_image")), ("json", (columns.json, "loads"))]
-)
-def test_what_is_damaged_is_given_to_no_parser(
+@pytest.mark.parametrize(("name", "parser"), [("png", (decoding, "decode_image")), ("json", (json, "loads"))])
+def test_a_damaged_payload_reaches_no_parser(
     written: Path, io: Any, name: str, parser: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ds = LMDBDataset(written, [name], io=io)

@@ -1,4 +1,4 @@
-"""Payloads that an attacker made, with valid checksums: an error of ours or pixels, nothing read or written outside."""
+"""Payloads of an attacker, with valid checksums: our error or pixels, and nothing is read or written outside."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from lmdbloader import LMDBDataset, Loader
 from lmdbloader import transforms as T
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.codecs import checksum
+from lmdbloader.format.layout import CODEC_JPEG
 from lmdbloader.kernels import gather as gather_kernels
 from lmdbloader.store import Reader
 
-# What kernels write beyond their buffers they would write here.
+# A kernel that writes beyond its buffers would write here.
 GUARD = 4096
 
 
@@ -52,7 +53,7 @@ def write_image(path: Path, stored: Stored) -> Path:
 
 
 def decode_between_guards(stored: Stored, window: tuple[int, int, int, int]) -> int:
-    """Decode a window of a JPEG with bytes around every buffer that must stay as they are; return the status."""
+    """Decode a window of a JPEG with guard bytes around every buffer; return the status."""
     height, width, channels = stored.shape
     top, bottom, left, right = window
     nbytes = (bottom - top) * (right - left) * channels
@@ -61,9 +62,10 @@ def decode_between_guards(stored: Stored, window: tuple[int, int, int, int]) -> 
     room = jpeg_room(len(stored.data), height, width)
     work, out = (np.full(GUARD + size + GUARD, 0xA5, np.uint8) for size in (room, nbytes))
     data = np.frombuffer(stored.data, np.uint8)
-    status = gather_kernels.read_jpeg_window(
-        (data.ctypes.data, len(data), -1, 0, 0), 0, len(data), np.uint64(checksum(stored.data)), True, stored.shape,
-        window, out[GUARD : GUARD + nbytes], np.empty(0, np.uint8), work[GUARD : GUARD + room],
+    nowhere = np.empty(0, np.uint8)
+    status = gather_kernels.read_window(
+        (data.ctypes.data, len(data), -1, 0, 0), 0, len(data), np.uint64(checksum(stored.data)), np.uint8(CODEC_JPEG),
+        True, (*stored.shape, 1), 64, window, out[GUARD : GUARD + nbytes], nowhere, nowhere, work[GUARD : GUARD + room],
     )  # fmt: skip
     for memory in (work, out):
         assert (memory[:GUARD] == 0xA5).all() and (memory[-GUARD:] == 0xA5).all()
@@ -153,7 +155,7 @@ def test_a_jpeg_whose_table_cannot_be_right_is_damaged(
 ) -> None:
     stored = replace(sound["jpeg"], data=change(sound["jpeg"].data), checksum=None)
     if len(stored.data) * 512 < stored.raw_nbytes:
-        with pytest.raises(CorruptError, match="its codec, which cannot hold so much"):
+        with pytest.raises(CorruptError, match="its codec, which cannot compress that much"):
             Reader(write_image(tmp_path / "d", stored))
         return
     ds = LMDBDataset(write_image(tmp_path / "d", stored))
@@ -165,7 +167,7 @@ def test_a_jpeg_whose_table_cannot_be_right_is_damaged(
 @pytest.mark.parametrize("codec", ["jpeg", "tiles", "lz4", "png"])
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6))
-def test_whatever_a_payload_holds_it_gives_pixels_or_our_error(
+def test_any_payload_gives_pixels_or_our_error(
     sound: dict[str, Stored], tmp_path_factory: pytest.TempPathFactory, codec: str, changes: list[tuple[float, int]]
 ) -> None:
     stored = sound[codec]
@@ -182,7 +184,7 @@ def test_whatever_a_payload_holds_it_gives_pixels_or_our_error(
 
 
 def sign_tiles(payload: bytes, count: int) -> bytes:
-    """Give each tile the checksum that it has, where its place makes sense."""
+    """Set the checksum of each tile whose place is valid."""
     ends = struct.unpack_from(f"<{count}I", payload, 8 * count)
     body = payload[12 * count :]
     sums = [checksum(body[a:b]) if a <= b <= len(body) else 0 for a, b in zip((0, *ends), ends, strict=False)]
@@ -225,7 +227,7 @@ def test_a_tile_table_that_cannot_be_right_is_damaged(
         b"\x00" * 50,
     ],
 )
-def test_an_lz4_block_that_does_not_give_what_it_says_is_damaged(tmp_path: Path, block: bytes) -> None:
+def test_an_lz4_block_that_does_not_give_its_size_is_damaged(tmp_path: Path, block: bytes) -> None:
     image = Stored(block, 40 * 12, 1, shape=(40, 12, 1))
     blob = Stored(block, 100, 1)
     path = write_payloads(tmp_path / "d", {"image": "image", "blob": "bytes"}, [{"image": image, "blob": blob}])

@@ -1,4 +1,4 @@
-"""With io="pread" nothing is mapped: a file that is cut short under a running reader is an error, never a signal."""
+"""With io="pread" nothing is mapped: a file that is truncated under a running reader is an error, never a signal."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_file_that_was_cut_short_before_it_is_read_is_an_error_with_the_map(wr
 
 
 @IO
-def test_a_dataset_replaced_by_a_rename_stays_what_it_was_for_who_reads_it(tmp_path: Path, io: Any) -> None:
+def test_a_reader_keeps_a_dataset_that_a_rename_replaces(tmp_path: Path, io: Any) -> None:
     def write(fill: int) -> None:
         samples = ({"image": np.full((20, 20, 3), fill, np.uint8), "n": fill, "b": bytes([fill])} for _ in range(30))
         lmdbloader.write(samples, tmp_path / "d", overwrite=True)
@@ -77,7 +77,7 @@ def test_a_dataset_replaced_by_a_rename_stays_what_it_was_for_who_reads_it(tmp_p
 
 
 @IO
-def test_a_dataset_staged_anew_stays_what_it_was_for_who_reads_it(tmp_path: Path, io: Any) -> None:
+def test_a_reader_keeps_a_dataset_that_is_staged_again(tmp_path: Path, io: Any) -> None:
     for name, fill in (("a", 1), ("b", 2)):
         (tmp_path / name).mkdir()
         lmdbloader.write([{"x": np.full(5, fill)}], tmp_path / name / "d")

@@ -20,9 +20,9 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
+from lmdbloader.batch.assembly import collate
 from lmdbloader.batch.memory import BatchMemory
 from lmdbloader.errors import CorruptError
-from lmdbloader.loader.torch_loader import collate
 from lmdbloader.transforms import RandomCrop
 
 COUNT = 30
@@ -73,7 +73,7 @@ def test_workers_of_every_start_method_read_epoch_after_epoch(path: Path, method
     assert ds[4].number == 4
 
 
-def test_workers_read_what_stands_on_a_dataset(path: Path) -> None:
+def test_workers_read_datasets_made_of_ours(path: Path) -> None:
     ds = LMDBDataset(path)
     for stacked, expected in (
         (Subset(ds, [5, 3]), [5, 3]),
@@ -102,7 +102,7 @@ def test_a_workers_error_names_the_sample(tmp_path: Path) -> None:
 
 
 def exit_status_of_child(job: Any) -> int:
-    """Run `job` in a fork of this process; 0 where it returned a true value."""
+    """Run `job` in a fork of this process; 0 if it returned a true value."""
     pid = os.fork()
     if pid == 0:
         signal.alarm(60)  # one that hangs ends
@@ -212,11 +212,11 @@ def test_a_child_forked_while_a_thread_takes_memory_takes_its_own(path: Path, mo
     entered, leave = threading.Event(), threading.Event()
     original = BatchMemory._allocate
 
-    def allocate(memory: BatchMemory, process: int = os.getpid()) -> Any:
+    def allocate(memory: BatchMemory, count: int, process: int = os.getpid()) -> Any:
         if os.getpid() == process:
             entered.set()
             leave.wait()
-        return original(memory)
+        return original(memory, count)
 
     loader = Loader(LMDBDataset(path), 8, num_threads=1)
     monkeypatch.setattr(BatchMemory, "_allocate", allocate)
@@ -301,7 +301,7 @@ def test_everything_that_reads_pickles(path: Path, io: Any) -> None:
 
 
 @pytest.mark.parametrize("io", ["mmap", "pread"])
-def test_a_pickle_of_what_was_replaced_or_moved_says_so(path: Path, tmp_path: Path, io: Any) -> None:
+def test_a_pickle_of_a_dataset_that_was_replaced_or_moved_is_an_error(path: Path, tmp_path: Path, io: Any) -> None:
     place = tmp_path / "d"
     shutil.copytree(path, place)
     open_before = LMDBDataset(place, io=io)

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
+from lmdbloader.batch.assembly import collate
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms import CenterCrop, RandomCrop, RandomDihedral, ToDtype
 
@@ -42,7 +43,7 @@ def images(loader: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_torchs_dataloader_gives_what_the_loader_gives(ds: LMDBDataset, num_workers: int) -> None:
+def test_torchs_dataloader_gives_the_batches_of_the_loader(ds: LMDBDataset, num_workers: int) -> None:
     view = ds.transformed(RANDOM, seed=9)
     loader = lmdbloader.dataloader(view, batch_size=8, num_workers=num_workers)
     native = Loader(ds, 8, order="sequential", transforms=RANDOM, seed=9)
@@ -59,18 +60,18 @@ def _is_shared(batch: Any) -> tuple[bool, bool, torch.Tensor]:
     return batch.lr.is_shared(), batch.hr.is_shared(), batch.hr
 
 
-class Told:
-    """Collates, and tells whether the batch lay in shared memory before it was sent."""
+class ReportSharing:
+    """Collates, and returns whether the batch was in shared memory before it was sent."""
 
     def __call__(self, samples: Any) -> Any:
-        return _is_shared(lmdbloader.loader.torch_loader.collate(samples))
+        return _is_shared(collate(samples))
 
 
 @pytest.mark.parametrize("transforms", [(), RANDOM, (ToDtype(torch.bfloat16, scale=True),)])
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_a_workers_batch_is_written_in_shared_memory(ds: LMDBDataset, transforms: Any, context: str) -> None:
     view = ds.transformed(transforms)
-    loader = DataLoader(view, 10, num_workers=1, collate_fn=Told(), multiprocessing_context=context)
+    loader = DataLoader(view, 10, num_workers=1, collate_fn=ReportSharing(), multiprocessing_context=context)
     parts = []
     for lr_shared, hr_shared, hr in loader:
         assert lr_shared
@@ -80,7 +81,7 @@ def test_a_workers_batch_is_written_in_shared_memory(ds: LMDBDataset, transforms
 
 
 def test_in_this_process_memory_is_not_shared(ds: LMDBDataset) -> None:
-    assert _is_shared(lmdbloader.loader.torch_loader.collate(ds.__getitems__(range(8))))[:2] == (False, False)
+    assert _is_shared(collate(ds.__getitems__(range(8))))[:2] == (False, False)
 
 
 def test_views_of_views_keep_their_transforms_and_number_their_own_samples(ds: LMDBDataset) -> None:

@@ -1,4 +1,4 @@
-"""Lists of transforms, carried out by compiled code, give what plain NumPy makes of the same random words."""
+"""Lists of transforms in compiled code give the results of plain NumPy for the same random words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import lmdbloader
 from lmdbloader import transforms as T
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.format import codecs
+from lmdbloader.format import codecs, layout
 from lmdbloader.format.layout import CODEC_JPEG, DATA_FILE
 from lmdbloader.store import Reader
 
@@ -40,7 +40,7 @@ KINDS = ("raw", "lz4", "tiled")
 
 
 def picture(height: int, width: int, channels: int, dtype: Any, seed: Any) -> np.ndarray:
-    """Return an image (H, W, C) whose upper half is noise and whose lower half packs well."""
+    """Return an image (H, W, C) whose upper half is noise and whose lower half compresses well."""
     rng = np.random.default_rng(seed)
     image = rng.integers(0, np.iinfo(dtype).max + 1, (height, width, channels)).astype(dtype)
     image[height // 2 :] = image[height // 2 :] // 200 * 200
@@ -51,7 +51,7 @@ def write(path: Path, samples: Sequence[dict[str, np.ndarray]], kind: str) -> Pa
     with pytest.MonkeyPatch.context() as patch:
         if kind == "tiled":
             patch.setattr(codecs, "TILED_ABOVE_NBYTES", 0)
-            patch.setattr(lmdbloader.format, "TILE_SIZE", 16)  # many tiles in small images
+            patch.setattr(layout, "TILE_SIZE", 16)  # many tiles in small images
         lmdbloader.write(samples, path, codec="raw" if kind == "raw" else "lz4")
     return path
 
@@ -81,7 +81,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def read(pipeline: Pipeline, rows: Sequence[int], samples: Sequence[int], epoch: int = 0, batch_size: int = 2) -> Any:
-    """Return the images of each field, (n, C, H, W); everything that is written to lies between guards."""
+    """Return the images of each field, (n, C, H, W); all memory that is written to is between guards."""
     scratch = pipeline.scratch()
     lengths = [len(a) for a in scratch.resize]
     guarded = [np.full(n + 16, MARK, a.dtype) for a, n in zip(scratch.resize, lengths, strict=True)]
@@ -98,14 +98,16 @@ def read(pipeline: Pipeline, rows: Sequence[int], samples: Sequence[int], epoch:
             end = GUARD + count * pipeline.outputs[f].nbytes
             assert (m[:GUARD] == MARK).all(), "written before the batch"
             assert (m[end:] == MARK).all(), "written behind the batch"
-            found[f].append(pipeline.outputs[f].tensor(torch.from_numpy(m[GUARD:end].copy())))
+            output = pipeline.outputs[f]
+            arrays = m[GUARD:end].copy().view(output.values.carrier).reshape(count, *output.stored_shape)
+            found[f].append(output.images(torch.from_numpy(arrays)))
     for array, length in zip(guarded, lengths, strict=True):
         assert (array[length:] == MARK).all(), "written behind the scratch"
     return [torch.cat(parts) for parts in found]
 
 
 def compare(found: torch.Tensor, candidates: Sequence[Expected]) -> None:
-    """Check one image of a field against what may come out; resizes may take the two directions in either order."""
+    """Check one image of a field against the possible results; resizes may take the two directions in either order."""
     errors = []
     for expected in candidates:
         assert found.dtype == expected.dtype
@@ -158,7 +160,7 @@ def test_any_list_of_transforms_equals_the_plain_definition(datasets: Any, data:
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 @pytest.mark.parametrize("size", [(1, 1), (7, 7), (15, 17), (16, 16), (33, 18), (17, 40)])
 def test_windows_of_any_size_in_all_eight_ways(datasets: Any, size: Any, dtype: Any, kind: str) -> None:
-    # Larger than the image in one direction or both: what lies outside is filled.
+    # Larger than the image in one direction or both: the outside is filled.
     square = max(size)
     reader, images = datasets("one", 3, dtype, kind)
     fill = (1, 22, 133)
@@ -175,7 +177,7 @@ def test_windows_of_any_size_in_all_eight_ways(datasets: Any, size: Any, dtype: 
 
 @pytest.mark.parametrize("resize", [T.Resize((10, 33)), T.Resize((50, 9), "bicubic"), T.RandomResizedCrop((9, 12))])
 @pytest.mark.parametrize("padding", [0, 3])
-def test_what_was_turned_is_resized_and_turned_again(datasets: Any, padding: int, resize: T.Transform) -> None:
+def test_a_turned_image_is_resized_and_turned_again(datasets: Any, padding: int, resize: T.Transform) -> None:
     reader, images = datasets("square", 3, np.uint8, "tiled")
     first = T.RandomCrop(20, padding=padding, fill=77)
     transforms = [first, T.RandomDihedral(), resize, T.RandomHorizontalFlip(), T.RandomVerticalFlip()]
@@ -210,7 +212,7 @@ def test_images_of_different_shapes_come_out_alike(tmp_path: Path, kind: str) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_window_that_is_all_fill_touches_no_pixel(datasets: Any, kind: str) -> None:
     reader, images = datasets("one", 3, np.uint8, kind)
-    # 100 pixels of padding on every side, windows of 2: most lie outside.
+    # 100 pixels of padding on every side, windows of 2: most are outside.
     transforms = [T.RandomCrop(2, padding=100, fill=9), T.RandomDihedral(), T.ToDtype(torch.float16, scale=False)]
     (found,) = read(Pipeline(reader, ["image"], transforms), [0] * 50, list(range(50)))
     for s in range(50):
@@ -218,7 +220,7 @@ def test_a_window_that_is_all_fill_touches_no_pixel(datasets: Any, kind: str) ->
     assert (found == 9).flatten(1).all(1).sum() > 25
 
 
-def test_what_is_padded_keeps_its_fill_when_others_are_coloured_or_padded_again(datasets: Any) -> None:
+def test_a_padded_image_keeps_its_fill_when_others_are_coloured_or_padded_again(datasets: Any) -> None:
     reader, images = datasets("two", 3, np.uint8, "raw")
     for between in (
         [T.ColorJitter(1, 1, 1, fields=("hr",)), T.RandomHorizontalFlip()],
@@ -304,22 +306,24 @@ UNSUITED = [
     ("two", [T.RandomCrop((40, 38))], "a crop is larger than the image"),
     ("two", [T.CenterCrop(42)], "a crop is larger than the image"),
     ("two", [T.Cutout((2, 38))], "larger than the image, or a Cutout"),
-    ("two", [T.Cutout(3)], "no multiple of the scale"),
-    ("two", [T.RandomDihedral()], "RandomDihedral turns square images only"),
-    ("two", [T.RandomCrop((8, 6)), T.RandomDihedral()], "RandomDihedral turns square images only"),
-    ("two", [T.RandomCrop(7)], "no multiple of the scale"),
-    ("two", [T.RandomCrop(8, padding=3)], "no multiple of the scale"),
-    ("two", [T.RandomTranslate(1)], "no multiple of the scale"),
-    ("two", [T.Resize(7)], "no multiple of the scale"),
-    ("two", [T.Resize((8, 7))], "no multiple of the scale"),
-    ("two", [T.RandomResizedCrop(9)], "no multiple of the scale"),
+    ("two", [T.Cutout(3)], "not a multiple of the scale"),
+    ("two", [T.RandomDihedral()], "RandomDihedral needs square images"),
+    ("two", [T.RandomCrop((8, 6)), T.RandomDihedral()], "RandomDihedral needs square images"),
+    ("two", [T.RandomCrop(7)], "not a multiple of the scale"),
+    ("two", [T.RandomCrop(8, padding=3)], "not a multiple of the scale"),
+    ("two", [T.RandomTranslate(1)], "not a multiple of the scale"),
+    ("two", [T.Resize(7)], "not a multiple of the scale"),
+    ("two", [T.Resize((8, 7))], "not a multiple of the scale"),
+    ("two", [T.RandomResizedCrop(9)], "not a multiple of the scale"),
     ("two", [T.RandomCrop(6, fields=("lr",)), T.RandomCrop(4)], "not a whole multiple of the other"),
     ("two", [T.CenterCrop(6, fields=("lr",)), T.RandomErasing()], "not a whole multiple of the other"),
 ]
 
 
 @pytest.mark.parametrize(("layout", "transforms", "message"), UNSUITED)
-def test_what_does_not_suit_the_images_is_refused(datasets: Any, layout: str, transforms: Any, message: str) -> None:
+def test_transforms_that_do_not_suit_the_images_are_refused(
+    datasets: Any, layout: str, transforms: Any, message: str
+) -> None:
     reader, images = datasets(layout, 3, np.uint8, "raw")
     with pytest.raises(OptionError, match=message):
         Pipeline(reader, list(images[0]), transforms)
@@ -359,7 +363,9 @@ def test_resizing_stays_inside_its_working_memory(tmp_path: Path, dtype: Any, tr
 
 
 @pytest.mark.parametrize("transforms", [[T.RandomResizedCrop((3, 200))], [T.Resize((200, 5))]])
-def test_resizing_what_lies_turned_in_its_file_stays_inside_its_working_memory(tmp_path: Path, transforms: Any) -> None:
+def test_resizing_an_image_that_is_stored_turned_stays_inside_its_working_memory(
+    tmp_path: Path, transforms: Any
+) -> None:
     (tmp_path / "src").mkdir()
     for orientation in (1, 6, 8):
         exif = Image.Exif()
@@ -373,7 +379,7 @@ def test_resizing_what_lies_turned_in_its_file_stays_inside_its_working_memory(t
 
 
 def _read_guarded(reader: Reader, transforms: Any) -> None:
-    """Read all images with marks behind every part of the memory for resizing, which must stay as they are."""
+    """Read all images with guards behind every part of the memory for resizing."""
     pipeline = Pipeline(reader, ["image"], transforms)
     rows = np.arange(len(reader), dtype=np.int64)
     out = np.empty(pipeline.outputs[0].nbytes * len(rows), np.uint8)
@@ -391,7 +397,7 @@ def test_memory_for_resizing_grows_with_the_longest_side_not_with_its_square(tmp
     assert sum(part.nbytes for part in scratch.resize) < 2**27
 
 
-def test_memory_that_is_not_there_is_said(datasets: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_memory_is_an_error_with_advice(datasets: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*sizes: Any) -> None:
         raise MemoryError
 
@@ -399,6 +405,6 @@ def test_memory_that_is_not_there_is_said(datasets: Any, monkeypatch: pytest.Mon
     pipeline = Pipeline(reader, ["image"], [T.RandomResizedCrop(8)])
     monkeypatch.setattr(lmdbloader.batch.pipeline, "Scratch", refuse)
     with pytest.raises(
-        OptionError, match=r"images of up to 37x23 pixels want .* MiB of working memory .*max_resolution"
+        OptionError, match=r"images of up to 37x23 pixels need .* MiB of working memory .*max_resolution"
     ):
         pipeline.scratch()

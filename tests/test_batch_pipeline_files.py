@@ -1,4 +1,4 @@
-"""Images stored as JPEG or as other files go through transforms as their pixels do, whatever else is in the dataset."""
+"""Images stored as JPEG or other files go through transforms like their pixels, in any mixture."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def images(dataset: lmdbloader.LMDBDataset, transforms: Any, **options: Any) -> 
     return torch.cat([batch.image for batch in loader])
 
 
-def test_the_datasets_are_what_they_should_be(datasets: dict[str, lmdbloader.LMDBDataset]) -> None:
+def test_the_datasets_are_stored_as_intended(datasets: dict[str, lmdbloader.LMDBDataset]) -> None:
     kinds = {
         name: {CODEC_NAMES[c] for c in dataset.reader.index.arrays["image.codec"].tolist()}
         for name, dataset in datasets.items()

@@ -1,4 +1,4 @@
-"""Samples are named tuples that pickle; batches give views of what was read."""
+"""Samples are named tuples that pickle; batches give views of one read."""
 
 from __future__ import annotations
 

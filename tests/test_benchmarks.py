@@ -1,4 +1,4 @@
-"""Each benchmark runs, in seconds, and prints and writes what it promises; the stores hand out the same pairs."""
+"""Each benchmark runs in seconds and writes its tables and files; all stores yield the same pairs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ import numpy as np
 import pytest
 import torch
 
+from lmdbloader.loader.orders import QuasiRandom, epoch_order
+
+# These tests start programs that read datasets.
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 STORES = ["PNG files", "HDF5", "HDF5 lzf", "LMDB by hand", "LMDBDataset raw", "LMDBDataset lz4"]
 
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
-    """Import modules of the benchmarks, which lie in a folder of scripts, and forget their short names afterwards."""
+    """Import modules of the benchmarks' folder, and forget their short names afterwards."""
     monkeypatch.syspath_prepend(str(FOLDER))
     yield importlib.import_module
     for path in FOLDER.glob("*.py"):
@@ -30,7 +34,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
 
 
 def run(name: str, folder: Path, *options: str) -> tuple[str, dict[str, Any]]:
-    """Run a benchmark in quick mode and return what it printed, and its figures."""
+    """Run a benchmark in quick mode and return its output and its figures."""
     command = [sys.executable, str(FOLDER / name), "--quick", "--folder", str(folder), "--json", str(folder / "json")]
     path = os.pathsep.join(filter(None, [str(FOLDER.parent), os.environ.get("PYTHONPATH")]))
     child = subprocess.run(
@@ -53,7 +57,26 @@ def tables(text: str) -> list[list[list[str]]]:
     return [rows for rows in found if rows]
 
 
-def test_what_profiling_costs_is_measured_and_a_healthy_pipeline_called_so(tmp_path: Path) -> None:
+def test_mixing_and_reads_differ_between_orders(module: Callable[[str], Any]) -> None:
+    fresh = module("fresh")
+    offset, nbytes = np.arange(20_000) * 10, np.full(20_000, 10)
+    kinds = ("sequential", QuasiRandom(200, 20_000), "random")
+    orders = [epoch_order(order, seed=0, epoch=0, offset=offset, nbytes=nbytes) for order in kinds]
+    sequential, quasi, random = [fresh.mixing(order.samples, offset) for order in orders]
+    assert sequential.correlation == pytest.approx(1)
+    assert abs(random.correlation) < 0.05
+    assert abs(quasi.correlation) < 0.5
+    assert sequential.neighbour_distance < quasi.neighbour_distance < random.neighbour_distance
+    assert random.neighbour_distance == pytest.approx(1, abs=0.05)
+    reads = [fresh.storage_reads(order, offset, nbytes, gap_nbytes=0) for order in orders]
+    assert reads[0] == (1, 200_000)
+    assert reads[2][0] == 20_000
+    assert reads[2][1] == 10
+    assert 500 < reads[1][0] <= 1000
+    assert reads[1][0] * reads[1][1] == 200_000
+
+
+def test_the_cost_of_profiling_is_measured_and_a_healthy_pipeline_named(tmp_path: Path) -> None:
     text, found = run("profiling.py", tmp_path, "--markdown")
     cost, named = tables(text)
 
@@ -91,7 +114,7 @@ def test_converting_is_compared_with_decoding_and_writing(tmp_path: Path) -> Non
     assert rows[0][3] == "100%"
     assert all(figure["images_per_s"] > 0 for figure in found["figures"])
     assert found["sizes"]["data_nbytes"] > 0
-    assert [p.name for p in tmp_path.iterdir()] == ["json"]  # what it made is gone
+    assert [p.name for p in tmp_path.iterdir()] == ["json"]  # its files are gone
 
 
 def test_memory_opening_and_page_waste_are_measured(tmp_path: Path) -> None:
@@ -213,7 +236,7 @@ def test_images_are_compared_with_the_folder_and_with_decoding(tmp_path: Path) -
     assert len(disk) == 1 + len(found["disk"])
 
 
-def test_what_tune_recommends_is_compared_with_the_best_of_all(tmp_path: Path) -> None:
+def test_the_recommendation_of_tune_is_compared_with_the_best_of_all(tmp_path: Path) -> None:
     text, found = run("tune.py", tmp_path, "--markdown")
     ((header, *rows),) = tables(text)
 

@@ -1,4 +1,4 @@
-"""What is brought along to a machine with a GPU: chosen, measured, and installed without network; FFCV is optional."""
+"""The pack for a machine with a GPU is chosen, measured, and installed without a network; FFCV is optional."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = ("pack", "install", "ffcv_peer")
 HERE = ".".join(map(str, sys.version_info[:2]))
 TAG = f"cp{sys.version_info[0]}{sys.version_info[1]}"
 
-# What of FFCV's source is mended, compiled and called, and no more.
+# The parts of FFCV's source that are patched, compiled and called.
 FFCV = {
     "ffcv/__init__.py": "",
     "ffcv/libffcv.py": "from ctypes import CDLL\nimport ffcv._libffcv\n\nlib = CDLL(ffcv._libffcv.__file__)\n",
@@ -50,7 +50,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="builds 
 
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
-    """Import the scripts, which lie in a folder of their own, and forget their short names afterwards."""
+    """Import the scripts of the folder, and forget their short names afterwards."""
     monkeypatch.syspath_prepend(str(FOLDER))
     yield {name: importlib.import_module(name) for name in NAMES}
     for name in NAMES:
@@ -73,7 +73,7 @@ def ffcv_peer(modules: dict[str, ModuleType]) -> ModuleType:
 
 
 def write_wheel(folder: Path, name: str) -> None:
-    """Write a wheel with one module, which says what its tags are."""
+    """Write a wheel with one module that holds its tags."""
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(folder / name, "w") as wheel:
         wheel.writestr(f"{name.split('-')[0]}.py", f"tags = {name.split('-', 2)[2]!r}\n")
@@ -158,7 +158,7 @@ def test_wheels_are_packed_for_the_machine_and_for_the_rehearsal_here(pack: Modu
         pack.versions("312")
 
 
-def test_a_folder_that_is_too_large_is_an_error_that_shows_what_is_in_it(pack: ModuleType, tmp_path: Path) -> None:
+def test_a_folder_that_is_too_large_is_an_error_that_lists_its_contents(pack: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "a.whl").write_bytes(bytes(3 * 2**20))
     (tmp_path / "b").write_bytes(bytes(2**20))
@@ -170,7 +170,9 @@ def test_a_folder_that_is_too_large_is_an_error_that_shows_what_is_in_it(pack: M
         pack.measure(tmp_path, 3.9)
 
 
-def test_what_is_no_pack_is_left_alone(pack: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_other_than_a_pack_is_left_alone(
+    pack: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
 
     assert pack.main(["--out", str(tmp_path)]) == 1
@@ -187,14 +189,14 @@ def test_ffcv_setup_is_answered_by_a_program_of_the_name_that_it_asks(pack: Modu
     assert "not found" not in answer
 
 
-def test_a_program_that_fails_is_an_error_with_what_it_said(pack: ModuleType) -> None:
+def test_a_program_that_fails_is_an_error_with_its_message(pack: ModuleType) -> None:
     with pytest.raises(pack.PackError, match=r"exit status 3:\nno such package"):
         pack.run([sys.executable, "-c", "import sys; print('no such package'); sys.exit(3)"])
     with pytest.raises(pack.PackError, match="could not be started"):
         pack.run(["/there/is/no/such/program"])
 
 
-def test_installing_unpacks_what_fits_this_python(install: ModuleType, tmp_path: Path) -> None:
+def test_installing_unpacks_the_wheels_of_this_python(install: ModuleType, tmp_path: Path) -> None:
     own, other = f"lz4-1-{TAG}-{TAG}-manylinux_2_17_x86_64.whl", "lz4-1-cp399-cp399-manylinux_2_17_x86_64.whl"
     for name in (own, other, "lmdbloader-1-py3-none-any.whl"):
         write_wheel(tmp_path / "pack" / "wheels", name)
@@ -217,7 +219,7 @@ def test_a_pack_for_another_python_says_so(install: ModuleType, tmp_path: Path) 
 
 
 @needs_compiler
-def test_ffcv_is_built_against_libraries_that_lie_in_its_package(install: ModuleType, tmp_path: Path) -> None:
+def test_ffcv_is_built_against_the_libraries_in_its_package(install: ModuleType, tmp_path: Path) -> None:
     write_ffcv(tmp_path / "pack")
 
     install.build_ffcv(tmp_path / "pack", tmp_path / "site", tmp_path / "build")
@@ -323,7 +325,7 @@ def test_an_image_that_ffcv_cannot_write_is_an_error_and_nothing_hangs(ffcv_peer
 def test_images_come_normalised_with_their_labels(ffcv_peer: ModuleType, tmp_path: Path) -> None:
     if (reason := ffcv_peer.ffcv_available()) is not None:
         pytest.skip(reason)
-    # Of one colour each, so what is cropped does not matter.
+    # Of one colour each, so the crop does not matter.
     colours = [(200, 30, 60), (10, 240, 90)]
     for label, colour in enumerate(colours):
         (tmp_path / "photos" / f"class{label}").mkdir(parents=True)

@@ -28,7 +28,7 @@ stage.put("first", {{"images_per_s": 1.5}})
 
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
-    """Import the runner's modules, which lie in a folder of scripts, and forget their short names afterwards."""
+    """Import the runner's modules, and forget their short names afterwards."""
     monkeypatch.syspath_prepend(str(FOLDER))
     yield {name: importlib.import_module(name) for name in NAMES}
     for name in NAMES:
@@ -42,7 +42,7 @@ def benchmark(
     stages: dict[str, tuple[str, float]],
     minutes: float = 1.0,
 ) -> dict[str, Any]:
-    """Run made-up stages (name: what they do after their first figure, seconds) and return how each ended."""
+    """Run made-up stages (name: action after the first figure, seconds) and return how each ended."""
     run = modules["run"]
     plans = {}
     for name, (then, seconds) in stages.items():
@@ -96,7 +96,7 @@ def test_a_stage_that_hangs_fails_or_dies_costs_no_other_its_results(
     assert json.loads((tmp_path / "out" / "works.json").read_text())["left_out"] == {"third": "no time"}
 
 
-def test_what_a_stage_leaves_running_is_ended_with_it(
+def test_processes_of_a_stage_end_with_it(
     modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child = (
@@ -142,7 +142,7 @@ def test_a_stage_knows_how_much_time_it_has(modules: dict[str, ModuleType], tmp_
     assert "it needs 200" in kept["left_out"]["long"]
 
 
-def test_what_goes_on_later_keeps_the_figures_that_there_are(
+def test_continuing_keeps_the_earlier_figures(
     modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, script = modules["run"], tmp_path / "sums.py"

@@ -1,4 +1,4 @@
-"""The browser that looks at pages: it reports the faults of a page, and nothing for a sound one."""
+"""The browser reports a page's errors, and nothing if there are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fresh clone's check does about a browser: takes the one there is, installs one, or goes on without."""
+"""A fresh clone's check uses an installed browser, installs one, or continues without one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ RUN = Path(__file__).resolve().parent.parent / ".ci" / "run"
 
 
 def run(folder: Path, **programs: str) -> tuple[str, str]:
-    """Run `.ci/run` where there are only these programs (name: shell text) and what the shell needs.
+    """Run `.ci/run` with only these programs (name: shell text) and the shell's own.
 
-    Returns which of them ran, in their order, each with its arguments; and what was printed to stderr.
+    Returns the programs that ran, in order, with their arguments; and the output on stderr.
     """
     tools = folder / "bin"
     tools.mkdir()

@@ -59,7 +59,7 @@ def test_every_model_gives_a_logit_for_each_class(name: str, small_images: bool)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
-def test_weights_of_torchvisions_models_fit_and_mean_the_same(name: str) -> None:
+def test_weights_of_torchvisions_models_give_the_same_result(name: str) -> None:
     try:
         import torchvision
     except (ImportError, RuntimeError) as error:  # the latter: it is of another build of torch
@@ -88,7 +88,7 @@ def test_blurring_weighs_neighbours_one_two_one() -> None:
     assert torch.equal(BlurPool(2, 2)(image)[0, 1], BlurPool(2, 1)(image)[0, 1, ::2, ::2])
 
 
-def test_every_stride_but_that_of_the_colours_is_blurred_and_shapes_stay() -> None:
+def test_every_stride_except_that_of_the_colours_is_blurred_and_shapes_stay() -> None:
     plain, blurred = build_model("resnet50", 3).eval(), build_model("resnet50", 3).eval()
     # The maximum, and the 3x3 convolution and the shortcut of three stages.
     assert blur_pool(blurred) == 7
@@ -215,7 +215,7 @@ def test_smoothed_labels_and_shares_of_classes_train_too() -> None:
     assert losses[0] != pytest.approx(losses[2])
 
 
-def test_waiting_for_data_is_told_from_working() -> None:
+def test_waiting_for_data_is_distinguished_from_working() -> None:
     def slowly() -> Iterator[Batch]:
         for batch in make_batches(3):
             time.sleep(0.05)
@@ -233,7 +233,7 @@ def test_waiting_for_data_is_told_from_working() -> None:
     assert at_once.data_seconds < 0.1 * at_once.seconds
 
 
-def test_an_epoch_without_a_batch_or_with_a_lost_loss_says_so() -> None:
+def test_an_epoch_without_a_batch_or_with_an_infinite_loss_is_an_error() -> None:
     model = tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=1)
     with pytest.raises(TrainingError, match="no batch"):

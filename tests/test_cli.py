@@ -99,13 +99,13 @@ def raising(error: BaseException) -> Callable[[argparse.Namespace], int]:
 def test_errors_become_one_line_and_a_status(
     error: BaseException, status: int, line: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmdbloader.cli.verify._run", raising(error))
+    monkeypatch.setattr("lmdbloader.cli.verify.run", raising(error))
     assert cli.main(["verify", "x"]) == status
     assert capsys.readouterr() == ("", line)
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmdbloader.cli.verify._run", raising(ZeroDivisionError("a bug")))
+    monkeypatch.setattr("lmdbloader.cli.verify.run", raising(ZeroDivisionError("a bug")))
     with pytest.raises(ZeroDivisionError):
         cli.main(["verify", "x"])
 
@@ -115,7 +115,7 @@ def python(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, **options)  # type: ignore[call-overload, no-any-return]
 
 
-def test_a_reader_that_has_gone_is_no_error(photos: Path, tmp_path: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(photos: Path, tmp_path: Path) -> None:
     lmdbloader.convert(photos, tmp_path / "made", workers=1)
     command = f"'{sys.executable}' -m lmdbloader verify '{tmp_path / 'made'}' | true; echo ${{PIPESTATUS[0]}} >&2"
     # `true` may end before or after the line is written; in neither case may there be a traceback.

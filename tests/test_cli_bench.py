@@ -1,4 +1,4 @@
-"""`lmdbloader bench`: a table for people or JSON alone, progress beside it, and errors in one line."""
+"""`lmdbloader bench`: a table or JSON on the standard output, progress on stderr, and errors in one line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmdbloader.lab.study import Study
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What `bench` was asked for; it answers with the example at once."""
+    """Record the arguments of `bench`, which returns the example at once."""
     found: dict[str, Any] = {}
 
     def bench(dataset: str, **options: Any) -> Study:
@@ -63,7 +63,7 @@ def test_json_stands_alone_on_stdout(asked: dict[str, Any], capsys: pytest.Captu
     assert Study.from_json(json.loads(capsys.readouterr().out)) == make_study()
 
 
-def test_json_goes_to_a_file_beside_the_table(
+def test_json_goes_to_a_file_in_addition_to_the_table(
     asked: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["bench", "train.lmdb", "--json", str(tmp_path / "study.json")]) == 0
@@ -71,7 +71,7 @@ def test_json_goes_to_a_file_beside_the_table(
     assert Study.from_json(json.loads((tmp_path / "study.json").read_text())) == make_study()
 
 
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
+def test_a_file_that_cannot_be_written_is_reported_before_measuring(
     asked: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["bench", "train.lmdb", "--json", str(tmp_path / "none" / "study.json")]) == 1
@@ -95,7 +95,7 @@ def test_a_measurement_that_fails_leaves_the_json_file_as_it_was(
 
 
 @pytest.mark.parametrize("name", ["file", "file/charts"])
-def test_a_folder_of_charts_that_cannot_be_is_told_before_anything_is_measured(
+def test_a_folder_of_charts_that_cannot_be_made_is_reported_before_measuring(
     asked: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "file").touch()
@@ -109,10 +109,10 @@ def test_a_stored_study_is_not_measured(
 ) -> None:
     stored = tmp_path / "study.json"
     assert main(["bench", str(stored)]) == 1
-    assert "study.json: there is no such file; expected what `lmdbloader bench --json FILE`" in capsys.readouterr().err
+    assert "study.json: there is no such file; expected output of `lmdbloader" in capsys.readouterr().err
     stored.write_text(json.dumps(make_study().as_json()))
     assert main(["bench", str(stored), "--batch-sizes", "8", "--seconds", "2"]) == 2
-    assert "--batch-sizes, --seconds would measure anew" in capsys.readouterr().err
+    assert "--batch-sizes, --seconds would measure again" in capsys.readouterr().err
     assert not asked
 
 
@@ -136,7 +136,7 @@ def test_a_report_and_charts_are_drawn(
     assert f"report: {report}" in err and f"files in {charts}" in err
 
 
-def test_a_report_that_cannot_be_written_is_told_before_anything_is_measured(
+def test_a_report_that_cannot_be_written_is_reported_before_measuring(
     asked: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["bench", "train.lmdb", "--report", str(tmp_path / "report.pdf")]) == 2
@@ -152,7 +152,7 @@ def test_a_stored_study_is_shown(asked: dict[str, Any], capsys: pytest.CaptureFi
     assert not asked
     stored.write_text("{")
     assert main(["bench", str(stored)]) == 1
-    assert "study.json: is no JSON" in capsys.readouterr().err
+    assert "study.json: is not JSON" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`lmdbloader convert` as a person meets it: what it prints, its exit status, and how it is interrupted."""
+"""`lmdbloader convert` as a user sees it: its output, its exit status, and interruptions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def test_it_says_what_it_made(src: Path, out: Path, capsys: Capture) -> None:
+def test_it_prints_a_summary(src: Path, out: Path, capsys: Capture) -> None:
     assert main(["convert", str(src), str(out), "--patch-size", "8", "--scale", "2", "--workers", "1"]) == 0
     text = capsys.readouterr()
     assert text.err == ""
@@ -295,7 +295,7 @@ def endless(folder: Path) -> Path:
 
 
 def interrupt(out: Path, send: Callable[[subprocess.Popen[str]], None], *words: str) -> tuple[int, str]:
-    """Start a conversion with two workers, stop it once it writes; return its status and what it said."""
+    """Start a conversion with two workers, stop it once it writes; return its status and output."""
     folder = endless(out.parent / "endless")
     command = [
         sys.executable,
@@ -334,7 +334,7 @@ def interrupt(out: Path, send: Callable[[subprocess.Popen[str]], None], *words: 
     "send",
     [
         lambda child: child.send_signal(signal.SIGTERM),
-        lambda child: os.killpg(child.pid, signal.SIGINT),  # what Ctrl-C in a terminal sends
+        lambda child: os.killpg(child.pid, signal.SIGINT),  # as Ctrl-C in a terminal
     ],
     ids=["SIGTERM", "Ctrl-C"],
 )

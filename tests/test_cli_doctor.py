@@ -1,4 +1,4 @@
-"""`lmdbloader doctor` tells by its exit status whether it found a problem."""
+"""`lmdbloader doctor`: its output, and the exit status that shows whether it found a problem."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_wrong_usage(words: list[str], message: str, capsys: Capture) -> None:
     assert "usage: lmdbloader doctor" in text and message in text
 
 
-def test_what_is_no_dataset_is_status_one(tmp_path: Path, capsys: Capture) -> None:
+def test_a_missing_dataset_is_status_one(tmp_path: Path, capsys: Capture) -> None:
     assert main(["doctor", str(tmp_path)]) == 1
     captured = capsys.readouterr()
     assert captured.out == "" and "no manifest.json" in captured.err

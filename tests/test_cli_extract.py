@@ -80,6 +80,6 @@ def test_numbers_count_from_either_end(case: tuple[int, list[int]]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "1:2:3:4", "1:2:0", "1.5", "1,,2", "0-100", "10", "-11", ":a"])
-def test_what_is_no_sample_is_refused_with_what_was_written(text: str) -> None:
+def test_bad_sample_numbers_are_refused_and_quoted(text: str) -> None:
     with pytest.raises(OptionError, match="--samples"):
         parse_samples(text, 10)

@@ -1,4 +1,4 @@
-"""`lmdbloader info` fits a terminal, says what matters, and gives the same as JSON."""
+"""`lmdbloader info`: a screen that fits a terminal, and the same as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pairs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_screen_says_what_is_in_it_and_how_it_was_made(pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_screen_shows_the_content_and_how_it_was_made(pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(pairs)]) == 0
     screen = capsys.readouterr().out
     words = " ".join(screen.split())
@@ -73,7 +73,7 @@ def test_json_is_one_object_with_all_of_it(pairs: Path, capsys: pytest.CaptureFi
     assert found["sizes"] == manifest["sizes"]
 
 
-def test_json_stays_json_where_numbers_are_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_stays_json_if_numbers_are_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lmdbloader.write([{"x": float("inf")}, {"x": float("nan")}], tmp_path / "db")
     assert main(["info", str(tmp_path / "db"), "--json"]) == 0
 
@@ -96,7 +96,7 @@ def test_names_cannot_command_the_terminal(tmp_path: Path, capsys: pytest.Captur
     assert "\x1b" not in screen and "a\\x1b[2J" in screen
 
 
-def test_what_is_no_dataset_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_things_than_datasets_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(tmp_path / "absent")]) == 1
     assert main(["info", str(tmp_path)]) == 1
     captured = capsys.readouterr()

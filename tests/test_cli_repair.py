@@ -1,4 +1,4 @@
-"""`lmdbloader repair`: says what is damaged, mends what it can, and its exit status tells which."""
+"""`lmdbloader repair`: the list of the damage, the repair, and the exit status."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_lost_index_comes_back(dataset: Path, capsys: Capture) -> None:
     (dataset / "index.arrow").unlink()
     assert main(["repair", str(dataset)]) == 0
     assert capsys.readouterr() == (
-        f"{dataset}: index.arrow: is missing\n{dataset}: index.arrow made anew from data.mdb\n",
+        f"{dataset}: index.arrow: is missing\n{dataset}: index.arrow rebuilt from data.mdb\n",
         "",
     )
     assert (dataset / "index.arrow").read_bytes() == expected

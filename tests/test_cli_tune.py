@@ -1,4 +1,4 @@
-"""`lmdbloader tune`: what it prints, its exit status, and forgetting."""
+"""`lmdbloader tune`: its output, its exit status, and forgetting."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lmdbloader import cli
 from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.lab.tuning.measuring import Measurer
 from lmdbloader.lab.tuning.race import ReadSetting
-from lmdbloader.loader import remembered
-from lmdbloader.loader.remembered import case_of
+from lmdbloader.loader import tuning_cache
+from lmdbloader.loader.tuning_cache import case_of
 
 Capture = pytest.CaptureFixture[str]
 
@@ -75,11 +75,11 @@ def test_forgetting_measures_nothing(path: Path, capsys: Capture) -> None:
         assert cli.main(["tune", str(path), "--batch-size", batch_size]) == 0
     capsys.readouterr()
     ds = lmdbloader.LMDBDataset(path)
-    assert remembered.recall_threads(case_of(ds, 4)) == 1
+    assert tuning_cache.recall_threads(case_of(ds, 4)) == 1
 
     assert cli.main(["tune", str(path), "--forget"]) == 0
     assert capsys.readouterr().out == f"{path}: 4 entries forgotten\n"
-    assert remembered.recall_threads(case_of(ds, 4)) is None
+    assert tuning_cache.recall_threads(case_of(ds, 4)) is None
     assert cli.main(["tune", str(path), "--forget", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"forgotten": 0}
 
@@ -103,7 +103,7 @@ def test_wrong_usage_says_what(path: Path, capsys: Capture, words: list[str], me
     assert message in capsys.readouterr().err
 
 
-def test_what_is_no_dataset_is_status_one(tmp_path: Path, capsys: Capture) -> None:
+def test_a_missing_dataset_is_status_one(tmp_path: Path, capsys: Capture) -> None:
     assert cli.main(["tune", str(tmp_path / "none"), "--batch-size", "8"]) == 1
     assert cli.main(["tune", str(tmp_path / "none"), "--forget"]) == 1
     assert capsys.readouterr().out == ""

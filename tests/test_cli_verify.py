@@ -47,7 +47,7 @@ def test_damage_outside_of_the_pixels_is_found(dataset: Path, capsys: Capture) -
     assert main(["verify", str(dataset)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{dataset}: index.arrow: its digest is")
-    assert lines[-1] == f"`lmdbloader repair {dataset}` makes index.arrow anew from data.mdb."
+    assert lines[-1] == f"`lmdbloader repair {dataset}` rebuilds index.arrow from data.mdb."
 
 
 @pytest.mark.parametrize("name", ["data.mdb", "manifest.json"])
@@ -59,7 +59,7 @@ def test_files_cut_short_are_named(dataset: Path, capsys: Capture, name: str) ->
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "file"])
-def test_what_is_no_dataset(tmp_path: Path, capsys: Capture, what: str) -> None:
+def test_other_things_than_datasets(tmp_path: Path, capsys: Capture, what: str) -> None:
     path = tmp_path / "other"
     messages = {
         "missing": "there is no such folder",

@@ -23,7 +23,7 @@ import os, socket, sys, time
 from pathlib import Path
 import lmdbloader.cli
 from lmdbloader.conversion import pool, tasks
-from lmdbloader.store import writer
+from lmdbloader.store.writing import writer
 from tests.faults.steps import watch
 
 folder, host, steps, *words = sys.argv[1:]
@@ -105,7 +105,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_second_is_told_who_the_first_is_until_that_has_published(src: Path, out: Path) -> None:
+def test_the_second_names_the_first_until_the_first_has_published(src: Path, out: Path) -> None:
     steps = ("after commit out.partial/data.mdb", "before rename out.partial", "after rename out.partial")
     with Halted(src, out, *steps, host="node17.cluster") as first:
         expected = rf"out\.partial: process {first.process.pid} on host node17\.cluster is writing there"
@@ -147,15 +147,15 @@ tasks.read_files = slow
 WITH_SLOW_WORKERS = """
 import sys
 import lmdbloader.cli
-from lmdbloader.conversion import folder, pool
+from lmdbloader.conversion import from_files, pool
 
 slow, *words = sys.argv[1:]
 pool.TASK_NBYTES = 1
-real = folder.try_out
+real = from_files.try_out
 def try_out(*arguments):
     with pool.WorkerPool(1) as alone:
         return real(*arguments[:2], alone, *arguments[3:])
-folder.try_out = try_out
+from_files.try_out = try_out
 pool._START = slow + pool._START
 sys.exit(lmdbloader.cli.main(words))
 """

@@ -1,4 +1,4 @@
-"""What is extracted has the same pixels, stays inside its folder, and makes the same dataset when converted again."""
+"""Extraction: the same pixels, only inside its folder, and the same dataset when it is converted again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image, features
 
 import lmdbloader
-from lmdbloader.conversion.extraction import encode_png, extract
-from lmdbloader.conversion.extraction import folder as extraction_folder
-from lmdbloader.conversion.extraction.names import FILE_SUFFIXES, safe_stem, unique_stems, with_position
+from lmdbloader.conversion import extraction
+from lmdbloader.conversion.extraction import FILE_SUFFIXES, encode_png, extract, safe_stem, unique_stems, with_position
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, OptionError
 from lmdbloader.images.decode import decode_image
 from lmdbloader.store import Reader, read_manifest
@@ -280,11 +279,11 @@ def small(tmp_path: Path) -> Path:
     return tmp_path / "db"
 
 
-def test_a_destination_is_replaced_only_where_it_is_an_extraction(small: Path, tmp_path: Path) -> None:
+def test_a_destination_is_replaced_only_if_it_is_an_extraction(small: Path, tmp_path: Path) -> None:
     target = tmp_path / "files"
     target.mkdir()
     extract(small, target)  # an empty folder counts as absent
-    with pytest.raises(DestinationError, match=r"earlier extraction.*--overwrite"):
+    with pytest.raises(DestinationError, match=r"earlier extraction.*overwrite=True"):
         extract(small, target)
     extract(small, target, samples=[0], overwrite=True)
     assert images_in(target) == ["000000.png"]
@@ -341,7 +340,7 @@ def test_a_full_disk_says_so_and_leaves_nothing(small: Path, tmp_path: Path, mon
     def full(image: np.ndarray) -> bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(extraction_folder, "encode_png", full)
+    monkeypatch.setattr(extraction, "encode_png", full)
     with pytest.raises(DiskFullError, match="disk full"):
         extract(small, tmp_path / "files")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["db"]
@@ -386,7 +385,7 @@ def test_files_that_were_kept_come_back_byte_by_byte(originals: Path, tmp_path: 
         np.testing.assert_array_equal(
             np.moveaxis(lmdbloader.LMDBDataset(tmp_path / "db")[row].image.numpy(), 0, 2), pixels
         )
-    with pytest.raises(OptionError, match="image format 'jpg': expected one of stored, png"):
+    with pytest.raises(OptionError, match="image_format='jpg': expected one of stored, png"):
         extract(tmp_path / "db", tmp_path / "other", image_format="jpg")  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Conversions that stop in the middle and are called again: what is kept, what is refused, and the same dataset."""
+"""Interrupted conversions that are called again: kept progress, refusals, and the same dataset in the end."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def digest_of_undisturbed(src: Path, tmp_path: Path, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("options", [{"scale": 2}, {"patch_size": None}, {"write_mode": "jpg"}, {"codec": "auto"}])
-def test_any_kind_of_dataset_goes_on(src: Path, out: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_any_kind_of_dataset_is_resumed(src: Path, out: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     interrupt(src, out, **options)
     assert resumed(src, out, **options) == BROKEN
     assert digest(out) == digest_of_undisturbed(src, tmp_path, **options)
@@ -156,7 +156,7 @@ def test_skipped_sources_stay_skipped(src: Path, out: Path, tmp_path: Path) -> N
     assert (out / "skipped.tsv").read_bytes() == (tmp_path / "undisturbed" / "skipped.tsv").read_bytes()
 
 
-def test_nothing_is_kept_where_nothing_is_done(src: Path, out: Path) -> None:
+def test_nothing_is_kept_if_nothing_is_done(src: Path, out: Path) -> None:
     (src / "00.png").write_bytes(b"")
     with pytest.raises(ImageError):
         convert(src, out)
@@ -199,7 +199,7 @@ def test_inputs_that_are_done_and_have_changed_are_refused_by_name(
     interrupt(src, out)
     change(src)
     before = sorted((p.name, p.stat().st_mtime_ns) for p in partial_of(out).iterdir() if p.name != "owner.json")
-    with pytest.raises(DestinationError, match=message + r".*--restart"):
+    with pytest.raises(DestinationError, match=message + r".*restart=True"):
         convert(src, out, **options)
     assert before == sorted((p.name, p.stat().st_mtime_ns) for p in partial_of(out).iterdir() if p.name != "owner.json")
     report = convert(src, out, restart=True)
@@ -218,7 +218,7 @@ def test_the_data_of_another_conversion_is_not_gone_on_with(src: Path, out: Path
     own = data.read_bytes()
     shutil.copyfile(partial_of(tmp_path / "out of other") / "data.mdb", data)
     with pytest.raises(
-        CorruptError, match=r"data\.mdb: does not hold the samples that .*another conversion.*--restart"
+        CorruptError, match=r"data\.mdb: does not hold the samples that .*another conversion.*restart=True"
     ):
         convert(src, out)
     data.write_bytes(own)
@@ -255,7 +255,7 @@ def test_inputs_that_are_touched_or_not_yet_done_may_change(src: Path, out: Path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"patch_size": 4}, "patch-size 8, now 4"),
+        ({"patch_size": 4}, "patch_size 8, now 4"),
         ({"scale": 2}, "scale none, now 2"),
         ({"codec": "lz4"}, "codec .*, now lz4"),
         ({"layout": "classes"}, "layout images, now classes"),
@@ -269,16 +269,14 @@ def test_other_options_are_refused_by_name(src: Path, out: Path, options: dict[s
         (src / "class").mkdir()
         for path in list(src.glob("*.png")):
             path.rename(src / "class" / path.name)
-    with pytest.raises(DestinationError, match=rf"with other options is unfinished there .*{message}.*--restart"):
+    with pytest.raises(DestinationError, match=rf"with other options is unfinished there .*{message}.*restart=True"):
         convert(src, out, **options)
     assert not convert(src, out, restart=True, **options).was_finished
     assert_only(out)
 
 
 @pytest.mark.parametrize("name", ["sha256", "blake3"])
-def test_the_digests_of_a_conversion_that_goes_on_are_those_it_began_with(
-    src: Path, out: Path, tmp_path: Path, name: DigestName
-) -> None:
+def test_a_resumed_conversion_keeps_its_digests(src: Path, out: Path, tmp_path: Path, name: DigestName) -> None:
     interrupt(src, out, digest=name)
     with pytest.raises(DestinationError, match=rf"{name}, now xxh64\)\. Finish it with its own options, or: restart"):
         convert(src, out)
@@ -291,7 +289,7 @@ def test_the_digests_of_a_conversion_that_goes_on_are_those_it_began_with(
     assert (digest(out), made_by) == (undisturbed.content_digest, undisturbed.made_by)
     assert convert(src, out, digest=name).was_finished
     assert convert(src, out, digest=name, check_content=True).was_finished
-    with pytest.raises(DestinationError, match="--overwrite"):
+    with pytest.raises(DestinationError, match="overwrite=True"):
         convert(src, out)
     assert read_manifest(out).digest == name
     convert(src, out, overwrite=True)
@@ -339,7 +337,7 @@ def test_what_others_put_into_a_dataset_stays(src: Path, out: Path) -> None:
     assert convert(src, out).was_finished
     assert (out / "plan.json").read_text() == "mine"
     (out / "plan.json").rename(out / "splits.json")
-    with pytest.raises(DestinationError, match=r"'splits\.json' in it is not of our making, and would be lost"):
+    with pytest.raises(DestinationError, match=r"lmdbloader did not write 'splits\.json' in it, which would be lost"):
         convert(src, out, patch_size=10, overwrite=True)
     assert (out / "splits.json").read_text() == "mine"
     (out / "splits.json").rename(out / "lock.mdb")  # which LMDB's own tools leave
@@ -356,7 +354,7 @@ def test_a_dataset_that_was_just_put_in_place_is_not_made_again(src: Path, out: 
     assert not convert(src, out, overwrite=True).was_finished
 
 
-def test_a_class_that_moves_the_labels_of_what_is_done_is_refused(tmp_path: Path, out: Path) -> None:
+def test_a_class_that_changes_the_labels_of_finished_sources_is_refused(tmp_path: Path, out: Path) -> None:
     src = tmp_path / "classes"
     src.mkdir()
     for name in ("cat-big", "dog"):  # "cat-big/" is before "cat/", and cat before cat-big
@@ -396,7 +394,7 @@ def test_a_full_disk_under_the_journal_says_how_much_is_missing(
     assert not partial_of(out).exists()
 
 
-def test_an_unfinished_conversion_beside_a_finished_one_is_not_cleared_away(src: Path, out: Path) -> None:
+def test_an_unfinished_conversion_next_to_a_finished_one_is_not_removed(src: Path, out: Path) -> None:
     convert(src, out, patch_size=10)
     (src / f"{BROKEN:02}.png").rename(src.parent / "aside")
     (src / f"{BROKEN:02}.png").write_bytes(b"")
@@ -411,7 +409,7 @@ def test_an_unfinished_conversion_beside_a_finished_one_is_not_cleared_away(src:
 def test_a_plan_that_does_not_decode_is_refused(src: Path, out: Path, text: str) -> None:
     interrupt(src, out)
     (partial_of(out) / "plan.json").write_text(text, "latin-1")
-    with pytest.raises(DestinationError, match=r"plan\.json: does not decode .*--restart"):
+    with pytest.raises(DestinationError, match=r"plan\.json: does not decode .*restart=True"):
         convert(src, out)
 
 
@@ -429,7 +427,7 @@ def test_records_that_were_damaged_are_refused(src: Path, out: Path) -> None:
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
-    """A folder of images, what was kept of its conversion, and the digest that it ends in."""
+    """A folder of images, the progress of its conversion, and the final digest."""
     folder = tmp_path_factory.mktemp("interrupted")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 1)
@@ -463,7 +461,7 @@ def test_a_journal_that_was_cut_or_damaged_costs_work_but_never_a_sample(
     assert_only(out)
 
 
-def test_the_plan_says_what_is_converted(src: Path, out: Path) -> None:
+def test_the_plan_describes_the_conversion(src: Path, out: Path) -> None:
     interrupt(src, out)
     plan = json.loads((partial_of(out) / "plan.json").read_bytes())
     assert plan["made_by"]["options"]["patch_size"] == 8
@@ -513,7 +511,7 @@ def test_pages_that_were_damaged_are_refused_with_the_way_out(src: Path, out: Pa
         if pages[at + 10] in (1, 2):  # of a tree
             pages[at + 12] ^= 0xFF
     data.write_bytes(pages)
-    with pytest.raises(CorruptError, match=r"data\.mdb: its pages are damaged .*--restart"):
+    with pytest.raises(CorruptError, match=r"data\.mdb: its pages are damaged .*restart=True"):
         convert(src, out)
     assert data.read_bytes() == pages
     assert convert(src, out, restart=True).num_samples == 4 * NUM_IMAGES

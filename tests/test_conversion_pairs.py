@@ -61,19 +61,19 @@ def test_photographs_that_are_moved_are_refused(photographs: dict[str, Any], sca
         lr = np.roll(downscale(hr, scale), by, (0, 1))
         with pytest.raises(ImageError, match=rf"^{name}: .*not aligned"):
             check_alignment(hr, lr, scale, 20, name)
-        with pytest.raises(ImageError, match=rf"^{name}: .*not aligned.*--min-pair-psnr 0 accepts every pair"):
+        with pytest.raises(ImageError, match=rf"^{name}: .*not aligned.*min_pair_psnr=0 accepts every pair"):
             check_alignment(hr, lr, scale, 1, name)
         check_alignment(hr, lr, scale, 0, name)
 
 
-def test_the_message_tells_how_to_move_it_back(photographs: dict[str, Any]) -> None:
+def test_the_message_gives_the_shift(photographs: dict[str, Any]) -> None:
     hr = photographs["camera"]
     lr = np.roll(downscale(hr, 2), (1, -1), (0, 1))
     with pytest.raises(ImageError, match=r"better when moved by \(1, -1\) pixels"):
         check_alignment(hr, lr, 2, 1, "a")
 
 
-def test_noise_on_purpose_is_no_move(photographs: dict[str, Any]) -> None:
+def test_noise_on_purpose_is_not_taken_for_a_shift(photographs: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     for name, hr in photographs.items():
         lr = downscale(hr, 2) + rng.normal(0, 12, (96, 144, 3))

@@ -1,4 +1,4 @@
-"""Worker processes: the same bytes for any number of them, and what happens when one fails or the caller stops."""
+"""Worker processes: the same bytes for any number of them, failures of a worker, and callers that stop."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from PIL import Image
 
 import lmdbloader
 from lmdbloader.conversion import pool
+from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pool import WorkerPool, choose_workers, make_tasks
-from lmdbloader.conversion.sources import Names, Source, Sources, list_sources
+from lmdbloader.conversion.sources.layouts import list_sources
+from lmdbloader.conversion.sources.listing import Names, Source, Sources
 from lmdbloader.conversion.tasks import Recipe, convert_sources
-from lmdbloader.errors import ImageError, OptionError, WorkerError
+from lmdbloader.errors import ImageError, WorkerError
 from lmdbloader.format.layout import make_field
-from lmdbloader.images.decode import DecodePolicy
 
 FILES = ("data.mdb", "index.arrow", "manifest.json")
-RECIPE = Recipe((make_field("image", "image", "lz4"),), 8, 8, None, "matlab", DecodePolicy(), 20.0, "stop")
+RECIPE = Recipe((make_field("image", "image", "lz4"),), ConvertOptions(patch_size=8))
 
 
 def noise(height: int, width: int, seed: int) -> np.ndarray[Any, Any]:
@@ -62,7 +63,7 @@ _others: set[int] = set()
 
 @pytest.fixture(autouse=True)
 def others() -> None:
-    """Remember what other tests, and multiprocessing, keep running."""
+    """Remember the processes of other tests and of multiprocessing."""
     _others.clear()
     _others.update(child.pid for child in psutil.Process().children(recursive=True))
 
@@ -194,9 +195,9 @@ def test_a_killed_worker_is_named_with_the_image_it_was_at(
     killer = threading.Thread(target=lambda: os.kill(wait_for_number(tmp_path / "slow"), signal.SIGKILL))
     killer.start()
     with WorkerPool(2) as workers, pytest.raises(WorkerError) as caught:
-        list(workers.convert(replace(RECIPE, on_error="skip"), make_tasks(sources)))
+        list(workers.convert(RECIPE.changed(on_error="skip"), make_tasks(sources)))
     killer.join()
-    advice = "Out of memory? Use fewer --workers. Run the same command again: a conversion goes on where it was."
+    advice = "Out of memory? Use fewer workers. Convert again with the same options: a conversion goes on where it was."
     how = f"worker process {(tmp_path / 'slow').read_text()} was killed by SIGKILL"
     assert str(caught.value) == f"{how} while converting {name}. {advice}"
 
@@ -211,7 +212,7 @@ def test_the_image_is_right_after_a_job_before_and_one_that_was_given_up(
         list(workers.convert(RECIPE, [[s] for s in sources]))
         killer = threading.Thread(target=lambda: os.kill(wait_for_number(tmp_path / "slow"), signal.SIGSEGV))
         killer.start()
-        with pytest.raises(WorkerError, match=r"was killed by SIGSEGV while converting slow\.png\. Run"):
+        with pytest.raises(WorkerError, match=r"was killed by SIGSEGV while converting slow\.png\. Convert"):
             list(workers.convert(RECIPE, [sources[:3], sources[3:6], [*sources[6:8], slow, *sources[8:]]]))
         killer.join()
 
@@ -237,7 +238,7 @@ def test_a_worker_that_cannot_start_is_an_error(
 
 def test_what_fails_in_a_worker_outside_of_an_image_comes_with_its_traceback(folder: Path, small_tasks: None) -> None:
     sources = list_sources(folder).sources[:3]
-    broken = replace(RECIPE, stride="eight")  # type: ignore[arg-type]
+    broken = RECIPE.changed(stride="eight")
     with (
         WorkerPool(2) as workers,
         pytest.raises(WorkerError, match=r"converting 00\.png failed:\nTraceback"),
@@ -291,13 +292,13 @@ def test_tasks_and_results_larger_than_a_sockets_buffer_do_not_wait_for_each_oth
     monkeypatch.setattr(
         pool, "_START", f"import faulthandler; faulthandler.dump_traceback_later(60, exit=True); {pool._START}"
     )
-    recipe = Recipe((make_field("image", "image", "raw"),), 300, 300, None, "matlab", DecodePolicy(), 20.0, "stop")
+    recipe = Recipe((make_field("image", "image", "raw"),), ConvertOptions(patch_size=300))
     tasks = [
         [Source(name, path, 1) for name in names[:4]] + [Source(n, b"nowhere" * 400, 1) for n in names]
         for _ in range(6)
     ]
     with WorkerPool(2) as workers:
-        parts = list(workers.convert(replace(recipe, on_error="skip"), tasks))
+        parts = list(workers.convert(recipe.changed(on_error="skip"), tasks))
     assert sum(part.num_sources for part in parts) == 6 * 404
     assert sum(part.chunk.num_samples for part in parts if part.chunk) == 6 * 4
 
@@ -314,7 +315,7 @@ def test_a_conversion_that_is_not_read_to_its_end_leaves_no_worker(folder: Path)
 def test_workers_end_when_the_caller_is_killed(folder: Path, tmp_path: Path) -> None:
     code = (
         "import sys, time; from lmdbloader.conversion import pool\n"
-        "from lmdbloader.conversion.sources import list_sources\n"
+        "from lmdbloader.conversion.sources.layouts import list_sources\n"
         "from tests.test_conversion_pool import RECIPE\n"
         f"sources = list_sources(__import__('pathlib').Path({str(folder)!r})).sources\n"
         "workers = pool.WorkerPool(2)\n"
@@ -349,9 +350,3 @@ def test_convert_needs_no_main_guard_and_no_worker_option(folder: Path, tmp_path
         text=True,
     )
     assert (child.returncode, child.stdout, child.stderr) == (0, f"{10 * 2 + 4}\n", "")
-
-
-def test_zero_workers() -> None:
-    with pytest.raises(OptionError, match="workers 0: expected at least 1"):
-        pool.check_workers(0)
-    pool.check_workers(None)

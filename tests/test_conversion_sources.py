@@ -1,4 +1,4 @@
-"""`lmdbloader.convert` from LMDBs, tars and URLs: what is stored, what is refused, and when nothing is done again."""
+"""`lmdbloader.convert` from LMDBs, tars and URLs: content, refusals, and datasets that are there already."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_tar_with_labels_json_and_text(tmp_path: Path, out: Path) -> None:
     assert lmdbloader.verify(out).is_sound
 
 
-def test_patches_and_scales_of_what_is_in_a_tar(tmp_path: Path, out: Path) -> None:
+def test_patches_and_scales_of_images_in_a_tar(tmp_path: Path, out: Path) -> None:
     convert(save_tar(tmp_path / "a.tar", *SAMPLES), out, patch_size=10, scale=2, bicubic="pillow")
     assert column(out, "source") == ["a.png"] * 4 + ["b.png"] * 9
     assert [s.label for s in lmdbloader.LMDBDataset(out)] == [7] * 4 + [-2] * 9
@@ -267,7 +267,7 @@ def test_a_subset_of_a_tar_keeps_images_and_labels_together(tmp_path: Path, out:
         np.testing.assert_array_equal(found, decode_image(png(label)))
 
 
-def test_where_no_time_of_change_is_told_the_content_is_compared(out: Path) -> None:
+def test_the_content_is_compared_if_times_of_change_are_unknown(out: Path) -> None:
     pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'lmdbloader[remote]'")
     files = {"set/1.ppm": b"P6 2 2 255 " + bytes(12), "set/2.ppm": b"P6 2 2 255 " + bytes(12)}
     with serve({"files": files}, NoRanges) as (url, requests):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmdbloader.conversion.sources import list_sources
+from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.errors import OptionError, SourceError
 
 
@@ -108,7 +108,7 @@ def test_every_file_is_listed_once_in_byte_order(tmp_path_factory: pytest.TempPa
     assert [os.path.basename(s.file) for s in list_sources(folder).sources] == files
 
 
-def test_a_folder_of_images_with_one_subfolder_is_no_classes(tmp_path: Path) -> None:
+def test_a_folder_of_images_with_one_subfolder_has_no_classes(tmp_path: Path) -> None:
     listing = list_sources(touch(tmp_path, "train/a.png", "train/b/c.png"))
     assert (listing.layout, listing.classes) == ("images", ())
 
@@ -133,10 +133,10 @@ def test_classes_are_images_when_asked_or_when_patches_are_wanted(tmp_path: Path
     assert list_sources(tmp_path, prefer_images=True, layout="classes").layout == "classes"
 
 
-def test_an_image_beside_the_class_folders(tmp_path: Path) -> None:
+def test_an_image_next_to_the_class_folders(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.png", "b/2.png", "loose.png")
     assert list_sources(tmp_path).layout == "images"
-    with pytest.raises(SourceError, match=r"loose\.png lies in no class folder.*--layout images"):
+    with pytest.raises(SourceError, match=r"loose\.png is in no class folder.*layout='images'"):
         list_sources(tmp_path, layout="classes")
 
 
@@ -155,7 +155,7 @@ def test_links_to_folders_are_not_followed(tmp_path: Path) -> None:
     assert names(tmp_path / "in") == ["a.png", "file.png"]
 
 
-def test_what_is_no_regular_file_is_named_and_left_out(tmp_path: Path) -> None:
+def test_other_things_than_regular_files_are_named_and_left_out(tmp_path: Path) -> None:
     touch(tmp_path, "a.png")
     os.mkfifo(tmp_path / "pipe.png")
     os.mkfifo(tmp_path / "pipe.txt")
@@ -190,7 +190,7 @@ def test_missing_empty_and_wrong_folders(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"nowhere: there is no such folder"):
         list_sources(tmp_path / "nowhere")
     touch(tmp_path, "file.png")
-    with pytest.raises(SourceError, match=r"file\.png: is no folder"):
+    with pytest.raises(SourceError, match=r"file\.png: is not a folder"):
         list_sources(tmp_path / "file.png")
     (tmp_path / "empty" / "deeper").mkdir(parents=True)
     with pytest.raises(SourceError, match=r"empty: no images in it \(looked for .*\.png"):
@@ -202,15 +202,15 @@ def test_missing_empty_and_wrong_folders(tmp_path: Path) -> None:
 def test_options_that_contradict_each_other(tmp_path: Path) -> None:
     touch(tmp_path, "hr/a.png", "lr/a.png")
     hr, lr = tmp_path / "hr", tmp_path / "lr"
-    with pytest.raises(OptionError, match="--hr and --lr go together"):
+    with pytest.raises(OptionError, match="hr and lr go together"):
         list_sources(None, hr=hr)
     with pytest.raises(OptionError, match="nothing to convert"):
         list_sources(None)
-    with pytest.raises(OptionError, match="layout 'classes' with --hr and --lr"):
+    with pytest.raises(OptionError, match="layout='classes' with hr and lr"):
         list_sources(None, hr=hr, lr=lr, layout="classes")
-    with pytest.raises(OptionError, match="together with --hr and --lr"):
+    with pytest.raises(OptionError, match="together with hr and lr"):
         list_sources(tmp_path, hr=hr, lr=lr)
-    with pytest.raises(OptionError, match="layout 'nonsense': expected auto, images, pairs, classes, lmdb, tar"):
+    with pytest.raises(OptionError, match="layout='nonsense': expected auto, images, pairs, classes, lmdb, tar"):
         list_sources(tmp_path, layout="nonsense")  # type: ignore[arg-type]
 
 
@@ -248,14 +248,14 @@ def test_given_halves_need_no_particular_names(tmp_path: Path) -> None:
 
 def test_several_scales_are_not_guessed_from(tmp_path: Path) -> None:
     touch(tmp_path, "x_HR/1.png", "x_LR/X2/1x2.png", "x_LR/X4/1x4.png")
-    with pytest.raises(SourceError, match=r"x_LR: holds X2, X4\. Say which one with --hr and --lr"):
+    with pytest.raises(SourceError, match=r"x_LR: holds X2, X4\. Name one with hr and lr"):
         list_sources(tmp_path)
     assert list_sources(tmp_path, layout="images").layout == "images"
 
 
 def test_several_halves_are_not_guessed_from(tmp_path: Path) -> None:
     touch(tmp_path, "train_HR/1.png", "valid_HR/2.png", "train_LR/1.png", "valid_LR/2.png")
-    with pytest.raises(SourceError, match=r"holds train_HR, valid_HR, train_LR, valid_LR\. Say which two"):
+    with pytest.raises(SourceError, match=r"holds train_HR, valid_HR, train_LR, valid_LR\. Name the two"):
         list_sources(tmp_path)
 
 

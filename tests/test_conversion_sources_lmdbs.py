@@ -1,4 +1,4 @@
-"""LMDBs of image files as sources: names, order, pairs, bookkeeping, and what holds no images."""
+"""LMDBs of image files as sources: names, order, pairs, counting entries, and LMDBs without images."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from tars import png
 
 import lmdbloader
-from lmdbloader.conversion.sources import list_sources, read
+from lmdbloader.conversion.sources.layouts import list_sources
+from lmdbloader.conversion.sources.reading import read
 from lmdbloader.errors import OptionError, SourceError
 
 
 def save_lmdb(path: Path, entries: dict[bytes, bytes], *, meta: str | None = None, subdir: bool = True) -> Path:
-    """Write entries as BasicSR, mmsr and everybody's own script do; with `meta`, a meta_info.txt beside them."""
+    """Write entries as BasicSR, mmsr and other scripts do; with `meta`, a meta_info.txt next to them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with lmdb.open(str(path), map_size=2**26, subdir=subdir, lock=subdir) as env, env.begin(write=True) as transaction:
         for key, value in entries.items():
@@ -37,7 +38,7 @@ def names(src: Path, **options: Any) -> list[str]:
 
 @pytest.mark.parametrize("subdir", [True, False])
 @pytest.mark.parametrize("nbytes", [10, 3000, 100_000])
-def test_values_are_read_from_where_they_lie(tmp_path: Path, subdir: bool, nbytes: int) -> None:
+def test_values_are_read_in_place(tmp_path: Path, subdir: bool, nbytes: int) -> None:
     entries = {f"key {i}".encode(): png(i) + bytes([i]) * nbytes for i in range(20)}
     path = save_lmdb(tmp_path / "a.lmdb", entries, subdir=subdir)
     listing = list_sources(path)
@@ -109,7 +110,7 @@ def test_two_lmdbs_make_pairs_by_key(tmp_path: Path) -> None:
         (tmp_path / "lr" / f"{i}.png").write_bytes(png(i))
     mixed = list_sources(None, hr=high, lr=tmp_path / "lr")
     assert [read(s.lr_file or b"") for s in mixed.sources] == [png(i) for i in (1, 2, 10)]
-    with pytest.raises(SourceError, match=r"lr: is no LMDB"):
+    with pytest.raises(SourceError, match=r"lr: is not an LMDB"):
         list_sources(None, hr=high, lr=tmp_path / "lr", layout="lmdb")
     with pytest.raises(SourceError, match=r"no partner in .* for 10, 1, 2|no partner"):
         list_sources(None, hr=high, lr=save_lmdb(tmp_path / "other.lmdb", {b"x": png(0)}))
@@ -150,7 +151,7 @@ def test_values_that_are_no_images_are_refused_by_their_key(tmp_path: Path, valu
         list_sources(path)
 
 
-def test_one_value_that_is_no_image_does_not_refuse_the_others(tmp_path: Path) -> None:
+def test_one_bad_value_does_not_refuse_the_others(tmp_path: Path) -> None:
     path = save_lmdb(tmp_path / "a.lmdb", {b"0": pickle.dumps(1), b"1": png(1)})
     assert names(path) == ["0", "1"]
 
@@ -161,9 +162,9 @@ def test_a_dataset_of_ours_is_not_converted_again(tmp_path: Path) -> None:
         list_sources(tmp_path / "ours.lmdb")
 
 
-def test_what_is_no_lmdb(tmp_path: Path) -> None:
+def test_other_things_than_lmdbs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(SourceError, match="folder: is no LMDB"):
+    with pytest.raises(SourceError, match="folder: is not an LMDB"):
         list_sources(tmp_path / "folder", layout="lmdb")
     with pytest.raises(SourceError, match=r"nowhere\.lmdb: there is no such LMDB"):
         list_sources(tmp_path / "nowhere.lmdb", layout="lmdb")
@@ -171,7 +172,7 @@ def test_what_is_no_lmdb(tmp_path: Path) -> None:
         list_sources(save_lmdb(tmp_path / "empty.lmdb", {}))
     with pytest.raises(OptionError, match=r"s3://bucket/a\.lmdb: an LMDB is read from a disk"):
         list_sources("s3://bucket/a.lmdb", layout="lmdb")
-    with pytest.raises(OptionError, match="layout 'tar' with --hr and --lr"):
+    with pytest.raises(OptionError, match="layout='tar' with hr and lr"):
         list_sources(None, hr=tmp_path, lr=tmp_path, layout="tar")
 
 

@@ -1,4 +1,4 @@
-"""Files behind URLs as sources: memory://, an S3 server of our own, plain HTTP; and what goes wrong there."""
+"""Remote files as sources: memory://, a local S3 server, plain HTTP; and their errors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from s3_server import Buckets, NoRanges, serve
 from tars import png, tar_bytes
 
-from lmdbloader.conversion.sources import Listing, Span, fetch, list_sources, locate, read
-from lmdbloader.conversion.sources.remote import read_remote
+from lmdbloader.conversion.sources.layouts import list_sources
+from lmdbloader.conversion.sources.listing import Listing, Span
+from lmdbloader.conversion.sources.reading import fetch, read
+from lmdbloader.conversion.sources.remote import locate, read_remote
 from lmdbloader.errors import OptionError, SourceError
 
 fsspec = pytest.importorskip("fsspec")
@@ -22,7 +24,7 @@ fsspec = pytest.importorskip("fsspec")
 OBJECTS = {
     **{f"set/{c}/{i}.png": png(10 * i + len(c)) for c in ("cat", "zebra") for i in range(4)},
     "set/notes.txt": b"no image",
-    "set/": b"",  # what a console makes of an empty folder
+    "set/": b"",  # as a console makes an empty folder
     "ü/a b+c%41.png": png(7),
     "pairs/hr/1.png": png(1, 12),
     "pairs/lr/1x2.png": png(1),
@@ -73,7 +75,7 @@ def contents(listing: Listing) -> dict[str, bytes]:
     return found
 
 
-def test_what_lies_below_a_url_is_listed_as_a_folder_is(bucket: str) -> None:
+def test_a_url_is_listed_like_a_folder(bucket: str) -> None:
     for url in (f"{bucket}/set", f"{bucket}/set/"):
         listing = list_sources(locate(url))
         assert (listing.layout, listing.classes) == ("classes", ("cat", "zebra"))
@@ -109,7 +111,7 @@ def test_one_tar_behind_a_url(bucket: str) -> None:
     assert contents(list_sources(locate(f"{bucket}/tars/a.tar"))) == {"0.png": png(0), "1.png": png(1)}
 
 
-def test_members_that_lie_close_together_come_by_one_request(s3: list[str]) -> None:
+def test_members_close_together_come_by_one_request(s3: list[str]) -> None:
     listing = list_sources(locate("s3://bucket/tars"), layout="tar")
     s3.clear()
     fetch(listing.sources)
@@ -119,14 +121,14 @@ def test_members_that_lie_close_together_come_by_one_request(s3: list[str]) -> N
     ]
 
 
-def test_where_nothing_is(bucket: str) -> None:
+def test_missing_remote_files(bucket: str) -> None:
     with pytest.raises(SourceError, match=r"nowhere: there is nothing"):
         list_sources(locate(f"{bucket}/nowhere"))
     with pytest.raises(SourceError, match=r"//other/set: there is nothing"):
         list_sources(locate(bucket.replace("bucket", "other") + "/set"))
     with pytest.raises(SourceError, match=r"other: no images in it \(looked for"):
         list_sources(locate(f"{bucket}/other"))
-    with pytest.raises(SourceError, match=r"0\.png: is a file\. Expected what a folder would be"):
+    with pytest.raises(SourceError, match=r"0\.png: is a file\. Expected a folder"):
         list_sources(locate(f"{bucket}/set/cat/0.png"))
     with pytest.raises(SourceError, match=r"set: no tars in it"):
         list_sources(locate(f"{bucket}/set"), layout="tar")

@@ -1,4 +1,4 @@
-"""Tar shards as sources: which members make a sample, where their bytes lie, and what is refused."""
+"""Tar shards as sources: the members of a sample, the places of their bytes, and refusals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tars import save_tar, tar_bytes
 
-from lmdbloader.conversion.sources import Source, list_sources, read
+from lmdbloader.conversion.sources.layouts import list_sources
+from lmdbloader.conversion.sources.listing import Source
+from lmdbloader.conversion.sources.reading import read
 from lmdbloader.errors import SourceError
 
 
@@ -42,7 +44,7 @@ def test_members_of_one_key_make_a_sample(tmp_path: Path) -> None:
     assert [s.nbytes for s in listing.sources] == [8, 12 + 2 + 5]
 
 
-def test_the_extension_begins_at_the_first_dot_of_the_base_name(tmp_path: Path) -> None:
+def test_the_extension_starts_at_the_first_dot_of_the_base_name(tmp_path: Path) -> None:
     path = save_tar(
         tmp_path / "a.tar",
         ("v1.0/a.seg.png", b"mask"),
@@ -81,7 +83,7 @@ def test_folders_and_patterns_stand_for_several_shards(tmp_path: Path, pattern: 
     assert [s.name for s in list_sources(tmp_path / pattern).sources] == expected
 
 
-def test_shards_in_several_folders_are_told_apart(tmp_path: Path) -> None:
+def test_shards_in_several_folders_have_different_names(tmp_path: Path) -> None:
     shards(tmp_path, "x/a.tar", "y/a.tar")
     found = list_sources(tmp_path / "{y,x}" / "a.tar").sources
     assert [(s.name, contents(s)) for s in found] == [
@@ -188,7 +190,7 @@ def test_links_folders_and_sparse_files_in_a_tar(tmp_path: Path) -> None:
     assert listing.ignored == tuple((f"d/{name}.png", "not a regular file") for name in "lhs")
 
 
-def test_what_is_no_tar(tmp_path: Path) -> None:
+def test_other_things_than_tars_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(b"what" * 400)
     with pytest.raises(SourceError, match=r"a\.tar: is no tar"):
         list_sources(tmp_path / "a.tar")

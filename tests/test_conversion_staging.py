@@ -71,7 +71,7 @@ def test_what_is_there_is_not_copied_again(db: Path, node: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("how", ["cut", "index", "missing"])
-def test_a_damaged_copy_is_made_anew(db: Path, node: Path, how: str) -> None:
+def test_a_damaged_copy_is_made_again(db: Path, node: Path, how: str) -> None:
     path = lmdbloader.stage(db, node)
     if how == "cut":
         os.truncate(path / "data.mdb", 5000)
@@ -112,7 +112,7 @@ def test_a_damaged_source_is_refused(db: Path, node: Path) -> None:
 def test_another_dataset_of_that_name_is_replaced_only_when_asked(db: Path, node: Path, tmp_path: Path) -> None:
     lmdbloader.stage(make(tmp_path / "other" / "train.lmdb", 1), node)
     before = content(node / "train.lmdb")
-    with pytest.raises(DestinationError, match=r"a dataset is there already.*--overwrite"):
+    with pytest.raises(DestinationError, match=r"a dataset is there already.*overwrite=True"):
         lmdbloader.stage(db, node)
     assert content(node / "train.lmdb") == before
     lmdbloader.stage(db, node, overwrite=True)
@@ -128,7 +128,7 @@ def test_other_things_are_never_replaced(db: Path, node: Path) -> None:
     assert [p.name for p in node.iterdir()] == ["train.lmdb"]
 
 
-def test_what_is_no_finished_dataset_is_refused(tmp_path: Path, node: Path, db: Path) -> None:
+def test_only_finished_datasets_are_staged(tmp_path: Path, node: Path, db: Path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no such folder"):
         lmdbloader.stage(tmp_path / "nothing", node)
     with pytest.raises(FormatError, match=r"has no manifest\.json"):
@@ -142,7 +142,7 @@ def test_what_is_no_finished_dataset_is_refused(tmp_path: Path, node: Path, db: 
 def test_wrong_places_are_refused(db: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="Is the variable that names it set"):
         lmdbloader.stage(db, "")
-    with pytest.raises(OptionError, match="timeout -1"):
+    with pytest.raises(OptionError, match="timeout=-1"):
         lmdbloader.stage(db, tmp_path, timeout=-1)
     with pytest.raises(DestinationError, match="its parent does not exist"):
         lmdbloader.stage(db, tmp_path / "not" / "mounted")
@@ -195,7 +195,7 @@ def test_large_files_are_compared_to_their_end(db: Path, node: Path, monkeypatch
         lmdbloader.stage(db, node)
 
 
-def test_a_source_that_is_replaced_meanwhile_is_no_copy(
+def test_a_source_that_is_replaced_while_it_is_copied_is_refused(
     db: Path, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = make(tmp_path / "other" / "train.lmdb", 1)

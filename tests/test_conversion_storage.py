@@ -1,4 +1,4 @@
-"""Write modes: what is stored of each image, what is refused, and that nothing depends on the number of workers."""
+"""Write modes: how each image is stored, refusals, and the same result for any number of workers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from skimage import data as photographs
 
 import lmdbloader
 from lmdbloader.conversion import pool
+from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.storage import Storage, decode_to_size, draw, make_storage, shrink
 from lmdbloader.errors import DestinationError, ImageError, OptionError
 from lmdbloader.format.codecs import unpack_jpeg
@@ -86,7 +87,7 @@ def test_by_default_jpegs_stay_as_they_are(src: Path, tmp_path: Path) -> None:
     assert lmdbloader.verify(tmp_path / "out").is_sound
 
 
-def test_original_keeps_all_files_whose_transparency_is_no_matter(src: Path, tmp_path: Path) -> None:
+def test_original_keeps_all_files_without_transparency(src: Path, tmp_path: Path) -> None:
     dataset = convert(src, tmp_path / "out", write_mode="original")
     assert stored_as(dataset) == {
         "a": "jpeg", "b": "jpeg", "c": "file", "d": "file", "e": "file", "f": "raw", "g": "jpeg",
@@ -95,7 +96,7 @@ def test_original_keeps_all_files_whose_transparency_is_no_matter(src: Path, tmp
 
 
 @pytest.mark.parametrize("options", [{"codec": "raw"}, {"write_mode": "raw"}, {"codec": "lz4"}])
-def test_pixels_where_they_are_asked_for(src: Path, tmp_path: Path, options: Any) -> None:
+def test_pixels_are_stored_on_request(src: Path, tmp_path: Path, options: Any) -> None:
     dataset = convert(src, tmp_path / "out", **options)
     assert set(stored_as(dataset).values()) <= {"raw", "lz4"}
     check_pixels(dataset, src)
@@ -206,29 +207,32 @@ def test_a_damaged_jpeg_is_noticed_when_it_is_converted(src: Path, tmp_path: Pat
 
 
 REFUSED = [
-    ({"write_mode": "jpeg"}, "write mode 'jpeg': expected one of raw, jpg"),
+    ({"write_mode": "jpeg"}, "write_mode='jpeg': expected raw, jpg"),
     ({"write_mode": "original", "patch_size": 8}, "whole files: it does not go with patches"),
-    ({"write_mode": "smart"}, "say with --smart-threshold"),
-    ({"write_mode": "raw", "jpeg_quality": 80}, "--jpeg-quality has no effect without --write-mode jpg"),
-    ({"write_mode": "jpg", "smart_threshold": 5}, "--smart-threshold has no effect"),
-    ({"write_mode": "jpg", "compress_probability": 0.5}, "--compress-probability has no effect"),
-    ({"write_mode": "jpg", "jpeg_quality": 0}, "jpeg_quality 0: expected 1 to 100"),
-    ({"write_mode": "proportion", "compress_probability": 1.5}, "compress_probability 1.5: expected 0 to 1"),
-    ({"max_resolution": 0}, "max_resolution 0: expected 1 to 65500"),
-    ({"write_mode": "proportion", "seed": -1}, "seed -1: expected"),
-    ({"write_mode": "original", "jpeg_quality": 80}, "--jpeg-quality has no effect"),
-    ({"jpeg_quality": 80}, "--jpeg-quality has no effect"),
-    ({"write_mode": "smart", "smart_threshold": 5, "seed": 1}, "--seed has no effect"),
-    ({"write_mode": "jpg", "scale": 2}, "write mode 'jpg' with pairs"),
-    ({"max_resolution": 50, "scale": 2}, "--max-resolution with pairs"),
-    ({"subset": 0}, "a subset of 0 of 7 sources: expected 1 to 7"),
-    ({"subset": 8}, "a subset of 8 of 7 sources"),
+    ({"write_mode": "smart"}, "give the limit with smart_threshold"),
+    ({"write_mode": "raw", "jpeg_quality": 80}, "jpeg_quality has no effect without write_mode='jpg'"),
+    ({"write_mode": "jpg", "smart_threshold": 5}, "smart_threshold has no effect"),
+    ({"write_mode": "jpg", "compress_probability": 0.5}, "compress_probability has no effect"),
+    ({"write_mode": "jpg", "jpeg_quality": 0}, "jpeg_quality=0: expected a whole number from 1 to 100"),
+    (
+        {"write_mode": "proportion", "compress_probability": 1.5},
+        "probability=1.5: expected a number from 0 to 1",
+    ),
+    ({"max_resolution": 0}, "max_resolution=0: expected a whole number from 1 to 65500"),
+    ({"write_mode": "proportion", "seed": -1}, "seed=-1: expected"),
+    ({"write_mode": "original", "jpeg_quality": 80}, "jpeg_quality has no effect"),
+    ({"jpeg_quality": 80}, "jpeg_quality has no effect"),
+    ({"write_mode": "smart", "smart_threshold": 5, "seed": 1}, "seed has no effect"),
+    ({"write_mode": "jpg", "scale": 2}, "write_mode='jpg' with pairs"),
+    ({"max_resolution": 50, "scale": 2}, "max_resolution with pairs"),
+    ({"subset": 0}, "subset=0 of 7 sources: expected 1 to 7"),
+    ({"subset": 8}, "subset=8 of 7 sources"),
     ({"classes": ["a"]}, "the layout is 'images': expected class folders"),
 ]
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSED)
-def test_what_makes_no_sense_is_refused(src: Path, tmp_path: Path, options: Any, message: str) -> None:
+def test_options_that_make_no_sense_are_refused(src: Path, tmp_path: Path, options: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         convert(src, tmp_path / "out", **options)
     assert not list(tmp_path.glob("out*"))
@@ -236,7 +240,7 @@ def test_what_makes_no_sense_is_refused(src: Path, tmp_path: Path, options: Any,
 
 @given(st.sampled_from([None, "raw", "jpg", "proportion", "original"]), st.sampled_from([None, "raw", "lz4", "auto"]))
 def test_the_mode_decides_and_a_codec_alone_means_pixels(mode: Any, codec: Any) -> None:
-    storage, chosen = make_storage(mode, codec, is_cut=False, **NOTHING)
+    storage, chosen = make_storage(ConvertOptions(write_mode=mode, codec=codec), is_cut=False)
     assert storage.mode == ("raw" if mode is None and codec else mode)
     assert chosen == (codec or ("raw" if mode in ("raw", "proportion") else "auto"))
 
@@ -324,14 +328,14 @@ def test_samples_from_python_of_every_mode(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"write_mode": "original"}, "images made in Python have no files"),
-        ({"write_mode": {"label": "jpg"}}, "write mode of 'label': expected one of the image fields: image"),
-        ({"write_mode": "raw", "jpeg_quality": 5}, "--jpeg-quality has no effect"),
-        ({"jpeg_quality": 5}, "--jpeg-quality has no effect"),
-        ({"write_mode": "jpg", "seed": 5}, "--seed has no effect"),
-        ({"write_mode": "jpg", "smart_threshold": 5}, "--smart-threshold has no effect"),
-        ({"write_mode": {"image": "proportion"}, "compress_probability": 2}, "expected 0 to 1"),
-        ({"write_mode": "jpeg"}, "expected one of raw, jpg"),
-        ({"max_resolution": 0}, "max_resolution 0"),
+        ({"write_mode": {"label": "jpg"}}, "write_mode of 'label': expected one of the image fields: image"),
+        ({"write_mode": "raw", "jpeg_quality": 5}, "jpeg_quality has no effect"),
+        ({"jpeg_quality": 5}, "jpeg_quality has no effect"),
+        ({"write_mode": "jpg", "seed": 5}, "seed has no effect"),
+        ({"write_mode": "jpg", "smart_threshold": 5}, "smart_threshold has no effect"),
+        ({"write_mode": {"image": "proportion"}, "compress_probability": 2}, "from 0 to 1"),
+        ({"write_mode": "jpeg"}, "expected raw, jpg"),
+        ({"max_resolution": 0}, "max_resolution=0"),
     ],
 )
 def test_options_for_samples_from_python_are_checked(tmp_path: Path, options: Any, message: str) -> None:

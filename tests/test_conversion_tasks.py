@@ -1,4 +1,4 @@
-"""What one conversion does with one source: parts of bounded size, patch positions, scales of pairs, file hashes."""
+"""The conversion of sources: parts of bounded size, patch positions, scales of pairs, file hashes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmdbloader.conversion.sources import Source
+from lmdbloader.conversion.options import ConvertOptions
+from lmdbloader.conversion.sources.listing import Source
 from lmdbloader.conversion.tasks import PART_NBYTES, Recipe, convert_sources, hash_files, patch_positions
 from lmdbloader.errors import ImageError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import make_field
-from lmdbloader.images.decode import DecodePolicy
 
-RECIPE = Recipe((make_field("image", "image", "raw"),), None, 1, None, "matlab", DecodePolicy(), 20.0, "stop")
+RECIPE = Recipe((make_field("image", "image", "raw"),))
 
 
 def save(path: Path, height: int, width: int, value: int = 0) -> Source:
@@ -46,7 +46,7 @@ def test_a_whole_image_is_one_patch() -> None:
 def test_parts_stay_small_and_together_hold_everything(tmp_path: Path) -> None:
     # Overlapping patches: 4 MB of pixels become 81 MB, those of the second image 2 MB.
     sources = [save(tmp_path / "0.pgm", 2000, 2000), save(tmp_path / "1.pgm", 250, 2000)]
-    recipe = replace(RECIPE, patch_size=250, stride=50)
+    recipe = RECIPE.changed(patch_size=250, stride=50)
     sizes, samples, hashes, done = [], 0, [], 0
     for part in convert_sources(recipe, sources):
         assert part.chunk is not None
@@ -69,7 +69,7 @@ def test_parts_of_whole_images_stay_small_too(tmp_path: Path) -> None:
 
 def test_a_part_that_skips_everything_has_no_samples(tmp_path: Path) -> None:
     source = Source("a.png", bytes(tmp_path / "a.png"), 0)
-    (part,) = convert_sources(replace(RECIPE, on_error="skip"), [source])
+    (part,) = convert_sources(RECIPE.changed(on_error="skip"), [source])
     assert part.chunk is None and part.blocks == ()
     assert part.skipped == (("a.png", "cannot be read (No such file or directory)"),)
     with pytest.raises(ImageError, match=r"^a\.png: cannot be read"):
@@ -98,11 +98,11 @@ def test_encoding_is_the_same_whatever_the_memory_order(tmp_path: Path) -> None:
     pixels: Any = rng.integers(0, 256, (301, 605, 3)).astype(np.uint8)
     (tmp_path / "a.ppm").write_bytes(b"P6 605 301 255\n" + pixels.tobytes())
     (tmp_path / "b.ppm").write_bytes(b"P6 603 300 255\n" + np.ascontiguousarray(pixels[:300, :603]).tobytes())
-    recipe = replace(RECIPE, fields=(make_field("lr", "image", "lz4"), make_field("hr", "image", "lz4")), scale=3)
+    recipe = Recipe((make_field("lr", "image", "lz4"), make_field("hr", "image", "lz4")), ConvertOptions(scale=3))
     for size in (None, 300):
         whole, cropped = (
             next(
-                convert_sources(replace(recipe, patch_size=size, stride=300), [Source(n, bytes(tmp_path / n), 1)])
+                convert_sources(recipe.changed(patch_size=size, stride=300), [Source(n, bytes(tmp_path / n), 1)])
             ).chunk
             for n in ("a.ppm", "b.ppm")
         )

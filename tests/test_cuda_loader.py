@@ -329,7 +329,7 @@ def test_what_a_notebook_shows(ds: LMDBDataset) -> None:
 def test_an_epoch_left_early_leaves_nothing_behind(
     ds: LMDBDataset, batch_size: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its copies wait on the device when it is left; the epochs after it are whole, and what it gave stays."""
+    """Its copies wait on the device when it is left; the epochs after it are whole, and its batches stay valid."""
     many = repeated(ds, 40 * batch_size)
     made = watch_streams(monkeypatch)
     loader = Loader(many, batch_size, seed=1, num_threads=2, device=DEVICE)
@@ -470,7 +470,7 @@ print("parent:", 3 + len(rest), "of", len(loader))
 
 @pytest.mark.parametrize("device", ["cpu", None, "cuda"])
 def test_a_fork_after_cuda_was_used_is_clear(pairs: Path, tmp_path: Path, device: str | None) -> None:
-    """CUDA does not work in a forked child: what needs it says so, and does not hang; the parent goes on."""
+    """CUDA does not work in a forked child: code that needs it raises and does not hang; the parent continues."""
     (tmp_path / "forked.py").write_text(FORKED)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, "-W", "ignore", str(tmp_path / "forked.py"), str(pairs), str(device)]

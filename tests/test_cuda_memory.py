@@ -106,7 +106,7 @@ WAYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def blocking(way: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what a way comes to, for tensors on the CPU."""
+    """Return the equivalent of a way for tensors on the CPU."""
     return {
         "to half": lambda image: image.to(torch.float16),
         "a slice": lambda image: image[1:],
@@ -142,7 +142,7 @@ def copy_in_the_loop(
     assert not must_run_ahead or wait.ahead >= AHEAD, f"after {wait.ahead} batches the loop waited for the device"
 
 
-# Copies of what does not lie in one piece, and of memory that a tensor does not own, may wait for the device.
+# Copies of memory that is not contiguous, or that a tensor does not own, may wait for the device.
 MAY_WAIT = {"some channels", "turned", "through numpy", "through dlpack", "unbound", "chunks"}
 
 
@@ -255,7 +255,7 @@ def test_torchs_dataloader(images: LMDBDataset, num_workers: int, pin_memory: bo
     assert_all_same(moved, [batch.image for batch in plain])
 
 
-# --- What lies where ---
+# --- Which memory is pinned ---
 
 
 def test_memory_is_pinned_where_the_loop_may_copy_it(images: LMDBDataset) -> None:
@@ -330,7 +330,7 @@ def test_every_field_on_the_device(fields: LMDBDataset, monkeypatch: pytest.Monk
 
 
 def test_a_loop_on_a_stream_of_its_own(images: LMDBDataset) -> None:
-    """What the iterator waits for, and records, is the stream that is current when it is asked for a batch."""
+    """The iterator waits for, and records, the stream that is current when it is asked for a batch."""
     dataset = many(images, 64)
     found = []
     stream = torch.cuda.Stream()
@@ -345,7 +345,7 @@ def test_a_loop_on_a_stream_of_its_own(images: LMDBDataset) -> None:
 
 
 def test_a_batch_that_another_stream_works_on(images: LMDBDataset) -> None:
-    """As with any tensor, another stream waits for the one that has it, and the tensor is told of it."""
+    """As with any tensor, another stream waits for the one that has it, and the tensor records it."""
     dataset = many(images, 64)
     found = []
     other = torch.cuda.Stream()

@@ -84,7 +84,7 @@ def test_class_folders_are_converted_looked_at_read_and_learned(
     assert lmdbloader.LMDBDataset(output / "classes_val.lmdb").classes == ("00_astronaut", "01_cat", "02_rocket")
 
 
-def test_what_is_trained_on_and_what_is_scored_have_no_pixel_in_common(tmp_path: Path) -> None:
+def test_training_and_validation_pieces_share_no_pixel(tmp_path: Path) -> None:
     ramp = np.repeat(np.arange(200, dtype=np.uint8)[None, :, None], 120, axis=0).repeat(3, axis=2)
     Image.fromarray(ramp).save(tmp_path / "ramp.png")
     photographs = [tmp_path / "ramp.png"] * 2
@@ -132,7 +132,7 @@ def test_photographs_are_chosen_in_order_and_the_last_tenth_is_held_out(tmp_path
     assert (held_out[0].name, held_out[-1].name) == ("54.png", "59.png")
 
 
-def test_what_cannot_be_used_is_left_out_and_too_little_is_named(folder: Path, tmp_path: Path) -> None:
+def test_unusable_photographs_are_left_out_and_too_few_are_an_error(folder: Path, tmp_path: Path) -> None:
     training, held_out = superres.find_photographs(folder, tmp_path / "out")
     assert [path.name for path in [*training, *held_out]] == ["astronaut.PNG", "cat.PNG", "rocket.png"]
 

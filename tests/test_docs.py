@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import os
 import re
@@ -18,13 +19,12 @@ import pytest
 from browser import Browser
 
 import lmdbloader
-from lmdbloader import transforms
 from lmdbloader.cli import make_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
-UNEXPLAINED = {"__version__", "transforms"}  # a text, and a module that has a page of its own
+MODULES = ("errors", "fields", "lab", "superres", "transforms")  # public modules, each with its own __all__
 
 
 def names_in_documents() -> Iterator[str]:
@@ -36,10 +36,11 @@ def names_in_documents() -> Iterator[str]:
 
 
 def public_names() -> list[str]:
-    """Return every name that is promised: of the root, of the transforms, and what documents import."""
-    found = {f"lmdbloader.{name}" for name in lmdbloader.__all__ if name not in UNEXPLAINED}
-    found |= {f"lmdbloader.transforms.{name}" for name in transforms.__all__}
-    return sorted(found | {name for name in names_in_documents() if name != "lmdbloader.transforms"})
+    """Return every public name: of the package, of its public modules, and the names that documents import."""
+    found = {f"lmdbloader.{name}" for name in lmdbloader.__all__ if name != "__version__"} | set(names_in_documents())
+    modules = {f"lmdbloader.{name}" for name in MODULES}
+    found |= {f"{name}.{member}" for name in modules for member in importlib.import_module(name).__all__}
+    return sorted(found - modules)
 
 
 def sections() -> dict[str, str]:
@@ -60,25 +61,26 @@ def test_every_public_name_has_a_section_in_the_reference(name: str) -> None:
     assert name in found, f"add the line `::: {name}` to a page of docs/reference/ ({pages}), or a page to mkdocs.yml"
 
 
-# What docstrings say
+# Docstrings
 
 
 @pytest.fixture(scope="module")
 def package() -> Any:
-    """Return the package as griffe reads it, which is what makes the reference."""
+    """Return the package as griffe, which generates the reference, reads it."""
     griffe = pytest.importorskip("griffe", reason="mkdocstrings (the extra `docs`) is not installed")
-    return griffe.load("lmdbloader", search_paths=[str(ROOT)], docstring_parser="google")
+    extensions = griffe.load_extensions(str(ROOT / "scripts" / "docs_docstrings.py"))
+    return griffe.load("lmdbloader", search_paths=[str(ROOT)], docstring_parser="google", extensions=extensions)
 
 
 def explained(found: Any, name: str) -> Any:
-    """Return what a public name stands for; where a function hides a module of its name, the function."""
+    """Return the object of a public name; if a function hides a module of the same name, the function."""
     member = found[name.removeprefix("lmdbloader.")]
     member = member.final_target if member.is_alias else member
     return member[member.name] if member.is_module else member
 
 
 def unexplained(obj: Any) -> Iterator[str]:
-    """Yield what the docstrings of a function, or of a class and its public methods, leave out."""
+    """Yield the gaps in the docstrings of a function, or of a class and its public methods."""
     if obj.is_class:
         yield from unexplained_class(obj)
     elif obj.is_function:
@@ -88,7 +90,7 @@ def unexplained(obj: Any) -> Iterator[str]:
 
 
 def unexplained_class(obj: Any) -> Iterator[str]:
-    """Yield what is left out of a class: its parameters may be explained by a base, as may a method of that name."""
+    """Yield the gaps of a class: a base may explain its parameters, or a method of the same name."""
     line = [obj, *(base for base in obj.mro() if base.path.startswith("lmdbloader"))]
     about = "\n".join(part.docstring.value for part in line if part.docstring)
     if not obj.docstring:
@@ -108,7 +110,7 @@ def unexplained_class(obj: Any) -> Iterator[str]:
 
 
 def unexplained_function(function: Any, text: str) -> Iterator[str]:
-    """Yield the parameters, the errors and the result that a docstring does not tell of."""
+    """Yield the parameters, errors and result that a docstring does not describe."""
     if not text:
         yield f"{function.path}: no docstring"
         return
@@ -140,7 +142,7 @@ def raised_by(function: Any) -> set[str]:
 
 
 def name_of(node: ast.AST) -> str:
-    """Return the class that a `raise Error(...)` names; an empty text for whatever else."""
+    """Return the class that a `raise Error(...)` names; an empty string for anything else."""
     called = node.exc.func if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) else None
     return called.id if isinstance(called, ast.Name) and called.id[0].isupper() else ""
 
@@ -148,6 +150,14 @@ def name_of(node: ast.AST) -> str:
 @pytest.mark.parametrize("name", public_names())
 def test_every_public_name_explains_itself(name: str, package: Any) -> None:
     assert list(unexplained(explained(package, name))) == []
+
+
+def test_the_reference_shows_the_options_of_a_conversion(package: Any) -> None:
+    convert = explained(package, "lmdbloader.convert")
+    assert {"patch_size", "write_mode", "on_error"} <= {parameter.name for parameter in convert.parameters}
+    assert "options" not in convert.parameters
+    assert convert.parameters["patch_size"].default == "None"
+    assert "patch_size:" in convert.docstring.value
 
 
 SILENT = '''
@@ -175,7 +185,7 @@ def stop() -> None: ...
 '''
 
 
-def test_what_a_docstring_leaves_out_is_found() -> None:
+def test_gaps_in_docstrings_are_found() -> None:
     griffe = pytest.importorskip("griffe", reason="mkdocstrings (the extra `docs`) is not installed")
     with griffe.temporary_visited_module(SILENT, module_name="silent", docstring_parser="google") as module:
         found = [line for name in ("Held", "length", "clear", "stop") for line in unexplained(module[name])]
@@ -207,7 +217,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Elements(HTMLParser):
-    """What a page links to, what it loads, and the places in it that can be linked to."""
+    """The links of a page, the resources that it loads, and its anchors."""
 
     LOADS = ("script", "img", "iframe", "source", "video", "audio", "embed", "object")
 
@@ -234,7 +244,7 @@ class Elements(HTMLParser):
 
 
 def leads_nowhere(page: Path, links: list[str], places: dict[Path, set[str]]) -> Iterator[str]:
-    """Yield the links of a page whose file, or whose place in that file, is not there."""
+    """Yield the links of a page whose file, or whose anchor in that file, does not exist."""
     for link in links:
         address = urlsplit(link)
         if address.scheme or address.netloc:

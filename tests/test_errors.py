@@ -1,4 +1,4 @@
-"""Errors: each is also a builtin, and what it says of a sample goes with it wherever it goes."""
+"""Errors: each is also a builtin one, and keeps its attributes when it is pickled or copied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmdbloader import errors
 from lmdbloader.errors import CorruptError, ImageError, LmdbloaderError
 
 
-def test_every_error_is_ours_and_a_builtin() -> None:
+def test_every_error_has_our_base_and_a_builtin_one() -> None:
     for name in errors.__all__:
         found = getattr(errors, name)
         assert issubclass(found, LmdbloaderError)
@@ -22,7 +22,7 @@ def test_every_error_is_ours_and_a_builtin() -> None:
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))])
 @pytest.mark.parametrize("given", [{}, {"sample": 3, "field": "hr", "source": "a/ü.png", "path": "/d"}, {"sample": 0}])
-def test_what_is_damaged_survives_pickling_and_copying(
+def test_the_place_of_damage_survives_pickling_and_copying(
     again: Callable[[CorruptError], CorruptError], given: dict[str, object]
 ) -> None:
     error = again(CorruptError("its checksum does not match", **given))  # type: ignore[arg-type]
@@ -33,7 +33,7 @@ def test_what_is_damaged_survives_pickling_and_copying(
 
 
 @pytest.mark.parametrize("kind", [getattr(errors, name) for name in errors.__all__])
-def test_no_message_holds_what_a_terminal_or_a_log_acts_on(kind: type[LmdbloaderError]) -> None:
+def test_messages_escape_control_characters(kind: type[LmdbloaderError]) -> None:
     name = "a\x1b[2J\x9b\r\nlmdbloader: all is well \u202egnp.\udcff漢\u3000字"
     error = kind(name, "is cut\x07 short") if kind is ImageError else kind(f"{name}: is cut short")
     shown = str(error).replace("\n", "", 1 if kind is errors.WorkerError else 0)
@@ -43,7 +43,7 @@ def test_no_message_holds_what_a_terminal_or_a_log_acts_on(kind: type[Lmdbloader
     assert (str(again), again.args) == (str(error), error.args)
 
 
-def test_what_is_damaged_is_named_by_keyword_only() -> None:
+def test_the_place_of_damage_is_keyword_only() -> None:
     with pytest.raises(TypeError):
         CorruptError("damaged", 3)  # type: ignore[misc]
 

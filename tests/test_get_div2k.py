@@ -19,7 +19,7 @@ get_div2k = load_script("get_div2k")
 
 @dataclass
 class Site:
-    """What the server serves and how it misbehaves.
+    """The server's files and its misbehaviour.
 
     Attributes:
         files: Path -> content.
@@ -125,7 +125,7 @@ def test_a_broken_connection_is_continued_where_it_broke(site: Site, tmp_path: P
     assert site.requests == [None, "bytes=1000-", "bytes=1500-"]
 
 
-def test_a_later_call_continues_what_an_earlier_one_left(site: Site, tmp_path: Path) -> None:
+def test_a_later_call_resumes_an_earlier_download(site: Site, tmp_path: Path) -> None:
     site.break_after = [1000, 0]
     with pytest.raises(get_div2k.DownloadError, match=r"1,000 bytes are kept; run the same command again"):
         fetch(site, tmp_path, attempts=1)
@@ -231,7 +231,7 @@ def test_a_missing_file_is_named(site: Site, tmp_path: Path, capsys: pytest.Capt
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_archive_is_fetched_anew_by_the_next_call(
+def test_a_damaged_archive_is_fetched_again_by_the_next_call(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = archive_of({"DIV2K_valid_HR/0801.png": b"hr" * 1000})

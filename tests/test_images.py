@@ -74,7 +74,7 @@ def packed_rows(samples, bit_depth, filters):
 
 
 def png(samples, bit_depth=8, color_type=None, *, filters=(0,), interlaced=False, before=b"", after=b""):
-    """A PNG file of the given samples, written here so that every kind can be made."""
+    """A PNG file of the given samples, of any kind."""
     height, width, channels = samples.shape
     if color_type is None:
         color_type = {1: 0, 3: 2, 2: 4, 4: 6}[channels]
@@ -100,7 +100,7 @@ def exif(orientation):
 
 
 def check(data, expected, policy=REFUSE):
-    """Decode, compare with the expected (height, width, channels) array, and with what the header promised."""
+    """Decode, and compare with the expected (height, width, channels) array and with the header."""
     pixels = decode_image(data, policy)
     assert pixels.dtype == expected.dtype and pixels.shape == expected.shape
     assert np.array_equal(pixels, expected)
@@ -109,7 +109,7 @@ def check(data, expected, policy=REFUSE):
 
 
 def refusal(data, policy=REFUSE):
-    """The reason for which a file is refused."""
+    """The reason why a file is refused."""
     with pytest.raises(ImageError, match=r"^photos/a\.png: ") as caught:
         decode_image(data, policy, name="photos/a.png")
     assert str(caught.value) == f"photos/a.png: {caught.value.reason}"
@@ -147,13 +147,13 @@ def test_single_frame_gif():
 
 @pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("subsampling", [0, 1, 2])
-def test_colour_jpeg_is_what_pillow_decodes(subsampling, progressive):
+def test_colour_jpeg_equals_pillows(subsampling, progressive):
     smooth = Image.fromarray(noise(6, 7, 3)).resize((61, 45))
     data = saved(smooth, "JPEG", subsampling=subsampling, progressive=progressive, quality=85)
     check(data, np.asarray(Image.open(io.BytesIO(data))))
 
 
-def test_rgb_and_grey_jpeg_are_what_pillow_decodes():
+def test_rgb_and_grey_jpeg_equal_pillows():
     for data in (saved(noise(20, 30, 3), "JPEG", keep_rgb=True), saved(noise(20, 30, 1), "JPEG")):
         check(data, np.asarray(Image.open(io.BytesIO(data))).reshape(20, 30, -1))
 
@@ -194,7 +194,7 @@ def test_one_bit_becomes_grey(kind):
 
 
 def bmp(header_nbytes, bits, rest, *, compression=0, offset=None):
-    """A BMP file of 4x3 pixels of so many bits, its palette and pixels in `rest`."""
+    """A BMP file of 4x3 pixels of `bits` bits, its palette and pixels in `rest`."""
     if header_nbytes == 12:
         header = struct.pack("<IHHHH", 12, 4, 3, 1, bits)
     else:
@@ -204,7 +204,7 @@ def bmp(header_nbytes, bits, rest, *, compression=0, offset=None):
 
 
 @pytest.mark.parametrize("is_rle4", [False, True])
-def test_a_run_length_encoded_bmp_is_read_and_refused_where_it_jumps(is_rle4):
+def test_a_run_length_encoded_bmp_is_read_and_refused_if_it_jumps(is_rle4):
     palette = np.resize(noise(16, 3, 1), (256, 3))[: 16 if is_rle4 else 256]
     numbers = np.array([[5, 5, 5, 5], [1, 2, 3, 4], [7, 7, 7, 7]])
     value = 0x11 if is_rle4 else 1  # RLE4 has two pixels in a byte
@@ -244,7 +244,7 @@ def test_any_buffer_is_read():
         assert np.array_equal(decode_image(buffer), image)
 
 
-def test_what_a_file_is_its_content_decides():
+def test_the_content_decides_the_kind_of_a_file():
     assert {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif"} <= IMAGE_SUFFIXES
     image = noise(3, 3, 3)
     assert np.array_equal(decode_image(saved(image, "BMP"), name="really_a.bmp.jpg"), image)
@@ -314,7 +314,7 @@ def test_a_transparent_colour_is_alpha(channels, bit_depth):
 
 
 def test_every_bit_of_a_png_is_covered_by_a_check():
-    """After the signature there is not one byte whose change is not noticed."""
+    """After the signature, a change of any byte is noticed."""
     data = png(noise(4, 5, 3), filters=(0, 1, 2, 3, 4), before=chunk(b"tEXt", b"Title\0x"))
     for position in range(len(data)):
         damaged = bytearray(data)
@@ -333,7 +333,7 @@ def test_every_bit_of_a_png_is_covered_by_a_check():
         (lambda data: data[:33] + data[-12:], "no image data"),
     ],
 )
-def test_what_is_wrong_with_a_png_is_said(change, reason):
+def test_the_fault_of_a_png_is_named(change, reason):
     assert reason in refusal(change(png(noise(3, 4, 3), filters=(4,))))
 
 
@@ -369,7 +369,7 @@ def test_a_png_whose_parts_contradict_each_other_is_refused(data, reason):
 
 
 def turned(image, orientation):
-    """An image as an orientation asks to be shown."""
+    """An image rotated by its orientation."""
     if orientation in (3, 4, 7, 8):
         image = image[:, ::-1] if orientation in (7, 8) else image[::-1]
     if orientation in (2, 3, 6, 7):
@@ -389,19 +389,19 @@ def test_exif_rotation_is_applied(kind, orientation):
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("compression", [None, pytest.param("tiff_lzw", marks=needs_libtiff)])
 @pytest.mark.parametrize("mode", ["L", "RGB", "YCbCr"])
-def test_a_tiff_is_turned(mode, compression, orientation):
+def test_a_tiff_is_rotated(mode, compression, orientation):
     picture = Image.fromarray(noise(10, 14, 3)).convert(mode)
     upright = decode_image(saved(picture, "TIFF", compression=compression))
     check(saved(picture, "TIFF", compression=compression, exif=exif(orientation)), turned(upright, orientation))
 
 
-def test_a_tiff_is_not_turned_by_another_programs_notes():
+def test_a_tiff_is_not_rotated_by_another_programs_metadata():
     image = noise(4, 7, 3)
     notes = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
     check(saved(image, "TIFF", tiffinfo={700: notes}), image)
 
 
-# As Pillow reads them: SHORT, LONG, SBYTE, SSHORT and SLONG; a BYTE (1) and what is UNDEFINED (7) it takes for text.
+# Pillow reads SHORT, LONG, SBYTE, SSHORT and SLONG as integers; BYTE (1) and UNDEFINED (7) as text.
 @pytest.mark.parametrize("order", "<>")
 @pytest.mark.parametrize(
     ("kind", "form", "obeyed"),
@@ -420,7 +420,7 @@ def test_an_orientation_may_be_of_any_integer_type_that_pillow_obeys(kind, form,
 
 
 @pytest.mark.parametrize(("kind", "obeyed"), [(3, True), (4, True), (8, True), (9, True), (1, False)])
-def test_a_tiff_is_turned_by_the_same_types(kind, obeyed):
+def test_a_tiff_is_rotated_by_the_same_types(kind, obeyed):
     image = noise(4, 7, 3)
     data = saved(image, "TIFF", exif=exif(6))
     entry = struct.pack("<HH", 0x0112, 3)
@@ -429,7 +429,7 @@ def test_a_tiff_is_turned_by_the_same_types(kind, obeyed):
 
 
 @pytest.mark.parametrize("value", [-1, 0, 9, 2**31 - 1, -(2**31) + 6])
-def test_an_orientation_that_makes_no_sense_is_none(value):
+def test_an_invalid_orientation_is_ignored(value):
     image = noise(4, 7, 3)
     block = b"II*\0" + struct.pack("<IHHHIi", 8, 1, 0x0112, 9, 1, value) + bytes(4)
     check(png(image, before=chunk(b"eXIf", block)), image)
@@ -504,7 +504,7 @@ def test_several_frames_are_refused(kind):
         image_info(data)
 
 
-def test_the_gain_map_of_an_ultra_hdr_jpeg_is_no_second_picture():
+def test_the_gain_map_of_an_ultra_hdr_jpeg_is_not_a_second_picture():
     frames = [Image.fromarray(noise(8, 8, 3, seed=seed)) for seed in range(2)]
     data = saved(frames[0], "MPO", save_all=True, append_images=frames[1:])
     note = b'http://ns.adobe.com/xap/1.0/\0<x hdrgm:Version="1.0"/>'
@@ -512,7 +512,7 @@ def test_the_gain_map_of_an_ultra_hdr_jpeg_is_no_second_picture():
     check(marked, np.asarray(Image.open(io.BytesIO(saved(frames[0], "JPEG")))))
 
 
-def test_webp_without_webp_support_is_said(monkeypatch):
+def test_webp_without_webp_support_is_explained(monkeypatch):
     monkeypatch.setattr(features, "check", lambda name: False)
     assert "the installed Pillow was built without WebP" in refusal(b"RIFF\x04\0\0\0WEBPVP8 ")
 
@@ -559,7 +559,7 @@ def test_pillows_own_limit_does_not_count(kind, monkeypatch):
         assert limit == Image.MAX_IMAGE_PIXELS
 
 
-def test_a_policy_that_makes_no_sense_is_refused():
+def test_an_invalid_policy_is_refused():
     with pytest.raises(OptionError, match="alpha is 'black'; expected one of refuse, drop, white"):
         DecodePolicy(alpha="black")
     with pytest.raises(OptionError, match="max_pixels is 0"):
@@ -634,7 +634,7 @@ def test_arbitrary_bytes_raise_image_error(start, tail):
     assert start.startswith((b"P", b"BM", b"GIF"))  # kinds without any checksum, where a few bytes can be an image
 
 
-def test_what_is_not_an_image_is_said():
+def test_the_kind_of_other_files_is_named():
     assert refusal(b"") == "the file is empty"
     assert "not an image of a supported kind" in refusal(b"<svg></svg>")
     assert "cut short" in refusal(b"\xff\xd8\xff\xe0\0\x10JFIF")
@@ -648,7 +648,7 @@ def test_a_damaged_jpeg_that_libjpeg_would_only_warn_about_is_refused():
     assert "the JPEG data is damaged" in refusal(damaged)
 
 
-def test_threads_decode_side_by_side():
+def test_threads_decode_in_parallel():
     files = [(data, decode_image(data)) for data in samples_of_every_kind().values()]
     wrong = []
 
@@ -715,8 +715,8 @@ def test_a_plain_pnm_of_many_pieces():
         (b"P3 2 1 1000 10 20 30 # 40 5\n4", "cut short: 4 numbers of 6"),
         (b"P2 2 1 1000 10 1001", "a sample of 1001, and the maximum is 1000"),
         (b"P5 1 1 1000 \x03\xe9", "a sample of 1001, and the maximum is 1000"),
-        (b"P2 2 1 1000 10 -7", "b'-7' is no number"),
-        (b"P2 2 1 1000 10 x\x1b[2J", "is no number"),
+        (b"P2 2 1 1000 10 -7", "b'-7' is not a number"),
+        (b"P2 2 1 1000 10 x\x1b[2J", "is not a number"),
         (b"P2 1 1 1000 " + b"9" * 400, "the maximum is 1000"),
         (b"P2 1 1 1000 1 P2 1 1 1000 4", "holds several images"),
         (b"P2 1 1 65536 1", "maximum 65536; expected at most 65535"),
@@ -725,5 +725,5 @@ def test_a_plain_pnm_of_many_pieces():
         (b"P3 2 1 10#c\n00 1 2 3 4 5 1000", "maximum 1000 with a comment within it"),
     ],
 )
-def test_a_pnm_that_does_not_hold_what_it_says_is_refused(data, reason):
+def test_a_pnm_that_contradicts_its_header_is_refused(data, reason):
     assert reason in refusal(data)

@@ -33,7 +33,7 @@ def matlab_matrix(size: int, scale: int) -> np.ndarray:
 
 
 def rounded(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Round to the nearest, what float64 leaves just short of a half up as well, and clip."""
+    """Round to the nearest, and up if float64 falls just short of a half, and clip."""
     return np.clip(np.floor(values + 0.5 + 1e-7), 0, np.iinfo(dtype).max)
 
 
@@ -108,7 +108,7 @@ def test_a_constant_16_bit_image_stays_constant(scale):
         assert (downscale(np.full((scale * 2, scale, 1), value, np.uint16), scale) == value).all()
 
 
-def test_strided_and_read_only_images_are_read_as_they_look():
+def test_strided_and_read_only_images_are_accepted():
     base = np.random.default_rng(0).integers(0, 256, (24, 36, 3), np.uint8)
     view = base[::-1, ::-1]
     view.flags.writeable = False
@@ -146,7 +146,7 @@ def test_pillow_method_refuses_16_bits():
         (np.zeros((0, 4, 3), np.uint8), 2, "matlab", r"shape \(0, 4, 3\)"),
     ],
 )
-def test_what_cannot_be_downscaled_is_refused(image, scale, method, message):
+def test_invalid_arguments_of_downscale_are_refused(image, scale, method, message):
     with pytest.raises(OptionError, match=message):
         downscale(image, scale, method=method)
 

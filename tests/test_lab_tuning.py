@@ -20,8 +20,8 @@ from lmdbloader.lab.tuning import ReadSetting, StepTrial, tuner
 from lmdbloader.lab.tuning.measuring import Measurer, OpenLoader, try_steps
 from lmdbloader.lab.tuning.results import TuningRow, advise
 from lmdbloader.lab.tuning.tuner import line_of
-from lmdbloader.loader import remembered, torch_loader
-from lmdbloader.loader.remembered import Workers, case_of
+from lmdbloader.loader import torch_loader, tuning_cache
+from lmdbloader.loader.tuning_cache import Workers, case_of
 from lmdbloader.transforms import LabelSmoothing, RandomCrop, RandomDihedral, RandomResizedCrop, ToDtype
 
 
@@ -57,7 +57,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of two cores and no accelerator."""
-    for module in (tuner, remembered):
+    for module in (tuner, tuning_cache):
         monkeypatch.setattr(module, "count_cores", lambda: 2)
     monkeypatch.setattr("lmdbloader.loader.loader.count_cores", lambda: 2)
     monkeypatch.setattr(tuner, "accelerator", lambda: None)
@@ -138,7 +138,7 @@ def test_a_result_for_one_size_is_not_used_for_another(path: Path, speeds: dict[
     ds = LMDBDataset(path)
     assert Loader(ds, 4, transforms=[RandomCrop(32)]).num_threads == 1
     assert Loader(ds, 4, transforms=[RandomCrop(64)]).num_threads == Loader(ds, 4).num_threads == 2
-    assert remembered.recall_workers(case_of(ds.transformed([RandomCrop(32)]).scaled(), 4)) == Workers(1)
+    assert tuning_cache.recall_workers(case_of(ds.transformed([RandomCrop(32)]).scaled(), 4)) == Workers(1)
 
 
 def test_a_cache_that_cannot_be_written_is_reported(

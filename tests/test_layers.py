@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-
-PACKAGE = Path(__file__).resolve().parent.parent / "lmdbloader"
+from imports import PACKAGE, imports_of, module_of, modules_of, reached
 
 # Every room, and the rooms that it imports, highest first: a room imports only rooms below its own row. All of them may
 # import `base` too, which imports nothing of the package.
@@ -23,10 +21,10 @@ EDGES = {
     "conversion": "batch store images format kernels",
     "batch": "show store transforms format kernels",
     "show": "store format",
-    "store": "images format kernels",
+    "store": "format kernels",
     "transforms": "kernels",
+    "format": "images kernels",
     "images": "kernels",
-    "format": "kernels",
     "kernels": "",
     "base": "",
 }
@@ -36,30 +34,6 @@ FACES = {"errors": "base", "fields": "format"}
 HOMES = {"lmdb": "store", "numba": "kernels", "llvmlite": "kernels"}
 
 Edges = Mapping[str, str]
-Imports = Mapping[str, set[str]]
-
-
-def modules_of(package: Path) -> dict[str, Path]:
-    """Return the dotted name and the file of every module of a package."""
-    names = {}
-    for path in sorted(package.rglob("*.py")):
-        parts = path.relative_to(package.parent).with_suffix("").parts
-        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return names
-
-
-def imports_of(name: str, path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and the absolute dotted name of everything that a module imports, wherever in it."""
-    here = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom):
-            base = here[: len(here) - node.level + 1] if node.level else []
-            source = ".".join([*base, *([node.module] if node.module else [])])
-            for alias in node.names:
-                yield node.lineno, f"{source}.{alias.name}"
 
 
 def room_of(name: str, faces: Mapping[str, str]) -> str:
@@ -105,29 +79,14 @@ def violations(package: Path, edges: Edges, homes: Mapping[str, str], faces: Map
 def cycles(package: Path) -> list[list[str]]:
     """Return the groups of modules that import each other, directly or not, lazily and for type checkers included."""
     modules = modules_of(package)
-    graph: dict[str, set[str]] = {}
+    graph: dict[str, set[str]] = {package.name: set()}
     for name, path in modules.items():
-        targets = {_module_of(target, modules) for _, target in imports_of(name, path)}
-        graph[name] = targets - {"", name, package.name} if name != package.name else set()
-    reached = {name: _reached(name, graph) for name in graph}
-    groups = {frozenset(other for other in reached[name] if name in reached[other]) for name in graph}
+        if name != package.name:
+            targets = {module_of(target, modules) for _, target in imports_of(name, path)}
+            graph[name] = targets - {"", name, package.name}
+    below = {name: reached(name, graph.__getitem__) for name in graph}
+    groups = {frozenset(other for other in below[name] if name in below[other]) for name in graph}
     return sorted(sorted(group) for group in groups if len(group) > 1)
-
-
-def _module_of(target: str, modules: Mapping[str, Path]) -> str:
-    while target and target not in modules:
-        target = target.rpartition(".")[0]
-    return target
-
-
-def _reached(start: str, graph: Imports) -> set[str]:
-    seen, waiting = set(), [start]
-    while waiting:
-        for name in graph[waiting.pop()]:
-            if name not in seen:
-                seen.add(name)
-                waiting.append(name)
-    return seen
 
 
 def test_rooms_import_each_other_as_the_table_says() -> None:

@@ -1,4 +1,4 @@
-"""The Loader: every sample once, in seeded order, in memory that nobody else writes to, without a trace left behind."""
+"""The Loader: every sample once, in seeded order, in memory that nothing else writes to; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_memory_stays_flat_over_a_thousand_epochs(ds: LMDBDataset) -> None:
 
 
 def damaged(path: Path, into: Path, sample: int) -> LMDBDataset:
-    """Return a copy of a dataset in which a byte of one sample's `hr` is another."""
+    """Return a copy of a dataset in which one byte of a sample's `hr` was changed."""
     into.mkdir()
     for file in path.iterdir():
         (into / file.name).write_bytes(file.read_bytes())
@@ -386,12 +386,12 @@ def test_a_file_that_is_cut_short_while_others_read_it_is_an_error(io: Any, path
     loader = Loader(LMDBDataset(tmp_path / "x"), 4, order="sequential", io=io, num_threads=1)
     assert len(numbers(loader)) == COUNT
     os.truncate(tmp_path / "x" / "data.mdb", 20_000)
-    with pytest.raises(CorruptError, match=r"of sample 0.*: data\.mdb was cut to 20000 bytes since it was opened"):
+    with pytest.raises(CorruptError, match=r"of sample 0.*: data\.mdb was cut to 20000 bytes after it was opened"):
         numbers(loader)
 
 
 @pytest.mark.parametrize("io", ["mmap", "pread"])
-def test_a_dataset_that_is_replaced_while_it_is_read_stays_what_it_was(path: Path, tmp_path: Path, io: Any) -> None:
+def test_an_epoch_keeps_a_dataset_that_is_replaced_while_it_is_read(path: Path, tmp_path: Path, io: Any) -> None:
     for name, fill in (("a", 1), ("b", 2)):
         samples = ({"image": np.full((16, 16, 3), fill, np.uint8)} for _ in range(30))
         lmdbloader.write(samples, tmp_path / name)

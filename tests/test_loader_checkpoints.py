@@ -1,4 +1,4 @@
-"""Checkpoints: whatever is refused is refused before anything is changed, and what is saved can be loaded."""
+"""Checkpoints: a saved one can be loaded, and a refused one changes nothing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
         archive.finish()
 
 
-def test_what_is_saved_is_loaded(path: Path) -> None:
+def test_a_saved_checkpoint_is_loaded(path: Path) -> None:
     run, other = trained(3, 4, 2), trained(3, 4, 2)
     save_checkpoint(path, epoch=5, settings=SETTINGS, **run)
     saved = states(run)
@@ -79,7 +79,7 @@ def test_a_rewritten_checkpoint_is_one(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_a_path_that_is_not_a_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "run.pt")
     reader = threading.Thread(
         target=assert_refused,
@@ -110,9 +110,9 @@ def test_parts_that_are_missing_or_something_else(path: Path, part: str, value: 
         value = (3,)
     run = trained(3, 4, 2)
     rewrite(path, lambda content: content.update({part: value}))
-    assert_refused(path, run, CorruptError, rf"run\.pt: its part '{part}' is missing, or is not what was saved")
+    assert_refused(path, run, CorruptError, rf"run\.pt: its part '{part}' is missing or invalid")
     rewrite(path, lambda content: content.pop(part))
-    assert_refused(path, run, CorruptError, rf"run\.pt: its part '{part}' is missing, or is not what was saved")
+    assert_refused(path, run, CorruptError, rf"run\.pt: its part '{part}' is missing or invalid")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_settings_that_are_saved_are_loaded(path: Path, value: Any) -> None:
     assert load_checkpoint(path, settings={"given": value}, **run) == 2
 
 
-def test_what_is_no_file_is_not_replaced_by_a_checkpoint(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_is_not_replaced_by_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "fifo")
     for name in ("folder", "fifo"):

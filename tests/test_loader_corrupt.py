@@ -1,4 +1,4 @@
-"""`on_corrupt="skip"`: batches without their damaged samples, which are listed; everything else is as it would be."""
+"""`on_corrupt="skip"`: batches without their damaged samples, which are listed; everything else stays the same."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def damaged(path: Path, into: Path, *, field: str = "image", samples: Sequence[int]) -> LMDBDataset:
-    """Return a copy of a dataset in which a byte of some samples' field is another."""
+    """Return a copy of a dataset in which one byte of a field of some samples was changed."""
     into.mkdir()
     for file in path.iterdir():
         (into / file.name).write_bytes(file.read_bytes())
@@ -63,7 +63,7 @@ def numbers(batches: Any) -> list[list[int]]:
 
 
 def without(batches: list[list[int]], lost: Sequence[int]) -> list[list[int]]:
-    """Return batches without some samples, and without batches of which nothing is left."""
+    """Return batches without some samples, and without batches that are empty then."""
     return [left for batch in batches if (left := [n for n in batch if n not in lost])]
 
 
@@ -72,7 +72,7 @@ def without(batches: list[list[int]], lost: Sequence[int]) -> list[list[int]]:
     ("batch_size", "options"),
     [(1, {}), (7, {}), (60, {}), (7, {"io": "pread"}), (7, {"num_threads": 1, "prefetch": 0}), (7, {"pad": True})],
 )
-def test_batches_come_without_what_is_damaged(
+def test_batches_come_without_damaged_samples(
     path: Path, tmp_path: Path, caplog: Any, field: str, batch_size: int, options: dict[str, Any]
 ) -> None:
     lost = [0, 11, 12, 59]
@@ -219,7 +219,7 @@ def test_a_file_that_is_cut_short_while_it_is_read_loses_its_end_only(io: Any, p
 def test_sound_datasets_are_read_once(path: Path) -> None:
     loader = Loader(LMDBDataset(path), 4, on_corrupt="skip")
     read = []
-    pipeline = loader._source.pipeline
+    pipeline = loader._reader.pipeline
     original = pipeline.read
     pipeline.read = lambda rows, *rest: (read.extend(rows.tolist()), original(rows, *rest))[1]  # type: ignore[method-assign]
     assert len(list(loader)) == 15
@@ -227,12 +227,12 @@ def test_sound_datasets_are_read_once(path: Path) -> None:
     assert loader.corrupt == ()
 
 
-def test_benchmark_measures_what_is_left(path: Path, tmp_path: Path) -> None:
+def test_benchmark_measures_undamaged_samples(path: Path, tmp_path: Path) -> None:
     ds = damaged(path, tmp_path / "x", samples=[4, 5, 6, 7])
     assert Loader(ds, 4, order="sequential", on_corrupt="skip").benchmark(0.05).samples_per_s > 0
 
 
-def test_json_that_does_not_read_is_left_out(tmp_path: Path) -> None:
+def test_invalid_json_is_left_out(tmp_path: Path) -> None:
     texts = [b"[1]", b"[2", b"[3]", b"", b"[5]"]
     rows = [{"notes": Stored(text, len(text))} for text in texts]
     loader = Loader(

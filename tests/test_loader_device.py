@@ -1,4 +1,4 @@
-"""Pinned memory, and copies from it: in order, ahead of the loop, from memory that stays until the copy is done."""
+"""Pinned memory, and copies from it: in order, ahead of the loop, from memory that is kept until they are done."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Pair = namedtuple("Pair", ["lr", "names"])
 
 
 class FakeCuda:
-    """What `on_device` uses of torch.cuda, and a list of what it did."""
+    """The part of torch.cuda that `on_device` uses, with a list of the calls."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -258,12 +258,12 @@ def test_a_late_copy_reads_its_own_batch(ds: LMDBDataset, way: Any, device: str 
         copies = [copy for _ in range(2) for copy in way(loader, cuda)]
         cuda.synchronize()
         assert len(copies) >= 12
-        # What does not lie in one piece is gathered before it is copied.
+        # A tensor that is not contiguous is gathered before it is copied.
         assert (cuda.num_late == 0) if way is of_strided_views else (cuda.num_late >= 12)
         assert num_wrong(copies) == 0
 
 
-def test_a_copy_ahead_holds_what_a_function_reached_through_numpy(ds: LMDBDataset) -> None:
+def test_a_copy_ahead_holds_memory_that_a_function_reached_through_numpy(ds: LMDBDataset) -> None:
     with late_cuda(most_lag=40) as cuda:
         loader = Loader(ds, 8, device="cuda", transforms=[not_from_the_beginning])
         copies = [(batch.image, batch.number) for _ in range(3) for batch in loader]
@@ -310,11 +310,11 @@ def test_pinned_memory_is_used_again_and_a_batch_that_is_held_never_changes(ds: 
 
 
 def in_a_child(function: Callable[[], object]) -> int:
-    """Return what became of a forked child that calls a function: 0 where it returned something true."""
+    """Return the exit status of a forked child that calls a function: 0 if it returned a true value."""
     child = os.fork()
     if child == 0:
         status = 1
-        torch.set_num_threads(1)  # what torch shares out among threads waits for those of the parent for ever
+        torch.set_num_threads(1)  # parallel work of torch waits forever for threads of the parent
         try:
             status = 0 if function() else 1
         finally:

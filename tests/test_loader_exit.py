@@ -1,4 +1,4 @@
-"""However training ends, all of it ends: one message at most, a fitting exit status, no process and no thread left."""
+"""However training ends: at most one message, the right exit status, and no process or thread is left."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def begin(path: Path) -> str:
 
 
 def check_message(program: Program, status: int) -> None:
-    """Fail unless a program that a signal ended said no more than Python does of an interrupt."""
+    """Fail unless a program that a signal ended printed no more than Python does for an interrupt."""
     errors = program.errors
     assert errors.count("Traceback") == (status == -signal.SIGINT), errors
     assert "Exception ignored" not in errors
@@ -51,7 +51,7 @@ def check_message(program: Program, status: int) -> None:
     ],
     ids=["left", "exit", "error", "broken off", "cycle", "busy", "another thread", "cold"],
 )
-def test_the_interpreter_exits_whatever_is_under_way(
+def test_the_interpreter_exits_during_any_work(
     nursery: Nursery, path: Path, tmp_path: Path, code: str, status: int
 ) -> None:
     program = nursery.start(begin(path) + code, tmp_path)
@@ -179,7 +179,7 @@ def test_a_signal_to_a_group_of_ranks_leaves_nothing(
     program.signal(number, everyone=everyone)
     status = program.end()
     if number == signal.SIGINT and everyone:
-        # Which it sees first is torch's to tell: its own interrupt, or that its collective has lost the other rank.
+        # torch may see either first: its own interrupt, or that its collective has lost the other rank.
         assert status in (-number, 1) and "[rank0]: Traceback" in program.errors, program.errors
         return
     assert status == -number, program.errors

@@ -1,4 +1,4 @@
-"""Options of the Loader: what is out of range is refused by name; benchmark, shard and device."""
+"""Options of the Loader: values out of range are refused by name; benchmark, shard and device."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_benchmark_measures_and_leaves_the_epoch(ds: LMDBDataset) -> None:
         ({"io": "direct"}, "io='direct'"),
         ({"memory_format": torch.preserve_format}, "memory_format"),
         ({"transforms": [3]}, "3 is neither"),
-        ({"transforms": [RandomCrop]}, r"RandomCrop is the class. Make one of it: RandomCrop\(...\)"),
+        ({"transforms": [RandomCrop]}, r"RandomCrop is a class; expected an instance: RandomCrop\(...\)"),
         ({"transforms": [len, RandomCrop(4)]}, "Move them last"),
         ({"transforms": [RandomCrop(98)]}, "a crop is larger than the image"),
     ],

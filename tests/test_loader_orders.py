@@ -1,4 +1,4 @@
-"""Orders are permutations that depend on seed and epoch alone; ranks share them out without a rest or a repetition."""
+"""Orders are permutations that depend only on seed and epoch; ranks divide them without a rest or a repetition."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from lmdbloader.loader.orders import (
     Share,
     check_order,
     epoch_order,
-    mixing,
-    storage_reads,
     with_repeats,
 )
 
@@ -28,7 +26,7 @@ ORDERS = ("random", "quasi_random", "sequential", QuasiRandom(1, 1), QuasiRandom
 
 
 def layout(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return offsets and lengths of samples that lie in a file one after the other, in no order."""
+    """Return offsets and lengths of samples that follow each other in a file, in random order."""
     rng = np.random.default_rng(seed)
     nbytes = rng.integers(1, 60, count)
     at = np.cumsum(nbytes) - nbytes
@@ -61,7 +59,7 @@ def test_seeds_and_epochs_differ(order: Any) -> None:
     assert len(set(orders)) == 9
 
 
-def test_what_an_order_is_stays_what_it_is() -> None:
+def test_orders_are_the_same_in_every_release() -> None:
     # A run that was interrupted continues with the order of another day's release: it must never change.
     offset = np.arange(10) * 5
     nbytes = np.full(10, 5)
@@ -224,7 +222,7 @@ def test_padding_gives_every_rank_as_many_batches_of_the_same_sizes(length: int,
 
 
 @given(st.integers(0, 200), SHARES, st.lists(st.tuples(SHARES, st.integers(0, 4)), max_size=4))
-def test_what_remains_is_dealt_out_again_after_any_number_of_steps(
+def test_the_rest_is_divided_again_after_any_number_of_steps(
     length: int, last: Share, runs: list[tuple[Share, int]]
 ) -> None:
     start = 0
@@ -256,24 +254,6 @@ def test_a_step_is_the_same_place_for_all_ranks_and_the_last_one_is_the_end() ->
     assert Share(4, drop_last=True).position_after(0, 3) == 0
 
 
-def test_mixing_and_reads_tell_orders_apart() -> None:
-    offset, nbytes = np.arange(20_000) * 10, np.full(20_000, 10)
-    kinds = ("sequential", QuasiRandom(200, 20_000), "random")
-    orders = [epoch_order(order, seed=0, epoch=0, offset=offset, nbytes=nbytes) for order in kinds]
-    sequential, quasi, random = [mixing(order.samples, offset) for order in orders]
-    assert sequential.correlation == pytest.approx(1)
-    assert abs(random.correlation) < 0.05
-    assert abs(quasi.correlation) < 0.5
-    assert sequential.neighbour_distance < quasi.neighbour_distance < random.neighbour_distance
-    assert random.neighbour_distance == pytest.approx(1, abs=0.05)
-    reads = [storage_reads(order, offset, nbytes, gap_nbytes=0) for order in orders]
-    assert reads[0] == (1, 200_000)
-    assert reads[2][0] == 20_000
-    assert reads[2][1] == 10
-    assert 500 < reads[1][0] <= 1000
-    assert reads[1][0] * reads[1][1] == 200_000
-
-
 @pytest.mark.parametrize("order", ["Random", "", None, 3])
 def test_unknown_orders_are_refused(order: Any) -> None:
     with pytest.raises(OptionError, match="expected 'random', 'quasi_random', 'sequential'"):
@@ -281,6 +261,6 @@ def test_unknown_orders_are_refused(order: Any) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(0, 5), (10, 5), (-1, -1), (1, 2**63), (1.0, 5), (math.nan, math.nan), ("1", "5")])
-def test_sizes_that_make_no_sense_are_refused(sizes: tuple[Any, Any]) -> None:
+def test_invalid_sizes_are_refused(sizes: tuple[Any, Any]) -> None:
     with pytest.raises(OptionError, match="QuasiRandom"):
         QuasiRandom(*sizes)

@@ -1,4 +1,4 @@
-"""Going on in the middle of an epoch: the same samples with the same augmentations, whatever else has changed."""
+"""Continuing in the middle of an epoch: the same samples with the same augmentations, with other options too."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_leaving_the_loop_means_the_next_epoch_but_its_place_can_be_saved(ds: LM
     assert numbers(loader) == epochs[0][1:]
     for _ in loader:
         break
-    loader.set_epoch(2)  # what was left is given up
+    loader.set_epoch(2)  # the rest is given up
     assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (2, 0)
     loader.set_epoch(2)
     assert len(numbers(loader)) == len(loader)
@@ -233,7 +233,7 @@ def test_set_epoch_within_the_loop_is_about_the_next_iteration(ds: LMDBDataset) 
     assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (7, 0)
 
 
-def test_of_two_iterators_the_one_that_was_made_last_tells(ds: LMDBDataset) -> None:
+def test_the_state_is_that_of_the_iterator_made_last(ds: LMDBDataset) -> None:
     loader = make(ds)
     first, second = iter(loader), iter(loader)
     for _ in range(3):
@@ -243,7 +243,7 @@ def test_of_two_iterators_the_one_that_was_made_last_tells(ds: LMDBDataset) -> N
     next(first)
     state = loader.state_dict()
     assert (state["epoch"], state["position"]) == (1, 4)
-    # Restoring leaves both alone, and neither moves what was restored.
+    # Restoring leaves both alone, and neither changes the restored place.
     loader.load_state_dict({**state, "position": 40})
     assert len(numbers(first)) == len(loader) - 4
     assert len(numbers(second)) == len(loader) - 1

@@ -27,7 +27,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
 
 
 def in_threads(count: int, work: Callable[[], Any]) -> list[Any]:
-    """Return what a function returns or raises in each of some threads that begin together."""
+    """Return the results or errors of a function in several threads that start together."""
     barrier = threading.Barrier(count)
     outcomes: list[Any] = []
 
@@ -89,7 +89,7 @@ def test_closing_an_iterator_ends_it_in_every_thread(ds: LMDBDataset) -> None:
     assert in_threads(3, lambda: numbers(batches)) == [[], [], []]
 
 
-def test_a_child_forked_while_another_thread_is_at_a_batch_is_told_so_and_does_not_hang(ds: LMDBDataset) -> None:
+def test_a_child_forked_while_another_thread_gets_a_batch_raises_and_does_not_hang(ds: LMDBDataset) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def function(batch: Any) -> Any:

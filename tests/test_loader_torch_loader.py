@@ -1,4 +1,4 @@
-"""collate against torch's own; dataloader(): what is passed through, what is tuned, measured once and remembered."""
+"""dataloader(): keywords that are passed through, settings that are measured once and remembered."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -26,9 +24,8 @@ from torch.utils.data import (
 
 import lmdbloader
 from lmdbloader import LMDBDataset
-from lmdbloader.errors import OptionError
-from lmdbloader.loader import remembered, torch_loader
-from lmdbloader.loader.torch_loader import collate
+from lmdbloader.batch.assembly import collate
+from lmdbloader.loader import torch_loader, tuning_cache
 from lmdbloader.transforms import RandomCrop
 
 COUNT = 20
@@ -92,49 +89,6 @@ def speeds(monkeypatch: pytest.MonkeyPatch) -> Speeds:
     return stand_in
 
 
-def check_same(found: Any, expected: Any) -> None:
-    assert type(found) is type(expected)
-    for a, b in zip(found, expected, strict=True):
-        if isinstance(b, torch.Tensor):
-            assert a.dtype == b.dtype
-            np.testing.assert_array_equal(a.numpy(), b.numpy())
-        else:
-            assert list(a) == list(b)
-
-
-@given(numbers=st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=12))
-def test_collate_gives_what_torchs_own_gives(path: Path, numbers: list[int]) -> None:
-    ds = LMDBDataset(path)
-    expected = default_collate([ds[i] for i in numbers])
-
-    check_same(collate(ds.__getitems__(numbers)), expected)
-    check_same(collate([ds[i] for i in numbers]), expected)
-    check_same(collate(list(ds.__getitems__(numbers))), expected)
-
-
-def test_collate_takes_a_batch_as_it_is(ds: LMDBDataset) -> None:
-    batch = ds.__getitems__([1, 2])
-
-    assert collate(batch).image is batch.columns["image"]
-
-
-def test_collate_takes_what_a_transform_returns(path: Path) -> None:
-    ds = LMDBDataset(path, transform=lambda sample: {"n": sample.number, "mean": sample.image.float().mean()})
-
-    batch = collate(ds.__getitems__([4, 2]))
-    assert batch["n"].tolist() == [4, 2]
-    assert batch["mean"].shape == (2,)
-
-
-def test_images_of_different_shapes_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    lmdbloader.write([{"image": np.zeros((4, 5 + i), np.uint8)} for i in range(3)], tmp_path / "d")
-    ds = LMDBDataset(tmp_path / "d")
-
-    with pytest.raises(OptionError, match=r"field 'image'.*\(1, 4, 5\) and \(1, 4, 7\).*--patch-size"):
-        collate(ds.__getitems__([0, 1, 2]))
-    assert collate(ds.__getitems__([1])).image.shape == (1, 1, 4, 6)
-
-
 @pytest.mark.parametrize(
     "dataset",
     [
@@ -146,7 +100,7 @@ def test_images_of_different_shapes_are_refused_with_what_to_do(tmp_path: Path) 
     ],
     ids=["dataset", "view", "subset", "concatenation", "subset of a concatenation"],
 )
-def test_datasets_and_what_stands_on_them_are_loaded(
+def test_datasets_and_datasets_made_of_them_are_loaded(
     ds: LMDBDataset, cache: Path, dataset: Callable[[LMDBDataset], Dataset[Any]]
 ) -> None:
     loader = lmdbloader.dataloader(dataset(ds), 4)
@@ -157,7 +111,7 @@ def test_datasets_and_what_stands_on_them_are_loaded(
     assert batches[1].image.equal(torch.stack([ds[i].image for i in range(4, 8)]))
 
 
-def test_settings_are_tuned_where_nothing_was_said(ds: LMDBDataset, cache: Path, speeds: Speeds) -> None:
+def test_settings_that_are_not_given_are_tuned(ds: LMDBDataset, cache: Path, speeds: Speeds) -> None:
     loader = lmdbloader.dataloader(ds, 4)
 
     assert loader.num_workers == 1
@@ -234,36 +188,36 @@ def test_the_number_of_workers_is_measured_once(ds: LMDBDataset, path: Path, cac
     assert [entry["num_workers"] for entry in json.loads(cache.read_text())["entries"].values()] == [1]
 
 
-def test_another_collate_function_is_measured_anew(ds: LMDBDataset, cache: Path, speeds: Speeds) -> None:
+def test_another_collate_function_is_measured_again(ds: LMDBDataset, cache: Path, speeds: Speeds) -> None:
     lmdbloader.dataloader(ds, 4)
     for times in (6, 6):
         lmdbloader.dataloader(ds, 4, collate_fn=list)
         assert len(speeds.measured) == times
 
 
-def test_what_tune_found_is_taken(
+def test_the_result_of_tune_is_taken(
     ds: LMDBDataset, cache: Path, speeds: Speeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_loader, "accelerator", lambda: torch.device("cuda"))
-    remembered.remember_workers(remembered.case_of(ds, 4), remembered.Workers(2, pin_memory=False))
+    tuning_cache.remember_workers(tuning_cache.case_of(ds, 4), tuning_cache.Workers(2, pin_memory=False))
     loader = lmdbloader.dataloader(ds, 4)
     assert (loader.num_workers, loader.pin_memory) == (2, False)
     assert speeds.measured == []
 
-    assert lmdbloader.dataloader(ds, 4, num_workers=0).pin_memory  # what was found goes with its workers
+    assert lmdbloader.dataloader(ds, 4, num_workers=0).pin_memory  # the result is for its number of workers
     assert lmdbloader.dataloader(ds, 4, pin_memory=True).pin_memory
-    remembered.remember_workers(remembered.case_of(ds, 8), remembered.Workers(0))
+    tuning_cache.remember_workers(tuning_cache.case_of(ds, 8), tuning_cache.Workers(0))
     assert lmdbloader.dataloader(ds, 8).pin_memory  # not measured: on
 
 
 def test_pinned_memory_that_was_found_best_is_not_used_without_an_accelerator(ds: LMDBDataset, cache: Path) -> None:
-    remembered.remember_workers(remembered.case_of(ds, 4), remembered.Workers(1, pin_memory=True))
+    tuning_cache.remember_workers(tuning_cache.case_of(ds, 4), tuning_cache.Workers(1, pin_memory=True))
     loader = lmdbloader.dataloader(ds, 4)
 
     assert (loader.num_workers, loader.pin_memory) == (1, torch_loader.accelerator() is not None)
 
 
-def test_another_dataset_batch_size_field_or_transform_is_measured_anew(
+def test_another_dataset_batch_size_field_or_transform_is_measured_again(
     ds: LMDBDataset, path: Path, cache: Path, speeds: Speeds
 ) -> None:
     def transform(sample: Any) -> Any:

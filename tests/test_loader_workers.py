@@ -11,7 +11,7 @@ import pytest
 from nursery import Nursery
 
 import lmdbloader
-from lmdbloader.loader.workers import WorkerStart
+from lmdbloader.loader.torch_loader import WorkerStart
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_a_batch_that_cannot_be_sent_is_an_error_and_not_a_wait(nursery: Nursery
     assert "in DataLoader worker process 0" in program.errors and "Can't pickle" in program.errors
 
 
-def test_a_workers_own_errors_are_still_told(nursery: Nursery, path: Path, tmp_path: Path) -> None:
+def test_a_workers_own_errors_are_still_reported(nursery: Nursery, path: Path, tmp_path: Path) -> None:
     code = (
         f"import lmdbloader, sys, threading\nds = lmdbloader.LMDBDataset({str(path)!r})\n"
         "def start(number):\n"
@@ -126,7 +126,7 @@ print(sum(len(b.label) for b in lmdbloader.Loader(view, 40)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /dev/shm")
-def test_a_full_dev_shm_is_not_needed_or_told(nursery: Nursery, path: Path, tmp_path: Path) -> None:
+def test_a_full_dev_shm_is_not_needed_or_is_an_error(nursery: Nursery, path: Path, tmp_path: Path) -> None:
     program = nursery.start(f"PATH = {str(path)!r}\n" + FULL, tmp_path)
     status = program.end()
     if "no file system" in program.errors:
@@ -135,7 +135,7 @@ def test_a_full_dev_shm_is_not_needed_or_told(nursery: Nursery, path: Path, tmp_
     lines = program.out.splitlines()
     assert lines[:3] == ["120", "120", "[]"]
     told = [(lines[3], "400,000"), (lines[4], "20,480")]
-    if "is killed by signal: Bus error" in lines[3]:  # older torch does not reserve what it shares, and says it so
+    if "is killed by signal: Bus error" in lines[3]:  # from older torch, which does not reserve it
         assert "out of shared memory" in told.pop(0)[0]
     for line, wanted in told:
         assert f"/dev/shm is full: worker processes need {wanted} bytes" in line and "--shm-size" in line

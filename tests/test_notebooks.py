@@ -17,11 +17,13 @@ import pytest
 from loading_scripts import load_script
 from PIL import Image
 
+# These tests start programs that read datasets.
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 ROOT = Path(__file__).resolve().parent.parent
 make_notebook: ModuleType = load_script("make_notebook")
 Notebook = nbformat.NotebookNode
 
-# What is stored takes longer than a test may.
+# Stored runs take longer than a test may.
 SHORTER = {
     "1_convert_and_look": (),
     "2_from_8_to_128": (
@@ -33,11 +35,11 @@ SHORTER = {
     "4_doctor": (("STEPS = 60", "STEPS = 25"),),
     "5_classifier": (("EPOCHS = 5", "EPOCHS = 3"),),
 }
-# What these cells print depends on the machine, or on which release of Pillow wrote the inputs.
+# The output of these cells depends on the machine, or on the version of Pillow that wrote the inputs.
 VARYING = (
     "lmdbloader info", "lmdbloader.estimate(", "lmdbloader verify", "train_epoch(", "scores.model.psnrs", "evaluate(",
-    "lmdbloader.lab.profile(", "lmdbloader.lab.doctor(", "st_size", "images_per_s(", "interpolate(",
-    "lmdbloader.lab.bench(", "fits", "rglob(", "gpu_busy(",
+    "lab.profile(", "lab.doctor(", "st_size", "images_per_s(", "interpolate(",
+    "lab.bench(", "fits", "rglob(", "gpu_busy(",
 )  # fmt: skip
 # A line of the study's table: who loads, and samples a second for each batch size.
 TABLE = r"^((?:Data)?Loader(?: \(\w+\))?) +((?:[\d,]+ +){2,})"
@@ -56,7 +58,7 @@ def run_again(path: Path, folder: Path) -> Notebook:
         if cell.cell_type == "code":
             cell.outputs = []
     with warnings.catch_warnings():
-        # What Jupyter's packages warn of among themselves is not ours to mend.
+        # Ignore warnings of Jupyter's own packages.
         warnings.simplefilter("ignore")
         make_notebook.run_notebook(notebook, folder)
     make_notebook.clean(notebook, folder)
@@ -68,7 +70,7 @@ def code_cells(notebook: Notebook) -> list[Notebook]:
 
 
 def text_of(cell: Notebook) -> str:
-    """Return all that a cell shows as text, of HTML what a reader sees."""
+    """Return all text that a cell shows; of HTML the visible text."""
     texts = []
     for output in cell.outputs:
         data = output.get("data", {})
@@ -132,7 +134,7 @@ def small_batches_cost_a_dataloader_and_not_a_loader(notebook: Notebook) -> None
         name: int(share) for name, share in re.findall(r"^(.*?) +[\d,]+ us a batch .* is (\d+)% of a", text, re.M)
     }
     assert shares["DataLoader (LMDB)"] > 50
-    # "The effect grows with the cores", and what was measured is beside what the arithmetic says.
+    # "The effect grows with the cores", and the measured value is shown next to the computed one.
     grows = [float(number) for number in re.findall(r"([\d.]+) x on \d+ cores", text)]
     assert len(grows) == 6 and grows[:5] == sorted(grows[:5])
     assert grows[5] == pytest.approx(files[-1] / files[0], abs=0.06)
@@ -168,8 +170,8 @@ def it_learns_and_is_faster_than_files(notebook: Notebook) -> None:
     assert re.search(r"files [\d,]+ images/s, lmdbloader [\d,]+ images/s", text)
 
 
-# What is stored bears out what its prose says. A run here and now shares the machine with other tests: of that only is
-# asked what no noise can break.
+# The stored outputs support the text. A run in a test shares the machine with other tests, so it checks only properties
+# that noise cannot break.
 ALWAYS: dict[str, Callable[[Notebook], None]] = {
     "1_convert_and_look": pairs_stay_pairs,
     "2_from_8_to_128": a_loader_is_faster_in_small_batches,
@@ -198,7 +200,7 @@ def test_every_notebook_is_known_to_the_script_and_tested() -> None:
 
 
 @pytest.mark.parametrize("path", make_notebook.NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_what_is_stored_is_what_a_run_gives(own_cache: Path, path: Path, tmp_path: Path) -> None:
+def test_a_notebook_runs_and_its_stored_outputs_are_current(own_cache: Path, path: Path, tmp_path: Path) -> None:
     stored = nbformat.read(path, as_version=4)
     fresh = run_again(path, tmp_path)
     ALWAYS[path.stem](fresh)
@@ -206,7 +208,7 @@ def test_a_notebook_runs_and_what_is_stored_is_what_a_run_gives(own_cache: Path,
         kinds = [[(o.output_type, o.get("name"), sorted(o.get("data", {}))) for o in c.outputs] for c in (new, old)]
         assert kinds[0] == kinds[1], f"{new.source}\n{text_of(new)}"
         if not any(word in new.source for word in VARYING):
-            # Cards tell sizes in bytes, which are those of this release of each library.
+            # Cards show sizes in bytes, which depend on the versions of the libraries.
             numbers = r"\d[\d.,]*" if "text/html" in str(kinds) else r"\Z"
             texts = [re.sub(numbers, "0", text_of(cell)) for cell in (new, old)]
             assert texts[0] == texts[1], new.source
@@ -230,7 +232,7 @@ def test_a_stored_notebook_has_its_pictures_and_nothing_of_the_machine_it_ran_on
     assert sorted(stored.metadata) == ["kernelspec", "language_info"]
     assert not OF_A_MACHINE.search(path.read_text("utf-8"))
     assert path.stat().st_size < make_notebook.MAX_NBYTES
-    # An article: it begins with its title, and says what it does and what came of it.
+    # An article: it begins with its title, and describes its steps and its result.
     assert stored.cells[0].source.startswith("# ")
     prose = sum(len(cell.source) for cell in stored.cells if cell.cell_type == "markdown")
     assert prose > 0.4 * sum(len(cell.source) for cell in code)

@@ -1,4 +1,4 @@
-"""What a release promises as a whole: its version and command, no pickle, and a docstring on everything public."""
+"""A release as a whole: its version and command, no pickle, and a docstring on everything public."""
 
 from __future__ import annotations
 
@@ -99,12 +99,12 @@ def test_the_lowest_versions_that_are_declared_are_those_that_are_tested(metadat
         )
 
 
-def test_nothing_asks_pyarrow_for_what_needs_pandas() -> None:
-    """Which of its methods import pandas, which is no requirement, depends on pyarrow's version."""
+def test_no_call_of_pyarrow_needs_pandas() -> None:
+    """pyarrow's version decides which of its methods import pandas, which is not a requirement."""
     assert not [path for path in MODULES if re.search(r"to_pandas|from_pandas", path.read_text("utf-8"))]
 
 
-def test_a_wheel_holds_every_module_and_what_modules_read(tmp_path: Path) -> None:
+def test_a_wheel_holds_every_module_and_its_data_files(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", reason="a wheel is built with setuptools")
     shutil.copytree(ROOT / "lmdbloader", tmp_path / "lmdbloader", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
@@ -115,7 +115,7 @@ def test_a_wheel_holds_every_module_and_what_modules_read(tmp_path: Path) -> Non
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as file:
         packed = {name for name in file.namelist() if name.startswith("lmdbloader/")}
-    assert {"lmdbloader/py.typed", "lmdbloader/reporting/report.html.j2"} <= packed
+    assert {"lmdbloader/py.typed", "lmdbloader/lab/reporting/report.html.j2"} <= packed
     assert packed == files
 
 

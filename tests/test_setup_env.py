@@ -1,4 +1,4 @@
-"""The set-up behind `make`: what it runs and when, told by a stand-in for pip that leaves behind what pip would."""
+"""The set-up behind `make`: its commands and their order, with a stand-in for pip that leaves the same files."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ VERSIONS = {"pillow": "13.0.0", "pillow-simd": "12.1.1.post0"}
 
 @dataclass
 class FakePip:
-    """Stands in for every command: keeps what was asked for, and leaves the files that the real one would leave.
+    """Stands in for every command: records the calls, and leaves the files that the real one would leave.
 
     Attributes:
         root: The folder that is set up.
         broken: Commands that fail: "venv", "install", "wheel pillow-simd", "check pillow-simd" ...
         interrupt: A command at which the person presses Ctrl-C.
-        asked: What has run, as short names.
+        asked: The commands run, as short names.
         said: The lines for the person at the terminal.
     """
 
@@ -80,7 +80,7 @@ class FakePip:
         return verb
 
     def set_up(self, pil: str | None = None) -> list[str]:
-        """Run the set-up once; return what it asked for, in order."""
+        """Run the set-up once; return its commands, in order."""
         self.asked, self.said = [], []
         env = setup_env.Environment(self.root, self)
         setup_env.set_up(env, pil=pil, say=self.said.append)
@@ -113,13 +113,13 @@ def test_the_first_call_installs_everything_then_exchanges_pillow(pip: FakePip) 
     assert pip.said[-1] == "PIL is pillow-simd 12.1.1.post0."
 
 
-def test_a_second_call_runs_nothing_and_says_what_is_in_use(pip: FakePip) -> None:
+def test_a_second_call_runs_nothing_and_prints_the_pil_in_use(pip: FakePip) -> None:
     pip.set_up()
     assert pip.set_up() == []
     assert pip.said == ["PIL is pillow-simd 12.1.1.post0."]
 
 
-def test_without_a_compiler_pillow_stays_and_the_reason_is_told_each_time(pip: FakePip) -> None:
+def test_without_a_compiler_pillow_stays_and_the_reason_is_printed_each_time(pip: FakePip) -> None:
     pip.broken = {"wheel pillow-simd"}
     assert pip.set_up() == ["venv", "install", "wheel pillow-simd", "check pillow"]
     assert pip.said[-1].startswith("PIL is pillow 13.0.0, for pillow-simd could not be used:")
@@ -185,7 +185,7 @@ def test_changed_inputs_keep_the_pil_that_was_chosen(pip: FakePip) -> None:
 
 
 @pytest.mark.parametrize("step", ["venv", "install", "wheel pillow-simd", "uninstall", "check pillow-simd"])
-def test_an_interrupted_set_up_is_made_anew(pip: FakePip, step: str) -> None:
+def test_an_interrupted_set_up_starts_again(pip: FakePip, step: str) -> None:
     pip.interrupt = step
     with pytest.raises(KeyboardInterrupt):
         pip.set_up()
@@ -215,7 +215,7 @@ def test_a_set_up_that_fails_is_not_taken_for_finished(pip: FakePip, step: str) 
     assert pip.set_up()[0] == "venv"
 
 
-def test_an_environment_of_another_folder_or_without_its_interpreter_is_made_anew(pip: FakePip) -> None:
+def test_an_environment_of_another_folder_or_without_its_interpreter_is_made_again(pip: FakePip) -> None:
     pip.set_up()
     (pip.root / ".venv" / "bin" / "python").unlink()
     assert pip.set_up()[0] == "venv"
@@ -229,7 +229,7 @@ def test_a_damaged_stamp_counts_as_none(pip: FakePip) -> None:
     assert pip.set_up()[0] == "venv"
 
 
-def test_a_pillow_installed_by_hand_over_pillow_simd_is_what_is_in_use(pip: FakePip) -> None:
+def test_a_pillow_installed_by_hand_over_pillow_simd_is_used(pip: FakePip) -> None:
     pip.set_up()
     pip.put("pillow")
     assert pip.set_up() == []

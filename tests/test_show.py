@@ -1,4 +1,4 @@
-"""Summaries say what is stored, and contact sheets show the pixels that are stored."""
+"""Summaries agree with the stored data, and contact sheets show the stored pixels."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_summary_states_every_kind_of_field_as_it_is_stored(mixed: Path) -> No
     assert (summary.num_samples, summary.num_sources, summary.samples_per_source) == (4, None, None)
 
 
-def test_one_of_a_thing_is_told_in_the_singular() -> None:
+def test_one_item_is_in_the_singular() -> None:
     def told(kind: str, *length: int) -> str:
         return FieldSummary("a", kind, length=(length[0], length[-1])).describe()
 
@@ -71,7 +71,7 @@ def test_the_sizes_of_a_summary_are_those_of_the_files(mixed: Path) -> None:
     assert summary.waste_ratio == round(summary.sizes["data_nbytes"] / summary.sizes["payload_nbytes"], 4)
 
 
-def test_a_summary_counts_sources_classes_and_what_was_skipped(photos: Path, tmp_path: Path) -> None:
+def test_a_summary_counts_sources_classes_and_skipped_files(photos: Path, tmp_path: Path) -> None:
     for number, name in enumerate(("b/1.png", "a/2.png", "b/3.png", "b/4.png")):
         (tmp_path / "src" / name).parent.mkdir(parents=True, exist_ok=True)
         data = sorted(photos.iterdir())[number].read_bytes()
@@ -100,7 +100,7 @@ def test_spread_numbers_are_distinct_ascending_and_inside(length: int, count: in
 
 
 @pytest.mark.parametrize("count", [0, -1, 1001])
-def test_a_count_that_makes_no_sheet_is_refused(count: int) -> None:
+def test_an_invalid_count_is_refused(count: int) -> None:
     with pytest.raises(OptionError, match=f"count {count}: expected 1 to 1000"):
         spread(10, count)
 
@@ -116,7 +116,7 @@ def holds(sheet: np.ndarray, part: np.ndarray) -> bool:
     return any((sheet[t : t + height, x : x + width] == part).all() for t, x in zip(tops, lefts, strict=True))
 
 
-def test_pairs_stand_side_by_side_at_one_size_with_their_pixels_repeated(tmp_path: Path) -> None:
+def test_pairs_are_side_by_side_at_one_size_with_their_pixels_repeated(tmp_path: Path) -> None:
     noise = np.random.default_rng(0)
     low, high = noise.integers(0, 256, (5, 7, 3), np.uint8), noise.integers(0, 256, (10, 14, 3), np.uint8)
     lmdbloader.write([{"lr": low, "hr": high}], tmp_path / "db")
@@ -163,13 +163,13 @@ def test_captions_take_any_text(tmp_path: Path) -> None:
     assert contact_sheet(Reader(tmp_path / "db"), range(4)).rows == (0, 1, 2, 3)
 
 
-def test_a_dataset_without_images_is_refused_with_what_it_has(tmp_path: Path) -> None:
+def test_a_dataset_without_images_is_refused_with_its_fields(tmp_path: Path) -> None:
     lmdbloader.write([{"label": 1, "text": "a"}], tmp_path / "db")
     with pytest.raises(OptionError, match=r"no image field to show; it has label \(int\), text \(text\)"):
         contact_sheet(Reader(tmp_path / "db"), [0])
 
 
-def test_a_sheet_replaces_a_file_but_no_folder_and_leaves_no_partial_file(mixed: Path, tmp_path: Path) -> None:
+def test_a_sheet_replaces_a_file_but_not_a_folder_and_leaves_no_partial_file(mixed: Path, tmp_path: Path) -> None:
     sheet = contact_sheet(Reader(mixed), [0])
     (tmp_path / "old.png").write_bytes(b"old")
     save_sheet(sheet, tmp_path / "old.png")

@@ -1,4 +1,4 @@
-"""What Jupyter shows of datasets and loaders: true pictures, every text harmless, and no error whatever is damaged."""
+"""Cards of datasets and loaders in Jupyter: correct pictures, escaped texts, and no exception for damaged data."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from nursery import Nursery
 from PIL import Image
 
 import lmdbloader
-from lmdbloader.show.card import Card, Shown
-from lmdbloader.show.thumbnails import MAX_NBYTES, as_picture, thumbnail, tones
+from lmdbloader.show.card import MAX_NBYTES, Card, Shown, as_picture, thumbnail, tones
 from lmdbloader.transforms import Normalize, RandomCrop, RandomDihedral, ToDtype
 
 HOSTILE = "<script>alert(1)</script> & \"quoted\" 'single' $x^2$ \x1b[2J \u202e"
@@ -173,7 +172,7 @@ def test_a_file_that_is_cut_short_while_it_is_mapped_does_not_end_the_process(pa
         assert "data.mdb was cut short" in page.text and not page.images
 
 
-def test_a_loader_shows_what_it_gives_next(pairs: Path) -> None:
+def test_a_loader_shows_its_next_samples(pairs: Path) -> None:
     ds = lmdbloader.LMDBDataset(pairs)
     loader = lmdbloader.Loader(ds, 5, transforms=[RandomCrop(16), RandomDihedral(), _as_it_is], seed=3, num_threads=1)
     next(iter(loader))
@@ -235,7 +234,7 @@ def test_pictures_of_noise_stay_small(shape: tuple[int, int, int]) -> None:
     assert max(made.width, made.height) <= 96
 
 
-def test_a_card_of_ever_so_much_stays_small() -> None:
+def test_a_card_of_a_large_dataset_stays_small() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (3, 400, 400), np.uint8)
     long = HOSTILE * 1000
     rows = [(long, long)] * 500
@@ -244,7 +243,7 @@ def test_a_card_of_ever_so_much_stays_small() -> None:
     assert "480 more" in Page(html).text
 
 
-def test_who_reads_and_does_not_look_pays_for_nothing_of_it(nursery: Nursery, tmp_path: Path) -> None:
+def test_reading_without_cards_does_not_import_them(nursery: Nursery, tmp_path: Path) -> None:
     loaded = "[m for m in sys.modules if m.startswith('lmdbloader.show') or m == 'lmdbloader.loader.card']"
     program = nursery.start(f"import sys; print({loaded})", tmp_path / "p")
     assert program.end() == 0 and program.out == "[]\n"

@@ -1,4 +1,4 @@
-"""The job scripts parse, and run to their end with stand-ins for what only a cluster has."""
+"""The job scripts parse, and run to their end with stand-ins for a cluster's commands."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_training_reads_the_nodes_own_copies(environment: dict[str, str], photos
     assert not (tmp_path / "told").exists(), "it does not train without what it should"
 
 
-def test_what_training_is_told_exists() -> None:
+def test_the_options_of_training_exist() -> None:
     """The options in the job script are those of the script that it starts."""
     text = (ROOT / "scripts" / "slurm" / "train.sbatch").read_text("utf-8")
     script = (ROOT / "scripts" / "training" / "classifier_options.py").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""What the documents show works: every Python block, and every command line of ours, of README.md and of docs/.
+"""The snippets of README.md and docs/ run: every Python block, and every command of this package.
 
 A block after `<!-- no-test -->` is left out, one after `<!-- needs: package -->` where the package is not installed.
 """
@@ -21,6 +21,8 @@ from pathlib import Path
 
 import pytest
 
+# These tests start programs that read datasets.
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON, SHELL = {"python", "py"}, {"bash", "console", "sh", "shell"}
@@ -31,7 +33,7 @@ SECONDS = 300
 class Snippet:
     """A fenced block: its language, the number of its first line (from 1) and its text without the fence's indent.
 
-    `needs` names a package of others without which it cannot run.
+    `needs` names a package of others that it needs to run.
     """
 
     language: str
@@ -64,7 +66,7 @@ def snippets_of(markdown: str) -> Iterator[Snippet]:
 
 
 def commands_of(snippet: Snippet) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line and the words of every command of ours in a block: `lmdbloader ...`, `python scripts/...`."""
+    """Yield the line and words of this package's commands in a block: `lmdbloader ...`, `python scripts/...`."""
     pending, start = "", 0
     for number, line in enumerate(snippet.text.splitlines(), snippet.line):
         start = start if pending else number
@@ -128,7 +130,7 @@ def run_document(document: Path, name: str, folder: Path, patch: pytest.MonkeyPa
         if snippet.needs is not None:
             if can_import(snippet.needs):
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # what other packages warn of is not ours to mend
+                    warnings.simplefilter("ignore")  # warnings of other packages
                     run_python(snippet, name, main.__dict__)
         elif snippet.language in PYTHON:
             run_python(snippet, name, main.__dict__)
@@ -196,7 +198,7 @@ def test_a_block_that_needs_a_package_runs_where_it_is_installed(
         run_document(document, "needs.md", tmp_path, monkeypatch)
 
 
-def test_commands_of_ours_are_found_in_shell_blocks() -> None:
+def test_commands_of_this_package_are_found_in_shell_blocks() -> None:
     text = "make demo\n$ lmdbloader info a.lmdb  # a comment\npip install x\nlmdbloader convert photos \\\n  'a b'\n"
     text += "python scripts/convert.py x\npython other.py\nlmdbloaders\n"
     assert list(commands_of(Snippet("bash", 10, text))) == [

@@ -1,4 +1,4 @@
-"""Arrow data of strangers: read without a copy where it is sound, refused where anything in it does not hold."""
+"""Untrusted Arrow data: valid data is read without a copy, everything else is refused."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def put(array: pa.Array, number: int, values: np.ndarray) -> pa.Array:
     return pa.Array.from_buffers(array.type, len(array), buffers)
 
 
-def test_what_was_written_comes_back_without_a_copy() -> None:
+def test_a_written_batch_is_read_without_a_copy() -> None:
     content = pa.py_buffer(file_of(columns()))
     batch = read_file(content, SCHEMA)
     assert batch.equals(pa.RecordBatch.from_arrays(columns(), schema=SCHEMA))
@@ -98,7 +98,7 @@ def runs(ends: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def strange_columns() -> dict[str, tuple[int, Any, str]]:
-    """Return what to put in the place of which column, and what is said about it."""
+    """Return a column's name, its replacement, and the error that this causes."""
     _, text, name, _ = columns()
     ends = pa.array([5, 6], pa.int32())
     ascending = np.array([0, 2, 3, 9999, 6, 8, 9], np.int64)
@@ -117,7 +117,7 @@ def strange_columns() -> dict[str, tuple[int, Any, str]]:
 
 
 @pytest.mark.parametrize("what", strange_columns())
-def test_what_does_not_hold_is_refused(what: str) -> None:
+def test_invalid_data_is_refused(what: str) -> None:
     place, strange, expected = strange_columns()[what]
     arrays = columns()
     arrays[place] = strange
@@ -134,7 +134,7 @@ def test_a_file_has_one_batch(batches: int) -> None:
         read_file(file_of(columns(), batches=batches), SCHEMA)
 
 
-def test_other_columns_and_other_things_are_refused() -> None:
+def test_other_columns_and_other_messages_are_refused() -> None:
     content = file_of(columns())
     with pytest.raises(pa.ArrowInvalid, match=r"its columns are \['number', 'text', 'name', 'run'\], expected"):
         read_file(content, record_schema())

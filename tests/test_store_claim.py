@@ -1,4 +1,4 @@
-"""Who writes to OUT.partial, where locks tell and where not: the living are refused, the dead gone on from."""
+"""Claims on OUT.partial, with and without working locks: live owners are respected, dead ones are replaced."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def living(partial: Path) -> Iterator[None]:
 
 @contextmanager
 def host(name: str) -> Iterator[None]:
-    """Be a process of another host, which sees no lock of this one."""
+    """Act as a process of another host, which does not see this one's locks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fcntl, "flock", lambda descriptor, operation: None)
         patch.setattr(socket, "gethostname", lambda: name)
@@ -101,7 +101,7 @@ def host(name: str) -> Iterator[None]:
         yield
 
 
-def test_the_note_tells_the_process_from_every_other_one(out: Path, partial: Path) -> None:
+def test_the_note_identifies_its_process(out: Path, partial: Path) -> None:
     with open_writer(out, FIELDS, with_source=False, map_nbytes=2**20):
         found = json.loads((partial / "owner.json").read_bytes())
     assert (found["pid"], found["host"]) == (os.getpid(), socket.gethostname())
@@ -114,7 +114,7 @@ def test_a_live_owner_elsewhere_is_refused_and_named(src: Path, out: Path, parti
     note(partial, ELSEWHERE)
     before = {p.name: p.read_bytes() for p in partial.iterdir()}
     with living(partial):
-        with pytest.raises(LockedError, match=r"process 7 on host node17 is writing there\. .*--take-over .* is lost"):
+        with pytest.raises(LockedError, match=r"process 7 on host node17 is writing .*take_over=True .* lost"):
             lmdbloader.convert(src, out)
         with pytest.raises(DestinationError, match=r"unfinished conversion is there"):
             lmdbloader.write([{"n": 1}], out)
@@ -123,12 +123,12 @@ def test_a_live_owner_elsewhere_is_refused_and_named(src: Path, out: Path, parti
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
 def test_a_place_where_nothing_can_be_made_is_refused(src: Path) -> None:
-    """Making a folder there fails as if a folder above it were missing."""
+    """Creating a folder there fails with the error of a missing parent."""
     with pytest.raises(DestinationError, match=r"/proc/x\.partial: cannot be made"):
         lmdbloader.convert(src, "/proc/x")
 
 
-def test_a_dead_owner_elsewhere_is_gone_on_with(src: Path, out: Path, partial: Path) -> None:
+def test_the_work_of_a_dead_owner_elsewhere_is_continued(src: Path, out: Path, partial: Path) -> None:
     interrupt(src, out)
     note(partial, ELSEWHERE)
     lines: list[str] = []
@@ -139,7 +139,7 @@ def test_a_dead_owner_elsewhere_is_gone_on_with(src: Path, out: Path, partial: P
 
 
 @pytest.mark.parametrize("alive", [True, False])
-def test_what_is_taken_over_is_a_copy_that_the_old_owner_cannot_change(
+def test_the_old_owner_cannot_change_the_copy_that_is_taken_over(
     src: Path, out: Path, partial: Path, alive: bool
 ) -> None:
     interrupt(src, out)
@@ -174,7 +174,7 @@ def test_the_command_takes_over(src: Path, out: Path, partial: Path, capsys: pyt
 
 
 @pytest.mark.parametrize("when", ["published", "still written"])
-def test_who_was_taken_over_is_told_and_publishes_nothing(
+def test_a_process_that_was_taken_over_gets_an_error_and_publishes_nothing(
     out: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     monkeypatch.setattr(claim, "BEAT_SECONDS", 100.0)  # as a process that is stopped
@@ -262,7 +262,7 @@ with partial_folder(Path(sys.argv[1])):
 """
 
 
-def test_where_locks_do_nothing_a_process_of_this_host_is_known_by_its_number(
+def test_without_locks_a_process_of_this_host_is_known_by_its_number(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [sys.executable, "-c", HOLDER, str(out)]
@@ -279,7 +279,7 @@ def test_where_locks_do_nothing_a_process_of_this_host_is_known_by_its_number(
 def test_a_lock_of_the_note_is_respected_too(out: Path, partial: Path) -> None:
     note(partial, ELSEWHERE)
     with open(partial / "owner.json", "r+b") as theirs:
-        fcntl.flock(theirs, fcntl.LOCK_EX)  # what a folder's lock may not show to another NFS client
+        fcntl.flock(theirs, fcntl.LOCK_EX)  # another NFS client may not see a folder's lock
         with pytest.raises(LockedError, match=r"process 7 on host node17 is writing there"):
             lmdbloader.write([{"n": 1}], out)
 
@@ -294,7 +294,7 @@ def test_an_owner_shows_that_it_lives(out: Path, partial: Path, monkeypatch: pyt
     assert not [thread for thread in threading.enumerate() if "owner" in thread.name]
 
 
-def test_a_finished_conversion_leaves_what_another_host_has_begun(
+def test_a_finished_conversion_leaves_the_work_of_another_host(
     src: Path, out: Path, partial: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lmdbloader.convert(src, out)
@@ -311,6 +311,6 @@ def test_stage_waits_for_a_host_that_gives_signs_of_life(src: Path, out: Path, t
     note(theirs, ELSEWHERE)
     with living(theirs), pytest.raises(LockedError, match=r"process 7 on host node17 .* Waited 0 s") as error:
         lmdbloader.stage(out, tmp_path / "node", timeout=0)
-    assert "--take-over" not in str(error.value)
+    assert "take_over" not in str(error.value)
     assert lmdbloader.stage(out, tmp_path / "node").is_dir()
     assert os.listdir(tmp_path / "node") == ["out"]

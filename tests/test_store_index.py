@@ -1,4 +1,4 @@
-"""index.arrow: says where every payload lies, and is refused when it is not what was written or cannot be true."""
+"""index.arrow: it has the offset of every payload, and is refused if it was changed or contradicts itself."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def replace_index(path: Path, batch: pa.RecordBatch) -> None:
 
 
 def sign_index(path: Path, data: bytes) -> None:
-    """Let the manifest say that `data` is the index."""
+    """Make `data` the index, with a manifest that agrees."""
     (path / "index.arrow").write_bytes(data)
     manifest = read_manifest(path)
     sizes = {**manifest.sizes, "index_nbytes": len(data)}
@@ -62,7 +62,7 @@ def sign_index(path: Path, data: bytes) -> None:
 
 
 def index_batch(path: Path) -> pa.RecordBatch:
-    """Return the index without mapping it, so that it can be written over."""
+    """Return the index without mapping it, so it can be overwritten."""
     return pa.ipc.open_file((path / "index.arrow").read_bytes()).get_batch(0)
 
 
@@ -72,7 +72,7 @@ def with_value(batch: pa.RecordBatch, name: str, row: int, value: Any) -> pa.Rec
     return with_column(batch, name, values)
 
 
-def test_every_payload_lies_where_the_index_says(path: Path) -> None:
+def test_every_payload_is_at_its_offset_in_the_index(path: Path) -> None:
     batch, data = index_batch(path), (path / "data.mdb").read_bytes()
     assert batch.num_rows == 40
     for name in ("image", "mask"):
@@ -86,7 +86,7 @@ def test_every_payload_lies_where_the_index_says(path: Path) -> None:
     assert batch.column("image.height").to_pylist() == [9 + i % 3 for i in range(40)]
 
 
-def test_columns_of_numbers_are_views_that_cannot_be_written(path: Path) -> None:
+def test_numeric_columns_are_read_only_views(path: Path) -> None:
     arrays = Reader(path).index.arrays
     assert arrays["label"].tolist() == list(range(-7, 33))
     with pytest.raises(ValueError, match="read-only"):
@@ -132,7 +132,7 @@ def test_an_index_that_is_not_the_one_written_is_refused(path: Path, change: str
         ("mask.codec", 2),
     ],
 )
-def test_an_index_that_cannot_be_true_is_refused_whatever_its_digest(path: Path, name: str, value: Any) -> None:
+def test_a_contradictory_index_with_a_matching_digest_is_refused(path: Path, name: str, value: Any) -> None:
     replace_index(path, with_value(index_batch(path), name, 7, value))
     field = name.partition(".")[0]
     with pytest.raises(CorruptError, match=rf"row 7, field '{field}': .* does not fit") as caught:
@@ -155,14 +155,14 @@ def test_other_columns_rows_or_nulls_are_refused(path: Path) -> None:
             Reader(path)
 
 
-def test_an_index_that_is_no_arrow_file_is_refused_whatever_its_digest(path: Path) -> None:
+def test_an_index_that_is_not_an_arrow_file_is_refused_despite_its_digest(path: Path) -> None:
     for data in (b"", b"ARROW1\0\0", b"x" * 1000, b"ARROW1\0\0" + b"\0" * 100 + b"ARROW1"):
         sign_index(path, data)
         with pytest.raises(LmdbloaderError, match=r"index\.arrow"):
             Reader(path)
 
 
-def test_the_content_digest_is_of_what_is_stored_not_of_where(tmp_path: Path) -> None:
+def test_the_content_digest_does_not_depend_on_offsets(tmp_path: Path) -> None:
     def digest(name: str, items: list[dict[str, Any]], codec: str = "lz4") -> str:
         return lmdbloader.write(items, tmp_path / name, codec=codec).content_digest
 
@@ -180,7 +180,7 @@ def test_the_content_digest_is_of_what_is_stored_not_of_where(tmp_path: Path) ->
 
 
 @given(st.lists(st.text(max_size=4), max_size=5), st.lists(st.text(max_size=4), max_size=5))
-def test_texts_that_differ_have_digests_that_differ(a: list[str], b: list[str]) -> None:
+def test_different_texts_have_different_digests(a: list[str], b: list[str]) -> None:
     digests = [content_digest(iter([("caption", pa.array(texts, pa.large_string()))])) for texts in (a, b)]
     assert (digests[0] == digests[1]) == (a == b)
 
@@ -191,7 +191,7 @@ def add_sources(spool: Spool, names: Sequence[str]) -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from(["a", "b", "ü/c", ""]), max_size=5), max_size=5))
-def test_sources_are_numbered_as_they_come(tmp_path_factory: pytest.TempPathFactory, parts: list[list[str]]) -> None:
+def test_sources_are_numbered_in_order(tmp_path_factory: pytest.TempPathFactory, parts: list[list[str]]) -> None:
     folder = tmp_path_factory.mktemp("spool")
     spool = Spool(folder / "columns", [make_field("label", "int")], with_source=True)
     for part in parts:
@@ -248,7 +248,7 @@ def test_columns_that_begin_at_odd_addresses_are_refused(path: Path) -> None:
         at += 8 + nbytes + message.body.size
     longer = (nbytes + 1).to_bytes(4, "little")
     sign_index(path, data[: at + 4] + longer + data[at + 8 : at + 8 + nbytes] + b"\0" + data[at + 8 + nbytes :])
-    with pytest.raises(FormatError, match="a column does not begin at a multiple of its numbers' length"):
+    with pytest.raises(FormatError, match="a column is not aligned to the size of its numbers"):
         Reader(path)
 
 

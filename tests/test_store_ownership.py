@@ -1,4 +1,4 @@
-"""Other users' links, folders and files at OUT.partial: never written through, and named."""
+"""Other users' links, folders and files at OUT.partial are never written to, and the errors name them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def partial(out: Path) -> Path:
-    """The folder that a stranger has prepared."""
+    """Return a folder prepared by another user."""
     out.with_name("out.partial").mkdir()
     return out.with_name("out.partial")
 
@@ -70,7 +70,7 @@ def fifo(path: Path, secret: Path) -> None:
 
 @pytest.mark.parametrize("plant", [link, hard_link, fifo])
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_written_through_what_was_put_into_the_folder(
+def test_nothing_is_written_through_links_in_the_folder(
     src: Path, out: Path, partial: Path, secret: Path, name: str, plant: Callable[[Path, Path], None]
 ) -> None:
     plant(partial / name, secret)
@@ -84,7 +84,7 @@ def test_nothing_is_written_through_what_was_put_into_the_folder(
 
 @needs_root
 @pytest.mark.parametrize("what", ["the folder", "a file in it", "a folder in it"])
-def test_what_belongs_to_another_user_is_not_taken_for_ones_own(src: Path, out: Path, partial: Path, what: str) -> None:
+def test_folders_and_files_of_another_user_are_refused(src: Path, out: Path, partial: Path, what: str) -> None:
     theirs = {"the folder": partial, "a file in it": partial / "data.mdb", "a folder in it": partial / "columns"}[what]
     if what == "a file in it":
         theirs.write_bytes(b"theirs")
@@ -118,7 +118,7 @@ def test_nobody_else_can_write_to_the_folder_until_it_is_in_place(out: Path, uma
     assert stat.S_IMODE(out.stat().st_mode) == permissions
 
 
-def test_an_unfinished_conversion_that_others_could_write_to_goes_on_by_itself(
+def test_an_unfinished_conversion_that_others_could_write_to_is_continued(
     src: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 1)
@@ -173,26 +173,26 @@ def test_errors_call_the_folder_by_its_name(out: Path) -> None:
     assert missing.value.filename == str(out.with_name("out.partial") / "nothing")
 
 
-def test_where_the_file_system_knows_no_owners_there_is_a_warning(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As on vfat: what this process makes is another user's.
+def test_a_file_system_without_owners_causes_a_warning(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As on vfat: new files belong to another user.
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
-    with pytest.warns(UserWarning, match=r"out\.partial: its file system does not tell whose a folder is"):
+    with pytest.warns(UserWarning, match=r"out\.partial: its file system does not have owners"):
         lmdbloader.write(samples(), out)
     assert len(lmdbloader.LMDBDataset(out)) == 5
     assert os.listdir(out.parent) == ["out"]
 
 
-def test_where_permissions_cannot_be_taken_away_there_is_a_warning(
+def test_permissions_that_cannot_be_removed_cause_a_warning(
     out: Path, partial: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partial.chmod(0o777)
     monkeypatch.setattr(os, "fchmod", lambda descriptor, mode: None)
-    with pytest.warns(UserWarning, match=r"out\.partial: its file system does not take away others' permission"):
+    with pytest.warns(UserWarning, match=r"out\.partial: its file system does not let others' permission"):
         lmdbloader.write(samples(), out)
     assert len(lmdbloader.LMDBDataset(out)) == 5
 
 
-def test_what_a_finished_conversion_clears_away_is_its_own(src: Path, out: Path, secret: Path) -> None:
+def test_a_finished_conversion_removes_only_its_own_files(src: Path, out: Path, secret: Path) -> None:
     lmdbloader.convert(src, out)
     partial = out.with_name("out.partial")
     partial.mkdir()
@@ -220,12 +220,12 @@ def test_stage_refuses_a_dataset_whose_own_files_are_links(out: Path, tmp_path: 
     lmdbloader.write(samples(), out)
     (out / name).rename(tmp_path / name)
     (out / name).symlink_to(tmp_path / name)
-    with pytest.raises(FormatError, match=rf"{name}: is a link, and none is followed"):
+    with pytest.raises(FormatError, match=rf"{name}: is a link, and links are not followed"):
         lmdbloader.stage(out, tmp_path / "node")
     assert os.listdir(tmp_path / "node") == []
 
 
-def test_repair_does_not_copy_what_a_link_leads_to(src: Path, out: Path, tmp_path: Path, secret: Path) -> None:
+def test_repair_does_not_follow_links(src: Path, out: Path, tmp_path: Path, secret: Path) -> None:
     lmdbloader.convert(src, out, codec="raw")
     data = bytearray((out / "data.mdb").read_bytes())
     data[data.index(bytes([1] * 16))] ^= 1

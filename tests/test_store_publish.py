@@ -1,4 +1,4 @@
-"""The destination: one writer at a time, whole or not there, and never anything of anybody else's replaced."""
+"""The destination: one writer at a time, complete or absent, and other files are never replaced."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ def test_a_dataset_is_replaced_only_when_asked(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["d"]
 
 
-def test_a_dataset_is_replaced_where_the_system_cannot_exchange(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_is_replaced_on_a_system_without_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "d", 1)
     monkeypatch.setattr(ownership.ctypes, "CDLL", lambda *_, **__: object())
     write(tmp_path / "d", 2, overwrite=True)
@@ -132,7 +130,7 @@ def publish_over(out: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "link to a folder", "dangling link"])
-def test_what_is_no_folder_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_destination_that_is_not_a_folder_is_refused(tmp_path: Path, kind: str) -> None:
     (tmp_path / "elsewhere").mkdir()
     if kind == "file":
         (tmp_path / "d").write_bytes(b"mine")
@@ -154,7 +152,7 @@ def test_a_missing_parent_is_named(tmp_path: Path) -> None:
 HOLDER = """
 import sys
 from pathlib import Path
-from lmdbloader.format import make_field
+from lmdbloader.format.layout import make_field
 from lmdbloader.store import open_writer
 with open_writer(Path(sys.argv[1]), [make_field("n", "int")], with_source=False, map_nbytes=2**20) as writer:
     print("writing", flush=True)
@@ -177,7 +175,7 @@ def start_holder(out: Path) -> subprocess.Popen[str]:
     return child
 
 
-def test_a_second_writer_is_told_who_is_writing(tmp_path: Path) -> None:
+def test_a_second_writer_gets_an_error_that_names_the_first(tmp_path: Path) -> None:
     with start_holder(tmp_path / "d") as child:
         with pytest.raises(DestinationError, match=rf"process {child.pid} on host {os.uname().nodename} is writing"):
             write(tmp_path / "d")
@@ -188,7 +186,7 @@ def test_a_second_writer_is_told_who_is_writing(tmp_path: Path) -> None:
     assert len(lmdbloader.LMDBDataset(tmp_path / "d")) == 0
 
 
-def test_what_a_killed_writer_left_is_taken_over(tmp_path: Path) -> None:
+def test_the_folder_of_a_killed_writer_is_taken_over(tmp_path: Path) -> None:
     with start_holder(tmp_path / "d") as child:
         child.kill()
         child.communicate()
@@ -208,16 +206,16 @@ def test_an_owner_that_cannot_be_read_is_another_process(tmp_path: Path) -> None
         child.communicate()
 
 
-def test_a_partial_folder_with_somebodys_things_is_left_alone(tmp_path: Path) -> None:
+def test_a_partial_folder_with_the_users_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "d.partial").mkdir()
     (tmp_path / "d.partial" / "notes.txt").write_text("mine")
-    with pytest.raises(DestinationError, match=r"'notes\.txt' in it is not of our making"):
+    with pytest.raises(DestinationError, match=r"lmdbloader did not write 'notes\.txt' in it"):
         write(tmp_path / "d")
     assert (tmp_path / "d.partial" / "notes.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
-def test_a_partial_name_that_is_taken_is_said_so(tmp_path: Path, kind: str) -> None:
+def test_a_partial_name_that_is_taken_is_an_error(tmp_path: Path, kind: str) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "data.mdb").write_bytes(b"mine")
     if kind == "file":
@@ -243,7 +241,7 @@ def test_a_full_disk_is_explained_wherever_it_shows(tmp_path: Path) -> None:
     ("data", "expected"),
     [(None, False), (b"", False), (b"{}", False), (b'{"format": "lmdbloader", "format_version": 99}', True)],
 )
-def test_a_dataset_of_any_version_is_one_of_ours(tmp_path: Path, data: bytes | None, expected: bool) -> None:
+def test_a_dataset_of_any_version_is_recognised(tmp_path: Path, data: bytes | None, expected: bool) -> None:
     if data is not None:
         (tmp_path / "manifest.json").write_bytes(data)
     assert is_dataset(tmp_path) is expected

@@ -1,4 +1,4 @@
-"""Reading ahead: it brings in what is asked for, never hangs who waits, and its thread outlives nobody."""
+"""Reading ahead: it loads the requested samples, no caller waits forever, and its thread ends with its owner."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def reader(written: Path) -> Reader:
 
 @pytest.fixture
 def cold(written: Path) -> Reader:
-    """A reader of which nothing is in memory but what opening it needs."""
+    """A reader with only the pages in memory that opening it needs."""
     if not hasattr(os, "posix_fadvise"):
         pytest.skip("this platform has no posix_fadvise, so nothing can be dropped from memory")
     gc.collect()  # pages that somebody maps stay
@@ -68,7 +68,7 @@ def cold(written: Path) -> Reader:
 
 
 def resident_part(reader: Reader, field: str, rows: np.ndarray) -> float:
-    """Return how much of the payloads is in memory, from 0 to 1, one page in each counted."""
+    """Return the share of payloads in memory, 0 to 1, judged by one page of each."""
     from lmdbloader.kernels.runtime.paging import any_absent
 
     starts = reader.index.arrays[f"{field}.offset"][rows] + 5000
@@ -101,7 +101,7 @@ ranges = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 60)), max_size=1
 
 
 @given(ranges, st.integers(0, 20), st.sampled_from([1, 4, 16]))
-def test_coalesced_ranges_cover_what_bytes_one_by_one_say(
+def test_coalesced_ranges_equal_those_of_single_bytes(
     found: list[tuple[int, int]], gap_nbytes: int, page_nbytes: int
 ) -> None:
     touched = np.zeros(500, bool)
@@ -121,7 +121,7 @@ def test_coalesced_ranges_cover_what_bytes_one_by_one_say(
 
 
 @IO
-def test_load_brings_in_what_the_ticket_is_for(cold: Reader, io: Any) -> None:
+def test_load_brings_in_all_samples_before_the_ticket_is_done(cold: Reader, io: Any) -> None:
     readahead = Readahead(cold.with_io(io), ["image", "mask"])
     readahead.advise(random=True)
     rows = np.random.default_rng(1).permutation(NUM_SAMPLES // 2)
@@ -168,7 +168,7 @@ def cold_at(reader: Reader, at: int) -> bool:
     return bool(any_absent(reader.data.ctypes.data, np.array([at]), mmap.PAGESIZE, np.zeros(1, np.uint8)))
 
 
-def test_where_the_system_hides_residency_nothing_counts_as_resident(
+def test_nothing_counts_as_resident_if_the_system_hides_residency(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readahead = Readahead(reader, ["image", "mask"])
@@ -260,7 +260,7 @@ def test_closing_ends_every_wait(reader: Reader, blocked: threading.Event, monke
     assert done == [True, True]
 
 
-def test_closing_while_somebody_asks_leaves_nobody_waiting(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_caller_waits_forever_when_another_closes(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     readahead, make = Readahead(reader, ["image"]), module._Request
 
     def closed_first(*parts: Any) -> Any:
@@ -272,7 +272,7 @@ def test_closing_while_somebody_asks_leaves_nobody_waiting(reader: Reader, monke
     assert readahead.load(SMALL).wait(20)
 
 
-def test_what_ends_the_thread_reaches_who_waits_and_who_asks_next(
+def test_an_error_in_the_thread_reaches_waiting_and_later_callers(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = threading.Event()
@@ -307,7 +307,7 @@ def test_a_file_that_cannot_be_read_ends_the_ticket(reader: Reader, io: Any, tmp
     readahead.close()
 
 
-def test_a_thread_that_does_not_start_leaves_nobody_waiting(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_caller_waits_for_a_thread_that_does_not_start(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -319,7 +319,7 @@ def test_a_thread_that_does_not_start_leaves_nobody_waiting(reader: Reader, monk
 
 
 def run(program: str, path: Path) -> str:
-    """Return what a program printed, in a process of its own that must end by itself."""
+    """Return the output of a program run in another process, which must end by itself."""
     start = (
         "import os, sys, warnings, numpy as np\n"
         "from lmdbloader.store import Reader, Readahead\n"

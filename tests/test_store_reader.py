@@ -1,4 +1,4 @@
-"""Reading: what was written comes back, whole or in part; whatever is wrong is one of our errors, never a crash."""
+"""Reading: written samples come back, whole or in part; damage is one of lmdbloader's errors, never a crash."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_crop_outside_of_the_image_is_refused(written: Path, row: int, window:
 
 
 def tile_places(reader: Reader, name: str) -> tuple[int, np.ndarray, np.ndarray]:
-    """Return where the first image's tile table starts, and where each of its tiles starts and ends in data.mdb."""
+    """Return the offset of the first image's tile table, and the offsets of its tiles' starts and ends in data.mdb."""
     at = int(reader.index.arrays[f"{name}.offset"][0])
     count = -(-HEIGHT // TILE) * -(-WIDTH // TILE)
     ends = np.frombuffer(reader.data[at + 8 * count : at + 12 * count].tobytes(), "<u4").astype(int)
@@ -147,15 +147,15 @@ def test_nothing_there_is_file_not_found(tmp_path: Path) -> None:
         Reader(tmp_path / "nowhere")
 
 
-def test_what_is_no_finished_dataset_is_a_format_error(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_finished_dataset_is_a_format_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "empty").mkdir()
     (tmp_path / "going.partial").mkdir()
     lmdb.open(str(tmp_path / "foreign")).close()
     for name, expected in (
         ("file", "is a file, not a dataset folder"),
-        ("empty", "has no manifest.json, so it is no dataset"),
-        ("foreign", "has no manifest.json, so it is an LMDB, but not of ours"),
+        ("empty", "has no manifest.json, so it is not a dataset"),
+        ("foreign", "has no manifest.json, so it is an LMDB that lmdbloader did not write"),
         ("going", r"its conversion is not finished .*going\.partial is there"),
         ("going.partial", "is an unfinished conversion"),
     ):
@@ -174,10 +174,10 @@ def test_a_missing_file_or_a_folder_in_its_place_is_named(path: Path, file: str)
 
 
 @pytest.mark.parametrize("file", ["data.mdb", "index.arrow", "manifest.json"])
-def test_a_fifo_in_a_files_place_holds_nobody_up(path: Path, file: str) -> None:
+def test_a_fifo_in_place_of_a_file_does_not_block(path: Path, file: str) -> None:
     (path / file).unlink()
     os.mkfifo(path / file)
-    with pytest.raises(FormatError, match=f"{file}: is no regular file"):
+    with pytest.raises(FormatError, match=f"{file}: is a FIFO, not a regular file"):
         Reader(path)
 
 
@@ -196,7 +196,7 @@ def test_a_file_cut_short_anywhere_or_extended_is_refused(path: Path, file: str)
 
 
 @pytest.mark.parametrize("version", [max(FORMAT_VERSIONS) + 1, 0])
-def test_another_format_version_says_what_to_do(path: Path, version: int) -> None:
+def test_the_error_for_another_format_version_names_the_remedy(path: Path, version: int) -> None:
     body = json.loads((path / MANIFEST_FILE).read_bytes())
     body["format_version"] = version
     del body["manifest_digest"]
@@ -234,7 +234,7 @@ def test_damage_is_named_with_dataset_field_sample_and_source(tmp_path: Path) ->
     assert named == (12, "image", "dog/ü.png", str(path))
 
 
-def test_an_unverified_read_takes_what_is_there(path: Path) -> None:
+def test_an_unverified_read_returns_damaged_bytes(path: Path) -> None:
     flip(path, int(Reader(path).index.arrays["raw.offset"][1]))
     reader, out = Reader(path), np.empty(6000, np.uint8)
     rows, start = np.array([1]), np.zeros(1, np.int64)
@@ -297,7 +297,7 @@ def test_sample_numbers_count_from_the_end_when_negative(rows: list[int]) -> Non
 
 
 @pytest.mark.parametrize("rows", [[0.5], [[1]], ["1"], [None], [True]])
-def test_other_than_numbers_are_refused(rows: Any) -> None:
+def test_sample_numbers_must_be_integers(rows: Any) -> None:
     with pytest.raises(TypeError, match="expected a list of ints"):
         check_rows(rows, 9)
 

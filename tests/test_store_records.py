@@ -1,4 +1,4 @@
-"""Record batches: whatever is packed into LMDB values unpacks to the same, and damage is seen before Arrow parses."""
+"""Record batches: samples packed into LMDB values unpack unchanged, and damage is found before Arrow parses it."""
 
 from __future__ import annotations
 
@@ -131,6 +131,6 @@ def test_a_changed_byte_is_seen_before_anything_parses(position: int, change: in
 @pytest.mark.parametrize(
     "value", [b"\0", b"x" * 100, b"\xff\xff\xff\xff\0\0\0\0", b"\xff\xff\xff\xff\x10\0\0\0" + b"\1" * 16]
 )
-def test_bytes_that_are_no_record_batch_are_refused(value: bytes) -> None:
-    with pytest.raises(CorruptError, match=r"^here: is no Arrow record batch"):
+def test_bytes_that_are_not_a_record_batch_are_refused(value: bytes) -> None:
+    with pytest.raises(CorruptError, match=r"^here: is not an Arrow record batch"):
         decode_block(value, record_schema(FIELDS, with_source=True), FIELDS, checksum(value), "here")

@@ -1,4 +1,4 @@
-"""repair: a lost index or manifest comes back as it was, a damaged data file gives up every sample that is sound."""
+"""repair: a lost index or manifest is rebuilt unchanged, and every sound sample of a damaged data file is saved."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FILES = ("data.mdb", "index.arrow", MANIFEST_FILE)
 
 
 def make_sample(i: int) -> dict[str, Any]:
-    """Return a sample that follows from its number, with every kind of field and every codec."""
+    """Return the sample of a number, with every kind of field and every codec."""
     rng = np.random.default_rng(i)
     side = 320 if i % 20 == 7 else 40  # the large ones are stored in tiles
     shades = rng.integers(0, 256, (side, side, 3), np.uint8)
@@ -61,7 +61,7 @@ def path(written: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def patches(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dataset of pairs that know their sources, with two classes."""
+    """Return a dataset of pairs with sources and two classes."""
     folder = tmp_path_factory.mktemp("classes")
     for i, file in enumerate(sorted(photos.iterdir())):
         (folder / "photos" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def bytes_of(path: Path) -> dict[str, bytes]:
 
 
 def check_samples(path: Path, numbers: list[int]) -> None:
-    """Hold every byte of a dataset against the formula."""
+    """Compare every byte of a dataset with the formula."""
     ds = lmdbloader.LMDBDataset(path)
     found = [ds[i] for i in range(len(ds))]
     assert [int(sample.n) for sample in found] == numbers
@@ -105,21 +105,21 @@ def damage(path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("change", [lose, cut, damage])
 @pytest.mark.parametrize("names", [("index.arrow",), (MANIFEST_FILE,), ("index.arrow", MANIFEST_FILE)])
-def test_what_is_lost_beside_the_data_comes_back_byte_for_byte(
+def test_a_lost_index_or_manifest_is_rebuilt_byte_for_byte(
     path: Path, names: tuple[str, ...], change: Callable[[Path, str], None]
 ) -> None:
     before = bytes_of(path)
     for name in names:
         change(path, name)
     assert MANIFEST_FILE in verify(path).files or names == ("index.arrow",)
-    assert set(verify(path).files) <= set(names)  # without a manifest nothing tells whether the index is sound
+    assert set(verify(path).files) <= set(names)  # without a manifest, an index cannot be checked
     done = repair(path)
     assert bytes_of(path) == before
     assert set(names) <= set(done.replaced) and (done.out, done.num_samples, done.left_out) == (None, COUNT, ())
     assert verify(path).is_sound
 
 
-def test_sources_and_classes_come_back_too(patches: Path, tmp_path: Path) -> None:
+def test_sources_and_classes_are_rebuilt_too(patches: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(patches, tmp_path / "d"))
     lose(path, "index.arrow")
     lose(path, MANIFEST_FILE)
@@ -313,7 +313,7 @@ def test_samples_lost_at_the_end_are_listed_without_index_and_manifest(
 
 
 @pytest.mark.parametrize("change", ["no number", "too few", "not as it is written"])
-def test_where_nothing_says_how_many_samples_there_were_that_is_said(
+def test_an_unknown_number_of_samples_is_reported(
     patches: Path, patches_cut_short: Path, tmp_path: Path, change: str
 ) -> None:
     for at, nbytes in entries_of(patches_cut_short, b"progress"):
@@ -325,7 +325,7 @@ def test_where_nothing_says_how_many_samples_there_were_that_is_said(
     lines: list[str] = []
     done = repair(patches_cut_short, tmp_path / "out", log=lines.append)
     assert (done.may_lack_more, done.left_out) == (True, ())
-    assert "how many are missing is not known" in lines[-1]
+    assert "the number of missing samples is unknown" in lines[-1]
     assert 0 < done.num_samples < read_manifest(patches).num_samples
     assert read_manifest(tmp_path / "out").made_by["inputs"]["may_lack_more"] is True
     assert verify(tmp_path / "out").is_sound
@@ -334,7 +334,7 @@ def test_where_nothing_says_how_many_samples_there_were_that_is_said(
 
 
 def test_samples_beyond_those_that_are_stated_make_the_number_uncertain(path: Path, tmp_path: Path) -> None:
-    """One bit of a digit is enough for that."""
+    """One flipped bit of a digit causes that."""
     for at, nbytes in entries_of(path, b"progress"):
         with open(path / "data.mdb", "r+b") as file:
             file.seek(at)
@@ -349,7 +349,7 @@ def test_samples_beyond_those_that_are_stated_make_the_number_uncertain(path: Pa
 
 @pytest.mark.parametrize("num_fields", [1, 9, 18])
 def test_numbers_that_earlier_transactions_left_do_not_count(tmp_path: Path, num_fields: int) -> None:
-    """The description lies on the tree's page, or on pages of its own where there are many fields."""
+    """The description is on the tree's page, or on pages of its own if there are many fields."""
     names = [f"a_field_with_the_number_{i}" for i in range(num_fields)]
     path = tmp_path / "d"
     lmdbloader.write(({"blob": bytes(300_000), **dict.fromkeys(names, i)} for i in range(70)), path, codec="raw")
@@ -378,13 +378,13 @@ def test_an_empty_dataset_comes_back_and_nothing_else_comes_back_empty(path: Pat
         if uncertain:
             for at, _ in entries_of(path, b"progress"):
                 flip(path, at)
-        with pytest.raises(CorruptError, match="not one sample"):
+        with pytest.raises(CorruptError, match="not one of its samples"):
             repair(path, tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("also", [None, "index.arrow", "data.mdb"])
-def test_a_manifest_in_another_spelling_is_mended(path: Path, tmp_path: Path, also: str | None) -> None:
+def test_a_manifest_in_another_spelling_is_repaired(path: Path, tmp_path: Path, also: str | None) -> None:
     before = bytes_of(path)
     (path / MANIFEST_FILE).write_bytes(before[MANIFEST_FILE].replace(b"\n", b"\r\n"))
     if also == "data.mdb":
@@ -398,7 +398,7 @@ def test_a_manifest_in_another_spelling_is_mended(path: Path, tmp_path: Path, al
     assert bytes_of(path) == before
 
 
-def test_an_older_manifest_in_another_spelling_is_mended(tmp_path: Path) -> None:
+def test_an_older_manifest_in_another_spelling_is_repaired(tmp_path: Path) -> None:
     for name in ("samples", "patches"):
         golden = Path(__file__).parent / "data" / "format1" / f"{name}.lmdb"
         path = Path(shutil.copytree(golden, tmp_path / name))
@@ -411,7 +411,7 @@ def test_an_older_manifest_in_another_spelling_is_mended(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("change", [{"num_samples": COUNT - 1}, {"num_samples": COUNT + 1}, {"raw_nbytes": 1}])
-def test_wrong_numbers_in_a_manifest_that_was_signed_again_are_mended(path: Path, change: dict[str, int]) -> None:
+def test_wrong_numbers_in_a_manifest_that_was_signed_again_are_repaired(path: Path, change: dict[str, int]) -> None:
     before, manifest = bytes_of(path), read_manifest(path)
     sizes = {name: change.get(name, nbytes) for name, nbytes in manifest.sizes.items()}
     num_samples = change.get("num_samples", COUNT)
@@ -422,13 +422,13 @@ def test_wrong_numbers_in_a_manifest_that_was_signed_again_are_mended(path: Path
     assert bytes_of(path) == before
 
 
-def test_where_a_manifest_says_something_else_than_the_data_it_is_said_that_nothing_is_mended(path: Path) -> None:
+def test_a_manifest_that_contradicts_the_data_is_not_repaired(path: Path) -> None:
     before = bytes_of(path)
     manifest = read_manifest(path)
     for made_by in ({**manifest.made_by, "layout": "pairs"}, {}):
         (path / MANIFEST_FILE).write_bytes(dataclasses.replace(manifest, made_by=made_by).to_json())
-        assert verify(path).problems == (f"{MANIFEST_FILE}: says something else of the dataset than data.mdb",)
-        with pytest.raises(CorruptError, match=r"where data\.mdb is the right one, remove manifest\.json"):
+        assert verify(path).problems == (f"{MANIFEST_FILE}: describes another dataset than data.mdb",)
+        with pytest.raises(CorruptError, match=r"if data\.mdb is the right one, remove manifest\.json"):
             repair(path)
     lose(path, MANIFEST_FILE)
     repair(path)
@@ -436,7 +436,7 @@ def test_where_a_manifest_says_something_else_than_the_data_it_is_said_that_noth
 
 
 @pytest.mark.parametrize("name", DIGESTS)
-def test_what_is_mended_keeps_its_algorithm(tmp_path: Path, name: DigestName) -> None:
+def test_a_repaired_dataset_keeps_its_digest_algorithm(tmp_path: Path, name: DigestName) -> None:
     path = tmp_path / "d"
     lmdbloader.write((make_sample(i) for i in range(COUNT)), path, codec="lz4", digest=name)
     before = bytes_of(path)
@@ -458,7 +458,7 @@ def test_what_is_mended_keeps_its_algorithm(tmp_path: Path, name: DigestName) ->
         assert verify(out).is_sound
 
 
-def test_an_older_dataset_whose_manifest_is_lost_cannot_be_mended(tmp_path: Path) -> None:
+def test_an_older_dataset_whose_manifest_is_lost_cannot_be_repaired(tmp_path: Path) -> None:
     golden = Path(__file__).parent / "data" / "format1" / "samples.lmdb"
     path = Path(shutil.copytree(golden, tmp_path / "d"))
     before = bytes_of(path)
@@ -467,23 +467,23 @@ def test_an_older_dataset_whose_manifest_is_lost_cannot_be_mended(tmp_path: Path
     assert verify(path).is_sound
     assert read_manifest(path).content_digest == json.loads(before[MANIFEST_FILE])["content_digest"]
     lose(path, MANIFEST_FILE)
-    with pytest.raises(CorruptError, match=r"data\.mdb does not tell what manifest\.json said"):
+    with pytest.raises(CorruptError, match=r"data\.mdb does not hold the content of manifest\.json"):
         repair(path, tmp_path / "out")
 
 
 @pytest.mark.parametrize("out", [None, "out"])
-def test_without_data_nothing_can_be_mended(path: Path, tmp_path: Path, out: str | None) -> None:
+def test_without_data_nothing_can_be_repaired(path: Path, tmp_path: Path, out: str | None) -> None:
     lose(path, "data.mdb")
-    with pytest.raises(CorruptError, match=r"Without data\.mdb nothing can be mended"):
+    with pytest.raises(CorruptError, match=r"Without data\.mdb nothing can be repaired"):
         repair(path, out and tmp_path / out)
     assert not (tmp_path / "out").exists()
 
 
-def test_where_not_one_sample_is_left_nothing_is_written(path: Path, tmp_path: Path) -> None:
+def test_a_dataset_without_a_sound_sample_is_not_written(path: Path, tmp_path: Path) -> None:
     size = (path / "data.mdb").stat().st_size
     (path / "data.mdb").write_bytes(bytes(size))
     for name in ("index.arrow", None):
-        with pytest.raises(CorruptError, match="not one sample"):
+        with pytest.raises(CorruptError, match="not one of its samples"):
             repair(path, tmp_path / "out")
         if name:
             lose(path, name)
@@ -518,20 +518,20 @@ def test_records_of_another_dataset_are_not_taken(path: Path, tmp_path: Path) ->
     with pytest.raises(CorruptError, match="are not those of this dataset"):
         repair(path)
     flip(path, 0)  # so that the pages are damaged too, and no record
-    with pytest.raises(CorruptError, match="are whole, but not those of the dataset"):
+    with pytest.raises(CorruptError, match="are intact, but not those of the dataset"):
         repair(path, tmp_path / "out")
     flip(path, 0)
     assert bytes_of(path) == before and not (tmp_path / "out").exists()
 
 
-def test_a_manifest_beside_the_data_of_another_dataset_is_not_replaced(path: Path, tmp_path: Path) -> None:
+def test_a_manifest_of_another_dataset_is_not_replaced(path: Path, tmp_path: Path) -> None:
     lmdbloader.write([{"text": "a"}], tmp_path / "other")
     expected = bytes_of(path)
     shutil.copy(tmp_path / "other" / MANIFEST_FILE, path)
     before = bytes_of(path)
-    assert any("is of another dataset than data.mdb" in problem for problem in verify(path).problems)
+    assert any("belongs to another dataset than data.mdb" in problem for problem in verify(path).problems)
     for out in (None, tmp_path / "out"):
-        with pytest.raises(CorruptError, match=r"where data\.mdb is the right one, remove manifest\.json"):
+        with pytest.raises(CorruptError, match=r"if data\.mdb is the right one, remove manifest\.json"):
             repair(path, out)
     assert bytes_of(path) == before
     lose(path, MANIFEST_FILE)
@@ -539,14 +539,14 @@ def test_a_manifest_beside_the_data_of_another_dataset_is_not_replaced(path: Pat
     assert bytes_of(path) == expected
 
 
-def test_one_repair_at_a_time_and_what_a_killed_one_left_goes(path: Path) -> None:
+def test_repairs_exclude_each_other_and_remove_the_files_of_killed_ones(path: Path) -> None:
     before = bytes_of(path)
     lose(path, "index.arrow")
     (path / ".repair" / "columns").mkdir(parents=True)
     lock = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(LockedError, match="mended already"):
+        with pytest.raises(LockedError, match="repaired already"):
             repair(path)
         assert (path / ".repair").exists()
     finally:
@@ -563,8 +563,8 @@ def test_an_open_reader_is_not_disturbed(path: Path) -> None:
     assert reader.read_bytes("blob", 11).tobytes() == Reader(path).read_bytes("blob", 11).tobytes() == expected
 
 
-def test_older_records_on_pages_no_longer_in_use_are_not_taken_for_more_samples(path: Path, tmp_path: Path) -> None:
-    """What was once deleted still lies on some page, and its checksum holds."""
+def test_older_records_on_unused_pages_do_not_count_as_samples(path: Path, tmp_path: Path) -> None:
+    """Deleted records remain on some page with a valid checksum."""
     lmdbloader.write((make_sample(i) for i in range(COUNT)), tmp_path / "other", codec="raw")
     with lmdb.open(str(tmp_path / "other"), readonly=True, lock=False) as env, env.begin() as transaction:
         entries = [(bytes(k), bytes(v)) for k, v in transaction.cursor() if len(k) == 16]

@@ -1,4 +1,4 @@
-"""verify: finds a planted fault of every sort, names the samples, and calls a sound dataset sound."""
+"""verify: finds planted faults of every kind, names the samples, and reports a sound dataset as sound."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ FILES = {"data": "data.mdb", "index": "index.arrow"}
 
 
 def sign(path: Path, **changes: Any) -> None:
-    """Give the manifest the digests of the files as they are now."""
+    """Update the digests in the manifest to the current files."""
     changes.setdefault("data_digest", "")
     changes.setdefault("index_digest", f"xxh64:{checksum((path / 'index.arrow').read_bytes()):016x}")
     nbytes = {f"{name}_nbytes": (path / file).stat().st_size for name, file in FILES.items()}
@@ -125,7 +125,7 @@ def test_every_damaged_sample_is_named_with_its_source(path: Path) -> None:
     sign(path)  # as in a dataset of before there was a digest of the whole file
     found = verify(path)
     assert [d.sample for d in found.damaged] == [3, 4, 77, 119]
-    assert any("checksum" in problem for problem in found.problems)  # of the records that they lie in
+    assert any("checksum" in problem for problem in found.problems)  # of the records that hold them
 
 
 @pytest.mark.parametrize("name", DIGESTS)
@@ -137,7 +137,7 @@ def test_any_flipped_byte_of_any_file_is_found_with_every_algorithm(tmp_path: Pa
     for file in ("data.mdb", "index.arrow", MANIFEST_FILE):
         content = (path / file).read_bytes()
         places = np.random.default_rng(len(content)).integers(0, len(content), 12).tolist()
-        if file == MANIFEST_FILE:  # what says how to read the rest
+        if file == MANIFEST_FILE:  # the keys that describe the rest
             places += [content.index(key) + len(key) for key in (b'"format_version": ', b'"manifest_digest": "')]
         for at in places:
             flip(path, at, file)
@@ -166,9 +166,7 @@ def test_samples_that_are_not_those_of_the_manifest_are_found_with_every_algorit
     manifest = read_manifest(tmp_path / "d")
     other = digest_of_text(b"", name)
     (tmp_path / "d" / MANIFEST_FILE).write_bytes(dataclasses.replace(manifest, content_digest=other).to_json())
-    assert verify(tmp_path / "d").problems == (
-        f"the content digest is {manifest.content_digest}, the manifest says {other}",
-    )
+    assert verify(tmp_path / "d").problems == (f"the content digest is {manifest.content_digest}, expected {other}",)
 
 
 @pytest.mark.parametrize("name", DIGESTS)
@@ -199,8 +197,8 @@ def test_a_manifest_in_another_spelling_is_found_and_opens(tmp_path: Path, name:
         assert len(Reader(path)) == 0
         found = verify(path)
         (problem,) = found.problems
-        assert problem.startswith(f"{MANIFEST_FILE}: says what it was written to say, with other bytes: white space")
-        assert found.files == (MANIFEST_FILE,) and "makes manifest.json anew" in found.advice
+        assert problem.startswith(f"{MANIFEST_FILE}: has its original content, but other bytes: white space")
+        assert found.files == (MANIFEST_FILE,) and "rebuilds manifest.json" in found.advice
         assert repair(path).replaced == (MANIFEST_FILE,)
         assert (path / MANIFEST_FILE).read_bytes() == text
 
@@ -220,7 +218,7 @@ def test_two_values_of_a_key_are_refused_at_open_and_found(tmp_path: Path, name:
         assert (path / MANIFEST_FILE).read_bytes() == text
 
 
-def test_a_manifest_of_a_later_release_is_no_damage(path: Path) -> None:
+def test_a_manifest_of_a_later_release_is_not_damage(path: Path) -> None:
     body = json.loads((path / MANIFEST_FILE).read_bytes())
     body |= {"format_version": 3, "manifest_digest": "sha3_512:" + "0" * 128}
     (path / MANIFEST_FILE).write_text(json.dumps(body) + "\n")
@@ -229,7 +227,7 @@ def test_a_manifest_of_a_later_release_is_no_damage(path: Path) -> None:
             act(path)
 
 
-def test_damage_to_a_record_beside_its_payloads_is_found(path: Path) -> None:
+def test_damage_to_a_record_outside_of_its_payloads_is_found(path: Path) -> None:
     first = int(Reader(path).index.arrays["blob.offset"].min())
     flip(path, first - 40)  # in the record's Arrow header
     found = verify(path)
@@ -347,7 +345,7 @@ def test_a_record_more_than_the_index_has_is_found(path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["n", "top", "source", "mask.offset", "blob.checksum", "mask.type"])
-def test_an_index_that_says_something_else_is_found_whatever_its_digest(path: Path, column: str) -> None:
+def test_an_index_that_contradicts_the_records_is_found_despite_its_digest(path: Path, column: str) -> None:
     batch = index_batch(path)
     values = batch.column(column).to_pylist()
     values[5], values[50] = values[50], values[5]
@@ -364,7 +362,7 @@ def test_an_index_that_says_something_else_is_found_whatever_its_digest(path: Pa
 def test_a_wrong_content_digest_is_found(path: Path) -> None:
     sign(path, content_digest="blake2b:00")
     (problem,) = verify(path).problems
-    assert "the manifest says blake2b:00" in problem
+    assert "expected blake2b:00" in problem
 
 
 @pytest.mark.parametrize(("other", "error"), [("float32[3]", CorruptError), ("object[2]", FormatError)])
@@ -378,7 +376,7 @@ def test_an_array_of_another_size_than_its_type_does_not_open(path: Path, other:
     assert verify(path).files == ("index.arrow",)
 
 
-def test_what_is_no_dataset_of_ours_is_refused_with_the_readers_error(path: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_dataset_is_refused_with_the_readers_error(path: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         verify(path / "nowhere")
     with pytest.raises(FormatError, match="not a dataset folder"):
@@ -389,14 +387,14 @@ def test_what_is_no_dataset_of_ours_is_refused_with_the_readers_error(path: Path
     with pytest.raises(FormatError, match="unfinished"):
         verify(tmp_path / "d.partial")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FormatError, match="no dataset"):
+    with pytest.raises(FormatError, match="not a dataset"):
         verify(tmp_path / "empty")
 
 
-def test_an_lmdb_that_is_not_ours_and_newer_versions_are_refused(path: Path, tmp_path: Path) -> None:
+def test_other_lmdbs_and_newer_versions_are_refused(path: Path, tmp_path: Path) -> None:
     with lmdb.open(str(tmp_path / "theirs")) as env, env.begin(write=True) as transaction:
         transaction.put(b"key", b"value")
-    with pytest.raises(FormatError, match="an LMDB, but not of ours"):
+    with pytest.raises(FormatError, match="an LMDB that lmdbloader did not write"):
         verify(tmp_path / "theirs")
     body = json.loads((path / MANIFEST_FILE).read_bytes())
     body["format_version"] = 2
@@ -408,7 +406,7 @@ def test_an_lmdb_that_is_not_ours_and_newer_versions_are_refused(path: Path, tmp
         verify(path)
 
 
-MENDS = "makes {} anew from data.mdb"
+MENDS = "rebuilds {} from data.mdb"
 SAVES = "writes the samples that are sound into a new dataset"
 
 
@@ -428,8 +426,8 @@ SAVES = "writes the samples that are sound into a new dataset"
             "index.arrow: is missing",
             MENDS.format("manifest.json and index.arrow"),
         ),
-        ({"data.mdb": "gone"}, "data.mdb: is missing", "Without data.mdb nothing can be mended"),
-        ({"data.mdb": "folder"}, "data.mdb: is no regular file", "Without data.mdb nothing can be mended"),
+        ({"data.mdb": "gone"}, "data.mdb: is missing", "Without data.mdb nothing can be repaired"),
+        ({"data.mdb": "folder"}, "data.mdb: is not a regular file", "Without data.mdb nothing can be repaired"),
         ({"data.mdb": "cut"}, "data.mdb: .* bytes, expected .*: it is cut short", SAVES),
         ({"data.mdb": "flip"}, "data.mdb: its digest is", SAVES),
         ({"data.mdb": "flip", "index.arrow": "gone"}, "data.mdb: its digest is", SAVES),
@@ -437,9 +435,7 @@ SAVES = "writes the samples that are sound into a new dataset"
         ({"data.mdb": "gone", "manifest.json": "gone"}, "data.mdb: is missing", "Without data.mdb nothing"),
     ],
 )
-def test_whatever_is_lost_all_that_can_be_said_is_said(
-    path: Path, changes: dict[str, str], problem: str, advice: str
-) -> None:
+def test_every_loss_is_reported_with_a_remedy(path: Path, changes: dict[str, str], problem: str, advice: str) -> None:
     for name, change in changes.items():
         data = (path / name).read_bytes()
         (path / name).unlink()
@@ -463,10 +459,10 @@ def test_of_a_file_cut_short_the_lost_samples_are_named(path: Path) -> None:
     (path / "data.mdb").write_bytes((path / "data.mdb").read_bytes()[:at])
     found = verify(path)
     assert sorted({d.sample for d in found.damaged}) == np.flatnonzero(ends > at).tolist()
-    assert all("lie outside of the file" in d.reason for d in found.damaged)
+    assert all("are outside of the file" in d.reason for d in found.damaged)
 
 
-def test_files_of_two_datasets_do_not_pass_for_one(path: Path, tmp_path: Path) -> None:
+def test_files_of_two_datasets_are_not_accepted_as_one(path: Path, tmp_path: Path) -> None:
     samples = [{"blob": bytes([i]) * 50_000} for i in range(9)]
     lmdbloader.write(samples, tmp_path / "a")
     lmdbloader.write([{"blob": s["blob"][::-1]} for s in samples[::-1]], tmp_path / "b")
@@ -492,7 +488,7 @@ def test_no_flipped_bit_of_any_file_passes(path: Path) -> None:
             (path / name).write_bytes(sound)
 
 
-def test_a_disk_that_does_not_read_is_a_finding(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_disk_is_a_finding(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a = Reader(path).index.arrays
     bad = int(a["blob.offset"][50])
     real = os.pread
@@ -508,7 +504,7 @@ def test_a_disk_that_does_not_read_is_a_finding(path: Path, monkeypatch: pytest.
     monkeypatch.setattr(os, "pread", pread)
     monkeypatch.setattr(importlib.import_module("lmdbloader.store.care.verify"), "page_problems", check_pages)
     found = verify(path)
-    assert any(re.match("data.mdb: cannot be read behind byte .*Input/output error", p) for p in found.problems)
+    assert any(re.match("data.mdb: cannot be read from byte .*Input/output error", p) for p in found.problems)
     assert SAVES in found.advice
 
 

@@ -1,4 +1,4 @@
-"""Writing: little waste, a map that grows, the same bytes twice, and nothing half-written when the disk is full."""
+"""Writing: little waste, a map that grows, reproducible bytes, and no partial dataset on a full disk."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_the_estimated_map_has_room_and_is_whole_pages(payload_nbytes: float, nu
     assert estimate >= MOST * payload_nbytes + 2**20
 
 
-def test_the_estimate_is_enough_for_what_it_was_made_from(tmp_path: Path) -> None:
+def test_the_estimate_is_enough_for_its_own_samples(tmp_path: Path) -> None:
     assert lmdbloader.write(map(pair, patches(32)), tmp_path / "d", codec="lz4").map_growths == 0
 
 
@@ -177,7 +177,7 @@ def test_samples_come_back_as_they_went_in(tmp_path: Path) -> None:
     assert lmdbloader.verify(tmp_path / "d").is_sound
 
 
-def test_plain_lmdb_and_arrow_open_what_was_written(tmp_path: Path) -> None:
+def test_plain_lmdb_and_arrow_open_a_dataset(tmp_path: Path) -> None:
     lmdbloader.write(mixed(), tmp_path / "d", codec="raw")
     with lmdb.open(str(tmp_path / "d"), readonly=True, lock=False) as env, env.begin() as transaction:
         entries = dict(transaction.cursor())
@@ -200,7 +200,7 @@ def test_no_samples_make_an_empty_dataset(tmp_path: Path) -> None:
     assert lmdbloader.verify(tmp_path / "d").is_sound
 
 
-def test_a_file_put_beside_is_published_too(tmp_path: Path) -> None:
+def test_an_added_file_is_published_too(tmp_path: Path) -> None:
     with open_writer(tmp_path / "d", [make_field("n", "int")], with_source=False, map_nbytes=2**20) as writer:
         writer.add_file("skipped.tsv", b"name\treason\n")
         writer.finish(classes={}, made_by={})

@@ -19,7 +19,7 @@ from lmdbloader.superres import luma, psnr, ssim
 
 @pytest.fixture(scope="module")
 def pair(photos: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """A photograph, and the same one made small and large again: (3, 192, 288) both."""
+    """A photograph, and the same one reduced and enlarged: (3, 192, 288) both."""
     photograph = Image.open(photos / "astronaut.png")
     small = photograph.resize((144, 96), Image.Resampling.BICUBIC)
     blurred = small.resize(photograph.size, Image.Resampling.BICUBIC)
@@ -89,7 +89,7 @@ def test_ssim_is_that_of_scikit_image(pair: tuple[NDArray[np.uint8], NDArray[np.
     metrics = pytest.importorskip("skimage.metrics")
     photograph, blurred = pair
     inside = np.s_[scale : 192 - scale, scale : 288 - scale]
-    # Its mean is over the windows that lie wholly inside, too.
+    # Its mean, too, is over the windows wholly inside the image.
     expected = metrics.structural_similarity(
         formula_luma(blurred)[inside],
         formula_luma(photograph)[inside],

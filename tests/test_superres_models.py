@@ -1,4 +1,4 @@
-"""The networks: shapes, what they return untrained, the papers' layers, and upscaling against MATLAB's weights."""
+"""The networks: shapes, untrained outputs, the papers' layers, and upscaling against MATLAB's weights."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_few_steps_move_every_weight(name: ModelName) -> None:
     assert [key for key, weight in model.named_parameters() if torch.equal(weight, before[key])] == []
 
 
-def test_an_unknown_model_is_named_with_those_there_are() -> None:
+def test_an_unknown_model_is_named_with_the_known_ones() -> None:
     with pytest.raises(OptionError, match="'vdsr'; there are srcnn915, srcnn955, residual"):
         build_model("vdsr", 2)  # type: ignore[arg-type]
 
@@ -134,12 +134,12 @@ def test_a_model_gets_the_channels_and_the_size_that_it_takes() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "peak"), [(torch.uint8, 255), (torch.uint16, 65535)])
-def test_pixels_become_floats_from_nought_to_one(dtype: torch.dtype, peak: int) -> None:
+def test_pixels_become_floats_from_0_to_1(dtype: torch.dtype, peak: int) -> None:
     torch.testing.assert_close(unit_floats(torch.tensor([0, peak], dtype=dtype)), torch.tensor([0.0, 1.0]))
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-def test_merging_an_images_own_luma_gives_the_image_back(seed: int) -> None:
+def test_merging_an_images_own_luma_returns_the_image(seed: int) -> None:
     image = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (3, 6, 6), dtype=np.uint8))
     own = to_bytes(to_channels(unit_floats(image)[None], 1)[0])
 

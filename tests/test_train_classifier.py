@@ -1,4 +1,4 @@
-"""Training of classifiers: the command from end to end, runs that continue, several processes, bad input."""
+"""Training of classifiers: the command from end to end, resumed runs, several processes, bad input."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_an_epoch_prints_and_logs_top1_speed_and_waiting(
         assert (entry["top1"] * 24) == pytest.approx(round(entry["top1"] * 24))
 
 
-def test_it_learns_to_tell_photographs(photographs: Path, tmp_path: Path) -> None:
+def test_it_learns_to_classify_photographs(photographs: Path, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     train, val = photographs / "train.lmdb", photographs / "val.lmdb"
     assert run(train, "--val", val, "--epochs", 8, "--warmup", 2, "--lr", 1, "--log-json", log) == 0
@@ -188,7 +188,7 @@ def test_a_run_resumed_within_an_epoch_ends_where_an_unbroken_one_does(
         assert torch.equal(value, resumed[key]), key
 
 
-def test_what_is_left_of_an_epoch_may_be_less_than_a_step(photographs: Path, tmp_path: Path) -> None:
+def test_the_rest_of_an_epoch_may_be_less_than_a_step(photographs: Path, tmp_path: Path) -> None:
     options = (photographs / "train.lmdb", "--epochs", 1, "--checkpoint", tmp_path / "run.pt")
     assert run(*options) == 0
     content = torch.load(tmp_path / "run.pt", weights_only=True)
@@ -212,7 +212,7 @@ def test_the_state_of_a_gradient_scaler_comes_back(tmp_path: Path) -> None:
 
 
 def test_two_processes_share_the_data_and_end_with_one_model(photographs: Path, tmp_path: Path) -> None:
-    """Each step's images are those of one process with twice the batch, so are the epoch's counts and scores."""
+    """Each step's images, and the epoch's counts and scores, are those of one process with twice the batch."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(SCRIPT)]
     options = [
         str(photographs / "train.lmdb"), "--val", str(photographs / "val.lmdb"), "--model", "tiny", "--size", "32",
@@ -253,7 +253,7 @@ def test_datasets_that_do_not_suit_are_named(
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "abacus", "meta"])
-def test_a_device_that_is_not_there_is_named(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_device_is_named(device: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert train_classifier.main(["db", "--device", device]) == 1
     assert f"train_classifier: {device}: " in capsys.readouterr().err
 

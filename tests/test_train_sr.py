@@ -179,7 +179,7 @@ def test_a_missing_dataset_is_named_without_a_traceback(tmp_path: Path, capsys: 
     assert "Traceback" not in message
 
 
-def test_a_device_that_is_not_there_is_named(patches: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_device_is_named(patches: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for device in ("cuda:99", "abacus", "meta"):
         assert run(patches, "--device", device) == 1
         assert f"--device {device}: " in capsys.readouterr().err
@@ -253,7 +253,7 @@ def test_every_phase_of_every_step_is_timed() -> None:
     assert StepTimer(torch.device("cpu")).summary() == "no steps"
 
 
-def test_an_epoch_without_a_batch_or_with_a_lost_loss_says_so() -> None:
+def test_an_epoch_without_a_batch_or_with_an_infinite_loss_is_an_error() -> None:
     model = build_model("srcnn915", 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1)
     with pytest.raises(TrainingError, match="no batch"):
@@ -278,7 +278,7 @@ def test_the_scale_is_that_of_the_first_pair(scale: int) -> None:
         ([(torch.zeros(3, 8, 8), 3)], "found 2 values"),
     ],
 )
-def test_what_is_no_dataset_of_pairs_is_named(dataset: Pairs, message: str) -> None:
+def test_a_dataset_without_pairs_is_named(dataset: Pairs, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         pair_scale(dataset)
 
@@ -400,7 +400,7 @@ def test_damage_to_a_checkpoint_is_seen_before_torch_reads_it(
         load_checkpoint(path, model=model, optimizer=torch.optim.Adam(model.parameters()), settings={})
 
 
-def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
+def test_a_file_other_than_a_checkpoint_is_named(tmp_path: Path) -> None:
     model = build_model("srcnn915", 2)
     optimizer = torch.optim.Adam(model.parameters())
     path = tmp_path / "run.pt"
@@ -414,7 +414,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
         path.write_bytes(other)
         with pytest.raises(CorruptError, match="or it is not a checkpoint of this release"):
             load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 2})
-    torch.save({"version": 2}, path)  # what earlier versions wrote
+    torch.save({"version": 2}, path)  # written by earlier versions
     with pytest.raises(CorruptError, match="not a checkpoint of this release"):
         load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 2})
     with pytest.raises(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""The same files give the same pixels and the same datasets, whatever the versions of what we depend on.
+"""The same files give the same pixels and the same datasets, whatever the versions of the dependencies.
 
 The digests were taken with the newest versions; `make test-floors` compares them with the lowest.
 """
@@ -54,7 +54,7 @@ PIXELS = {
     "turned.tif": "8235d84d2b64c4279cc59379c3c7f149",
     "ycbcr.tif": "071a9b4d9fa8be572855b2e8f8d4c4ee",
 }
-# Name: what is left out, how it is converted, its content digest.
+# Name: the files left out, the conversion, its content digest.
 DATASETS: dict[str, tuple[set[str], dict[str, Any], str]] = {
     "whole": (set(), {"codec": "lz4"}, "blake2b:e6a73f538647170e09fb5ed70e83eaac"),
     "raw": (set(), {"codec": "raw"}, "blake2b:02c413eedb3524e7297d560f11ce97d3"),

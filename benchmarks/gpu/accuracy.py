@@ -49,7 +49,7 @@ FOLDER = "folder, DataLoader"
 SCALE = 2
 # The validation image's shorter side, for a middle of 1.
 SHORTER = 8 / 7
-# What no source of batches has to do with (a worker that died) is tried once more.
+# Failures that are unrelated to the source of batches (a worker that died) are tried once more.
 TRIES = 2
 
 
@@ -85,7 +85,7 @@ SMALL = Sizes(
 
 
 class Batches(Protocol):
-    """What gives an epoch's batches each time that it is iterated."""
+    """Yields an epoch's batches each time that it is iterated."""
 
     def __len__(self) -> int: ...
 
@@ -109,7 +109,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is trained.
+    """A training task.
 
     Attributes:
         name: Of the model.
@@ -174,11 +174,11 @@ def attempt(
 ) -> tuple[dict[str, Any], float] | None:
     """Return the figures of one run and its seconds, None where every try failed: each is noted, with its cause."""
     for number in range(TRIES):
-        # What the run before has left in cycles, on the device or pinned, is freed here and not in a forked process.
+        # Frees reference cycles of the run before, on the device or pinned, here and not in a forked process.
         gc.collect()
         try:
             if is_first:
-                # What is compiled, chosen or read for the first time is nobody's time.
+                # First compilations, choices and reads are not timed.
                 task.train(feed, seed, 2)
                 gc.collect()
             began = time.monotonic()
@@ -213,7 +213,7 @@ def summarise(stage: Stage, task: Task, runs: Sequence[dict[str, Any]]) -> None:
 
 
 def rounded(value: Any) -> Any:
-    """Return a value with its floats cut to six digits: what runs differ by is far larger.
+    """Return a value with its floats cut to six digits: runs differ by far more.
 
     >>> rounded({"psnr": [33.66066693]})
     {'psnr': [33.6607]}
@@ -237,7 +237,7 @@ def mean_and_half(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
-    """Return the difference of two means, its 95 % interval (Welch's), and whether 0 lies in that.
+    """Return the difference of two means, its 95 % interval (Welch's), and whether it contains 0.
 
     >>> difference([1.0, 1.1, 1.2], [1.0, 1.1, 1.3])["contains_0"], difference([1.0, 1.1], [8.0, 8.1])["contains_0"]
     (True, False)
@@ -256,7 +256,7 @@ def difference(first: Sequence[float], second: Sequence[float]) -> dict[str, Any
 
 
 def t_quantile(freedom: float) -> float:
-    """Return what a t distribution stays below in 97.5 % of all cases.
+    """Return the 97.5 % quantile of a t distribution.
 
     >>> round(t_quantile(2), 3)
     4.303
@@ -277,7 +277,7 @@ def train(
     Args:
         stage: This one.
         batches: Gives an epoch each time.
-        step: Takes a batch and the share of training that lies behind, and returns the loss.
+        step: Takes a batch and the share of training that is done, and returns the loss.
         epochs: Passes.
         most: Steps, None for all.
     """
@@ -295,7 +295,7 @@ def train(
         losses.append(of_epoch)
         synchronize(stage)
         ends.append(time.perf_counter() - began)
-    # The first epoch starts threads or workers, and fills what is read ahead.
+    # The first epoch starts threads or workers, and fills the read-ahead.
     speed = count * (epochs - 1) / epochs / (ends[-1] - ends[0]) if epochs > 1 else count / ends[0]
     return {
         "seconds": ends[-1],
@@ -364,7 +364,7 @@ class Photos(Dataset[Any]):
 
 
 def classifier_name(stage: Stage) -> str:
-    """Return which classifier is trained: torchvision's ResNet-18 where there is one, else ours, which is the same."""
+    """Return which classifier is trained: torchvision's ResNet-18 if installed, else an identical one."""
     if stage.small:
         return "tiny"
     try:
@@ -387,10 +387,10 @@ def build_classifier(stage: Stage, num_classes: int) -> nn.Module:
 
 
 def prepare_classifier(stage: Stage, sizes: Sizes) -> Task:
-    """Return the task of telling photographs apart.
+    """Return the task of classifying photographs.
 
     All feeds read the same images. "original" holds the files as they are and must come out as the folder does;
-    "raw256" holds them shrunk to 256 pixels, which is what people convert to.
+    "raw256" holds them shrunk to 256 pixels, as most people convert.
     """
     folder, size, device = stage.data / "photos" / "train", sizes.size, stage.device
     original, raw256 = LMDBDataset(stage.data / "original"), LMDBDataset(stage.data / "raw256")
@@ -417,7 +417,7 @@ def prepare_classifier(stage: Stage, sizes: Sizes) -> Task:
     feeds = [
         Feed(FOLDER, lambda seed: dataloader(stage, images, sizes.batch_size, seed)),
         Feed("Loader, original files", lambda seed: loader(original, seed, units, normalize)),
-        # Windows of its own: with the same ones as above chance would move both the same way.
+        # Separate crops: with the same ones as above, chance would move both the same way.
         Feed("Loader, raw 256 px", lambda seed: loader(raw256, 1000 + seed, units, normalize)),
         Feed("planted: red and blue swapped", swapped, is_planted=True),
         Feed("planted: not normalised", lambda seed: loader(original, seed, units), is_planted=True),
@@ -506,7 +506,7 @@ def score(stage: Stage, model: nn.Module, pictures: Tensor, labels: Tensor) -> t
 
 
 class CutAndFlip:
-    """The random window and flips of a pair, both halves in step: what Loader's transforms draw."""
+    """The random window and flips of a pair, the same in both images: the random choices of Loader's transforms."""
 
     def __init__(self, crop: int) -> None:
         self._small = crop // SCALE
@@ -524,7 +524,7 @@ class CutAndFlip:
 
 
 def prepare_srcnn(stage: Stage, sizes: Sizes) -> Task:
-    """Return the task of sharpening what was shrunk."""
+    """Return the task of sharpening shrunk images."""
     folder, device = stage.data / "pairs_png", stage.device
     files = PngPairs(folder, CutAndFlip(sizes.crop))
     del files.names[min(sizes.pairs, len(files)) :]

@@ -1,7 +1,7 @@
-"""Stage (c): what it costs to bring batches to the device, from pinned and from paged memory, alone and beside a step.
+"""Stage (c): the cost of copying batches to the device, from pinned and from paged memory, alone and during a step.
 
-All is told as a share of the link: the best of a few pinned copies of 256 MiB. Where there is no GPU, copies within
-memory and sleeping stand in.
+Figures are shares of the link: the best of a few pinned copies of 256 MiB. Without a GPU, copies within memory and
+sleeping stand in.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def buffers(
 
 
 def seconds_each(function: Callable[[int], Any], count: int, device: torch.device) -> float:
-    """Return the seconds of one of so many calls, with what they have started."""
+    """Return the seconds per call, including the work that the calls have started."""
     synchronize(device)
     began = time.perf_counter()
     for number in range(count):
@@ -104,7 +104,7 @@ def measure_link(device: torch.device, small: bool) -> dict[str, Any]:
 
 
 def batch_shapes(small: bool) -> Iterator[tuple[str, int, list[tuple[int, ...]]]]:
-    """Yield what batches there are: the kind, how many samples, and the shapes."""
+    """Yield the kinds of batches: name, number of samples, and shapes."""
     for count in (8,) if small else (8, 32, 64, 128, 256):
         yield "images of 224 px", count, [(count, 3, 224, 224)]
     for patch, counts in ((96, (8, 16, 32, 64, 128)), (64, (8, 32, 128)), (16, (8, 32, 128))):
@@ -226,7 +226,7 @@ class Work:
 
 
 def measure_overlap(stage: Stage, device: torch.device) -> None:
-    """Measure steps of a known length with a copy each: ahead on a stream of its own, or in the loop."""
+    """Measure steps of a known length with a copy each: ahead on its own stream, or in the loop."""
     count = 4 if stage.small else 256
     steps = 2 if stage.small else 10
     pinned = buffers([(count, 3, 224, 224)], torch.float32, device, pinned=True)
@@ -378,7 +378,7 @@ def compare(
                     feed.place(next(raw))
                     work()
 
-                # What is ready before a turn is ready before each of them; of the first there is less.
+                # Every turn starts with the same number of ready batches, except the first, which has fewer.
                 if not turn:
                     seconds_each(step, min(steps, 10), device)
                 turns[name].append(seconds_each(step, steps, device))

@@ -1,10 +1,11 @@
-"""Stage (b): what all cores give without a GPU, beside copying memory, FFCV, torch's DataLoader and hand-written LMDB.
+"""Stage (b): loading on all cores without a GPU, compared with memory copies, FFCV, torch's DataLoader and an LMDB.
 
-Pairs of 96 and 48 pixels and photographs cropped to 224 by 1, 2, 4, ... threads; small batches; conversion by as many
-workers; processes that share the cores. Figures are lists of flat rows: `what` (Loader, FFCV, memory copy, DataLoader,
-...), `dataset`, `dtype`, `threads` (or workers), `batch_size`, `samples_per_s` (the median of `turns`), `p50_ms` and
-`p99_ms` from one batch to the next, `bytes_per_s` of the batches, `of_memory_copy`: their share of what as many threads
-copy, `efficiency`: the speed by that of one thread and the threads. What is compared takes turns.
+Pairs of 96 and 48 pixels and photographs cropped to 224 by 1, 2, 4, ... threads; small batches; conversion by the same
+numbers of workers; processes that share the cores. Figures are lists of flat rows: `what` (Loader, FFCV, memory copy,
+DataLoader, ...), `dataset`, `dtype`, `threads` (or workers), `batch_size`, `samples_per_s` (the median of `turns`),
+`p50_ms` and `p99_ms` from one batch to the next, `bytes_per_s` of the batches, `of_memory_copy`: their share of the
+bytes that the same number of threads copy, `efficiency`: the speed divided by that of one thread and the number
+of threads. Turns are interleaved.
 """
 
 from __future__ import annotations
@@ -51,20 +52,20 @@ from lmdbloader.base.cores import count_cores
 
 BATCH_SIZE, SMALL_BATCH_SIZES = 128, (8, 16, 32, 64)
 OURS, PEER, COPY, DECODING = "Loader", "FFCV", "memory copy", "decoding whole files only"
-# (dataset, kind, dtype): what the Loader is timed with.
+# (dataset, kind, dtype) that the Loader is timed with.
 PAIRS = [(f"pairs_{codec}", "pairs", dtype) for codec in ("raw", "lz4") for dtype in ("float32", "uint8")]
 PIXELS = [("raw256", "images", "float32"), ("raw256", "images", "uint8")]
 JPEGS = [("original", "images", "float32")]
 CLASSES = {"layout": "classes", "write_mode": "raw", "max_resolution": 256}
-# What is converted and how, and of how many files for each worker, so that it takes some seconds beyond its start.
+# Conversions: source, options, and files per worker, enough for some seconds after the start.
 CONVERSIONS: dict[str, tuple[str, dict[str, Any], int]] = {
     "JPEGs to pixels of at most 256": ("photos/train", CLASSES, 600),
     "JPEGs to JPEGs of at most 384": ("photos/train", {**CLASSES, "write_mode": "jpg", "max_resolution": 384}, 500),
     "2K PNGs to patches": ("div2k", {"patch_size": 96, "scale": 2}, 10),
 }
-# A file for each worker: what starting takes, which every conversion's seconds contain.
+# One file per worker: the time of starting, which every conversion's seconds contain.
 STARTING = "starting, one JPEG for each worker"
-# In a process of its own: workers would import all that this script does.
+# In its own process: workers would import all that this script does.
 CONVERT = """
 import json, sys, time
 import lmdbloader
@@ -118,7 +119,7 @@ class Table:
         self.put()
 
     def put(self) -> None:
-        """Work out what compares rows, and keep them all."""
+        """Compute the comparisons between rows, and keep all rows."""
         for row in self.rows:
             if row["sample_nbytes"]:
                 row["bytes_per_s"] = round(row["samples_per_s"] * row["sample_nbytes"])
@@ -162,7 +163,7 @@ def _medians(turns: list[dict[str, float]]) -> dict[str, Any]:
 
 
 class Cores:
-    """The measurements of this stage, and what they share."""
+    """The measurements of this stage, and their shared state."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage, self.data, self.small = stage, stage.data, stage.small
@@ -194,7 +195,7 @@ class Cores:
         self.attempt("DataLoader", self.start_dataloaders)
         self.attempt("memory copy", self.make_copies)
         self.attempt("stores", lambda: self.stage.put("stores agree", check_stores(self.data, 16)))
-        # While FFCV compiles, on one core each, what needs few cores.
+        # While FFCV compiles, on one core each, measure jobs that need few cores.
         for n in [n for n in self.threads if n * 4 <= self.cores]:
             for what in DATALOADERS:
                 if self.is_compiling():
@@ -212,7 +213,7 @@ class Cores:
             self.attempt(f"images by {n}", lambda k=n: self.time_images(k))  # type: ignore[misc]
 
     def run_more(self) -> None:
-        """Measure what `run` has left for the end."""
+        """Measure the jobs that `run` left for the end."""
         full = self.threads[-1]
         for name in list(CONVERSIONS)[-1:] if self.small else (STARTING, *CONVERSIONS):
             self.attempt(name, lambda c=name: self.time_conversion(c, full))  # type: ignore[misc]
@@ -231,7 +232,7 @@ class Cores:
         self.peers, self.dataloaders = {}, None
 
     def attempt(self, what: str, work: Callable[[], None]) -> None:
-        """Do something; an error is noted, and the rest goes on."""
+        """Run a job; an error is noted, and the rest continues."""
         try:
             work()
         except Exception as error:
@@ -263,12 +264,12 @@ class Cores:
         return self.dataloaders
 
     def is_compiling(self) -> bool:
-        """Take note of what FFCV's processes have said, and return whether any is still compiling."""
+        """Handle the messages of FFCV's processes, and return whether any is still compiling."""
         self.hear(0)
         return any(self.waiting.values())
 
     def hear(self, seconds: float) -> None:
-        """Take note of what FFCV's processes say within some seconds."""
+        """Handle the messages of FFCV's processes within some seconds."""
         until = time.monotonic() + seconds
         while any(self.waiting.values()):
             for n, names in list(self.waiting.items()):
@@ -294,7 +295,7 @@ class Cores:
                 break
 
     def await_ffcv(self) -> None:
-        """Wait until FFCV has compiled, at most a third of the stage's time; what is not ready then is left out."""
+        """Wait until FFCV has compiled, at most a third of the stage's time; loaders not ready by then are left out."""
         if not self.peers:
             return
         began = time.monotonic()
@@ -303,7 +304,7 @@ class Cores:
         for n in late:
             with suppress(RuntimeError):
                 self.peers[n].send("enough")
-        # Each ends what it is compiling.
+        # Each ends its compilation.
         self.hear(min(self.stage.seconds / 8, self.stage.left - 40))
         for n, names in self.waiting.items():
             if names:
@@ -316,7 +317,7 @@ class Cores:
         self.stage.put("seconds waited for FFCV", round(time.monotonic() - began, 1))
 
     def ffcv(self, n: int, name: str) -> list[tuple[dict[str, Any], Measure]]:
-        """Return FFCV as a candidate; nothing where it is not ready or delivers what it should not."""
+        """Return FFCV as a candidate; nothing if it is not ready or delivers wrong batches."""
         facts = self.compiled.get((n, name))
         checked = self.compiled.get((self.threads[-1], name), {})
         if facts is None or not checked.get("complete", True) or not checked.get("matches", True):
@@ -326,7 +327,7 @@ class Cores:
         return [(row, lambda seconds: self.peers[n].ask(60, name, seconds))]
 
     def facts(self, kind: str, dtype: str, n: int, batch_size: int) -> dict[str, Any]:
-        """Return what a row of batches begins with."""
+        """Return the first keys of a row of batches."""
         nbytes = (PAIR_NBYTES if kind == "pairs" else IMAGE_NBYTES) * ITEM_NBYTES[dtype]
         return {"kind": kind, "dtype": dtype, "threads": n, "batch_size": batch_size, "sample_nbytes": nbytes}
 
@@ -354,7 +355,7 @@ class Cores:
         return found
 
     def make_copies(self) -> None:
-        """Lay out what copying memory copies, for every thread its own: 280 MB of pairs as bytes and as floats."""
+        """Allocate the buffers of the memory copy, one per thread: 280 MB of pairs as bytes and as floats."""
         dataset = LMDBDataset(self.data / "pairs_raw")
         count = min(len(dataset), 8192)
         lr, hr = next(iter(Loader(dataset, count, order="sequential", device="cpu", num_threads=1)))
@@ -435,7 +436,7 @@ class Cores:
         close(ours)
 
     def time_dataloader(self, what: str, n: int, *, beside: bool = False) -> None:
-        """Time a DataLoader by some workers; `beside` says that compilers were at work on other cores."""
+        """Time a DataLoader with some workers; `beside`: compilers were running on other cores."""
         title = f"{what} by {n} workers"
         if (what, n) in self.done or not self.stage.has(8 if not self.small else 1, title):
             return
@@ -459,7 +460,7 @@ class Cores:
             self.dataloaders = None
 
     def time_conversion(self, what: str, workers: int) -> None:
-        """Time converting as many files as keep the workers busy for some seconds, everything counted."""
+        """Time converting as many files as keep the workers busy for some seconds, in total time."""
         title = f"converting {what} by {workers}"
         if (what, workers) in self.done or not self.stage.has(12 if not self.small else 4, title):
             return
@@ -513,7 +514,7 @@ class Cores:
                     self.stage.put("processes", rows)
 
     def time_ffcv_writer(self) -> None:
-        """Time FFCV's writer beside converting to the same, both with a worker for each core."""
+        """Time FFCV's writer and converting to the same files, both with a worker for each core."""
         from ffcv_peer import ffcv_available, write_images
 
         if ffcv_available() is not None or not self.stage.has(25 if not self.small else 5, "FFCV's writer"):
@@ -554,7 +555,7 @@ def linked(source: Path, folder: Path, count: int) -> Path:
 
 
 def shm_free() -> int | None:
-    """Return the bytes that are free in /dev/shm, None where there is none."""
+    """Return the bytes that are free in /dev/shm, or None."""
     try:
         return shutil.disk_usage("/dev/shm").free
     except OSError:

@@ -1,6 +1,6 @@
-"""What cores.py measures with: how a turn is read, and the processes in which FFCV and torch's DataLoader are measured.
+"""Helpers of cores.py: how a turn is read, and the processes in which FFCV and torch's DataLoader are measured.
 
-Each peer has a process of its own: FFCV compiles for seconds and sets the number of its threads for the whole process,
+Each peer has its own process: FFCV compiles for seconds and sets the number of its threads for the whole process,
 DataLoader forks, and one that hangs is ended without harm to the rest.
 """
 
@@ -36,7 +36,7 @@ SIZE = 224
 # Bytes of a sample in a batch, of one byte a value: a pair of 96 and 48 pixels, an image of 224.
 PAIR_NBYTES, IMAGE_NBYTES = 3 * (96 * 96 + 48 * 48), 3 * SIZE * SIZE
 ITEM_NBYTES = {"uint8": 1, "float32": 4}
-# What a Loader does to pairs, to images; the last two steps are left out for uint8.
+# A Loader's transforms of pairs, and of images; the last two are left out for uint8.
 FLOATS = ToDtype(torch.float32, scale=True)
 TRANSFORMS = {
     ("pairs", "float32"): (RandomDihedral(), FLOATS),
@@ -122,7 +122,7 @@ class OurTurns:
 
 
 class Copying:
-    """Copies ready-made batches in random order by some threads at once: what memory gives."""
+    """Copies ready-made batches in random order with several threads: the speed of memory."""
 
     def __init__(self, pairs: Pairs, most: int) -> None:
         with ThreadPoolExecutor(most) as pool:
@@ -237,7 +237,7 @@ def serve_ffcv(
     lengths: dict[str, int],
     checks: bool,
 ) -> None:
-    """Compile some loaders, telling of each that is ready, and at last that all are, which are measured by request.
+    """Compile some loaders, report each that is ready and finally that all are, and measure them on request.
 
     A message before that means that it has taken long enough; a request is (name, seconds).
     """
@@ -272,7 +272,7 @@ def answer_requests(connection: Any, answer: Callable[..., Any]) -> None:
         except EOFError:
             return
         if not isinstance(request, tuple):
-            continue  # it was to stop what it had just finished
+            continue  # the stop came after it had finished
         try:
             result = answer(*request)
         except Exception as error:
@@ -308,7 +308,7 @@ class FfcvTurns:
     def check(self, dataset: LMDBDataset) -> dict[str, Any]:
         """Read an epoch; return how many samples came, and whether they are the dataset's, each at most once.
 
-        Pairs of bytes are told apart by their sums, which flipping does not change; images, which are cropped, only
+        Pairs of bytes are identified by their sums, which flipping does not change; images, which are cropped, only
         counted by label.
         """
         seen: list[Any] = []
@@ -406,7 +406,7 @@ FOLDER, PNG, HAND, HAND_LOOP, OUR_DATALOADER = (
     "DataLoader, hand-written LMDB, float32 by the loop",
     "lmdbloader.dataloader",
 )
-# What each reads: the kind of its samples, and their name.
+# Each reader's kind of samples, and their name.
 DATALOADERS = {
     FOLDER: ("images", "photos"),
     HAND: ("pairs", "pairs_hand"),
@@ -417,7 +417,7 @@ DATALOADERS = {
 
 
 def serve_dataloaders(connection: Any, data: Path) -> None:
-    """Say that the imports are done, then measure what is asked for: (what, workers, batch size, seconds)."""
+    """Report that the imports are done, then measure each request: (what, workers, batch size, seconds)."""
     torch.set_num_threads(1)
     connection.send(READY)
     answer_requests(connection, lambda *request: time_dataloader(data, *request))
@@ -454,7 +454,7 @@ def time_dataloader(data: Path, what: str, workers: int, batch_size: int, second
         finish = finished(batches) if what == HAND_LOOP else batches
         next(finish)
         first = time.perf_counter() - began
-        # What the workers have ready at first is read and does not count.
+        # Batches that the workers have ready at first are read and do not count.
         turn = read_turn(finish, skip=2 * workers, multiple=1 if what == FOLDER else workers, seconds=seconds)
         return {**turn, "batch_size": batch_size, "seconds_to_first_batch": round(first, 2)}
     finally:
@@ -491,7 +491,7 @@ def check_stores(data: Path, count: int) -> dict[str, bool]:
 
 
 def join(barrier: Any) -> None:
-    """Have this process know what the others wait for."""
+    """Tell this process which requests the others wait for."""
     global _barrier
     _barrier = barrier
     torch.set_num_threads(1)

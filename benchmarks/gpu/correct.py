@@ -1,6 +1,6 @@
-"""Stage (a), right on CUDA: runs the tests that need a device, and keeps what came of each of them.
+"""Stage (a), correctness on CUDA: runs the tests that need a device, and stores the outcome of each.
 
-On a machine without one the same tests are collected, and each is skipped with its reason.
+On a machine without a GPU the same tests are collected, and each is skipped with its reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from correct_outcomes import VARIABLE
 from stage import Stage, parse_stage
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-# These must have the device for themselves, because they measure, and get so many seconds at the end.
+# These measure, so they need the device for themselves, and get this many seconds at the end.
 _ALONE = ("test_cuda_measuring.py",)
 _SECONDS_ALONE = 75.0
 _PROCESSES = 6
@@ -34,7 +34,7 @@ _LEAST_SECONDS = 25.0
 # Between asking pytest to end and killing it.
 _GRACE_SECONDS = 3.0
 _TAIL_CHARACTERS = 3000
-# Of what went wrong so much is kept, of all failures together: the file is read, and kept in the repository.
+# The most text stored of all failures together: the file is kept in the repository.
 _MOST_OF_FAILURES = 100_000
 
 
@@ -47,7 +47,7 @@ def main() -> None:
     totals: Counter[str] = Counter()
     for name, chosen, processes, kept_back in (
         ("together", together, max(min(_PROCESSES, stage.cores // 2), 1), _SECONDS_ALONE if alone else 0.0),
-        # In a process of its own, so that one that hangs or dies is replaced.
+        # In its own process, so that one that hangs or dies is replaced.
         ("alone", alone, 1, 0.0),
     ):
         if chosen and stage.has(_LEAST_SECONDS, name):
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def device_facts(stage: Stage) -> dict[str, Any]:
-    """Return what the tests run on: the device, its driver, and the releases of what drives it."""
+    """Return the device of the tests, its driver, and the versions of CUDA and cuDNN."""
     import numpy
     import torch
 
@@ -76,7 +76,7 @@ def device_facts(stage: Stage) -> dict[str, Any]:
     def add(name: str, ask: Any) -> None:
         try:
             facts[name] = ask()
-        except Exception as error:  # what a release or a driver does not tell costs nothing else
+        except Exception as error:  # a fact that a release or a driver does not report is left out
             facts[name] = f"not known: {error}"
 
     properties = torch.cuda.get_device_properties(0)
@@ -109,7 +109,7 @@ def run_tests(stage: Stage, name: str, files: Sequence[str], processes: int, sec
     command = [
         sys.executable, "-m", "pytest", "-m", "cuda", "-q", "-p", "correct_outcomes", "-p", "no:cacheprovider",
         "--basetemp", str(folder / "tests"), "--tb", "short",
-        # New releases warn of what older ones do: that is noted, and no reason for a test to fail here.
+        # New releases add deprecation warnings: these are noted and do not fail a test here.
         "-W", "default",
     ]  # fmt: skip
     if find_spec("xdist") is not None:
@@ -134,7 +134,7 @@ def run_tests(stage: Stage, name: str, files: Sequence[str], processes: int, sec
 
 
 def _wait(child: subprocess.Popen[bytes], stage: Stage, name: str, outcomes: Path, seconds: float) -> int | None:
-    """Wait for pytest, keeping what there is every few seconds; returns its exit status, None where time was up."""
+    """Wait for pytest, storing its results every few seconds; returns its exit status, None if time was up."""
     until = time.monotonic() + seconds
     status: int | None = None
     try:
@@ -162,7 +162,7 @@ def _keep(stage: Stage, name: str, outcomes: Path, printed: Path, status: int | 
     lines = _lines(outcomes)
     summary = _summary(lines)
     tail = printed.read_text("utf-8", "replace")[-_TAIL_CHARACTERS:]
-    # pytest's own statuses: 0 all passed, 1 some failed, 5 nothing collected; what else it says matters more then.
+    # pytest's statuses: 0 all passed, 1 some failed, 5 nothing collected; for others its output matters more.
     stage.put(name, {**summary, "status": status, "seconds": round(seconds, 1), "printed": "" if status == 0 else tail})
     if status is None:
         missing = summary["counts"]["collected"] - summary["counts"]["ended"]
@@ -191,7 +191,7 @@ def _summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     counts["collected"] = max([line["count"] for line in lines if line["kind"] == "collected"], default=0)
     counts["collected"] = max(counts["collected"], len(tests))
     counts.update(test["outcome"] for test in tests.values())
-    # Each process that collects tells of the same.
+    # Every collecting process reports the same.
     errors = {line["test"]: line["text"] for line in lines if line["kind"] == "error"}
     failed = [{"test": name, **facts} for name, facts in tests.items() if facts["outcome"] in ("failed", "error")]
     room = _MOST_OF_FAILURES // max(len(failed), 1)

@@ -1,4 +1,4 @@
-"""A plugin of pytest that keeps what came of each test the moment it ends, so that a run cut short loses nothing."""
+"""A pytest plugin that stores the outcome of each test the moment it ends, so a run cut short loses nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Outcomes:
             self._keep("error", test=report.nodeid, text=_beginning(report.longreprtext))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # One that passes says so when it was called; what goes wrong before or after is told by its name.
+        # A pass is reported in the call phase; failures in set-up or tear-down carry the name of the phase.
         if report.when != "call" and report.passed:
             return
         outcome = report.outcome if report.when == "call" or report.skipped else "error"
@@ -65,14 +65,14 @@ class Outcomes:
 
 
 def _beginning(text: str) -> str:
-    """Return what went wrong first (the lines that say so), and the beginning of the rest."""
+    """Return the error lines first, and then the beginning of the rest."""
     said = "\n".join(line for line in text.splitlines() if line.startswith("E "))
     short = f"{said[: _MOST_CHARACTERS // 2]}\n--\n{text}" if said else text
     return short[:_MOST_CHARACTERS]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Write where the stage wants it; the workers of pytest-xdist tell the process that started them."""
+    """Write where the stage wants it; workers of pytest-xdist report to the process that started them."""
     path = os.environ.get(VARIABLE)
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Outcomes(Path(path)), "lmdbloader-gpu-outcomes")

@@ -1,9 +1,9 @@
-"""Stage (d): is the model fed? Training on batches that lie on the device already, and on batches of every feed.
+"""Stage (d): training throughput, with batches that are already on the device, and with batches of every feed.
 
 For each network, size and batch the ceiling comes first: whole training steps (forward, backward, optimizer) in
 bfloat16 and channels_last on batches that never leave the device. Then the same steps fed by our Loader, by FFCV, and
-by torch's DataLoader over files. A feed is emptied before it is measured, so that nothing that was ready before counts;
-what is timed are whole rounds of its workers, in several turns.
+by torch's DataLoader over files. A feed is emptied before it is measured, so batches that were ready before do not
+count; whole rounds of its workers are timed, in several turns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 import feeds
 import torch
-from feeds import LoadingCost
+from feeds import Feed
 from stage import Stage, parse_stage
 from torch import Tensor, nn
 from torch.nn import functional
@@ -37,7 +37,7 @@ from lmdbloader.lab.study.endless_loader import cpu_seconds
 from lmdbloader.superres.training import train_step
 
 TURNS = 3
-# Steps on the way to what is timed, at least, and the seconds that NVML's answers are about.
+# The least number of steps before timing, and the seconds that an answer of NVML covers.
 _FEWEST_STEPS, _NVML_SECONDS = 3, 0.6
 SCALES = {"resnet50": 0.02, "resnet18": 0.05, "tiny": 0.05}
 _MOST_TEXT = 300
@@ -55,7 +55,7 @@ class ImageTrainer:
             self.model.parameters(), lr=SCALES[name] / 10, momentum=0.9, weight_decay=5e-5, nesterov=True
         )
 
-    def step(self, feed: LoadingCost, batch: Any, timer: Any) -> None:
+    def step(self, feed: Feed, batch: Any, timer: Any) -> None:
         """Train on a batch as its source gave it."""
         is_there = batch[0].device.type == self.device.type
         images, labels = feed.place(batch)
@@ -81,7 +81,7 @@ class PairTrainer:
         self.model.train()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
 
-    def step(self, feed: LoadingCost, batch: Any, timer: Any) -> None:
+    def step(self, feed: Feed, batch: Any, timer: Any) -> None:
         """Train on a batch as its source gave it; uint8 becomes float32 on the device."""
         lr, hr = tuple(batch)[:2]
         train_step(self.model, self.optimizer, lr, hr, timer=timer)
@@ -92,7 +92,7 @@ Trainer = ImageTrainer | PairTrainer
 
 @dataclass
 class Run:
-    """What the sections share."""
+    """State shared by the sections."""
 
     stage: Stage
     device: torch.device
@@ -101,7 +101,7 @@ class Run:
     alone: list[dict[str, Any]] = field(default_factory=list)
     verdicts: list[dict[str, Any]] = field(default_factory=list)
     epochs: list[dict[str, Any]] = field(default_factory=list)
-    # (network, pixels, batch size) -> samples a second on batches that lie on the device.
+    # (network, pixels, batch size) -> samples a second on batches that are on the device.
     ceilings: dict[tuple[str, int, int], float] = field(default_factory=dict)
 
     def seconds(self, full: float) -> float:
@@ -167,7 +167,7 @@ class _NoLaps:
 
 
 class _NoRecorder:
-    """What takes the recorder's place where that fails: rates without phases."""
+    """Replaces the recorder if that fails: rates without phases."""
 
     def __init__(self) -> None:
         self.timer = _NoLaps()
@@ -188,14 +188,14 @@ class _NoRecorder:
         """Return that there is none."""
 
 
-def watch(feed: LoadingCost, raw: Iterator[Any], trainer: Trainer, pixels: int, seconds: float) -> dict[str, Any]:
+def watch(feed: Feed, raw: Iterator[Any], trainer: Trainer, pixels: int, seconds: float) -> dict[str, Any]:
     """Train from a feed for a while; return its figures.
 
     Args:
-        feed: What it is.
+        feed: The feed.
         raw: Its batches without end.
         trainer: That takes them.
-        pixels: Height and width of what is trained on, for the row.
+        pixels: Height and width of the training images, for the row.
         seconds: Of all turns together, at least; each is made of whole rounds of the feed's workers.
     """
     if trainer.device.type == "cuda":
@@ -214,9 +214,9 @@ def watch(feed: LoadingCost, raw: Iterator[Any], trainer: Trainer, pixels: int, 
     return {**described, "kind": feed.kind, **found}
 
 
-def _watched(feed: LoadingCost, raw: Iterator[Any], trainer: Trainer, seconds: float, recorder: Any) -> dict[str, Any]:
+def _watched(feed: Feed, raw: Iterator[Any], trainer: Trainer, seconds: float, recorder: Any) -> dict[str, Any]:
     device = trainer.device
-    # NVML's answers are about the last moments: what is asked at first shall be about training, too.
+    # NVML reports the last moments: the first answer has to be about training, too.
     until = time.perf_counter() + min(_NVML_SECONDS, seconds / 3)
     fewest = _FEWEST_STEPS if seconds else 1
     while fewest > 0 or time.perf_counter() < until:
@@ -239,7 +239,7 @@ def _watched(feed: LoadingCost, raw: Iterator[Any], trainer: Trainer, seconds: f
                 del batch
                 count += 1
                 if time.perf_counter() - start > 3 * seconds:
-                    break  # a slow feed of many workers: what came so far must do
+                    break  # a slow feed of many workers: the batches so far must do
             synchronize(device)
             turns.append(count * feed.batch_size / (time.perf_counter() - start))
             steps += count
@@ -270,8 +270,8 @@ def _watched(feed: LoadingCost, raw: Iterator[Any], trainer: Trainer, seconds: f
     return row
 
 
-def drain(feed: LoadingCost, raw: Iterator[Any]) -> None:
-    """Take what a feed has ready."""
+def drain(feed: Feed, raw: Iterator[Any]) -> None:
+    """Use up the batches that a feed has ready."""
     if feed.kind == "resident":
         return
     began = time.perf_counter()
@@ -281,7 +281,7 @@ def drain(feed: LoadingCost, raw: Iterator[Any]) -> None:
             return
 
 
-def read_alone(feed: LoadingCost, raw: Iterator[Any], seconds: float) -> float:
+def read_alone(feed: Feed, raw: Iterator[Any], seconds: float) -> float:
     """Return the samples a second of a feed whose batches are brought to the device, and nothing else is done."""
     drain(feed, raw)
     synchronize(feed.device)
@@ -296,8 +296,8 @@ def read_alone(feed: LoadingCost, raw: Iterator[Any], seconds: float) -> float:
     return count * feed.batch_size / (time.perf_counter() - began)
 
 
-def measure_ceiling(run: Run, trainer: Trainer, feed: LoadingCost, pixels: int, seconds: float) -> None:
-    """Measure training on batches that lie on the device, and keep that as the ceiling."""
+def measure_ceiling(run: Run, trainer: Trainer, feed: Feed, pixels: int, seconds: float) -> None:
+    """Measure training on batches that are on the device, and store that as the ceiling."""
 
     def measure() -> dict[str, Any]:
         return watch(feed, feed.raw(), trainer, pixels, run.seconds(seconds))
@@ -310,7 +310,7 @@ def measure_ceiling(run: Run, trainer: Trainer, feed: LoadingCost, pixels: int, 
 
 def measure_feed(
     run: Run,
-    open_feed: Callable[[], LoadingCost],
+    open_feed: Callable[[], Feed],
     name: str,
     trainers: list[Any],
     pixels: int,
@@ -319,22 +319,22 @@ def measure_feed(
     start: float = 3.0,
     alone: float = 1.0,
 ) -> None:
-    """Measure a feed alone, and what each network trains from it.
+    """Measure a feed alone, and the training of each network from it.
 
     Args:
         run: Of it all.
         open_feed: Opens it.
-        name: For what is left out.
+        name: For the list of left-out items.
         trainers: Networks.
         pixels: For the rows.
         seconds: Of each training.
-        start: What its start takes, about.
+        start: The approximate seconds of its start.
         alone: Seconds of reading alone, 0 for none.
     """
     what = f"{pixels} px, {name}"
     opened: list[Any] = []
 
-    def begin() -> tuple[LoadingCost, Iterator[Any], float]:
+    def begin() -> tuple[Feed, Iterator[Any], float]:
         began = time.perf_counter()
         feed = open_feed()
         opened.append(feed)
@@ -362,9 +362,9 @@ def measure_feed(
                 )
                 run.stage.put("alone", run.alone)
         for trainer in trainers:
-            as_text = f"{trainer.name} {what}, {feed.batch_size}"
+            told = f"{trainer.name} {what}, {feed.batch_size}"
             row = run.attempt(
-                as_text,
+                told,
                 seconds + 2,
                 lambda trainer=trainer: watch(feed, raw, trainer, pixels, run.seconds(seconds)),  # type: ignore[misc]
             )
@@ -377,8 +377,8 @@ def measure_feed(
         gc.collect()
 
 
-def image_feeds(run: Run, size: int, batch_size: int) -> dict[str, tuple[float, Callable[[], LoadingCost]]]:
-    """Return the feeds of a classifier: name -> (seconds that its start takes, what opens it)."""
+def image_feeds(run: Run, size: int, batch_size: int) -> dict[str, tuple[float, Callable[[], Feed]]]:
+    """Return the feeds of a classifier: name -> (seconds that its start takes, function that opens it)."""
     data, device = run.stage.data, run.device
     common: dict[str, Any] = {"batch_size": batch_size, "size": size, "device": device, "endless": True}
     return {
@@ -413,7 +413,7 @@ def image_feeds(run: Run, size: int, batch_size: int) -> dict[str, tuple[float, 
 def image_ceilings(run: Run, trainers: list[ImageTrainer], size: int, batch_size: int, seconds: float) -> None:
     """Measure the ceilings of classifiers at a size, on real images where they can be read."""
 
-    def open_resident() -> LoadingCost:
+    def open_resident() -> Feed:
         source = feeds.loader_images(
             run.stage.data / "raw256", batch_size=batch_size, size=size, device=run.device, endless=True
         )
@@ -450,7 +450,7 @@ def restore(run: Run, trainers: list[PairTrainer], batch_size: int, names: tuple
     """Measure super-resolution networks on patches of 96 pixels from some feeds."""
     data = run.stage.data
     common: dict[str, Any] = {"batch_size": batch_size, "device": run.device, "endless": True}
-    available: dict[str, tuple[float, Callable[[], LoadingCost]]] = {
+    available: dict[str, tuple[float, Callable[[], Feed]]] = {
         "loader pairs_raw": (1, lambda: feeds.loader_pairs(data / "pairs_raw", **common)),
         "loader pairs_lz4": (1, lambda: feeds.loader_pairs(data / "pairs_lz4", **common)),
         "folder": (2, lambda: feeds.folder_pairs(data / "pairs_png", workers=run.workers, **common)),
@@ -469,7 +469,7 @@ def pinning(run: Run, trainer: PairTrainer, batch_sizes: tuple[int, ...], second
         for batch_size in batch_sizes:
             common: dict[str, Any] = {"batch_size": batch_size, "device": run.device, "crop": patch}
             pair_ceiling(run, trainer, patch, batch_size, seconds)
-            ways: dict[str, Callable[[], LoadingCost]] = {
+            ways: dict[str, Callable[[], Feed]] = {
                 f"loader, {copies}": lambda copies=copies, common=common: feeds.loader_pairs(  # type: ignore[misc]
                     data, copies=copies, endless=True, name=f"loader, {copies}", **common
                 )
@@ -486,7 +486,7 @@ def pinning(run: Run, trainer: PairTrainer, batch_sizes: tuple[int, ...], second
 
 
 def consult(run: Run, size: int, batch_size: int, model: str, name: str) -> None:
-    """Keep what `plan` and `doctor` say of a feed and a network, beside what was seen."""
+    """Store the predictions of `plan` and `doctor` for a feed and a network, with the measured values."""
     ceiling = run.ceilings.get((model, size, batch_size))
     if ceiling is None:
         run.stage.leave_out(f"plan and doctor: {model}, {name}", "its ceiling is not known")
@@ -517,8 +517,8 @@ def consult(run: Run, size: int, batch_size: int, model: str, name: str) -> None
             )
             nbytes = sample_nbytes(feed, run.stage.data)
             planned = plan(batch_size=batch_size, step_seconds=step, example_size=nbytes)
-            as_text = doctor(loader=feed.source, step_seconds=step)
-            feeding, profile = as_text.finding("feeding"), as_text.profile
+            told = doctor(loader=feed.source, step_seconds=step)
+            feeding, profile = told.finding("feeding"), told.profile
             return {
                 "model": model,
                 "pixels": size,
@@ -534,7 +534,7 @@ def consult(run: Run, size: int, batch_size: int, model: str, name: str) -> None
                 "doctor_remedy": feeding.remedy[:_MOST_TEXT],
                 "doctor_step_ms": None if profile is None else rounded(1000 * profile.step_seconds),
                 "doctor_share": None if profile is None else rounded(min(1.0, step / profile.step_seconds)),
-                "other_problems": [finding.name for finding in as_text.problems if finding.name != "feeding"],
+                "other_problems": [finding.name for finding in told.problems if finding.name != "feeding"],
                 "seen_share": seen.get("share_of_ceiling"),
                 "seen_stall": seen.get("stall"),
                 "seen_bottleneck": seen.get("bottleneck"),
@@ -548,8 +548,8 @@ def consult(run: Run, size: int, batch_size: int, model: str, name: str) -> None
         run.stage.put("verdicts", run.verdicts)
 
 
-def sample_nbytes(feed: LoadingCost, data: Path) -> int:
-    """Return the bytes of a sample where it is stored."""
+def sample_nbytes(feed: Feed, data: Path) -> int:
+    """Return the stored bytes of a sample."""
     images = facts_of(feed.source).images if feed.kind == "loader" else None
     if images is not None:
         return max(1, round(images.stored_nbytes))
@@ -558,10 +558,10 @@ def sample_nbytes(feed: LoadingCost, data: Path) -> int:
 
 
 def whole_epochs(run: Run, trainer: ImageTrainer, size: int, batch_size: int, names: tuple[str, ...]) -> None:
-    """Time whole epochs of the data as they are, with the start of each: what a small dataset costs."""
+    """Time whole epochs of the data, including their starts: the cost of a small dataset."""
     data = run.stage.data
     common: dict[str, Any] = {"batch_size": batch_size, "size": size, "device": run.device}
-    ways: dict[str, tuple[int, float, Callable[[], LoadingCost]]] = {
+    ways: dict[str, tuple[int, float, Callable[[], Feed]]] = {
         "loader raw256": (3, 10, lambda: feeds.loader_images(data / "raw256", **common)),
         "FFCV raw256": (
             3,
@@ -573,11 +573,11 @@ def whole_epochs(run: Run, trainer: ImageTrainer, size: int, batch_size: int, na
     for name in names:
         count, needed, open_feed = ways[name]
 
-        def measure(count: int = count, open_feed: Callable[[], LoadingCost] = open_feed) -> dict[str, Any]:
+        def measure(count: int = count, open_feed: Callable[[], Feed] = open_feed) -> dict[str, Any]:
             feed = open_feed()
             seconds, samples = [], 0
             try:
-                # What a process does once, compiling and starting workers, is not part of an epoch.
+                # Work done once per process, compiling and starting workers, is not part of an epoch.
                 feeds.first_of(feed)
                 for _ in range(count):
                     began = time.perf_counter()
@@ -630,7 +630,7 @@ def small_loss(device: torch.device) -> float:
 
 
 def ask_peers(run: Run, parts: list[str], seconds: float) -> None:
-    """Measure FFCV in a process of its own, and keep its figures: it may die, or hang, and nothing else with it.
+    """Measure FFCV in its own process, and keep its figures: it may die, or hang, and nothing else with it.
 
     Args:
         run: Of it all.
@@ -670,7 +670,7 @@ def ask_peers(run: Run, parts: list[str], seconds: float) -> None:
 
 
 def measure_peers(run: Run, parts: list[str], names: tuple[str, ...], batch_size: int) -> None:
-    """Measure what `ask_peers` asks for, in this process."""
+    """Measure the requests of `ask_peers`, in this process."""
     for part in parts:
         what, number = part.split(":")
         if what == "pairs":
@@ -723,7 +723,7 @@ def make_restorers(run: Run) -> list[PairTrainer]:
 
 
 def measure_more(run: Run, names: tuple[str, ...], batch_size: int) -> None:
-    """Measure what `measure_all` has left for the end: it needs the ceilings and the speeds that were found there."""
+    """Measure the jobs that `measure_all` left for the end: they need its ceilings and speeds."""
     small, device = run.stage.small, run.device
     large, least = (48, 32) if small else (224, 128)
     asked = [(names[-1], "loader jpg"), (names[-1], "folder"), (names[0], "folder"), (names[-1], "loader raw256")]
@@ -771,7 +771,7 @@ def main() -> None:
 
 
 def earlier(run: Run) -> None:
-    """Take what the stage has measured before."""
+    """Read the stage's earlier figures."""
     stage = run.stage
     run.rows, run.alone = stage.figure("training", []), stage.figure("alone", [])
     run.verdicts, run.epochs = stage.figure("verdicts", []), stage.figure("epochs", [])
@@ -781,7 +781,7 @@ def earlier(run: Run) -> None:
 
 
 def facts(device: torch.device) -> dict[str, Any]:
-    """Return what the figures depend on."""
+    """Return the settings that the figures depend on."""
     found: dict[str, Any] = {
         "torch": torch.__version__,
         "device": "CPU",

@@ -1,9 +1,9 @@
-"""The ways of feeding a training loop on a device, all with the same face: batches that lie there already, our Loader,
-FFCV, and torch's DataLoader over files or over our dataset; and the networks that they feed.
+"""Feeds of a training loop on a device, with one interface: batches that are already there, lmdbloader's Loader, FFCV,
+and torch's DataLoader over files or over a dataset; and the networks that they feed.
 
-A `Feed` gives (images, labels) or (lr, hr): `epoch()` once through the data, `batches()` without end. Those that are
-made with `endless=True` read the data many times over in one long epoch, as in a large dataset: what is timed is then
-never the start of an epoch. Several of them may be open at once; `close()` ends their threads and processes.
+A `Feed` gives (images, labels) or (lr, hr): `epoch()` once through the data, `batches()` without end. With
+`endless=True` they read the data many times over in one long epoch, like a large dataset, so the start of an epoch is
+never timed. Several may be open at once; `close()` ends their threads and processes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lmdbloader.loader.device import apply
 from lmdbloader.transforms import Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, ToDtype, Transform
 
 Batch = tuple[Tensor, Tensor]
-# How a Loader's batches come to the device: copied ahead on a stream of its own, or by the loop, from pinned memory or
+# How a Loader's batches come to the device: copied ahead on its own stream, or by the loop, from pinned memory or
 # from memory as it comes.
 Copies = Literal["ahead", "pinned", "paged"]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -41,12 +41,12 @@ class Feed:
     Attributes:
         name: Such as "loader raw256".
         kind: "resident", "loader", "ffcv", "folder" or "dataloader".
-        source: What gives the batches: a Loader, a DataLoader, FFCV's Loader, or a list of batches.
+        source: The source of the batches: a Loader, a DataLoader, FFCV's Loader, or a list of batches.
         device: Where batches go.
         batch_size: Samples in a batch.
         period: Batches after which the way in which they arrive, several at a time, repeats itself.
         ahead: Batches that may be ready when the loop begins.
-        finish: What is done to the two tensors once they are on the device; None for nothing.
+        finish: Applied to the two tensors once they are on the device; None for nothing.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Feed:
         return (first, second) if self.finish is None else self.finish(first, second)
 
     def close(self) -> None:
-        """End what the source has started."""
+        """End the threads and processes of the source."""
         if isinstance(self.source, Loader):
             self.source.close()
         iterator = getattr(self.source, "_iterator", None)  # where DataLoader keeps its persistent workers
@@ -128,13 +128,13 @@ def open_loader(
 
 
 def image_transforms(size: int, dtype: torch.dtype) -> list[Transform]:
-    """Return what is done to images: a random window resized, a flip, the type, normalisation; uint8 stays as it is."""
+    """Return the transforms of images: a random resized crop, a flip, the type, normalisation; uint8 is unchanged."""
     moved: list[Transform] = [RandomResizedCrop(size), RandomHorizontalFlip()]
     return moved if dtype == torch.uint8 else [*moved, ToDtype(dtype, scale=True), Normalize(MEAN, STD)]
 
 
 def normalise_there(device: torch.device) -> Callable[[Tensor, Tensor], Batch]:
-    """Return what makes normalised bfloat16 of uint8 images on the device."""
+    """Return a function that makes normalised bfloat16 of uint8 images on the device."""
     factor = torch.tensor([1 / (255 * std) for std in STD], device=device).view(1, 3, 1, 1)
     offset = torch.tensor([-mean / std for mean, std in zip(MEAN, STD, strict=True)], device=device).view(1, 3, 1, 1)
 
@@ -152,7 +152,7 @@ def resident(
     count: int = _NUM_RESIDENT,
     name: str = "resident",
 ) -> Feed:
-    """Return a feed of some batches that lie on the device already, again and again: the ceiling."""
+    """Return a feed that repeats some batches that are on the device: the ceiling."""
     kept = [tuple(part.clone(memory_format=torch.preserve_format) for part in next(batches)) for _ in range(count)]
     return Feed(name, "resident", kept, device, batch_size)
 
@@ -188,7 +188,7 @@ def loader_images(
     seed: int = 0,
     name: str | None = None,
 ) -> Feed:
-    """Return our Loader over images with labels: random windows and flips, normalised, channels last.
+    """Return a Loader over images with labels: random crops and flips, normalised, channels last.
 
     With `dtype=torch.uint8` bytes are sent, and normalised on the device, to bfloat16.
     """
@@ -223,7 +223,7 @@ def loader_pairs(
     seed: int = 0,
     name: str | None = None,
 ) -> Feed:
-    """Return our Loader over pairs: uint8 as stored, or floats in 0..1; with `crop`, random windows of so many HR
+    """Return a Loader over pairs: uint8 as stored, or floats in 0..1; with `crop`, random crops of so many HR
     pixels."""
     transforms: list[Transform] = [] if crop is None else [RandomCrop(crop)]
     if dtype != torch.uint8:
@@ -266,7 +266,7 @@ class ClassFolders(Dataset[Any]):
 
 
 def loader_feed(name: str, loader: Loader, device: torch.device) -> Feed:
-    """Return what a Loader gives as a feed."""
+    """Return a Loader as a feed."""
     at_once = loader.batches_at_once
     ahead = (loader.num_threads + loader.prefetch + 1) * at_once
     return Feed(name, "loader", loader, device, loader.batch_size, period=loader.num_threads * at_once, ahead=ahead)
@@ -321,7 +321,7 @@ def dataloader_pairs(
     pinned: bool = True,
     name: str = "DataLoader over the dataset",
 ) -> Feed:
-    """Return torch's DataLoader over our dataset of pairs, without end: uint8; with `crop`, random windows."""
+    """Return torch's DataLoader over a dataset of pairs, without end: uint8; with `crop`, random crops."""
     from stores import EndlessOrder
 
     dataset = LMDBDataset(path)
@@ -451,7 +451,7 @@ def num_bytes(batch: Any) -> int:
 
 
 def residual_network(name: str, num_classes: int = 1000) -> tuple[nn.Module, str]:
-    """Return "resnet18", "resnet50" (torchvision's where it is installed, else ours, which is the same) or our "tiny",
+    """Return "resnet18", "resnet50" (torchvision's if installed, else an identical one) or "tiny",
     and whose it is."""
     if name != "tiny":
         with suppress(ImportError, RuntimeError):

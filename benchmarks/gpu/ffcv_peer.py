@@ -1,9 +1,9 @@
-"""FFCV as the benchmarks use it, at its best: its files written, its loaders opened, and what of it must be mended.
+"""FFCV for the benchmarks, with its best settings: writes its files, opens its loaders, and patches its defects.
 
 FFCV 1.0.2 is the last release. `install.py` builds it; a regular installation does as well.
-An epoch that is left early keeps its thread: call `close()` on what `iter()` gave.
-Memory is allocated, and pinned, anew for every epoch, so a short one shows the cost of that.
-A batch is overwritten once `batches_ahead` (3) more were asked for, so keep a copy of what you keep.
+An epoch that is left early keeps its thread: call `close()` on the iterator.
+Memory is allocated and pinned again in every epoch, so short epochs include that cost.
+A batch is overwritten once `batches_ahead` (3) more were requested, so copy batches that you keep.
 A loader sets the threads of Numba and of torch (`torch.set_num_threads`) to its workers whenever an epoch begins.
 """
 
@@ -71,7 +71,7 @@ class _Photographs:
 
 
 class _PairsOf:
-    """A dataset of ours as (lr, hr) of NumPy arrays."""
+    """An lmdbloader dataset as (lr, hr) of NumPy arrays."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -91,7 +91,7 @@ def write_images(folder: Path, path: Path, *, mode: str, max_resolution: int | N
     Args:
         folder: One folder a class; labels count the classes in the order of their names.
         path: The new file, with the fields `image` and `label`.
-        mode: "jpg": encoded anew by FFCV with quality 92; "raw": pixels.
+        mode: "jpg": encoded again by FFCV with quality 92; "raw": pixels.
         max_resolution: Shrink images whose longer side has more pixels; None keeps every size.
         workers: Processes.
 
@@ -186,14 +186,14 @@ def image_loader(
     Incomplete batches are dropped.
 
     Args:
-        path: What `write_images` has written.
+        path: Written by `write_images`.
         size: Height and width of the crops.
         workers: Threads; more than `threads()` are taken as that many.
         device: "cpu", "cuda" or "cuda:1".
         dtype: Of the images: float32, float16 or bfloat16 (made of float16), or uint8: not normalised.
         order: "quasi_random" shuffles within some pages at a time, which is for data that memory does not hold.
         channels_last: False: in torch's usual order, which takes FFCV one more copy.
-        seed: Of the order; what is cropped and mirrored differs from run to run.
+        seed: Of the order; crops and flips differ from run to run.
 
     Returns:
         Yields (images (N, 3, size, size), labels (N,) int64) on `device`.
@@ -250,13 +250,13 @@ def pair_loader(
     copies on one thread: nothing that is written with FFCV's means does less. Incomplete batches are dropped.
 
     Args:
-        path: What `write_pairs` has written.
+        path: Written by `write_pairs`.
         workers: Threads; more than `threads()` are taken as that many.
         device: "cpu", "cuda" or "cuda:1"; there uint8 pixels are copied from pinned memory, and converted.
         dtype: uint8, or a floating type in 0..1 (on the CPU float32 only).
         crop: Height and width of the HR crop, a multiple of the scale; None: all of it.
         order: As in `image_loader`.
-        seed: Of the order and of what is cropped and mirrored.
+        seed: Of the order, the crops and the flips.
 
     Returns:
         Yields (lr, hr), each (N, 3, H, W), on `device`.
@@ -322,7 +322,7 @@ def _loader(path: Path | str, batch_size: int, workers: int, order: Order, seed:
 
 @functools.cache
 def _ffcv() -> Any:
-    """Return FFCV's package, with its loader mended: an error in its thread would leave the consumer waiting."""
+    """Return FFCV's package, with its loader patched: an error in its thread would leave the consumer waiting."""
     package = importlib.import_module("ffcv")
     for name in ("fields.decoders", "transforms", "writer"):
         importlib.import_module(f"ffcv.{name}")
@@ -361,7 +361,7 @@ def _ffcv() -> Any:
 
 @functools.cache
 def _operations() -> Any:
-    """Return our own steps for FFCV's pipelines: their base class exists only where FFCV does."""
+    """Return extra operations for FFCV's pipelines: their base class exists only if FFCV is installed."""
     import numba
     from ffcv.fields.ndarray import NDArrayDecoder
     from ffcv.pipeline.allocation_query import AllocationQuery
@@ -380,7 +380,7 @@ def _operations() -> Any:
     class ReadPatch(NDArrayDecoder):  # type: ignore[misc]
         """Reads a window of a (3, H, W) uint8 array, mirrored or not, as uint8 or as float32 in 0..1.
 
-        What it draws depends only on the sample and its batch, so the same is drawn for both halves of a pair, whose
+        Its random choices depend only on the sample and its batch, so both images of a pair get the same ones, whose
         pipelines share no state.
         """
 
@@ -435,7 +435,7 @@ def _operations() -> Any:
             return decode
 
     class Into(Operation):  # type: ignore[misc]
-        """Brings images into another dtype or order, in memory of FFCV's: what it guards until the consumer is done."""
+        """Converts images to another dtype or order, in FFCV's memory, which it guards until the consumer is done."""
 
         def __init__(self, dtype: torch.dtype, *, channels_last: bool = False) -> None:
             super().__init__()
@@ -464,7 +464,7 @@ def _operations() -> Any:
             return torch.mul(images, 1 / 255, out=out)
 
     class Normalise(Into):
-        """What NormalizeImage does, where its kernel is missing."""
+        """Replaces NormalizeImage if its kernel is missing."""
 
         def __init__(self, mean: np.ndarray, std: np.ndarray, dtype: torch.dtype, *, channels_last: bool) -> None:
             super().__init__(dtype, channels_last=channels_last)

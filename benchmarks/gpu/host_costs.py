@@ -1,6 +1,6 @@
-"""What it costs the host to start the copies of a batch: microseconds of the loop's own thread, by how it is done.
+"""The host's cost of starting the copies of a batch: microseconds of the loop's thread, by way of copying.
 
-In short steps the GPU waits for the host, so that these count in full. Where there is no GPU copies within memory stand
+In short steps the GPU waits for the host, so these count in full. Without a GPU, copies within memory stand
 in, and nobody reads the figures.
 """
 

@@ -1,4 +1,4 @@
-"""Installs what `pack.py` has packed into a folder of its own, and builds FFCV there; no network is needed, nor pip.
+"""Installs the pack of `pack.py` into its own folder, and builds FFCV there; needs neither a network nor pip.
 
 python3 benchmarks/gpu/install.py --pack benchmarks/gpu/pack --site /tmp/site --build /tmp/build
 python3 benchmarks/gpu/install.py --pack benchmarks/gpu/pack --site /tmp/site --build /tmp/build --ffcv
@@ -19,16 +19,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# The compiler's last lines, which say what is wrong.
+# The compiler's last lines, which hold the error.
 _TAIL_LINES = 15
 _COMPILER_SECONDS = 100
-# In FFCV's C++: what it includes of OpenCV is all of it, and it defines an empty Python module, only so that setuptools
+# In FFCV's C++: it includes all of OpenCV, and it defines an empty Python module, only so that setuptools
 # builds it. Without the two, neither Python's headers are needed nor those of the rest of OpenCV.
 _IN_SOURCE = (("#include <Python.h>\n", ""), ("<opencv2/opencv.hpp>", "<opencv2/imgproc.hpp>"))
 _PYTHON_MODULE = "    static PyMethodDef libffcvMethods"
-# In FFCV's Python: file, what stands there, what stands there instead.
+# In FFCV's Python: file, old text, new text.
 _IN_PACKAGE = (
-    # The library is no Python module any more; everything of it was called through ctypes before.
+    # The library is no longer a Python module; it was only ever called through ctypes.
     ("libffcv.py", "import ffcv._libffcv\n", "from pathlib import Path\n"),
     ("libffcv.py", "CDLL(ffcv._libffcv.__file__)", 'CDLL(str(Path(__file__).with_name("_libffcv.so")))'),
     # Not used, and distutils has left Python 3.12.
@@ -73,7 +73,7 @@ def fits(wheel: str, python: tuple[int, int] = sys.version_info[:2]) -> bool:
 def install(pack: Path, site: Path, build: Path) -> dict[str, Any]:
     """Unpack the wheels that fit this Python into a folder that goes on PYTHONPATH.
 
-    A wheel is what lies in site-packages, zipped; those of the pack bring nothing else.
+    A wheel is a zip of its files in site-packages; those of the pack hold nothing else.
 
     Returns:
         `installed`: the names of the wheels; `seconds`.
@@ -99,7 +99,7 @@ def install(pack: Path, site: Path, build: Path) -> dict[str, Any]:
 def build_ffcv(pack: Path, site: Path, build: Path) -> dict[str, Any]:
     """Compile FFCV's library against the libraries that were brought along, and put FFCV into `site`.
 
-    The libraries lie inside of its package and are found from there, so no path needs to be set.
+    The libraries are inside its package and are found from there, so no path needs to be set.
 
     Returns:
         `installed`, `compiler`, `seconds`.
@@ -135,7 +135,7 @@ def _unpack(path: Path, folder: Path) -> None:
 
 
 def mend(source: Path) -> None:
-    """Change in FFCV's unpacked source what no longer works, or would need more than was brought along.
+    """Patch FFCV's unpacked source where it no longer works, or needs more than the pack holds.
 
     Raises:
         InstallError: A text is not there: this is another release.
@@ -147,7 +147,7 @@ def mend(source: Path) -> None:
     begin, found, _ = text.partition(_PYTHON_MODULE)
     if not found:
         raise InstallError(f"{path}: found no {_PYTHON_MODULE.strip()!r}: this is not FFCV 1.0.2.")
-    # What follows is the module, up to the brace that ends extern "C".
+    # The module follows, up to the brace that ends extern "C".
     path.write_text(begin + "}\n", "utf-8")
     for name, old, new in _IN_PACKAGE:
         path = source / "ffcv" / name
@@ -164,25 +164,25 @@ def compile_library(source: Path, include: Path, package: Path) -> str:
     """Compile FFCV's library, linked with the libraries in the package's own folder; return the compiler's version.
 
     Raises:
-        InstallError: There is no compiler, or it failed: with its last lines.
+        InstallError: The compiler is missing, or it failed: with its last lines.
     """
     libraries = package / "_libraries"
     linked = sorted(p.name for p in libraries.iterdir() if re.match(r"lib(opencv_|turbojpeg)", p.name))
     compiler = next(filter(None, map(shutil.which, ("g++", "c++", "clang++"))), None)
     if compiler is None:
         raise InstallError("found no C++ compiler: neither g++, c++ nor clang++ is on PATH.")
-    # A RUNPATH, the linker's default, would not be followed for what the libraries themselves need.
+    # A RUNPATH, the linker's default, would not be followed for the libraries' own dependencies.
     linking = [f"-L{libraries}", "-Wl,--disable-new-dtags,-rpath,$ORIGIN/_libraries", f"-Wl,-rpath-link,{libraries}"]
     flags = ["-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-shared", "-pthread", f"-I{include}"]
     out = ["-o", str(package / "_libffcv.so")]
-    # The headers lie as opencv2/ and turbojpeg.h directly below the folder.
+    # The headers are opencv2/ and turbojpeg.h directly below the folder.
     command = [compiler, *flags, str(source), *linking, *(f"-l:{name}" for name in linked), *out]
     _run([*command], "The compiler")
     return _run([compiler, "--version"], "The compiler").splitlines()[0]
 
 
 def _load(library: Path) -> None:
-    """Load a library in a process of its own: what is missing shows now, and not in the middle of a stage."""
+    """Load a library in its own process, so a missing dependency shows now and not in the middle of a stage."""
     program = f"import ctypes; lib = ctypes.CDLL({str(library)!r}); lib.resize, lib.imdecode, lib.my_memcpy"
     _run([sys.executable, "-c", program], "Loading FFCV's library")
 
@@ -199,7 +199,7 @@ def _run(command: Sequence[str], what: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Install, or build FFCV, and print what was done as JSON."""
+    """Install, or build FFCV, and print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pack", type=Path, required=True, metavar="DIR", help="what pack.py has made")
     parser.add_argument("--site", type=Path, required=True, metavar="DIR", help="where the packages go")

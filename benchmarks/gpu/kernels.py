@@ -1,4 +1,4 @@
-"""Compiles the kernels before anything needs them: the two that take longest at once, each on a core of its own."""
+"""Compiles the kernels before anything needs them: the two that take longest at once, each on its own core."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def main() -> None:
                 done.result()
         from conftest import compile_kernels
 
-        # What these need besides takes seconds.
+        # The other kernels that these need take seconds.
         (folder / "all").mkdir()
         compile_kernels(folder / "all")
 

@@ -15,7 +15,7 @@ from stores import write_hand_written, write_png
 
 
 def main() -> None:
-    """Make everything that is not there yet; what fails is noted, and the rest is made."""
+    """Make everything that is missing; failures are noted, and the rest is made."""
     stage = parse_stage("material", __doc__)
     data, num_png = stage.data, 200 if stage.small else 8_000
     for name, source, options in conversions(data, stage.small):

@@ -1,9 +1,9 @@
-"""Makes the folder to bring along to a machine with a GPU and no network: wheels, and FFCV with what it is built with.
+"""Makes the folder for a machine with a GPU and without a network: wheels, and FFCV with its build dependencies.
 
     python benchmarks/gpu/pack.py                     # into benchmarks/gpu/pack, for Python 3.12 and for this one
     python benchmarks/gpu/pack.py --python 3.13
 
-It needs a network, and for FFCV Debian's apt-get and dpkg. What `install.py` then does with the folder needs neither.
+It needs a network, and for FFCV Debian's apt-get and dpkg. `install.py` then needs neither.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ MIB = 2**20
 MOST_MIB = 40.0
 # The machine's Python (install.py takes the wheels that fit whichever runs it).
 MACHINES_PYTHON = "3.12"
-# Of what lmdbloader needs, this is not on such a machine.
+# The dependencies of lmdbloader that such a machine lacks.
 MISSING = ("lmdb", "lz4", "simplejpeg")
 FFCV = "ffcv==1.0.2"
-# The only package that FFCV needs for what the benchmarks call and the machine has not got: NormalizeImage on a CUDA
+# The only package that FFCV needs for the benchmarks and that the machine lacks: NormalizeImage on a CUDA
 # device takes torch's stream to CuPy with it. Its command line and its own benchmarks would need four more.
 FFCV_NEEDS = ("pytorch_pfn_extras==0.9.0",)
 # FFCV calls cv::resize and TurboJPEG, no more: not all of OpenCV, whose packages would be hundreds of MiB.
 HEADERS = ("libopencv-core-dev", "libopencv-imgproc-dev", "libturbojpeg0-dev")
 LIBRARIES = (
     "libopencv-core406", "libopencv-imgproc406", "libturbojpeg0",
-    # What the core of Debian's OpenCV is linked with.
+    # The libraries that the core of Debian's OpenCV is linked with.
     "libtbb12", "liblapack3", "libblas3", "libgfortran5", "libquadmath0", "zlib1g",
     "libglx0", "libglvnd0", "libx11-6", "libxcb1", "libxau6", "libxdmcp6", "libbsd0", "libmd0",
 )  # fmt: skip
 LINKED = ("libopencv_core", "libopencv_imgproc", "libturbojpeg")
-# Every Linux has these; bringing others of the C++ runtime would break what is loaded already.
+# Every Linux has these; another C++ runtime would break libraries that are already loaded.
 OF_THE_SYSTEM = {
     "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2",
     "libgcc_s.so.1", "libstdc++.so.6",
@@ -50,11 +50,11 @@ OF_THE_SYSTEM = {
 
 
 class PackError(Exception):
-    """The folder cannot be made; the message says why and what to do."""
+    """The folder cannot be made; the message has the reason and the remedy."""
 
 
 def run(command: Sequence[str | Path], *, path: Path | None = None, folder: Path | None = None) -> str:
-    """Run a program and return what it printed.
+    """Run a program and return its output.
 
     Args:
         command: The program and its arguments.
@@ -95,7 +95,7 @@ def download_wheels(requirements: Sequence[str], python: str, folder: Path) -> N
     """Download wheels for one version of Python on Linux x86-64; nothing is built.
 
     Raises:
-        PackError: There is no such wheel, or no network.
+        PackError: The wheel does not exist, or the network is missing.
     """
     # Ubuntu 24.04 has glibc 2.39.
     platforms = ("manylinux_2_34_x86_64", "manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
@@ -105,7 +105,7 @@ def download_wheels(requirements: Sequence[str], python: str, folder: Path) -> N
 
 
 def build_own_wheel(folder: Path) -> None:
-    """Build lmdbloader's wheel from a copy of its files, as what lies in build/ would get into it."""
+    """Build lmdbloader's wheel from a copy of its files, because files in build/ would get into it."""
     with tempfile.TemporaryDirectory(prefix="lmdbloader-pack-") as temporary:
         copy = Path(temporary)
         for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
@@ -115,7 +115,7 @@ def build_own_wheel(folder: Path) -> None:
 
 
 def download_ffcv(folder: Path) -> None:
-    """Download FFCV's source, without what it needs to be built: pip runs its setup.py, which asks pkg-config."""
+    """Download FFCV's source without its build dependencies: pip runs its setup.py, which asks pkg-config."""
     with tempfile.TemporaryDirectory(prefix="lmdbloader-pack-") as temporary:
         write_stand_in(Path(temporary))
         pip = [sys.executable, "-m", "pip", "--quiet", "download", "--no-deps", "--no-binary", "ffcv"]
@@ -176,7 +176,7 @@ def needed(root: Path) -> dict[str, Path]:
 
 
 def pack(folder: Path, pythons: Sequence[str], *, with_ffcv: bool) -> None:
-    """Fill a folder, which is made anew.
+    """Create a folder again and fill it.
 
     Args:
         folder: Is removed first, if an earlier run has made it.
@@ -203,7 +203,7 @@ def pack(folder: Path, pythons: Sequence[str], *, with_ffcv: bool) -> None:
 
 
 def measure(folder: Path, most_mib: float) -> str:
-    """Return what is in a folder with sizes, as text.
+    """Return a folder's files with their sizes, as text.
 
     Raises:
         PackError: It is larger than it may be.
@@ -225,7 +225,7 @@ def versions(python: str) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the folder and print what is in it."""
+    """Make the folder and print its contents."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE / "pack", metavar="DIR", help="default benchmarks/gpu/pack")
     parser.add_argument("--python", default=MACHINES_PYTHON, metavar="X.Y", help=f"default {MACHINES_PYTHON}")

@@ -23,7 +23,7 @@ BORDER = 0.6
 
 
 def main() -> None:
-    """Make all that is not there yet; what fails is noted, and the rest is made."""
+    """Make all that is missing; failures are noted, and the rest is made."""
     stage = parse_stage("photographs", __doc__)
     stage.data.mkdir(parents=True, exist_ok=True)
     stage.put("environment", {**environment(stage.data), **gpu_facts()})
@@ -44,7 +44,7 @@ def write_photos(folder: Path, num_train: int, num_val: int, workers: int) -> No
 
 
 def write_photo(task: tuple[Path, str, int]) -> None:
-    """Write one JPEG; what it shows depends on its number alone."""
+    """Write one JPEG; its content depends on its number alone."""
     folder, part, number = task
     rng = np.random.default_rng((number, part == "val"))
     name = CLASSES[number % len(CLASSES)]
@@ -92,7 +92,7 @@ def write_large(data: Path, count: int, count_val: int, stage: Stage) -> None:
 
 
 def write_mosaic(task: tuple[Path, int, tuple[int, int], int]) -> None:
-    """Write one mosaic; its seed says what it shows."""
+    """Write one mosaic; its seed determines its content."""
     folder, number, (width, height), seed = task
     own = folder / f".{number:05d}"
     write_mosaics(own, 1, width=width, height=height, seed=seed)
@@ -101,7 +101,7 @@ def write_mosaic(task: tuple[Path, int, tuple[int, int], int]) -> None:
 
 
 def gpu_facts() -> dict[str, Any]:
-    """Return what torch knows of the GPU, and the versions that matter on it."""
+    """Return torch's facts about the GPU, and the relevant versions."""
     import torch
 
     facts: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda}

@@ -1,7 +1,7 @@
-"""Rehearses the GPU benchmark: packs, then runs every stage without network, with only what such a machine has.
+"""Rehearses the GPU benchmark: packs, then runs every stage without a network, with only such a machine's packages.
 
-The environment `.venv-gpu` holds the packages of machine.txt and no other; what else the stages need they get from the
-folder that was packed. Where there is no GPU the stages use the CPU in its place, in tiny sizes.
+The environment `.venv-gpu` holds the packages of machine.txt and no other; the stages get everything else from the
+packed folder. Without a GPU the stages use the CPU, in tiny sizes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ENVIRONMENT = ROOT / ".venv-gpu"
 
 
 def make_environment(folder: Path) -> Path:
-    """Return the Python of an environment with what machine.txt lists; made again when that has changed."""
+    """Return the Python of an environment with the packages of machine.txt; made again when that file changes."""
     python, stamp = folder / "bin" / "python", folder / "made-of"
     wanted = f"{sys.version}\n{(HERE / 'machine.txt').read_text()}{(ROOT / 'constraints.txt').read_text()}"
     if not stamp.exists() or stamp.read_text() != wanted:
@@ -52,7 +52,7 @@ def rehearse(folder: Path, stages: Sequence[str], minutes: float) -> int:
     """Do all of it; return the exit status."""
     began = time.monotonic()
     python = make_environment(ENVIRONMENT)
-    # Its own: what was packed for another machine's Python stays as it is.
+    # A separate pack: one made for another machine's Python is not touched.
     pack = folder / "pack"
     subprocess.run([sys.executable, str(HERE / "pack.py"), "--out", str(pack), "--python", _running()], check=True)
     words = without_network()

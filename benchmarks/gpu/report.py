@@ -1,9 +1,9 @@
-"""Builds docs/benchmarks/gpu.md and its charts from what runs on a GPU have left; no number is typed by hand.
+"""Builds docs/benchmarks/gpu.md and its charts from the results of runs on a GPU; no number is typed by hand.
 
     python benchmarks/gpu/report.py benchmarks/results/gpu
 
-Each folder in there is a run: what the stages wrote, and how they ended. A stage's figures are those of the last run,
-by name, that has some; begin names with the date.
+Each folder is a run: the output of its stages, and how they ended. A stage's figures are those of the last run, by
+name, that has some; begin names with the date.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from report_text import cell_text, table
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "benchmarks" / "gpu.md"
 _HEAD = """\
-# On a GPU
+# Benchmarks on a GPU
 
 <!-- Made by benchmarks/gpu/report.py from benchmarks/results/gpu. Change those, not this. -->
 """
 _NOTHING = """
-**There are no figures from a GPU yet.** Everything that this package does with CUDA is written to CUDA's rules and
-tested against stand-ins. What is known from two cores, without a GPU, is in [Benchmarks](../benchmarks.md).
+**There are no figures from a GPU yet.** The package's CUDA code is tested against stand-ins only. Figures of two cores,
+without a GPU, are in [Benchmarks](../benchmarks.md).
 """
 _FOUND = """
-These figures were taken by the scripts in `benchmarks/gpu/`, and each comes from the files that they left in
-`benchmarks/results/gpu/`. What was measured on two cores, without a GPU, is in [Benchmarks](../benchmarks.md).
+These figures were measured by the scripts in `benchmarks/gpu/` and come from their files in `benchmarks/results/gpu/`.
+Figures of two cores, without a GPU, are in [Benchmarks](../benchmarks.md).
 """
 _HOW = """
-## Taking them
+## Reproduce the figures
 
-On a machine with a GPU, which needs no network once the folder of `pack.py` is there:
+On a machine with a GPU, without a network once the folder of `pack.py` has been copied there:
 
 ```bash
 python benchmarks/gpu/pack.py --out benchmarks/gpu/pack      # beforehand, with network
 RUN="python benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out benchmarks/results/gpu/2026-01-31-a-name --minutes 9"
 $RUN --stages correct cores                                  # each command ends within its nine minutes
 $RUN --stages copies fed accuracy
-$RUN --stages more                                           # what the others leave for the end
+$RUN --stages more                                           # measurements that the other stages leave for the end
 python benchmarks/gpu/report.py benchmarks/results/gpu       # builds this page
 ```
 
-`make gpu-rehearsal` does all of it in tiny sizes on a machine without one.
+`make gpu-rehearsal` runs all of it in tiny sizes on a machine without a GPU.
 """
 
 
@@ -57,13 +57,13 @@ def page(results: Results) -> str:
     sections = [text for make in SECTIONS if (text := make(results))] if results.runs else []
     asked = table(["question", "answer", "where"], [list(map(cell_text, row)) for row in answers(results)])
     parts = [_HEAD + (_FOUND if sections else _NOTHING), *sections[:1]]
-    parts += ["## What was asked of a GPU" if sections else "## What waits for one", asked]
+    parts += ["## Questions and answers" if sections else "## Open questions", asked]
     parts += [*sections[1:], _HOW.strip()]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
 def write(results: Results, path: Path) -> None:
-    """Write the page, and beside it the charts that there are figures for; charts of figures that are gone, go."""
+    """Write the page and its charts; charts without figures are removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page(results), "utf-8")
     from report_charts import CHARTS
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, metavar="RESULTS_DIR", help="with a folder for each run")
     parser.add_argument("--out", type=Path, default=PAGE, metavar="FILE", help="the page (default: the committed one)")
-    parser.add_argument("--small", action="store_true", help="take rehearsals too, to see what the page looks like")
+    parser.add_argument("--small", action="store_true", help="include rehearsals, to preview the page")
     options = parser.parse_args(arguments)
     try:
         results = read_results(options.results, small=options.small)

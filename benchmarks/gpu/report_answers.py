@@ -1,4 +1,4 @@
-"""The questions that only a GPU answers, and the answers that the figures give: in figures, with where they stand."""
+"""The questions that only a GPU answers, with the answers from the figures and a link to their section."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from report_training import NAMES, name_of
 UNKNOWN = "not measured yet"
 Answer = Callable[[Results], str | None]
 _ANCHORS = {
-    "right on CUDA": "right-on-cuda",
-    "cores": "all-cores-without-the-gpu",
+    "correctness": "correctness-on-cuda",
+    "cores": "loading-on-all-cores-without-the-gpu",
     "copies": "copies-to-the-device",
-    "fed": "fed-or-not",
-    "accuracy": "the-same-accuracy",
+    "training": "training-throughput",
+    "accuracy": "accuracy",
 }
 
 
 def answers(results: Results) -> list[tuple[str, str, str]]:
-    """Return question, answer, and a link to the section that has the figures, where there is one."""
+    """Return question, answer, and a link to the section that has the figures, if any."""
     found = []
     for question in QUESTIONS:
         answer = question.answer_of(results)
@@ -37,7 +37,7 @@ class Question:
 
     Attributes:
         text: In words.
-        answer: Takes the results; None where they do not tell.
+        answer: Takes the results; None if figures are missing.
         where: Which section has the figures, a key of `_ANCHORS`.
         is_claimed: Whether other pages claim it.
     """
@@ -48,7 +48,7 @@ class Question:
     is_claimed: bool = False
 
     def answer_of(self, results: Results) -> str | None:
-        """Return the answer, None where a figure that it is made of is missing."""
+        """Return the answer, None if one of its figures is missing."""
         try:
             return self.answer(results)
         except (KeyError, TypeError, ValueError):
@@ -65,13 +65,13 @@ def right(results: Results) -> str | None:
     again = results.figures(REPEATED)
     if again and results.run_of(REPEATED) is results.run_of("correct"):
         told += (
-            f"; the failures and what is near them, run again after the mends: {number(again['passed'])} passed,"
+            f"; the failures and related tests, run again after the fixes: {number(again['passed'])} passed,"
             f" {number(len(again['failed']))} failed"
         )
     return told
 
 
-def beside_ffcv(results: Results) -> str | None:
+def over_ffcv(results: Results) -> str | None:
     """Return the Loader's speed by FFCV's, with most threads."""
     rows = results.rows("cores", "pairs") + results.rows("cores", "images")
     most = max(row["threads"] for row in rows)
@@ -86,7 +86,7 @@ def beside_ffcv(results: Results) -> str | None:
     return f"{', '.join(told)}; {number(most)} threads" if told else None
 
 
-def beside_folder(results: Results) -> str | None:
+def over_dataloader(results: Results) -> str | None:
     """Return the Loader's speed by that of a DataLoader over the folder."""
     rows, loaders = results.rows("cores", "images"), results.rows("cores", "dataloaders")
     folder = max(row["samples_per_s"] for row in matching(loaders, what=FOLDER))
@@ -99,14 +99,14 @@ def beside_folder(results: Results) -> str | None:
 
 
 def ahead(results: Results) -> str | None:
-    """Return how much longer steps are where the loop copies."""
+    """Return how much longer steps are if the loop copies."""
     rows = results.rows("copies", "overlap")
     told = []
     for way in ("ahead", "loop, pinned", "loop, paged"):
         found = [row["of_the_longer"] for row in matching(rows, copied=way)]
         if found:
             told.append(f"{way}: {_span(found, ratio)}")
-    return f"a step by the longer of computing and copying: {'; '.join(told)}" if told else None
+    return f"step time / max(compute, copy): {'; '.join(told)}" if told else None
 
 
 def _training(results: Results, **wanted: object) -> list[Row]:
@@ -127,7 +127,7 @@ def _feed(feed: str) -> str:
 
 
 def rates(model: str) -> Answer:
-    """Return what tells a classifier's images a second, at each size: with Loader, and from the folder."""
+    """Return a function for a classifier's images a second, at each size: with Loader, and from the folder."""
 
     def answer(results: Results) -> str | None:
         told = []
@@ -153,7 +153,7 @@ def by_size(results: Results) -> str | None:
 
 
 def over_folder(*models: str) -> Answer:
-    """Return what tells how many times as fast training is with Loader as from the folder."""
+    """Return a function for how many times as fast training is with Loader as from the folder."""
 
     def answer(results: Results) -> str | None:
         told = []
@@ -216,7 +216,7 @@ def pinning(results: Results) -> str | None:
 
 
 def phase(name: str) -> Answer:
-    """Return what tells the milliseconds of a phase of SRCNN's steps by batch size."""
+    """Return a function for the milliseconds of a phase of SRCNN's steps by batch size."""
 
     def answer(results: Results) -> str | None:
         rows = _by_batch(results, "loader pairs_raw" if name == "data" else "resident")
@@ -228,7 +228,7 @@ def phase(name: str) -> Answer:
 
 
 def foretold(results: Results) -> str | None:
-    """Return in how many cases doctor's share of the ceiling is near what was seen."""
+    """Return in how many cases doctor's share of the ceiling is near the measured one."""
     shares = [(row.get("doctor_share"), row.get("seen_share")) for row in results.rows("fed", "verdicts")]
     off = [abs(said - min(seen, 1.0)) for said, seen in shares if said is not None and seen is not None]
     if not off:
@@ -268,31 +268,37 @@ QUESTIONS: Sequence[Question] = (
     Question(
         "Do batches arrive on the device unchanged, and is pinned memory never overwritten too early?",
         right,
-        "right on CUDA",
+        "correctness",
     ),
-    Question("Is the Loader faster than FFCV with many cores?", beside_ffcv, "cores", is_claimed=True),
+    Question("Is the Loader faster than FFCV with many cores?", over_ffcv, "cores", is_claimed=True),
     Question(
         "How much faster is the Loader than torch's DataLoader over the folder?",
-        beside_folder,
+        over_dataloader,
         "cores",
         is_claimed=True,
     ),
-    Question("What does a copy in the loop cost, against one that is made ahead (`device=`)?", ahead, "copies"),
-    Question("How many images a second does ResNet-50 train on?", rates("resnet50"), "fed", is_claimed=True),
-    Question("How many images a second does ResNet-18 train on?", rates("resnet18"), "fed", is_claimed=True),
-    Question("Do smaller images train faster, as progressive resizing hopes?", by_size, "fed"),
+    Question("How much slower is copying in the loop than copying ahead (`device=`)?", ahead, "copies"),
+    Question("How many images a second does ResNet-50 train on?", rates("resnet50"), "training", is_claimed=True),
+    Question("How many images a second does ResNet-18 train on?", rates("resnet18"), "training", is_claimed=True),
+    Question("Do smaller images train faster, as progressive resizing assumes?", by_size, "training"),
     Question(
-        "How much faster is training a classifier than from the folder?", over_folder("resnet50", "resnet18"), "fed"
+        "How much faster is training a classifier than from the folder?",
+        over_folder("resnet50", "resnet18"),
+        "training",
     ),
-    Question("How much faster is training super-resolution than from PNG files?", over_folder("edsr", "srcnn"), "fed"),
-    Question("How long does training wait for data?", waits, "fed"),
-    Question("What do small batches cost?", small_batches, "fed"),
-    Question("What are utilisation, power and memory by batch size (SRCNN, Loader)?", use_by_batch, "fed"),
-    Question("Is pinned memory worth it, for small and large patches and batches?", pinning, "fed"),
-    Question("How does the wait for a batch grow with its size?", phase("data"), "fed"),
-    Question("How does the forward pass grow with the batch size?", phase("forward"), "fed"),
-    Question("How does the backward pass grow with the batch size?", phase("backward"), "fed"),
-    Question("Does `doctor` say before what is then seen?", foretold, "fed"),
-    Question("How much sooner are the same epochs over?", times_to_epochs, "accuracy"),
-    Question("Does training come to the same accuracy as from the folder?", same, "accuracy", is_claimed=True),
+    Question(
+        "How much faster is training super-resolution than from PNG files?", over_folder("edsr", "srcnn"), "training"
+    ),
+    Question("How long does training wait for data?", waits, "training"),
+    Question("How much slower are small batches?", small_batches, "training"),
+    Question(
+        "How do utilisation, power and memory depend on the batch size (SRCNN, Loader)?", use_by_batch, "training"
+    ),
+    Question("Is pinned memory worth it, for small and large patches and batches?", pinning, "training"),
+    Question("How does the wait for a batch grow with its size?", phase("data"), "training"),
+    Question("How does the forward pass grow with the batch size?", phase("forward"), "training"),
+    Question("How does the backward pass grow with the batch size?", phase("backward"), "training"),
+    Question("Does `doctor` predict the measured result?", foretold, "training"),
+    Question("How much sooner does the same number of epochs finish?", times_to_epochs, "accuracy"),
+    Question("Does training reach the same accuracy as from the folder?", same, "accuracy", is_claimed=True),
 )

@@ -14,7 +14,7 @@ from lmdbloader.lab.reporting.canvas import Canvas, Chart, amounts, categories, 
 from lmdbloader.lab.reporting.style import FRAME, SOURCES, Look, colours, settings
 from lmdbloader.lab.reporting.svg import inline
 
-# The one colour that the style of our charts does not have.
+# The one colour that the charts' style lacks.
 _FFCV, _FFCV_VARIABLE = Look("FFCV", "#7a3fb0", "#c39bf0", marker="D", dash=(4, 1.4)), "source-ffcv"
 LOOKS = {
     OURS: SOURCES["lmdbloader"],
@@ -83,7 +83,7 @@ def cores_chart(results: Results) -> Chart | None:
     looks = list(dict.fromkeys(look for _, curves in panels for look in curves))
     with settings():
         canvas = Canvas(
-            "Loading alone", "Samples a second as float32 batches, by threads or workers", looks,
+            "Loading alone", "Samples per second as float32 batches, by threads or workers", looks,
             panels=len(panels), in_a_row=1, panel_height=230, narrow=False, titled=True,
         )  # fmt: skip
         for axes, (told, curves) in zip(canvas.panels, panels, strict=True):
@@ -102,7 +102,7 @@ def _curve(rows: list[Row], what: str, dataset: str | None = None) -> list[tuple
 
 
 def fed_chart(results: Results) -> Chart | None:
-    """Return what training reaches from each feed, in % of the ceiling: a line of points for each network and size."""
+    """Return training speed from each feed, in % of the ceiling: a line of points for each network and size."""
     rows = [row for row in results.rows("fed", "training") if row.get("share_of_ceiling") is not None]
     rows = [row for row in rows if row["model"] not in RESTORING or row["pixels"] == 96]
     found: dict[str, list[tuple[Look, float]]] = {}
@@ -118,7 +118,7 @@ def fed_chart(results: Results) -> Chart | None:
     looks = [look for look in dict.fromkeys(FEEDS.values()) if look in shown]
     with settings():
         canvas = Canvas(
-            "Fed or not", "Samples a second of training, in % of the same on batches that lie on the device already",
+            "Training throughput", "Samples per second of training, in % of the rate with batches on the device",
             looks, panels=1, in_a_row=1, panel_height=36 * len(found) + 40, narrow=False, titled=True,
         )  # fmt: skip
         (axes,) = canvas.panels
@@ -145,7 +145,7 @@ def draw_cores(results: Results) -> str | None:
     """Return the drawing, None without figures."""
     chart = cores_chart(results)
     told = "Lines: the Loader, FFCV, torch's DataLoader and copying memory, by the number of threads or workers."
-    return chart and drawing(chart, "gpu-cores", title="Samples a second by threads", description=told)
+    return chart and drawing(chart, "gpu-cores", title="Samples per second by threads", description=told)
 
 
 def draw_fed(results: Results) -> str | None:

@@ -11,42 +11,42 @@ OURS, FFCV, COPY = "Loader", "FFCV", "memory copy"
 FOLDER = "DataLoader, folder, Pillow"
 PNG = "DataLoader, PNG files, Pillow"
 HAND = ("DataLoader, hand-written LMDB", "DataLoader, hand-written LMDB, float32 by the loop")
-# What FFCV's files are called that hold the same samples as a dataset of ours.
+# FFCV's files with the same samples as a dataset.
 SAME_SAMPLES = {"pairs_raw": "pairs", "pairs_lz4": "pairs", "raw256": "raw256", "original": "original"}
 
 
-# What a row of loading alone is of.
+# The keys of a row of loading alone.
 ROW_OF = ("what", "dataset", "dtype", "threads")
 
 
 def filled_from(rows: list[Row]) -> str:
     """Return which run the figures with a star are from."""
     names = sorted({row["run"] for row in rows if "run" in row})
-    return f"\\* from the run {', '.join(names)}: the last one had no time left for it." if names else ""
+    return f"\\* from the run {', '.join(names)}: the last run had no time left for it." if names else ""
 
 
 def cores(results: Results) -> str:
-    """Return speed by threads, beside copying memory, FFCV and DataLoaders; small batches, processes, conversion."""
+    """Return speed by threads, copying memory, FFCV, DataLoaders, small batches, processes and conversion."""
     tables = []
     for title, name in (("Pairs of 96 and 48 pixels", "pairs"), ("Photographs, cut to 224 pixels", "images")):
         if rows := results.filled("cores", name, ROW_OF):
-            tables += [f"### {title}", by_threads(rows), filled_from(rows), beside(results, rows)]
+            tables += [f"### {title}", by_threads(rows), filled_from(rows), compared(results, rows)]
     parts = [*tables, dataloaders(results), small_batches(results), processes(results), conversion(results)]
     if not any(parts):
         return ""
     count = results.fact("cores", "cores", "cores")
     return paragraphs(
-        "## All cores, without the GPU",
+        "## Loading on all cores, without the GPU",
         source(results, "cores"),
-        f"Samples a second of loading alone{'' if count is None else f', on {number(count)} cores'}. In brackets: the"
-        " bytes of the batches as a share of what as many threads copy from memory to memory (`memory copy`; for JPEG"
-        " files, which are bounded by decoding, it says little). What is compared took turns; medians.",
+        f"Samples per second of loading alone{'' if count is None else f', on {number(count)} cores'}. In brackets: the"
+        " bytes of the batches as a share of the bytes that the same number of threads copy in memory (`memory copy`;"
+        " of little meaning for JPEG files, which are bounded by decoding). Medians of interleaved turns.",
         "`pairs_raw` and `pairs_lz4` are pairs of patches, stored as pixels and as lz4; `raw256` are photographs of at"
         " most 256 pixels, stored as pixels; `original` are the same photographs as JPEG files.",
-        "FFCV's images are cut, flipped and normalised by its own operations. Its pairs are read by one compiled"
-        " operation written for this comparison, which copies and mirrors them: the least that could be done. The"
-        " Loader verifies every checksum, and turns or mirrors pairs eight ways.",
-        "![Samples a second by threads: Loader, FFCV, DataLoader and copying memory](pictures/gpu-cores.svg)"
+        "FFCV's images are cropped, flipped and normalised by its own operations. Its pairs are read by one compiled"
+        " operation written for this comparison, which only copies and mirrors them. The Loader verifies every"
+        " checksum, and applies one of eight flips and rotations to pairs.",
+        "![Samples per second by threads: Loader, FFCV, DataLoader and copying memory](pictures/gpu-cores.svg)"
         if any(tables)
         else None,
         *parts,
@@ -61,7 +61,7 @@ def by_threads(rows: list[Row]) -> str:
         lambda row: row["threads"],
         _speed,
     )
-    return table(["what", "dataset", "type", *(f"{n} thread{'s' * (n > 1)}" for n in columns)], lines)
+    return table(["measured", "dataset", "type", *(f"{n} thread{'s' * (n > 1)}" for n in columns)], lines)
 
 
 def _speed(row: Row) -> str:
@@ -70,8 +70,8 @@ def _speed(row: Row) -> str:
     return pair(row.get("samples_per_s"), row.get("of_memory_copy")) + (" *" if "run" in row else "")
 
 
-def beside(results: Results, rows: list[Row]) -> str:
-    """Return the Loader with most threads, as multiples of what others reach."""
+def compared(results: Results, rows: list[Row]) -> str:
+    """Return the Loader with most threads, as multiples of the others' speed."""
     most = max((row["threads"] for row in rows), default=0)
     loaders = results.rows("cores", "dataloaders")
 
@@ -118,13 +118,13 @@ def dataloaders(results: Results) -> str:
     busy = any(row.get("beside_compilers") for row in rows)
     return paragraphs(
         "### torch's DataLoader",
-        table(["what", "dataset", *(f"{n} worker{'s' * (n > 1)}" for n in columns)], lines),
-        "\\* taken while compilers ran on other cores." if busy else None,
+        table(["measured", "dataset", *(f"{n} worker{'s' * (n > 1)}" for n in columns)], lines),
+        "\\* measured while compilers ran on other cores." if busy else None,
     )
 
 
 def small_batches(results: Results) -> str:
-    """Return the speed of small batches as a share of large ones', and what checksums cost."""
+    """Return the speed of small batches as a share of large ones', and the cost of checksums."""
     large = results.rows("cores", "pairs") + results.rows("cores", "images")
     lines = []
     for row in results.rows("cores", "small batches"):
@@ -142,7 +142,7 @@ def small_batches(results: Results) -> str:
             ]
         )
     head = ["dataset", "type", "batch", "checksums", "samples/s", "x batches as above", "p50 ms", "p99 ms"]
-    return paragraphs("### Small batches, and checksums", table(head, lines)) if lines else ""
+    return paragraphs("### Small batches and checksums", table(head, lines)) if lines else ""
 
 
 def processes(results: Results) -> str:
@@ -157,11 +157,11 @@ def processes(results: Results) -> str:
         facts = [row.get("dataset") or NOTHING, number(row.get("processes")), number(row.get("threads_each"))]
         lines.append([*facts, number(speed), ratio(alone), *each])
     head = ["dataset", "processes", "threads each", "samples/s, all", "x one process", "slowest", "fastest"]
-    return paragraphs("### Several processes at once", table(head, lines)) if lines else ""
+    return paragraphs("### Several processes", table(head, lines)) if lines else ""
 
 
 def conversion(results: Results) -> str:
-    """Return converting by workers, beside FFCV's writer."""
+    """Return conversion by workers, compared with FFCV's writer."""
     rows, writer = results.rows("cores", "conversion"), results.rows("cores", "FFCV's writer")
     columns, lines = pivot(
         [*rows, *writer],
@@ -169,13 +169,13 @@ def conversion(results: Results) -> str:
         lambda row: row["workers"],
         lambda row: pair(row.get("images_per_s"), row.get("efficiency")),
     )
-    text = "Images a second, everything counted; in brackets: the share of one worker's speed times the workers."
-    head = ["what", *(f"{n} worker{'s' * (n > 1)}" for n in columns)]
+    text = "Images per second, total time; in brackets: the share of one worker's speed times the workers."
+    head = ["measured", *(f"{n} worker{'s' * (n > 1)}" for n in columns)]
     return paragraphs("### Converting", text, table(head, sorted(lines))) if lines else ""
 
 
 def copies(results: Results) -> str:
-    """Return what copying to the device costs: the link, overlap, loops, batches, conversion there."""
+    """Return the cost of copies to the device: the link, overlap, loops, batches, conversion there."""
     link = results.fact("copies", "link", "gb_per_s")
     parts = [overlap(results), loops(results), batches(results), converted(results), host(results)]
     if link is None and not any(parts):
@@ -193,15 +193,15 @@ def copies(results: Results) -> str:
 
 
 def host(results: Results) -> str:
-    """Return what starting the copies of a batch costs the host."""
+    """Return the host's time for starting the copies of a batch."""
     columns, lines = pivot(
         results.rows("copies", "host"),
         lambda row: (str(row["way"]),),
         lambda row: f"{row['what']}, device {row.get('device', NOTHING)}",
         lambda row: number(row.get("us")),
     )
-    text = "Microseconds of the loop's own thread until the copies of a batch from pinned memory have been started:"
-    return paragraphs("### What it costs the host", text, table(["copied", *columns], lines)) if lines else ""
+    text = "Microseconds that the loop's thread takes to start the copies of a batch from pinned memory:"
+    return paragraphs("### Cost on the host", text, table(["copied", *columns], lines)) if lines else ""
 
 
 def overlap(results: Results) -> str:
@@ -214,11 +214,11 @@ def overlap(results: Results) -> str:
         lambda row: pair(row.get("step_ms"), row.get("of_the_longer"), ratio),
     )
     text = (
-        "A step that computes for a while and takes one batch of images as float32: its milliseconds, and in brackets"
-        " its ratio to the longer of computing and copying. At 1.0 the copy is free."
+        "A step with a fixed time of computing that takes one batch of images as float32: milliseconds, and in brackets"
+        " the ratio to the longer of computing and copying. At 1.0 the copy is free."
     )
     head = ["work", "computes, ms", "copy, ms", *(f"copied {name}" for name in columns)]
-    return paragraphs("### Ahead, or in the loop", text, table(head, lines)) if lines else ""
+    return paragraphs("### Copy ahead or in the loop", text, table(head, lines)) if lines else ""
 
 
 def loops(results: Results) -> str:
@@ -231,12 +231,12 @@ def loops(results: Results) -> str:
         lambda row: pair(row.get("step_ms"), row.get("share")),
     )
     text = (
-        "Loops over loaders, with work on the device that takes half as long again as reading: milliseconds a step, and"
-        " in brackets the share of it in which the device works. `ahead` is `device=` of the Loader, `pinned` and"
-        " `paged` are copied by the loop from such memory."
+        "Loops over loaders, with work on the device that takes 1.5 times as long as reading: milliseconds per step,"
+        " and in brackets the share of it in which the device works. `ahead` is `device=` of the Loader; with `pinned`"
+        " and `paged` the loop copies from such memory."
     )
     head = ["batches", "samples", "type", "work, ms", *columns]
-    return paragraphs("### Loops", text, table(head, lines)) if lines else ""
+    return paragraphs("### Training loops over real loaders", text, table(head, lines)) if lines else ""
 
 
 def batches(results: Results) -> str:
@@ -263,7 +263,7 @@ def batches(results: Results) -> str:
         "batches", "samples", "type", "MiB", "pinned, GB/s (of the link)", "paged, GB/s (of the link)",
         "pinned x paged", "one alone, pinned, us", "paged, us", "pinned x paged, alone",
     ]  # fmt: skip
-    text = "Copies of batches alone, one after another, and one at a time with a wait after each."
+    text = "Copies of batches without other work: back to back, and one at a time with a wait after each."
     return paragraphs("### Pinned and paged memory", text, table(head, lines)) if lines else ""
 
 
@@ -275,8 +275,6 @@ def converted(results: Results) -> str:
         floats = first(rows, sent="float32", batch_size=row.get("batch_size"))
         faster = ratio(over(floats.get("ms"), row.get("ms")))
         lines.append([str(row.get("sent")), number(row.get("batch_size")), number(row.get("ms")), faster])
-    text = (
-        "Milliseconds until a batch of 224 pixels is there as normalised bfloat16, sent as what the first column says."
-    )
+    text = "Milliseconds until a batch of 224 pixels is on the device as normalised bfloat16, by the type that is sent."
     head = ["sent", "images", "ms", "x as fast as float32"]
-    return paragraphs("### What to send", text, table(head, lines)) if lines else ""
+    return paragraphs("### Data type to send", text, table(head, lines)) if lines else ""

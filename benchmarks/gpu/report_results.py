@@ -1,4 +1,4 @@
-"""What report.py reads: the runs in a folder, and for each stage the figures of the last run that has some."""
+"""Reads the runs in a folder, and for each stage the figures of the last run that has some."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ STAGES = {
     "photographs": "files made",
     "betons": "FFCV's files made",
     "material": "datasets made",
-    "correct": "right on CUDA",
+    "correct": "correctness on CUDA",
     "cores": "all cores, no GPU",
     "copies": "copies to the device",
-    "fed": "training fed or not",
-    "accuracy": "the same accuracy",
+    "fed": "training throughput",
+    "accuracy": "accuracy",
 }
-# What was run once more by hand after something had been mended.
+# Tests that were run again by hand after a fix.
 REPEATED = "repeated"
-# What was trained more often, without a GPU, where a result left a question.
+# Further training runs without a GPU, for an unclear result.
 CLOSER = "closer"
 
 
@@ -31,7 +31,7 @@ class Run:
 
     Attributes:
         name: Of its folder.
-        documents: By stage, what it wrote: "figures", "left_out", "seconds".
+        documents: The output of each stage: "figures", "left_out", "seconds".
         outcomes: By stage, how it ended: "status", "seconds", "reason".
     """
 
@@ -51,7 +51,7 @@ class Results:
         return next((run for run in reversed(self.runs) if run.documents.get(stage, {}).get("figures")), None)
 
     def figures(self, stage: str) -> Row:
-        """Return the figures of a stage, none where there are none."""
+        """Return the figures of a stage, or {}."""
         run = self.run_of(stage)
         return run.documents[stage]["figures"] if run else {}
 
@@ -64,7 +64,7 @@ class Results:
 
         Args:
             stage, name: Of the figure.
-            keys: What a row is of.
+            keys: That identify a row.
         """
         rows, last = self.rows(stage, name), self.run_of(stage)
         seen = {tuple(row.get(key) for key in keys) for row in rows}
@@ -78,14 +78,14 @@ class Results:
         return rows
 
     def fact(self, stage: str, *names: str) -> Any:
-        """Return a value by the names that lead to it, None where there is none."""
+        """Return a value by the names that lead to it, or None."""
         found: Any = self.figures(stage)
         for name in names:
             found = found.get(name) if isinstance(found, dict) else None
         return found
 
     def left_out(self, stage: str) -> dict[str, str]:
-        """Return what the stage left out, and why."""
+        """Return the figures that the stage left out, with the reasons."""
         run = self.run_of(stage)
         return dict(run.documents[stage].get("left_out", {})) if run else {}
 
@@ -98,7 +98,7 @@ def read_results(folder: Path, *, small: bool = False) -> Results:
         small: Whether rehearsals count.
 
     Raises:
-        json.JSONDecodeError: A file is no JSON.
+        json.JSONDecodeError: A file is not valid JSON.
     """
     found = []
     for path in sorted(path for path in folder.glob("*") if path.is_dir()):
@@ -111,7 +111,7 @@ def read_results(folder: Path, *, small: bool = False) -> Results:
             if file.stem in (*STAGES, REPEATED, CLOSER):
                 documents[file.stem] = document
             for stage, outcome in document.get("stages", {}).items():
-                # A later command of the same run finds what an earlier one has made.
+                # A later command of the same run reuses the files of an earlier one.
                 if outcome["seconds"] >= outcomes.get(stage, outcome)["seconds"]:
                     outcomes[stage] = outcome
         if documents or outcomes:
@@ -132,7 +132,7 @@ def matching(rows: list[Row], **wanted: Any) -> Iterator[Row]:
 
 
 def first(rows: list[Row], **wanted: Any) -> Row:
-    """Return the first such row, an empty one where there is none."""
+    """Return the first such row, or an empty one."""
     return next(matching(rows, **wanted), {})
 
 

@@ -1,4 +1,4 @@
-"""The sections of docs/benchmarks/gpu.md in their order; here the machine, what is right on it, and what is missing."""
+"""The sections of docs/benchmarks/gpu.md in their order; here the machine, the tests on it, and the missing figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_CHARACTERS = 300
 
 
 def machine(results: Results) -> str:
-    """Return what the figures were taken on, and how each run's stages ended."""
+    """Return the machine of the figures, and the outcome of each run's stages."""
     # Where datasets were made in the same stage as the files, that has kept it.
     first = next((name for name in ("photographs", "material") if results.fact(name, "environment")), "material")
     found: Row = results.fact(first, "environment") or {}
@@ -47,11 +47,11 @@ def machine(results: Results) -> str:
             told = STAGES.get(stage, "")
             rows.append([run.name, f"{stage}: {told}" if told else stage, status, number(took), taken, why])
     return paragraphs(
-        "## The machine, and when",
+        "## Machine and runs",
         source(results, first),
         lines,
-        "The runs, named by their day, and how each stage of them ended:",
-        table(["run", "stage", "ended", "seconds", "figures on this page", "because"], rows),
+        "The runs, named by date, and the outcome of each stage:",
+        table(["run", "stage", "ended", "seconds", "figures on this page", "reason"], rows),
     )
 
 
@@ -83,26 +83,26 @@ def correct(results: Results) -> str:
         f"    - `{file}`: " + ", ".join(f"`{name}`" for name in names) for file, names in sorted(passed.items())
     )
     return paragraphs(
-        "## Right on CUDA",
+        "## Correctness on CUDA",
         source(results, "correct"),
-        "The tests that need a device compare what arrives there with the same code's result on the CPU, and"
+        "The tests that need a device compare data that arrives there with the same code's result on the CPU, and"
         " try to overwrite pinned memory while a copy from it is pending.",
         f"**Tests: {told}.**" if told else None,
-        table(["failed", "how", "what it said"], failed) if failed else None if not passed else "No test failed.",
+        table(["failed", "how", "message"], failed) if failed else None if not passed else "No test failed.",
         repeated(results),
         table(["skipped because", "tests"], skipped),
-        f'??? note "What passed"\n\n{listed}' if passed else None,
+        f'??? note "Passed tests"\n\n{listed}' if passed else None,
     )
 
 
 def said(text: str) -> str:
-    """Return what a failure says, without where it was said."""
+    """Return the message of a failure, without its location."""
     lines = [line.removeprefix("E ").strip() for line in text.splitlines() if line.startswith("E ")] or [text]
     return cell_text(lines[0])[:_MOST_CHARACTERS]
 
 
 def repeated(results: Results) -> str | None:
-    """Return what came of the tests that were run again."""
+    """Return the outcome of the tests that were run again."""
     figures, whole = results.figures(REPEATED), results.run_of("correct")
     if not figures or whole is not results.run_of(REPEATED):  # all of them were run again since
         return None
@@ -111,12 +111,12 @@ def repeated(results: Results) -> str | None:
     if failed:
         told.append(f"Failed again: {', '.join(f'`{name}`' for name in failed)}. {figures.get('why', '')}".strip())
     if not_ended:
-        told.append(f"Never ended, as the time was over: {', '.join(f'`{name}`' for name in not_ended)}.")
+        told.append(f"Not finished when the time was over: {', '.join(f'`{name}`' for name in not_ended)}.")
     return "\n\n".join(told)
 
 
 def missing(results: Results) -> str:
-    """Return what was not measured, and why."""
+    """Return the figures that are missing, and why."""
     lines = []
     for stage in STAGES:
         reasons: dict[str, list[str]] = {}
@@ -125,11 +125,11 @@ def missing(results: Results) -> str:
         lines += [[stage, "; ".join(whats), reason] for reason, whats in reasons.items()]
         if results.run_of(stage) is None:
             lines.append([stage, "everything", "no run has figures of it"])
-    return paragraphs("## What was left out", table(["stage", "what", "why"], lines)) if lines else ""
+    return paragraphs("## Not measured", table(["stage", "item", "reason"], lines)) if lines else ""
 
 
 def by_run(results: Results) -> str:
-    """Return the answers that a claim may rest on from each run by itself: how far they move is what they are worth."""
+    """Return the answers that other pages claim, run by run: their spread is their accuracy."""
     asked = [question for question in QUESTIONS if question.is_claimed]
     runs = [run for run in results.runs if any(question.answer_of(Results((run,))) for question in asked)]
     if len(runs) < 2:
@@ -138,7 +138,7 @@ def by_run(results: Results) -> str:
         [question.text, *(cell_text(question.answer_of(Results((run,))) or NOTHING) for run in runs)]
         for question in asked
     ]
-    return paragraphs("## The same in every run", table(["question", *(run.name for run in runs)], lines))
+    return paragraphs("## Answers by run", table(["question", *(run.name for run in runs)], lines))
 
 
 SECTIONS: Sequence[Callable[[Results], str]] = (machine, by_run, correct, cores, copies, fed, accuracy, missing)

@@ -9,7 +9,7 @@ from typing import Any
 from report_results import Results, Row
 
 NOTHING = "-"
-# What a cell of figures looks like, so that it stands to the right.
+# A cell of figures, which is aligned to the right.
 _FIGURE = re.compile(r"[\d.,()\[\]/ %+±*-]*(GB/s( \*)?)?")
 
 
@@ -49,7 +49,7 @@ def ratio(value: float | None) -> str:
 
 
 def pair(value: float | None, part: float | None, write: Any = share) -> str:
-    """Return a figure and, in brackets, what it is compared by; nothing where there is no figure.
+    """Return a figure and, in brackets, the value that it is compared with; "-" if there is no figure.
 
     >>> pair(1234.0, 0.5), pair(1234.0, None), pair(None, None)
     ('1,234 (50 %)', '1,234', '-')
@@ -78,7 +78,7 @@ def cell_text(value: Any) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; columns of figures stand to the right, and columns without any value are left out.
+    """Return a Markdown table; columns of figures are aligned to the right, and columns without any value are left out.
 
     >>> print(table(["what", "samples/s", "watts"], [["Loader", "1,234", "-"], ["folder", "17", "-"]]))
     | what   | samples/s |

@@ -28,12 +28,12 @@ KINDS = ("resident", "loader", "ffcv", "folder", "dataloader")
 
 
 def name_of(text: Any) -> str:
-    """Return what something is called on the page."""
+    """Return the name of something on the page."""
     return NAMES.get(text, str(text))
 
 
 def fed(results: Results) -> str:
-    """Return what training reaches from each feed, as a share of what it reaches on batches that are there already."""
+    """Return the speed of training from each feed, as a share of the speed with batches already on the device."""
     rows = results.rows("fed", "training")
     if not rows:
         return ""
@@ -43,11 +43,10 @@ def fed(results: Results) -> str:
     settings: Row = results.fact("fed", "settings") or {}
     told = settings.get("precision")
     return paragraphs(
-        "## Fed or not",
+        "## Training throughput",
         source(results, "fed"),
-        "Whole training steps, and how many samples a second they take: from batches that lie on the device already,"
-        " which is the ceiling, and from each feed. In brackets: the share of the ceiling."
-        + (f" Precision: {told}." if told else ""),
+        "Samples per second of whole training steps: from batches that are already on the device (the ceiling), and"
+        " from each feed. In brackets: the share of the ceiling." + (f" Precision: {told}." if told else ""),
         "![Training as a share of the ceiling, by network and feed](pictures/gpu-fed.svg)"
         if any(row.get("share_of_ceiling") is not None for row in rows if row.get("kind") != "resident")
         else None,
@@ -64,12 +63,12 @@ def fed(results: Results) -> str:
 
 
 def above_the_ceiling(rows: list[Row]) -> str | None:
-    """Return what shares above 100 % mean, where there are any."""
+    """Return an explanation of shares above 100 %, if there are any."""
     if not any((row.get("share_of_ceiling") or 0) > 1.02 for row in rows):
         return None
     return (
-        "A share above 100 % shows how far a ceiling moves. In short steps the GPU waits for the host to start its"
-        " kernels, and how fast the host is changes from one moment to the next."
+        "A share above 100 % shows how much a ceiling varies: in short steps the GPU waits for the host to start its"
+        " kernels, and the speed of the host varies."
     )
 
 
@@ -83,12 +82,12 @@ def asking(rows: list[Row]) -> str | None:
             if row.get("host_wait") is not None
         ]
         if found:
-            told.append(f"{min(found):.2f} to {max(found):.2f} ms a batch where the Loader {what}")
+            told.append(f"{min(found):.2f} to {max(found):.2f} ms per batch if the Loader {what}")
     if not told:
         return None
     return (
-        f"The loop's own thread is in `next` for {', and for '.join(told)}. Starting a copy takes the host a part of a"
-        " millisecond, whoever does it: in steps of a few milliseconds that counts, in longer ones it is hidden."
+        f"The loop's thread spends {', and '.join(told)} in `next`. Starting a copy takes the host a fraction of a"
+        " millisecond in either case: it matters in steps of a few milliseconds and is hidden in longer ones."
     )
 
 
@@ -123,7 +122,7 @@ def _feed_name(feed: str) -> str:
 
 
 def details(rows: list[Row]) -> str:
-    """Return how each training went: waiting, and what the GPU did meanwhile."""
+    """Return each training run's waiting, and the GPU's utilisation, power and memory."""
     lines = []
     for row in sorted(rows, key=lambda row: (row["model"], -row["pixels"], row["batch_size"], _rank(row))):
         same = {key: row[key] for key in ("model", "pixels", "feed")}
@@ -161,7 +160,7 @@ def _indented(text: str) -> str:
 
 
 def phases(rows: list[Row]) -> str:
-    """Return where a step's time goes, by batch size, with batches that lie on the device and with the Loader's."""
+    """Return the phases of a step by batch size, with batches that are on the device and with the Loader's."""
     names = ("data", "copy", "forward", "backward", "update", "compute")
     lines = []
     for row in sorted(rows, key=lambda row: (row["model"], _rank(row), row["batch_size"])):
@@ -170,7 +169,7 @@ def phases(rows: list[Row]) -> str:
             facts = [name_of(row["model"]), _feed_name(row["feed"]), number(row["batch_size"])]
             lines.append([*facts, *(number(found.get(name)) for name in names)])
     head = ["network", "feed", "batch", *names]
-    text = "Milliseconds of a step by what they went into, as the recorder of `lmdbloader.lab.profile` sees them:"
+    text = "Milliseconds of a step by phase, as measured by `lab.profile`:"
     return paragraphs(text, table(head, lines)) if lines else ""
 
 
@@ -185,11 +184,11 @@ def alone(results: Results) -> str:
         compared = ratio(over(speed, folder.get("samples_per_s"))) if row.get("feed") != "folder" else NOTHING
         lines.append([*facts, number(speed), compared, number(row.get("first_batch_s"))])
     head = ["feed", "pixels", "batch", "samples/s on the device", "x folder", "first batch, s"]
-    return paragraphs("### The feeds alone", table(head, lines)) if lines else ""
+    return paragraphs("### Feeds without training", table(head, lines)) if lines else ""
 
 
 def verdicts(results: Results) -> str:
-    """Return what plan and doctor say beside what was seen."""
+    """Return the predictions of plan and doctor next to the measured values."""
     lines = []
     for row in results.rows("fed", "verdicts"):
         enough = over(row.get("alone_per_s"), row.get("needed_per_s"))
@@ -209,9 +208,9 @@ def verdicts(results: Results) -> str:
         )
     head = [
         "network", "feed", "step, ms", "plan: needs, samples/s", "feed alone (x need)", "doctor",
-        "of the ceiling, it says", "seen", "waits", "slowest",
+        "of the ceiling, predicted", "measured", "waits", "slowest",
     ]  # fmt: skip
-    return paragraphs("### What plan and doctor say", table(head, lines)) if lines else ""
+    return paragraphs("### Predictions of plan and doctor", table(head, lines)) if lines else ""
 
 
 def epochs(results: Results) -> str:
@@ -235,25 +234,25 @@ _TASKS = {"classifier": "A classifier", "srcnn": "SRCNN"}
 
 
 def accuracy(results: Results) -> str:
-    """Return what training came to from each feed, and whether that is the same."""
+    """Return the accuracy after training from each feed, and whether the feeds agree."""
     tasks = [text for name in _TASKS if (text := task(results, name))]
     if not tasks:
         return ""
     return paragraphs(
-        "## The same accuracy",
+        "## Accuracy",
         source(results, "accuracy"),
-        "The same network trained on the same samples, for as many epochs, with the same schedule, several times from"
-        " other weights and in another order. ± and the brackets are 95 % intervals (t distribution; of two means:"
-        " Welch's). Two feeds agree if the interval of their difference contains 0; even with equal feeds, one in"
-        " twenty does not. The rows called *planted* have a mistake made on purpose: a comparison has to see that."
-        " *raw 256 px* are images that were shrunk when they were converted, which the folder's were not.",
+        "The same network trained on the same samples, for the same number of epochs, with the same schedule, several"
+        " times with different initial weights and orders. ± and the brackets are 95 % intervals (t distribution; of"
+        " two means: Welch's). Two feeds agree if the interval of their difference contains 0; even with equal feeds,"
+        " one in twenty does not. The rows called *planted* contain a deliberate mistake, which the comparison has to"
+        " detect. *raw 256 px* are images that were shrunk during conversion; the folder's were not.",
         *tasks,
         looked_closer(results),
     )
 
 
 def looked_closer(results: Results) -> str | None:
-    """Return what more trainings without a GPU came to."""
+    """Return the results of more training runs without a GPU."""
     rows = results.rows(CLOSER, "rows")
     if not rows:
         return None
@@ -265,9 +264,9 @@ def looked_closer(results: Results) -> str | None:
         for row in rows
     ]  # fmt: skip
     return paragraphs(
-        "### The classifier, looked at closer",
+        "### The classifier in more runs",
         str(results.fact(CLOSER, "told")),
-        table(["trained", "feed", "runs", "top-1 less the folder's"], lines),
+        table(["trained", "feed", "runs", "top-1 minus the folder's"], lines),
     )
 
 
@@ -311,18 +310,18 @@ def task(results: Results, name: str) -> str:
         f"Settings: {told}." if told else None,
         f"Bicubic: {number(bicubic)} dB." if bicubic is not None else None,
         table(head, lines),
-        table(["feed, against the folder", "of", "difference", "from", "to", "so"], found),
+        table(["feed, compared with the folder", "measure", "difference", "from", "to", "result"], found),
         also_by_loader(results) if name == "classifier" else None,
     )
 
 
 def judged(row: Row) -> str:
-    """Return what a comparison says."""
+    """Return the result of a comparison."""
     holds = row.get("contains_0")
     if holds is None:
-        return "not known: too few runs"
+        return "unknown: too few runs"
     if row.get("planted"):
-        return "not seen" if holds else "seen"
+        return "not detected" if holds else "detected"
     return "agree" if holds else "differ"
 
 
@@ -334,6 +333,6 @@ def also_by_loader(results: Results) -> str | None:
         return None
     moved = [abs(run["top1 by Loader"] - run["top1"]) for run in runs]
     return (
-        "The scores above are of validation images that Pillow read. With Loader reading them, top-1 moves by"
-        f" {fmean(moved):.4f} in the mean of {number(len(moved))} runs, and by {max(moved):.4f} at most."
+        "The scores above are of validation images read by Pillow. Read by the Loader, top-1 changes by"
+        f" {fmean(moved):.4f} on average over {number(len(moved))} runs, and by at most {max(moved):.4f}."
     )

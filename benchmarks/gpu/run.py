@@ -1,4 +1,4 @@
-"""Runs the stages of the GPU benchmark, each in a process of its own: one that fails or hangs costs no other's results.
+"""Runs the stages of the GPU benchmark in separate processes: one that fails or hangs costs no other's results.
 
 On the machine with the GPU, without network:
 
@@ -6,8 +6,8 @@ On the machine with the GPU, without network:
     python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages copies fed accuracy
     python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages more
 
-Each takes less than nine minutes. The later ones find in --work what the first has installed and made, and in --out the
-figures so far. `pack.py` makes the folder to bring along.
+Each takes less than nine minutes. The later ones reuse the first one's files in --work, and the figures so far in
+--out. `pack.py` makes the folder to copy to the machine.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-# What a stage gets between being asked to end and being killed.
+# Seconds between asking a stage to end and killing it.
 _GRACE_SECONDS = 5.0
 # Less than this is not worth a start.
 _LEAST_SECONDS = 20.0
-# Of what a stage printed, so much is kept.
+# The number of characters kept of a stage's output.
 _TAIL_CHARACTERS = 6000
 
 
@@ -43,7 +43,7 @@ class Plan:
     Attributes:
         script: In this folder. Its figures go into a file of the same name.
         seconds: That it may take.
-        why: What it shows.
+        why: Its purpose.
         more: Whether it goes on where an earlier stage of the same script has ended.
     """
 
@@ -69,9 +69,9 @@ STAGES = {
 }
 # Everything stands on them. They run once for each --work; FFCV is built and kernels are compiled meanwhile.
 _FIRST = ("photographs", "betons", "material")
-# What can be asked for: "more" is all that goes on where others ended.
+# The stages to ask for: "more" continues stages that have ended.
 STAGE_NAMES = [*(name for name, plan in STAGES.items() if name not in _FIRST and not plan.more), "more"]
-# What must have been built before a stage, and how long it is waited for at most.
+# The builds that a stage needs, and the longest wait for them.
 _NEEDS = {"betons": ("build FFCV", 120.0), "material": ("compile kernels", 240.0)}
 
 
@@ -83,7 +83,7 @@ class Outcome:
         status: "done", "failed", "out of time", "left out".
         seconds: That it took.
         reason: The exit status or why it did not run; empty where it is done.
-        tail: The end of what it printed.
+        tail: The end of its output.
     """
 
     status: str
@@ -92,7 +92,7 @@ class Outcome:
     tail: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values; what a stage that is done has printed is in its figures."""
+        """Return plain values; the output of a finished stage is left out, as its figures hold it."""
         kept: dict[str, Any] = {"status": self.status, "seconds": round(self.seconds, 1)}
         if self.status != "done":
             kept.update(reason=self.reason, tail=self.tail)
@@ -100,7 +100,7 @@ class Outcome:
 
 
 def run_process(command: Sequence[str], seconds: float, environment: dict[str, str]) -> Outcome:
-    """Run a program, show what it prints, and end it and all that it started when its time is over."""
+    """Run a program, show its output, and end it and all its children when its time is over."""
     began = time.monotonic()
     with tempfile.TemporaryFile() as printed:
         child = subprocess.Popen(
@@ -116,7 +116,7 @@ def run_process(command: Sequence[str], seconds: float, environment: dict[str, s
             with suppress(subprocess.TimeoutExpired):
                 child.wait(_GRACE_SECONDS)
         finally:
-            # What a stage leaves running would disturb the next one.
+            # Processes that a stage leaves running would disturb the next one.
             _signal_group(child.pid, signal.SIGKILL)
             child.wait()
         printed.seek(max(printed.seek(0, os.SEEK_END) - _TAIL_CHARACTERS, 0))
@@ -139,7 +139,7 @@ def _how_it_ended(status: int) -> str:
 
 
 class Benchmark:
-    """One run: where things are, until when, and what came of each stage so far."""
+    """One run: its folders, its deadline, and the outcome of each stage so far."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         """Take the options of the command line."""
@@ -168,7 +168,7 @@ class Benchmark:
         return self.deadline - time.monotonic()
 
     def install(self) -> bool:
-        """Install what was brought along, and begin to build FFCV; return False where nothing can run without it."""
+        """Install the pack, and start building FFCV; return False if nothing can run without it."""
         if self.options.pack is None:
             return True
         done = self.site / ".installed"
@@ -194,7 +194,7 @@ class Benchmark:
         self._building[name] = (child, time.monotonic())
 
     def finish_building(self, name: str, seconds: float) -> None:
-        """Wait for what is being built, but not for ever."""
+        """Wait for the build, but not for ever."""
         if name not in self._building:
             return
         child, began = self._building.pop(name)
@@ -210,7 +210,7 @@ class Benchmark:
         self.note(name, Outcome(status, time.monotonic() - began, reason, tail))
 
     def end(self) -> None:
-        """End what is still being built."""
+        """End builds that are still running."""
         for name in list(self._building):
             self.finish_building(name, 1)
 

@@ -1,4 +1,4 @@
-"""What every stage of the GPU benchmark shares: its options, its deadline, and a result file that survives its end."""
+"""Shared by the stages of the GPU benchmark: options, the deadline, and a result file that survives a kill."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Stage:
     Attributes:
         name: Of the stage.
         data: The folder that `photographs.py` and `material.py` have filled.
-        out: The result file. It is whole after every `put`, so a stage that is killed loses what it was at, no more.
+        out: The result file. It is complete after every `put`, so a killed stage loses only its current measurement.
         seconds: How long the stage may take, counted from the start of the process.
         small: Whether this is a rehearsal: everything runs, sizes are tiny, and nobody reads the figures.
-        more: Whether this goes on with the figures that `out` holds: what the stage leaves for when the rest is done.
+        more: Whether to continue with the figures in `out`: the part that the stage leaves for the end.
         cores: That this process may use.
     """
 
@@ -47,12 +47,12 @@ class Stage:
             self._kept = {name: found[name] for name in ("figures", "left_out") if name in found}
 
     def figure(self, what: str, default: Any) -> Any:
-        """Return what `put` has kept under a name."""
+        """Return the figures that `put` has stored under a name."""
         return self._kept.get("figures", {}).get(what, default)
 
     @property
     def device(self) -> str:
-        """ "cuda", or "cpu" where there is no GPU: then everything runs with stand-ins."""
+        """ "cuda", or "cpu" without a GPU: then everything runs with stand-ins."""
         import torch
 
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -81,7 +81,7 @@ class Stage:
             self._write()
 
     def put(self, what: str, figures: Any) -> None:
-        """Keep the figures of one measurement (plain values: what JSON can hold), at once."""
+        """Store the figures of one measurement (plain JSON values) at once."""
         self._kept.setdefault("figures", {})[what] = figures
         self._write()
         print(f"{self.name}: {what}: {_short(figures)}", flush=True)
@@ -92,7 +92,7 @@ class Stage:
 
 
 def parse_stage(name: str, description: str | None, arguments: Sequence[str] | None = None) -> Stage:
-    """Return what the command line of a stage asks for."""
+    """Return the options of a stage's command line."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder with files and datasets")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the figures go, as JSON")
@@ -130,9 +130,9 @@ def count_nbytes(path: Path) -> int:
 
 
 def what_failed(error: BaseException) -> str:
-    """Return what an error says with its notes, and what those say that it came from.
+    """Return an error's message with its notes, and the messages of its causes.
 
-    torch tells of a worker that died that it "exited unexpectedly"; only the error before that may name the signal.
+    torch reports a worker that died as "exited unexpectedly"; only the error before that may name the signal.
 
     >>> try:
     ...     raise RuntimeError("a worker exited unexpectedly") from RuntimeError("killed by signal: Aborted")

@@ -1,16 +1,17 @@
-"""Options as Python callers give them: each is checked for what it must be, and comes back as Python's own type."""
+"""Checks of options that Python callers pass: each returns the value as one of Python's own types."""
 
 from __future__ import annotations
 
 import operator
 import os
-import reprlib
 from collections.abc import Callable, Mapping, Set
 from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
 
+from lmdbloader.base.option_names import option
+from lmdbloader.base.option_names import shown as shown
 from lmdbloader.errors import OptionError
 
 _BOOLS = (bool, np.bool_)
@@ -19,12 +20,12 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """Return a whole number: NumPy's and torch's are taken too, but neither a float nor a bool.
+    """Return a whole number: one of Python, NumPy or torch, but neither a float nor a bool.
 
     Args:
-        name: Of the option, for the message.
-        value: As given.
-        least, most: What it may be; None where that is checked elsewhere.
+        name: The option's, for the message.
+        value: As passed.
+        least, most: Its limits; None if they are checked elsewhere.
 
     Raises:
         OptionError: It is something else.
@@ -34,7 +35,7 @@ def whole(name: str, value: Any, least: int | None = None, most: int | None = No
     """
     try:
         number = None if isinstance(value, _BOOLS) else operator.index(value)
-    except (TypeError, ValueError, RuntimeError):  # a tensor has __index__, and says by an error where it has no value
+    except (TypeError, ValueError, RuntimeError):  # every tensor has __index__; it raises unless there is one value
         number = None
     if number is None or (least is not None and number < least) or (most is not None and number > most):
         limits = "" if least is None else f" of at least {least}" if most is None else f" from {least} to {most}"
@@ -43,7 +44,7 @@ def whole(name: str, value: Any, least: int | None = None, most: int | None = No
 
 
 def optional(check: Callable[[str, Any], _Checked], name: str, value: Any) -> _Checked | None:
-    """Return what one of the other checks returns for a value, or None for None.
+    """Return None for None, else the result of one of the other checks.
 
     >>> optional(whole, "seed", None), optional(whole, "seed", 3)
     (None, 3)
@@ -52,7 +53,7 @@ def optional(check: Callable[[str, Any], _Checked], name: str, value: Any) -> _C
 
 
 def number(name: str, value: Any) -> float:
-    """Return a number: of Python's or NumPy's types, but no bool.
+    """Return a number: one of Python's or NumPy's types, but not a bool.
 
     Raises:
         OptionError: It is something else.
@@ -60,7 +61,7 @@ def number(name: str, value: Any) -> float:
     >>> number("compress_probability", np.float32(0.5))
     0.5
     """
-    # A float has no room for the largest integers.
+    # A float cannot hold the largest integers.
     if isinstance(value, Real) and not isinstance(value, _BOOLS):
         try:
             return float(value)
@@ -70,7 +71,7 @@ def number(name: str, value: Any) -> float:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return True or False; what else counts as one of them is refused, for "no" would count as True.
+    """Return True or False; other values are refused, as "no" would count as True.
 
     Raises:
         OptionError: It is something else.
@@ -81,10 +82,10 @@ def flag(name: str, value: Any) -> bool:
 
 
 def function(name: str, value: _Function) -> _Function:
-    """Return what can be called.
+    """Return a function.
 
     Raises:
-        OptionError: It cannot be.
+        OptionError: It cannot be called.
     """
     if callable(value):
         return value
@@ -92,11 +93,11 @@ def function(name: str, value: _Function) -> _Function:
 
 
 def ordered_texts(name: str, value: Any) -> tuple[str, ...]:
-    """Return different texts in the order given: of a list, a tuple or whatever else has a length and takes numbers.
+    """Return distinct texts in the order given, from a list, a tuple or any other sequence.
 
     Args:
-        name: What they are, for the message.
-        value: As given.
+        name: The option's, for the message.
+        value: As passed.
 
     Raises:
         OptionError: It has no order (a set), can be read only once (a generator), or holds something else.
@@ -115,12 +116,12 @@ def ordered_texts(name: str, value: Any) -> tuple[str, ...]:
         raise _refused(name, value, expected) from error
     if not all(isinstance(text, str) for text in texts) or len(set(texts)) != len(texts):
         raise _refused(name, value, expected)
-    # NumPy's texts are of a type of its own.
+    # NumPy's strings have a type of their own.
     return tuple(map(str, texts))
 
 
 def path_text(name: str, value: Any) -> str:
-    """Return a path as text; one of bytes has its undecodable ones escaped, as Python does with names of files.
+    """Return a path as text; undecodable bytes are escaped, as Python does with file names.
 
     Raises:
         OptionError: It is not a path, or no file can have it.
@@ -140,16 +141,4 @@ def path_text(name: str, value: Any) -> str:
 
 
 def _refused(name: str, value: Any, expected: str) -> OptionError:
-    return OptionError(f"{name}={shown(value)}: expected {expected}")
-
-
-def shown(value: Any) -> str:
-    """Return the start of what a value looks like; a value whose own text is an error gets another one.
-
-    >>> shown("16"), shown(16.0)
-    ("'16'", '16.0')
-    """
-    try:
-        return reprlib.repr(value)
-    except Exception:  # of an integer with thousands of digits, or of a class of the caller's
-        return f"a value of type {type(value).__name__}"
+    return OptionError(f"{option(name, value)}: expected {expected}")

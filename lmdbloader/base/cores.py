@@ -1,4 +1,4 @@
-"""How many processor cores this process may use, whoever limits it, and the control groups that do."""
+"""Counts the processor cores that this process may use, and finds the control groups that limit it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _ROOT = Path("/")
 def count_cores() -> int:
     """Return how many cores this process may use, at least 1.
 
-    The least of: the machine's cores, the process's CPU affinity, and the CPU quota of the control groups (version 1 or
-    2) that a container runs in, rounded up.
+    It is the minimum of the machine's cores, the process's CPU affinity, and the CPU quota of the control groups
+    (version 1 or 2) that a container runs in, rounded up.
 
     >>> count_cores() >= 1
     True
@@ -24,24 +24,24 @@ def count_cores() -> int:
 
 
 def quota_cores(root: Path = _ROOT) -> int | None:
-    """Return how many cores' worth of time the control groups of this process grant it, rounded up.
+    """Return the CPU quota of this process's control groups in cores, rounded up.
 
     Args:
-        root: Where `proc` and `sys` lie.
+        root: The folder with `proc` and `sys`.
 
     Returns:
-        At least 1; None where nothing limits it, or the system has no control groups.
+        At least 1; None without a limit or control groups.
     """
     quotas = [quota for folder in group_folders("cpu", root) if (quota := _quota(folder)) is not None]
     return min(quotas) if quotas else None
 
 
 def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
-    """Yield the folders of the process's control groups and of all groups around them: the tightest limit holds.
+    """Yield the folders of the process's control groups and of their parents: the tightest limit applies.
 
     Args:
-        controller: Of version 1, "cpu" or "memory"; version 2 has one hierarchy for all.
-        root: Where `proc` and `sys` lie.
+        controller: Of version 1, such as "cpu" or "memory"; version 2 has one hierarchy for all.
+        root: The folder with `proc` and `sys`.
     """
     mounted = root / "sys" / "fs" / "cgroup"
     for line in read_text(root / "proc" / "self" / "cgroup").splitlines():
@@ -54,16 +54,16 @@ def group_folders(controller: str, root: Path = _ROOT) -> Iterator[Path]:
         else:
             continue
         names = [name for name in group.split("/") if name]
-        if ".." in names:  # a group outside of what this container sees
+        if ".." in names:  # a group that this container cannot see
             names = []
-        # In a container the group's name is often that on the host, which is not there: then its parents are looked at.
+        # In a container the group often has its name on the host, which is not mounted; its parents are.
         for hierarchy in hierarchies:
             for length in range(len(names), -1, -1):
                 yield hierarchy.joinpath(*names[:length])
 
 
 def _quota(folder: Path) -> int | None:
-    """Return the cores' worth of time that one group grants, rounded up; None where it sets no limit."""
+    """Return one group's quota in cores, rounded up; None if it sets no limit."""
     words = read_text(folder / "cpu.max").split() or [
         *read_text(folder / "cpu.cfs_quota_us").split(),
         *read_text(folder / "cpu.cfs_period_us").split(),
@@ -76,7 +76,7 @@ def _quota(folder: Path) -> int | None:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file of the system's, empty where there is none or it does not read."""
+    """Return the text of a system file, empty if it is missing or cannot be read."""
     try:
         return path.read_text("utf-8", "replace")
     except OSError:

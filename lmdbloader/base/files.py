@@ -1,10 +1,15 @@
-"""Opens what must be a regular file: a FIFO would hold up whoever opens it, and a device may do anything then."""
+"""Opens regular files only, replaces files in one step, drops them from the page cache, guards descriptors 0 to 2."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lmdbloader.base.disk_errors import explain_full_disk
 
 _KINDS = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -15,11 +20,13 @@ _KINDS = (
 
 
 class NotRegularError(OSError):
-    """A FIFO, a socket or a device stands where a file is expected."""
+    """There is a FIFO, a socket or a device instead of a file."""
 
 
 def open_regular(path: str | bytes | os.PathLike[str]) -> int:
-    """Return a descriptor of a regular file, to read it; links are followed, and nothing else is ever opened.
+    """Return a descriptor that reads a regular file.
+
+    Links are followed. Nothing else is ever opened: opening a FIFO would block, and opening a device may have effects.
 
     Raises:
         IsADirectoryError: It is a folder.
@@ -27,7 +34,7 @@ def open_regular(path: str | bytes | os.PathLike[str]) -> int:
         OSError: It cannot be opened.
     """
     _check(os.stat(path).st_mode, path)
-    # It may be another one by now.
+    # The file may have been replaced since.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         _check(os.fstat(descriptor).st_mode, path)
@@ -38,13 +45,13 @@ def open_regular(path: str | bytes | os.PathLike[str]) -> int:
 
 
 def read_regular(path: str | bytes | os.PathLike[str], most: int) -> bytes:
-    """Return the content of a regular file, of a longer one its first `most` bytes.
+    """Return up to the first `most` bytes of a regular file.
 
     Raises:
         OSError: As `open_regular`, or it cannot be read.
     """
     with open(open_regular(path), "rb") as file:
-        # A reader of so many bytes makes room for all of them first.
+        # `read` allocates as many bytes as it is asked for.
         return file.read(min(os.fstat(file.fileno()).st_size, most))
 
 
@@ -53,4 +60,53 @@ def _check(mode: int, path: str | bytes | os.PathLike[str]) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(mode):
         kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
-        raise NotRegularError(errno.EINVAL, f"is no regular file but {kind}", os.fspath(path))
+        raise NotRegularError(errno.EINVAL, f"is {kind}, not a regular file", os.fspath(path))
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a hidden path in the same folder; the file written to it replaces `path` in one step when the block ends.
+
+    An error in the block leaves `path` as it was, and removes the hidden file.
+
+    Raises:
+        DiskFullError: No room left.
+        DiskError: The disk failed.
+    """
+    hidden = path.with_name(f".{path.name}.partial")
+    try:
+        with explain_full_disk(path):
+            yield hidden
+            os.replace(hidden, path)
+    finally:
+        hidden.unlink(missing_ok=True)
+
+
+def forget(descriptor: int) -> None:
+    """Drop a file from the page cache, so that only data that reached the disk is read.
+
+    After a failed write, Linux keeps pages in memory that are on no disk, and reports them as written.
+
+    Raises:
+        OSError: Data that is still to be written cannot be.
+    """
+    os.fsync(descriptor)  # unwritten pages would stay
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def occupy_standard_descriptors() -> None:
+    """Open /dev/null for each of standard input, output and error that is closed.
+
+    The next file to be opened gets the lowest free descriptor. If data.mdb became number 2, text that a library writes
+    to standard error would end up in it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:  # another thread has just taken it
+                os.close(opened)
+            else:
+                os.set_inheritable(number, True)

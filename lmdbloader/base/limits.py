@@ -1,4 +1,4 @@
-"""Starts threads, and explains a system that refuses another thread, another process, memory, or a map of a file."""
+"""Starts threads, and explains the system's refusal of a thread, a process, memory, or a map of a file."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from lmdbloader.base.cores import group_folders
 from lmdbloader.errors import WorkerError
 
 _ROOT = Path("/")
-# What Python says, whatever limit is reached.
+# Python's message, whichever limit is reached.
 _NO_THREAD = "can't start new thread"
 _RAISE_IT = "`ulimit -v unlimited` removes the limit, and batch systems have an option for it."
-# What the system's loader says where there is no room for a library: it gives no error number.
+# Messages of the system's loader when a library does not fit into memory; they come without an error number.
 _NO_LIBRARY = ("failed to map segment", "annot allocate memory", "cannot create shared object descriptor")
 
 
 def start_threads(threads: Iterable[Thread], whose: str, advice: str) -> None:
-    """Start threads, in order, up to the first that cannot be.
+    """Start threads in order, up to the first that cannot start.
 
     Args:
         threads: Not started yet.
-        whose: What needs them, for the message.
-        advice: What to do, in addition to raising the limit; a sentence.
+        whose: The part of the program that needs them, for the message.
+        advice: A sentence on how to need fewer, in addition to raising the limit.
 
     Raises:
         WorkerError: The system refuses one; those before it have started.
@@ -39,11 +39,11 @@ def start_threads(threads: Iterable[Thread], whose: str, advice: str) -> None:
 
 @contextmanager
 def explain_limit(what: str, advice: str) -> Iterator[None]:
-    """Turn the system's refusal of a thread or a process into an error that says what to do.
+    """Turn the system's refusal of a thread or a process into an error with a remedy.
 
     Args:
-        what: Which thread or process it is, and of how many.
-        advice: What to do, in addition to raising the limit; a sentence.
+        what: The thread or process, and their number.
+        advice: A sentence on how to need fewer, in addition to raising the limit.
 
     Raises:
         WorkerError: The system refuses it.
@@ -55,26 +55,26 @@ def explain_limit(what: str, advice: str) -> Iterator[None]:
             raise
         raise _refused(what, advice, error) from error
     except OSError as error:
-        # EAGAIN is a limit of processes, ENOMEM one of memory; what cannot be found or run is neither.
+        # EAGAIN is a limit of processes, ENOMEM one of memory; a missing program has another number.
         if error.errno not in (errno.EAGAIN, errno.ENOMEM):
             raise
         raise _refused(what, advice, error) from error
 
 
 def no_address_space(path: Path, nbytes: int, advice: str) -> str:
-    """Return what to say where a file cannot be mapped because a process may not have so much address space.
+    """Return the message for a file that cannot be mapped within the limit of the process's address space.
 
     Args:
-        path: Of the file.
-        nbytes: That were to be mapped.
-        advice: What to do, in addition to raising the limit; a sentence.
+        path: The file's.
+        nbytes: Bytes to map.
+        advice: A sentence on how to do without the map, in addition to raising the limit.
     """
     said = f"{path}: the system refuses to map {nbytes} bytes of it. {_address_space()} {advice}"
     return f"{said} A map does not take memory by itself: {_RAISE_IT}"
 
 
 def refused_memory(error: BaseException) -> BaseException | None:
-    """Return what says that the system refused memory: an error or one that led to it; None where none does."""
+    """Return the error, itself or one of its causes, by which the system refused memory; None if there is none."""
     seen: set[int] = set()
     at: BaseException | None = error
     while at is not None and id(at) not in seen:
@@ -88,12 +88,12 @@ def refused_memory(error: BaseException) -> BaseException | None:
 
 
 def no_memory(what: str, error: BaseException, advice: str) -> str:
-    """Return what to say, on one line, where the system refused memory.
+    """Return the message, on one line, when the system refused memory.
 
     Args:
-        what: That could not go on.
-        error: What `refused_memory` returned.
-        advice: What to do where the memory of all processes together is used up; a sentence.
+        what: The part of the program that failed.
+        error: As `refused_memory` returned it.
+        advice: A sentence on how to use less memory, for a machine that has no more.
     """
     why = str(error).partition("\n")[0] or type(error).__name__
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:

@@ -1,4 +1,4 @@
-"""The progress bar that commands and conversions show."""
+"""The progress bar of commands and conversions; the only module here that loads tqdm."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from tqdm import tqdm
 
 
 class ProgressBar(tqdm):  # type: ignore[misc]
-    """tqdm's bar, which may be interrupted while it is made."""
+    """tqdm's bar, safe against Ctrl-C during its construction."""
 
-    # An instance sets it late in its construction. If Ctrl-C comes before that, releases of tqdm before 4.70 look for
-    # it in `__del__` and print a traceback.
+    # An instance sets this late in its construction. After an earlier Ctrl-C, `__del__` of tqdm before 4.70 misses it
+    # and prints a traceback.
     disable = True

@@ -1,4 +1,4 @@
-"""Numbers and texts as people read them."""
+"""Formats numbers and texts for people, and makes text safe for terminals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def mebibytes(nbytes: float) -> str:
 
 
 def counted(number: int, noun: str, nouns: str | None = None) -> str:
-    """Return a number with its noun; `nouns` is its plural where that is not the noun with an s.
+    """Return a number with its noun; `nouns` is the plural if it is not the noun with an s.
 
     >>> counted(1, "sample"), counted(1280, "sample"), counted(2, "process", "processes")
     ('1 sample', '1,280 samples', '2 processes')
@@ -38,7 +38,7 @@ def extent(values: tuple[int, int]) -> str:
 
 
 def table(rows: Iterable[Iterable[str]]) -> bytes:
-    """Return tab-separated lines, for a file; what would break one, or what a terminal acts on, is escaped.
+    """Return tab-separated lines for a file; tabs, line breaks and control characters are escaped.
 
     >>> table([("name", "reason"), ("a\\tcat.png", "no image")])
     b'name\\treason\\na\\\\tcat.png\\tno image\\n'
@@ -47,9 +47,9 @@ def table(rows: Iterable[Iterable[str]]) -> bytes:
 
 
 def plain(text: str) -> str:
-    """Return text on one line, as a terminal may show it: what could move the cursor or change colours is escaped.
+    """Return text on one line that is safe to print: characters that move the cursor or change colours are escaped.
 
-    Every name of a file, and every text of a dataset, goes through this on its way to a terminal, a log or a list.
+    Every file name, and every text of a dataset, passes through this on its way to a terminal, a log or a list.
 
     >>> plain("a cat"), plain("a\\x1b[2Jcat")
     ('a cat', 'a\\\\x1b[2Jcat')
@@ -60,5 +60,5 @@ def plain(text: str) -> str:
 
 
 def _is_plain(character: str) -> bool:
-    # Spaces of other widths are no harm; str.isprintable knows but one.
+    # Spaces of other widths are harmless; str.isprintable accepts only the usual one.
     return character.isprintable() or unicodedata.category(character) == "Zs"

@@ -1,4 +1,4 @@
-"""Sizes in bytes as people write and read them."""
+"""Parses and formats sizes in bytes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _SIZE = re.compile(rf"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(?:([{_PREFIXES}])(i?)
 
 
 def parse_nbytes(size: int | str, *, name: str = "size") -> int:
-    """Return a size in bytes, rounded to a whole one.
+    """Return a size in bytes, rounded to a whole number.
 
     Units are those of storage and networks: K, KB, M, MB, G, GB ... are powers of 1000, and KiB, MiB, GiB ... of 1024.
-    Capitals do not matter, and neither does a space before the unit.
+    Case does not matter, and there may be a space before the unit.
 
     Args:
         size: Bytes, or a number with a unit.
-        name: What the size is of, for errors.
+        name: The option's, for errors.
 
     Raises:
-        OptionError: It is no size, or less than one byte.
+        OptionError: It is not a size, or less than one byte.
 
     >>> parse_nbytes("64KiB"), parse_nbytes("500K"), parse_nbytes("1.5 GB"), parse_nbytes(4096)
     (65536, 500000, 1500000000, 4096)
@@ -36,7 +36,7 @@ def parse_nbytes(size: int | str, *, name: str = "size") -> int:
         number, prefix, binary = match.groups()
         power = _PREFIXES.index(prefix.upper()) + 1 if prefix else 0
         whole, _, fraction = number.partition(".")
-        # In whole numbers: a float has not the digits that an exact size of many gigabytes needs.
+        # In whole numbers: a float lacks the digits for an exact size of many gigabytes.
         digits, scale = int(f"{whole}{fraction}" or "0"), 10 ** len(fraction)
         nbytes = (2 * digits * (1024 if binary else 1000) ** power + scale) // (2 * scale)
     if nbytes < 1:
@@ -54,7 +54,7 @@ def show_nbytes(nbytes: float) -> str:
 
 
 def show_decimal_nbytes(nbytes: float) -> str:
-    """Return a size in powers of 1000, with three digits, as disks are sold.
+    """Return a size in powers of 1000, with three digits, as vendors of disks do.
 
     >>> show_decimal_nbytes(65536), show_decimal_nbytes(150e9), show_decimal_nbytes(999.9e6)
     ('65.5 KB', '150 GB', '1 GB')
@@ -65,7 +65,7 @@ def show_decimal_nbytes(nbytes: float) -> str:
 def _scaled(number: float, step: int, *units: str) -> str:
     for unit in units:
         number /= step
-        # What rounds to the next unit is shown in that.
+        # A number that rounds up to the next unit is shown in that unit.
         if number < step - 0.5 or unit == units[-1]:
             break
     text = f"{number:.0f}" if number >= 99.95 else f"{number:.1f}" if number >= 9.995 else f"{number:.2f}"

@@ -1,8 +1,7 @@
-"""The fields that no pipeline reads: numbers, text, arrays, and images that all have different shapes."""
+"""Reads the fields that no pipeline reads: numbers, text, arrays, and images that differ in shape."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -10,74 +9,72 @@ import numpy.typing as npt
 import torch
 
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
+from lmdbloader.fields import FieldKind, kind_named
 from lmdbloader.format.layout import Field
 from lmdbloader.store import Reader
 
 I64 = npt.NDArray[np.int64]
-# What makes uint8 (1 byte) and uint16 (2 bytes) pixels numbers from 0 to 1.
+# From uint8 (1 byte) and uint16 (2 bytes) pixels to numbers from 0 to 1.
 _FACTORS = {1: np.float32(1 / 255), 2: np.float32(1 / 65535)}
 
 
 def read_values(reader: Reader, f: Field, rows: I64, clock: Clock = NO_CLOCK) -> Any:
-    """Return the values of a field that holds no images: a tensor of arrays (B, ...) of one shape, else a list.
+    """Return the values of a field that is not of images.
 
     Args:
         reader: Of the dataset.
         f: The field.
         rows: (B,) rows of the index.
-        clock: This thread's, begun.
+        clock: This thread's, started.
+
+    Returns:
+        Numbers as a NumPy array (B,), arrays of one shape as a tensor (B, ...), other values as a list.
 
     Raises:
-        CorruptError: A payload is damaged, or a JSON value does not read as JSON.
+        CorruptError: A payload is damaged, or is not a value of the field's kind.
     """
     if f.kind == "array":
         return stack_if_equal([torch.from_numpy(reader.read_array(f.name, row, clock=clock)) for row in rows.tolist()])
-    if f.kind == "bytes":
-        return [reader.read_bytes(f.name, row, clock=clock).tobytes() for row in rows.tolist()]
-    if f.kind == "json":
-        return [read_json(reader, f.name, row, clock) for row in rows.tolist()]
-    if f.kind == "text":
-        return [reader.index.text(f.name, row) for row in rows.tolist()]
-    return reader.index.arrays[f.name][rows].tolist()
-
-
-def read_batch_values(reader: Reader, f: Field, rows: I64, clock: Clock = NO_CLOCK) -> Any:
-    """Return the values of a field that holds no images as a batch has them: numbers as a tensor (B,).
-
-    Args:
-        reader, f, rows, clock: As `read_values` takes them.
-
-    Raises:
-        CorruptError: A payload is damaged, or a JSON value does not read as JSON.
-    """
-    if f.kind in ("int", "float"):
-        return torch.from_numpy(reader.index.arrays[f.name][rows])
-    return read_values(reader, f, rows, clock)
+    kind = kind_named(f.kind)
+    if kind.is_payload:
+        return [_read_value(reader, f.name, kind, row, clock) for row in rows.tolist()]
+    if kind.column == "text":
+        values: Any = [reader.index.text(f.name, row) for row in rows.tolist()]
+    else:
+        values = reader.index.arrays[f.name][rows]
+    return values if kind.decode is None else [kind.decode(value) for value in values]
 
 
 def read_json(reader: Reader, name: str, row: int, clock: Clock = NO_CLOCK) -> Any:
     """Return one value of a field of JSON.
 
     Raises:
-        CorruptError: Its payload is damaged, or does not read as JSON.
+        CorruptError: Its payload is damaged, or is not JSON.
     """
+    return _read_value(reader, name, kind_named("json"), row, clock)
+
+
+def _read_value(reader: Reader, name: str, kind: FieldKind, row: int, clock: Clock) -> Any:
     value = reader.read_bytes(name, row, clock=clock).tobytes()
+    if kind.decode is None:
+        return value
     try:
-        return json.loads(value)
+        return kind.decode(value)
     except (ValueError, RecursionError) as error:
-        raise reader.corrupt(name, row, f"does not read as JSON ({error})") from error
+        shown = "JSON" if kind.name == "json" else kind.name
+        raise reader.corrupt(name, row, f"does not read as {shown} ({error})") from error
 
 
 def read_different_images(
     reader: Reader, name: str, rows: I64, dtype: torch.dtype | None, clock: Clock = NO_CLOCK
 ) -> Any:
-    """Return images of any shapes, as stored or, with a dtype, from 0 to 1: one tensor if they are alike, else a list.
+    """Return images as stored or, with a dtype, from 0 to 1: a tensor if all have one shape, else a list.
 
     Raises:
         CorruptError: A payload is damaged.
     """
     nbytes = reader.raw_nbytes(name, rows)
-    # Each image on an 8-byte boundary, as 16-bit pixels need an even one.
+    # Each image starts on an 8-byte boundary: 16-bit pixels need an even one.
     room = -(-nbytes // 8) * 8
     start = np.cumsum(room) - room
     buffer = np.empty(int(room.sum()), np.uint8)
@@ -93,7 +90,7 @@ def read_different_images(
 
 
 def stack_if_equal(values: list[torch.Tensor]) -> Any:
-    """Return tensors of one shape and type as one tensor (B, ...), others as they are."""
+    """Return tensors of one shape and dtype as one tensor (B, ...), others unchanged."""
     if values and all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values):
         return torch.stack(values)
     return values

@@ -1,26 +1,22 @@
-"""The torch Dataset: samples as named tuples of tensors, many read in one call."""
+"""LMDBDataset, a torch Dataset: samples as named tuples of tensors, many read in one call."""
 
 from __future__ import annotations
 
 import copy
 import operator
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset
 
-from lmdbloader.base import clock_words
-from lmdbloader.base.stage_times import Clock, StageTimes, Stopwatch
-from lmdbloader.batch.buffers import Buffers
-from lmdbloader.batch.columns import read_different_images, read_values
+from lmdbloader.base.stage_times import StageTimes, Stopwatch
+from lmdbloader.batch.assembly import Assembler
+from lmdbloader.batch.memory import SharedMemory, shared_tensor
 from lmdbloader.batch.pipeline import Pipeline, check_epoch, check_seed
-from lmdbloader.batch.sample import Batch
-from lmdbloader.batch.shared import shared_tensor
 from lmdbloader.batch.splits import groups_of, share_out
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import Field
@@ -34,6 +30,8 @@ if TYPE_CHECKING:
 
 I64 = npt.NDArray[np.int64]
 _HIDDEN_COLUMNS = (".offset", ".stored_nbytes", ".raw_nbytes", ".checksum", ".codec")
+# Batches of one size whose memory is kept for the next ones.
+_KEPT = 4
 
 
 class LMDBDataset(Dataset[Any]):
@@ -41,7 +39,7 @@ class LMDBDataset(Dataset[Any]):
 
     `ds[i]` is a named tuple of the fields: images as uint8 or uint16 tensors (C, H, W), arrays as tensors, labels as
     int, text as str, bytes as bytes. Slices and lists of numbers give views of the dataset. Subclass it and override
-    `transform` to change what a sample is. It pickles as its path, and reads from any number of threads and processes.
+    `transform` to change the samples. It pickles as its path, and reads from any number of threads and processes.
     """
 
     def __init__(
@@ -56,17 +54,17 @@ class LMDBDataset(Dataset[Any]):
 
         Args:
             path: The folder that `lmdbloader convert` or `lmdbloader.write` made.
-            fields: Which fields to read, in this order; all of them by default. Others are never touched.
+            fields: The fields to read, in this order; all of them by default. Others are never touched.
             transform: Called with every sample; a subclass may override the method `transform` instead.
-            io: "mmap" reads through a memory map. Bytes that the disk does not read, or that the file has lost, are a
-                CorruptError; a file that is cut short in the moment in which it is read ends the process (SIGBUS).
-                "pread" maps nothing and reads copies, at some cost in speed: such a file is a CorruptError always.
+            io: "mmap" reads through a memory map. Bytes that the disk cannot read, or that the file has lost, raise
+                CorruptError; a file that is truncated during a read ends the process (SIGBUS). "pread" maps nothing and
+                reads copies, which costs some speed: such a file always raises CorruptError.
 
         Raises:
             FileNotFoundError: There is nothing at `path`.
-            FormatError: It is no finished dataset of this format version.
-            CorruptError: A file is cut short or damaged.
-            OptionError: A field that it does not have, or `io` is neither "mmap" nor "pread".
+            FormatError: It is not a finished dataset of this format version.
+            CorruptError: A file is truncated or damaged.
+            OptionError: The dataset has no such field, or `io` is neither "mmap" nor "pread".
         """
         if isinstance(fields, str):
             raise OptionError(f"fields={fields!r}: expected a list of names, such as [{fields!r}]")
@@ -83,19 +81,14 @@ class LMDBDataset(Dataset[Any]):
         self._dtype: torch.dtype | None = None
         self._transforms: tuple[Transform, ...] = ()
         self._seed = 0
-        # In a view of `transformed` it is shared, so that worker processes see it change.
+        # `transformed` puts it into shared memory, where worker processes see it change.
         self._epoch = torch.zeros(1, dtype=torch.int64)
-        self._forget_pipeline()
-        self._buffers = Buffers()
+        self._assembler: Assembler | None = None
         self._stopwatch = Stopwatch()
 
-    def _forget_pipeline(self) -> None:
-        self._pipeline: Pipeline | None = None
-        self._opened = False
-        self._scratch = _Scratch()
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pipeline": None, "_opened": False}
+        """Return the attributes for a pickle or a view, which make an assembler of their own."""
+        return {**self.__dict__, "_assembler": None}
 
     @property
     def path(self) -> str:
@@ -104,12 +97,12 @@ class LMDBDataset(Dataset[Any]):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names by label; empty where the dataset was not made from class folders."""
+        """Class names by label; empty if the dataset was not made from class folders."""
         return next(iter(self.reader.manifest.classes.values()), ())
 
     @property
     def table(self) -> pa.Table:
-        """The small columns, one row a sample: labels, text, source, patch position, image sizes."""
+        """The small columns, one row per sample: labels, text, source, patch position, image sizes."""
         import pyarrow as pa
 
         batch = self.reader.index.batch
@@ -118,13 +111,18 @@ class LMDBDataset(Dataset[Any]):
         return table if self._rows is None else table.take(pa.array(self._rows))
 
     def transform(self, sample: Any) -> Any:
-        """Return what `ds[i]` gives for a sample; override it in a subclass."""
+        """Return a sample as `ds[i]` gives it; override it in a subclass."""
         return sample if self._transform is None else self._transform(sample)
+
+    @property
+    def own_transform(self) -> Callable[[Any], Any] | None:
+        """The Python function that samples go through one by one; None if there is none."""
+        return self._transform if type(self).transform is LMDBDataset.transform else self.transform
 
     @property
     def has_own_transform(self) -> bool:
         """Whether samples go through a Python function one by one."""
-        return self._transform is not None or type(self).transform is not LMDBDataset.transform
+        return self.own_transform is not None
 
     def __len__(self) -> int:
         return len(self.reader) if self._rows is None else len(self._rows)
@@ -136,31 +134,31 @@ class LMDBDataset(Dataset[Any]):
             IndexError: Beyond either end.
             CorruptError: The stored bytes are damaged.
         """
-        if getattr(index, "ndim", 0):  # a tensor of one number passes for a number
+        if getattr(index, "ndim", 0):  # a tensor with one number counts as a number
             return self.select(index)
         try:
             number = operator.index(index)
         except TypeError:
             return self.select(index)
-        sample: Any = self._transformed([number])[0]
+        sample: Any = self._read([number])[0]
         return sample
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Return many samples read in one call: a `Batch` of views, or a list where there is a transform."""
-        return self._transformed(indices)
+        """Return many samples read in one call: a `Batch` of views, or a list if there is a transform."""
+        return self._read(indices)
 
     def time_stages(self, on: bool = True) -> bool:
-        """Have this dataset and its views count what reading samples in this process spends its time on, or stop that.
+        """Start or stop timing the stages of reading samples from this dataset and its views, in this process.
 
-        That is for torch's DataLoader with num_workers=0; a Loader has its own.
+        This is for torch's DataLoader with num_workers=0; a Loader has its own.
 
         Returns:
-            Whether it was counted before.
+            Whether timing was on before.
         """
         return self._stopwatch.switch(on)
 
     def stage_times(self) -> StageTimes:
-        """Return what reading samples spent its time on since `time_stages`; every call for samples is a batch."""
+        """Return the time of each stage since `time_stages`; every call for samples counts as a batch."""
         return self._stopwatch.times()
 
     def __repr__(self) -> str:
@@ -168,7 +166,7 @@ class LMDBDataset(Dataset[Any]):
         return f"{type(self).__name__}({self.path!r}: {len(self)} samples of {fields})"
 
     def _repr_html_(self) -> str:
-        """Return what Jupyter shows: some samples, the fields, the sizes; what is damaged shows as such."""
+        """Return Jupyter's view: some samples, the fields, the sizes; damaged samples are marked."""
         from lmdbloader.show.dataset_card import dataset_card
 
         steps = [*map(repr, self.all_transforms), *(["a function of its own"] if self.has_own_transform else [])]
@@ -186,36 +184,35 @@ class LMDBDataset(Dataset[Any]):
             left: Its first column.
             height: In pixels.
             width: In pixels.
-            field: An image field; may be left out where there is only one.
+            field: An image field; not needed if there is only one.
 
         Raises:
-            OptionError: The window is not inside the image, or the field is not clear.
+            OptionError: The window is not inside the image, or it is not clear which field is meant.
         """
         images = [name for name, f in self.fields.items() if f.kind == "image"]
         name = field if field is not None else images[0] if len(images) == 1 else None
         if name not in images:
             raise OptionError(f"{self.path}: field={field!r}; expected one of its image fields: {', '.join(images)}")
-        row = int(self._numbers([index])[0])
+        row = int(self.rows_of(check_rows([index], len(self)))[0])
         return torch.from_numpy(self.reader.read_crop(name, row, top=top, left=left, height=height, width=width))
 
     def scaled(self, dtype: torch.dtype = torch.float32) -> Self:
-        """Return a view whose images are numbers from 0 to 1, converted while they are read.
+        """Return a view whose images are numbers from 0 to 1, converted by compiled code.
 
         Args:
             dtype: torch.float32, float16 or bfloat16.
 
         Raises:
-            OptionError: Another type is asked for.
+            OptionError: It is another dtype.
         """
         if dtype not in (torch.float32, torch.float16, torch.bfloat16):
             raise OptionError(f"scaled({dtype}): expected torch.float32, torch.float16 or torch.bfloat16")
         view = copy.copy(self)
         view._dtype = dtype
-        view._forget_pipeline()
         return view
 
     def transformed(self, transforms: Sequence[Transform], *, seed: int = 0) -> Self:
-        """Return a view whose images are transformed while they are read, by compiled code.
+        """Return a view whose images are transformed by compiled code while they are read.
 
         Every random choice depends only on the seed, the epoch (see `set_epoch`) and the sample's number in this view,
         so it is the same in any number of worker processes.
@@ -231,24 +228,23 @@ class LMDBDataset(Dataset[Any]):
         view._transforms = (*self._transforms, *transforms)
         view._seed = check_seed(seed)
         view._epoch = shared_tensor(8).view(torch.int64).zero_()
-        view._forget_pipeline()
-        if view._open_pipeline() is None and transforms:
+        if transforms and not any(f.kind == "image" for f in self.fields.values()):
             raise OptionError(f"{self.path}: transformed({list(transforms)}): the dataset has no image field")
+        view._open()  # checks that the transforms suit the images
         return view
 
     def with_io(self, io: IO) -> Self:
-        """Return a view of the very same files, whatever has their names by now, that reads them as `io` says.
+        """Return a view of the same open files that reads them as `io` says, even if they were replaced since.
 
         Raises:
             OptionError: `io` is neither "mmap" nor "pread".
         """
         view = copy.copy(self)
         view.reader = self.reader.with_io(io)
-        view._forget_pipeline()
         return view
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the random choices of `transformed` those of an epoch, also in worker processes that run already.
+        """Set the epoch of the random choices of `transformed`, also in worker processes that are running.
 
         Raises:
             OptionError: It is negative, or does not fit 63 bits.
@@ -256,14 +252,14 @@ class LMDBDataset(Dataset[Any]):
         self._epoch[0] = check_epoch(epoch)
 
     def select(self, indices: Any) -> Self:
-        """Return a view with the samples of a slice, a list of numbers, or a mask of one bool a sample.
+        """Return a view with the samples of a slice, a list of numbers, or a mask with one bool per sample.
 
         Args:
-            indices: Which, counted in this view; negative ones from its end.
+            indices: Numbers of samples in this view; negative ones count from its end.
 
         Raises:
-            IndexError: A number beyond either end.
-            OptionError: A mask of another length.
+            IndexError: A number is beyond either end.
+            OptionError: The mask has another length.
         """
         everything = np.arange(len(self), dtype=np.int64)
         if isinstance(indices, slice):
@@ -275,18 +271,16 @@ class LMDBDataset(Dataset[Any]):
             chosen = everything[array] if array.dtype == np.bool_ else check_rows(array, len(self))
         view = copy.copy(self)
         view._rows = chosen if self._rows is None else self._rows[chosen]
-        if self._transforms:
-            view._forget_pipeline()
         return view
 
     def where(self, condition: pc.Expression) -> Self:
-        """Return a view with the samples whose row of `table` fulfils an Arrow expression; no pixel is read.
+        """Return a view with the samples whose row of `table` matches an Arrow expression; no pixel is read.
 
         Args:
             condition: Such as pyarrow.compute.field("label") == 3.
 
         Raises:
-            OptionError: The expression does not fit the table, for example names a column that it does not have.
+            OptionError: The expression does not fit the table: it names a column that is not there, for example.
         """
         import pyarrow as pa
 
@@ -302,91 +296,53 @@ class LMDBDataset(Dataset[Any]):
         return self.select(found.column("sample number").to_numpy())
 
     def split(self, fractions: Sequence[float], *, seed: int = 0, by: str | None = "source") -> tuple[Self, ...]:
-        """Return views that share the samples out at random, each in the dataset's order.
+        """Return views that divide the samples at random, each in the dataset's order.
 
         Args:
             fractions: Share of each view, adding up to 1.
             seed: Of the shuffle.
-            by: Column of `table` whose equal values stay on one side: by default all patches of one photograph do.
-                None splits sample by sample, as happens where the dataset has no sources.
+            by: Column of `table` whose equal values stay in one view: by default all patches of one photograph do.
+                None splits sample by sample, as does a dataset without sources.
 
         Raises:
-            OptionError: The fractions do not add up, there are fewer groups than views, or no such column.
+            OptionError: The fractions do not add up to 1, there are fewer groups than views, or no such column.
         """
         parts = share_out(groups_of(self.reader, self.table.column_names, self._rows, by), fractions, seed)
         return tuple(self.select(part) for part in parts)
 
-    def _numbers(self, indices: Sequence[int]) -> I64:
-        return self.rows_of(check_rows(indices, len(self)))
-
     def rows_of(self, samples: I64) -> I64:
-        """Return the rows of the stored index (n,) of this view's samples (n,)."""
+        """Return the rows of the stored index (n,) for this view's samples (n,)."""
         return samples if self._rows is None else self._rows[samples]
 
-    def _transformed(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Return many samples after this dataset's own transform."""
+    @property
+    def all_transforms(self) -> tuple[Transform, ...]:
+        """The compiled transforms of the images: `transformed`, then `scaled`."""
+        return self._transforms if self._dtype is None else (*self._transforms, ToDtype(self._dtype, True))
+
+    def _read(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Return samples after this dataset's own transform."""
         clock = self._stopwatch.take()
         try:
-            samples = check_rows(indices, len(self))
-            batch = self._read(self.rows_of(samples), samples, clock)
-            found = [self.transform(sample) for sample in batch] if self.has_own_transform else batch
+            numbers = check_rows(indices, len(self))
+            batch = self._open().read_samples(self.rows_of(numbers), numbers, int(self._epoch[0]), clock)
+            transform = self.own_transform
+            found = batch if transform is None else list(map(transform, batch))
             clock.count(len(found), 1)
             return found
         finally:
             clock.end()
 
-    def _read(self, rows: I64, samples: I64, clock: Clock) -> Batch:
-        pipeline = self._open_pipeline()
-        images = {} if pipeline is None else self._read_images(pipeline, rows, samples, clock)
-        columns: dict[str, Any] = {}
-        for name, f in self.fields.items():
-            if name in images:
-                columns[name] = images[name]
-            elif f.kind == "image":
-                columns[name] = read_different_images(self.reader, name, rows, self._dtype, clock)
-            else:
-                columns[name] = read_values(self.reader, f, rows, clock)
-        return Batch(columns, len(rows))
-
-    @property
-    def all_transforms(self) -> tuple[Transform, ...]:
-        """What is done to images while they are read: `transformed`, then `scaled`."""
-        return self._transforms if self._dtype is None else (*self._transforms, ToDtype(self._dtype, True))
-
-    def _open_pipeline(self) -> Pipeline | None:
-        """Return what reads images in one call; None where all of them differ in shape."""
-        if self._pipeline is None and not self._opened:
-            names = [name for name, f in self.fields.items() if f.kind == "image"]
-            if not self._transforms:
-                names = [name for name in names if self._is_uniform(name)]
-            if names:
-                rows = self._rows if self._transforms else None
-                self._pipeline = Pipeline(self.reader, names, self.all_transforms, rows=rows, seed=self._seed)
-            self._opened = True
-        return self._pipeline
+    def _open(self) -> Assembler:
+        """Return the assembler of samples, made when it is first needed."""
+        if self._assembler is None:
+            images = [name for name, f in self.fields.items() if f.kind == "image"]
+            if not self._transforms:  # a pipeline gives images of one shape; others are read without it
+                images = [name for name in images if self._is_uniform(name)]
+            transforms, rows = self.all_transforms if images else (), self._rows if self._transforms else None
+            pipeline = Pipeline(self.reader, images, transforms, rows=rows, seed=self._seed)
+            self._assembler = Assembler(pipeline, self.fields, SharedMemory, keep=_KEPT, dtype=self._dtype)
+        return self._assembler
 
     def _is_uniform(self, name: str) -> bool:
         columns = [self.reader.index.arrays[f"{name}.{part}"] for part in ("channels", "height", "width", "bits")]
         return len(self.reader) > 0 and all(bool((column == column[0]).all()) for column in columns)
-
-    def _read_images(self, pipeline: Pipeline, rows: I64, samples: I64, clock: Clock) -> dict[str, torch.Tensor]:
-        clock.tick(clock_words.FUNCTION)
-        if self._scratch.of is not pipeline:
-            self._scratch.of, self._scratch.memory = pipeline, pipeline.scratch()
-        # In a worker process the memory is shared, so that the batch needs no copy on its way to the training loop.
-        take = self._buffers.take_tensor if get_worker_info() is None else shared_tensor
-        flat = [take(len(rows) * output.nbytes) for output in pipeline.outputs]
-        at = np.array([[memory.data_ptr() for memory in flat]], np.int64)
-        clock.tick(clock_words.BUFFER)
-        pipeline.read(rows, samples, int(self._epoch[0]), at, max(len(rows), 1), self._scratch.memory, clock)
-        return {o.name: o.tensor(memory) for o, memory in zip(pipeline.outputs, flat, strict=True)}
-
-
-class _Scratch(threading.local):
-    """Each thread's working memory, and the pipeline that it is for."""
-
-    of: Pipeline | None = None
-    memory: Any = None
-
-    def __reduce__(self) -> tuple[type[_Scratch], tuple[()]]:
-        return _Scratch, ()

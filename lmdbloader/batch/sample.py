@@ -12,12 +12,12 @@ import torch
 
 @cache
 def sample_type(names: tuple[str, ...]) -> type[Any]:
-    """Return the named tuple with these fields; unlike a plain one it pickles without a module that holds it.
+    """Return the named tuple type with these fields; unlike others it pickles although no module defines it.
 
     >>> sample_type(("lr", "hr"))(1, 2)
     Sample(lr=1, hr=2)
     """
-    # No subclass of it: older torch, and with it torchvision, takes only apart what has tuple for its only base.
+    # Not a subclass: older torch, and torchvision with it, takes apart only types whose single base is tuple.
     made: Any = namedtuple("Sample", names)  # type: ignore[misc]
 
     def __reduce__(self: Any) -> tuple[Any, ...]:
@@ -32,7 +32,7 @@ def _make_sample(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
     return sample_type(names)(*values)
 
 
-# torch pickles tensors of these types but does not load them again; their bits travel as signed integers.
+# torch pickles tensors of these dtypes but cannot load them; their bits are pickled as signed integers.
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
@@ -51,7 +51,7 @@ def _view(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _loadable(value: Any) -> Any:
-    """Return a field's value, or a column of them, as something that pickles and loads as itself."""
+    """Return a field's value, or a column of them, in a form that pickles and loads as the same value."""
     if isinstance(value, torch.Tensor):
         return _Unsigned(value) if value.dtype in _SIGNED else value
     if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
@@ -63,7 +63,7 @@ class Batch(Sequence[Any]):
     """Samples that were read together; each is a named tuple of views of the batch.
 
     Attributes:
-        columns: For each field its values: one tensor (B, ...) where all have one shape, else a list of B values.
+        columns: The values of each field: one tensor (B, ...) if all have one shape, else a list of B values.
     """
 
     __slots__ = ("_length", "columns")

@@ -1,4 +1,4 @@
-"""How samples are shared out between the parts of a split."""
+"""Divides samples among the parts of a split."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ I64 = npt.NDArray[np.int64]
 
 
 def groups_of(reader: Reader, columns: Sequence[str], rows: I64 | None, by: str | None) -> npt.NDArray[Any]:
-    """Return which group each sample is in (n,), as numbers.
+    """Return the group of each sample (n,), as numbers.
 
     Args:
         reader: Of the dataset.
         columns: Names of its table's columns.
         rows: (n,) of the index; None means all.
-        by: The column whose equal values make a group. None puts each sample into its own, and so does "source" of
-            a dataset that has no sources.
+        by: The column whose equal values make a group. None makes each sample a group, and so does "source" if the
+            dataset has no sources.
 
     Raises:
-        OptionError: There is no such column.
+        OptionError: The table does not have this column.
     """
     batch = reader.index.batch
     if by is None or (by == "source" and by not in batch.schema.names):
@@ -39,15 +39,15 @@ def groups_of(reader: Reader, columns: Sequence[str], rows: I64 | None, by: str 
 
 
 def share_out(group: npt.NDArray[Any], fractions: Sequence[float], seed: int) -> list[I64]:
-    """Return the positions of each part, ascending, so that equal groups stay together and no part is empty.
+    """Return the positions of each part, ascending; equal groups stay together and no part is empty.
 
     Args:
         group: (n,) of each sample, for example the number of its photograph.
-        fractions: Share of each part, adding up to 1; kept as nearly as whole groups allow.
-        seed: Of the order in which groups are dealt out.
+        fractions: Share of each part, adding up to 1; met as closely as whole groups allow.
+        seed: Of the order of the groups.
 
     Raises:
-        OptionError: The fractions do not add up, or there are fewer groups than parts.
+        OptionError: The fractions do not add up to 1, or there are fewer groups than parts.
 
     >>> [part.tolist() for part in share_out(np.array([7, 7, 8, 8, 9, 9]), [2 / 3, 1 / 3], seed=0)]
     [[0, 1, 4, 5], [2, 3]]
@@ -70,7 +70,7 @@ def share_out(group: npt.NDArray[Any], fractions: Sequence[float], seed: int) ->
 
 
 def _deal(middles: npt.NDArray[np.float64], shares: npt.NDArray[np.float64]) -> I64:
-    """Return the part of each group, given where the middle of each lies in 0..1; no part stays empty."""
+    """Return the part of each group from the middle of its range in 0..1; no part is empty."""
     cuts = np.searchsorted(middles, np.cumsum(shares)[:-1])
     for k in range(len(cuts)):
         least, most = (cuts[k - 1] + 1 if k else 1), len(middles) - (len(cuts) - k)

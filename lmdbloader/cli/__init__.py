@@ -1,24 +1,34 @@
-"""The `lmdbloader` command: parses, prints, and turns errors into one line and an exit status."""
+"""The `lmdbloader` command: finds its commands, parses, and turns errors into one line and an exit status.
+
+Every file in here without a leading underscore is a command, called like the file. It has
+
+- `HELP`: one line in the list of commands, and `DESCRIPTION`: the start of its own help;
+- `add_arguments(parser)`: adds its arguments;
+- `run(options)`: does the work and returns the exit status; `options.parser` is the parser, for wrong usage;
+- and optionally `ORDER`: the place in the list of commands; `USAGE` and `EPILOG`: other parts of the help.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
+import pkgutil
 import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import NoReturn
 
 from lmdbloader import __version__
 from lmdbloader.base.limits import no_memory, refused_memory
+from lmdbloader.base.option_names import naming_flags
 from lmdbloader.base.text import plain
-from lmdbloader.cli import bench, convert, doctor, estimate, extract, info, plan, preview, repair, stage, tune, verify
-from lmdbloader.cli.saying import say
-from lmdbloader.cli.streams import forget, standard_streams
+from lmdbloader.cli._options import flags_of
+from lmdbloader.cli._streams import forget, say, standard_streams
 from lmdbloader.errors import LmdbloaderError, OptionError, OutputError
 
-_COMMANDS = (plan, estimate, convert, stage, info, verify, repair, preview, extract, tune, doctor, bench)
+_LAST = 1000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,9 +47,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         options.paths += rest
     signal.signal(signal.SIGTERM, _stop)
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a path may hold what the terminal's encoding has not
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path may hold characters that the encoding lacks
     try:
-        status: int = options.run(options)
+        with naming_flags(flags_of(options.parser)):
+            status: int = options.run(options)
         sys.stdout.flush()
         return status
     except OptionError as error:
@@ -61,7 +72,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         why = refused_memory(error)
         if why is None and not isinstance(error, OSError):
             raise
-        text = error if why is None else no_memory(options.command, why, "Let fewer processes or threads work.")
+        text = error if why is None else no_memory(options.command, why, "Use fewer processes or threads.")
         say(f"lmdbloader: {text}", error=True)
         return 1
     except KeyboardInterrupt:
@@ -75,23 +86,39 @@ def make_parser() -> argparse.ArgumentParser:
         prog="lmdbloader",
         description="Turn a folder of images into one memory-mapped LMDB dataset, look at it and check it; plan what a "
         "training run needs, tune how batches are loaded, examine what slows them down (doctor), and measure (bench).",
-        epilog="lmdbloader COMMAND --help tells what a command does. Start with: lmdbloader convert PHOTOS train.lmdb",
+        epilog="lmdbloader COMMAND --help explains a command. Start with: lmdbloader convert PHOTOS train.lmdb",
     )
     parser.add_argument("--version", action="version", version=f"lmdbloader {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
-    for command in _COMMANDS:
-        command.add_parser(commands)
+    for name, module in _commands():
+        command = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.DESCRIPTION,
+            epilog=getattr(module, "EPILOG", None),
+            usage=getattr(module, "USAGE", None),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run, parser=command)
     return parser
 
 
+def _commands() -> list[tuple[str, ModuleType]]:
+    """Return the names and modules of the commands, in the order of the help."""
+    names = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
+    found = [(name, importlib.import_module(f"{__name__}.{name}")) for name in names]
+    return sorted(found, key=lambda item: getattr(item[1], "ORDER", _LAST))
+
+
 class _Parser(argparse.ArgumentParser):
-    """A parser that may be given names of files which nobody has looked at, by a shell's `*`."""
+    """A parser whose arguments may be names of files that nobody has looked at, from a shell's `*`."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the words of the command, and leave."""
+        """Print the error in the arguments, and exit."""
         super().error(plain(message))
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    """Leave as Ctrl-C does, so that what is half-written is removed, or left so that it can be resumed."""
+    """Leave as Ctrl-C does, so that a half-written file is removed, or left so that it can be resumed."""
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`lmdbloader bench`: how batches come on this machine, beside other ways to load the same."""
+"""`lmdbloader bench`: the speed of batches on this machine, compared with other ways to load them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmdbloader.cli.saying import say
+from lmdbloader.cli._streams import say
 from lmdbloader.errors import FormatError, OptionError
 
 if TYPE_CHECKING:
     from lmdbloader.lab.study import Study
 
-_DESCRIPTION = """\
+ORDER = 120
+HELP = "measure how fast batches come, compared with other ways to load"
+DESCRIPTION = """\
 Measure how batches of a dataset come on this machine: from lmdbloader's Loader,
 from torch's DataLoader over the same dataset and, with --baseline, from torch's
 DataLoader over the same images as files. The sections:
@@ -29,11 +31,11 @@ DataLoader over the same images as files. The sections:
   isolation         several processes at the same time, each with a loader
 
 All settings take turns and medians are shown, because other programs disturb.
-The tables end in sentences that say what was found, and what was left out and
+The tables end in sentences with the findings, and with what was left out and
 why. Progress goes to stderr. By default it takes two to three minutes on 2
 cores.
 """
-_EXAMPLES = """\
+EPILOG = """\
 examples:
   lmdbloader bench train.lmdb --baseline auto
   lmdbloader bench train.lmdb --only sweep --model none --batch-sizes 16 256
@@ -41,7 +43,7 @@ examples:
   lmdbloader bench study.json --report report.html
 """
 _SECTIONS = ("sweep", "threads", "oversubscription", "isolation")
-# Options that say what is measured, and what they are if they are not given.
+# Options of measuring, and their defaults.
 _MEASURING: dict[str, Any] = {
     "baseline": None, "only": None, "batch_sizes": None, "crops": None, "model": "srcnn915", "seconds": 0.2,
     "repeats": 3, "processes": None, "num_workers": None, "device": None,
@@ -49,15 +51,8 @@ _MEASURING: dict[str, Any] = {
 _MODELS = ("srcnn915", "srcnn955", "residual", "none")
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "bench",
-        help="measure how fast batches come, beside other ways to load",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder, or a study.json to show")
     parser.add_argument(
         "--baseline",
@@ -113,14 +108,14 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--charts", metavar="DIR", help="write the charts as PNG and SVG files (needs lmdbloader[report])"
     )
-    parser.set_defaults(run=_run)
 
 
 def _crop(text: str) -> int | None:
     return None if text == "whole" else int(text)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
     _check_outputs(options)
     study = _stored(options) if _is_stored(options.dataset) else _measured(options)
     text = json.dumps(study.as_json(), indent=1, allow_nan=False)
@@ -141,10 +136,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
-    """Say what cannot be written before minutes are spent on measuring."""
+    """Raise an error for files that cannot be written, before minutes are spent on measuring."""
     if options.json not in (None, "-"):
         is_new = not os.path.lexists(options.json)
-        open(options.json, "a").close()  # what is there stays until there is more
+        open(options.json, "a").close()  # an existing file stays until there is new content
         if is_new:
             os.unlink(options.json)
     if options.report is not None or options.charts is not None:
@@ -157,7 +152,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
 
 
 def _is_stored(name: str) -> bool:
-    """Return whether a file is named, not a dataset's folder."""
+    """Return whether the name is that of a file, not of a dataset's folder."""
     return name.endswith(".json") and not os.path.isdir(name)
 
 
@@ -169,18 +164,18 @@ def _stored(options: argparse.Namespace) -> Study:
     if asked:
         given = ", ".join("--" + name.replace("_", "-") for name in asked)
         raise OptionError(
-            f"{path}: is a file of figures, which is shown as it is; {given} would measure anew. Name the dataset's "
+            f"{path}: is a file of figures, which is shown as it is; {given} would measure again. Name the dataset's "
             "folder for that."
         )
     if not path.exists():
         raise FormatError(
-            f"{path}: there is no such file; expected what `lmdbloader bench --json FILE` wrote, or a dataset's folder"
+            f"{path}: there is no such file; expected output of `lmdbloader bench --json FILE`, or a dataset's folder"
         )
     try:
         value = json.loads(path.read_bytes())
     except ValueError as error:
         raise FormatError(
-            f"{path}: is no JSON ({error}); expected what `lmdbloader bench --json FILE` wrote"
+            f"{path}: is not JSON ({error}); expected output of `lmdbloader bench --json FILE`"
         ) from error
     return Study.from_json(value)
 

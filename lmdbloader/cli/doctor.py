@@ -1,26 +1,27 @@
-"""`lmdbloader doctor`: what makes loading slow on this machine, and what to do about it."""
+"""`lmdbloader doctor`: the causes of slow loading on this machine, and their remedies."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
 
-from lmdbloader.cli.saying import say_lines
+from lmdbloader.cli._streams import say_lines
 
-_DESCRIPTION = """\
-Look at this machine, and at a dataset on it, for what makes loading slow or
-end in errors: cores and their limits, threads, memory, /dev/shm, libraries,
+ORDER = 110
+HELP = "find what makes loading slow here, and what helps"
+DESCRIPTION = """\
+Look at this machine, and at a dataset on it, for causes of slow loading and of
+errors: cores and their limits, threads, memory, /dev/shm, libraries,
 the GPU; the file system of the dataset, and whether it fits in memory and is
-there already. Each fact has a verdict, and a remedy where one is wanted.
+there already. Each fact has a verdict, and a remedy if one is needed.
 
 With --batch-size and --step-seconds the dataset is read for some seconds by a
-Loader whose steps take that long, and what holds it up is named, with the
-change that would help most. Long steps are waited out for about a minute, but
-for two of them at least; if they are very few, the result says so.
+Loader whose steps take that long, and the bottleneck is named, with the change
+that would help most. Long steps are waited out for about a minute, but for two
+of them at least; if they are very few, the result says so.
 """
 
-_EPILOG = """\
+EPILOG = """\
 Exit status: 0 no problem found (notes are none), 1 a problem found, or no such
 dataset, 2 wrong usage.
 
@@ -31,24 +32,17 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "doctor",
-        help="find what makes loading slow here, and what helps",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("dataset", nargs="?", metavar="DB", help="the dataset's folder")
     parser.add_argument("--batch-size", type=int, metavar="N", help="samples in a batch; reads the dataset")
     parser.add_argument("--step-seconds", type=float, metavar="T", help="time of a training step without loading")
     parser.add_argument("--crop", type=int, metavar="PIXELS", help="read windows of this side, as in training")
     parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
-    parser.set_defaults(run=_run, parser=parser)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
     from lmdbloader.lab.checkup import doctor
 
     if (options.batch_size is None) != (options.step_seconds is None):

@@ -1,4 +1,4 @@
-"""`lmdbloader estimate`: what a conversion would take, from a few of its inputs."""
+"""`lmdbloader estimate`: the size and time of a conversion, from a few of its inputs."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from dataclasses import asdict
 from typing import Any
 
 from lmdbloader.base.text import mebibytes, plain
-from lmdbloader.cli.convert import add_options, plain_options
-from lmdbloader.cli.saying import say_lines
+from lmdbloader.cli._options import add_flags, given, splits_of
+from lmdbloader.cli._streams import say_lines
+from lmdbloader.conversion.options import EstimateOptions
 
-_DESCRIPTION = """\
+ORDER = 20
+HELP = "predict size and time of a conversion"
+USAGE = "lmdbloader estimate SRC [options]\n       lmdbloader estimate --hr DIR --lr DIR [options]"
+DESCRIPTION = """\
 Predict how large a dataset would be and how long converting SRC would take, by
 converting some of the inputs with the options of `lmdbloader convert`. They
 are drawn at random among the inputs of every size. Nothing is kept.
 
-Behind each figure stands its 95 % interval: of 100 such samples about 95 give
-an interval that holds what the conversion will make. The interval of the time
-knows the differences between inputs, not what else the machine will be doing.
+Each figure has a 95 % interval: of 100 such samples about 95 give an interval
+that contains the real result. The interval of the time covers the differences
+between inputs, but not other work of the machine.
 """
 
-_EPILOG = """\
+EPILOG = """\
 Exit status: 0 done, 1 refused or failed, 2 wrong usage.
 
 examples:
@@ -31,57 +35,33 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "estimate",
-        help="predict size and time of a conversion",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="lmdbloader estimate SRC [options]\n       lmdbloader estimate --hr DIR --lr DIR [options]",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("paths", nargs="*", metavar="SRC", help="the folder of images (or LMDB, tar, URL)")
-    run = add_options(parser)
-    run.add_argument("--sample", type=int, default=100, metavar="N", help="inputs to try, at least 4 (default: 100)")
-    run.add_argument("--sample-seed", type=int, default=0, metavar="S", help="another one draws others (default: 0)")
-    run.add_argument(
+    running = add_flags(parser, EstimateOptions)
+    running.add_argument(
         "--json", action="store_true", help="print one JSON object; with --split one for each folder, by its name"
     )
-    parser.set_defaults(run=_run, parser=parser)
 
 
-def _run(options: argparse.Namespace) -> int:
-    from lmdbloader.conversion import estimate, find_splits
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
+    from lmdbloader.conversion import estimate
 
     if len(options.paths) > 1 or bool(options.paths) == bool(options.hr):
         options.parser.error("expected SRC, or --hr and --lr")
     src: Any = options.paths[0] if options.paths else None
+    keywords = given(options, EstimateOptions)
     if not options.split:
-        found = estimate(src, sample=options.sample, sample_seed=options.sample_seed, **plain_options(options))
+        found = estimate(src, **keywords)
         say_lines(json.dumps(asdict(found), indent=2) if options.json else _text(src or options.hr, found))
         return 0
-    if src is None:
-        options.parser.error("--split takes SRC, not --hr and --lr")
-    prefer_images = options.patch_size is not None or options.scale is not None
-    splits = find_splits(src, layout=options.layout, prefer_images=prefer_images)
-    found_of = {
-        split.name: (
-            str(split.path),
-            estimate(
-                split.path,
-                sample=options.sample,
-                sample_seed=options.sample_seed,
-                classes=split.classes,
-                **plain_options(options),
-            ),
-        )
-        for split in splits
-    }
+    splits = splits_of(options, src)
+    found_of = {split.name: estimate(split.path, classes=split.classes, **keywords) for split in splits}
     if options.json:
-        print(json.dumps({name: asdict(found) for name, (_, found) in found_of.items()}, indent=2))
+        print(json.dumps({name: asdict(found) for name, found in found_of.items()}, indent=2))
     else:
-        say_lines("\n".join(_text(where, found) for where, found in found_of.values()))
+        say_lines("\n".join(_text(str(split.path), found_of[split.name]) for split in splits))
     return 0
 
 

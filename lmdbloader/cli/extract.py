@@ -1,26 +1,27 @@
-"""`lmdbloader extract`: a dataset back to files."""
+"""`lmdbloader extract`: the samples of a dataset as files."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
 from lmdbloader.base.text import mebibytes
-from lmdbloader.cli.saying import say
+from lmdbloader.cli._streams import say
 
-_DESCRIPTION = """\
+ORDER = 90
+HELP = "write its samples back to files"
+DESCRIPTION = """\
 Write a dataset's samples back to files: images that are stored as JPEG or as
-the files that they came in byte for byte, others as PNG with the same pixels (8
-or 16 bits, grey or RGB), arrays as .npy, bytes as they were stored. A file is
-called after its sample's source, with its patch's position where there are
-patches (0001_r00096_c00192.png), or after its sample's number where there are
-no sources. Where several fields become files each has a folder (hr/, lr/);
-class folders stay. samples.jsonl has one line a sample: its number, source,
-files, and all other values. Whatever fails, nothing half-written stays behind.
+their original files byte for byte, others as PNG with the same pixels (8 or 16
+bits, grey or RGB), arrays as .npy, bytes as stored. A file is named after its
+sample's source, with the position of a patch (0001_r00096_c00192.png), or after
+its sample's number in a dataset without sources. If several fields become
+files, each has a folder (hr/, lr/); class folders stay. samples.jsonl has one
+line per sample: its number, source, files, and all other values. An error
+leaves no half-written files behind.
 """
 
-_EPILOG = """\
+EPILOG = """\
 WHICH: 7, -1 (the last), 0:100, -20: and 0:1000:10 as in Python, or several of
 them with commas: 0:10,50,90:100
 
@@ -30,22 +31,16 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "extract",
-        help="write its samples back to files",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
     parser.add_argument("folder", metavar="DIR", help="the folder to make; an empty one counts as absent")
     parser.add_argument(
         "--format",
+        dest="image_format",
         default="stored",
         choices=("stored", "png"),
-        help="of images: stored (default), PNG where that is as pixels; or all as PNG, EXIF rotation applied",
+        help="of images: stored (default), which writes pixels as PNG; or all as PNG, EXIF rotation applied",
     )
     parser.add_argument("--fields", metavar="NAMES", help="with commas between them (default: all)")
     parser.add_argument("--samples", metavar="WHICH", help="such as 0:100, see below (default: all)")
@@ -53,7 +48,6 @@ def add_parser(commands: Any) -> None:
         "--overwrite", action="store_true", help="replace, as a whole, a DIR that an earlier extraction made"
     )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    parser.set_defaults(run=_run)
 
 
 def parse_samples(text: str, length: int) -> list[int]:
@@ -78,14 +72,15 @@ def parse_samples(text: str, length: int) -> list[int]:
             numbers = [None]
         number = numbers[0]
         if number is None:
-            raise OptionError(f"--samples {text!r}: {part!r} is no sample number and no range such as 0:100")
+            raise OptionError(f"--samples {text!r}: {part!r} is neither a sample number nor a range such as 0:100")
         if not -length <= number < length:
             raise OptionError(f"--samples {text!r}: there is no sample {number}; the dataset has {length}")
         chosen.add(number % length)
     return sorted(chosen)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
     from lmdbloader.base.progress import ProgressBar
     from lmdbloader.conversion.extraction import extract
     from lmdbloader.store import read_manifest
@@ -100,7 +95,7 @@ def _run(options: argparse.Namespace) -> int:
             options.folder,
             fields=names,
             samples=samples,
-            image_format=options.format,
+            image_format=options.image_format,
             overwrite=options.overwrite,
             progress=bar.update,
         )

@@ -1,4 +1,4 @@
-"""`lmdbloader info`: what a dataset holds and how it was made, on one screen."""
+"""`lmdbloader info`: the content of a dataset and how it was made, on one screen."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lmdbloader.base.text import counted, mebibytes, plain
-from lmdbloader.cli.saying import say_lines
+from lmdbloader.cli._streams import say_lines
 
 if TYPE_CHECKING:
     from lmdbloader.show import Summary
 
-_DESCRIPTION = """\
+ORDER = 50
+HELP = "show what a dataset holds and how it was made"
+DESCRIPTION = """\
 Show what a dataset holds: its fields with shapes and codecs, its sizes,
 classes and sources, and how it was made. Reads the manifest and the index, and
 no pixels. Sizes of images are width x height.
@@ -24,20 +26,14 @@ _CLASSES_SHOWN = 10
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "info",
-        help="show what a dataset holds and how it was made",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
     parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
-    parser.set_defaults(run=_run)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
     from lmdbloader.show import info
 
     summary = info(options.dataset)

@@ -1,26 +1,27 @@
-"""`lmdbloader plan`: what a training run needs of its data, before anything is bought or converted."""
+"""`lmdbloader plan`: the data and storage that a training run needs, before anything is bought or converted."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
-from typing import Any
 
-from lmdbloader.cli.saying import say_lines
+from lmdbloader.cli._streams import say_lines
 from lmdbloader.lab.planning import PRESETS
 
-_DESCRIPTION = """\
+ORDER = 10
+HELP = "say what a training run needs of its data and storage"
+DESCRIPTION = """\
 Say what a training run needs of its data: samples, reads and bytes a second,
-the storage that serves it, the largest batch that fits the GPU, and what
-packing small files into larger reads does. Nothing is measured and no dataset
-is needed: everything follows from the batch size and the time of a step.
+the storage that serves it, the largest batch that fits the GPU, and the effect
+of packing small files into larger reads. Nothing is measured and no dataset is
+needed: everything follows from the batch size and the time of a step.
 
 Sizes are like 64KiB, 500K, 150GB or 16GiB: K, M, G count in thousands; Ki, Mi,
 Gi in steps of 1024.
 """
 
-_EPILOG = """\
+EPILOG = """\
 presets (figures that others have published; --json names their sources):
 {presets}
 
@@ -32,20 +33,12 @@ examples:
   lmdbloader plan --preset resnet50-v100 --gpu-memory 32GiB
   lmdbloader plan --preset team-on-nfs --experiments 5-10 --cache-fraction 0.2
 """
+_WIDTH = max(map(len, PRESETS))
+EPILOG = EPILOG.format(presets="\n".join(f"  {name.ljust(_WIDTH)}  {preset.short}" for name, preset in PRESETS.items()))
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    width = max(map(len, PRESETS))
-    parser = commands.add_parser(
-        "plan",
-        help="say what a training run needs of its data and storage",
-        description=_DESCRIPTION,
-        epilog=_EPILOG.format(
-            presets="\n".join(f"  {name.ljust(width)}  {preset.short}" for name, preset in PRESETS.items())
-        ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("--batch-size", type=int, metavar="N", help="samples of a step on one GPU")
     parser.add_argument(
         "--step-seconds", type=float, metavar="T", help="time of a step on the GPU: forward, backward and update"
@@ -72,10 +65,10 @@ def add_parser(commands: Any) -> None:
     memory.add_argument("--example-memory", metavar="SIZE", help="GPU memory of one sample's activations in training")
     memory.add_argument("--model-memory", metavar="SIZE", help="GPU memory of the parameters")
     parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
-    parser.set_defaults(run=_run, parser=parser)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
     from lmdbloader.lab.planning import plan
 
     if options.preset is None and (options.batch_size is None or options.step_seconds is None):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from lmdbloader.cli.saying import say
+from lmdbloader.cli._streams import say
 
-_DESCRIPTION = """\
+ORDER = 80
+HELP = "draw a contact sheet of its images"
+DESCRIPTION = """\
 Draw a contact sheet of a dataset's images as a PNG file, with sample numbers,
 source names and labels under them. Pairs stand side by side at one size, the
 smaller one enlarged by repeating its pixels. Images with many pixels are
@@ -16,14 +17,8 @@ brightest pixel of the sheet in white.
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "preview",
-        help="draw a contact sheet of its images",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
     parser.add_argument(
         "-o", "--output", metavar="FILE", required=True, help="the PNG file to write; a file that is there is replaced"
@@ -31,10 +26,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--count", type=int, default=24, metavar="N", help="samples on the sheet (default: 24)")
     parser.add_argument("--seed", type=int, metavar="S", help="choose samples at random (default: evenly spread)")
     parser.add_argument("--columns", type=int, metavar="N", help="of the sheet (default: about 1,600 pixels wide)")
-    parser.set_defaults(run=_run)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
     from lmdbloader.show import preview
 
     sheet = preview(options.dataset, options.output, count=options.count, seed=options.seed, columns=options.columns)

@@ -1,26 +1,26 @@
-"""`lmdbloader stage`: a dataset copied to another disk, once."""
+"""`lmdbloader stage`: one copy of a dataset on another disk."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
-from lmdbloader.cli.saying import say
+from lmdbloader.cli._streams import say, say_error, say_nothing
 
-_DESCRIPTION = """\
+ORDER = 40
+HELP = "copy a dataset to another disk, once for all jobs"
+DESCRIPTION = """\
 Copy a finished dataset into the folder DIR, where it keeps its name, and print
 the path of the copy: onto a node's own disk before training, or into a vault
 after a conversion.
 
-A dataset that is there already is not copied again. Of several jobs that ask
-at once, one copies; the others wait for it and use its copy. Every byte of the
-copy is read back and compared. It has its name only once it is complete, so
-what an interrupted copy leaves (DIR/NAME.partial) is never used, and the next
-one clears it away.
+A dataset that is there already is not copied again. Of several jobs that stage
+at once, one copies; the others wait and use its copy. Every byte of the copy is
+read back and compared. It gets its name when it is complete, so the rest of an
+interrupted copy (DIR/NAME.partial) is never used, and the next one removes it.
 """
 
-_EPILOG = """\
+EPILOG = """\
 The path is the only line on the standard output; everything else goes to the
 standard error. In a job script:
 
@@ -31,15 +31,8 @@ Exit status: 0 it is there, 1 refused or failed, 2 wrong usage, 130 interrupted.
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "stage",
-        help="copy a dataset to another disk, once for all jobs",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
     parser.add_argument(
         "directory", metavar="DIR", help="the folder to copy it into; made if only its last part is missing"
@@ -48,14 +41,14 @@ def add_parser(commands: Any) -> None:
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help="how long to wait for another job that is copying (default: without end)",
+        help="how long to wait for another job that is copying (default: no limit)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace another dataset that has its name in DIR")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the path, and errors")
-    parser.set_defaults(run=_run)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
     from lmdbloader.conversion.staging import stage
 
     path = stage(
@@ -64,18 +57,10 @@ def _run(options: argparse.Namespace) -> int:
         overwrite=options.overwrite,
         timeout=options.timeout,
         progress=not options.quiet,
-        log=_ignore if options.quiet else _tell,
+        log=say_nothing if options.quiet else say_error,
     )
     if sys.stdout.isatty():
         say(str(path))
     else:
         print(path)  # for a script, which wants it as it is
     return 0
-
-
-def _tell(line: str) -> None:
-    say(line, error=True)
-
-
-def _ignore(line: str) -> None:
-    pass

@@ -1,34 +1,35 @@
-"""`lmdbloader tune`: the threads or workers with which a dataset reads best on this machine."""
+"""`lmdbloader tune`: the number of threads or workers that reads a dataset fastest on this machine."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from typing import Any
 
-from lmdbloader.cli.saying import say, say_lines
+from lmdbloader.cli._streams import say, say_lines
 
-_DESCRIPTION = """\
+ORDER = 100
+HELP = "find the threads or workers that read it fastest here"
+DESCRIPTION = """\
 Measure how fast a dataset reads on this machine: with 1, 2, ... threads of the
 Loader, and with 0, 1, 2, ... workers of torch's DataLoader, through pinned and
-paged memory where there is an accelerator to copy to.
+paged memory if there is an accelerator.
 
-The settings take short turns again and again, so that other programs slow all
-of them down alike. What surely is not near the best is dropped; it ends when
-the answer is clear, or after --seconds. The cheapest setting within 4 % of the
-best is chosen, and remembered in the user's cache folder: num_threads="auto"
-and lmdbloader.dataloader use it from then on, for this dataset, batch size and
-size of images on this machine.
+The settings take short turns, so that other programs slow all of them down
+alike. Settings that are clearly slower are dropped; it ends when the answer is
+clear, or after --seconds. The cheapest setting within 4 % of the best is
+chosen, and remembered in the user's cache folder: num_threads="auto" and
+lmdbloader.dataloader then use it, for this dataset, batch size and size of
+images on this machine.
 
-With --step-seconds, what one training step takes, it says PASS or FAIL: of the
-batches, 99 % must be ready within the step (a wait of up to 5 % of it counts as
-ready), tried with a consumer that takes so long for each batch. The best is
-then the cheapest setting that keeps up; what is remembered is the fastest.
+With --step-seconds, the time of one training step, it says PASS or FAIL: 99 %
+of the batches must be ready within the step (a wait of up to 5 % of it counts
+as ready), measured with a consumer that takes this long for each batch. The
+best is then the cheapest setting that keeps up; the fastest is remembered.
 """
 
-_EPILOG = """\
-Run it on a machine that does what it does during training, and nothing else.
+EPILOG = """\
+Run it on a machine with the same load as during training.
 
 Exit status: 0 done, 1 FAIL (or the dataset cannot be read), 2 wrong usage.
 
@@ -39,20 +40,13 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "tune",
-        help="find the threads or workers that read it fastest here",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help="samples in a batch; needed unless --forget is given"
     )
-    parser.add_argument("--step-seconds", type=float, metavar="T", help="what a training step takes: say PASS or FAIL")
+    parser.add_argument("--step-seconds", type=float, metavar="T", help="time of a training step: say PASS or FAIL")
     parser.add_argument(
         "--crop",
         type=int,
@@ -69,12 +63,12 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
     parser.add_argument(
-        "--forget", action="store_true", help="forget what was measured of this dataset, and measure nothing"
+        "--forget", action="store_true", help="forget the measurements of this dataset, and measure nothing"
     )
-    parser.set_defaults(run=_run, parser=parser)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
     if options.forget:
         return _forget(options)
     if options.batch_size is None:

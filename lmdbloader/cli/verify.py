@@ -1,40 +1,35 @@
-"""`lmdbloader verify`: everything about a dataset, checked."""
+"""`lmdbloader verify`: a complete check of a dataset."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
-from lmdbloader.cli.saying import say
+from lmdbloader.cli._streams import say
 
-_DESCRIPTION = """\
+ORDER = 60
+HELP = "check every checksum of a dataset"
+DESCRIPTION = """\
 Check a dataset completely: the digest of each of its three files (a single
 changed bit anywhere in them is found), LMDB's page structure, every record's
 and every payload's checksum, the index against the records, and the content
 digest. skipped.tsv and left_out.tsv are notes, and not checked.
 
-Prints what is wrong with each file, every damaged sample by number, field and
+Prints the problems of each file, every damaged sample by number, field and
 source file, and whether `lmdbloader repair` can mend it. Nothing is changed.
 
 Exit status: 0 sound, 1 damaged (or no dataset), 2 wrong usage.
 """
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "verify",
-        help="check every checksum of a dataset",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
-    parser.add_argument("--quiet", action="store_true", help="print nothing where all is well; damage is still printed")
-    parser.set_defaults(run=_run)
+    parser.add_argument("--quiet", action="store_true", help="print nothing if the dataset is sound; print damage")
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit status."""
     from lmdbloader.base.progress import ProgressBar
     from lmdbloader.store import verify
 
@@ -60,7 +55,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _num_samples(path: str) -> int | None:
-    """Return how many samples a dataset says it has, None where that does not read."""
+    """Return the number of samples in a manifest, None if it cannot be read."""
     from lmdbloader.errors import CorruptError, FormatError
     from lmdbloader.store import read_manifest
 

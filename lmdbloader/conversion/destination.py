@@ -1,4 +1,4 @@
-"""Where a dataset may be made."""
+"""The destination of a new dataset: its name, and the folders that it must not be in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmdbloader.store.writing.ownership import ASIDE_SUFFIX
 
 
 def named_folder(path: str | os.PathLike[str]) -> Path:
-    """Return a path whose last part is a name, so that one beside it can be made: "." has none.
+    """Return a path whose last part is a name, which "." is not, so that a name next to it can be made.
 
     Raises:
         OptionError: It is not a path, or no file can have it.
@@ -22,26 +22,26 @@ def named_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def new_folder(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a dataset to be, as `named_folder` does.
+    """Return the path of a new dataset, as `named_folder` does.
 
     Raises:
         OptionError: It is not a path, or no file can have it.
-        DestinationError: The name is one of those that unfinished and replaced datasets have.
+        DestinationError: Unfinished or replaced datasets have such names.
     """
     found = named_folder(path)
     for suffix in (PARTIAL_SUFFIX, ASIDE_SUFFIX):
         if found.name.endswith(suffix):
             raise DestinationError(
-                f"{found}: names that end in {suffix} are those of datasets in the making: it could not be opened. "
+                f"{found}: unfinished datasets have names that end in {suffix}, so it could not be opened. "
                 "Choose another name."
             )
     return found
 
 
 def refuse_inside(out: Path, source: Path) -> None:
-    """Raise DestinationError where one of two folders lies in the other."""
+    """Raise DestinationError if one of two folders is in the other."""
     a, b = Path(os.path.realpath(out)), Path(os.path.realpath(source))
     if a == b or b in a.parents or a in b.parents:
         raise DestinationError(
-            f"{out}: lies inside {source} or the other way round. Choose a destination outside of the source."
+            f"{out}: is inside {source} or the other way round. Choose a destination outside of the source."
         )

@@ -1,4 +1,4 @@
-"""What a conversion notes in OUT.partial, so that one that was interrupted goes on where it stopped."""
+"""The plan and the progress of a conversion in OUT.partial, from which an interrupted one continues."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmdbloader.conversion.identity import ContentHash, changed_options
-from lmdbloader.conversion.seen import Seen
-from lmdbloader.conversion.sources import Source, Sources, changed_at
+from lmdbloader.base.disk_errors import naming
+from lmdbloader.base.files import forget
+from lmdbloader.base.option_names import option
+from lmdbloader.conversion.provenance import ContentHash, Seen, changed_options
+from lmdbloader.conversion.sources.listing import Source, Sources
+from lmdbloader.conversion.sources.reading import changed_at
 from lmdbloader.conversion.tasks import Part, hash_files, read_files
 from lmdbloader.errors import DestinationError, FormatError
 from lmdbloader.format.codecs import checksum
@@ -20,27 +23,25 @@ from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.format.layout import Field
 from lmdbloader.format.manifest import field_json, parse_field
 from lmdbloader.store import num_committed
-from lmdbloader.store.diskerrors import naming
-from lmdbloader.store.filecache import forget
 from lmdbloader.store.records import chained
 from lmdbloader.store.writing.publish import JOURNAL_FILE, PLAN_FILE, empty, fsync, is_begun
 
 _PLAN_VERSION = 1
 _MAX_PLAN_NBYTES = 2**20
 _SOURCES_AT_ONCE = 512
-# A source in the journal: the hash of its name, its size, its times and the digest of its ends, that of its content.
+# A source in the journal: hash of its name, size, times, digest of its ends, digest of its content.
 _SEEN = slice(2, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What was settled when a conversion began.
+    """The decisions at the start of a conversion.
 
     Attributes:
-        fields: Of the dataset, their codecs settled.
-        scale: Between the halves of pairs.
+        fields: The fields of the dataset, with their codecs.
+        scale: The scale of pairs.
         map_nbytes: Estimated size of LMDB's map.
-        made_by: As `describe` returned it.
+        made_by: From `provenance.describe`.
     """
 
     fields: tuple[Field, ...]
@@ -51,15 +52,15 @@ class Begun:
 
 @dataclass(slots=True)
 class Progress:
-    """What is done of a conversion.
+    """The progress of a conversion.
 
     Attributes:
-        num_samples: Samples that are committed and complete to the last of their sources.
-        num_sources: Sources that these were made from, skipped ones included.
+        num_samples: Committed samples whose sources are complete.
+        num_sources: Sources of these samples, including skipped ones.
         content: The digest of their files.
-        skipped: (name, reason) of those that could not be used.
-        seen: What their files were like.
-        records: `chained` of the records that hold them; None where an older release noted them.
+        skipped: (name, reason) of sources that could not be used.
+        seen: Times and ends of their files.
+        records: `chained` of the records that hold them; None in a journal of an older release.
     """
 
     num_samples: int = 0
@@ -71,7 +72,7 @@ class Progress:
 
 
 def write_plan(partial: Path, begun: Begun) -> None:
-    """Note what a conversion is to do, durably."""
+    """Write the plan of a conversion, durably."""
     body = {
         "version": _PLAN_VERSION,
         "made_by": begun.made_by,
@@ -87,19 +88,17 @@ def write_plan(partial: Path, begun: Begun) -> None:
 
 
 def read_plan(partial: Path, made_by: Mapping[str, Any]) -> Begun | None:
-    """Return what was settled by the conversion that was begun in a folder, None where there is none.
+    """Return the decisions of the unfinished conversion in a folder, None if there is none.
 
-    Args:
-        partial: The folder, which is emptied where nothing of use is in it.
-        made_by: What the conversion at hand is, as `describe` returns it.
+    The folder is emptied if it holds nothing useful.
 
     Raises:
-        DestinationError: Another conversion was begun there, or its plan does not decode.
+        DestinationError: Another conversion is unfinished there, or its plan does not decode.
     """
     if not is_begun(partial):
         empty(partial)
         return None
-    again = "Restart with --restart, which discards what is done of it."
+    again = f"Restart with {option('restart', True)}, which discards its progress."
     try:
         with naming(partial / PLAN_FILE), open(partial / PLAN_FILE, "rb") as file:
             body = json.loads(file.read(_MAX_PLAN_NBYTES))
@@ -120,26 +119,26 @@ def read_plan(partial: Path, made_by: Mapping[str, Any]) -> Begun | None:
 
 
 class Journal:
-    """The list of the sources that are done, in OUT.partial; on the disk before the transaction that holds them."""
+    """The list of finished sources in OUT.partial, on the disk before the transaction with their samples."""
 
     def __init__(self, partial: Path, records: int | None) -> None:
-        """Open the journal, to append to it; `records` as in the progress that it holds."""
+        """Open the journal to append to it; `records` is that of its progress."""
         self._records = records
         self._path = partial / JOURNAL_FILE
-        # Without a buffer: what a full disk has refused must not be written once more when it is closed.
+        # Without a buffer, because data that a full disk has refused must not be written again by close().
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
         self._lines: list[bytes] = []
         self._waiting: deque[tuple[int, ...]] = deque()
 
     def add(self, part: Part, sources: Sequence[Source], num_samples: int) -> None:
-        """Note a part.
+        """Add a part.
 
         Args:
-            part: What came of some sources.
-            sources: Those that are done with it, `part.num_sources` of them.
-            num_samples: Of the dataset with this part.
+            part: The samples of some sources.
+            sources: The sources that it completes, `part.num_sources` of them.
+            num_samples: Samples of the dataset including this part.
         """
-        # A source that comes in several parts is read before the first and done with the last of them.
+        # A source with several parts is read before the first and done with the last.
         if self._records is not None:
             for block in part.blocks:
                 self._records = chained(self._records, block.checksum)
@@ -151,7 +150,7 @@ class Journal:
         self._lines.append(_line(note))
 
     def flush(self) -> None:
-        """Bring what was noted to the disk."""
+        """Write the added parts to the disk."""
         left = memoryview(b"".join(self._lines))
         self._lines = []
         with naming(self._path):
@@ -160,28 +159,28 @@ class Journal:
             os.fsync(self._file.fileno())
 
     def discard(self) -> None:
-        """Empty the journal: nothing of what it notes was committed."""
+        """Empty the journal, because none of its samples were committed."""
         os.ftruncate(self._file.fileno(), 0)
 
     def close(self) -> None:
-        """Close the file; what was not flushed belongs to no transaction and is dropped."""
+        """Close the file; parts that were not flushed belong to no transaction and are dropped."""
         self._file.close()
 
 
 def recover(
     partial: Path, sources: Sources, *, check_content: bool = False, digest: DigestName = DEFAULT_DIGEST
 ) -> Progress:
-    """Return what is done of the conversion in a folder; what was noted beyond that is cut off its journal.
+    """Return the progress of the conversion in a folder, and cut its journal there.
 
     Args:
         partial: The folder.
-        sources: What is converted now.
-        check_content: Read the files of all sources that are done and compare their content too.
+        sources: The sources of the conversion.
+        check_content: Read all finished sources again and compare their content too.
         digest: The algorithm of the dataset's digests.
 
     Raises:
-        DestinationError: Sources that are done have changed since.
-        ImageError: One of them cannot be read, and it has to be: its time is another one, or all content is checked.
+        DestinationError: Finished sources have changed since.
+        ImageError: A source whose content must be compared cannot be read.
         CorruptError: The data file is damaged.
     """
     path = partial / JOURNAL_FILE
@@ -213,7 +212,7 @@ def _line(note: Mapping[str, Any]) -> bytes:
 
 
 def _notes(file: Any) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield notes, and where each ends in the file, up to the first that is not whole."""
+    """Yield notes, and the end of each in the file, up to the first incomplete one."""
     end = 0
     for line in file:
         digest, _, text = line.rstrip(b"\n").partition(b" ")
@@ -224,7 +223,7 @@ def _notes(file: Any) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def _compare(partial: Path, done: Sequence[Sequence[int]], sources: Sources, first: int, check_content: bool) -> None:
-    """Raise DestinationError where sources are not those that were done."""
+    """Raise DestinationError if sources are not those that were converted."""
     now = sources[first : first + len(done)]
     for at in range(0, len(done), _SOURCES_AT_ONCE):
         few = now[at : at + _SOURCES_AT_ONCE]
@@ -239,23 +238,23 @@ def _compare(partial: Path, done: Sequence[Sequence[int]], sources: Sources, fir
             elif check_content or changed_at(source) != changed_ns:
                 found = hashes[i] if check_content else hash_files([source])[0]
                 if not found and digest:
-                    read_files(source)  # says why it cannot be read
+                    read_files(source)  # raises why it cannot be read
                 if found != digest:
                     changed = "has another content"
             if changed:
                 raise _changed(partial, f"{source.name} {changed}")
     if len(now) < len(done):
-        raise _changed(partial, f"there are {first + len(now)} inputs, and more than that are done")
+        raise _changed(partial, f"there are {first + len(now)} inputs, fewer than are done")
 
 
-def _changed(partial: Path, what: str) -> DestinationError:
+def _changed(partial: Path, change: str) -> DestinationError:
     return DestinationError(
-        f"{partial}: inputs that are converted already have changed since: {what}. Put them back as they were and run "
-        "it again, or discard what is done with --restart."
+        f"{partial}: inputs that are converted already have changed since: {change}. Put them back as they were and "
+        f"convert again, or discard the progress with {option('restart', True)}."
     )
 
 
 def _name_hash(source: Source) -> int:
-    # With the label: it goes by the order of all classes, which a new one may change.
+    # With the label, which depends on the order of all classes and changes with a new one.
     name = f"{source.name}\0{os.path.basename(source.lr_name or b'')!r}\0{source.label}"
     return checksum(name.encode("utf-8", "surrogatepass"))

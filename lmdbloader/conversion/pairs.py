@@ -1,4 +1,4 @@
-"""Whether two images are a pair: one the other's size times a whole number, alike, and neither moved."""
+"""The check of pairs: the sizes of two images, their similarity and their alignment."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.option_names import option
 from lmdbloader.errors import ImageError
 from lmdbloader.images.downscale import downscale, psnr_between
 
 Pixels = npt.NDArray[Any]
 SCALES = range(2, 9)
-# Bicubic of others agrees with ours to 54 dB and more; the smoothest of eight photographs moved by a pixel to 42 dB.
+# Other bicubic programs agree with ours to 54 dB and more; a photograph moved by a pixel to 42 dB at most (of eight).
 _SURELY_ALIGNED_PSNR = 50.0
-# Moving it back gains more than that, in dB; noise alone makes no such difference.
+# Moving such an image back gains more than this, in dB, and noise does not.
 _MOVED_PSNR = 0.5
 
 
@@ -22,7 +23,7 @@ def pair_scale(hr: Pixels, lr: Pixels, expected: int | None, name: str) -> int:
     """Return how many times larger the HR image of a pair is.
 
     Raises:
-        ImageError: Not the same whole number both ways, not the expected one, or other channels or bits.
+        ImageError: The factors of height and width differ, or are not the expected one, or channels or bits differ.
     """
     sizes = f"HR is {hr.shape[1]}x{hr.shape[0]}, LR is {lr.shape[1]}x{lr.shape[0]}"
     scale = int(hr.shape[0] // lr.shape[0])
@@ -38,21 +39,14 @@ def pair_scale(hr: Pixels, lr: Pixels, expected: int | None, name: str) -> int:
 
 
 def check_alignment(hr: Pixels, lr: Pixels, scale: int, min_psnr: float, name: str) -> None:
-    """Refuse a pair whose LR image is another picture, or moved against the HR image.
+    """Refuse a pair whose LR image is another picture, or is shifted.
 
-    The HR image is downscaled and compared with the LR image. Which bicubic made that, or what was done to it on
-    purpose, is not known, so `min_psnr` can only tell another picture; an image that is moved tells itself by
-    agreeing better when it is moved back.
-
-    Args:
-        hr: (H, W, C).
-        lr: (H / scale, W / scale, C).
-        scale: Between them.
-        min_psnr: Of the LR image and the downscaled HR image, dB; 0 or less accepts everything.
-        name: Of the pair.
+    The HR image (H, W, C) is downscaled and compared with the LR image (H / scale, W / scale, C). The LR image may come
+    from another bicubic, or be degraded on purpose, so `min_psnr` (dB; 0 accepts everything) finds only another
+    picture. A shifted image agrees better when shifted back.
 
     Raises:
-        ImageError: They do not agree.
+        ImageError: The images do not agree.
     """
     if min_psnr <= 0:
         return
@@ -62,7 +56,7 @@ def check_alignment(hr: Pixels, lr: Pixels, scale: int, min_psnr: float, name: s
         raise ImageError(
             name,
             f"the HR image downscaled by {scale} and the LR image agree to {found:.1f} dB only, expected at least "
-            f"{min_psnr:g}: another picture, or not aligned (--min-pair-psnr sets the bound)",
+            f"{min_psnr:g}: another picture, or not aligned ({option('min_pair_psnr')} sets the bound)",
         )
     if found < max(_SURELY_ALIGNED_PSNR, min_psnr) and min(lr.shape[:2]) > 2:
         psnr, down, right = max((_psnr_moved(ours, lr, y, x), y, x) for y in (-1, 0, 1) for x in (-1, 0, 1))
@@ -70,12 +64,12 @@ def check_alignment(hr: Pixels, lr: Pixels, scale: int, min_psnr: float, name: s
             raise ImageError(
                 name,
                 f"the LR image is not aligned: it agrees with the HR image downscaled by {scale} to {found:.1f} dB, "
-                f"but better when moved by ({right}, {down}) pixels (--min-pair-psnr 0 accepts every pair)",
+                f"but better when moved by ({right}, {down}) pixels ({option('min_pair_psnr', 0)} accepts every pair)",
             )
 
 
 def _psnr_moved(ours: Pixels, lr: Pixels, down: int, right: int) -> float:
-    """Return the agreement of the LR image, moved by a pixel at most, without the pixels at its borders."""
+    """Return the PSNR of the LR image, moved by at most a pixel, without the pixels at its borders."""
     height, width = lr.shape[:2]
     inner = ours[1 : height - 1, 1 : width - 1]
     moved = lr[1 - down : height - 1 - down, 1 - right : width - 1 - right]

@@ -1,167 +1,190 @@
-"""What a conversion is to do: its options checked, its inputs listed, before any image is read."""
+"""The plan of a conversion: its options checked, its inputs listed, and a few inputs tried."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, cast
 
-from lmdbloader.base.arguments import number, optional, whole
-from lmdbloader.conversion.pairs import SCALES
-from lmdbloader.conversion.pool import check_workers, choose_workers
+import numpy as np
+
+from lmdbloader.base.option_names import option
+from lmdbloader.conversion.options import ConvertOptions, shared
+from lmdbloader.conversion.pairs import pair_scale
+from lmdbloader.conversion.pool import WorkerPool, choose_workers
 from lmdbloader.conversion.selection import choose_subset, with_classes
-from lmdbloader.conversion.sources import Layout, Listing, list_sources, locate
+from lmdbloader.conversion.sources.layouts import list_sources
+from lmdbloader.conversion.sources.listing import Listing, Source, Sources
+from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.conversion.storage import make_storage, pixels_only
-from lmdbloader.conversion.tasks import Recipe
-from lmdbloader.conversion.trial import find_scale, make_fields
-from lmdbloader.errors import OptionError
-from lmdbloader.format.codecs import check_codec
-from lmdbloader.format.digests import DigestName, check_digest
-from lmdbloader.images.decode import DecodePolicy
+from lmdbloader.conversion.tasks import Recipe, decode_pair, read_files
+from lmdbloader.errors import ImageError, OptionError, SourceError
+from lmdbloader.format.codecs import Payloads, check_codec, holds_pixels, join, name_counts, saves_enough
+from lmdbloader.format.layout import Field, Kind, make_field
+from lmdbloader.store import estimate_map_nbytes
+
+_TRIAL_SOURCES = 8
+_TRIAL_NBYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a conversion is to do.
+    """The plan of a conversion.
 
     Attributes:
+        options: As given.
         recipe: For every source; its fields, and the scale of given pairs, are not settled yet.
         listing: The sources.
-        codec: Of pixels, as asked for.
-        digest: The algorithm of the dataset's digests.
-        folders: Local ones that the sources lie in.
+        codec: Of pixels, with the default of the write mode.
+        folders: Local folders of the sources.
         num_workers: Worker processes.
     """
 
+    options: ConvertOptions
     recipe: Recipe
     listing: Listing
     codec: str
-    digest: DigestName
     folders: tuple[Path, ...]
     num_workers: int
 
 
-def make_plan(
-    src: str | os.PathLike[str] | None,
-    *,
-    layout: Layout | Literal["auto"],
-    hr: str | os.PathLike[str] | None,
-    lr: str | os.PathLike[str] | None,
-    patch_size: int | None,
-    stride: int | None,
-    scale: int | None,
-    bicubic: Literal["matlab", "pillow"],
-    alpha: Literal["refuse", "drop", "white"],
-    max_pixels: int,
-    codec: str | None,
-    write_mode: str | None,
-    max_resolution: int | None,
-    jpeg_quality: int | None,
-    compress_probability: float | None,
-    smart_threshold: int | None,
-    digest: str,
-    subset: int | None,
-    seed: int | None,
-    classes: Sequence[str] | None,
-    on_error: Literal["stop", "skip"],
-    min_pair_psnr: float,
-    workers: int | None,
-) -> Plan:
-    """Return what a conversion with these options, which are those of `convert`, is to do.
+def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Plan:
+    """Return the plan of a conversion with checked options.
 
     Raises:
-        OptionError: Options that make no sense.
+        OptionError: Options that contradict each other.
         SourceError: No folder, no images, or pairs that do not match.
     """
-    places = [None if p is None else locate(p) for p in (src, hr, lr)]
-    patch_size, stride = optional(whole, "patch_size", patch_size), optional(whole, "stride", stride)
-    scale, max_pixels = optional(whole, "scale", scale), whole("max_pixels", max_pixels)
-    subset, seed = optional(whole, "subset", subset), optional(whole, "seed", seed)
-    min_pair_psnr, workers = number("min_pair_psnr", min_pair_psnr), optional(whole, "workers", workers)
-    recipe = _make_recipe(patch_size, stride, scale, bicubic, DecodePolicy(alpha, max_pixels), on_error, min_pair_psnr)
-    prefer_images = patch_size is not None or scale is not None
-    storage, codec = make_storage(
-        write_mode,
-        codec,
-        is_cut=prefer_images,
-        max_resolution=max_resolution,
-        jpeg_quality=jpeg_quality,
-        compress_probability=compress_probability,
-        smart_threshold=smart_threshold,
-        seed=seed,
-        seed_is_used=subset is not None,
-    )
+    places = [None if p is None else locate(p) for p in (src, options.hr, options.lr)]
+    if options.patch_size is None and options.stride is not None:
+        raise OptionError(f"{option('stride')} without {option('patch_size')}: whole images have no stride")
+    _check_sides(options)
+    prefer_images = options.patch_size is not None or options.scale is not None
+    storage, codec = make_storage(options, is_cut=prefer_images)
     check_codec(codec)
-    name = check_digest(digest)
-    check_workers(workers)
-    listing = list_sources(places[0], layout=layout, hr=places[1], lr=places[2], prefer_images=prefer_images)
-    if listing.layout == "pairs" or scale is not None:
-        storage = pixels_only(storage, write_mode)
-    if subset is not None:
-        listing = choose_subset(listing, subset, seed or 0)
-    if classes is not None:
-        listing = with_classes(listing, classes)
-    num_workers = choose_workers(1 if listing.in_process else workers, int(listing.sources.nbytes.sum()))
+    listing = list_sources(places[0], layout=options.layout, hr=places[1], lr=places[2], prefer_images=prefer_images)
+    if listing.layout == "pairs" or options.scale is not None:
+        storage = pixels_only(storage, options.write_mode)
+    if options.subset is not None:
+        listing = choose_subset(listing, options.subset, options.seed or 0)
+    if options.classes is not None:
+        listing = with_classes(listing, options.classes)
+    num_workers = choose_workers(1 if listing.in_process else options.workers, int(listing.sources.nbytes.sum()))
     folders = tuple(place for place in places if isinstance(place, Path))
-    return Plan(replace(recipe, storage=storage), listing, codec, name, folders, num_workers)
+    # Every task carries the recipe, and class names can be many.
+    recipe = Recipe((), replace(shared(options), classes=None), storage)
+    return Plan(options, recipe, listing, codec, folders, num_workers)
 
 
 def settle_scale(plan: Plan) -> Recipe:
-    """Return the recipe with the scale that given pairs have, and with fields; their codecs are still to be chosen.
+    """Return the recipe with the scale of the given pairs, and with fields, whose codecs are not settled yet.
 
     Raises:
-        ImageError: The first pair (or, where the recipe skips, each) cannot be used.
+        ImageError: The first pair cannot be used; with on_error="skip", no pair can be used.
         OptionError: Patch size or stride do not go with the scale.
     """
     recipe = plan.recipe
     if plan.listing.layout == "pairs":
-        recipe = replace(recipe, scale=find_scale(recipe, plan.listing.sources))
-        _check_sides(recipe)
+        recipe = recipe.changed(scale=find_scale(recipe, plan.listing.sources))
+        _check_sides(recipe.options)
     return replace(recipe, fields=make_fields(recipe, plan.listing.fields, plan.codec))
 
 
-def _make_recipe(
-    patch_size: int | None,
-    stride: int | None,
-    scale: int | None,
-    bicubic: str,
-    policy: DecodePolicy,
-    on_error: str,
-    min_pair_psnr: float,
-) -> Recipe:
-    if patch_size is None and stride is not None:
-        raise OptionError("--stride without --patch-size: whole images have no stride")
-    for name, value in (("patch size", patch_size), ("stride", stride)):
-        if value is not None and value < 1:
-            raise OptionError(f"{name} {value}: expected at least 1")
-    if scale is not None and scale not in SCALES:
-        raise OptionError(f"scale {scale}: expected {SCALES.start} to {SCALES.stop - 1}")
-    if not math.isfinite(min_pair_psnr):
-        raise OptionError(f"min_pair_psnr {min_pair_psnr}: expected a number of dB; 0 accepts every pair")
-    if bicubic not in ("matlab", "pillow"):
-        raise OptionError(f"bicubic {bicubic!r}: expected matlab or pillow")
-    if on_error not in ("stop", "skip"):
-        raise OptionError(f"on_error {on_error!r}: expected stop or skip")
-    recipe = Recipe(
-        fields=(),
-        patch_size=patch_size,
-        stride=stride or patch_size or 1,
-        scale=scale,
-        bicubic=cast(Literal["matlab", "pillow"], bicubic),
-        policy=policy,
-        min_pair_psnr=min_pair_psnr,
-        on_error=cast(Literal["stop", "skip"], on_error),
-    )
-    _check_sides(recipe)
-    return recipe
-
-
-def _check_sides(recipe: Recipe) -> None:
-    if recipe.scale and recipe.patch_size and (recipe.patch_size % recipe.scale or recipe.stride % recipe.scale):
+def _check_sides(options: ConvertOptions) -> None:
+    scale = options.scale
+    sides = {"patch_size": options.patch_size, "stride": options.stride}
+    if scale and any(side is not None and side % scale for side in sides.values()):
+        given = " and ".join(option(name, side) for name, side in sides.items() if side is not None)
         raise OptionError(
-            f"patch size {recipe.patch_size} and stride {recipe.stride}: expected multiples of the scale "
-            f"{recipe.scale}, so that the low-resolution patch is exactly aligned"
+            f"{given}: expected multiples of the scale {scale}, so that the low-resolution patch is exactly aligned"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Results from a few inputs.
+
+    Attributes:
+        fields: The fields of the dataset, with their codecs.
+        map_nbytes: Estimated size of LMDB's map.
+        codecs: For messages: each field with payloads, and the codecs of its samples.
+        num_sources: Inputs that were tried.
+    """
+
+    fields: tuple[Field, ...]
+    map_nbytes: int
+    codecs: tuple[str, ...] = ()
+    num_sources: int = 0
+
+
+def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int:
+    """Return the scale of the first readable pair, which all others must have too.
+
+    Raises:
+        ImageError: The first pair cannot be used; with on_error="skip", no pair can be used.
+    """
+    error: ImageError | None = None
+    for source in sources:
+        try:
+            hr, lr = decode_pair(recipe, source, *read_files(source))
+            return pair_scale(hr, lr, recipe.options.scale, source.name)
+        except ImageError as problem:
+            error = error or problem
+        if recipe.options.on_error == "stop":
+            break
+    raise error or SourceError("there are no pairs")
+
+
+def make_fields(recipe: Recipe, others: Sequence[tuple[str, Kind]], codec: str) -> tuple[Field, ...]:
+    """Return the fields of a dataset: images and others; codec "auto" gives lz4 until a few inputs are tried."""
+    images: list[tuple[str, Kind]] = [
+        (name, "image") for name in (("lr", "hr") if recipe.options.scale else ("image",))
+    ]
+    return tuple(make_field(name, kind, "raw" if codec == "raw" else "lz4") for name, kind in (*images, *others))
+
+
+def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> Trial:
+    """Encode some inputs, evenly spread, to choose the codecs and to estimate the map size."""
+    chosen = _choose(sources)
+    # The conversion itself will report inputs that cannot be used.
+    parts = pool.convert(recipe.changed(on_error="skip"), [[s] for s in chosen])
+    # Only the sizes are kept, to save memory.
+    tried = [(p.chunk.num_samples, {n: _sizes(x) for n, x in p.chunk.payloads.items()}) for p in parts if p.chunk]
+    if not tried:
+        untried = tuple(f"{f.name} {f.codec}" for f in recipe.fields if f.is_payload)
+        return Trial(recipe.fields, estimate_map_nbytes(int(sources.nbytes.sum()), len(sources)), untried)
+    stored = 0
+    fields, codecs = [], []
+    for f in recipe.fields:
+        if not f.is_payload:
+            fields.append(f)
+            continue
+        payloads = join([payloads[f.name] for _, payloads in tried])
+        # JPEGs and files are stored without the codec of pixels.
+        is_pixels = holds_pixels(payloads.codec)
+        pixels_stored = int(payloads.stored_nbytes[is_pixels].sum())
+        pixels_raw = int(payloads.raw_nbytes[is_pixels].sum())
+        keep = codec != "auto" or not is_pixels.any() or saves_enough(pixels_stored, pixels_raw)
+        stored += (pixels_stored if keep else pixels_raw) + int(payloads.stored_nbytes[~is_pixels].sum())
+        fields.append(f if keep else replace(f, codec="raw"))
+        others = list(name_counts(np.bincount(payloads.codec[~is_pixels], minlength=256)))
+        pixels = [fields[-1].codec or "raw"] if is_pixels.any() else []
+        codecs.append(f"{f.name} {' and '.join([*others, *pixels])}")
+    growth = int(sources.nbytes.sum()) / max(sum(s.nbytes for s in chosen), 1)
+    num_samples = sum(count for count, _ in tried)
+    return Trial(tuple(fields), estimate_map_nbytes(stored * growth, num_samples * growth), tuple(codecs), len(chosen))
+
+
+def _choose(sources: Sequence[Source]) -> list[Source]:
+    step = max(1, len(sources) // _TRIAL_SOURCES)
+    chosen: list[Source] = []
+    for source in sources[step // 2 :: step]:
+        chosen.append(source)
+        if len(chosen) >= 2 and sum(s.nbytes for s in chosen) >= _TRIAL_NBYTES:
+            break
+    return chosen
+
+
+def _sizes(payloads: Payloads) -> Payloads:
+    return replace(payloads, data=payloads.data[:0].copy())

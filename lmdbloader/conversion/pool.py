@@ -1,56 +1,55 @@
-"""Worker processes that convert sources, and the order in which their results come back."""
+"""Worker processes that convert sources: their tasks, and the results that come back in order."""
 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import traceback
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.limits import explain_limit, no_memory, refused_memory
+from lmdbloader.base.option_names import flags_in_use, option, use_flags
 from lmdbloader.base.text import plain
-from lmdbloader.conversion.handover import (
-    complete_part,
-    make_number,
-    map_number,
-    receive_object,
-    send_object,
-    send_part,
-)
-from lmdbloader.conversion.sources import Source, Sources
+from lmdbloader.conversion.sources.listing import Source, Sources
 from lmdbloader.conversion.tasks import Part, Recipe, convert_sources
-from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
+from lmdbloader.errors import LmdbloaderError, WorkerError
 
-# Sources of one task. It must not depend on the number of workers: records never span tasks.
+# The size of one task. It must not depend on the number of workers, because records never span tasks.
 TASK_NBYTES = 2**20
 TASK_SOURCES = 512
-# Starting a worker costs about as much as converting this much.
+# Starting a worker costs about as much as converting this much input.
 WORTH_A_WORKER_NBYTES = 16 * 2**20
 _TASKS_AHEAD = 2
 _PARTS_AHEAD = 3
-_START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool import serve; serve({handle}, {place})"
-_FEWER = "Use fewer --workers: the same command goes on where it was."
-# What a worker sends after the last part of a task; what the parent sends when it has taken a part, or before a task.
+_START = (
+    "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool import serve; "
+    "serve({handle}, {place}, {flags})"
+)
+# Messages: a worker ends a task; the parent has taken a part; the parent sends a task next.
 _END, _TAKEN, _TASK = "end", "taken", "task"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tasks(Sequence[list[Source]]):
-    """Consecutive sources task by task; each list is made when it is asked for.
+    """Consecutive sources, split into tasks; an index makes the list of a task.
 
     Attributes:
         sources: All of them.
@@ -76,7 +75,7 @@ class Tasks(Sequence[list[Source]]):
 
 
 def make_tasks(sources: Sources, first: int = 0) -> Tasks:
-    """Return the sources of each task from one on: consecutive ones, of about 1 MiB together."""
+    """Return the tasks from one source on, of about 1 MiB each."""
     ends = np.cumsum(sources.nbytes)
     bounds = array("q", [first])
     while bounds[-1] < len(sources):
@@ -87,23 +86,17 @@ def make_tasks(sources: Sources, first: int = 0) -> Tasks:
     return Tasks(sources, np.array(bounds, np.int64))
 
 
-def check_workers(workers: int | None) -> None:
-    """Raise OptionError unless it is a number of workers, or None."""
-    if workers is not None and workers < 1:
-        raise OptionError(f"workers {workers}: expected at least 1")
-
-
 def choose_workers(workers: int | None, nbytes: int) -> int:
-    """Return how many workers to use for that much input: by default one a core, fewer for little."""
+    """Return the number of workers for an input: by default one per core, fewer for small inputs."""
     if workers is not None:
         return workers
     return max(1, min(count_cores(), nbytes // WORTH_A_WORKER_NBYTES))
 
 
 class WorkerPool:
-    """Processes that convert; use it in a `with` statement, at whose end none of them is left.
+    """Processes that convert, for a `with` statement: at its end they are stopped.
 
-    With one worker the work is done in this process. Processes are started when there is work for them.
+    With one worker this process does the work. Processes are started when there is work for them.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -123,15 +116,15 @@ class WorkerPool:
         self._workers = []
 
     def convert(self, recipe: Recipe, tasks: Sequence[Sequence[Source]]) -> Iterator[Part]:
-        """Yield the parts of all tasks in order, whichever worker made them; take all of them before another call.
+        """Yield the parts of all tasks in order. Take all of them before the next call.
 
         Args:
-            recipe: For every source.
-            tasks: Sources task by task.
+            recipe: The settings.
+            tasks: The sources of each task.
 
         Raises:
-            ImageError: Of the first source that cannot be used, where the recipe says to stop.
-            WorkerError: The system refuses a worker, or one died; names the image that it was at.
+            ImageError: The first source that cannot be used, with on_error="stop".
+            WorkerError: The system refuses a worker, or one died; names the image that it was converting.
         """
         if self._num_workers <= 1 or len(tasks) <= 1:
             for task in tasks:
@@ -139,7 +132,8 @@ class WorkerPool:
             return
         while len(self._workers) < min(self._num_workers, len(tasks)):
             count = min(self._num_workers, len(tasks))
-            advice = f"Use fewer, as --workers {max(1, count // 2)}; the same command goes on where it was."
+            fewer = option("workers", max(1, count // 2))
+            advice = f"Use fewer, as {fewer}; the same conversion goes on where it was."
             with explain_limit(f"worker process {len(self._workers) + 1} of {count}", advice):
                 self._workers.append(_Worker())
         yield from _collect(self._workers, recipe, tasks)
@@ -178,16 +172,15 @@ def _collect(workers: Sequence[_Worker], recipe: Recipe, tasks: Sequence[Sequenc
 
 @dataclass(slots=True)
 class _Worker:
-    """One process, what it was given, and what it has sent.
+    """One worker process, its tasks, and the parts that it has sent.
 
     Attributes:
-        process: The worker.
-        connection: To it.
-        place: The number of the source that it is at, of all that it was given; the worker writes it, -1 before the
-            first.
+        process: The process.
+        connection: The socket to it.
+        place: The index of its current source among all sources it was given; written by the worker, -1 at first.
         num_done: Sources of the tasks that it has done.
-        tasks: Those that it has not done yet.
-        arrived: What it has sent, by task.
+        tasks: Tasks that it has not done yet.
+        arrived: The messages that it has sent, by task.
     """
 
     process: subprocess.Popen[bytes] = field(init=False)
@@ -198,13 +191,15 @@ class _Worker:
     arrived: dict[int, deque[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # A fresh interpreter: nothing of the caller's threads, locks or descriptors is inherited, and no caller needs
-        # an `if __name__ == "__main__"`. In a session of its own, as Ctrl-C in a terminal is the parent's to handle;
-        # when the parent ends, however it does, the socket closes and so does the worker.
+        # A fresh interpreter inherits none of the caller's threads, locks or descriptors, and callers need no
+        # `if __name__ == "__main__"`. It has its own session, because the parent handles Ctrl-C in a terminal. When the
+        # parent ends for any reason, the socket closes and the worker ends.
         ours, theirs = socket.socketpair()
         place, self.place = make_number()
         self.place[0] = -1
-        code = _START.format(path=[p for p in sys.path if isinstance(p, str)], handle=theirs.fileno(), place=place)
+        code = _START.format(
+            path=[p for p in sys.path if isinstance(p, str)], handle=theirs.fileno(), place=place, flags=flags_in_use()
+        )
         self.connection = Connection(ours.detach())
         try:
             self.process = subprocess.Popen(
@@ -226,7 +221,7 @@ class _Worker:
         self.arrived[number] = deque()
         self._send(_TASK)
         try:
-            # The worker may itself wait for us to read, so a task must not wait for room in the socket.
+            # The worker may be waiting for us to read, so a task must not wait for room in the socket.
             send_object((recipe, list(sources)), self.connection)
         except ConnectionError as error:
             raise self._death() from error
@@ -235,7 +230,7 @@ class _Worker:
         self._send(_TAKEN)
 
     def next_item(self, number: int) -> Any:
-        """Return the next part of a task, its error or its end; None where that has not arrived."""
+        """Return the next part of a task, its error or its end; None if it has not arrived."""
         items = self.arrived[number]
         return items.popleft() if items else None
 
@@ -246,10 +241,10 @@ class _Worker:
                 item = complete_part(item, self.connection)
         except (EOFError, ConnectionError) as error:
             raise self._death() from error
-        except OSError as error:  # it is this process that gets no memory: the worker lives
+        except OSError as error:  # this process gets no memory; the worker is alive
             if (why := refused_memory(error)) is None:
                 raise
-            raise WorkerError(no_memory("taking what a worker has converted", why, _FEWER)) from error
+            raise WorkerError(no_memory("taking the result of a worker", why, _fewer())) from error
         if not self.tasks:
             raise WorkerError(f"a worker sent {type(item).__name__} unasked")
         self.arrived[self.tasks[0][0]].append(item)
@@ -257,11 +252,11 @@ class _Worker:
             self.num_done += len(self.tasks.popleft()[1])
 
     def close(self) -> None:
-        """Let the worker know that nothing more will come."""
+        """Close the connection, which ends the worker."""
         self.connection.close()
 
     def stop(self) -> None:
-        """Wait a moment for the worker to end, then end it."""
+        """Wait briefly for the worker to end, then kill it."""
         try:
             self.process.wait(timeout=0.2)
         except subprocess.TimeoutExpired:
@@ -279,29 +274,33 @@ class _Worker:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
         unfinished = [source.name for _, sources in self.tasks for source in sources]
         at = self.place.item() - self.num_done
-        # Before its first image, and when it waits for more, it is at none.
-        what = f" while converting {unfinished[at]}" if 0 <= at < len(unfinished) else ""
+        # Before its first image, and while it waits for tasks, it has no current image.
+        during = f" while converting {unfinished[at]}" if 0 <= at < len(unfinished) else ""
         if code == errno.ENOMEM:
             refused = OSError(code, os.strerror(code))
-            return WorkerError(no_memory(f"worker process {self.process.pid}{what}", refused, _FEWER))
-        # C++ ends a process by SIGABRT where it gets no memory.
-        advice = " Out of memory? Use fewer --workers." if code in (-signal.SIGKILL, -signal.SIGABRT) else ""
-        again = "Run the same command again: a conversion goes on where it was."
-        return WorkerError(f"worker process {self.process.pid} {how}{what}.{advice} {again}")
+            return WorkerError(no_memory(f"worker process {self.process.pid}{during}", refused, _fewer()))
+        # C++ ends a process by SIGABRT if it gets no memory.
+        advice = f" Out of memory? Use fewer {option('workers')}." if code in (-signal.SIGKILL, -signal.SIGABRT) else ""
+        again = "Convert again with the same options: a conversion goes on where it was."
+        return WorkerError(f"worker process {self.process.pid} {how}{during}.{advice} {again}")
+
+
+def _fewer() -> str:
+    return f"Use fewer {option('workers')}: the same conversion goes on where it was."
 
 
 def _one_thread() -> dict[str, str]:
-    """Return an environment in which libraries do not start a thread for every core in every worker."""
+    """Return an environment in which libraries use one thread in each worker."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-def serve(handle: int, place: int) -> None:
-    """Convert what arrives until nothing more can; the main function of a worker process.
+def serve(handle: int, place: int, flags: Mapping[str, str]) -> None:
+    """Convert the tasks from a socket until it closes; the main function of a worker process.
 
-    Args:
-        handle: Of a socket: tasks come through it, their parts go back.
-        place: Of a shared number: where in all that has arrived the worker is.
+    `place` is the handle of a shared number: the index of the current source among all that have arrived. Messages name
+    options by `flags`.
     """
+    use_flags(flags)
     connection, shared = Connection(handle), map_number(place)
     num_done = 0
     tasks: deque[tuple[Recipe, list[Source]]] = deque()
@@ -322,12 +321,12 @@ def serve(handle: int, place: int) -> None:
             num_done += len(sources)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
-    except MemoryError:  # while a part was sent; there may be none to say more
+    except MemoryError:  # while a part was sent; there may be too little memory for a message
         os._exit(errno.ENOMEM)
 
 
 def _take(connection: Connection, tasks: deque[tuple[Recipe, list[Source]]]) -> int:
-    """Take one message: a task, or that a part was read; return how many parts were."""
+    """Take one message; return 1 if the parent has read a part, 0 for a task."""
     if connection.recv() == _TAKEN:
         return 1
     tasks.append(receive_object(connection))
@@ -347,6 +346,92 @@ def _results(recipe: Recipe, sources: list[Source], place: npt.NDArray[np.int64]
     except Exception as error:
         name = plain(sources[place.item() - num_before].name)
         if (why := refused_memory(error)) is not None:
-            yield WorkerError(no_memory(f"converting {name}", why, _FEWER))
+            yield WorkerError(no_memory(f"converting {name}", why, _fewer()))
         else:
             yield WorkerError(f"converting {name} failed:\n{traceback.format_exc()}")
+
+
+def send_object(item: object, connection: Connection) -> None:
+    """Send an object of any size by a message of a few bytes, so sending never waits for the reader."""
+    # Pickled as by Connection.send: only between a process and its own workers, never for a file.
+    _send_memory([ForkingPickler.dumps(item)], connection)
+
+
+def receive_object(connection: Connection) -> Any:
+    """Return the object of `send_object`."""
+    return ForkingPickler.loads(_receive_memory(connection))
+
+
+def send_part(part: Part, connection: Connection) -> None:
+    """Send a part: its values through shared memory, the rest as a message."""
+    lengths = [block.value.size for block in part.blocks]
+    blocks = tuple(replace(b, value=n) for b, n in zip(part.blocks, lengths, strict=True))
+    chunk = part.chunk
+    if chunk is not None:
+        # The parent needs the rows of the index, and no second copy of the pixels.
+        nothing = np.empty(0, np.uint8)
+        chunk = replace(chunk, payloads={name: replace(p, data=nothing) for name, p in chunk.payloads.items()})
+    connection.send(replace(part, blocks=blocks, chunk=chunk))
+    _send_memory([block.value for block in part.blocks], connection)
+
+
+def complete_part(part: Part, connection: Connection) -> Part:
+    """Return a received part with its values, which are views of the shared memory."""
+    whole = pa.py_buffer(_receive_memory(connection))
+    blocks, at = [], 0
+    for block in part.blocks:
+        length: Any = block.value
+        blocks.append(replace(block, value=whole.slice(at, length)))
+        at += length
+    return replace(part, blocks=tuple(blocks))
+
+
+def make_number() -> tuple[int, npt.NDArray[np.int64]]:
+    """Return the handle of a number that two processes share, and the number, (1,) int64. It outlives its writer."""
+    handle = _memory_file()
+    os.ftruncate(handle, np.dtype(np.int64).itemsize)
+    return handle, map_number(handle)
+
+
+def map_number(handle: int) -> npt.NDArray[np.int64]:
+    """Return the number of `make_number`, (1,) int64, by its handle."""
+    return np.frombuffer(mmap.mmap(handle, np.dtype(np.int64).itemsize), np.int64)
+
+
+def _send_memory(pieces: Iterable[Any], connection: Connection) -> None:
+    handle = _memory_file()
+    try:
+        for piece in pieces:
+            _write_all(handle, piece)
+        with socket.socket(fileno=os.dup(connection.fileno())) as channel:
+            socket.send_fds(channel, [b"m"], [handle])
+    finally:
+        os.close(handle)
+
+
+def _receive_memory(connection: Connection) -> mmap.mmap | bytes:
+    with socket.socket(fileno=os.dup(connection.fileno())) as channel:
+        _, handles, _, _ = socket.recv_fds(channel, 1, 1)
+    if len(handles) != 1:
+        raise EOFError
+    try:
+        nbytes = os.fstat(handles[0]).st_size
+        if not nbytes:
+            return b""
+        populate = getattr(mmap, "MAP_POPULATE", 0)
+        return mmap.mmap(handles[0], nbytes, flags=mmap.MAP_SHARED | populate, prot=mmap.PROT_READ)
+    finally:
+        os.close(handles[0])
+
+
+def _memory_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("lmdbloader", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _write_all(handle: int, data: Any) -> None:
+    view = memoryview(data).cast("B")
+    while view.nbytes:
+        view = view[os.write(handle, view) :]

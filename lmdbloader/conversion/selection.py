@@ -1,32 +1,38 @@
-"""Which of a listing's sources are converted, and under which labels."""
+"""The sources that are converted: splits of a folder, a random subset, and the labels of classes."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.arguments import ordered_texts
-from lmdbloader.conversion.sources import Listing, Names
-from lmdbloader.errors import OptionError
+from lmdbloader.base.option_names import option
+from lmdbloader.conversion.sources.layouts import Layout, list_sources
+from lmdbloader.conversion.sources.listing import Listing, Names, is_image_name
+from lmdbloader.conversion.sources.remote import locate
+from lmdbloader.errors import OptionError, SourceError
 
 _U64 = npt.NDArray[np.uint64]
 
 
 def choose_subset(listing: Listing, count: int, seed: int) -> Listing:
-    """Return a listing with so many of its sources, chosen at random and kept in order.
+    """Return a listing with some of its sources, chosen at random and kept in order.
 
-    Every source draws a number that depends on its name and the seed only; those with the least are taken, so a smaller
-    subset is a part of a larger one.
+    Every source gets a number that depends only on its name and the seed. Those with the least numbers are taken, so a
+    smaller subset is a part of a larger one.
 
     Raises:
-        OptionError: There are fewer sources.
+        OptionError: The listing has fewer sources.
     """
     total = len(listing.sources)
     if not 1 <= count <= total:
-        raise OptionError(f"a subset of {count} of {total} sources: expected 1 to {total}")
+        raise OptionError(f"{option('subset', count)} of {total} sources: expected 1 to {total}")
     order = np.argsort(_mixed(_hashes(listing.sources.names) ^ _mixed(np.array([seed], np.uint64))), kind="stable")
     return replace(listing, sources=listing.sources.take(np.sort(order[:count])))
 
@@ -40,7 +46,7 @@ def _hashes(names: Names) -> _U64:
 
 
 def _mixed(words: _U64) -> _U64:
-    """Return words whose every bit depends on all bits of the given ones (Steele et al., SplitMix64, 2014)."""
+    """Return mixed words: every bit depends on all bits of the input (Steele et al., SplitMix64, 2014)."""
     words = words + np.uint64(0x9E3779B97F4A7C15)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -48,18 +54,85 @@ def _mixed(words: _U64) -> _U64:
 
 
 def with_classes(listing: Listing, classes: Sequence[str]) -> Listing:
-    """Return a listing of class folders whose labels are numbers in a given list of classes.
+    """Return a listing of class folders whose labels are indices into a given list of classes.
 
     Raises:
-        OptionError: There are no class folders, or one of them is not in the list; or the names are not a
-            list of different ones.
+        OptionError: The inputs are not class folders, one of them is not in the list, or the list has equal names.
     """
     names = ordered_texts("classes", classes)
     if listing.layout != "classes" or listing.sources.labels is None:
-        raise OptionError(f"classes are given, and the layout is {listing.layout!r}: expected class folders")
+        raise OptionError(f"{option('classes')} is given, and the layout is {listing.layout!r}: expected class folders")
     numbers = {name: i for i, name in enumerate(names)}
     unknown = [name for name in listing.classes if name not in numbers]
     if unknown:
-        raise OptionError(f"class folder {unknown[0]!r} is none of the {len(names)} classes given")
+        raise OptionError(f"class folder {unknown[0]!r} is not among the {len(names)} classes given")
     labels = np.array([numbers[name] for name in listing.classes], np.int64)[listing.sources.labels]
     return replace(listing, sources=replace(listing.sources, labels=labels), classes=names)
+
+
+# One of these must be there, or class folders could be taken for splits.
+_NAMES = frozenset(
+    {"train", "training", "trainval", "val", "valid", "validation", "test", "testing", "dev", "eval", "evaluation"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One of the splits in a folder.
+
+    Attributes:
+        name: The folder's name: train, val ...
+        path: The folder's path.
+        classes: Class names of all splits by label; None without class folders.
+    """
+
+    name: str
+    path: Path
+    classes: tuple[str, ...] | None
+
+
+def find_splits(
+    src: str | os.PathLike[str], *, layout: Layout | Literal["auto"] = "auto", prefer_images: bool = False
+) -> list[Split]:
+    """Return the folders in a folder that `convert` makes a dataset of each: train/, val/ and others with images.
+
+    With class folders, a class has the same label in all splits: its index among the classes of all splits, in byte
+    order.
+
+    Args:
+        src: The folder with the splits.
+        layout: The layout of each split, as in `convert`.
+        prefer_images: With layout "auto", never take folders for classes.
+
+    Raises:
+        SourceError: No folder in `src` is called train, val, test or the like, or one of them holds no images.
+        OptionError: The splits have different layouts.
+
+    >>> for split in lmdbloader.find_splits("imagenet"):  # doctest: +SKIP
+    ...     lmdbloader.convert(split.path, f"data/{split.name}.lmdb", classes=split.classes)
+    """
+    folder = locate(src)
+    if isinstance(folder, str):
+        raise OptionError(f"{folder}: a URL, in which splits are not searched. Convert its folders one by one.")
+    if not folder.is_dir():
+        raise SourceError(f"{folder}: there is no such folder")
+    paths = sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink() and not p.name.startswith("."))
+    if not any(p.name.lower() in _NAMES for p in paths):
+        raise SourceError(f"{folder}: holds no folders like train/ and val/. Convert it as a whole.")
+    paths = [p for p in paths if p.name.lower() in _NAMES or _holds_images(p)]
+    listings = [list_sources(path, layout=layout, prefer_images=prefer_images) for path in paths]
+    layouts = {listing.layout for listing in listings}
+    if len(layouts) > 1:
+        found = ", ".join(f"{p.name}: {listing.layout}" for p, listing in zip(paths, listings, strict=True))
+        raise OptionError(
+            f"{folder}: its folders have different layouts ({found}). Choose one with {option('layout')}."
+        )
+    classes = None
+    if layouts == {"classes"}:
+        classes = tuple(sorted({name for listing in listings for name in listing.classes}, key=os.fsencode))
+    return [Split(path.name, path, classes) for path in paths]
+
+
+def _holds_images(folder: Path) -> bool:
+    """Return whether a folder has any image: there are often other folders next to the splits."""
+    return any(is_image_name(os.fsencode(name)) for _, _, names in os.walk(folder) for name in names)

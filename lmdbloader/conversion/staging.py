@@ -1,4 +1,4 @@
-"""`lmdbloader.stage`: a copy of a dataset in another place, made once, checked, and shared by every job there."""
+"""`lmdbloader.stage`: a checked copy of a dataset in another folder, made once for all jobs there."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lmdbloader.base.disk_errors import explain_full_disk, naming
+from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressBar
 from lmdbloader.base.text import plain
 from lmdbloader.conversion.destination import named_folder, refuse_inside
@@ -19,12 +21,11 @@ from lmdbloader.format.codecs import checksum
 from lmdbloader.format.digests import DigestName, new_file_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.store import Reader, check_destination, partial_folder, put_in_place, read_manifest
-from lmdbloader.store.diskerrors import naming
 from lmdbloader.store.writing.ownership import is_own_file, open_own_file
-from lmdbloader.store.writing.publish import explain_full_disk, fsync
+from lmdbloader.store.writing.publish import fsync
 
 _PIECE_NBYTES = 8 * 2**20
-# Room for the file system's own bookkeeping of a copy.
+# Space for the file system's own records of a copy.
 _SPARE_NBYTES = 2**20
 _SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -40,14 +41,14 @@ def stage(
 ) -> Path:
     """Copy a finished dataset into a folder, unless it is there already.
 
-    Every byte of the copy is read back and compared with what was read of the source. The copy has its name only once
-    it is complete. Of several processes that ask at once one copies, and the others wait for it and use its copy.
+    Every byte of the copy is read back and compared with the source. The copy gets its name when it is complete. Of
+    several processes that stage at once, one copies, and the others wait and use its copy.
 
     Args:
         db: The dataset.
-        directory: The folder to copy it into, where it keeps its name; made if only its last part is missing.
+        directory: The folder for the copy, which keeps the dataset's name; made if only its last part is missing.
         overwrite: Replace another dataset that has its name there.
-        timeout: Seconds to wait for a process that is copying; by default without end.
+        timeout: Seconds to wait for a process that is copying; without limit by default.
         progress: Show a progress bar on a terminal.
         log: Called with lines of text for people.
 
@@ -55,18 +56,18 @@ def stage(
         The path of the copy.
 
     Raises:
-        FileNotFoundError: There is nothing at `db`.
+        FileNotFoundError: `db` does not exist.
         FormatError: `db` is not a finished dataset of this format version.
-        CorruptError: A file of `db` is damaged or cut short, or the copy is not what was read.
+        CorruptError: A file of `db` is damaged or cut short, or the copy differs from it.
         DestinationError: Another dataset, or something else, has the name there, or `directory` cannot be made.
         LockedError: Another process was still copying after `timeout`.
-        DiskFullError: There is not room enough; found out before anything is copied.
+        DiskFullError: There is too little free space; this is checked before copying.
         OptionError: `timeout` is negative, or `directory` is empty text.
     """
     if timeout is not None and not timeout >= 0:
-        raise OptionError(f"timeout {timeout}: expected seconds, 0 or more")
+        raise OptionError(f"{option('timeout', timeout)}: expected seconds, 0 or more")
     if not os.fspath(directory):
-        raise OptionError("the folder to stage into is an empty text. Is the variable that names it set?")
+        raise OptionError("the folder to stage into is an empty text. Is its environment variable set?")
     source = Reader(named_folder(db))
     folder = Path(directory).absolute()
     target = folder / source.path.name
@@ -82,7 +83,7 @@ def stage(
             return target
         try:
             with explain_full_disk(target), partial_folder(target, log=log) as partial:
-                # Whoever held the lock a moment ago may have put the copy in place.
+                # The process that held the lock a moment ago may have put the copy in place.
                 if not _is_staged(source, target, log):
                     check_destination(target, overwrite=overwrite or _is_same_dataset(source, target))
                     _fill(source, partial, target, progress, log)
@@ -106,7 +107,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _is_same_dataset(source: Reader, target: Path) -> bool:
-    """Return whether a dataset says that it is the same one, whole or not."""
+    """Return whether a dataset, sound or damaged, has the manifest of the source."""
     try:
         return read_manifest(target).manifest_digest == source.manifest.manifest_digest
     except (FormatError, OSError):
@@ -114,13 +115,13 @@ def _is_same_dataset(source: Reader, target: Path) -> bool:
 
 
 def _is_staged(source: Reader, target: Path, log: Callable[[str], None]) -> bool:
-    """Return whether a whole copy is there: manifest, sizes and the index's digest hold."""
+    """Return whether a sound copy is there, by manifest, sizes and the index's digest."""
     if not _is_same_dataset(source, target):
         return False
     try:
         Reader(target)
     except (CorruptError, FormatError) as error:
-        log(plain(f"{target}: a copy is there, but damaged; it is copied anew. {error}"))
+        log(plain(f"{target}: a copy is there, but damaged; it is copied again. {error}"))
         return False
     return True
 
@@ -132,14 +133,14 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
         if is_own_file(source.path / name):
             names.insert(0, name)
         elif os.path.lexists(source.path / name):
-            log(f"{source.path / name}: is a link or no regular file, and is not copied")
+            log(f"{source.path / name}: is a link or not a regular file, and is not copied")
     nbytes = sum(_size(source.path / name) for name in names)
     free = shutil.disk_usage(partial).free
     if free < nbytes + _SPARE_NBYTES:
         missing = nbytes + _SPARE_NBYTES - free
         raise DiskFullError(
             f"{target.parent}: {source.path} takes {nbytes / 2**20:,.1f} MiB, and {free / 2**20:,.1f} MiB are free: "
-            f"{missing / 2**20:,.1f} MiB are missing. Free some room, or stage into another folder."
+            f"{missing / 2**20:,.1f} MiB are missing. Free some space, or stage into another folder."
         )
     log(plain(f"{target}: copying {nbytes / 2**20:,.1f} MiB from {source.path}"))
     began = time.monotonic()
@@ -148,7 +149,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
         explain_full_disk(partial, lambda: nbytes - sum(path.stat().st_size for path in partial.iterdir())),
     ):
         for name in names:
-            # The data file is the one that was opened and checked, whatever has its name by now.
+            # The data file that was opened and checked, even if it was replaced since.
             descriptor = os.dup(source.descriptor) if name == DATA_FILE else open_own_file(source.path / name)
             try:
                 sums, digest = _copy(descriptor, source.path / name, partial / name, source.manifest.digest, bar)
@@ -168,7 +169,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
 
 
 def _size(path: Path) -> int:
-    """Return the size of a dataset's own file; a link in a stranger's could lead to anything."""
+    """Return the size of a dataset's own file, which must not be a link."""
     descriptor = open_own_file(path)
     try:
         return os.fstat(descriptor).st_size
@@ -177,7 +178,7 @@ def _size(path: Path) -> int:
 
 
 def _copy(descriptor: int, source: Path, out: Path, digest: DigestName, bar: Any) -> tuple[list[int], str]:
-    """Copy a file, `source` in messages; return each piece's checksum as it was read, and the digest of the whole."""
+    """Copy a file, `source` in messages; return the checksum of each piece, and the digest of the whole."""
     room = memoryview(bytearray(_PIECE_NBYTES))
     sums, at = [], 0
     running = new_file_digest(digest)
@@ -195,7 +196,7 @@ def _copy(descriptor: int, source: Path, out: Path, digest: DigestName, bar: Any
 
 
 def _read(descriptor: int, path: Path, room: memoryview, at: int) -> int:
-    """Fill a buffer from a place in a file on; return how many bytes there were."""
+    """Fill a buffer from a place in a file; return the number of bytes."""
     filled = 0
     with naming(path):
         while filled < len(room) and (count := os.preadv(descriptor, [room[filled:]], at + filled)):
@@ -204,7 +205,7 @@ def _read(descriptor: int, path: Path, room: memoryview, at: int) -> int:
 
 
 def _compare(copy: Path, sums: list[int], source: Path, bar: Any) -> None:
-    """Read a copy back, from the disk where the system lets go of its pages, and compare it piece by piece."""
+    """Read a copy back, from the disk if the system drops its pages, and compare it piece by piece."""
     fsync(copy)
     room = memoryview(bytearray(_PIECE_NBYTES))
     descriptor = os.open(copy, os.O_RDONLY)
@@ -215,8 +216,8 @@ def _compare(copy: Path, sums: list[int], source: Path, bar: Any) -> None:
             found = [checksum(room[:nbytes])] if nbytes else []
             if found != sums[number : number + 1]:
                 raise CorruptError(
-                    f"{copy}: what was read back differs from {source} behind byte {number * _PIECE_NBYTES}: the disk, "
-                    "or the memory, damaged it. The copy was removed; look at the machine's log before trying again."
+                    f"{copy}: the copy as read back differs from {source} after byte {number * _PIECE_NBYTES}: the "
+                    "disk or the memory damaged it. The copy was removed; look at the system log before trying again."
                 )
             bar.update(nbytes)
     finally:
@@ -224,7 +225,7 @@ def _compare(copy: Path, sums: list[int], source: Path, bar: Any) -> None:
 
 
 def _check_copy(source: Reader, partial: Path) -> None:
-    """Raise CorruptError unless the three files belong together: the source may have been replaced meanwhile."""
+    """Raise CorruptError unless the three files belong together: the source may have been replaced while copying."""
     from lmdbloader.format.manifest import parse_manifest
     from lmdbloader.store.index import Index
     from lmdbloader.store.opening import map_file

@@ -1,4 +1,4 @@
-"""What one conversion does with one source: decode, check, scale, cut, encode."""
+"""The conversion of sources to encoded samples: decode, check, scale, cut, encode."""
 
 from __future__ import annotations
 
@@ -6,57 +6,61 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.conversion.attached import add_values, parse_attached
+from lmdbloader.base.disk_errors import DISK_FAILED
+from lmdbloader.base.option_names import option
+from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pairs import check_alignment, pair_scale
-from lmdbloader.conversion.sources import Fetched, File, Source, Span, digest_ends, fetch, read, times_of
+from lmdbloader.conversion.sources.listing import File, Source, Span
+from lmdbloader.conversion.sources.reading import Fetched, digest_ends, fetch, read, times_of
 from lmdbloader.conversion.storage import Storage, decode_to_size, encode_one, keep_file
-from lmdbloader.conversion.values import image_geometry
+from lmdbloader.conversion.values import add_values, image_geometry, parse_attached
 from lmdbloader.errors import ImageError
 from lmdbloader.format.codecs import Payloads, checksum, encode_many, join
 from lmdbloader.format.layout import TILED_ABOVE_NBYTES, Field
 from lmdbloader.images.decode import DecodePolicy, decode_image, is_jpeg
 from lmdbloader.images.downscale import crop_to_multiple, downscale
 from lmdbloader.store import Block, Chunk, encode_blocks
-from lmdbloader.store.diskerrors import DISK_FAILED
 
-# A part of this size is handed on before the next image is decoded, so that memory stays bounded.
+# A part of this size is yielded before the next image is decoded, which bounds memory.
 PART_NBYTES = 16 * 2**20
-# Of the label, the JSON and the text beside an image in a tar: what is larger is there to do harm.
+# The most for a label, JSON or text of a sample in a tar.
 _MOST_ATTACHED_NBYTES = 64 * 2**20
 Pixels = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that decides what a source becomes.
+    """The settings of a conversion that its samples depend on.
 
     Attributes:
-        fields: Of the dataset; their codecs are settled.
-        patch_size: Side of the patches in (high-resolution) pixels; None stores whole images.
-        stride: Distance between patches.
-        scale: Between the halves of pairs; None without pairs.
-        bicubic: Which bicubic makes the low-resolution half.
-        policy: For files that are not plain grey or RGB.
-        min_pair_psnr: Of given pairs, dB; 0 or less accepts every pair.
-        on_error: Whether a source that cannot be used stops the conversion.
-        storage: What becomes of images; pairs and scaled images are stored as pixels.
+        fields: The fields of the dataset, with their codecs.
+        options: The options, with the scale of given pairs.
+        storage: How images are stored; pairs and scaled images are stored as pixels.
     """
 
     fields: tuple[Field, ...]
-    patch_size: int | None
-    stride: int
-    scale: int | None
-    bicubic: Literal["matlab", "pillow"]
-    policy: DecodePolicy
-    min_pair_psnr: float
-    on_error: Literal["stop", "skip"]
+    options: ConvertOptions = field(default_factory=ConvertOptions)
     storage: Storage = field(default_factory=Storage)
+
+    @property
+    def policy(self) -> DecodePolicy:
+        """The policy for files that are not plain grey or RGB."""
+        return DecodePolicy(self.options.alpha, self.options.max_pixels)
+
+    @property
+    def stride(self) -> int:
+        """The distance between patches in pixels; 1 for whole images."""
+        return self.options.stride or self.options.patch_size or 1
+
+    def changed(self, **options: Any) -> Recipe:
+        """Return the recipe with other values of some options."""
+        return replace(self, options=replace(self.options, **options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +68,14 @@ class Part:
     """Some sources, encoded.
 
     Attributes:
-        chunk: Their samples; None where no source could be used.
+        chunk: Their samples; None if no source could be used.
         blocks: The samples packed into LMDB values.
         file_hashes: XXH64 of the files of every source that was read, in order, also of skipped ones.
-        seen: Of each of these sources what `times_of` returned before its files were read, and their `digest_ends`.
+        seen: `times_of` each of these sources before its files were read, and `digest_ends` of its files.
         skipped: (name, reason) of the sources that could not be used.
-        num_sources: Sources done, skipped ones included.
-        nbytes: Size of their files.
-        seconds: The work took, where it was done.
+        num_sources: Sources done, including skipped ones.
+        nbytes: Total size of their files.
+        seconds: Time of the work in its process.
     """
 
     chunk: Chunk | None
@@ -87,18 +91,12 @@ class Part:
 def convert_sources(
     recipe: Recipe, sources: Sequence[Source], *, at: Callable[[int], None] = lambda number: None
 ) -> Iterator[Part]:
-    """Encode sources in order, in parts of about 16 MiB.
+    """Encode sources in order, in parts of about 16 MiB; `at` is called with the index of each before it is read.
 
-    A source whose patches need several parts begins with a part of its own, so that a part ends with the end of a
-    source wherever it counts one.
-
-    Args:
-        recipe: For every source.
-        sources: To encode.
-        at: Called with a source's place in `sources` before it is read.
+    A source whose patches need several parts starts a new part, so every part that counts sources ends with a source.
 
     Raises:
-        ImageError: A source cannot be used and the recipe says to stop.
+        ImageError: A source cannot be used, with on_error="stop".
     """
     gathered: list[_Encoded] = []
     hashes: list[int] = []
@@ -122,7 +120,7 @@ def convert_sources(
             else:
                 places = [patch_positions(0, 0, None, 1)]
         except ImageError as error:
-            if recipe.on_error == "stop":
+            if recipe.options.on_error == "stop":
                 raise
             skipped.append((error.name, error.reason))
             places = []
@@ -144,7 +142,7 @@ def convert_sources(
 
 
 def hash_files(sources: Sequence[Source]) -> list[int]:
-    """Return the hashes of sources' files that `Part.file_hashes` holds; 0 where one cannot be read."""
+    """Return `Part.file_hashes` of sources; 0 for a source that cannot be read."""
     hashes: list[int] = []
     fetched = fetch(sources)
     for source in sources:
@@ -161,13 +159,10 @@ class _Encoded:
 
 
 def read_files(source: Source, hashes: list[int] | None = None, fetched: Fetched | None = None) -> list[bytes]:
-    """Return the content of a source's files (those of `Source.files`), and append their hash to `hashes`.
-
-    Args:
-        fetched: What was fetched of them before.
+    """Return the content of a source's files, in the order of `Source.files`, and append their hash to `hashes`.
 
     Raises:
-        ImageError: One of them cannot be read.
+        ImageError: A file cannot be read.
     """
     files, digest = [], 0
     try:
@@ -180,7 +175,8 @@ def read_files(source: Source, hashes: list[int] | None = None, fetched: Fetched
                 why = "not enough memory" if isinstance(error, MemoryError) else error.strerror or error
                 reason = f"{_which(source, file)}cannot be read ({why})"
                 if getattr(error, "errno", None) in DISK_FAILED:
-                    reason += ": the disk failed. Put a copy in its place, or leave it out (--on-error skip)"
+                    skip = option("on_error", "skip")
+                    reason += f": the disk failed. Put a copy in its place, or leave it out ({skip})"
                 raise ImageError(source.name, reason) from error
             digest = checksum(digest.to_bytes(8, "little") + checksum(files[-1]).to_bytes(8, "little"))
     finally:
@@ -190,7 +186,7 @@ def read_files(source: Source, hashes: list[int] | None = None, fetched: Fetched
 
 
 def _which(source: Source, file: File | None) -> str:
-    """Return which file of a source is meant, where its name alone does not tell."""
+    """Return the prefix of a message about a file of a source, unless it is the main image."""
     if file == source.lr_file and source.lr_name is not None:
         return f"its LR image {os.path.basename(source.lr_name).decode('utf-8', 'backslashreplace')}: "
     return next((f"its {name}: " for name, attached in source.attached if attached == file), "")
@@ -200,7 +196,7 @@ def decode_pair(recipe: Recipe, source: Source, hr_data: bytes, lr_data: bytes) 
     """Return the HR and the LR image of a pair.
 
     Raises:
-        ImageError: One of them cannot be used; the pair goes by the name of the HR image.
+        ImageError: One of them cannot be used; the message names the HR image.
     """
     hr = decode_image(hr_data, recipe.policy, name=source.name)
     try:
@@ -213,37 +209,37 @@ def _decode(recipe: Recipe, source: Source, data: bytes, lr_data: bytes | None =
     """Return whole images by field, and the scale of the first field to the last."""
     if lr_data is not None:
         return _decode_checked_pair(recipe, source, data, lr_data)
-    if recipe.scale is None:
+    scale, bicubic = recipe.options.scale, recipe.options.bicubic
+    if scale is None:
         return {"image": decode_to_size(recipe.storage, data, recipe.policy, source.name)}, 1
     image = decode_image(data, recipe.policy, name=source.name)
-    if min(image.shape[:2]) < recipe.scale:
-        raise ImageError(
-            source.name, f"{image.shape[1]}x{image.shape[0]} pixels are less than one pixel at scale {recipe.scale}"
-        )
-    if recipe.bicubic == "pillow" and image.dtype != np.uint8:
-        raise ImageError(source.name, "16-bit pixels cannot be scaled by Pillow's bicubic; use --bicubic matlab")
-    hr = crop_to_multiple(image, recipe.scale)
-    return {"lr": downscale(hr, recipe.scale, method=recipe.bicubic), "hr": hr}, recipe.scale
+    if min(image.shape[:2]) < scale:
+        size = f"{image.shape[1]}x{image.shape[0]}"
+        raise ImageError(source.name, f"{size} pixels are less than one pixel at scale {scale}")
+    if bicubic == "pillow" and image.dtype != np.uint8:
+        matlab = option("bicubic", "matlab")
+        raise ImageError(source.name, f"16-bit pixels cannot be scaled by Pillow's bicubic; use {matlab}")
+    hr = crop_to_multiple(image, scale)
+    return {"lr": downscale(hr, scale, method=bicubic), "hr": hr}, scale
 
 
 def _decode_checked_pair(
     recipe: Recipe, source: Source, hr_data: bytes, lr_data: bytes
 ) -> tuple[dict[str, Pixels], int]:
     hr, lr = decode_pair(recipe, source, hr_data, lr_data)
-    scale = pair_scale(hr, lr, recipe.scale, source.name)
-    check_alignment(hr, lr, scale, recipe.min_pair_psnr, source.name)
+    scale = pair_scale(hr, lr, recipe.options.scale, source.name)
+    check_alignment(hr, lr, scale, recipe.options.min_pair_psnr, source.name)
     return {"lr": lr, "hr": hr}, scale
 
 
 def _places(recipe: Recipe, source: Source, images: dict[str, Pixels]) -> list[tuple[Any, Any]]:
     """Return the rows and columns of a source's patches, in groups of at most about 16 MiB of pixels."""
     full = images["hr" if "hr" in images else "image"]
-    tops, lefts = patch_positions(full.shape[0], full.shape[1], recipe.patch_size, recipe.stride)
+    side = recipe.options.patch_size or 0
+    tops, lefts = patch_positions(full.shape[0], full.shape[1], recipe.options.patch_size, recipe.stride)
     if not len(tops):
-        raise ImageError(
-            source.name, f"{full.shape[1]}x{full.shape[0]} pixels are smaller than a patch of {recipe.patch_size}"
-        )
-    side = recipe.patch_size or 0
+        size = f"{full.shape[1]}x{full.shape[0]}"
+        raise ImageError(source.name, f"{size} pixels are smaller than a patch of {side}")
     cuts = range(0, len(tops), max(1, PART_NBYTES // max(1, side * side * full.shape[2] * full.itemsize)))
     return [(tops[c : c + cuts.step], lefts[c : c + cuts.step]) for c in cuts]
 
@@ -258,8 +254,7 @@ def _keep(
         if f.kind != "image":
             add_values(f, values[f.name], 1, payloads, columns)
             continue
-        for name, value in zip(("height", "width", "channels", "bits"), shape, strict=True):
-            columns[f"{f.name}.{name}"] = np.full(1, value, np.int64)
+        columns.update(image_geometry(f.name, [shape]))
     return _Encoded(1, payloads, columns)
 
 
@@ -282,12 +277,12 @@ def _encode(
             add_values(f, values[f.name], len(tops), payloads, columns)
             continue
         part = scale if f.name == "lr" else 1
-        if recipe.patch_size is None:
+        if recipe.options.patch_size is None:
             payloads[f.name] = encode_one(recipe.storage, f, images[f.name], source.name, was_jpeg=was_jpeg)
             shape = (*images[f.name].shape, 8 * images[f.name].itemsize)
             columns.update(image_geometry(f.name, [shape]))
         else:
-            side = recipe.patch_size // part
+            side = recipe.options.patch_size // part
             payloads[f.name] = _encode_patches(
                 recipe, f, images[f.name], tops // part, lefts // part, side, source.name
             )

@@ -1,11 +1,11 @@
-"""The values of samples made in Python: which kind of field they belong to, and how each kind is encoded."""
+"""The values of samples, from Python or from files: the kind of field of each, and how each kind is encoded."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -13,67 +13,30 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.arguments import shown
+from lmdbloader.conversion.sources.listing import Source
 from lmdbloader.conversion.storage import PIXELS, Storage, encode_one, fit_within, shrink
-from lmdbloader.errors import OptionError
-from lmdbloader.format.codecs import Payloads, encode_many, join, saves_enough
-from lmdbloader.format.layout import ARRAY_DTYPES, CODEC_TILES, MAX_PAYLOAD_NBYTES, Codec, Field, Kind, array_type
+from lmdbloader.errors import ImageError, OptionError
+from lmdbloader.fields import is_pil, is_pixels, is_tensor, kind_named
+from lmdbloader.format.codecs import Payloads, encode_many, holds_pixels, join, saves_enough
+from lmdbloader.format.layout import ARRAY_DTYPES, MAX_PAYLOAD_NBYTES, Codec, Field, array_type
 
 _INT64 = range(-(2**63), 2**63)
-# Of the integers that Python reads unless it is told otherwise; a run of digits is looked at from its start.
+# The most digits of an integer that Python reads by default. The pattern matches from the start of a run of digits.
 _MOST_DIGITS = 4300
 _LONG_NUMBER = re.compile(rf"(?<!\d)\d{{{_MOST_DIGITS}}}")
-# A key in JSON that may have been a number, True, False or None; of the text from its end on, where few places fit.
+# A JSON key that may have been a number, True, False or None. It is searched for in the reversed text, which is fast.
 _OTHER_KEY = re.compile(r':"(?:\d[-+.e\d]*|eurt|eslaf|llun)"')
 _GEOMETRY = ("height", "width", "channels", "bits")
 
 
-def guess_kind(value: Any) -> Kind:
-    """Return the kind of field that a value belongs to.
-
-    >>> guess_kind("a cat"), guess_kind(3), guess_kind([1, None])
-    ('text', 'int', 'json')
-    """
-    if _is_pil(value) or _is_pixels(value):
-        return "image"
-    if isinstance(value, np.ndarray) or _is_tensor(value):
-        return "array"
-    if isinstance(value, bool | np.bool_):
-        return "json"
-    if isinstance(value, int | np.integer):
-        return "int"
-    if isinstance(value, float | np.floating):
-        return "float"
-    if isinstance(value, str):
-        return "text"
-    return "bytes" if isinstance(value, bytes | bytearray | memoryview) else "json"
-
-
-def _is_pil(value: Any) -> bool:
-    return hasattr(value, "getbands") and hasattr(value, "mode")
-
-
-def _is_tensor(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "numpy")
-
-
-def _is_pixels(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
-        plain = value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (1, 3))
-        return plain and value.dtype in (np.uint8, np.uint16)
-    if _is_tensor(value):
-        return value.ndim == 3 and value.shape[0] in (1, 3) and str(value.dtype) in ("torch.uint8", "torch.uint16")
-    return False
-
-
 def scalar(f: Field, value: Any, number: int) -> int | float | str:
-    """Return a value of an int, float or text field as Python's own type.
-
-    Args:
-        number: Of the sample, for messages.
+    """Return the value of an int, float or text field in sample `number` as Python's own type.
 
     Raises:
-        OptionError: It is of another kind than the first sample's, or does not fit.
+        OptionError: The first sample has another kind of value, or the value does not fit.
     """
+    if (encode := kind_named(f.kind).encode) is not None:
+        return _encoded(encode, f, value, number)  # type: ignore[no-any-return]
     if f.kind == "text" and isinstance(value, str):
         try:
             value.encode()
@@ -93,15 +56,15 @@ def scalar(f: Field, value: Any, number: int) -> int | float | str:
 
 
 class PayloadColumn:
-    """The values of one payload field, each copied or encoded when it is added: its owner may reuse it at once."""
+    """The values of one payload field. Each is copied or encoded when it is added, so its owner may reuse it."""
 
     def __init__(self, f: Field, codec: str, storage: Storage = PIXELS) -> None:
-        """Begin with no values.
+        """Start without values.
 
         Args:
             f: The field.
-            codec: "raw", "lz4", or "auto" for lz4 where it saves enough of all values that are added.
-            storage: What becomes of images.
+            codec: "raw", "lz4", or "auto" for lz4 if it saves enough of the values.
+            storage: How images are stored.
         """
         self._field = f if codec == "auto" else replace(f, codec=cast(Codec, codec))
         self._codec = codec
@@ -114,14 +77,14 @@ class PayloadColumn:
         self._types: list[str] = []
 
     def add(self, value: Any, number: int) -> int:
-        """Take the value of a sample; return the bytes of what is given, before it is shrunk or compressed.
+        """Add the value of a sample; return its size in bytes before it is shrunk or compressed.
 
         Args:
             value: Of the field's kind.
-            number: Of the sample, for messages and what "proportion" draws.
+            number: The number of the sample, for messages and for "proportion".
 
         Raises:
-            OptionError: It is of another kind than the first sample's, or does not fit.
+            OptionError: The first sample has another kind of value, or the value does not fit.
         """
         f = self._field
         if f.kind == "image":
@@ -143,13 +106,13 @@ class PayloadColumn:
         return len(self._flat[-1])
 
     def encode(self) -> tuple[Payloads, dict[str, Any], Codec]:
-        """Return the payloads, the columns that describe them, and their codec."""
+        """Return the payloads, their columns in the index, and their codec."""
         payloads = self._encode("lz4" if self._codec == "auto" else self._codec)
         codec = self._codec
         if codec == "auto":
-            is_pixels = payloads.codec <= CODEC_TILES
-            stored, raw = (int(nbytes[is_pixels].sum()) for nbytes in (payloads.stored_nbytes, payloads.raw_nbytes))
-            codec = "lz4" if saves_enough(stored, raw) or not is_pixels.any() else "raw"
+            as_pixels = holds_pixels(payloads.codec)
+            stored, raw = (int(nbytes[as_pixels].sum()) for nbytes in (payloads.stored_nbytes, payloads.raw_nbytes))
+            codec = "lz4" if saves_enough(stored, raw) or not as_pixels.any() else "raw"
             payloads = payloads if codec == "lz4" else self._encode(codec)
         columns: dict[str, Any] = {}
         if self._field.kind == "image":
@@ -170,12 +133,7 @@ class PayloadColumn:
 
 
 def image_geometry(name: str, shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
-    """Return the geometry columns of an image field.
-
-    Args:
-        name: Of the field.
-        shapes: (height, width, channels, bits) of each image.
-    """
+    """Return the geometry columns of an image field, given (height, width, channels, bits) of each image."""
     columns = np.array(shapes, np.int64).reshape(-1, 4).T
     return {f"{name}.{part}": column for part, column in zip(_GEOMETRY, columns, strict=True)}
 
@@ -183,18 +141,18 @@ def image_geometry(name: str, shapes: Sequence[tuple[int, ...]]) -> dict[str, An
 def _pixels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
     """Return an image value as (H, W, C)."""
     where = f"sample {number}, field {f.name!r}"
-    if _is_pil(value):
+    if is_pil(value):
         if value.mode not in ("L", "RGB", "I;16"):
             raise OptionError(f"{where}: a PIL image of mode {value.mode}; expected L, RGB or I;16. Convert it first.")
         try:
             value = np.asarray(value)
         except (OSError, SyntaxError, ValueError) as error:  # Pillow reads a file's pixels only now
             raise OptionError(f"{where}: the PIL image does not load ({error})") from error
-    elif _is_tensor(value) and _is_pixels(value):
+    elif is_tensor(value) and is_pixels(value):
         value = np.moveaxis(value.detach().cpu().numpy(), 0, 2)
     if isinstance(value, np.ndarray):
         value = _unmasked(value, where)
-    if not _is_pixels(value) or min(value.shape[:2]) < 1:
+    if not is_pixels(value) or min(value.shape[:2]) < 1:
         found = f"{tuple(value.shape)} {value.dtype}" if hasattr(value, "shape") else type(value).__name__
         raise OptionError(
             f"{where}: {found}; expected uint8 or uint16 pixels (H, W), (H, W, 1 or 3), or a tensor (1 or 3, H, W)"
@@ -205,10 +163,10 @@ def _pixels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
 
 def _array(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
     where = f"sample {number}, field {f.name!r}"
-    if not (_is_tensor(value) or isinstance(value, np.ndarray | np.generic)):
+    if not (is_tensor(value) or isinstance(value, np.ndarray | np.generic)):
         raise OptionError(f"{where}: {type(value).__name__} where the first sample had an array or a tensor")
     try:
-        array = value.detach().cpu().numpy() if _is_tensor(value) else _unmasked(np.asanyarray(value), where)
+        array = value.detach().cpu().numpy() if is_tensor(value) else _unmasked(np.asanyarray(value), where)
     except (TypeError, RuntimeError) as error:
         raise OptionError(f"{where}: a tensor of {value.dtype} that NumPy cannot hold ({error})") from error
     if array.dtype.name not in ARRAY_DTYPES or array.nbytes > MAX_PAYLOAD_NBYTES:
@@ -223,14 +181,23 @@ def _unmasked(array: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
     """Return an array of NumPy's own class.
 
     Raises:
-        OptionError: Some of its values are masked, which nothing would tell a reader.
+        OptionError: Some of its values are masked, which a dataset cannot store.
     """
     if np.ma.is_masked(array):
         raise OptionError(f"{where}: an array with masked values. Fill them (array.filled(0)), or store the mask too.")
     return np.asarray(array)
 
 
+def _encoded(encode: Callable[[Any], Any], f: Field, value: Any, number: int) -> Any:
+    try:
+        return encode(value)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"sample {number}, field {f.name!r}: {shown(value)} is not {f.kind} ({error})") from error
+
+
 def _bytes(f: Field, value: Any, number: int) -> bytes:
+    if (encode := kind_named(f.kind).encode) is not None:
+        return bytes(_encoded(encode, f, value, number))
     if f.kind == "bytes":
         if isinstance(value, bytes | bytearray | memoryview):
             return bytes(value)
@@ -242,15 +209,15 @@ def _bytes(f: Field, value: Any, number: int) -> bytes:
 
 
 def to_json(value: Any) -> bytes:
-    """Return a value as JSON that every reader takes.
+    """Return a value as JSON that every reader accepts.
 
     >>> to_json({"a": [1, "é"]})
     b'{"a": [1, "\\\\u00e9"]}'
 
     Raises:
-        TypeError: JSON cannot hold it; or a key of a dict is not a str, and another key would be read back.
+        TypeError: JSON cannot hold it; or a key of a dict is not a str, and would be read back as one.
         ValueError: JSON cannot hold it; or it has half of a surrogate pair, or an integer of 4,300 digits or more.
-        RecursionError: It is nested too deep.
+        RecursionError: It is nested too deeply.
     """
     try:
         text = json.dumps(value, allow_nan=False)
@@ -260,11 +227,11 @@ def to_json(value: Any) -> bytes:
         # Python's advice would not help: other readers have such limits too.
         message = f"an integer of more than {_MOST_DIGITS} digits; readers of JSON expect less than {_MOST_DIGITS}"
         raise ValueError(message) from error
-    # A walk through the value costs about as much as the text; few values have keys that may have been numbers.
+    # A walk through the value costs about as much as the text, and few values have keys that may have been numbers.
     if _OTHER_KEY.search(text[::-1]):
         _check_keys(value)
     if "\\ud" in text:
-        # A pair is one character; half of one is in no UTF-8, and two halves side by side would come back as a pair.
+        # UTF-8 has no half of a surrogate pair, and two halves next to each other would come back as a pair.
         json.dumps(value, ensure_ascii=False).encode()
     if _has_long_number(text):
         json.loads(text, parse_int=_refuse_long)
@@ -272,7 +239,7 @@ def to_json(value: Any) -> bytes:
 
 
 def _has_long_number(text: str) -> bool:
-    # One of so many digits has one at one of these places.
+    # Such a long number covers one of these places.
     places = range(_MOST_DIGITS - 1, len(text), _MOST_DIGITS)
     return any(
         text[at].isdigit() and _LONG_NUMBER.search(text, at - _MOST_DIGITS + 1, at + _MOST_DIGITS) for at in places
@@ -280,7 +247,7 @@ def _has_long_number(text: str) -> bool:
 
 
 def _check_keys(value: Any) -> None:
-    """Raise TypeError where a key of a dict, at any depth, is not a str; the value is one that JSON can hold."""
+    """Raise TypeError if a key of a dict, at any depth, is not a str; JSON can hold the rest of the value."""
     left: list[tuple[Any, str]] = [(value, "")]
     while left:
         container, where = left.pop()
@@ -298,3 +265,64 @@ def _check_keys(value: Any) -> None:
 def _refuse_long(digits: str) -> None:
     if (found := len(digits.lstrip("-"))) >= _MOST_DIGITS:
         raise ValueError(f"an integer of {found} digits; readers of JSON expect less than {_MOST_DIGITS}")
+
+
+_INTEGER = re.compile(rb"[+-]?\d{1,19}")
+
+
+def parse_attached(source: Source, files: Sequence[bytes]) -> dict[str, Any]:
+    """Return the values of a source's fields other than images, from the content of its attached files.
+
+    Raises:
+        ImageError: A file that other sources have is missing, or its content does not fit the field.
+    """
+    values: dict[str, Any] = {} if source.label is None else {"label": source.label}
+    rest = iter(files)
+    for name, file in source.attached:
+        if file is None:
+            raise ImageError(source.name, f"has no {name}, which other samples have")
+        data = next(rest)
+        try:
+            values[name] = _PARSERS[name](data)
+        except (ValueError, RecursionError) as error:
+            raise ImageError(source.name, f"its {name}: {error}") from error
+    return values
+
+
+def add_values(f: Field, value: Any, num_samples: int, payloads: dict[str, Payloads], columns: dict[str, Any]) -> None:
+    """Add one value, which all samples of a source share, to their payloads or columns."""
+    if f.is_payload:
+        column = PayloadColumn(f, f.codec or "raw")
+        for _ in range(num_samples):
+            column.add(value, 0)
+        payloads[f.name], more, _ = column.encode()
+        columns.update(more)
+    else:
+        columns[f.name] = np.full(num_samples, value, np.int64) if f.kind == "int" else [value] * num_samples
+
+
+def _integer(data: bytes) -> int:
+    text = data.strip()
+    if _INTEGER.fullmatch(text) is None or not -(2**63) <= int(text) < 2**63:
+        raise ValueError(f"{data[:40]!r} is not a whole number of 64 bits")
+    return int(text)
+
+
+def _json(data: bytes) -> Any:
+    value = json.loads(data, parse_constant=_refuse_constant)
+    to_json(value)  # 1e999 is read as infinity, which JSON cannot hold
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 ({error})") from error
+
+
+_PARSERS: dict[str, Callable[[bytes], Any]] = {"label": _integer, "json": _json, "text": _text}

@@ -1,1 +1,1 @@
-"""Image files to pixels and back: one module for each kind of file, and the policies that hold for all."""
+"""Image files to pixels and back: a module for each kind of file, and the policies for all of them."""

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from lmdbloader.errors import ImageError, OptionError
-from lmdbloader.images import gif, jpeg, pillow, png, pnm
+from lmdbloader.images import jpeg, pillow, png, pnm
 from lmdbloader.images.header import ImageHeader, Pixels, Sample
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
 
 AlphaPolicy: TypeAlias = Literal["refuse", "drop", "white"]
 
-#: The suffixes (lower case, with the dot) of the files that are taken for images. What a file is, its content decides.
+#: The suffixes (lower case, with the dot) of files that are read as images; the kind follows from a file's content.
 IMAGE_SUFFIXES = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
 )
@@ -37,12 +37,12 @@ _READERS: tuple[tuple[bytes, Callable[[memoryview, str], ImageHeader]], ...] = (
     *((signature, pnm.read_plain_header) for signature in pnm.PLAIN_SIGNATURES),
     *((signature, pillow.read_plain_pnm) for signature in (b"P1", b"P4")),
     (b"BM", pillow.read_bmp),
-    *((signature, pillow.read_gif) for signature in gif.SIGNATURES),
+    *((signature, pillow.read_gif) for signature in pillow.GIF_SIGNATURES),
     *((signature, pillow.read_tiff) for signature in (b"II*\0", b"MM\0*")),
     (b"RIFF", pillow.read_webp),
 )
 
-# What people give us for images that is something else.
+# Other files that users pass as images.
 _OTHERS = (
     *((b"\x80" + bytes([protocol]), "a pickle, which is never loaded") for protocol in range(2, 6)),
     (b"\x04\x22\x4d\x18", "an lz4 frame"),
@@ -57,9 +57,9 @@ _OTHERS = (
 
 @dataclass(frozen=True, slots=True)
 class DecodePolicy:
-    """What to do with image files that are not plain grey or RGB pixels.
+    """How to treat image files that are not plain grey or RGB pixels.
 
-    Whatever the policy: EXIF rotation is applied, palette, CMYK and YCbCr become RGB, 1-bit becomes grey of 0 and 255,
+    With every policy: EXIF rotation is applied, palette, CMYK and YCbCr become RGB, 1-bit becomes grey of 0 and 255,
     16-bit stays 16-bit, several frames are refused, colour profiles are ignored.
 
     Attributes:
@@ -67,7 +67,7 @@ class DecodePolicy:
         max_pixels: An image of more pixels is refused before anything is decoded.
 
     Raises:
-        OptionError: One of them makes no sense.
+        OptionError: A value is not one of these.
     """
 
     alpha: AlphaPolicy = "refuse"
@@ -82,7 +82,7 @@ class DecodePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """What an image decodes to.
+    """Shape and dtype of a decoded image.
 
     Attributes:
         height: Rows, after the EXIF rotation.
@@ -98,11 +98,11 @@ class ImageInfo:
 
 
 def image_info(data: bytes | bytearray | memoryview, *, name: str = "<bytes>") -> ImageInfo:
-    """Return what an image file's bytes decode to, from its header alone.
+    """Return the shape and dtype that an image file's bytes decode to, from its header alone.
 
     Args:
         data: The whole file's content (a memory map is fine: only the headers are touched).
-        name: What error messages call the image.
+        name: The image's name in error messages.
 
     Raises:
         ImageError: The header is damaged, or no policy accepts such an image. Damaged pixels are not noticed.
@@ -144,9 +144,9 @@ def decode_image(
 
     Args:
         data: The whole file's content.
-        policy: What to do with transparency and with very large images.
-        name: What error messages call the image.
-        at_least: (height, width) that is enough; a larger JPEG may then be decoded to a half of its size or less.
+        policy: How to treat transparency and very large images.
+        name: The image's name in error messages.
+        at_least: (height, width) that suffices; a larger JPEG may then be decoded to half its size or less.
 
     Returns:
         A new C-contiguous array (height, width, channels) of uint8 or uint16 with 1 (grey) or 3 (RGB) channels.
@@ -189,7 +189,7 @@ def is_image_start(start: bytes) -> bool:
 
 
 def describe_start(start: bytes) -> str:
-    """Return what a file that is no image seems to be, from its first bytes.
+    """Return a guess, from its first bytes, at the kind of a file that is not an image.
 
     >>> describe_start(bytes([128, 4, 149]))
     "a pickle, which is never loaded: it starts with b'\\\\x80\\\\x04\\\\x95'"
@@ -229,15 +229,15 @@ def _read_header(data: bytes | bytearray | memoryview, name: str) -> ImageHeader
 def _over_white(colors: Pixels, alpha: Pixels) -> Pixels:
     """Composite colours over white, exactly rounded."""
     white = np.uint32(np.iinfo(colors.dtype).max)
-    # One dtype throughout: what NumPy makes of several depends on its version. white * white plus half of it stays
-    # below 2 ** 32 even for 16 bits.
+    # One dtype throughout, as promotion depends on NumPy's version. white * white plus half of it stays below 2 ** 32
+    # even for 16 bits.
     colors_32, alpha_32 = colors.astype(np.uint32), alpha.astype(np.uint32)
     total = colors_32 * alpha_32 + white * (white - alpha_32) + white // np.uint32(2)
     return (total // white).astype(colors.dtype)
 
 
 def _rotate(pixels: Pixels, orientation: int) -> Pixels:
-    """Return (height, width, channels) as an EXIF orientation (1 to 8) asks to be shown, C-contiguous."""
+    """Apply an EXIF orientation (1 to 8) to (height, width, channels); the result is C-contiguous."""
     pixels = np.ascontiguousarray(pixels)
     if orientation == 1:
         return pixels

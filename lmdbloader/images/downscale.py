@@ -48,11 +48,11 @@ def downscale(image: npt.NDArray[Sample], scale: int, *, method: BicubicMethod =
     Args:
         image: (height, width, channels) uint8 or uint16; both sides are multiples of scale.
         scale: 2 to 128.
-        method: "matlab" gives what MATLAB's ``imresize(image, 1/scale, 'bicubic')`` gives, as the super-resolution
-            literature uses it: cubic kernel of a = -0.5 stretched by the scale, mirrored borders, rows first, rounded
-            (halves away from zero) and clipped after each direction. The sums are exact, so for scales whose weights
-            are not binary fractions (3, 5, ...) true halves are rounded up where floating point might fall short.
-            "pillow" gives what Pillow's ``Image.resize`` gives with BICUBIC; 8 bits only.
+        method: "matlab" equals MATLAB's ``imresize(image, 1/scale, 'bicubic')``, which the super-resolution literature
+            uses: cubic kernel of a = -0.5 stretched by the scale, mirrored borders, rows first, rounded (halves away
+            from zero) and clipped after each direction. The sums are exact, so for scales whose weights are not binary
+            fractions (3, 5, ...) true halves are rounded up, where floating point might fall short.
+            "pillow" equals Pillow's ``Image.resize`` with BICUBIC; 8 bits only.
 
     Returns:
         A new array (height / scale, width / scale, channels) of the image's dtype.
@@ -108,7 +108,7 @@ def psnr_between(a: npt.NDArray[Sample], b: npt.NDArray[Sample]) -> float:
 
 @lru_cache(maxsize=8)
 def _bicubic_weights(scale: int) -> tuple[int, tuple[int, ...], int]:
-    """Return the first tap's place, the taps' numerators, and their common denominator (which is their sum).
+    """Return the first tap's place, the taps' numerators, and their common denominator, which is their sum.
 
     Places count source pixels from the first one under an output pixel.
 
@@ -145,7 +145,7 @@ def _downscale_matlab(image: npt.NDArray[Sample], scale: int) -> npt.NDArray[Sam
     height, width, channels = image.shape
     out_height, out_width = height // scale, width // scale
     first, numerators, divisor = _bicubic_weights(scale)
-    # The kernel takes four taps a pass: fill up with taps of no weight.
+    # The kernel takes four taps a pass: pad with taps of weight 0.
     numerators += (0,) * (-len(numerators) % 4)
     taps = np.arange(len(numerators))
     row_at = _mirrored(scale * np.arange(out_height)[:, None] + (first + taps), height)

@@ -1,4 +1,4 @@
-"""What every kind of image file tells before its pixels are decoded, and the EXIF tags that matter for it."""
+"""The header of an image file of any kind: size, dtype, alpha, orientation, and its decoder; EXIF and TIFF tags."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Sample: TypeAlias = np.uint8 | np.uint16
 Pixels: TypeAlias = npt.NDArray[Sample]
 
 ORIENTATION_TAG = 0x0112
-# Of TIFF's types those that Pillow obeys: SHORT, LONG, SBYTE, SSHORT and SLONG. A BYTE it takes for text.
+# The TIFF types that Pillow reads as integers: SHORT, LONG, SBYTE, SSHORT and SLONG. It reads a BYTE as text.
 _INTEGER_FORMATS = {3: "H", 4: "I", 6: "b", 8: "h", 9: "i"}
 
 
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
-    """An image file that was recognised and whose header was read.
+    """The header of an image file of a known kind.
 
     Attributes:
         height: Rows as stored, before the EXIF rotation.
@@ -28,10 +28,10 @@ class ImageHeader:
         channels: 1 (grey) or 3 (RGB), without the alpha channel.
         dtype: uint8 or uint16.
         alpha: Whether the file carries transparency of any kind.
-        orientation: EXIF orientation, 1 to 8, that is still to be applied.
+        orientation: EXIF orientation, 1 to 8, which `decode` does not apply.
         decode: Returns the pixels as (height, width, channels) or, with alpha, (height, width, channels + 1).
-        decode_smaller: The same with fewer pixels but at least so many rows and columns, for less work; None where the
-            kind of file has no such thing.
+        decode_smaller: Takes (height, width) and returns the same image with fewer pixels, but at least these rows and
+            columns, for less work; None if the kind of file does not allow it.
     """
 
     height: int
@@ -45,7 +45,7 @@ class ImageHeader:
 
 
 def exif_orientation(exif: bytes) -> int:
-    """Return the orientation (1 to 8) that an EXIF block asks for, 1 when it says nothing that makes sense.
+    """Return the orientation (1 to 8) in an EXIF block, 1 if it has no valid one.
 
     A damaged EXIF block is common in good photographs, so it is not an error.
 
@@ -67,7 +67,7 @@ def tiff_integer(block: bytes, tag: int) -> int | None:
 
 
 def tiff_integers(block: bytes | memoryview, tag: int) -> Iterator[tuple[int, str, int]]:
-    """Yield where in a TIFF-structured block an integer tag of the first directory lies: position, format and value."""
+    """Yield position, format and value of an integer tag in the first directory of a TIFF-structured block."""
     order = {b"II": "<", b"MM": ">"}.get(bytes(block[:2]))
     if order is None:
         return

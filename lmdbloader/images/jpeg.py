@@ -1,4 +1,4 @@
-"""JPEG files, decoded by simplejpeg in its strict mode: it refuses damage that libjpeg would only warn about."""
+"""JPEG files: their marker segments, and their pixels by simplejpeg in strict mode, which refuses damaged data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLORSPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """What a JPEG file's marker segments up to the first scan say."""
+    """The facts in a JPEG file's marker segments up to the first scan."""
 
     height: int
     width: int
@@ -107,7 +107,7 @@ def _read_frame_size(body: bytes, name: str) -> tuple[int, int, int]:
 
 
 def _decode(data: memoryview, frame: _Frame, name: str, at_least: tuple[int, int] | None = None) -> Pixels:
-    # Half the size is the largest of libjpeg's smaller transforms that takes less time.
+    # Of libjpeg's reduced sizes, those above a half take no less time than the full one.
     smaller = {} if at_least is None else {"min_height": at_least[0], "min_width": at_least[1], "min_factor": 2}
     colorspace = _COLORSPACES[frame.num_components]
     try:
@@ -115,7 +115,7 @@ def _decode(data: memoryview, frame: _Frame, name: str, at_least: tuple[int, int
     except Exception as error:  # libjpeg's complaints about hostile bytes arrive as several types
         raise ImageError(name, f"the JPEG data is damaged: {error}") from error
     if frame.num_components == 4:
-        # Adobe's convention, which every writer of CMYK JPEGs follows: ink is stored inverted.
+        # Every writer of CMYK JPEGs follows Adobe's convention: ink is stored inverted.
         inks = Image.frombytes("CMYK", (pixels.shape[1], pixels.shape[0]), (~pixels).tobytes())
         pixels = np.array(inks.convert("RGB"))
     return pixels

@@ -23,20 +23,22 @@ from PIL import (
 )
 
 from lmdbloader.errors import ImageError
-from lmdbloader.images.gif import check_single_frame
 from lmdbloader.images.header import ORIENTATION_TAG, ImageHeader, Pixels, exif_orientation, tiff_integers
 
+GIF_SIGNATURES = (b"GIF87a", b"GIF89a")
+
+_GIF_EXTENSION, _GIF_IMAGE, _GIF_TRAILER = 0x21, 0x2C, 0x3B
 _GREY_MODES = frozenset({"1", "L", "I;16", "I;16B", "I;16L", "I;16N", "LA", "La"})
 _RGB_MODES = frozenset({"RGB", "RGBX", "RGBA", "RGBa", "P", "PA", "CMYK", "YCbCr"})
 _ALPHA_MODES = frozenset({"LA", "La", "RGBA", "RGBa", "PA"})
 _BITS_PER_SAMPLE_TAG, _PHOTOMETRIC_TAG = 258, 262
 _STRIP_NBYTES_TAG, _TILE_NBYTES_TAG = 279, 325
 _YCBCR = 6
-# Of a BMP file: where its pixels begin, the length of its second header, the bits of a pixel; OS/2's short header.
+# BMP: the offset of the pixels, the length of the second header, the bits of a pixel; OS/2's short header.
 _BMP_OFFSET, _BMP_HEADER_NBYTES, _BMP_BITS = slice(10, 14), slice(14, 18), slice(24, 26)
 _BMP_SHORT_HEADER_NBYTES = 12
 
-# By process: a forked child must not wait for a thread of its parent's.
+# By process: a forked child must not wait for a thread of its parent.
 _limit_locks: dict[int, threading.Lock] = {}
 
 
@@ -47,7 +49,7 @@ def read_bmp(data: memoryview, name: str) -> ImageHeader:
 
 def read_gif(data: memoryview, name: str) -> ImageHeader:
     """Read a GIF file's blocks and header; more than one frame is refused."""
-    check_single_frame(data, name)
+    _check_single_frame(data, name)
     return _read_header(GifImagePlugin.GifImageFile, "GIF", data, name)
 
 
@@ -71,7 +73,7 @@ def read_plain_pnm(data: memoryview, name: str) -> ImageHeader:
 
 
 class _TiffFile(TiffImagePlugin.TiffImageFile):
-    """A TIFF file whose pixels are loaded as they are stored: how Pillow turns them depends on its version."""
+    """A TIFF file whose pixels are loaded as they are stored: Pillow's rotation depends on its version."""
 
     def __init__(self, file: io.BytesIO) -> None:
         self.orientation = _take_orientation(file)
@@ -80,10 +82,10 @@ class _TiffFile(TiffImagePlugin.TiffImageFile):
             self._correct_ycbcr()
 
     def load_end(self) -> None:
-        """Leave out what Pillow does here, which is to turn the pixels; metadata of other programs may ask for it."""
+        """Skip Pillow's rotation, which other programs' metadata may ask for."""
 
     def _correct_ycbcr(self) -> None:
-        """Load uncompressed YCbCr as what it is; Pillow before 13 takes it for RGB with a fourth byte."""
+        """Load uncompressed YCbCr as YCbCr; Pillow before 13 reads it as RGB with a fourth byte."""
         tiles = [_tile_parts(tile) for tile in self.tile]
         if tiles and all(codec == "raw" and args[0] == "RGBX" for codec, _, _, args in tiles):
             self._mode = "YCbCr"
@@ -92,9 +94,9 @@ class _TiffFile(TiffImagePlugin.TiffImageFile):
 
 
 def _take_orientation(file: io.BytesIO) -> int:
-    """Return the orientation that a TIFF file asks for, 1 to 8, after putting 1 in its place.
+    """Return a TIFF file's orientation, 1 to 8, and set it to 1 in the file.
 
-    libtiff obeys it, too, for some kinds of file, and whether Pillow knows that depends on its version.
+    For some kinds of file libtiff applies it too, and whether Pillow knows that depends on its version.
     """
     with file.getbuffer() as content:
         found = list(tiff_integers(content, ORIENTATION_TAG))
@@ -130,7 +132,7 @@ def _read_header(opener: Callable[..., ImageFile.ImageFile], kind: str, data: me
 
 @contextmanager
 def _no_pixel_limit() -> Iterator[None]:
-    """Lift Pillow's own limit on an image's size, which is one per process: `DecodePolicy.max_pixels` rules here."""
+    """Lift Pillow's own limit on an image's size, one per process: `DecodePolicy.max_pixels` applies instead."""
     with _limit_locks.setdefault(os.getpid(), threading.Lock()):
         limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
@@ -147,13 +149,13 @@ def _orientation(image: ImageFile.ImageFile) -> int:
 
 
 def _tile_parts(tile: Any) -> tuple[str, Any, int, Any]:
-    """Return codec, extents, offset and arguments of one of Pillow's tiles; they have these names only since 11.0."""
+    """Return codec, extents, offset and arguments of one of Pillow's tiles, which have names only since 11.0."""
     codec, extents, offset, args = tile
     return codec, extents, offset, args
 
 
 def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int, data: memoryview) -> str | None:
-    """Return why an opened image cannot be used whatever the policy, None if it can."""
+    """Return why no policy accepts an opened image, None if one does."""
     if num_frames != 1:
         return f"the {kind} file holds {num_frames} frames or pages; only files with a single one can be used"
     if image.mode not in _GREY_MODES | _RGB_MODES:
@@ -164,7 +166,7 @@ def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int, data: memo
     codec, _, offset, args = _tile_parts(image.tile[0]) if image.tile else ("", None, 0, None)
     if isinstance(image, PpmImagePlugin.PpmImageFile) and isinstance(args, tuple):
         maximum = args[-1]
-        if isinstance(maximum, int) and maximum > 255:  # `pnm` reads these, but for a comment within the number
+        if isinstance(maximum, int) and maximum > 255:  # `pnm` reads these, except with a comment within the number
             return f"a PNM file of maximum {maximum} with a comment within it; write its header without"
     if kind == "BMP":
         return _unusable_bmp(image, codec, offset, args, data)
@@ -178,21 +180,21 @@ def _unusable_bmp(image: ImageFile.ImageFile, codec: str, offset: int, args: Any
         int.from_bytes(data[part], "little") for part in (_BMP_OFFSET, _BMP_HEADER_NBYTES, _BMP_BITS)
     )
     if header_nbytes == _BMP_SHORT_HEADER_NBYTES and starts == 14 + header_nbytes and bits <= 8:
-        # How long that palette is, Pillow's versions count differently.
+        # Pillow's versions disagree about the length of that palette.
         return "the BMP file's pixels begin where its palette does; save it again with another program"
     if codec == "raw" and isinstance(args, tuple):
-        # Pillow does not miss the padding at the end of the last row.
+        # Pillow does not notice that the padding of the last row is missing.
         needed = offset + int(args[1]) * image.height
         if len(data) < needed:
             return f"the BMP file is cut short: {len(data)} bytes of {needed}"
     if codec == "bmp_rle" and _has_jumps(data, offset, is_rle4=bool(args[-1])):
-        # Nor do Pillow's versions agree on where a jump goes.
+        # Pillow's versions disagree about the target of a jump.
         return "a run-length encoded BMP file that jumps over pixels, which leaves them undefined; save it without"
     return None
 
 
 def _has_jumps(data: memoryview, at: int, *, is_rle4: bool) -> bool:
-    """Return whether run-length encoded BMP pixels have an escape that moves on without giving pixels."""
+    """Return whether run-length encoded BMP pixels have an escape that skips pixels."""
     while at + 1 < len(data):
         number, value = data[at], data[at + 1]
         at += 2
@@ -200,7 +202,7 @@ def _has_jumps(data: memoryview, at: int, *, is_rle4: bool) -> bool:
             return True
         if number == 0 and value == 1:
             return False
-        if number == 0 and value > 2:  # so many pixels one by one, up to an even byte of the file
+        if number == 0 and value > 2:  # this many literal pixels, padded to an even byte of the file
             at += (value + 1) // 2 if is_rle4 else value
             at += at % 2
     return False
@@ -220,7 +222,7 @@ def _unusable_tiff(image: _TiffFile, codec: str) -> str | None:
 
 
 def _decode(image: ImageFile.ImageFile, kind: str, name: str) -> Pixels:
-    """Return the pixels as (height, width, samples), a last sample of alpha where there is one."""
+    """Return the pixels as (height, width, samples); alpha, if any, is the last sample."""
     try:
         limit = Image.MAX_IMAGE_PIXELS
         if limit is not None and image.width * image.height > limit:
@@ -238,7 +240,7 @@ def _decode(image: ImageFile.ImageFile, kind: str, name: str) -> Pixels:
 
 
 def _target_mode(image: Image.Image) -> str:
-    """Return the mode whose array is what the header promised."""
+    """Return the mode whose array has the shape and dtype that the header promised."""
     mode, transparent = image.mode, "transparency" in image.info
     if mode.startswith("I;16"):
         return mode
@@ -249,3 +251,33 @@ def _target_mode(image: Image.Image) -> str:
 
 def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _check_single_frame(data: memoryview, name: str) -> None:
+    """Check that a GIF file is complete and holds exactly one frame; nothing is decoded.
+
+    Raises:
+        ImageError: It is cut short, damaged, or holds no frame or several.
+    """
+    num_frames = 0
+    try:
+        position = 13 + _color_table_nbytes(data[10])
+        while data[position] != _GIF_TRAILER:
+            if data[position] == _GIF_EXTENSION:
+                position += 2
+            elif data[position] == _GIF_IMAGE:
+                num_frames += 1
+                position += 10 + _color_table_nbytes(data[position + 9]) + 1
+            else:
+                raise ImageError(name, f"the GIF file is damaged: unknown block at byte {position}")
+            while data[position]:
+                position += 1 + data[position]
+            position += 1
+    except IndexError:
+        raise ImageError(name, f"the GIF file is cut short: it ends at byte {len(data)} inside a block") from None
+    if num_frames != 1:
+        raise ImageError(name, f"the GIF file holds {num_frames} frames; only files with a single one can be used")
+
+
+def _color_table_nbytes(flags: int) -> int:
+    return 3 << ((flags & 7) + 1) if flags & 0x80 else 0

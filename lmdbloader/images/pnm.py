@@ -1,4 +1,4 @@
-"""Binary PGM and PPM files, and all of more than 8 bits; Pillow reads 16-bit ones as 32-bit or clips them to 8."""
+"""Binary PGM and PPM files, and plain ones of 16 bits, which Pillow reads as 32-bit or clips to 8 bits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMMENT = re.compile(rb"#[^\r\n]*")
 _NUMBERS = re.compile(rb"[\d\s]*")
 _BLANK = re.compile(rb"\s")
 _MOST = 65535
-# Of the text of a plain file, which takes several times as much as an array of its numbers.
+# A plain file's text is parsed in pieces, as it takes several times the memory of its numbers.
 _PIECE_NBYTES = 2**20
 
 
@@ -62,7 +62,7 @@ def read_plain_header(data: memoryview, name: str) -> ImageHeader:
     kind, width, height, maximum, start = _read_numbers(data, name)
     channels = 1 if kind == 2 else 3
     count = height * width * channels
-    if start + 2 * count - 1 > len(data):  # a digit and a blank a number
+    if start + 2 * count - 1 > len(data):  # a number takes at least a digit and a blank
         raise ImageError(name, f"the PGM or PPM file is cut short: {len(data)} bytes for {count} numbers")
 
     dtype: np.dtype[Sample] = np.dtype(np.uint16)
@@ -74,7 +74,7 @@ def read_plain_header(data: memoryview, name: str) -> ImageHeader:
 
 
 def _read_numbers(data: memoryview, name: str) -> tuple[int, int, int, int, int]:
-    """Return the kind, the width, the height, the maximum, and where the pixels start."""
+    """Return the kind, the width, the height, the maximum, and the offset of the pixels."""
     match = _HEADER.match(data)
     if match is None:
         raise ImageError(name, "the PGM or PPM header is damaged or cut short")
@@ -105,7 +105,7 @@ def _refuse_above(samples: npt.NDArray[Any], maximum: int, name: str) -> None:
 
 
 def _decode_plain(text: bytes, count: int, maximum: int, name: str) -> npt.NDArray[np.uint16]:
-    """Return (count,) numbers of a plain file, which stand behind its header with blanks and comments between them."""
+    """Return the numbers (count,) after a plain file's header, which blanks and comments separate."""
     text = _COMMENT.sub(b" ", text)
     found = _NUMBERS.match(text)
     stop = found.end() if found else 0
@@ -121,7 +121,7 @@ def _decode_plain(text: bytes, count: int, maximum: int, name: str) -> npt.NDArr
             done += len(numbers)
         at = end
     if done < count and stop < len(text):
-        raise ImageError(name, f"the PGM or PPM data is damaged: {text[stop : stop + 8]!r} is no number")
+        raise ImageError(name, f"the PGM or PPM data is damaged: {text[stop : stop + 8]!r} is not a number")
     if done < count:
         raise ImageError(name, f"the PGM or PPM file is cut short: {done} numbers of {count}")
     _refuse_several(text[stop : stop + 1], name)

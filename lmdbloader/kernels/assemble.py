@@ -1,30 +1,66 @@
-"""From the data file to finished batches in one call: check, decode, transform and place the images of many samples."""
+"""Kernels that check, decode, transform and place the images of many samples: from the data file to batches."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from lmdbloader.base.clock_words import FUNCTION, TRANSFORM
+from lmdbloader.kernels.assemble_columns import (
+    BITS,
+    CHANNELS,
+    CHANNELS_LAST,
+    CHECKSUM,
+    CODEC,
+    FAILED_FIELD,
+    FAILED_ROW,
+    HIGH_HEIGHT,
+    HIGH_WIDTH,
+    IMAGE_HEIGHT,
+    IMAGE_WIDTH,
+    IN_BITS,
+    KIND,
+    LOW_HEIGHT,
+    LOW_WIDTH,
+    MOST_HEIGHT,
+    MOST_PIXELS,
+    MOST_WIDTH,
+    OFFSET,
+    OUT_CHANNELS,
+    OUT_HEIGHT,
+    OUT_ITEMSIZE,
+    OUT_WIDTH,
+    RAW_NBYTES,
+    ROOM_FIRST,
+    ROOM_JPEG,
+    ROOM_NBYTES,
+    ROOM_PIXELS,
+    ROOM_SECOND,
+    ROOM_STORED,
+    ROOM_TILE,
+    STORED_NBYTES,
+    TABLE,
+    TABLE_STEP,
+    TILE,
+)
 from lmdbloader.kernels.codec_numbers import CODEC_RAW
 from lmdbloader.kernels.decode import (
     BAD_CHECKSUM,
     OK,
     OUT_OF_BOUNDS,
     decode_block,
-    decode_jpeg,
     decode_jpeg_resized,
-    decode_tiles,
+    decode_window,
     fetch,
+    has_windows,
     is_intact,
     is_jpeg,
-    is_tiled,
 )
 from lmdbloader.kernels.resize.antialias import resize_window
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import array_at, i64_at, u8_at, u16_at, u32_at, u64_at
 from lmdbloader.kernels.runtime.presence import look
 from lmdbloader.kernels.runtime.timing import tick
-from lmdbloader.kernels.transform.color import jitter, solarize
+from lmdbloader.kernels.transform.color import change_colors
 from lmdbloader.kernels.transform.geometry import is_filled
 from lmdbloader.kernels.transform.opcodes import (
     ACROSS,
@@ -40,7 +76,7 @@ from lmdbloader.kernels.transform.opcodes import (
     NEW_WIDTH,
     RIGHT,
     ROW,
-    THEN_JITTER,
+    THEN_COLOR,
     THEN_RESIZE,
     TOP,
     TRANSPOSED,
@@ -49,15 +85,6 @@ from lmdbloader.kernels.transform.opcodes import (
 )
 from lmdbloader.kernels.transform.place import erase, finish, place
 from lmdbloader.kernels.transform.program import draw
-
-# Columns of a field's addresses: of the index's columns.
-OFFSET, STORED, RAW, CHECKSUM, CODEC, IMAGE_HEIGHT, IMAGE_WIDTH, CHANNELS, BITS = range(9)
-# Columns of a field's description: its tiles' side, what comes out of it and how large that is, and its tables.
-TILE, KIND, OUT_ITEMSIZE, CHANNELS_LAST, OUT_CHANNELS, OUT_HEIGHT, OUT_WIDTH, IN_BITS, TABLE, TABLE_STEP = range(10)
-NUM_DESCRIBED = 10
-# Columns of the scratch addresses: stored bytes, one tile, decoded pixels, two images on the way, what decoding a JPEG
-# takes, and the bytes of each of the two images.
-ROOM_STORED, ROOM_TILE, ROOM_PIXELS, ROOM_FIRST, ROOM_SECOND, ROOM_JPEG, ROOM_NBYTES = range(7)
 
 
 @kernel
@@ -80,7 +107,7 @@ def _window(g, transposed_top, transposed_bottom, transposed_left, transposed_ri
 def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scratch, described, affine, out):
     """Carry an image through its stages from number `begun` on and write it into the batch.
 
-    Where stages are done already their result lies in the room of the first image on the way.
+    If earlier stages are done, their result is in the room ROOM_FIRST.
     """
     bounds, weights, line = scratch
     last = geometry.shape[0] - 1
@@ -118,9 +145,8 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
                     resized, new_h, new_w, g[CUBIC] != 0, bounds, weights, line,
                 )  # fmt: skip
                 target = resized
-            elif g[CLOSING] == THEN_JITTER:
-                jitter(target, channels, h * w, color[s, 0], color[s, 1], color[s, 2], np.int64(color[s, 3]))
-                solarize(target, channels * h * w, color[s, 4])
+            elif g[CLOSING] == THEN_COLOR:
+                change_colors(target, channels, h, w, color[s])
         source, row, plane = target, new_w, new_h * new_w
         room, other = other, room
     g = geometry[last]
@@ -136,9 +162,10 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
 @kernel
 def _read_image(file, i, columns, verify, given, described, affine, geometry, color, rooms, scratch, out):
     """Read image i of one field into its place in the batch; see `assemble`."""
+    _, _, _, _, clock = file
     at = i64_at(columns[OFFSET], i + 1)[i]
-    nbytes = np.int64(u32_at(columns[STORED], i + 1)[i])
-    raw = np.int64(u32_at(columns[RAW], i + 1)[i])
+    nbytes = np.int64(u32_at(columns[STORED_NBYTES], i + 1)[i])
+    raw = np.int64(u32_at(columns[RAW_NBYTES], i + 1)[i])
     checksum = u64_at(columns[CHECKSUM], i + 1)[i]
     codec = u8_at(columns[CODEC], i + 1)[i]
     height = np.int64(u32_at(columns[IMAGE_HEIGHT], i + 1)[i])
@@ -155,7 +182,7 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
     row, plane = width, height * width
     if given != 0:
         address = np.uint64(given)
-    elif is_tiled(codec) or is_jpeg(codec):
+    elif has_windows(codec):
         first = np.int64(0)
         while geometry[first, CLOSING] == CARRY and first < geometry.shape[0] - 1:
             first += 1
@@ -182,27 +209,22 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
                 u8_at(rooms[ROOM_FIRST], new_h * new_w * channels), new_w, plane, wanted, first + 1, geometry, color,
                 rooms, scratch, described, affine, out,
             )  # fmt: skip
-        if is_jpeg(codec):
-            status = decode_jpeg(
-                file, at, nbytes, checksum, verify, (height, width, channels), (top, bottom, left, right),
-                rooms[ROOM_PIXELS], rooms[ROOM_STORED], rooms[ROOM_JPEG],
-            )  # fmt: skip
-        else:
-            status = decode_tiles(
-                file, at, nbytes, checksum, verify, (height, width, channels, itemsize), described[TILE],
-                (top, bottom, left, right), rooms[ROOM_PIXELS], rooms[ROOM_STORED], rooms[ROOM_TILE],
-            )  # fmt: skip
+        status = decode_window(
+            file, at, nbytes, checksum, codec, verify, (height, width, channels, itemsize), described[TILE],
+            (top, bottom, left, right), rooms[ROOM_PIXELS],
+            (rooms[ROOM_STORED], rooms[ROOM_TILE], rooms[ROOM_JPEG]),
+        )  # fmt: skip
         if status:
             return status
         address = np.uint64(rooms[ROOM_PIXELS])
         g[ROW] -= top
         g[COLUMN] -= left
         row, plane = right - left, (bottom - top) * (right - left)
-    elif codec == CODEC_RAW:  # read where it lies
+    elif codec == CODEC_RAW:  # used in place
         address = fetch(file, at, nbytes, rooms[ROOM_STORED], verify)
         if address == 0 or nbytes != raw:
             return OUT_OF_BOUNDS
-        if verify and not is_intact(address, nbytes, checksum, file[4]):
+        if verify and not is_intact(address, nbytes, checksum, clock):
             return BAD_CHECKSUM
     else:
         status = decode_block(
@@ -235,20 +257,21 @@ def assemble(
     Args:
         file: (address of the map, its bytes, file descriptor, guard, clock), see `fetch`.
         verify: Whether to check XXH64 before anything is decompressed.
-        columns: (fields, 9) int64 addresses of the index's columns, see OFFSET ... BITS.
+        columns: (fields, columns) int64 addresses of the index's columns, see `assemble_columns` for these, `described`
+            and `rooms`.
         given: (n or 0, fields) int64 addresses of (C, H, W) pixels that are decoded already, 0 for those that are not.
-        described: (fields, NUM_DESCRIBED) int64, see TILE ... TABLE_STEP.
+        described: (fields, NUM_DESCRIBED) int64.
         affine: (fields, 3, 2) float32: factor and term of each channel where the values become float32.
         erased: (fields, erasings, 3) uint32, the bits that fill each erased rectangle.
-        program: (whole, real), the transforms as `draw` wants them.
+        program: (whole, real), the transforms, see `draw`.
         seed, epoch: uint64.
         rows: (n,) int64 rows of the index, each inside it.
-        samples: (n,) int64, what the random choices of each depend on.
+        samples: (n,) int64, the numbers that random choices depend on.
         out: (batches, fields) int64 addresses, each with room for batch_size images (the last batch may be shorter).
         batch_size: Samples of a batch.
-        rooms: (7,) int64, see ROOM_STORED ... ROOM_NBYTES.
-        scratch: (bounds, weights, line), what resizing wants.
-        drawn: (geometry, color, rectangles, most), room for what `draw` fills.
+        rooms: (7,) int64, this thread's working memory.
+        scratch: (bounds, weights, line), working memory of a resize.
+        drawn: (geometry, color, rectangles, most), which `draw` fills.
         failed: (2,) int64, set to the position in `rows` and the field of the first failure.
 
     Returns:
@@ -257,12 +280,12 @@ def assemble(
     geometry, color, rectangles, most = drawn
     whole, real = program
     num_fields = columns.shape[0]
-    clock = file[4]
+    _, _, _, guard, clock = file
     tick(clock, FUNCTION)
-    look(file[3])
+    look(guard)
     for j in range(rows.shape[0]):
-        failed[0] = j
-        failed[1] = 0
+        failed[FAILED_ROW] = j
+        failed[FAILED_FIELD] = 0
         i = rows[j]
         for f in range(num_fields):
             geometry[f, 0, HEIGHT] = u32_at(columns[f, IMAGE_HEIGHT], i + 1)[i]
@@ -273,7 +296,7 @@ def assemble(
         if status:
             return status
         for f in range(num_fields):
-            failed[1] = f
+            failed[FAILED_FIELD] = f
             d = described[f]
             count = d[OUT_CHANNELS] * d[OUT_HEIGHT] * d[OUT_WIDTH]
             place_at = np.uint64(out[j // batch_size, f] + (j % batch_size) * count * d[OUT_ITEMSIZE])
@@ -295,11 +318,11 @@ def assemble(
 
 @kernel
 def measure(columns, program, rows, drawn, shapes, failed):
-    """Find out what a program makes of every sample, without reading any.
+    """Find the shapes that a program gives every sample, without reading any.
 
     Args:
-        columns, program, rows, drawn: As in `assemble`; most is set to what the rooms must hold.
-        shapes: (fields, 4) int64, set to the least and most height, the least and most width of the results.
+        columns, program, rows, drawn: As in `assemble`; `most` is set to the sizes that the rooms must hold.
+        shapes: (fields, 4) int64, set to LOW_HEIGHT ... HIGH_WIDTH of the results.
         failed: (2,) int64, set to the position in `rows` that a status is about.
 
     Returns:
@@ -313,17 +336,17 @@ def measure(columns, program, rows, drawn, shapes, failed):
         for f in range(columns.shape[0]):
             geometry[f, 0, HEIGHT] = u32_at(columns[f, IMAGE_HEIGHT], i + 1)[i]
             geometry[f, 0, WIDTH] = u32_at(columns[f, IMAGE_WIDTH], i + 1)[i]
-            most[0] = max(most[0], geometry[f, 0, HEIGHT] * geometry[f, 0, WIDTH])
-            most[1] = max(most[1], geometry[f, 0, HEIGHT])
-            most[2] = max(most[2], geometry[f, 0, WIDTH])
+            most[MOST_PIXELS] = max(most[MOST_PIXELS], geometry[f, 0, HEIGHT] * geometry[f, 0, WIDTH])
+            most[MOST_HEIGHT] = max(most[MOST_HEIGHT], geometry[f, 0, HEIGHT])
+            most[MOST_WIDTH] = max(most[MOST_WIDTH], geometry[f, 0, WIDTH])
         status = draw(whole, real, np.uint64(0), np.uint64(0), np.uint64(j), geometry, color, rectangles, most)
         if status:
-            failed[0] = j
+            failed[FAILED_ROW] = j
             return status
         for f in range(columns.shape[0]):
             g = geometry[f, last]
-            shapes[f, 0] = g[HEIGHT] if j == 0 else min(shapes[f, 0], g[HEIGHT])
-            shapes[f, 1] = g[HEIGHT] if j == 0 else max(shapes[f, 1], g[HEIGHT])
-            shapes[f, 2] = g[WIDTH] if j == 0 else min(shapes[f, 2], g[WIDTH])
-            shapes[f, 3] = g[WIDTH] if j == 0 else max(shapes[f, 3], g[WIDTH])
+            shapes[f, LOW_HEIGHT] = g[HEIGHT] if j == 0 else min(shapes[f, LOW_HEIGHT], g[HEIGHT])
+            shapes[f, HIGH_HEIGHT] = g[HEIGHT] if j == 0 else max(shapes[f, HIGH_HEIGHT], g[HEIGHT])
+            shapes[f, LOW_WIDTH] = g[WIDTH] if j == 0 else min(shapes[f, LOW_WIDTH], g[WIDTH])
+            shapes[f, HIGH_WIDTH] = g[WIDTH] if j == 0 else max(shapes[f, HIGH_WIDTH], g[WIDTH])
     return OK

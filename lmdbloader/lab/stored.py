@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.format.layout import CODEC_NAMES
+from lmdbloader.format.codecs import name_counts
 
 
 def column(dataset: LMDBDataset, field: str, part: str) -> npt.NDArray[Any]:
@@ -30,9 +30,9 @@ def codec_shares(columns: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -
     Args:
         columns: The codecs (samples,) and the stored bytes (samples,) of each field.
     """
-    nbytes = np.zeros(len(CODEC_NAMES))
+    nbytes = np.zeros(256)
     for codecs, sizes in columns:
-        nbytes += np.bincount(codecs, weights=sizes, minlength=len(CODEC_NAMES))
+        nbytes += np.bincount(codecs, weights=sizes, minlength=256)
     total = float(nbytes.sum())
-    ranked = sorted(zip(CODEC_NAMES, nbytes.tolist(), strict=True), key=lambda pair: -pair[1])
-    return {name: size / total for name, size in ranked if size}, total
+    ranked = sorted(name_counts(nbytes).items(), key=lambda pair: -pair[1])
+    return {name: size / total for name, size in ranked}, total

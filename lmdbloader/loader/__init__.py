@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from lmdbloader.loader.benchmark import Throughput
-from lmdbloader.loader.loader import Loader
+from lmdbloader.loader.loader import Loader, Throughput
 
 __all__ = ["Loader", "Throughput"]

@@ -1,4 +1,4 @@
-"""What a notebook shows of a loader: what it gives, how, and the next samples after the transforms."""
+"""The card of a Loader in a notebook: fields of a batch, options, and the next samples after the transforms."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ import torch
 
 from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.fields import kind_named
 from lmdbloader.format.layout import Field, parse_array_type
-from lmdbloader.loader.source import Source
-from lmdbloader.show.card import MAX_SIDE_BY_SIDE, Card, Shown, num_shown, place_of
+from lmdbloader.loader.batch_reader import BatchReader
+from lmdbloader.show.card import MAX_SIDE_BY_SIDE, Card, Pixels, Shown, num_shown, place_of
 from lmdbloader.show.dataset_card import READ_ERRORS, check_whole, reason
-from lmdbloader.show.thumbnails import Pixels
-from lmdbloader.transforms import Transform
 
 I64 = npt.NDArray[np.int64]
-_LISTS = {"text": "list of str", "bytes": "list of bytes", "json": "list of what JSON holds"}
-_NUMBERS = {"int": "int64", "float": "float64"}
 
 
 class _Loader(Protocol):
-    """What a card shows of a Loader."""
+    """The attributes of a Loader that its card shows."""
 
     dataset: LMDBDataset
     batch_size: int
@@ -48,29 +45,27 @@ class _Loader(Protocol):
 
 def loader_card(
     loader: _Loader,
-    source: Source,
+    reader: BatchReader,
     following: I64,
     place: tuple[int, int],
-    transforms: Sequence[Transform],
     functions: Sequence[Callable[[Any], Any]],
     device: object,
 ) -> Card:
-    """Return what a notebook shows of a loader; what cannot be read shows as such, and nothing is raised.
+    """Return the card of a loader; samples that cannot be read are marked, and nothing is raised.
 
     Args:
-        loader: Which one.
-        source: What it reads with.
+        loader: The Loader.
+        reader: Of its batches.
         following: (n,) numbers of the samples of its next batch.
-        place: Its epoch, and how far in that it is.
-        transforms: That compiled code carries out.
-        functions: What batches go through after them.
-        device: Where batches go.
+        place: Its epoch, and its position there.
+        functions: Called with batches after the transforms.
+        device: Of the batches.
     """
     dataset, (epoch, start) = loader.dataset, place
-    outputs = {o.name: o for o in source.pipeline.outputs}
+    outputs = {o.name: o for o in reader.pipeline.outputs}
     images = list(outputs)[:MAX_SIDE_BY_SIDE]
     count = num_shown(len(images)) if images else 0
-    samples = [_shown(dataset, source, sample, epoch, images) for sample in following[:count].tolist()]
+    samples = [_shown(dataset, reader, sample, epoch, images) for sample in following[:count].tolist()]
     own = ["the dataset's own transform"] if dataset.has_own_transform else []
     later = [*own, *map(_name_of, functions)]
     facts = [
@@ -79,7 +74,7 @@ def loader_card(
             f"{loader.order}, seed {loader.seed}, next is epoch {epoch}" + (f" from {start:,} on" if start else ""),
         ),
         ("Threads", f"{loader.num_threads}, prefetch {loader.prefetch}"),
-        ("Transforms", ", ".join(map(repr, transforms)) or "none"),
+        ("Transforms", ", ".join(map(repr, reader.pipeline.transforms)) or "none"),
     ]
     if later:
         facts.append(("Then in Python", ", ".join(later)))
@@ -105,28 +100,29 @@ def loader_card(
     )
 
 
-def _shown(dataset: LMDBDataset, source: Source, sample: int, epoch: int, images: Sequence[str]) -> Shown:
+def _shown(dataset: LMDBDataset, reader: BatchReader, sample: int, epoch: int, images: Sequence[str]) -> Shown:
     pictures: Mapping[str, Pixels | str]
     try:
         check_whole(dataset.reader)
-        pictures = {name: _pixels(tensor) for name, tensor in source.images_of(sample, epoch).items()}
+        pictures = {name: _pixels(tensor) for name, tensor in reader.images_of(sample, epoch).items()}
     except READ_ERRORS as error:
         pictures = dict.fromkeys(images, f"damaged: {reason(error)}")
     return Shown([(name, pictures[name]) for name in images], str(sample))
 
 
 def _pixels(image: torch.Tensor) -> Pixels:
-    """Return an image as NumPy has it, which knows no bfloat16."""
+    """Return an image as a NumPy array; NumPy has no bfloat16."""
     return (image.float() if image.dtype == torch.bfloat16 else image).numpy()
 
 
 def _gives(dataset: LMDBDataset, f: Field, output: Any, batch_size: int) -> str:
-    """Return what a batch holds of a field, in words."""
+    """Return a description of a field's values in a batch."""
     if output is not None:
         laid_out = ", channels last" if output.channels_last else ""
         return f"{_dtype(output.values.dtype)} {(batch_size, *output.shape)}{laid_out}"
     if f.kind != "array":
-        return _LISTS[f.kind] if f.kind in _LISTS else f"{_NUMBERS[f.kind]} ({batch_size},)"
+        kind = kind_named(f.kind)
+        return f"list of {kind.in_batch}" if kind.in_batch else f"{kind.column} ({batch_size},)"
     first = dataset.rows_of(np.zeros(min(1, len(dataset)), np.int64))
     try:
         dtype, shape = parse_array_type(dataset.reader.index.text(f"{f.name}.type", int(first[0])))
@@ -140,5 +136,5 @@ def _dtype(dtype: torch.dtype) -> str:
 
 
 def _name_of(function: Any) -> str:
-    """Return what people call a function; one without a name by its type, for most texts of such hold an address."""
+    """Return the name of a function, or of its type if it has none."""
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)

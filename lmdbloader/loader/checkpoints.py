@@ -1,6 +1,6 @@
 """Writes and reads the file from which an interrupted training run continues.
 
-The file is what `torch.save` writes, a zip archive, with a digest as the archive's comment: `torch.load` reads it too.
+The file is a zip archive of `torch.save` with a digest as the archive's comment; `torch.load` reads it too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["load_checkpoint", "save_checkpoint"]
 # Versions 1 and 2 had no digest.
 CHECKPOINT_VERSION = 3
 
-# A zip archive ends with the length of its comment, of 16 bits, and the comment: here the SHA-256 of all before them.
+# A zip archive ends with the length of its comment, of 16 bits, and the comment: here the SHA-256 of all bytes before.
 _COMMENT = re.compile(rb"lmdbloader checkpoint sha256 ([0-9a-f]{64})")
 _LENGTH = struct.Struct("<H")
 _END_NBYTES = _LENGTH.size + len("lmdbloader checkpoint sha256 ") + 64
@@ -44,7 +44,7 @@ def save_checkpoint(
     scaler: torch.amp.GradScaler | None = None,
     loader: Loader | None = None,
 ) -> None:
-    """Write what a run needs to continue; the file is replaced only once the new one is complete.
+    """Write a checkpoint, from which a run can continue; it replaces the file only when it is complete.
 
     Args:
         path: The file to write.
@@ -53,12 +53,12 @@ def save_checkpoint(
         epoch: Epochs finished.
         settings: Plain numbers and strings that a resumed run must share, such as the model's name and the scale.
             Give a path as its text.
-        scaler: Its state is saved, where there is one (float16 needs it).
-        loader: Its place is saved, for a run that goes on in the middle of an epoch.
+        scaler: Its state is saved, if there is one (float16 needs it).
+        loader: Its place is saved, for a run that continues in the middle of an epoch.
 
     Raises:
         DestinationError: Something other than a file is there: a folder, or a device such as /dev/null.
-        OptionError: A setting could not be read again, or would not equal itself then.
+        OptionError: A setting could not be read back, or would not be equal then.
     """
     path = Path(path)
     # A rename puts the file there, and a superuser's would replace the device.
@@ -99,18 +99,18 @@ def load_checkpoint(
     scaler: torch.amp.GradScaler | None = None,
     loader: Loader | None = None,
 ) -> int:
-    """Continue from a checkpoint: loads weights, optimiser and random state in place. Nothing is unpickled but tensors.
+    """Continue from a checkpoint: load weights, optimiser and random state in place. Only tensors are unpickled.
 
-    A checkpoint that is refused changes nothing: model, optimizer, scaler, loader and random state are as they were.
+    A checkpoint that is refused changes nothing: model, optimizer, scaler, loader and random state stay as they were.
 
     Args:
-        path: A file that `save_checkpoint` wrote.
-        model: Gets the weights; it may be on another device than the one that saved.
+        path: A file of `save_checkpoint`.
+        model: Gets the weights; it may be on another device than the model that was saved.
         optimizer: Gets the optimiser's state.
-        settings: What this run uses; it must equal what was saved.
+        settings: Of this run; they must equal the saved ones.
         scaler: Gets the scaler's state, if one was saved.
-        loader: Its next iteration becomes the rest of the epoch that was under way, else the epoch after those
-            finished.
+        loader: Its next iteration is the rest of the epoch that was interrupted, else the epoch after the finished
+            ones.
 
     Returns:
         Epochs finished.
@@ -118,22 +118,12 @@ def load_checkpoint(
     Raises:
         FormatError: The file is not a checkpoint of this release, the settings differ, or it is of another model or of
             an optimiser with other groups of weights.
-        CorruptError: The file is damaged, cut short, or not a checkpoint, in which case torch has seen none of it; or
-            it lacks a part, or one cannot be what was saved.
-        OptionError: An epoch was under way, and the loader has another dataset, order or seed.
-        FileNotFoundError: There is no such file.
+        CorruptError: The file is damaged, truncated or not a checkpoint, and torch has read none of it; or a part is
+            missing or invalid.
+        OptionError: An epoch was interrupted, and the loader has another dataset, order or seed.
+        FileNotFoundError: The file does not exist.
     """
-    with _open(path) as file:
-        _check_digest(file, path)
-        try:
-            content = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:
-            # torch.load raises whatever its zip and pickle readers stumble over: these bytes were written like that.
-            raise CorruptError(f"{path}: torch cannot load it ({error}). Start again without --resume.") from error
-    found = content.get("version") if isinstance(content, dict) else None
-    if found != CHECKPOINT_VERSION:
-        raise FormatError(f"{path}: checkpoint version {found}; this release reads {CHECKPOINT_VERSION}.")
-    _check_parts(content, path)
+    content = _load_content(path)
     if content["settings"] != settings:
         raise FormatError(
             f"{path}: made with {content['settings']}, this run has {settings}. They must be equal to resume."
@@ -160,8 +150,27 @@ def load_checkpoint(
     return int(content["epoch"])
 
 
+def _load_content(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the content of a checkpoint of this release, with all of its parts."""
+    with _open(path) as file:
+        _check_digest(file, path)
+        try:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:
+            # The errors of torch's zip and pickle readers: these bytes were written like that.
+            raise CorruptError(f"{path}: torch cannot load it ({error}). Start again without --resume.") from error
+    found = content.get("version") if isinstance(content, dict) else None
+    if found != CHECKPOINT_VERSION:
+        raise FormatError(f"{path}: checkpoint version {found}; this release reads {CHECKPOINT_VERSION}.")
+    for part in ("settings", "model", "optimizer", "scaler", "loader"):
+        _expect(isinstance(content.get(part), dict), path, part)
+    epoch = content.get("epoch")
+    _expect(isinstance(epoch, int) and not isinstance(epoch, bool) and 0 <= epoch < 2**63, path, "epoch")
+    return content  # type: ignore[no-any-return]
+
+
 def _check_settings(settings: dict[str, Any]) -> None:
-    """Raise OptionError where a setting does not come back as it is: no run with it could go on."""
+    """Raise OptionError if a setting would be read back as another value: no run could continue with it."""
     for name, value in settings.items():
         buffer = BytesIO()
         try:
@@ -169,7 +178,7 @@ def _check_settings(settings: dict[str, Any]) -> None:
             buffer.seek(0)
             comes_back = bool(torch.load(buffer, weights_only=True) == {name: value})
             why = "it would be read back as another value"
-        except Exception as error:  # whatever pickle, torch's reader or a comparison stumbles over
+        except Exception as error:  # of pickle, torch's reader or a comparison
             comes_back, why = False, str(error).partition("\n")[0][:200]
         if not comes_back:
             raise OptionError(
@@ -190,20 +199,13 @@ def _open(path: str | os.PathLike[str]) -> IO[bytes]:
 def _expect(holds: bool, path: str | os.PathLike[str], part: str) -> None:
     if not holds:
         raise CorruptError(
-            f"{path}: its part {part!r} is missing, or is not what was saved, though the digest holds: save_checkpoint "
-            "has not written it like this. Start again without --resume."
+            f"{path}: its part {part!r} is missing or invalid, although the digest is right: save_checkpoint has not "
+            "written it like this. Start again without --resume."
         )
 
 
-def _check_parts(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    for part in ("settings", "model", "optimizer", "scaler", "loader"):
-        _expect(isinstance(content.get(part), dict), path, part)
-    epoch = content.get("epoch")
-    _expect(isinstance(epoch, int) and not isinstance(epoch, bool) and 0 <= epoch < 2**63, path, "epoch")
-
-
 def _check_model(state: dict[str, Any], model: torch.nn.Module, path: str | os.PathLike[str]) -> None:
-    """Raise FormatError where weights are not those of a model."""
+    """Raise FormatError if weights are not those of a model."""
     wanted = model.state_dict()
     for name in [*wanted, *state]:
         found, expected = (_described(weights[name]) if name in weights else "none" for weights in (state, wanted))
@@ -215,14 +217,14 @@ def _check_model(state: dict[str, Any], model: torch.nn.Module, path: str | os.P
 
 
 def _described(weights: Any) -> str:
-    # Weights without a shape yet take any, and values other than tensors are the module's own business.
+    # Weights without a shape yet take any; values other than tensors are checked by the module that has them.
     if not isinstance(weights, torch.Tensor) or torch.nn.parameter.is_lazy(weights):
         return "something"
     return f"weights {tuple(weights.shape)}"
 
 
 def _check_optimizer(state: dict[str, Any], optimizer: torch.optim.Optimizer, path: str | os.PathLike[str]) -> None:
-    """Raise CorruptError where it cannot be the state of an optimiser, FormatError where another optimiser has it."""
+    """Raise CorruptError if it is not the state of an optimiser, FormatError if it is that of another one."""
     groups, each = state.get("param_groups"), state.get("state")
     _expect(isinstance(each, dict) and all(isinstance(value, dict) for value in each.values()), path, "optimizer")
     _expect(isinstance(groups, list), path, "optimizer")
@@ -253,12 +255,12 @@ def _check_random_state(content: dict[str, Any], path: str | os.PathLike[str]) -
 
 
 class _Digested:
-    """Passes on what `torch.save` writes, and ends it with its digest."""
+    """A file for `torch.save` that ends with the digest of its bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._digest = hashlib.sha256()
-        # The archive's last bytes, which say that it has no comment, are held back.
+        # The archive's last bytes, the length of its comment, are held back.
         self._last = b""
 
     def write(self, data: Any) -> int:
@@ -272,7 +274,7 @@ class _Digested:
         return memoryview(data).nbytes
 
     def flush(self) -> None:
-        """Do nothing: `finish` ends it."""
+        """Do nothing: `finish` writes the end."""
 
     def finish(self) -> None:
         comment = f"lmdbloader checkpoint sha256 {self._digest.hexdigest()}".encode()
@@ -284,11 +286,7 @@ class _Digested:
 
 
 def _check_digest(file: IO[bytes], path: str | os.PathLike[str]) -> None:
-    """Check that a file is as it was written, and go back to its beginning.
-
-    Raises:
-        CorruptError: It is not.
-    """
+    """Raise CorruptError if a file was changed since it was written; go back to its beginning."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(size - _END_NBYTES, 0))
     end = file.read()
@@ -296,7 +294,7 @@ def _check_digest(file: IO[bytes], path: str | os.PathLike[str]) -> None:
     again = "Start again without --resume."
     if written is None or _LENGTH.unpack(end[: _LENGTH.size]) != (len(end) - _LENGTH.size,):
         raise CorruptError(
-            f"{path}: does not end with a checkpoint's digest: it was cut short or damaged, or it is not a checkpoint "
+            f"{path}: does not end with a checkpoint's digest: it was truncated or damaged, or it is not a checkpoint "
             f"of this release. {again}"
         )
     file.seek(0)

@@ -1,4 +1,4 @@
-"""Batches on their way to an accelerator, copied while the step before runs."""
+"""Copies batches to a CUDA device during the step before."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _logger = logging.getLogger("lmdbloader")
 
 
 def usable_device(device: str | int | torch.device | None) -> torch.device | None:
-    """Return the device that batches are copied to, None where they stay in the computer's memory.
+    """Return the device that batches are copied to; None if they stay in the computer's memory.
 
     Raises:
-        OptionError: It is no device, none of CUDA's, or this machine has not so many.
+        OptionError: It is not a CUDA device or the CPU, or this machine does not have it.
     """
     expected = "expected 'cpu', 'cuda' or 'cuda:N'"
     if device is None:
         return None
-    if isinstance(device, int):  # as elsewhere in torch, a number is a GPU's
+    if isinstance(device, int):  # as elsewhere in torch, a number means a GPU
         device = f"cuda:{device}"
     try:
         wanted = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise OptionError(f"device={str(device)!r}: no device; {expected}") from error
+        raise OptionError(f"device={str(device)!r} is not a device; {expected}") from error
     if wanted.type == "cpu":
         return None
     if wanted.type != "cuda":
@@ -44,17 +44,17 @@ def usable_device(device: str | int | torch.device | None) -> torch.device | Non
 
 
 class CopyStreams:
-    """The streams that one loader's batches are copied on, one for each device.
+    """The streams on which one loader's batches are copied, one for each device.
 
-    torch keeps memory on a device for the stream that it was used on. With another stream for every epoch the device
-    would soon hold the batches of 32 of them, as many as there are streams.
+    torch keeps a device's memory for the stream that used it. With a new stream for every epoch the device would soon
+    hold the batches of 32 streams, which is how many there are.
     """
 
     def __init__(self) -> None:
         self._streams: dict[int, Any] = {}
 
     def on(self, device: torch.device) -> Any:
-        """Return the stream for a device; without a number it is the current one."""
+        """Return the stream of a device; one without a number is the current device."""
         number = torch.cuda.current_device() if device.index is None else device.index
         if number not in self._streams:
             self._streams[number] = torch.cuda.Stream(number)  # type: ignore[no-untyped-call]
@@ -62,17 +62,17 @@ class CopyStreams:
 
 
 def on_device(batches: Iterator[Any], device: torch.device, stream: Any) -> Iterator[Any]:
-    """Yield batches on a CUDA device; the next one is copied on a stream of its own while the loop works on this one.
+    """Yield batches on a CUDA device; the next one is copied on another stream while the loop works on this one.
 
     Args:
-        batches: Of tensors in pinned memory, in tuples, lists and dicts; what else is in them stays as it is.
-        device: Where they go.
-        stream: Of this device, that they are copied on.
+        batches: Tensors in pinned memory, in tuples, lists and dicts; other values stay as they are.
+        device: The CUDA device.
+        stream: Of this device, for the copies.
     """
     coming: deque[tuple[Any, Any]] = deque()
     failures: list[Exception] = []
-    # torch knows of copies from pinned tensors of its own, and has their memory wait. What a function reached through
-    # NumPy, or pinned by other means, it does not know: whatever a copy may still read from is held until that is done.
+    # torch keeps the memory of its own pinned tensors until copies from them are done. It cannot do so for tensors that
+    # a function made through NumPy, or pinned by other means: so every source is held until its copy is done.
     sources: deque[tuple[Any, Any]] = deque()
 
     def start_next() -> None:
@@ -80,7 +80,7 @@ def on_device(batches: Iterator[Any], device: torch.device, stream: Any) -> Iter
             batch = next(batches)
         except StopIteration:
             return
-        except Exception as error:  # belongs after the batch that is on its way
+        except Exception as error:  # raised after the batch that is being copied
             failures.append(error)
             return
         with torch.cuda.stream(stream):
@@ -99,7 +99,7 @@ def on_device(batches: Iterator[Any], device: torch.device, stream: Any) -> Iter
                 sources.popleft()
             current = torch.cuda.current_stream(device)
             current.wait_event(copied)
-            # The memory on the device must not be used again for the stream's next copy while the step reads it.
+            # The stream's next copy must not use this memory on the device while the step reads it.
             apply(moved, partial(torch.Tensor.record_stream, s=current))
             yield moved
             del moved
@@ -111,7 +111,7 @@ def on_device(batches: Iterator[Any], device: torch.device, stream: Any) -> Iter
 
 
 def apply(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
-    """Return a value with every tensor in its tuples, lists and dicts replaced by what a function makes of it."""
+    """Return a value with a function applied to every tensor in its tuples, lists and dicts."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):

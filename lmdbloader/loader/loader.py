@@ -1,23 +1,28 @@
-"""The Loader: epochs of batches that threads assemble with compiled code, straight from the data file."""
+"""The Loader: epochs of batches that threads assemble with compiled code from the data file; and its throughput."""
 
 from __future__ import annotations
 
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from lmdbloader.base.arguments import flag
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
+from lmdbloader.base.stopwatch import time_batches
 from lmdbloader.base.text import plain
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.pipeline import check_epoch, check_seed
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.benchmark import Throughput, measure
+from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader
 from lmdbloader.loader.device import CopyStreams, on_device, usable_device
+from lmdbloader.loader.epoch import EpochRun, deliver
 from lmdbloader.loader.options import (
     Shard,
     check_dataset,
@@ -27,12 +32,10 @@ from lmdbloader.loader.options import (
     resolve_pin_memory,
     resolve_shard,
 )
-from lmdbloader.loader.orders import Order, Share, check_order, with_repeats
-from lmdbloader.loader.remembered import case_of, recall_threads
-from lmdbloader.loader.run import Run, deliver
-from lmdbloader.loader.source import Source
+from lmdbloader.loader.orders import EpochOrder, Order, Share, check_order, epoch_order, with_repeats
 from lmdbloader.loader.state import Batches, Identity, Place, identity
 from lmdbloader.loader.threads import Threads
+from lmdbloader.loader.tuning_cache import case_of, recall_threads
 from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import Transform
 from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_resolution
@@ -40,6 +43,22 @@ from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_
 # Small batches are read several at a time: a call, and waking a thread, costs as much as reading some samples.
 _SAMPLES_AT_ONCE = 64
 _logger = logging.getLogger("lmdbloader")
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """The result of `Loader.benchmark`.
+
+    Attributes:
+        samples_per_s: Samples per second.
+        p50_seconds, p99_seconds: Median and 99th percentile of the time that the loop waits for a batch.
+        num_batches: Batches measured.
+    """
+
+    samples_per_s: float
+    p50_seconds: float
+    p99_seconds: float
+    num_batches: int
 
 
 class Loader:
@@ -78,37 +97,37 @@ class Loader:
         """Prepare to load; nothing is read yet.
 
         Args:
-            dataset: What to read. A `transform` of its own is called sample by sample, which is slow.
+            dataset: The dataset to read. A `transform` of its own is called sample by sample, which is slow.
             batch_size: Samples in a batch of this rank.
             order: "random" (every epoch another uniform permutation), "quasi_random" (shuffled within large windows of
                 neighbouring samples, for datasets larger than memory; a `QuasiRandom` sets the windows), "sequential".
-            seed: Of the order and of every random choice; with the epoch and the sample's number it determines them.
-            drop_last: Whether to leave out the last batches where they are short.
-            pad: Whether to fill the last batches up, with samples from the beginning of the epoch, so that every rank
-                has as many of the same sizes; each rank then reads ceil(samples / ranks).
-            transforms: Of `lmdbloader.transforms`, carried out by compiled code for all image fields in step; after
+            seed: Of the order and of every random choice, which depend on it, the epoch and the sample's number only.
+            drop_last: Whether to leave out the last batches if they are short.
+            pad: Whether to fill the last batches up with samples from the beginning of the epoch, so that every rank
+                has the same number of batches, of the same sizes; each rank then reads ceil(samples / ranks).
+            transforms: Of `lmdbloader.transforms`, carried out by compiled code on all image fields together; after
                 them any functions, each called with the whole batch.
-            num_threads: Threads that read; "auto" means what `lmdbloader.lab.tune` found for this dataset, batch size
-                and size of images on this machine, else one for each core that this process may use, which is also
-                the most.
+            num_threads: Threads that read, at most one for each core that this process may use. "auto" is the number
+                that `lmdbloader.lab.tune` found for this dataset, batch size and size of images on this machine, else
+                one for each core.
             prefetch: Batches to have ready beyond those that the threads are working on; batches of fewer than 64
-                samples are read, and counted, by as many as make 64.
-            device: Where batches go; "cuda" copies them while the step before runs. Without CUDA it means nothing.
-                With None or "cpu" they stay.
+                samples are read, and counted, in groups of 64 samples.
+            device: "cuda" copies batches there during the step before; without CUDA it has no effect. With None or
+                "cpu" they stay in the computer's memory.
             pin_memory: Whether images are in page-locked memory, from which CUDA copies during a step; without CUDA
-                none are. "auto" pins where there is CUDA and the device is not "cpu". Copies that torch starts may
-                still read from a batch that the loop has let go; for others see the page on loading.
+                none are. "auto" pins if there is CUDA and the device is not "cpu". A copy that torch has started may
+                still read a batch that the loop no longer holds; for other copies see the page on loading.
             memory_format: torch.contiguous_format or torch.channels_last, of the images.
             shard: (rank, world_size) reads this rank's share of one common order; "auto" asks torch.distributed.
             resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
-            io: "mmap" reads through a memory map; "pread" reads copies, which costs some speed, and has none of the
-                map's rare risks (see docs/reliability.md). By default as the dataset was opened.
-            verify: Whether to check every payload's checksum before using it.
-            on_corrupt: "raise" lets a damaged sample end the iteration with CorruptError; "skip" leaves it out of its
+            io: "mmap" reads through a memory map; "pread" reads copies, which costs some speed and avoids the map's
+                rare risks (see docs/reliability.md). By default as the dataset was opened.
+            verify: Whether to verify every payload's checksum before it is used.
+            on_corrupt: "raise" ends the iteration with CorruptError at a damaged sample; "skip" leaves it out of its
                 batch, logs it and lists it in `corrupt`.
 
         Raises:
-            OptionError: An option is out of its range, or a transform does not suit the images.
+            OptionError: An option is out of range, or a transform does not suit the images.
         """
         check_dataset(dataset)
         batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
@@ -129,7 +148,7 @@ class Loader:
         self._share = Share(batch_size, self.rank, self.world_size, drop_last, pad)
         cores = count_cores()
         self.prefetch = prefetch
-        # Where the next iteration begins, and how far the one that was begun last has come.
+        # The start of the next iteration, and the place of the iterator that was made last.
         self._epoch = self._start = 0
         self._place: Place | None = None
         self._identity: Identity | None = None
@@ -139,17 +158,16 @@ class Loader:
         self.pin_memory = resolve_pin_memory(pin_memory, device)
         self._streams = CopyStreams()
         if num_threads != "auto" and num_threads > cores:
-            # They would only take turns; waiting for the disk is done in the background.
+            # More would only take turns; waiting for the disk is done in the background.
             warnings.warn(
                 f"num_threads={num_threads}, and this process may use {cores} cores: {cores} threads are used",
                 stacklevel=2,
             )
         compiled, functions = compiled_and_functions(transforms)
         self._transforms, self._functions = [*dataset.all_transforms, *compiled], functions
-        wanted = (
-            recall_threads(case_of(dataset, batch_size, compiled, functions)) if num_threads == "auto" else num_threads
-        )
-        self.num_threads = cores if wanted is None else min(wanted, cores)
+        if num_threads == "auto":
+            num_threads = recall_threads(case_of(dataset, batch_size, compiled, functions)) or cores
+        self.num_threads = min(num_threads, cores)
         self._channels_last = is_channels_last(memory_format)
         self._verify = verify
         self._read_from = dataset if io is None else dataset.with_io(io)
@@ -158,11 +176,11 @@ class Loader:
         if resolution is not None:
             with_resolution(self._transforms, full_size(self._transforms))
         self._stopwatch = Stopwatch()
-        self._source = self._make_source(self._transforms)
+        self._reader = self._make_reader(self._transforms)
         self._threads = Threads(self.num_threads, "lmdbloader")
 
-    def _make_source(self, transforms: Sequence[Transform]) -> Source:
-        return Source(
+    def _make_reader(self, transforms: Sequence[Transform]) -> BatchReader:
+        return BatchReader(
             self._read_from,
             transforms,
             self._functions,
@@ -172,21 +190,20 @@ class Loader:
             keep=(self.num_threads + self.prefetch + 2) * self.batches_at_once,
             pinned=self.pin_memory,
             verify=self._verify,
-            stopwatch=self._stopwatch,
         )
 
     def set_resolution(self, size: int | tuple[int, int] | None) -> None:
-        """Let images have another size from the next iteration on; iterators that are under way keep theirs.
+        """Change the size of images from the next iteration on; running iterators keep theirs.
 
-        The last of the transforms that gives images a size (RandomResizedCrop, CenterCrop, RandomCrop or Resize to a
-        height and a width) gets this one, those before it change in proportion. Threads and order stay, and so do the
-        random choices. This ends a schedule that was given as `resolution`.
+        The last transform with a size (RandomResizedCrop, CenterCrop, RandomCrop or Resize to a height and a width)
+        gets this one; those before it change in proportion. Threads, order and random choices stay the same. This ends
+        a schedule that was given as `resolution`.
 
         Args:
             size: Of both sides, or (height, width); None means that of the transforms.
 
         Raises:
-            OptionError: It is no size, none of the transforms has one, or images are too small for it.
+            OptionError: The size is out of range, no transform has one, or images are too small for it.
         """
         sides = (size, size) if isinstance(size, int) else size
         if sides is not None and (len(sides) != 2 or min(sides) < 1):
@@ -198,42 +215,42 @@ class Loader:
         if size == self._size:
             return
         transforms = self._transforms if size is None else with_resolution(self._transforms, size)
-        self._source = self._make_source(transforms)
+        self._reader = self._make_reader(transforms)
         self._size = size
 
     def _begin(self, epoch: int) -> None:
-        """Take the size that the schedule has for an epoch."""
+        """Set the schedule's size for an epoch."""
         if self._schedule is not None:
             self._use_size(self._schedule.size_at(epoch, full_size(self._transforms)))
 
     @property
     def batches_at_once(self) -> int:
-        """How many batches a thread reads in one go: as many as make 64 samples, or one."""
+        """Batches that a thread reads at once: as many as have 64 samples together, at least one."""
         return -(-_SAMPLES_AT_ONCE // self.batch_size)
 
     def __len__(self) -> int:
-        """Return the number of batches of this rank in a whole epoch, also where one goes on in the middle.
+        """Return the number of batches of this rank in a whole epoch, also if an epoch continues in the middle.
 
-        With `on_corrupt="skip"` there may be fewer: a batch of damaged samples only is left out.
+        With `on_corrupt="skip"` there may be fewer: a batch of only damaged samples is left out.
         """
         return self._share.num_batches(len(self.dataset))
 
     @property
     def corrupt(self) -> tuple[Damage, ...]:
-        """The damaged samples that were left out of the batches given so far, each once, by `on_corrupt="skip"`."""
+        """The damaged samples that `on_corrupt="skip"` left out of the batches given so far, each once."""
         return tuple(self._corrupt.values())
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of an epoch; the one after it is epoch + 1.
+        """Set the epoch of the next iteration; the one after it is epoch + 1.
 
-        It begins at the epoch's start, but for the epoch that `load_state_dict` has restored: that keeps its place
-        until a batch of it was taken.
+        It begins at the epoch's start. Only the epoch that `load_state_dict` has restored keeps its place, until a
+        batch of it was taken.
 
         Raises:
             OptionError: It is negative, or does not fit 63 bits.
         """
         epoch, place = check_epoch(epoch), self._place
-        if place is not None and place.num_steps == 0 and place.epoch == epoch:  # an iterator of which nothing was read
+        if place is not None and place.num_steps == 0 and place.epoch == epoch:  # a new iterator
             self._epoch, self._start, self._place = epoch, place.start, None
             return
         if place is not None and place.is_ended:
@@ -242,23 +259,22 @@ class Loader:
             self._epoch, self._start = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this loader is, as whole numbers and text: for torch.save, JSON and the like.
+        """Return this loader's place as whole numbers and text, for torch.save, JSON and the like.
 
-        It tells of the iterator that was made last, also of an unfinished one after `set_epoch`, as long as that is
-        held; and it counts the batches that the loop was given, not those that are read ahead. All ranks are at the
-        same place after the same number of steps.
+        It is the place of the iterator that was made last, also of an unfinished one after `set_epoch` as long as
+        something refers to that. It counts the batches that the loop has got, not those that are read ahead. All ranks
+        are at the same place after the same number of steps.
         """
         return self._described().state(*self._reached())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next iteration go on where a loader was: the rest of its epoch, and after that the next epoch.
+        """Continue from the place of a loader: the next iteration is the rest of its epoch, then comes the next epoch.
 
-        Each of the remaining samples comes as it would have, also with another batch size, other threads or another
-        number of ranks: what remains is then dealt out anew. Nothing is read and thrown away. Iterators that are under
-        way stay as they are.
+        The remaining samples are the same with another batch size, other threads or another number of ranks, among
+        which they are divided again. No sample is read only to be skipped. Running iterators stay as they are.
 
         Args:
-            state_dict: What `state_dict` of a loader with the same dataset, order, seed and transforms returned.
+            state_dict: Returned by `state_dict` of a loader with the same dataset, order, seed and transforms.
 
         Raises:
             OptionError: It is something else, of a newer release, or of another dataset, order or seed.
@@ -267,7 +283,7 @@ class Loader:
         self._place = None
 
     def _reached(self) -> tuple[int, int]:
-        """Return the epoch, and how many positions of its order all ranks together have been given."""
+        """Return the epoch, and the positions of its order that all ranks together have been given."""
         place = self._place
         if place is None or place.is_complete:
             return self._epoch, self._start
@@ -275,11 +291,11 @@ class Loader:
 
     def _described(self) -> Identity:
         if self._identity is None:
-            self._identity = identity(self._read_from, self.order, self.seed, self._source.extents())
+            self._identity = identity(self._read_from, self.order, self.seed, self._reader.extents())
         return self._identity
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator over the batches of the next epoch, or of what remains of a restored one."""
+        """Return an iterator over the batches of the next epoch, or over the rest of a restored one."""
         place = Place(self._epoch, self._start)
         batches = Batches(self._items(place), place, self._note)
         self._epoch, self._start, self._place = place.epoch + 1, 0, place
@@ -291,19 +307,23 @@ class Loader:
             _logger.warning("lmdbloader: left out: %s", plain(damage.reason))
 
     def _items(self, place: Place) -> Iterator[Any]:
-        """Return what `Batches` hands out, from a place on."""
+        """Return the items of `Batches`, from a place on."""
         self._begin(place.epoch)
         items = deliver(self._run(place), self._threads, self.num_threads + self.prefetch)
         return items if self._device is None else on_device(items, self._device, self._streams.on(self._device))
 
-    def _run(self, place: Place, limit: int | None = None) -> Run:
-        """Return a pass through an epoch from a place on, or through its first batches."""
-        order = self._source.order(self.order, self.seed, place.epoch)
+    def _epoch_order(self, epoch: int) -> EpochOrder:
+        offset, nbytes = self._reader.extents()
+        return epoch_order(self.order, seed=self.seed, epoch=epoch, offset=offset, nbytes=nbytes)
+
+    def _run(self, place: Place, limit: int | None = None) -> EpochRun:
+        """Return a pass through an epoch from a place on, or through its first `limit` batches."""
+        order = self._epoch_order(place.epoch)
         starts, stops = self._share.bounds(len(order.samples), place.start)
         if len(stops):
             order = with_repeats(order, int(stops[-1]))
-        return Run(
-            self._source,
+        return EpochRun(
+            self._reader,
             place.epoch,
             order,
             starts[:limit],
@@ -311,21 +331,26 @@ class Loader:
             self.batches_at_once,
             skips=self._skips,
             may_lack=self.world_size == 1,
+            stopwatch=self._stopwatch,
         )
 
     def benchmark(self, seconds: float = 5.0) -> Throughput:
-        """Return how fast batches come, read for some `seconds`; the epoch that the next iteration has stays.
+        """Return the throughput, measured for some `seconds`; the epoch of the next iteration stays the same.
 
         Raises:
-            OptionError: There is no batch to read.
+            OptionError: This loader has no batch.
         """
         if len(self) == 0:
-            raise OptionError(f"benchmark: {self.dataset!r} gives this loader no batch")
+            raise OptionError(f"benchmark: this loader has no batch of {self.dataset!r}")
         epoch = self._epoch
         self._begin(epoch)
         for _ in deliver(self._run(Place(epoch, 0), self.batches_at_once), self._threads, 1):
             pass  # compiles, starts the threads
-        return measure(lambda epoch: (batch for batch, _ in self._items(Place(epoch, 0))), epoch, seconds)
+        epochs = (self._items(Place(number, 0)) for number in count(epoch))
+        batches = (batch for batch, _ in chain.from_iterable(epochs))
+        found = time_batches(batches, seconds, lambda batch: 0 if batch is LEFT_OUT else len(batch[0]))
+        p50, p99 = np.percentile(found.waits, [50, 99])
+        return Throughput(found.samples_per_s, float(p50), float(p99), len(found.waits))
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
@@ -334,21 +359,22 @@ class Loader:
 
     @property
     def device(self) -> torch.device:
-        """Where batches arrive: the CPU also where a device was asked for and there is no CUDA."""
+        """The device of the batches: the CPU without CUDA, even if another was asked for."""
         return torch.device("cpu") if self._device is None else self._device
 
     def time_stages(self, on: bool = True) -> bool:
-        """Have the threads count what they spend their time on, from nothing, or stop that; see `stage_times`.
+        """Start timing the stages of the threads from zero, or stop it; see `stage_times`.
 
-        What threads are at when it is switched is not counted when it goes on, and counted to its end when it goes off.
+        Groups of batches that threads are reading at that moment count if timing stops, and do not if it starts. If
+        timing is already on, or off, nothing changes.
 
         Returns:
-            Whether it was counted before; where it is as it shall be, nothing happens.
+            Whether timing was on before.
         """
         return self._stopwatch.switch(on)
 
     def stage_times(self) -> StageTimes:
-        """Return what the threads spent their time on since `time_stages`, also on batches that nobody has taken yet.
+        """Return the time of each stage in all threads since `time_stages`, including batches that are read ahead.
 
         >>> loader.time_stages()  # doctest: +SKIP
         >>> before = loader.stage_times()  # doctest: +SKIP
@@ -375,16 +401,16 @@ class Loader:
         )
 
     def _repr_html_(self) -> str:
-        """Return what Jupyter shows: what a batch is, how it is read, and the next samples after the transforms."""
+        """Return Jupyter's view: the fields of a batch, the options, and the next samples after the transforms."""
         from lmdbloader.loader.card import loader_card
 
         epoch, start = self._reached()
         self._begin(epoch)
-        order = self._source.order(self.order, self.seed, epoch).samples
+        order = self._epoch_order(epoch).samples
         starts, stops = self._share.bounds(len(order), start)
         following = order[starts[0] : stops[0]] if len(starts) else order[:0]
-        transforms, device = self._source.pipeline.transforms, self._device or "cpu"
-        return loader_card(self, self._source, following, (epoch, start), transforms, self._functions, device).to_html()
+        device = self._device or "cpu"
+        return loader_card(self, self._reader, following, (epoch, start), self._functions, device).to_html()
 
 
 def _open_loader(

@@ -1,4 +1,4 @@
-"""The options of a Loader: what they may be, and what they come to on this machine and in this process."""
+"""The options of a Loader: their checks, and their values on this machine and in this process."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ Shard = tuple[int, int] | Literal["auto"] | None
 
 
 def check_dataset(dataset: Any) -> None:
-    """Check that a Loader reads what the dataset would.
-
-    Raises:
-        OptionError: It would not.
-    """
+    """Raise OptionError unless a Loader reads the same samples as the dataset itself."""
     if not isinstance(dataset, LMDBDataset):
         raise OptionError(
             f"Loader({type(dataset).__name__}): expected an LMDBDataset. torch's DataLoader reads any other."
@@ -37,11 +33,7 @@ def check_dataset(dataset: Any) -> None:
 
 
 def check_numbers(batch_size: Any, prefetch: Any, num_threads: Any) -> tuple[int, int, int | Literal["auto"]]:
-    """Return what is counted, as Python's own numbers.
-
-    Raises:
-        OptionError: One is not a whole number, or out of its range.
-    """
+    """Return the numbers as ints; raise OptionError if one is not a whole number, or out of range."""
     batch_size = whole("batch_size", batch_size, 1, _MOST)
     prefetch = whole("prefetch", prefetch, 0, _MOST)
     if isinstance(num_threads, str) and num_threads == "auto":
@@ -55,7 +47,7 @@ def check_numbers(batch_size: Any, prefetch: Any, num_threads: Any) -> tuple[int
 def compiled_and_functions(
     transforms: Sequence[Transform | Callable[[Any], Any]],
 ) -> tuple[list[Transform], list[Callable[[Any], Any]]]:
-    """Return transforms that are carried out by compiled code, and the functions after them.
+    """Return the transforms for compiled code, and the functions after them.
 
     Raises:
         OptionError: One is neither, or a function comes before a transform.
@@ -64,38 +56,34 @@ def compiled_and_functions(
     functions = [t for t in transforms if not isinstance(t, Transform)]
     for t in functions:
         if isinstance(t, type) and issubclass(t, Transform):
-            raise OptionError(f"transforms: {t.__name__} is the class. Make one of it: {t.__name__}(...)")
+            raise OptionError(f"transforms: {t.__name__} is a class; expected an instance: {t.__name__}(...)")
         if not callable(t):
-            raise OptionError(f"transforms: {t!r} is neither of lmdbloader.transforms nor a function")
+            raise OptionError(f"transforms: {t!r} is neither a transform of lmdbloader.transforms nor a function")
     if list(transforms) != compiled + functions:
         raise OptionError("transforms: functions are called with whole batches, after all others. Move them last.")
     return compiled, functions
 
 
 def is_channels_last(memory_format: torch.memory_format) -> bool:
-    """Return whether images lie as (H, W, C) in memory.
-
-    Raises:
-        OptionError: It is a layout that images cannot have.
-    """
+    """Return whether images are (H, W, C) in memory; raise OptionError if they cannot have this format."""
     if memory_format not in (torch.contiguous_format, torch.channels_last):
         raise OptionError(f"memory_format={memory_format}: expected torch.contiguous_format or torch.channels_last")
     return memory_format == torch.channels_last
 
 
 def resolve_pin_memory(pin_memory: Any, device: str | int | torch.device | None) -> bool:
-    """Return whether batches lie in pinned memory.
+    """Return whether batches are in pinned memory.
 
     Args:
         pin_memory: True, False or "auto".
-        device: As the Loader was given it.
+        device: The Loader's argument.
 
     Raises:
-        OptionError: It is something else, or False where batches are to be copied to a device.
+        OptionError: It is something else, or False although batches are copied to a device.
     """
     if not isinstance(pin_memory, bool) and not (isinstance(pin_memory, str) and pin_memory == "auto"):
         raise OptionError(f"pin_memory={pin_memory!r}: expected True, False or 'auto'")
-    # A number is a GPU's.
+    # A number means a GPU.
     stays = device is None or (not isinstance(device, int) and torch.device(device).type == "cpu")
     if not pin_memory and not stays:
         name = str(device)
@@ -112,7 +100,7 @@ def resolve_shard(shard: Shard) -> tuple[int, int]:
     """Return (rank, world_size).
 
     Raises:
-        OptionError: There is no such rank, or torch.distributed does not know yet.
+        OptionError: The rank is out of range, or torch.distributed is not initialised yet.
     """
     if shard is None:
         return 0, 1

@@ -1,4 +1,4 @@
-"""Seeded orders of an epoch, and which part of them each rank reads."""
+"""Seeded orders of an epoch, and the part of them that each rank reads."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import numpy.typing as npt
 from lmdbloader.errors import OptionError
 
 I64 = npt.NDArray[np.int64]
-# What is read from storage at once where the order is that of storage.
+# The window of an order that is that of storage.
 _SEQUENTIAL_NBYTES = 32 * 2**20
-# What a shuffle is for: two of one epoch must not draw the same numbers.
+# The shuffles of one epoch, whose random numbers must differ.
 _SAMPLES, _BLOCKS, _WINDOWS = np.uint64(0), np.uint64(1), np.uint64(2)
 
 
 @dataclass(frozen=True, slots=True)
 class QuasiRandom:
-    """Shuffles blocks of neighbouring samples, and the samples of the blocks that follow each other in one window.
+    """Shuffles blocks of neighbouring samples, then the samples within windows of several blocks.
 
-    The disk then sees long sequential reads, and memory has to hold two windows instead of the dataset.
+    The disk gets long sequential reads, and memory has to hold two windows instead of the dataset.
 
     Attributes:
-        block_nbytes: Bytes that are read in one go, to within one sample.
+        block_nbytes: Bytes that are read at once, to within one sample.
         window_nbytes: Bytes among which samples are shuffled, to within one block.
     """
 
@@ -48,9 +48,9 @@ class EpochOrder:
     """The order of an epoch, the same for all ranks.
 
     Attributes:
-        samples: (n,) the dataset's sample numbers as they are read.
-        windows: (k + 1,) positions where a part begins that is read from storage as a whole, with 0 and n at the ends;
-            None where samples are read one by one.
+        samples: (n,) the dataset's sample numbers in this order.
+        windows: (k + 1,) positions at which windows begin, from 0 to n; a window is read from storage as a whole. None
+            if samples are read one by one.
     """
 
     samples: I64
@@ -58,24 +58,20 @@ class EpochOrder:
 
 
 def check_order(order: Order) -> Order:
-    """Return an order.
-
-    Raises:
-        OptionError: There is no such order.
-    """
+    """Return an order; raise OptionError if it is something else."""
     if order in ("random", "quasi_random", "sequential") or isinstance(order, QuasiRandom):
         return order
     raise OptionError(f"order={order!r}: expected 'random', 'quasi_random', 'sequential' or QuasiRandom(...)")
 
 
 def epoch_order(order: Order, *, seed: int, epoch: int, offset: I64, nbytes: I64) -> EpochOrder:
-    """Return the order of an epoch; it depends on nothing but the arguments.
+    """Return the order of an epoch, which depends only on the arguments.
 
     Args:
-        order: Which kind.
+        order: Its kind.
         seed, epoch: From 0 to 2**64 - 1.
-        offset: (n,) where each sample lies in the file.
-        nbytes: (n,) how many bytes of the file it takes.
+        offset: (n,) of each sample in the file.
+        nbytes: (n,) of each sample in the file.
     """
     if order == "sequential":
         samples = np.arange(len(offset), dtype=np.int64)
@@ -103,17 +99,17 @@ def epoch_order(order: Order, *, seed: int, epoch: int, offset: I64, nbytes: I64
 
 
 def _storage_order(offset: I64) -> I64:
-    """Return sample numbers (n,) by their place in the file; of samples in the same place, the first comes first."""
+    """Return sample numbers (n,) by their offset in the file; samples with equal offsets stay in order."""
     if (offset[1:] >= offset[:-1]).all():
         return np.arange(len(offset), dtype=np.int64)
-    # Faster than a stable sort. But what it does with equal offsets depends on NumPy and the processor.
+    # Faster than a stable sort, but the order of equal offsets depends on NumPy and the processor.
     stored = np.argsort(offset)
     placed = offset[stored]
     return stored if (placed[1:] > placed[:-1]).all() else np.argsort(offset, kind="stable")
 
 
 def _parts(nbytes: I64, part_nbytes: int) -> I64:
-    """Return where parts begin, with 0 and n at the ends: at the first value after every multiple of so many bytes."""
+    """Return the positions at which parts begin, from 0 to n: the first value after each multiple of `part_nbytes`."""
     if len(nbytes) == 0:
         return np.zeros(1, np.int64)
     number = (np.cumsum(nbytes) - nbytes) // part_nbytes
@@ -122,13 +118,13 @@ def _parts(nbytes: I64, part_nbytes: int) -> I64:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which part of a common order one of several ranks reads, and in what batches.
+    """The part of a common order that one rank reads, divided into batches.
 
     Attributes:
         batch_size: Samples of a batch of one rank.
-        rank, world_size: Which rank, of how many.
-        drop_last: Whether the last step is left out where it is short.
-        pad: Whether the last step is filled up with positions from the beginning, so that all ranks get as much.
+        rank, world_size: The rank, and the number of ranks.
+        drop_last: Whether to leave out the last step if it is short.
+        pad: Whether to fill the last step up with positions from the beginning, so that all ranks get the same number.
     """
 
     batch_size: int
@@ -138,7 +134,7 @@ class Share:
     pad: bool = False
 
     def num_batches(self, length: int) -> int:
-        """Return how many batches the rank reads of so many samples.
+        """Return the number of batches that the rank reads of `length` samples.
 
         >>> [Share(2, rank, 2).num_batches(9) for rank in (0, 1)]
         [3, 2]
@@ -149,16 +145,16 @@ class Share:
         return whole + (not self.drop_last and rest > (0 if self.pad else self.rank))
 
     def bounds(self, length: int, start: int = 0) -> tuple[I64, I64]:
-        """Return which positions of the epoch's order the rank reads: where its batches begin and end, (n,) each.
+        """Return the positions of the epoch's order at which the rank's batches begin and end, (n,) each.
 
-        Step s takes the next world_size * batch_size positions, rank r the r-th batch_size of them. The last, short
-        step is spread over the ranks in their order, so that sizes differ by at most one; a rank for which nothing is
-        left has one batch less. With `pad` each has ceil(left / world_size) positions in it, of which fewer than
-        world_size lie beyond the end: see `with_repeats`.
+        Each step takes the next world_size * batch_size positions; rank r gets the r-th batch_size of them. The last,
+        short step is divided among the ranks in their order; sizes differ by at most one, and a rank for which nothing
+        is left has one batch less. With `pad` each rank has ceil(left / world_size) positions in it, of which fewer
+        than world_size are beyond the end: see `with_repeats`.
 
         Args:
             length: Of the order.
-            start: How many of its positions were given out earlier, to any number of ranks.
+            start: Number of its positions that were read earlier, by any number of ranks.
 
         >>> [bounds.tolist() for bounds in Share(3, rank=1, world_size=2).bounds(11)]
         [[3, 9], [6, 11]]
@@ -176,9 +172,9 @@ class Share:
         return starts, stops
 
     def position_after(self, num_steps: int, length: int, start: int = 0) -> int:
-        """Return how many positions all ranks together have been given after so many steps, the same for every rank.
+        """Return the position in the order after some steps of all ranks; it is the same for every rank.
 
-        The last step counts to the end, whatever is left out of it or repeated in it.
+        After the last step it is the end, even if that step leaves out or repeats samples.
 
         >>> [Share(3, rank=1, world_size=2).position_after(steps, 11) for steps in (0, 1, 2)]
         [0, 6, 11]
@@ -189,7 +185,7 @@ class Share:
 
 
 def with_repeats(order: EpochOrder, length: int) -> EpochOrder:
-    """Return an order of at least so many samples: where it ends it begins again, within its last window.
+    """Return an order of at least `length` samples: at its end it starts again, within its last window.
 
     >>> with_repeats(EpochOrder(np.array([2, 0, 1]), np.array([0, 3])), 5)
     EpochOrder(samples=array([2, 0, 1, 2, 0]), windows=array([0, 5]))
@@ -198,49 +194,3 @@ def with_repeats(order: EpochOrder, length: int) -> EpochOrder:
         return order
     windows = order.windows if order.windows is None else np.append(order.windows[:-1], length)
     return EpochOrder(np.resize(order.samples, length), windows)
-
-
-@dataclass(frozen=True, slots=True)
-class Mixing:
-    """How well an order mixes samples that are stored side by side.
-
-    Attributes:
-        correlation: Of a sample's position in the epoch with its rank in storage: 1 for the order of storage, about 0
-            for a random one.
-        neighbour_distance: Median distance in the epoch of two samples stored side by side, as a share of what a
-            uniform permutation has (0.29 of the epoch).
-    """
-
-    correlation: float
-    neighbour_distance: float
-
-
-def mixing(samples: I64, offset: I64) -> Mixing:
-    """Return how well an order (n,) mixes samples whose places in the file are `offset` (n,), for n of at least 3."""
-    count = len(samples)
-    position = np.empty(count)
-    position[samples] = np.arange(count)
-    in_storage = position[np.argsort(offset, kind="stable")]
-    correlation = float(np.corrcoef(in_storage, np.arange(count))[0, 1])
-    # Of two uniform positions in [0, 1): the median of their distance is 1 - 1 / sqrt(2).
-    distance = float(np.median(np.abs(np.diff(in_storage))) / count / (1 - 0.5**0.5))
-    return Mixing(correlation, distance)
-
-
-def storage_reads(order: EpochOrder, offset: I64, nbytes: I64, *, gap_nbytes: int = 128 * 1024) -> tuple[int, float]:
-    """Return how many reads of storage an epoch needs and their mean length in bytes; near neighbours are read at once.
-
-    Args:
-        order: Of the epoch; within each of its windows samples may be read in the order of storage.
-        offset, nbytes: (n,) where each sample lies, and how long it is.
-        gap_nbytes: Reads with no more than this between them become one.
-    """
-    bounds = np.arange(len(offset) + 1) if order.windows is None else order.windows
-    window = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-    order_in_windows = order.samples[np.lexsort((offset[order.samples], window))]
-    start, end = offset[order_in_windows], offset[order_in_windows] + nbytes[order_in_windows]
-    new = np.ones(len(start), np.bool_)
-    new[1:] = (window[1:] != window[:-1]) | (start[1:] - end[:-1] > gap_nbytes)
-    first = np.flatnonzero(new)
-    last_end = np.maximum.reduceat(end, first) if len(first) else end
-    return len(first), float((last_end - start[first]).mean()) if len(first) else 0.0

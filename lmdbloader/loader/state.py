@@ -1,4 +1,4 @@
-"""Where a Loader is in its epochs: noted while batches are handed out, and as plain values that can be saved."""
+"""A Loader's place in its epochs: kept by the iterator, and as plain values that can be saved."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.arguments import shown
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError, WorkerError
 from lmdbloader.format.codecs import checksum
+from lmdbloader.loader.batch_reader import LEFT_OUT
 from lmdbloader.loader.orders import Order, QuasiRandom
-from lmdbloader.loader.source import LEFT_OUT
 from lmdbloader.store import Damage
 
 I64 = npt.NDArray[np.int64]
@@ -29,14 +30,14 @@ _KINDS = {
 
 @dataclass(slots=True)
 class Place:
-    """How far an iteration has come.
+    """The place of an iterator.
 
     Attributes:
         epoch: Its epoch.
         start: Position in the epoch's order at which it began.
-        num_steps: Steps of all ranks together since then.
-        is_ended: Whether its iterator gives no more: it came to the end, failed, was closed or deleted.
-        is_complete: Whether it came to the end.
+        num_steps: Steps since then; all ranks make them together.
+        is_ended: Whether its iterator has ended: it is complete, failed, was closed or deleted.
+        is_complete: Whether the epoch's last batch was given.
     """
 
     epoch: int
@@ -47,26 +48,20 @@ class Place:
 
 
 class Batches(Iterator[Any]):
-    """The iterator that a loop gets: batches, each noted as given at the moment when the loop gets it.
+    """The iterator of a loop, which counts each batch when the loop gets it.
 
-    It keeps no batch, so that the memory of one that the loop lets go is free for the next. Several threads may share
-    it: each batch goes to one of them.
+    It does not refer to batches, whose memory is free when the loop no longer holds them. Several threads may share it:
+    each batch goes to one of them.
     """
 
     __slots__ = ("_failure", "_items", "_locks", "_note", "place")
 
     def __init__(self, items: Iterator[Any], place: Place, note: Callable[[Damage], None]) -> None:
-        """Hand out.
-
-        Args:
-            items: Gives, for every step, (batch or `LEFT_OUT`, what was left out of it).
-            place: Kept up to date.
-            note: Gets what was left out.
-        """
+        """Start to give items (batch or `LEFT_OUT`, damage), update a place, and call `note` with each damage."""
         self._items, self.place, self._note = items, place, note
-        # By process: a fork may copy a lock that is held by a thread which does not come along.
+        # By process: a fork may copy a lock that is held by a thread of the parent.
         self._locks = {os.getpid(): threading.RLock()}
-        # The thread that an error ended the iterator in, and what it was.
+        # The thread in which an error ended the iterator, and the error.
         self._failure: tuple[int, str] | None = None
 
     def __next__(self) -> Any:
@@ -74,7 +69,7 @@ class Batches(Iterator[Any]):
 
         Raises:
             WorkerError: An error has ended the iterator in another thread; or it was in use when this process was
-                forked from another one.
+                forked.
         """
         with self._lock():
             place = self.place
@@ -94,13 +89,13 @@ class Batches(Iterator[Any]):
                 place.is_ended = place.is_complete = True
                 raise
             except BaseException as error:
-                # Text: the error itself would keep the batches that its traceback knows.
+                # As text: the traceback of the error would keep batches alive.
                 self._failure = threading.get_ident(), f"{type(error).__name__}: {error}"
                 place.is_ended = True
                 raise
 
     def close(self) -> None:
-        """Give no more, and let the threads skip what they have not begun; waits for a batch that a thread is at."""
+        """End; the threads skip the groups that they have not started. Waits for a thread that is getting a batch."""
         self.place.is_ended = True
         close = getattr(self._items, "close", None)
         if close is not None:
@@ -112,12 +107,12 @@ class Batches(Iterator[Any]):
         return self._locks.get(process) or self._locks.setdefault(process, threading.RLock())
 
     def _check_idle(self) -> None:
-        """Raise WorkerError where whoever holds no lock of this process is in the middle of a batch."""
+        """Raise WorkerError if a batch is being given outside this process's lock."""
         if getattr(self._items, "gi_running", False):
             raise WorkerError(
                 "this iterator of a Loader was in the middle of a batch, in another thread when this process was "
-                "forked or in the code that a signal handler has interrupted: it cannot go on here. Make a new one "
-                "with iter(loader); load_state_dict(state_dict()) before it keeps the place."
+                "forked or in the code that a signal handler has interrupted: it cannot continue here. Make a new one "
+                "with iter(loader), after load_state_dict(state_dict()) to keep the place."
             )
 
     def _raise_failure_of_another(self) -> None:
@@ -132,12 +127,12 @@ class Batches(Iterator[Any]):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What an epoch's order follows from, beside its number; a position means nothing in another one.
+    """The values that determine the orders of a loader; a position is valid only if they are equal.
 
     Attributes:
         length: Samples in the order.
         seed: Of the order and of the random choices.
-        order: Its kind, and what it depends on beside the seed.
+        order: Its kind and its parameters.
         content_digest: Of the dataset and, for a view, of its rows.
     """
 
@@ -147,21 +142,21 @@ class Identity:
     content_digest: str
 
     def state(self, epoch: int, position: int) -> dict[str, Any]:
-        """Return whole numbers and text that say where a loader is."""
+        """Return a loader's place as whole numbers and text."""
         return {
             "version": STATE_VERSION, "epoch": epoch, "position": position, "length": self.length, "seed": self.seed,
             "order": self.order, "content_digest": self.content_digest,
         }  # fmt: skip
 
     def place(self, state: Any) -> tuple[int, int]:
-        """Return the epoch and the position that a state says.
+        """Return the epoch and the position of a state.
 
         Raises:
-            OptionError: It is no state, of a newer release, or of another dataset, order or seed.
+            OptionError: It is not a state, or it is of a newer release, or of another dataset, order or seed.
         """
         version = state.get("version") if isinstance(state, dict) else None
         if not _is(version, Integral):
-            raise OptionError(f"load_state_dict({_shown(state)}): expected what a Loader's state_dict() returned")
+            raise OptionError(f"load_state_dict({shown(state)}): expected what a Loader's state_dict() returned")
         if version != STATE_VERSION:
             raise OptionError(
                 f"load_state_dict: the state has version {version}; this release reads {STATE_VERSION}. Use the "
@@ -170,12 +165,12 @@ class Identity:
         for name, kind in _KINDS.items():
             if not _is(state.get(name), kind):
                 expected = "text" if kind is str else "a whole number"
-                raise OptionError(f"load_state_dict: {name!r} is {_shown(state.get(name))}; expected {expected}")
-        for name, what in _MUST_AGREE.items():
+                raise OptionError(f"load_state_dict: {name!r} is {shown(state.get(name))}; expected {expected}")
+        for name, other in _MUST_AGREE.items():
             if state[name] != getattr(self, name):
                 raise OptionError(
-                    f"load_state_dict: the state is of {what}: its {name} is {state[name]!r}, this loader's is "
-                    f"{getattr(self, name)!r}. A position means nothing there; use the same, or set_epoch("
+                    f"load_state_dict: the state is of {other}: its {name} is {state[name]!r}, this loader's is "
+                    f"{getattr(self, name)!r}. A position is not valid there; use the same, or set_epoch("
                     f"{state['epoch']}) to begin that epoch."
                 )
         epoch, position = int(state["epoch"]), int(state["position"])
@@ -196,14 +191,7 @@ _MUST_AGREE = {
 
 
 def identity(dataset: LMDBDataset, order: Order, seed: int, extents: tuple[I64, I64]) -> Identity:
-    """Return what the orders of a loader follow from.
-
-    Args:
-        dataset: What is read.
-        order: Which kind.
-        seed: Of the loader.
-        extents: Where samples lie in the file, and how long they are, (n,) each.
-    """
+    """Return the values that determine the orders of a loader; extents: offset and bytes of each sample, (n,) each."""
     everything = np.arange(len(dataset), dtype=np.int64)
     rows = dataset.rows_of(everything)
     digest = dataset.reader.manifest.content_digest
@@ -211,7 +199,7 @@ def identity(dataset: LMDBDataset, order: Order, seed: int, extents: tuple[I64, 
         digest += f", rows {_digest(rows)}"
     if order in ("random", "sequential"):
         return Identity(len(dataset), seed, str(order), digest)
-    # Blocks and windows follow from where samples lie and how long they are, which another copy may have otherwise.
+    # Blocks and windows depend on the places and lengths of samples, which may differ in another copy.
     sizes = order if isinstance(order, QuasiRandom) else QuasiRandom()
     text = f"quasi_random({sizes.block_nbytes}, {sizes.window_nbytes}), stored {_digest(*extents)}"
     return Identity(len(dataset), seed, text, digest)
@@ -224,8 +212,3 @@ def _digest(*columns: I64) -> str:
 
 def _is(value: Any, kind: type) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}..."

@@ -1,4 +1,4 @@
-"""A few threads that carry out jobs, and end with whoever started them."""
+"""Threads that carry out jobs, and end with the object that started them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from lmdbloader.base.limits import start_threads
 
-# How long the interpreter's exit, or whoever deletes the object, waits for jobs under way.
+# The longest that the interpreter's exit, or a deletion of the object, waits for jobs that are running.
 _JOIN_SECONDS = 2.0
 
 Job = Callable[[], Any]
@@ -21,13 +21,13 @@ Jobs = SimpleQueue[Job | None]
 
 
 class Threads:
-    """Threads that carry out jobs in the order in which they come; a job must not raise.
+    """Threads that carry out jobs in the order of submission; a job must not raise.
 
-    They start with the first job, know nothing of this object, and end when it is closed, deleted, or the interpreter
-    exits; only closing waits for ever for the jobs that they are at. After a fork the child starts its own.
+    They start with the first job, do not refer to this object, and end when it is closed or deleted, or the interpreter
+    exits. Only closing waits without limit for the jobs that are running. After a fork the child starts its own.
 
     Attributes:
-        num_closed: How often it was closed; jobs that were not begun then are dropped.
+        num_closed: Number of times it was closed, which drops the jobs that were not started.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -35,26 +35,26 @@ class Threads:
         self._process = -1
         self._jobs: Jobs = SimpleQueue()
         self.num_closed = 0
-        # By process: a fork may copy a lock that is held by a thread which does not come along.
+        # By process: a fork may copy a lock that is held by a thread of the parent.
         self._locks = {os.getpid(): threading.Lock()}
         self._end: Callable[[], Sequence[threading.Thread] | None] = lambda: None
 
     def submit(self, job: Job) -> None:
-        """Have a job carried out.
+        """Add a job.
 
         Raises:
-            WorkerError: The system refuses one of the threads; none is left then, and the next job tries again.
+            WorkerError: The system refuses one of the threads; then none is left, and the next job tries again.
         """
         process = os.getpid()
         if self._process != process:
-            # Two loops that begin at the same moment share what one of them starts.
+            # Two loops that begin at the same moment share the threads that one of them starts.
             with self._locks.get(process) or self._locks.setdefault(process, threading.Lock()):
                 if self._process != process:
                     self._start()
         self._jobs.put(job)
 
     def close(self) -> None:
-        """Let the threads finish the jobs that they are at, and wait for that; later jobs start new ones."""
+        """End the threads after their running jobs, and wait for that; later jobs start new threads."""
         ended = self._end()
         self._process = -1
         self.num_closed += 1
@@ -62,7 +62,7 @@ class Threads:
             thread.join()
 
     def _start(self) -> None:
-        # Daemons, because the interpreter waits for others before it lets anybody tell them to end.
+        # Daemons: the interpreter would wait for other threads before it runs the code that ends them.
         self._jobs = SimpleQueue()
         threads = [
             threading.Thread(target=_work, args=(self._jobs,), name=f"{self._name}-{i}", daemon=True)
@@ -81,11 +81,11 @@ class Threads:
 def _work(jobs: Jobs) -> None:
     while (job := jobs.get()) is not None:
         job()
-        del job  # whoever waits for the next one must not keep this one's memory
+        del job  # a thread that waits for the next job must not keep this one's memory
 
 
 def _end(jobs: Jobs, threads: Sequence[threading.Thread], process: int) -> Sequence[threading.Thread]:
-    """Have threads end; return those that are still at a job after a while."""
+    """End threads; return those that are still running a job after a while."""
     if process != os.getpid():
         return ()  # a forked child has none of them
     with suppress(Empty):
@@ -93,7 +93,7 @@ def _end(jobs: Jobs, threads: Sequence[threading.Thread], process: int) -> Seque
             jobs.get_nowait()
     for _ in threads:
         jobs.put(None)
-    # Compiled code must not be cut off from its memory, and takes milliseconds; a function of the user's may never end.
+    # Compiled code must not lose its memory, and takes milliseconds; a function of the user may never end.
     until = time.monotonic() + _JOIN_SECONDS
     others = [thread for thread in threads if thread.ident and thread is not threading.current_thread()]
     for thread in others:

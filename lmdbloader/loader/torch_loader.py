@@ -1,109 +1,60 @@
-"""torch's own DataLoader with settings that suit a dataset of ours, as remembered or measured once."""
+"""torch's DataLoader with settings that are measured once and remembered, and the start of its worker processes."""
 
 from __future__ import annotations
 
+import multiprocessing
+import multiprocessing.queues
+import os
+import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
-from torch.utils.data._utils.collate import collate as collate_with
-from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+from torch._utils import ExceptionWrapper
+from torch.utils.data import DataLoader, Dataset
 
 from lmdbloader.base.cores import count_cores
-from lmdbloader.batch.sample import Batch, sample_type
-from lmdbloader.batch.shared import free_nbytes, in_shared_memory, is_plain, no_space, shared_like
-from lmdbloader.errors import OptionError
-from lmdbloader.loader.remembered import Workers, case_of, recall_workers, remember_workers
-from lmdbloader.loader.workers import WorkerStart
+from lmdbloader.batch.assembly import collate
+from lmdbloader.batch.memory import free_nbytes, is_plain, means_no_space, no_space
+from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers, remember_workers
 
-# One more process must bring at least this much, or it is not worth its memory.
+# More processes must be at least this much faster to be worth their memory.
 _WORTH_A_WORKER = 1.10
 _TRIAL_SECONDS = 0.4
 _TRIAL_BATCHES = 64
+# torch's own workers notice after up to five seconds that their parent has ended.
+_LOOK_SECONDS = 0.5
 # A semaphore takes a page, and a worker has about five.
 _QUEUE_NBYTES = 5 * 4096
 
 
-def collate(samples: Sequence[Any]) -> Any:
-    """Return a batch as a named tuple of stacked values, taking one that was read whole as it is.
-
-    Images and arrays become tensors (B, ...), ints int64 and floats float64 tensors (B,); text, bytes and JSON values
-    stay lists. Other samples (of a transform, or of another dataset) go through torch's own collate function.
-
-    Raises:
-        OptionError: Images of one batch differ in shape, or a sample is None.
-    """
-    in_worker = get_worker_info() is not None
-    if isinstance(samples, Batch):
-        columns = [stacked(name, column) for name, column in samples.columns.items()]
-        batch = sample_type(tuple(samples.columns))(*columns)
-    elif any(sample is None for sample in samples):
-        raise OptionError(
-            "a sample is None: the dataset's transform returned nothing for it. End it with `return sample`. To leave "
-            "samples out, choose the others before: dataset.select(numbers)."
-        )
-    elif in_worker:
-        batch = collate_with(list(samples), collate_fn_map={**default_collate_fn_map, torch.Tensor: _stacked_shared})
-    else:
-        batch = default_collate(list(samples))
-    # What is not shared yet would be when it is sent: in /dev/shm, which may be full.
-    return in_shared_memory(batch) if in_worker else batch
-
-
-def _stacked_shared(tensors: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
-    """Return a batch (B, ...) of tensors in shared memory, as torch does; but not in /dev/shm if that can be helped."""
-    first = tensors[0]
-    if not all(type(t) is torch.Tensor and is_plain(t) and t.dtype == first.dtype for t in tensors):
-        return collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)  # type: ignore[no-any-return]
-    return torch.stack(list(tensors), out=shared_like(first, (len(tensors), *first.shape)))
-
-
-def stacked(name: str, column: Any) -> Any:
-    """Return a batch's column of one field as a tensor (B, ...), or as a list where its values are no numbers.
-
-    Raises:
-        OptionError: Images or arrays differ in shape.
-    """
-    if isinstance(column, torch.Tensor) or not column:
-        return column
-    first = column[0]
-    if isinstance(first, torch.Tensor):
-        shapes = sorted({tuple(value.shape) for value in column})
-        raise OptionError(
-            f"field {name!r}: the values of one batch have different shapes ({shapes[0]} and {shapes[-1]} among them). "
-            "Convert with --patch-size, crop them in a transform, or use batch_size=1."
-        )
-    if isinstance(first, int) and not isinstance(first, bool):
-        return torch.tensor(column, dtype=torch.int64)
-    return torch.tensor(column, dtype=torch.float64) if isinstance(first, float) else column
-
-
 def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any) -> DataLoader[Any]:
-    """Return a plain DataLoader, tuned where nothing was said.
+    """Return a torch DataLoader, with tuned settings for the options that are not given.
 
     Args:
         dataset: An LMDBDataset, a view of one, or any map-style dataset over them.
         batch_size: Samples in a batch; None gives them one by one.
-        **options: `torch.utils.data.DataLoader`'s own. Where they are not given: `num_workers` is measured once for
-            this dataset, batch size and machine and remembered in the user's cache folder (`lmdbloader.lab.tune`
-            measures it longer, and `pin_memory` with it); `pin_memory` is on only where there is an accelerator;
-            `persistent_workers` is on with workers; `collate_fn` is `collate`.
-            `worker_init_fn` is called after what we do at a worker's start: see that it ends with its parent.
+        **options: Those of `torch.utils.data.DataLoader`. Defaults: `num_workers` is measured once for this dataset,
+            batch size and machine, and remembered in the user's cache folder (`lmdbloader.lab.tune` measures it longer,
+            and `pin_memory` with it); `pin_memory` is on only if there is an accelerator; `persistent_workers` is on
+            with workers; `collate_fn` is `collate`. `worker_init_fn` is called after our own, which ends a worker when
+            its parent ends.
 
     Returns:
         The DataLoader; batches of an LMDBDataset are named tuples of stacked tensors.
 
     Raises:
-        DiskFullError: There are to be worker processes, and no room at all in /dev/shm for their queues.
+        DiskFullError: /dev/shm has no room for the queues of worker processes.
     """
     settings = dict(options)
     if batch_size is not None:
         settings.setdefault("collate_fn", collate)
     pins = accelerator() is not None
     if settings.get("num_workers") is None:
-        # A batch sampler of torch's own knows the size that DataLoader does not want to be told beside it.
+        # DataLoader takes no batch size with a batch sampler, which has one of its own.
         size = getattr(settings.get("batch_sampler"), "batch_size", batch_size)
         found = tuned_workers(dataset, size, settings.get("collate_fn"))
         settings["num_workers"] = found.num_workers
@@ -118,22 +69,22 @@ def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any
 
 
 def accelerator() -> torch.device | None:
-    """Return the device that this process can copy batches to, None where there is only the processor."""
+    """Return the device that this process can copy batches to; None if there is only the processor."""
     if not hasattr(torch, "accelerator"):
         return torch.device("cuda") if torch.cuda.is_available() else None
     return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 
 
 def tuned_workers(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any = collate) -> Workers:
-    """Return the settings with which a dataset reads fastest here: remembered, or else the workers measured now.
+    """Return the fastest settings for a dataset here: remembered ones, else the workers measured now.
 
-    Measuring takes about a second for every number tried; 0 is kept unless processes bring 10 %.
+    Measuring takes about a second for each number of workers; 0 wins unless more are 10 % faster.
     """
     case = case_of(dataset, batch_size, (), () if collate_fn in (collate, None) else (collate_fn,))
     remembered = recall_workers(case)
     if remembered is not None:
         return remembered
-    if free_nbytes() == 0:  # not remembered: there may be room for workers' queues the next time
+    if free_nbytes() == 0:  # not remembered: there may be room for queues the next time
         return Workers(0)
     best, best_speed = 0, _speed(dataset, batch_size, collate_fn, 0)
     for num_workers in _candidates():
@@ -151,8 +102,8 @@ def _candidates() -> list[int]:
 
 
 def _speed(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any, num_workers: int) -> float:
-    """Return samples per second over a short while, the first batch not counted; 0 where there is only one."""
-    # A generator of its own: measuring must not move the user's random state.
+    """Return samples per second over a short while, without the first batch; 0 if there is only one."""
+    # With a generator of its own, measuring does not change the user's random state.
     generator = torch.Generator().manual_seed(0)
     length = len(dataset)  # type: ignore[arg-type]
     count = min(length, (batch_size or 1) * _TRIAL_BATCHES)
@@ -174,3 +125,59 @@ def _speed(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any, num_w
         if time.perf_counter() - began > _TRIAL_SECONDS:
             break
     return samples / (time.perf_counter() - began)
+
+
+class WorkerStart:
+    """A `worker_init_fn` of a DataLoader that prepares the process, then calls another such function."""
+
+    def __init__(self, then: Callable[[int], Any] | None = None) -> None:
+        self.then = then
+
+    def __call__(self, worker_id: int) -> None:
+        if multiprocessing.parent_process() is not None:  # torch has workers that are threads, too
+            watch = threading.Thread(target=_end_with, args=(os.getppid(),), name="lmdbloader-parent", daemon=True)
+            watch.start()
+            sys.excepthook = _report
+            _send_errors(worker_id)
+        if self.then is not None:
+            self.then(worker_id)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when another is no longer its parent."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)
+
+
+def _report(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+    """Report an uncaught error, unless it only says that the training loop has ended."""
+    # The thread that hands over shared memory would report every Ctrl-C that the training loop has reported.
+    is_gone = isinstance(error, (ConnectionError, EOFError)) and threading.current_thread() != threading.main_thread()
+    if not is_gone:
+        sys.__excepthook__(kind, error, where)
+
+
+def _send_errors(worker_id: int) -> None:
+    """Make queues send an error in place of a batch that cannot be sent; otherwise the training loop waits forever."""
+
+    def send_error(queue: Any, error: Exception, item: Any) -> None:
+        number, batch = item
+        try:
+            if means_no_space(error):
+                raise no_space(_unshared_nbytes(batch)) from error
+            raise error
+        except Exception:
+            queue.put((number, ExceptionWrapper(where=f"in DataLoader worker process {worker_id}")))  # type: ignore[no-untyped-call]
+
+    # The standard library's hook for subclasses; all queues of this process are those of its DataLoader.
+    multiprocessing.queues.Queue._on_queue_feeder_error = send_error  # type: ignore[attr-defined]
+
+
+def _unshared_nbytes(value: Any) -> int:
+    """Return the bytes of shared memory that the tensors of a batch still need."""
+    if isinstance(value, torch.Tensor):
+        return 0 if not is_plain(value) or value.is_shared() else value.nbytes  # type: ignore[no-untyped-call]
+    if isinstance(value, dict):
+        return sum(map(_unshared_nbytes, value.values()))
+    return sum(map(_unshared_nbytes, value)) if isinstance(value, (list, tuple)) else 0

@@ -1,4 +1,4 @@
-"""Shows what a dataset holds: `info` in numbers, `preview` as a contact sheet, cards for notebooks."""
+"""Shows datasets: `info` in numbers, `preview` as a contact sheet, cards in notebooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook shows of a dataset: samples spread over it, its fields, its sizes and where it is."""
+"""The card of a dataset: samples spread over it, its fields, sizes and path."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import numpy.typing as npt
 from lmdbloader.base.text import counted, mebibytes
 from lmdbloader.errors import CorruptError, LmdbloaderError
 from lmdbloader.format.layout import Field, parse_array_type
-from lmdbloader.show.card import MAX_SIDE_BY_SIDE, Card, Shown, num_shown, place_of
+from lmdbloader.show.card import MAX_SIDE_BY_SIDE, Card, Pixels, Shown, as_picture, num_shown, place_of
 from lmdbloader.show.sheet import caption, spread
 from lmdbloader.show.summary import FieldSummary, Summary, summarize_reader
-from lmdbloader.show.thumbnails import Pixels, as_picture
 from lmdbloader.store import Reader
 
-# What reading something damaged, or too large for this machine, may raise: it is shown instead.
+# Errors of reading damaged data, or data too large for this machine; a card shows them.
 READ_ERRORS = (LmdbloaderError, OSError, ValueError, TypeError, MemoryError)
-# To decode more is no glance.
+# Decoding more takes too long for a card.
 _MAX_NBYTES = 200_000_000
 _CLASSES_SHOWN = 8
 
@@ -33,14 +32,14 @@ def dataset_card(
     title: str,
     transforms: Sequence[str] = (),
 ) -> Card:
-    """Return what a notebook shows of a dataset or a view; what cannot be read shows as such, and nothing is raised.
+    """Return the card of a dataset or a view; it reports damaged data instead of raising an error.
 
     Args:
         reader: Of the dataset.
-        fields: Those of the view.
-        rows: (n,) of the index, those of the view; None means all.
+        fields: The view's.
+        rows: (n,) row numbers of the view in the index; None means all.
         title: Name of the class.
-        transforms: What samples go through on their way.
+        transforms: Descriptions of the view's transforms.
     """
     num_samples = counted(len(reader), "sample")
     headline = num_samples if rows is None else f"{len(rows):,} of {num_samples}"
@@ -75,7 +74,7 @@ def _samples(reader: Reader, fields: Sequence[Field], rows: npt.NDArray[np.int64
 
 
 def _read(reader: Reader, f: Field, row: int) -> Pixels | str | None:
-    """Return a field's pixels, why there are none, or None where an array is no picture."""
+    """Return a field's pixels, a text that explains why there are none, or None for an array that is not a picture."""
     try:
         check_whole(reader)
         nbytes = int(reader.raw_nbytes(f.name, np.array([row]))[0])
@@ -93,17 +92,17 @@ def _read(reader: Reader, f: Field, row: int) -> Pixels | str | None:
 
 
 def check_whole(reader: Reader) -> None:
-    """See that the file of data has its length: to touch the lost end of one that is mapped would end the process.
+    """Check the length of data.mdb: reading a lost part of a mapped file would end the process.
 
     Raises:
-        CorruptError: It was cut short since it was opened.
+        CorruptError: It was cut short after it was opened.
     """
     if os.fstat(reader.descriptor).st_size < reader.data_file.nbytes:
         raise CorruptError("data.mdb was cut short", path=str(reader.path))
 
 
 def reason(error: BaseException) -> str:
-    """Return what is wrong without where it is, which the card says elsewhere."""
+    """Return the cause in an error's message, without the place, which the card shows elsewhere."""
     return str(error).rpartition("): ")[2].partition(". `lmdbloader")[0] or type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""A contact sheet: some of a dataset's images side by side in one picture, with what they are under them."""
+"""Contact sheets: some of a dataset's images in one picture, with captions."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
+from lmdbloader.base.files import replacing
 from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.format.layout import PARTIAL_SUFFIX
 from lmdbloader.store import Reader, check_rows
-from lmdbloader.store.writing.publish import explain_full_disk
 
 Pixels = npt.NDArray[Any]
 
 MAX_COUNT = 1000
 _SHEET_WIDTH = 1600
-# The longer side of an image on the sheet. Smaller ones are enlarged by a whole number, as far as they stay below.
+# The longer side of an image on the sheet; smaller ones are enlarged by the largest whole number that stays below it.
 _LONG_SIDE = 240
 _MARGIN, _GAP, _PAIR_GAP, _LINE = 24, 20, 4, 18
 _BACKGROUND, _INK, _FAINT, _FRAME = "#ffffff", "#1c1c1c", "#767676", "#d8d8d8"
@@ -37,7 +36,7 @@ class Sheet:
         image: The picture, RGB.
         rows: Numbers of the samples on it, in order.
         num_samples: Samples in the dataset.
-        note: What a viewer should know, such as how 16-bit images are shown; empty where there is nothing.
+        note: A sentence on how 16-bit images are shown; empty if there are none.
     """
 
     image: Image.Image
@@ -47,7 +46,7 @@ class Sheet:
 
 
 def spread(length: int, count: int, seed: int | None = None) -> list[int]:
-    """Return `count` sample numbers in ascending order (all where there are fewer), evenly spread or drawn at random.
+    """Return `count` sample numbers in ascending order (all if there are fewer), evenly spread or drawn at random.
 
     Args:
         length: Samples in the dataset.
@@ -113,9 +112,9 @@ def preview(
 def contact_sheet(reader: Reader, rows: Sequence[int], *, columns: int | None = None) -> Sheet:
     """Return samples drawn in a grid, their numbers, sources and labels under them.
 
-    The image fields of a sample stand side by side at the size of the largest, so that lr beside hr shows what is lost:
-    smaller ones are enlarged with nearest neighbour. Images with many pixels are reduced, those with few enlarged by a
-    whole number. 16-bit images are brought to 8 bits, the brightest pixel on the sheet being white.
+    The image fields of a sample are side by side at the size of the largest, so lr next to hr shows the detail that is
+    lost: smaller ones are enlarged with nearest neighbour. Large images are reduced, small ones enlarged by a whole
+    number. 16-bit images are scaled to 8 bits; the brightest pixel on the sheet is white.
 
     Args:
         reader: An open dataset.
@@ -145,7 +144,7 @@ def contact_sheet(reader: Reader, rows: Sequence[int], *, columns: int | None = 
 
 
 def save_sheet(sheet: Sheet, path: str | os.PathLike[str]) -> None:
-    """Write a sheet as a PNG file; a file that is there is replaced once the new one is complete.
+    """Write a sheet as a PNG file; an existing file is replaced once the new one is complete.
 
     Raises:
         OptionError: The name does not end in .png.
@@ -153,18 +152,13 @@ def save_sheet(sheet: Sheet, path: str | os.PathLike[str]) -> None:
     """
     target = Path(path)
     if target.suffix.lower() != ".png":
-        raise OptionError(f"{target}: expected a file name that ends in .png, the format that a sheet is written in")
+        raise OptionError(f"{target}: expected a file name that ends in .png, the format of a sheet")
     if target.is_dir():
         raise DestinationError(f"{target}: is a folder. Choose another name.")
     if not target.absolute().parent.is_dir():
         raise DestinationError(f"{target}: the folder {target.absolute().parent} does not exist. Create it first.")
-    partial = target.with_name(f".{target.name}{PARTIAL_SUFFIX}")
-    try:
-        with explain_full_disk(target):
-            sheet.image.save(partial, "PNG")
-            os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(target) as hidden:
+        sheet.image.save(hidden, "PNG")
 
 
 def _brightest(reader: Reader, names: Sequence[str], rows: Sequence[int]) -> int:
@@ -174,7 +168,7 @@ def _brightest(reader: Reader, names: Sequence[str], rows: Sequence[int]) -> int
 
 
 def _strip(reader: Reader, names: Sequence[str], row: int, white: int) -> Image.Image:
-    """Return the images of one sample side by side, all at the size at which the largest is shown."""
+    """Return the images of one sample side by side, all at the size of the largest."""
     shapes = [reader.image_shape(name, row) for name in names]
     _, full_height, full_width = max(shapes, key=lambda shape: shape[1] * shape[2])
     width, height = _shown_size(full_width, full_height)
@@ -186,7 +180,7 @@ def _strip(reader: Reader, names: Sequence[str], row: int, white: int) -> Image.
 
 
 def _shown_size(width: int, height: int) -> tuple[int, int]:
-    """Return width and height at which an image is shown.
+    """Return an image's width and height on the sheet.
 
     >>> _shown_size(96, 96), _shown_size(480, 100)
     ((192, 192), (240, 50))
@@ -199,7 +193,7 @@ def _shown_size(width: int, height: int) -> tuple[int, int]:
 
 
 def _fit(image: Image.Image, width: int, height: int) -> Image.Image:
-    """Bring an image into a box, its proportions kept: reduced smoothly, or enlarged by repeating pixels."""
+    """Fit an image into a box and keep its proportions: reduce it smoothly, or enlarge it by repeating pixels."""
     ratio = min(width / image.width, height / image.height)
     size = (max(1, round(image.width * ratio)), max(1, round(image.height * ratio)))
     factor = math.ceil(ratio)
@@ -220,7 +214,7 @@ def _to_pil(image: Pixels, white: int) -> Image.Image:
 
 
 def caption(reader: Reader, row: int) -> tuple[str, str]:
-    """Return what a sample is beside its images: the name of its source, and its texts and numbers.
+    """Return the two lines of a sample's caption: its source's name, and its texts and numbers.
 
     Raises:
         CorruptError: A text of the index is damaged.
@@ -256,12 +250,12 @@ def _is_cut(reader: Reader) -> bool:
 def _draw(
     name: str, title: str, strips: Sequence[Image.Image], captions: Sequence[tuple[str, str]], columns: int | None
 ) -> Image.Image:
-    """Lay the strips out: columns of one width, each row as high as its highest."""
+    """Lay out the strips: columns of one width, each row as high as its highest strip."""
     bold, plain = _font(20), _font(13)
     cell = max(max(strip.width for strip in strips), 120)
     if columns is None:
         fitting = max(1, (_SHEET_WIDTH - 2 * _MARGIN + _GAP) // (cell + _GAP))
-        # As many rows as that needs, and the samples shared out evenly over them.
+        # Spread the samples evenly over the rows that this takes.
         columns = -(-len(strips) // -(-len(strips) // fitting))
     lines = 2 if any(second for _, second in captions) else 1
     grid = [range(at, min(at + columns, len(strips))) for at in range(0, len(strips), columns)]
@@ -277,7 +271,7 @@ def _draw(
     for row, row_height in zip(grid, heights, strict=True):
         for column, i in enumerate(row):
             x = _MARGIN + column * (cell + _GAP)
-            # Images stand on one line, so that their captions do too.
+            # Images are aligned at the bottom, so their captions are on one line.
             top = y + row_height - strips[i].height
             sheet.paste(strips[i], (x, top))
             draw.rectangle((x - 1, top - 1, x + strips[i].width, top + strips[i].height), outline=_FRAME)
@@ -290,12 +284,12 @@ def _draw(
 def _font(size: int) -> Any:
     try:
         return ImageFont.load_default(size)
-    except (ImportError, TypeError):  # Pillow without FreeType, or before 10.1: one small size
+    except (ImportError, TypeError):  # Pillow without FreeType, or before 10.1, has one small size
         return ImageFont.load_default()
 
 
 def _write(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, font: Any, ink: str, width: int) -> None:
-    """Write one line, cut where it would be wider than `width` pixels."""
+    """Write one line, shortened to at most `width` pixels."""
     text = "".join(c if c.isprintable() else "?" for c in text[:200])
     if not isinstance(font, getattr(ImageFont, "FreeTypeFont", ())):  # the small font knows Latin-1 only
         text = text.encode("latin-1", "replace").decode("latin-1")

@@ -1,4 +1,4 @@
-"""What a dataset holds, in numbers: its fields, sizes, classes and sources, and how it was made."""
+"""A dataset in numbers: its fields, sizes, classes and sources, and how it was made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from lmdbloader.base.files import NotRegularError, open_regular
 from lmdbloader.base.text import extent, plain
 from lmdbloader.errors import CorruptError
-from lmdbloader.format.layout import CODEC_NAMES, SKIPPED_FILE, Field
+from lmdbloader.format.codecs import name_counts
+from lmdbloader.format.layout import SKIPPED_FILE, Field
 from lmdbloader.store import Reader
 
 _TYPES_SHOWN = 3
@@ -24,13 +25,13 @@ _CHANNELS = {1: "grey", 3: "RGB"}
 
 @dataclass(frozen=True, slots=True)
 class FieldSummary:
-    """One field over all samples; what its kind does not have is None.
+    """One field over all samples; attributes that its kind lacks are None.
 
     Attributes:
-        name: Of the field.
+        name: The field's.
         kind: image, array, int, float, text, bytes or json.
-        codec: How it was asked to be stored.
-        codecs: Samples by how they really are stored: raw, lz4, tiles, jpeg or file.
+        codec: The codec that was asked for.
+        codecs: Samples by the codec that stores them: raw, lz4, tiles, jpeg or file.
         stored_nbytes: Bytes of its payloads as stored.
         raw_nbytes: Bytes of its payloads once decoded.
         height: (smallest, largest) in pixels; images.
@@ -38,7 +39,7 @@ class FieldSummary:
         channels: Samples by number of channels, 1 or 3; images.
         bits: Samples by bits a channel, 8 or 16; images.
         types: Samples by dtype and shape; arrays.
-        values: (smallest, largest); of ints, and of those floats that are finite.
+        values: (smallest, largest); ints, and floats that are finite.
         num_not_finite: How many are infinite or NaN; floats.
         length: (shortest, longest); text in characters, bytes and JSON in bytes.
     """
@@ -59,7 +60,7 @@ class FieldSummary:
     length: tuple[int, int] | None = None
 
     def describe(self) -> str:
-        """Return what it holds, in words.
+        """Describe the field's values in a few words.
 
         >>> FieldSummary("image", "image", height=(96, 96), width=(96, 96), channels={3: 9}, bits={8: 9}).describe()
         '96 x 96, RGB, 8-bit'
@@ -92,14 +93,14 @@ class Summary:
         num_samples: Samples in it.
         fields: In the order of a sample.
         num_sources: Files or pairs that samples were made from; None for a dataset written from Python.
-        samples_per_source: (fewest, most), None likewise.
+        samples_per_source: (fewest, most); None likewise.
         num_skipped: Sources that could not be used and were left out.
         classes: For each label field its (name, samples) by label.
         sizes: Bytes: raw_nbytes (decoded), payload_nbytes (stored), data_nbytes and index_nbytes (the two files).
-        compression_ratio: Decoded bytes by stored ones; 1 where there are none.
-        waste_ratio: Size of data.mdb by stored payload; 1 where there are none.
-        made_by: Release, layout, options and digests of the inputs, as the manifest has them.
-        digests: Of the content, data.mdb (where it is known), the index and the manifest.
+        compression_ratio: Decoded bytes divided by stored ones; 1 if there are none.
+        waste_ratio: Size of data.mdb divided by stored payload; 1 if there is none.
+        made_by: Release, layout, options and digests of the inputs, from the manifest.
+        digests: Of the content, data.mdb (if known), the index and the manifest.
     """
 
     path: str
@@ -117,14 +118,14 @@ class Summary:
     digests: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON can hold it; what a field does not have is left out."""
+        """Return the summary as JSON types; attributes that a field lacks are left out."""
         whole = asdict(self)
         whole["fields"] = [{k: v for k, v in f.items() if v is not None} for f in whole["fields"]]
         return whole
 
 
 def info(path: str | os.PathLike[str]) -> Summary:
-    """Return what a dataset holds; reads the manifest and the index, and no pixels.
+    """Return a summary of a dataset, from its manifest and index; no pixel is read.
 
     Args:
         path: Of the dataset.
@@ -145,7 +146,7 @@ def info(path: str | os.PathLike[str]) -> Summary:
 
 
 def summarize_reader(reader: Reader, path: str) -> Summary:
-    """Return what an open dataset holds; see `info`."""
+    """Return a summary of an open dataset; see `info`."""
     manifest = reader.manifest
     sizes = {
         name: manifest.sizes.get(name, 0) for name in ("raw_nbytes", "payload_nbytes", "data_nbytes", "index_nbytes")
@@ -178,12 +179,11 @@ def _summarize_field(reader: Reader, f: Field) -> FieldSummary:
     if not f.is_payload:
         return _summarize_column(reader, f)
     raw = arrays[f"{f.name}.raw_nbytes"]
-    codes = np.bincount(arrays[f"{f.name}.codec"], minlength=len(CODEC_NAMES)).tolist()
     common: dict[str, Any] = {
         "name": f.name,
         "kind": f.kind,
         "codec": f.codec,
-        "codecs": {name: count for name, count in zip(CODEC_NAMES, codes, strict=True) if count},
+        "codecs": name_counts(np.bincount(arrays[f"{f.name}.codec"], minlength=256)),
         "stored_nbytes": int(arrays[f"{f.name}.stored_nbytes"].sum(dtype=np.int64)),
         "raw_nbytes": int(raw.sum(dtype=np.int64)),
     }
@@ -213,7 +213,7 @@ def _summarize_column(reader: Reader, f: Field) -> FieldSummary:
 
 
 def _samples_per_source(reader: Reader) -> Any:
-    """Return how many samples each source that is in use gave, None where the dataset has no sources."""
+    """Return the number of samples of each source that has any, None if the dataset has no sources."""
     if not reader.manifest.with_source:
         return None
     counts = np.bincount(reader.index.batch.column("source").indices.to_numpy())
@@ -257,7 +257,7 @@ def _ratio(whole: int, part: int) -> float:
 
 
 def _mix(counts: Mapping[int, int], words: Mapping[int, str]) -> str:
-    """Return what occurs, with shares where there is more than one.
+    """Return the values that occur, with their shares if there are several.
 
     >>> _mix({8: 3, 16: 1}, {8: "8-bit", 16: "16-bit"})
     '8-bit 75%, 16-bit 25%'

@@ -1,10 +1,10 @@
-"""Datasets on disk: the only package that knows LMDB."""
+"""Datasets on disk, read, written, checked and repaired: the only room that imports LMDB."""
 
 from __future__ import annotations
 
-from lmdbloader.store.care.recovery import num_committed
 from lmdbloader.store.care.repair import Repair, repair
 from lmdbloader.store.care.verify import Damage, Verification, verify
+from lmdbloader.store.lmdb_records import num_committed
 from lmdbloader.store.opening import IO, read_manifest
 from lmdbloader.store.readahead import Readahead, Ticket
 from lmdbloader.store.reader import Reader, check_rows

@@ -1,4 +1,4 @@
-"""Arrow data that anybody may have written, checked whole before anything uses it."""
+"""Reads Arrow data from untrusted files: everything is checked before it is used."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-# The file format is a stream with this in front, and a table of contents behind it that is not needed.
+# The file format is a stream after this magic number; the table of contents at its end is not needed.
 _FILE_MAGIC = b"ARROW1\0\0"
-# What texts that stand once for many samples may take when they are written out for each.
+# The most bytes of text that run-length encoding may expand to.
 _MAX_REPEATED_NBYTES = 2**28
 # Slots of flatbuffers' tables, in Arrow's Message.fbs.
 _MESSAGE_HEADER, _BATCH_IN_DICTIONARY, _BATCH_COMPRESSION = 2, 1, 3
@@ -21,7 +21,7 @@ def read_record(value: Any, schema: pa.Schema) -> pa.RecordBatch:
     """Return the record batch of one message.
 
     Raises:
-        pa.ArrowInvalid, OSError: It is none of this schema, or what it says of itself does not hold.
+        pa.ArrowInvalid, OSError: It is not valid, or has another schema.
     """
     with pa.BufferReader(value) as source:
         message = pa.ipc.read_message(source)
@@ -37,7 +37,7 @@ def read_file(content: Any, schema: pa.Schema) -> pa.RecordBatch:
     """Return the only record batch of an Arrow file, without a copy.
 
     Raises:
-        pa.ArrowInvalid, OSError: It is none, has other columns, or what it says of itself does not hold.
+        pa.ArrowInvalid, OSError: It is not valid, or has other columns or several batches.
     """
     buffer = pa.py_buffer(content)
     if buffer.size < len(_FILE_MAGIC) or buffer[: len(_FILE_MAGIC)].to_pybytes() != _FILE_MAGIC:
@@ -57,10 +57,10 @@ def read_file(content: Any, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def check_batch(batch: pa.RecordBatch) -> None:
-    """Check every buffer, so that no use of the batch reads outside of them, finds a null, or text that is not UTF-8.
+    """Check all of a batch: offsets within their buffers, no nulls, text in UTF-8.
 
     Raises:
-        pa.ArrowInvalid: Something does not hold.
+        pa.ArrowInvalid: It is not valid.
     """
     batch.validate(full=True)
     for column, array in zip(batch.schema, batch.columns, strict=True):
@@ -70,16 +70,16 @@ def check_batch(batch: pa.RecordBatch) -> None:
         elif pa.types.is_run_end_encoded(column.type):
             parts += [array.run_ends, array.values]
         for part in parts:
-            part.validate(full=True)  # a batch's own check leaves dictionaries and runs out
+            part.validate(full=True)  # a batch's own check skips dictionaries and runs
             if part.null_count:
                 raise pa.ArrowInvalid(f"column {column.name!r} holds nulls")
 
 
 def decode_runs(array: pa.Array) -> pa.Array:
-    """Return a run-end encoded array with one value a row.
+    """Expand a run-end encoded array to one value a row.
 
     Raises:
-        pa.ArrowInvalid: Its texts would take more memory than those of any dataset.
+        pa.ArrowInvalid: Its texts would take more memory than any dataset's.
     """
     import pyarrow.compute as pc
 
@@ -95,11 +95,11 @@ def _names(schema: pa.Schema) -> list[str]:
     try:
         return list(schema.names)
     except UnicodeDecodeError as error:
-        raise pa.ArrowInvalid(f"the names of its columns are no text ({error})") from error
+        raise pa.ArrowInvalid(f"the names of its columns are not UTF-8 ({error})") from error
 
 
 def _refuse_compression(message: pa.Message) -> None:
-    """Refuse buffers that grow when they are read: datasets have none, and those of a stranger may grow without end."""
+    """Refuse compressed buffers: datasets have none, and a hostile one may expand without limit."""
     data = message.metadata.to_pybytes()
     try:
         (root,) = struct.unpack_from("<I", data)
@@ -114,7 +114,7 @@ def _refuse_compression(message: pa.Message) -> None:
 
 
 def _slot(data: bytes, table: int, slot: int) -> int:
-    """Return where in a flatbuffers table a field lies, counted from the table; 0 where it is left out."""
+    """Return a field's offset in a flatbuffers table; 0 if the field is left out."""
     (back,) = struct.unpack_from("<i", data, table)
     vtable = table - back
     if vtable < 0:
@@ -125,7 +125,7 @@ def _slot(data: bytes, table: int, slot: int) -> int:
 
 
 def _follow(data: bytes, table: int, slot: int) -> int:
-    """Return where the table lies that a field of a table points to."""
+    """Return the position of the table that a field of a table points to."""
     inside = _slot(data, table, slot)
     if not inside:
         raise struct.error

@@ -1,4 +1,4 @@
-"""index.arrow: gathered column by column while writing, written once, mapped and checked when read."""
+"""index.arrow: its columns are collected in temporary files, written once, and checked when read."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lmdbloader.base.disk_errors import naming
 from lmdbloader.errors import CorruptError, FormatError, OptionError
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, digest_of_file, new_text_digest
 from lmdbloader.format.layout import INDEX_FILE, Field, index_schema
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store.arrow import read_file
-from lmdbloader.store.bounds import check_index
-from lmdbloader.store.diskerrors import naming
+from lmdbloader.store.index_checks import check_index
 from lmdbloader.store.records import Block, Chunk
 
 _ROWS_AT_ONCE = 1 << 16
-# Texts are Python objects while they are hashed.
+# Fewer texts than numbers at once: while they are hashed they are Python objects.
 _TEXTS_AT_ONCE = 1 << 12
 # Arrow addresses the dictionary of an index with 32 bits.
 _MAX_NAMES_NBYTES = 2**31 - 1
 _SOURCE_NAMES = "source.names"
-# What may wait in memory, of one column and of all together; each flush opens and closes a file.
+# The most bytes in memory, of one column and of all together; each flush opens and closes a file.
 _COLUMN_WAITING_NBYTES = 8 * 2**10
 _WAITING_NBYTES = 64 * 2**20
 
 
 class Spool:
-    """Columns of the future index in one temporary file each, so that they never have to fit in memory.
+    """The columns of the future index, each in a temporary file, so they need not fit in memory.
 
-    None of the files stays open, neither while columns are gathered nor while they are mapped: a sample may have
-    thousands of fields, and a process often no more than 1,024 descriptors.
+    No file stays open, neither while it is written nor while it is mapped: a sample may have thousands of fields, and a
+    process is often limited to 1,024 descriptors.
     """
 
     def __init__(self, folder: Path, fields: Sequence[Field], *, with_source: bool) -> None:
@@ -46,7 +46,7 @@ class Spool:
         self._kinds = {column.name: column.type for column in self.schema}
         self.num_samples = 0
         self._folder = folder
-        # What is not in its file yet, by column, and how many bytes each column has there.
+        # By column: the bytes that are not in its file yet, and the length of the file.
         self._waiting: dict[str, bytearray] = {}
         self._waiting_nbytes = 0
         self._file_nbytes: dict[str, int] = {}
@@ -67,7 +67,7 @@ class Spool:
         self.add_columns(columns, chunk.num_samples, [b.num_samples for b in blocks])
 
     def add_columns(self, columns: Mapping[str, Any], num_samples: int, block_samples: Sequence[int]) -> None:
-        """Append rows column by column, offsets as in `add`, of blocks with so many samples each."""
+        """Append rows column by column, with offsets as in `add`; `block_samples` are the samples of each block."""
         for name, values in columns.items():
             self._append(name, values)
         self._append("block.num_samples", np.array(block_samples, np.int64))
@@ -90,13 +90,13 @@ class Spool:
 
         Args:
             path: Of index.arrow.
-            block_at: (number of blocks,) where each block's value starts in data.mdb.
+            block_at: (number of blocks,) offset of each block's value in data.mdb.
         """
         counts = self.blocks()
         for f in self.fields:
             if f.is_payload and self.num_samples:
                 _shift(self._map(f"{f.name}.offset", np.dtype(np.int64), writable=True), counts, block_at)
-        # Identity: dictionaries lie in the order of first use, one batch holds every row.
+        # The same samples give the same bytes: dictionaries are in the order of first use, and there is one batch.
         arrays = [self._array(column) for column in self.schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         with naming(path), pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, self.schema) as writer:
@@ -122,7 +122,7 @@ class Spool:
             self._write(name, np.ascontiguousarray(np.asarray(values).astype(number)))
 
     def _number_sources(self, names: Sequence[str]) -> npt.NDArray[np.int32]:
-        """Return each sample's source by number: samples of one follow each other, so only the last is remembered."""
+        """Return each sample's source number; samples of one source are consecutive, so only the last is kept."""
         new: list[str] = []
         numbers = np.empty(len(names), np.int32)
         for i, name in enumerate(names):
@@ -140,7 +140,7 @@ class Spool:
         return numbers
 
     def _write_texts(self, name: str, values: Sequence[str]) -> int:
-        """Append texts and their lengths; return how many bytes of text these are."""
+        """Append texts and their lengths; return the bytes of text."""
         texts = [v.encode() for v in values]
         self._write(f"{name}.text", text := b"".join(texts))
         self._write(name, np.array([len(t) for t in texts], np.int64))
@@ -200,7 +200,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _dtype_of(kind: pa.DataType) -> np.dtype[Any]:
-    """Return NumPy's dtype of an Arrow type of numbers; pyarrow's own mapping wants pandas in most of its releases."""
+    """Return NumPy's dtype for a numeric Arrow type; pyarrow's own mapping needs pandas in most of its releases."""
     if pa.types.is_floating(kind):
         return np.dtype(f"f{kind.bit_width // 8}")
     return np.dtype(f"{'i' if pa.types.is_signed_integer(kind) else 'u'}{kind.bit_width // 8}")
@@ -228,37 +228,37 @@ class Index:
     """The index of a dataset, checked against its manifest.
 
     Attributes:
-        content: The bytes of index.arrow, which the columns are views of.
+        content: The bytes of index.arrow; the columns are views of them.
         batch: Every column, one row a sample.
-        arrays: Every column of numbers as a read-only NumPy view of the map.
+        arrays: Every numeric column as a read-only NumPy view of the map.
     """
 
     def __init__(self, path: Path, manifest: Manifest, data_nbytes: int, content: mmap.mmap | bytes) -> None:
         """Check an index.
 
         Args:
-            path: Of the dataset, for messages.
-            manifest: Of the dataset.
+            path: The dataset's, for messages.
+            manifest: The dataset's.
             data_nbytes: Bytes of data.mdb.
-            content: Of index.arrow, mapped or read; kept.
+            content: Of index.arrow, mapped or read; this keeps it.
 
         Raises:
-            CorruptError: It is not the file that was written, or cannot be true.
-            FormatError: Its columns are not those that the manifest's fields have.
+            CorruptError: It is not the file that was written, or contradicts itself.
+            FormatError: Its columns are not those of the manifest's fields.
         """
         where = path / INDEX_FILE
         self.content = content
         if (found := digest_of_file(content, manifest.digest)) != manifest.index_digest:
             raise CorruptError(
                 f"{where}: its digest is {found}, expected {manifest.index_digest}: it is cut short or was damaged. "
-                f"`lmdbloader repair {path}` makes it anew.",
+                f"`lmdbloader repair {path}` makes a new one.",
                 path=str(path),
             )
         expected = index_schema(manifest.fields, with_source=manifest.with_source)
         try:
             self.batch = read_file(content, expected)
         except (pa.ArrowException, OSError) as error:
-            raise FormatError(f"{where}: does not read as the index of this dataset ({error})") from error
+            raise FormatError(f"{where}: is not a valid index of this dataset ({error})") from error
         if self.batch.num_rows != manifest.num_samples:
             raise FormatError(f"{where}: {self.batch.num_rows} rows, the manifest says {manifest.num_samples} samples")
         self.arrays = {
@@ -268,7 +268,7 @@ class Index:
         }
         # Kernels read them by address.
         if not all(array.flags.aligned for array in self.arrays.values()):
-            raise FormatError(f"{where}: a column does not begin at a multiple of its numbers' length")
+            raise FormatError(f"{where}: a column is not aligned to the size of its numbers")
         check_index(self.arrays, self.batch, manifest, data_nbytes, path)
 
     def text(self, name: str, row: int) -> str:
@@ -277,10 +277,10 @@ class Index:
 
 
 def content_digest(columns: Iterator[tuple[str, Any]], algorithm: DigestName = DEFAULT_DIGEST) -> str:
-    """Return the digest of samples in order: over every column but offsets, in the index's order.
+    """Return the digest of samples in order: over every column except offsets, in the index's order.
 
     Args:
-        columns: (name, values) with values as an array of numbers or an Arrow array of text.
+        columns: (name, values); values are an array of numbers or an Arrow array of text.
         algorithm: Of the dataset's digests.
     """
     digest = new_text_digest(algorithm)
@@ -297,7 +297,7 @@ def content_digest(columns: Iterator[tuple[str, Any]], algorithm: DigestName = D
 
 
 def _framed_texts(values: Any) -> Iterator[bytes]:
-    """Yield every text with its length in front; one that a dictionary holds is encoded once, not once a row."""
+    """Yield every text with its length in front; texts of a dictionary are encoded once, not once a row."""
     is_dictionary = pa.types.is_dictionary(values.type)
     numbers = values.indices.unique() if is_dictionary else None
     texts = values.dictionary.take(numbers) if is_dictionary else values
@@ -311,7 +311,7 @@ def _framed_texts(values: Any) -> Iterator[bytes]:
 
 
 def digest_columns(batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:
-    """Yield what `content_digest` wants of an index."""
+    """Yield the columns of an index for `content_digest`."""
     for column in batch.schema:
         if column.name.endswith(".offset"):
             continue

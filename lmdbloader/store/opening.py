@@ -1,4 +1,4 @@
-"""Opens the files of a dataset: its manifest, and its data file as a memory map or by its descriptor."""
+"""Opens the files of a dataset: its manifest, its index, and data.mdb as a map or by its descriptor."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.disk_errors import unreadable_is_corrupt
 from lmdbloader.base.files import NotRegularError, open_regular
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.base.text import plain
@@ -23,19 +24,18 @@ from lmdbloader.errors import CorruptError, FormatError, OptionError
 from lmdbloader.format.layout import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.kernels.runtime.guard_words import NUM_HEAD
-from lmdbloader.store.diskerrors import unreadable_is_corrupt
 
 IO = Literal["mmap", "pread"]
 _READ_WITHOUT_MAP = 'Read it without a map, with io="pread".'
-# MADV_POPULATE_READ of Linux 5.14, which Python does not name: it maps pages, or fails where one does not read.
+# MADV_POPULATE_READ of Linux 5.14, which Python lacks: it maps pages, or fails if one cannot be read.
 POPULATE_READ = 22 if sys.platform == "linux" else -1
-# A local file system tells a file's length in a tenth of it or less. A server may have to be asked.
+# A local file system returns a file's length in a tenth of this or less; a network one may have to ask a server.
 _AT_ONCE_SECONDS = 4e-6
 _PIECE_NBYTES = 2**20
 
 
 def check_io(io: str) -> IO:
-    """Return how to read a data file.
+    """Return `io` if it is a way to read a data file.
 
     Raises:
         OptionError: It is neither "mmap" nor "pread".
@@ -49,8 +49,8 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Return a dataset's manifest.
 
     Raises:
-        FormatError: The folder is no finished dataset of this format version.
-        CorruptError: The disk does not read it.
+        FormatError: The folder is not a finished dataset of this format version.
+        CorruptError: The disk cannot read it.
         FileNotFoundError: There is nothing at `path`.
     """
     folder = Path(path)
@@ -71,28 +71,28 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             unreadable_is_corrupt(folder / MANIFEST_FILE, dataset=folder),
             open(_open(folder / MANIFEST_FILE), "rb") as file,
         ):
-            # A reader of so many bytes makes room for all of them first.
+            # `read` allocates as many bytes as it is asked for.
             nbytes = min(os.fstat(file.fileno()).st_size, MAX_MANIFEST_NBYTES)
             return parse_manifest(file.read(nbytes + 1), str(folder))
     except (FileNotFoundError, IsADirectoryError):
         if (folder / INDEX_FILE).exists():
             raise FormatError(
-                f"{folder}: has lost its {MANIFEST_FILE}. `lmdbloader repair {folder}` makes it anew."
+                f"{folder}: {MANIFEST_FILE} is missing. `lmdbloader repair {folder}` makes a new one."
             ) from None
-        what = "an LMDB, but not of ours" if (folder / DATA_FILE).exists() else "no dataset"
+        kind = "an LMDB that lmdbloader did not write" if (folder / DATA_FILE).exists() else "not a dataset"
         raise FormatError(
-            f"{folder}: has no {MANIFEST_FILE}, so it is {what} (a {FORMAT_NAME} dataset has {MANIFEST_FILE}, "
+            f"{folder}: has no {MANIFEST_FILE}, so it is {kind} (a {FORMAT_NAME} dataset has {MANIFEST_FILE}, "
             f"{INDEX_FILE} and {DATA_FILE}). Make one with `lmdbloader convert`."
         ) from None
 
 
 class DataFile:
-    """The data file that was opened, whatever lies under its name by now; closed when nothing refers to this any more.
+    """An open data file, even if another one has its name since; closed with the last reference to this object.
 
     Attributes:
         io: "mmap" or "pread".
-        nbytes: Of the file, as it was opened.
-        descriptor: Of the file.
+        nbytes: The file's length when it was opened.
+        descriptor: The file's.
         data: (nbytes,) uint8, a read-only view of the map; (0,) with "pread".
     """
 
@@ -100,12 +100,12 @@ class DataFile:
         """Open a file.
 
         Args:
-            path: Of the file.
-            io: How it is read.
-            descriptor: Of the file, where it is open already; it is duplicated.
+            path: The file's.
+            io: "mmap" or "pread".
+            descriptor: The file's if it is open already; it is duplicated.
 
         Raises:
-            OptionError: The process may not map so much.
+            OptionError: The process may not map that many bytes.
         """
         self.io = io
         self.descriptor = _open(path) if descriptor is None else os.dup(descriptor)
@@ -118,33 +118,28 @@ class DataFile:
         self._guard = self._make_guard() if self._map else None
 
     def _make_guard(self) -> npt.NDArray[np.int64]:
-        """Return the words by which kernels know which pages of the map they may touch."""
+        """Return the words that hold which pages of the map kernels may touch."""
         bits = mmap.PAGESIZE.bit_length() - 1
         num_marks = -(-self.nbytes // (64 << bits))
         guard = np.zeros(NUM_HEAD + num_marks, np.int64)
         guard[: NUM_HEAD] = (
-            self.descriptor, self.nbytes, _tells_length_at_once(self.descriptor), POPULATE_READ,
-            tells_residency(self.descriptor), bits, num_marks, 0,
+            self.descriptor, self.nbytes, _knows_length_at_once(self.descriptor), POPULATE_READ,
+            reports_residency(self.descriptor), bits, num_marks, 0,
         )  # fmt: skip
         return guard
 
     def for_kernels(self) -> tuple[int, int, int, int]:
-        """Return what kernels read from.
-
-        Returns:
-            The map's address, the file's bytes, a descriptor to use instead or -1, and the address of the map's guard
-            or 0.
-        """
+        """Return the map's address, the file's length, a descriptor to use instead or -1, and the map's guard or 0."""
         guard = 0 if self._guard is None else self._guard.ctypes.data
         return self.data.ctypes.data, self.nbytes, self.descriptor if self.io == "pread" else -1, guard
 
     def read(self, at: int, nbytes: int) -> bytes:
-        """Return a copy of some bytes; fewer than asked for where the file ends.
+        """Return a copy of some bytes, fewer at the end of the file.
 
         Raises:
-            OSError: The disk does not read them.
+            OSError: The disk cannot read them.
         """
-        # Also where there is a map: a page of it that does not read would end the process.
+        # Not through the map: a page that cannot be read would end the process.
         parts = []
         while nbytes and (part := os.pread(self.descriptor, nbytes, at)):
             parts.append(part)
@@ -156,7 +151,7 @@ def open_index(path: Path, io: IO, expected_nbytes: int) -> mmap.mmap | bytes:
     """Return the content of an index: mapped, or with "pread" read into memory.
 
     Raises:
-        CorruptError: It has another length than the manifest says, or the disk does not read it.
+        CorruptError: Its length is not the one in the manifest, or the disk cannot read it.
     """
     with unreadable_is_corrupt(path, dataset=path.parent):
         return _read_index(path, io, expected_nbytes)
@@ -180,14 +175,14 @@ def _read_index(path: Path, io: IO, expected_nbytes: int) -> mmap.mmap | bytes:
 
 
 def _map_readable(path: Path, descriptor: int, nbytes: int) -> mmap.mmap:
-    """Return a map of a file all of which was read once; a page that does not read would end the process.
+    """Return a map of a file after reading all of it once: a page that cannot be read would end the process.
 
     Raises:
-        OSError: The disk does not read it.
+        OSError: The disk cannot read it.
     """
     mapped = _map(path, descriptor, nbytes, _READ_WITHOUT_MAP)
     if POPULATE_READ >= 0:
-        with suppress(OSError):  # a system without that, or a page that does not read
+        with suppress(OSError):  # not supported, or a page that cannot be read
             mapped.madvise(POPULATE_READ)
             return mapped
     read_through(descriptor)
@@ -195,26 +190,26 @@ def _map_readable(path: Path, descriptor: int, nbytes: int) -> mmap.mmap:
 
 
 def read_through(descriptor: int) -> None:
-    """Read a file from its beginning to its end, so that what does not read is known before anybody maps it.
+    """Read a file from beginning to end, to find unreadable parts before it is mapped.
 
     Raises:
-        OSError: The disk does not read it.
+        OSError: The disk cannot read it.
     """
     buffer, at = bytearray(_PIECE_NBYTES), 0
     while nbytes := os.preadv(descriptor, [buffer], at):
         at += nbytes
 
 
-def tells_residency(descriptor: int) -> bool:
-    """Return whether the system tells this process what of a map is in memory; to others Linux says that all is."""
+def reports_residency(descriptor: int) -> bool:
+    """Return whether this process may learn which pages of a map are in memory; Linux reports all to others."""
     try:
         return os.geteuid() == os.fstat(descriptor).st_uid or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
     except OSError:
         return False
 
 
-def _tells_length_at_once(descriptor: int) -> bool:
-    """Return whether the system knows a file's length without asking anybody."""
+def _knows_length_at_once(descriptor: int) -> bool:
+    """Return whether the system knows a file's length without asking a server."""
     times = [time.perf_counter()]
     for _ in range(8):
         os.lseek(descriptor, 0, os.SEEK_END)
@@ -223,10 +218,10 @@ def _tells_length_at_once(descriptor: int) -> bool:
 
 
 def wrong_size(path: Path, found: int, expected: int) -> CorruptError:
-    """Return the error for a file that has another length than the manifest says."""
+    """Return the error for a file whose length is not the one in the manifest."""
     return CorruptError(
         f"{path}: {found} bytes, expected {expected}: it is cut short or was changed. Copy it again; "
-        f"`lmdbloader verify {path.parent}` says what else helps.",
+        f"`lmdbloader verify {path.parent}` suggests other remedies.",
         path=str(path.parent),
     )
 
@@ -245,7 +240,7 @@ def _map(path: Path, descriptor: int, nbytes: int, advice: str) -> mmap.mmap:
     """Return a read-only map of an open file.
 
     Raises:
-        OptionError: The process may not map so much.
+        OptionError: The process may not map that many bytes.
     """
     try:
         return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ)
@@ -256,7 +251,7 @@ def _map(path: Path, descriptor: int, nbytes: int, advice: str) -> mmap.mmap:
 
 
 def _close(descriptor: int) -> None:
-    with suppress(OSError):  # of a server that is gone; nothing was written
+    with suppress(OSError):  # the server is gone; nothing was written
         os.close(descriptor)
 
 

@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -19,43 +19,39 @@ import numpy.typing as npt
 from lmdbloader.base.limits import start_threads
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_TILES
-from lmdbloader.store import filecache
-from lmdbloader.store.opening import POPULATE_READ, DataFile, tells_residency
+from lmdbloader.store.opening import POPULATE_READ, DataFile, reports_residency
 from lmdbloader.store.reader import Reader
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
 
-# Ranges closer than this are read as one: what lies between costs less than a request of its own.
+# Ranges closer than this are read as one: the gap costs less than another request.
 GAP_NBYTES = 16 * 1024
-# Of a tiled image beyond this size a crop reads a small part; which one is not known here.
+# A crop reads a small part of a tiled image larger than this; which part is not known here.
 LARGE_NBYTES = 1024 * 1024
 _PROBED_ROWS = 4
-# Storage that does not answer must not hold up who closes.
+# With "pread", as with the map: Linux reads at most this much per call, and this much in flight keeps a disk busy.
+_PIECE_NBYTES = 128 * 1024
+_AHEAD_NBYTES = 8 * 1024 * 1024
+_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+# Storage that does not answer must not block `close`.
 _JOIN_SECONDS = 1.0
 
 
 @cache
 def _kernels() -> Any:
-    """Return the kernels; numba is imported when something is first asked for."""
+    """Return the kernels; numba is imported with the first request."""
     from lmdbloader.kernels.runtime import paging
 
     return paging
 
 
-@cache
-def _presence() -> Any:
-    from lmdbloader.kernels.runtime import presence
-
-    return presence
-
-
 def coalesce(starts: I64, stops: I64, *, gap_nbytes: int = GAP_NBYTES, page_nbytes: int = 1) -> tuple[I64, I64]:
-    """Return the fewest ranges that cover others: sorted, in whole pages, further apart than the gap.
+    """Merge ranges into the fewest that cover them: sorted, of whole pages, further apart than the gap.
 
     Args:
-        starts, stops: (n,) int64, none of them empty, in any order; they may overlap.
-        gap_nbytes: Ranges no further apart than this become one.
+        starts, stops: (n,) int64, in any order; ranges may overlap, and none is empty.
+        gap_nbytes: Ranges up to this far apart become one.
         page_nbytes: A power of two.
 
     Returns:
@@ -74,7 +70,7 @@ def coalesce(starts: I64, stops: I64, *, gap_nbytes: int = GAP_NBYTES, page_nbyt
 
 
 class Ticket:
-    """Says when bytes that were asked for are in memory."""
+    """Reports when requested bytes are in memory."""
 
     __slots__ = ("_event", "_failure", "_pid")
 
@@ -85,17 +81,17 @@ class Ticket:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will happen; so it is in a forked child, to which the thread did not come along."""
+        """Whether the request has ended; always so in a forked child, which does not have the thread."""
         return self._event.is_set() or self._pid != os.getpid()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Return whether it is done, after at most `timeout` seconds.
 
-        Done also means that the file could not be read, which reading the samples will show, or that the readahead was
+        It is also done when the file cannot be read, which reading the samples will report, or when the readahead is
         closed.
 
         Raises:
-            Exception: What went wrong in the thread, other than reading.
+            Exception: The thread failed, other than by reading.
         """
         if not self.done:
             self._event.wait(timeout)
@@ -111,7 +107,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Ranges (starts, stops) of a file to bring in, which this keeps open; `awaited` says whether somebody waits."""
+    """Ranges (starts, stops) of a file, which this keeps open; `awaited` if a caller waits for the ticket."""
 
     file: DataFile
     starts: I64
@@ -121,7 +117,7 @@ class _Request:
 
 
 class _Worker:
-    """The thread, and what it shares with its callers: never the Readahead, so that this can die."""
+    """The thread and its queue; it does not refer to the Readahead, which can therefore be collected."""
 
     def __init__(self) -> None:
         self.failure: BaseException | None = None
@@ -140,7 +136,7 @@ class _Worker:
 
     def put(self, request: _Request) -> None:
         self._requests.put(request)
-        if self._stopping[0]:  # nobody may be there any more to find it
+        if self._stopping[0]:  # the thread may have ended without taking it
             request.ticket._finish(self.failure)
 
     def stop(self) -> None:
@@ -167,12 +163,12 @@ class _Worker:
 
     def _run(self) -> None:
         try:
-            buffer = np.empty(max(filecache.PIECE_NBYTES, _kernels().PIECE_NBYTES), np.uint8)
+            buffer = np.empty(max(_PIECE_NBYTES, _kernels().PIECE_NBYTES), np.uint8)
             while not self._stopping[0]:
                 self._current = self._requests.get()
                 if self._current is None:
                     break
-                with suppress(OSError):  # who reads the samples gets an error that says which
+                with suppress(OSError):  # reading the samples raises an error that names them
                     _serve(self._current, buffer, self._stopping)
                 self._current.ticket._finish()
         except BaseException as error:
@@ -186,9 +182,9 @@ def _serve(request: _Request, buffer: U8, stopping: U8) -> None:
     descriptor, base = request.file.descriptor, request.file.data.ctypes.data
     if request.file.io == "pread":
         if request.awaited:
-            filecache.load(descriptor, starts, stops, buffer, stopping)
+            _load(descriptor, starts, stops, buffer, stopping)
         else:
-            filecache.will_need(descriptor, starts, stops, stopping)
+            _will_need(descriptor, starts, stops, stopping)
         return
     paging = _kernels()
     if request.awaited:
@@ -200,8 +196,8 @@ def _serve(request: _Request, buffer: U8, stopping: U8) -> None:
 class Readahead:
     """Brings the payloads of coming samples into memory before they are needed.
 
-    Its one thread starts when it is first needed, and ends with `close`, with this object, and with the interpreter. A
-    forked child starts its own. Whatever is asked for is a hint: samples read the same without it, only later.
+    Its one thread starts with the first request, and ends with `close`, with this object, or with the interpreter. A
+    forked child starts its own. Every request is a hint: without it, samples are the same but come later.
     """
 
     def __init__(self, reader: Reader, fields: Sequence[str]) -> None:
@@ -212,7 +208,7 @@ class Readahead:
             fields: The payload fields that will be read.
 
         Raises:
-            OptionError: One is no payload field of the dataset.
+            OptionError: One is not a payload field of the dataset.
         """
         payloads = [name for name, f in reader.fields.items() if f.is_payload]
         for name in fields:
@@ -223,14 +219,14 @@ class Readahead:
         self._offsets = [column[0] for column in self._columns]
         self._file = reader.data_file
         self._probe = np.zeros(1, np.uint8)
-        self._tells_residency = tells_residency(self._file.descriptor)
+        self._reports_residency = reports_residency(self._file.descriptor)
         self._workers: dict[int, _Worker] = {}
         self._closed = False
 
     def is_resident(self, rows: I64) -> bool:
-        """Return whether samples seem to be in memory, from a page of at most four of them, of another field each.
+        """Return whether samples seem to be in memory, judged by one page of up to four of them, in different fields.
 
-        False where the system does not tell: asking for what is there takes but 20 to 45 ms a GB.
+        False if the system does not report it: requesting bytes that are in memory takes only 20 to 45 ms a GB.
 
         Args:
             rows: (n,) int64 sample numbers, each in range(len(reader)).
@@ -240,21 +236,21 @@ class Readahead:
         few = rows[:: -(-len(rows) // _PROBED_ROWS)].tolist()
         starts = np.array([self._offsets[i % len(self._offsets)][row] for i, row in enumerate(few)], np.int64)
         if self._file.io == "pread":
-            return not filecache.is_absent(self._file.descriptor, starts)
-        if not self._tells_residency:
+            return not _is_absent(self._file.descriptor, starts)
+        if not self._reports_residency:
             return False
         return not _kernels().any_absent(self._file.data.ctypes.data, starts, mmap.PAGESIZE, self._probe)
 
     def will_need(self, rows: I64) -> None:
-        """Have the payloads of samples read in the background; nothing tells when they are there.
+        """Read the payloads of samples in the background, without a ticket.
 
-        Those of tiled images over 1 MiB are left out, as a crop needs a small part of them.
+        Tiled images over 1 MiB are left out, as a crop needs a small part of them.
 
         Args:
             rows: (n,) int64 sample numbers, each in range(len(reader)), in any order.
 
         Raises:
-            Exception: What ended the thread.
+            Exception: The error that ended the thread.
         """
         self._submit(rows, awaited=False)
 
@@ -265,22 +261,22 @@ class Readahead:
             rows: (n,) int64 sample numbers, each in range(len(reader)), in any order.
 
         Returns:
-            What tells when all are in memory.
+            A ticket that is done when all are in memory.
 
         Raises:
-            Exception: What ended the thread.
+            Exception: The error that ended the thread.
         """
         return self._submit(rows, awaited=True)
 
     def advise(self, *, random: bool) -> None:
-        """Tell the system how samples will be read, which holds for everyone who reads through the same reader.
+        """Advise the system about the order of reads, for every user of the same reader.
 
         Args:
-            random: Whether to read nothing but what is asked for: right where `will_need` or `load` asks in time; what
-                they did not ask for is then read page by page, slowly.
+            random: Whether to read only requested bytes. This suits callers whose `will_need` or `load` comes in time;
+                other bytes are then read page by page, which is slow.
         """
         if self._file.io == "pread":
-            filecache.advise(self._file.descriptor, random=random)
+            _advise_file(self._file.descriptor, random=random)
             return
         data = self._file.data
         if not data.size:
@@ -290,7 +286,7 @@ class Readahead:
         _kernels().advise(data.ctypes.data, whole - whole, whole, advice, data.size, np.zeros(1, np.uint8))
 
     def close(self) -> None:
-        """End the thread; tickets that are waited for are done. Asking for more does nothing."""
+        """End the thread; all tickets are done, and later requests do nothing."""
         self._closed = True
         worker = self._workers.get(os.getpid())
         if worker is not None:
@@ -306,13 +302,15 @@ class Readahead:
         if worker.failure is not None:
             raise worker.failure
         guard = self._file.for_kernels()[3]
-        if guard:  # what is asked for is not in memory, or no more: it may not read
-            _presence().forget(guard, starts, stops)
+        if guard:  # these pages may have left memory, and may be unreadable now
+            from lmdbloader.kernels.runtime import presence
+
+            presence.forget(guard, starts, stops)
         worker.put(_Request(self._file, starts, stops, awaited, ticket))
         return ticket
 
     def _ranges(self, rows: I64, *, whole: bool) -> tuple[I64, I64]:
-        """Return where payloads begin and end, (n,) int64 each, without empty and, unless `whole`, large tiled ones."""
+        """Return starts and stops of payloads, (n,) int64 each, without empty and, unless `whole`, large tiled ones."""
         starts, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for offset, stored_nbytes, codec in self._columns:
             at, nbytes = offset[rows], stored_nbytes[rows].astype(np.int64)
@@ -331,7 +329,7 @@ class Readahead:
         if found is None:
             _kernels()
             fresh = _Worker()
-            # Of several threads that come here at once one puts its own in; there is no lock that a fork could keep.
+            # If several threads come here at once, one of them wins; a lock could stay locked in a forked child.
             found = self._workers.setdefault(pid, fresh)
             if found is fresh:
                 weakref.finalize(self, fresh.stop)
@@ -339,3 +337,68 @@ class Readahead:
                 if self._closed:
                     fresh.stop()
         return found
+
+
+def _is_absent(descriptor: int, starts: I64) -> bool:
+    """Return whether one of the bytes at `starts` is not in memory, or the system does not report it."""
+    if _NOWAIT is None:
+        return True
+    byte = bytearray(1)
+    try:
+        # Nothing is read beyond the end of the file; reading the sample will report it.
+        for at in starts.tolist():
+            os.preadv(descriptor, [byte], at, _NOWAIT)
+    except OSError:  # not there yet, or a file system that always waits
+        return True
+    return False
+
+
+def _advise_file(descriptor: int, *, random: bool) -> None:
+    """Advise the system whether to read ahead on this descriptor."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM if random else os.POSIX_FADV_NORMAL)
+
+
+def _will_need(descriptor: int, starts: I64, stops: I64, stopping: U8) -> None:
+    """Request ranges (n,) of a file without waiting for them.
+
+    Args:
+        descriptor: The file's.
+        starts, stops: (n,) int64.
+        stopping: (1,) uint8; another thread sets it to end this early.
+    """
+    for at, nbytes in _pieces(starts, stops):
+        if stopping[0]:
+            return
+        _ask(descriptor, at, nbytes)
+
+
+def _load(descriptor: int, starts: I64, stops: I64, buffer: U8, stopping: U8) -> None:
+    """Read ranges (n,) of a file, with requests ahead, and return when they are in memory.
+
+    Args:
+        descriptor, starts, stops, stopping: As in `_will_need`.
+        buffer: (_PIECE_NBYTES,) uint8, overwritten.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    ahead, asked = _pieces(starts, stops), 0
+    for at, nbytes in _pieces(starts, stops):
+        while asked < _AHEAD_NBYTES and (following := next(ahead, None)):
+            _ask(descriptor, *following)
+            asked += following[1]
+        if stopping[0] or not os.preadv(descriptor, [buffer[:nbytes].data], at):
+            return
+        asked -= nbytes
+
+
+def _pieces(starts: I64, stops: I64) -> Iterator[tuple[int, int]]:
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        for at in range(start, stop, _PIECE_NBYTES):
+            yield at, min(_PIECE_NBYTES, stop - at)
+
+
+def _ask(descriptor: int, at: int, nbytes: int) -> None:
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, at, nbytes, os.POSIX_FADV_WILLNEED)

@@ -1,66 +1,225 @@
-"""Reads a finished dataset by its own map or descriptor: no LMDB environment, no B-tree, nothing to fork or pickle."""
+"""Opens a dataset and reads its samples without LMDB: no environment, no B-tree, nothing to lose by fork or pickle."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base import clock_words
+from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
-from lmdbloader.errors import ImageError, OptionError
-from lmdbloader.format.codecs import checksum
-from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG, CODEC_TILES, Field, parse_array_type
-from lmdbloader.images.decode import DecodePolicy, decode_image
+from lmdbloader.errors import CorruptError, FormatError, OptionError
+from lmdbloader.format.codecs import by_number, checksum, codec_of
+from lmdbloader.format.layout import (
+    CODEC_JPEG,
+    CODEC_TILES,
+    DATA_FILE,
+    INDEX_FILE,
+    MANIFEST_FILE,
+    Field,
+    parse_array_type,
+)
+from lmdbloader.format.manifest import Manifest
+from lmdbloader.kernels.assemble_columns import CHECKSUM, CODEC, INDEX_COLUMNS, OFFSET, STORED_NBYTES
+from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, DAMAGES, OUT_OF_BOUNDS
 from lmdbloader.store.index import Index
-from lmdbloader.store.opened import OpenDataset
-from lmdbloader.store.opening import DataFile
+from lmdbloader.store.opening import IO, DataFile, check_io, open_index, read_manifest, wrong_size
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 I64 = npt.NDArray[np.int64]
 
 
 @cache
 def _kernels() -> Any:
-    """Return the kernels; numba is imported when the first payload is read."""
+    """Return the kernels; numba is imported with the first payload."""
     from lmdbloader.kernels import gather
 
     return gather
 
 
-class Reader(OpenDataset):
-    """Random access to the samples of one dataset.
+class Reader:
+    """The open files of one dataset, and random access to its samples.
 
-    Pickles as its path; safe from several threads and across forks. Arrays that it returns own their memory.
+    It pickles as its path; several threads and forked processes may use it. Arrays that it returns own their memory.
+
+    Attributes:
+        path: The dataset's, absolute.
+        io: "mmap" reads through a memory map; every page is requested before it is first touched. "pread" copies
+            through the file's descriptor, so a file that is cut short meanwhile cannot end the process.
+        manifest: Its description.
+        fields: Its fields by name.
+        index: Its columns.
+        data_file: The open data file.
     """
 
+    def __init__(self, path: str | os.PathLike[str], *, io: IO = "mmap") -> None:
+        """Open a dataset.
+
+        Raises:
+            FileNotFoundError: There is nothing at `path`.
+            FormatError: Not a finished dataset of this format version.
+            CorruptError: A file is cut short or damaged.
+            OptionError: `io` is neither "mmap" nor "pread".
+        """
+        io = check_io(io)
+        self.path = Path(path).absolute()
+        self.manifest = read_manifest(path)
+        try:
+            data = DataFile(self.path / DATA_FILE, io)
+            expected = self.manifest.sizes["data_nbytes"]
+            if data.nbytes != expected:
+                raise wrong_size(self.path / DATA_FILE, data.nbytes, expected)
+            content = open_index(self.path / INDEX_FILE, io, self.manifest.sizes["index_nbytes"])
+            self._use(data, Index(self.path, self.manifest, expected, content))
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise CorruptError(
+                f"{error.filename}: is missing. Copy the dataset again; "
+                f"`lmdbloader verify {self.path}` suggests other remedies.",
+                path=str(self.path),
+            ) from error
+        except KeyError as error:
+            raise FormatError(f"{self.path / MANIFEST_FILE}: does not state {error}") from error
+
     def _use(self, file: DataFile, index: Index) -> None:
-        super()._use(file, index)
+        self.io = file.io
+        self.fields = {f.name: f for f in self.manifest.fields}
+        self.index = index
+        self.data_file = file
         self._thread = threading.local()
+        self._in_python = by_number(lambda entry: entry.decode is not None, False)
         self._gathered = {f.name: self._gather_arguments(f) for f in self.manifest.fields if f.is_payload}
 
-    def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int]:
-        """Return what the gather kernel needs of a field: index columns, geometry, tile side, bytes of one tile."""
+    @classmethod
+    def of_files(cls, path: Path, manifest: Manifest, file: DataFile, index: Index) -> Self:
+        """Return a reader of files that are open already; reading payloads beyond the data file is a CorruptError."""
+        reader = cls.__new__(cls)
+        reader.path, reader.manifest = path, manifest
+        reader._use(file, index)
+        return reader
+
+    def with_io(self, io: IO) -> Self:
+        """Return a reader of the same open files with another `io`, even if other files have their names since.
+
+        Raises:
+            OptionError: `io` is neither "mmap" nor "pread".
+        """
+        if check_io(io) == self.io:
+            return self
+        file = DataFile(self.path / DATA_FILE, io, descriptor=self.descriptor)
+        if file.nbytes != self.data_file.nbytes:
+            raise wrong_size(self.path / DATA_FILE, file.nbytes, self.data_file.nbytes)
+        index = Index(self.path, self.manifest, file.nbytes, bytes(self.index.content))
+        return self.of_files(self.path, self.manifest, file, index)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self.manifest.num_samples
+
+    def __getstate__(self) -> tuple[Path, str, IO]:
+        return self.path, self.manifest.manifest_digest, self.io
+
+    def __setstate__(self, state: tuple[Path, str, IO]) -> None:
+        Reader.__init__(self, state[0], io=state[2])
+        if self.manifest.manifest_digest != state[1]:
+            raise CorruptError(
+                f"{self.path}: was replaced by another dataset since this reader was pickled. Open it again.",
+                path=str(self.path),
+            )
+
+    @property
+    def data(self) -> npt.NDArray[np.uint8]:
+        """The whole data file (n,), a read-only view of the map; empty with io="pread"."""
+        return self.data_file.data
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the file that is read, even if another one has its name since; closed with the reader."""
+        return self.data_file.descriptor
+
+    @property
+    def file(self) -> tuple[int, int, int, int]:
+        """As `DataFile.for_kernels`."""
+        return self.data_file.for_kernels()
+
+    def image_shape(self, name: str, row: int) -> tuple[int, int, int]:
+        """Return (C, H, W) of one stored image."""
         a = self.index.arrays
-        parts = ("offset", "stored_nbytes", "raw_nbytes", "checksum", "codec")
-        columns = tuple(a[f"{f.name}.{part}"] for part in parts)
-        if f.kind != "image":  # only images have tiles; the kernel does not look at their geometry
-            return columns, (columns[1], columns[1], columns[4], columns[4]), 1, 0
-        geometry = tuple(a[f"{f.name}.{part}"] for part in ("height", "width", "channels", "bits"))
+        return int(a[f"{name}.channels"][row]), int(a[f"{name}.height"][row]), int(a[f"{name}.width"][row])
+
+    def image_dtype(self, name: str, row: int) -> np.dtype[Any]:
+        """Return uint8 or uint16."""
+        return np.dtype(np.uint16 if self.index.arrays[f"{name}.bits"][row] == 16 else np.uint8)
+
+    def source(self, row: int) -> str | None:
+        """Return the relative path of the file that a sample was made from, None if the dataset has no sources."""
+        return self.index.text("source", row) if self.manifest.with_source else None
+
+    def where(self, name: str, row: int) -> str:
+        """Return dataset, field, sample and source, for messages."""
+        source = self.source(row)
+        return f"{self.path}: field {name!r} of sample {row}" + (f" (from {source})" if source else "")
+
+    def damaged(self, name: str, row: int, status: int, said: OSError | None = None) -> CorruptError:
+        """Return the error for a kernel's status; `said` is the system's error, if known."""
+        reason = (status == OUT_OF_BOUNDS and self._why_unread(name, row, said)) or DAMAGES[status]
+        return self.corrupt(
+            name,
+            row,
+            f"{reason}. `lmdbloader verify {self.path}` lists every damaged sample; "
+            "restore the dataset from a copy, or convert again; "
+            f"`lmdbloader repair {self.path} OUT` leaves them out of a new one.",
+        )
+
+    def _why_unread(self, name: str, row: int, said: OSError | None) -> str:
+        """Return why a payload was not read; empty if the system gives no reason."""
+        a = self.index.arrays
+        at, nbytes = int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row])
+        try:
+            size = os.fstat(self.descriptor).st_size
+            if size < self.data_file.nbytes:
+                return f"{DATA_FILE} was cut to {size} bytes after it was opened"
+            if said is None:
+                self.data_file.read(at, nbytes)
+        except OSError as error:
+            said = error
+        if said is None or said.errno not in DISK_FAILED:
+            return ""
+        return f"the disk cannot read bytes {at} to {at + nbytes} of {DATA_FILE} ({said.strerror})"
+
+    def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
+        """Return the error for one payload; it names dataset, field, sample and source."""
+        return CorruptError(
+            f"{self.where(name, row)}: {reason}", sample=row, field=name, source=self.source(row), path=str(self.path)
+        )
+
+    def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int]:
+        """Return a field's arguments for the gather kernel: index columns, geometry, tile side, bytes of one tile."""
+        a = self.index.arrays
+        columns = tuple(a[f"{f.name}.{part}"] for part in INDEX_COLUMNS[: CODEC + 1])
+        if f.kind != "image":  # only images have tiles; the kernel ignores the geometry of the others
+            unused = columns[STORED_NBYTES], columns[STORED_NBYTES], columns[CODEC], columns[CODEC]
+            return columns, unused, 1, 0
+        geometry = tuple(a[f"{f.name}.{part}"] for part in INDEX_COLUMNS[CODEC + 1 :])
         tile = f.tile_size or 1
-        tiled = bool((columns[4] == CODEC_TILES).any())
+        tiled = bool((columns[CODEC] == CODEC_TILES).any())
         return columns, geometry, tile, tile * tile * 3 * 2 * tiled
 
     def extents(self, fields: Sequence[str], rows: I64) -> tuple[I64, I64]:
-        """Return where samples lie: the offset of the first payload (n,) and the bytes of all of them (n,)."""
+        """Return for each sample the offset of its first payload (n,) and the bytes of all its payloads (n,)."""
         columns = [self._gathered[name][0] for name in fields if name in self._gathered]
         if not columns:
             return rows.copy(), np.ones(len(rows), np.int64)
-        nbytes = sum((c[1][rows].astype(np.int64) for c in columns), np.zeros(len(rows), np.int64))
-        return columns[0][0][rows], nbytes
+        nbytes = sum((c[STORED_NBYTES][rows].astype(np.int64) for c in columns), np.zeros(len(rows), np.int64))
+        return columns[0][OFFSET][rows], nbytes
 
     def raw_nbytes(self, name: str, rows: I64) -> I64:
         """Return the decoded lengths (n,) of a payload field's values."""
@@ -83,42 +242,37 @@ class Reader(OpenDataset):
             name: A payload field.
             rows: (n,) int64 sample numbers, each in range(len(self)).
             out: (m,) uint8.
-            start: (n,) int64, where in `out` each payload's raw bytes begin.
+            start: (n,) int64, offsets in `out` of each payload's raw bytes.
             verify: Whether to check the checksums.
-            clock: This thread's, begun.
+            clock: This thread's, already started.
 
         Raises:
-            CorruptError: A payload is damaged; names the sample and its source.
+            CorruptError: A payload is damaged; the message names the sample and its source.
         """
         columns, geometry, tile, scratch_nbytes = self._gathered[name]
-        is_file = columns[4][rows] == CODEC_FILE
-        if is_file.any():
-            for row, at in zip(rows[is_file].tolist(), start[is_file].tolist(), strict=True):
-                image = self.read_file(name, row, verify=verify, clock=clock)
-                out[at : at + image.nbytes] = image.reshape(-1).view(np.uint8)
-            rows, start = rows[~is_file], start[~is_file]
+        in_python = self.decodes_in_python(columns[CODEC][rows])
+        if in_python.any():
+            for row, at in zip(rows[in_python].tolist(), start[in_python].tolist(), strict=True):
+                values = self.read_file(name, row, verify=verify, clock=clock)
+                out[at : at + values.nbytes] = values.reshape(-1).view(np.uint8)
+            rows, start = rows[~in_python], start[~in_python]
         scratch = np.empty(scratch_nbytes, np.uint8)
-        room = self._room(int(columns[1][rows].max()) if len(rows) else 0)
+        room = self._room(int(columns[STORED_NBYTES][rows].max()) if len(rows) else 0)
         failed = np.empty(1, np.int64)
         status = _kernels().gather(
-            (*self.file, clock.address),
-            rows,
-            columns,
-            verify,
-            geometry,
-            tile,
-            out,
-            start,
-            room,
-            scratch,
-            self._jpeg_work(name),
-            failed,
-        )
+            (*self.file, clock.address), rows, columns, verify, geometry, tile, out, start, room, scratch,
+            self._jpeg_work(name), failed,
+        )  # fmt: skip
         if status:
             raise self.damaged(name, int(rows[failed[0]]), status)
 
+    def decodes_in_python(self, codecs: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        """Return for codec numbers (n,) whether `read_file` decodes such payloads, rather than a kernel."""
+        found: npt.NDArray[np.bool_] = self._in_python[codecs]
+        return found
+
     def _room(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """Return where kernels put stored bytes; nowhere where they are read from the map."""
+        """Return the buffer for stored bytes; empty if kernels read them from the map."""
         return np.empty(nbytes if self.io == "pread" else 0, np.uint8)
 
     def read_bytes(self, name: str, row: int, *, clock: Clock = NO_CLOCK) -> npt.NDArray[np.uint8]:
@@ -138,11 +292,11 @@ class Reader(OpenDataset):
         data = self.read_bytes(name, row, clock=clock)
         kind = np.dtype(dtype).newbyteorder("<")
         if data.size != kind.itemsize * int(np.prod(shape, dtype=np.float64)):
-            raise self.damaged(name, row, 1)
+            raise self.damaged(name, row, OUT_OF_BOUNDS)
         return data.view(kind).reshape(shape)
 
     def read_crop(self, name: str, row: int, *, top: int, left: int, height: int, width: int) -> npt.NDArray[Any]:
-        """Return a window of one image, (C, height, width); of a large one only the tiles it touches are read.
+        """Return a window of one image, (C, height, width); of a tiled image, only the tiles that it touches are read.
 
         Raises:
             OptionError: The window is not inside the image.
@@ -156,42 +310,31 @@ class Reader(OpenDataset):
             )
         a, dtype, tile = self.index.arrays, self.image_dtype(name, row), self.fields[name].tile_size or 0
         codec = a[f"{name}.codec"][row]
-        room = self._room(int(a[f"{name}.stored_nbytes"][row]))
-        if codec == CODEC_JPEG:
-            out = np.empty((channels, height, width), dtype)
-            status = _kernels().read_jpeg_window(
-                (*self.file, 0), int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]),
-                a[f"{name}.checksum"][row], True, (full_height, full_width, channels),
-                (top, top + height, left, left + width), out.reshape(-1).view(np.uint8), room,
-                self._jpeg_work(name),
-            )  # fmt: skip
-            if status:
-                raise self.damaged(name, row, status)
-            return out
-        if codec != CODEC_TILES:
+        if not codec_of(int(codec)).has_windows:
             whole = self.read_image(name, row)
             return np.ascontiguousarray(whole[:, top : top + height, left : left + width])
+        nbytes = int(a[f"{name}.stored_nbytes"][row])
         out = np.empty((channels, height, width), dtype)
-        scratch = np.empty(tile * tile * 6, np.uint8)
         status = _kernels().read_window(
-            (*self.file, 0), int(a[f"{name}.offset"][row]), int(a[f"{name}.stored_nbytes"][row]),
-            a[f"{name}.checksum"][row], True, (full_height, full_width, channels, dtype.itemsize), tile,
-            (top, top + height, left, left + width), out.reshape(-1).view(np.uint8), room, scratch,
+            (*self.file, 0), int(a[f"{name}.offset"][row]), nbytes, a[f"{name}.checksum"][row], codec, True,
+            (full_height, full_width, channels, dtype.itemsize), tile, (top, top + height, left, left + width),
+            out.reshape(-1).view(np.uint8), self._room(nbytes), np.empty(tile * tile * 6, np.uint8),
+            self._jpeg_work(name),
         )  # fmt: skip
         if status:
             raise self.damaged(name, row, status)
         return out
 
     def jpeg_room(self, name: str) -> int:
-        """Return how many bytes of scratch decoding any of a field's JPEGs takes, 0 where there are none."""
+        """Return the bytes of scratch that decoding any of a field's JPEGs takes; 0 if it has none."""
         columns, (height, width, _, _), _, _ = self._gathered[name]
-        is_jpeg = columns[4] == CODEC_JPEG
+        is_jpeg = columns[CODEC] == CODEC_JPEG
         if self.fields[name].kind != "image" or not is_jpeg.any():
             return 0
         from lmdbloader.kernels.jpeg.workspace import jpeg_room
 
-        nbytes, height, width = (column[is_jpeg].astype(np.int64) for column in (columns[1], height, width))
-        # For an image with the longest of all sides and the most pixels of all: no other one takes more.
+        nbytes, height, width = (column[is_jpeg].astype(np.int64) for column in (columns[STORED_NBYTES], height, width))
+        # An image with the longest of all sides and the most pixels of all takes at least as much as any.
         longest = int(np.maximum(height, width).max())
         return int(jpeg_room(int(nbytes.max()), longest, -(-int((height * width).max()) // longest)))
 
@@ -203,56 +346,52 @@ class Reader(OpenDataset):
         return kept[name]
 
     def read_file(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> npt.NDArray[Any]:
-        """Return one image that is stored as a file of a kind that no kernel decodes, (C, H, W) uint8 or uint16.
+        """Return one payload that Python decodes: an image (C, H, W) uint8 or uint16, else bytes (n,) uint8.
 
         Raises:
-            CorruptError: It is damaged, or decodes to something else than the index says.
+            CorruptError: It is damaged, or its shape or dtype is not the one in the index.
         """
-        channels, height, width = self.image_shape(name, row)
+        is_image = self.fields[name].kind == "image"
+        shape = self.image_shape(name, row) if is_image else (int(self.index.arrays[f"{name}.raw_nbytes"][row]),)
+        dtype = self.image_dtype(name, row) if is_image else np.dtype(np.uint8)
+        decode = codec_of(int(self.index.arrays[f"{name}.codec"][row])).decode
         data = self.stored_bytes(name, row, verify=verify, clock=clock)
         try:
-            pixels = decode_image(data, DecodePolicy(max_pixels=height * width), name=self.where(name, row))
-        except ImageError as error:
-            raise self.corrupt(
-                name, row, f"{error.reason}. Restore the dataset from a copy, or convert again."
-            ) from error
-        if pixels.shape != (height, width, channels) or pixels.dtype != self.image_dtype(name, row):
-            raise self.corrupt(
-                name,
-                row,
-                f"its file decodes to {pixels.dtype} {pixels.shape}; the index says "
-                f"{self.image_dtype(name, row)} {(height, width, channels)}. Restore the dataset from a copy.",
-            )
-        planes = np.ascontiguousarray(pixels.transpose(2, 0, 1))
+            values = np.frombuffer(data, np.uint8) if decode is None else decode(data, shape, dtype)
+        except ValueError as error:
+            reason = getattr(error, "reason", error)
+            raise self.corrupt(name, row, f"{reason}. Restore the dataset from a copy, or convert again.") from error
+        if values.shape != shape or values.dtype != dtype:
+            raise self.damaged(name, row, OUT_OF_BOUNDS)
         clock.tick(clock_words.DECODE)
-        return planes
+        return values
 
     def stored_bytes(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> bytes:
-        """Return one payload as it is stored.
+        """Return one payload in stored form.
 
         Raises:
-            CorruptError: Its checksum does not match, or its file is cut short.
+            CorruptError: Its checksum does not match, or the data file is cut short.
         """
         columns = self._gathered[name][0]
-        at, nbytes = int(columns[0][row]), int(columns[1][row])
+        at, nbytes = int(columns[OFFSET][row]), int(columns[STORED_NBYTES][row])
         try:
             data = self.data_file.read(at, nbytes)
-        except OSError as error:  # of the disk
-            raise self.damaged(name, row, 1, error) from error
+        except OSError as error:  # the disk failed
+            raise self.damaged(name, row, OUT_OF_BOUNDS, error) from error
         clock.tick(clock_words.READ)
         clock.add(clock_words.NBYTES, len(data))
         if len(data) != nbytes:
-            raise self.damaged(name, row, 1)
-        if verify and columns[4][row] != CODEC_TILES:
-            is_intact = checksum(data) == int(columns[3][row])
+            raise self.damaged(name, row, OUT_OF_BOUNDS)
+        if verify and columns[CODEC][row] != CODEC_TILES:
+            is_intact = checksum(data) == int(columns[CHECKSUM][row])
             clock.tick(clock_words.VERIFY)
             if not is_intact:
-                raise self.damaged(name, row, 2)
+                raise self.damaged(name, row, BAD_CHECKSUM)
         return data
 
 
 def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
-    """Return sample numbers as int64 with negative ones counted from the end.
+    """Return sample numbers as int64; negative ones count from the end.
 
     Raises:
         IndexError: One is out of range.
@@ -267,7 +406,7 @@ def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise TypeError(f"sample numbers of dtype {found.dtype} and shape {found.shape}: expected a list of ints")
     found = found.astype(np.int64, copy=False)
-    # As unsigned numbers negative ones are the largest, so one pass finds that there is nothing to do.
+    # As unsigned numbers, negative ones are the largest: one pass shows that all are in range.
     if np.maximum.reduce(found.view(np.uint64)) < length:
         return found
     low, high = int(found.min()), int(found.max())

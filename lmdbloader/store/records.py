@@ -1,4 +1,4 @@
-"""Record batches: many encoded samples packed into one LMDB value, and the index rows that point into it."""
+"""Record batches: many encoded samples packed into one LMDB value, and the index rows that refer to it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.format.codecs import Payloads, checksum
 from lmdbloader.format.layout import BLOCK_NBYTES, CODEC_TILES, MAX_PAYLOAD_NBYTES, Field, record_schema
+from lmdbloader.kernels.codec_numbers import TILE_ENTRY_NBYTES
 from lmdbloader.store.arrow import decode_runs, read_record
 
 
@@ -39,8 +40,8 @@ class Block:
     Attributes:
         value: An Arrow IPC record-batch message.
         num_samples: Samples in it.
-        checksum: XXH64 of the value; goes into its key.
-        payload_at: For each payload field, where the field's first payload starts in the value.
+        checksum: XXH64 of the value, a part of its key.
+        payload_at: For each payload field, the offset of its first payload in the value.
     """
 
     value: pa.Buffer
@@ -50,13 +51,13 @@ class Block:
 
 
 def chained(before: int, block_checksum: int) -> int:
-    """Return the checksum of all records up to one, given that of the records before it (0 for none) and its own."""
+    """Return the checksum of all records up to one, from that of the records before it (0 if none) and its own."""
     return checksum(before.to_bytes(8, "little") + block_checksum.to_bytes(8, "little"))
 
 
 def split_into_blocks(chunk: Chunk, limit: int = BLOCK_NBYTES) -> list[slice]:
     """Return the samples of each block: as many as fit into `limit` bytes of payload, at least one."""
-    # Bytes that a sample costs beside its payloads: an end offset a field and the plain columns.
+    # A sample's bytes in addition to its payloads: an end offset for each field, and the plain columns.
     each = np.full(chunk.num_samples, 4 * len(chunk.payloads) + 8 * len(chunk.columns), np.int64)
     for payloads in chunk.payloads.values():
         each += payloads.stored_nbytes
@@ -83,7 +84,7 @@ def _encode_block(batch: pa.RecordBatch, chunk: Chunk) -> Block:
     at = {}
     for name in chunk.payloads:
         _, _, data = back.column(name).buffers()
-        # An empty buffer comes back with an address of nowhere; nothing is read there.
+        # The address of an empty buffer is arbitrary; nothing is read there.
         at[name] = data.address - value.address if data is not None and data.size else 0
     return Block(value, batch.num_rows, checksum(value), at)
 
@@ -105,7 +106,7 @@ def _array(chunk: Chunk, column: pa.Field) -> pa.Array:
         values = getattr(chunk.payloads[field_name], part)
     if not pa.types.is_run_end_encoded(column.type):
         return pa.array(values, column.type)
-    import pyarrow.compute as pc  # no reader of a dataset needs it, and importing it takes a tenth of a second
+    import pyarrow.compute as pc  # readers do not need it, and the import takes a tenth of a second
 
     return pc.run_end_encode(pa.array(values, column.type.value_type), run_end_type=column.type.run_end_type)
 
@@ -113,19 +114,19 @@ def _array(chunk: Chunk, column: pa.Field) -> pa.Array:
 def decode_block(
     value: Any, schema: pa.Schema, fields: Sequence[Field], expected: int, where: str
 ) -> tuple[int, dict[str, Any]]:
-    """Return a record batch's number of samples, and its columns as the index has them.
+    """Return a record batch's number of samples, and its columns as in the index.
 
-    Offsets count from the value's first byte.
-
-    The value's checksum is verified before anything is parsed.
+    Offsets count from the value's first byte. The value's checksum is verified before anything is parsed.
 
     Args:
         value: Bytes-like LMDB value.
-        expected: Its XXH64 as its key says.
-        where: For messages.
+        schema: Of the record batch.
+        fields: The dataset's.
+        expected: Its XXH64, from its key.
+        where: The record, for messages.
 
     Raises:
-        CorruptError: The checksum does not hold, or the batch has other columns than the schema says.
+        CorruptError: The checksum does not match, or the batch does not have the schema's columns.
     """
     if (found := checksum(value)) != expected:
         raise CorruptError(f"{where}: checksum {found:016x}, expected {expected:016x}; the stored bytes were damaged")
@@ -147,7 +148,7 @@ def decode_block(
             columns[f"{column.name}.offset"] = at + ends[:-1]
             columns[f"{column.name}.stored_nbytes"] = np.diff(ends)
     except (pa.ArrowException, OSError, EOFError) as error:
-        raise CorruptError(f"{where}: is no Arrow record batch of this dataset's schema ({error})") from error
+        raise CorruptError(f"{where}: is not an Arrow record batch of this dataset's schema ({error})") from error
     raw = np.frombuffer(value, np.uint8)
     for f in fields:
         if f.is_payload:
@@ -156,7 +157,6 @@ def decode_block(
 
 
 def _payload_checksums(raw: npt.NDArray[np.uint8], f: Field, columns: Mapping[str, Any]) -> npt.NDArray[np.uint64]:
-    from lmdbloader.kernels.decode import TILE_ENTRY_NBYTES
     from lmdbloader.kernels.gather import hash_many
 
     hashed = columns[f"{f.name}.stored_nbytes"]

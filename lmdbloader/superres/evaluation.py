@@ -19,7 +19,7 @@ __all__ = ["Evaluation", "PairDataset", "Scores", "bicubic", "evaluate", "pair_s
 
 
 class PairDataset(Protocol):
-    """What evaluation reads: a sized sequence of (lr, hr) pairs of (C, H, W) tensors."""
+    """A sized sequence of (lr, hr) pairs of (C, H, W) tensors."""
 
     def __len__(self) -> int: ...
 
@@ -30,7 +30,7 @@ def pair_scale(dataset: PairDataset) -> int:
     """Return the scale of a dataset of (lr, hr) pairs, from the sizes of its first sample.
 
     Raises:
-        OptionError: It is empty, its samples are not pairs of images, or the sizes are no whole multiple.
+        OptionError: It is empty, its samples are not pairs of images, or hr is not a whole multiple of lr.
     """
     if len(dataset) == 0:
         raise OptionError("the dataset is empty; training needs at least one pair.")
@@ -52,7 +52,12 @@ def pair_scale(dataset: PairDataset) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """PSNR (dB) and SSIM of one method, a number per image in the dataset's order."""
+    """PSNR and SSIM of one method.
+
+    Attributes:
+        psnrs: In dB, one per image, in the dataset's order.
+        ssims: One per image, in the same order.
+    """
 
     psnrs: tuple[float, ...]
     ssims: tuple[float, ...]
@@ -70,7 +75,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A model's scores beside those of bicubic on the same images."""
+    """A model's scores, and bicubic's on the same images."""
 
     model: Scores
     bicubic: Scores
@@ -83,16 +88,16 @@ class Evaluation:
 
 @torch.inference_mode()
 def bicubic(lr: Tensor, scale: int) -> Tensor:
-    """Upscale one image by bicubic: (C, h, w) uint8, uint16 or float in 0..1 to (C, h * scale, w * scale) uint8."""
+    """Return `lr` upscaled by bicubic: (C, h, w) uint8, uint16 or float in 0..1 to (C, h * scale, w * scale) uint8."""
     return to_bytes(upscale(unit_floats(lr)[None], scale)[0])
 
 
 @torch.inference_mode()
 def predict(model: Model, lr: Tensor) -> Tensor:
-    """Upscale one image with a model: (C, h, w) uint8, uint16 or float in 0..1 to (C, h * scale, w * scale) uint8.
+    """Return `lr` upscaled by a model: (C, h, w) uint8, uint16 or float in 0..1 to (C, h * scale, w * scale) uint8.
 
-    A luma model makes luma alone: its result is (1, H, W), which `psnr` and `ssim` take as luma; `merge_luma` puts
-    colour back. Grey gives grey, from every model. The model returns to the mode that it was in.
+    A luma model returns luma only, (1, H, W), which `psnr` and `ssim` accept; `merge_luma` restores the colours. With
+    every model, grey stays grey. The model returns to the mode that it was in.
     """
     device = next(model.parameters()).device
     was_training = model.training
@@ -100,7 +105,7 @@ def predict(model: Model, lr: Tensor) -> Tensor:
     try:
         inputs = model_inputs(model, unit_floats(lr.to(device))[None])
         output = model(inputs)[0]
-        if len(lr) == 1:  # Grey stays grey.
+        if len(lr) == 1:
             output = output.mean(dim=0, keepdim=True)
         return to_bytes(output).cpu()
     finally:
@@ -108,7 +113,7 @@ def predict(model: Model, lr: Tensor) -> Tensor:
 
 
 def score(method: Callable[[Tensor], Tensor], dataset: PairDataset, scale: int) -> Scores:
-    """Compare a method's upscaled images with the originals, on luma and with `scale` pixels shaved off each side.
+    """Return the scores of a method's upscaled images, on luma and with `scale` pixels shaved off each side.
 
     Args:
         method: Takes (C, h, w) and returns (C or 1, h * scale, w * scale) uint8.
@@ -130,13 +135,13 @@ def score(method: Callable[[Tensor], Tensor], dataset: PairDataset, scale: int) 
 
 
 def evaluate(model: Model, dataset: PairDataset, scale: int, *, baseline: Scores | None = None) -> Evaluation:
-    """Score a model and, beside it, bicubic.
+    """Return the scores of a model, and of bicubic on the same images.
 
     Args:
         model: On any device.
         dataset: Pairs of (C, H, W) tensors; sizes may differ from pair to pair.
         scale: The upscaling factor.
-        baseline: Bicubic's scores on this dataset from an earlier call, which then are not computed again.
+        baseline: Bicubic's scores on this dataset from an earlier call; None computes them.
 
     Raises:
         OptionError: The dataset is empty, or its scale is not the model's.

@@ -31,8 +31,8 @@ def luma(image: Picture) -> NDArray[np.float64]:
     """Return the luma of an image as MATLAB's `rgb2ycbcr` defines it, without its rounding to whole numbers.
 
     Args:
-        image: (3, H, W) RGB, or (1, H, W), which is taken to be luma already. uint8, uint16 (brought to 0..255), or
-            floating point on the scale 0..255. A NumPy array, or a torch tensor on any device.
+        image: (3, H, W) RGB, or (1, H, W) luma. uint8, uint16 (scaled to 0..255), or floating point on the scale
+            0..255. A NumPy array, or a torch tensor on any device.
 
     Returns:
         (H, W) float64, a copy; RGB gives 16 (black) to 235 (white).
@@ -55,7 +55,7 @@ def luma(image: Picture) -> NDArray[np.float64]:
 
 
 def psnr(image: Picture, reference: Picture, *, scale: int) -> float:
-    """Return the peak signal-to-noise ratio of the luma in dB, for a peak of 255; infinity when there is no difference.
+    """Return the peak signal-to-noise ratio of the luma in dB, for a peak of 255; infinity for equal images.
 
     Args:
         image: The upscaled image, (C, H, W) as `luma` takes it.
@@ -78,7 +78,7 @@ def psnr(image: Picture, reference: Picture, *, scale: int) -> float:
 def ssim(image: Picture, reference: Picture, *, scale: int) -> float:
     """Return the mean structural similarity of the luma (Wang et al. 2004), 1 for equal images.
 
-    11 x 11 Gaussian window with sigma 1.5, K1 = 0.01, K2 = 0.03, L = 255; only windows that lie wholly inside count.
+    11 x 11 Gaussian window with sigma 1.5, K1 = 0.01, K2 = 0.03, L = 255; only windows wholly inside the image count.
 
     Args:
         image: The upscaled image, (C, H, W) as `luma` takes it.
@@ -136,8 +136,8 @@ def _blur(plane: NDArray[np.float64]) -> NDArray[np.float64]:
 def _blur_rows(plane: NDArray[np.float64]) -> NDArray[np.float64]:
     """Filter each row of (H, W): (H, W - 10).
 
-    All rows go through one `np.convolve` as one long row, which is ten times as fast as shifted sums; where the window
-    spans the end of one row and the start of the next, the result is cut away.
+    One `np.convolve` filters all rows as one long row, ten times as fast as shifted sums. Results of windows that span
+    two rows are cut away.
     """
     distance = np.arange(WINDOW) - WINDOW // 2
     weights = np.exp(-(distance**2) / (2 * WINDOW_SIGMA**2))

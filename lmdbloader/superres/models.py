@@ -1,4 +1,4 @@
-"""The networks: SRCNN on luma and a small EDSR-like network on RGB, and the bicubic upscaling that both build on."""
+"""The networks: SRCNN on luma, a small EDSR-like network on RGB, and the bicubic upscaling that both use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["MODEL_NAMES", "SRCNN", "Model", "ModelName", "ResidualSR", "build_mo
 ModelName = Literal["srcnn915", "srcnn955", "residual"]
 MODEL_NAMES: tuple[ModelName, ...] = ("srcnn915", "srcnn955", "residual")
 
-# LR pixels mirrored around an image before upscaling: bicubic reaches two, one more keeps the cut exact.
+# LR pixels mirrored around an image before upscaling: bicubic needs two, and one more keeps the cut exact.
 MARGIN = 3
 
 
@@ -58,15 +58,15 @@ def _mirrored(length: int, device: torch.device) -> Tensor:
 class SRCNN(nn.Module):
     """The three-layer network of Dong et al. (2014): it sharpens a luma image that was upscaled by bicubic.
 
-    The layers are the paper's: f1 x f1 to 64 features, f2 x f2 to 32, f3 x f3 to one, ReLU between, no residual around
-    them. The input's border is repeated outwards once, so that the output is as large as the input and the convolutions
-    stay the paper's unpadded ones. One path through the layers starts as the identity and the rest near zero: the
-    untrained network returns its input, so that training starts from bicubic and not from black.
+    The layers are the paper's: f1 x f1 to 64 features, f2 x f2 to 32, f3 x f3 to one, ReLU between, no residual. The
+    convolutions are unpadded as in the paper; the input's border is repeated outwards first, so the output has the
+    input's size. One path through the layers starts as the identity and the rest near zero: the untrained network
+    returns its input, and training starts from bicubic instead of black.
 
     Attributes:
-        channels: 1, it works on luma.
+        channels: 1, for luma.
         scale: The factor that its input was upscaled by; the layers do not depend on it.
-        upscales: False, it takes images that are as large as its output.
+        upscales: False: its input has the size of its output.
     """
 
     channels = 1
@@ -77,7 +77,7 @@ class SRCNN(nn.Module):
 
         Args:
             scale: Upscaling factor, 1 or more.
-            kernel_sizes: The odd sizes f1, f2, f3: (9, 1, 5), or (9, 5, 5), which is better and seven times as slow.
+            kernel_sizes: The odd sizes f1, f2, f3: (9, 1, 5), or (9, 5, 5), which is better and seven times slower.
 
         Raises:
             OptionError: A kernel size is even or below 1.
@@ -97,7 +97,7 @@ class SRCNN(nn.Module):
         self._start_as_identity()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Sharpen images: (B, 1, H, W) floating point luma in 0..1 to (B, 1, H, W), which is not clamped."""
+        """Return sharpened `images`: (B, 1, H, W) floating point luma in 0..1 to (B, 1, H, W), not clamped."""
         output: Tensor = self.layers(functional.pad(images, [self.margin] * 4, mode="replicate"))
         return output
 
@@ -132,13 +132,13 @@ class ResidualSR(nn.Module):
     """A small network after EDSR's baseline (Lim et al. 2017): RGB in, larger RGB out, upscaled by pixel shuffle.
 
     A head convolution, residual blocks without batch normalisation, and a convolution whose channels are shuffled into
-    scale x scale pixels. The bicubic upscaling of the input is added at the end (EDSR adds a mean colour instead), and
-    the last layer starts at zero, so that the untrained network returns exactly bicubic.
+    scale x scale pixels. The bicubic upscaling of the input is added at the end (EDSR adds a mean colour instead). The
+    last layer starts at zero, so the untrained network returns exactly bicubic.
 
     Attributes:
-        channels: 3, it works on RGB.
+        channels: 3, for RGB.
         scale: The upscaling factor.
-        upscales: True, it takes the small image.
+        upscales: True: its input is the small image.
     """
 
     channels = 3
@@ -175,7 +175,7 @@ class ResidualSR(nn.Module):
         nn.init.zeros_(self.tail.bias)  # type: ignore[arg-type]
 
     def forward(self, images: Tensor) -> Tensor:
-        """Upscale (B, 3, h, w) floating point RGB in 0..1 to (B, 3, h * scale, w * scale), which is not clamped."""
+        """Return upscaled `images`: (B, 3, h, w) float RGB in 0..1 to (B, 3, h * scale, w * scale), not clamped."""
         features = self.head(images)
         features = features + self.body(features)
         detail: Tensor = self.tail(self.upsampler(features))
@@ -188,7 +188,7 @@ Model = SRCNN | ResidualSR
 def build_model(name: ModelName, scale: int) -> Model:
     """Return a fresh model by its name, on the CPU.
 
-    Its weights are channels_last: what tensor cores want, and twice as fast for SRCNN on the CPU too.
+    Its weights are channels_last, which tensor cores need and which makes SRCNN twice as fast on the CPU.
 
     Args:
         name: "srcnn915" or "srcnn955" (SRCNN with these kernel sizes), or "residual".

@@ -1,4 +1,4 @@
-"""What lies between stored pixels and a model's tensors: scale, channels, luma."""
+"""Converts stored pixels to a model's tensors and back: scale, channels, luma."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def unit_floats(images: Tensor) -> Tensor:
 
 
 def to_channels(images: Tensor, channels: int) -> Tensor:
-    """Turn (B, 1 or 3, H, W) images in 0..1 into what a model works on: RGB, or luma divided by 255.
+    """Turn (B, 1 or 3, H, W) images in 0..1 into a model's channels: RGB, or luma divided by 255.
 
-    Grey images are taken to be luma as they are, as `metrics.luma` does.
+    Grey images are used as luma unchanged, as in `metrics.luma`.
     """
     if channels == images.shape[1]:
         return images
@@ -36,7 +36,7 @@ def to_channels(images: Tensor, channels: int) -> Tensor:
 
 
 def model_inputs(model: Model, lr: Tensor) -> Tensor:
-    """Turn a batch of LR images into what the model takes: RGB, or for SRCNN the luma upscaled by bicubic.
+    """Turn a batch of LR images into a model's input: RGB, or for SRCNN the luma upscaled by bicubic.
 
     Args:
         model: Its `channels`, `upscales` and `scale` decide.
@@ -50,7 +50,7 @@ def model_inputs(model: Model, lr: Tensor) -> Tensor:
 
 
 def to_bytes(images: Tensor) -> Tensor:
-    """Round images in 0..1 to uint8, as a file would hold them."""
+    """Round images in 0..1 to uint8."""
     return (images.float() * 255).round().clamp(0, 255).to(torch.uint8)
 
 

@@ -21,7 +21,7 @@ __all__ = ["cosine_rate", "train_epoch", "train_step"]
 def cosine_rate(peak: float, progress: float) -> float:
     """Return the learning rate after a share of the training: from `peak` at 0 along a half cosine to 1 % of it at 1.
 
-    It depends on nothing else, so a resumed run needs no scheduler's state.
+    It depends on nothing else, so resuming a run needs no scheduler state.
 
     >>> [round(cosine_rate(1.0, progress), 3) for progress in (0, 0.5, 1)]
     [1.0, 0.505, 0.01]
@@ -32,7 +32,7 @@ def cosine_rate(peak: float, progress: float) -> float:
 def train_step(
     model: Model, optimizer: torch.optim.Optimizer, lr: Tensor, hr: Tensor, *, timer: StepTimer | None = None
 ) -> Tensor:
-    """Do one optimisation step on a batch; on CUDA in bfloat16 where autocast allows it.
+    """Do one optimisation step on a batch; on CUDA in bfloat16 wherever autocast allows it.
 
     The loss is the papers': mean squared error for SRCNN, mean absolute error for the residual model.
 
@@ -81,15 +81,15 @@ def train_epoch(
         model: On the device to train on; it is left in training mode.
         optimizer: Of the model's parameters.
         batches: Yields (lr, hr) batches as `train_step` takes them.
-        timer: Adds up where the time goes.
-        before_step: Called with the step's number, 0 first: the place to set the learning rate or draw progress.
-        after_step: Called with the step's number: the place to save a checkpoint.
+        timer: Adds up the time of each phase.
+        before_step: Called with the step's number from 0 on, for example to set the learning rate or draw progress.
+        after_step: Called with the step's number, for example to save a checkpoint.
 
     Returns:
         The mean loss of the steps.
 
     Raises:
-        TrainingError: There was no batch, or the loss is no longer a finite number.
+        TrainingError: There was no batch, or the loss is not finite.
     """
     model.train()
     timer = timer or StepTimer(next(model.parameters()).device)

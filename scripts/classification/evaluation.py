@@ -1,4 +1,4 @@
-"""Scores a classifier: how often its first guess is right."""
+"""Scores a classifier: top-1 accuracy and loss."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def evaluate(model: nn.Module, batches: Iterable[Any], *, precision: Precision) 
     Args:
         model: On the precision's device.
         batches: Yields (images, labels): (B, 3, H, W) floating point and normalised, (B,) int64; on any device.
-        precision: What the forward pass computes in.
+        precision: Of the forward pass.
     """
     was_training = model.training
     model.eval()
     num_images = 0
-    # Summed on the device: asking for a number every step would make it wait.
+    # Summed on the device: copying a number every step would make it wait.
     correct = torch.zeros((), dtype=torch.int64, device=precision.device)
     loss = torch.zeros((), dtype=torch.float64, device=precision.device)
     for images, labels in batches:

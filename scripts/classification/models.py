@@ -13,7 +13,7 @@ __all__ = ["MODEL_NAMES", "BlurPool", "ModelName", "ResNet", "blur_pool", "build
 
 ModelName = Literal["tiny", "resnet18", "resnet50"]
 MODEL_NAMES: tuple[ModelName, ...] = get_args(ModelName)
-# Fewer channels than this are colours or nearly so: blurring them first would lose what the network should see.
+# Fewer channels than this are colours or nearly so: blurring them would lose detail of the image.
 _LEAST_BLURRED_CHANNELS = 16
 
 
@@ -187,7 +187,7 @@ def blur_pool(model: nn.Module) -> int:
     treated = 0
     for name, child in list(model.named_children()):
         if isinstance(child, nn.Conv2d) and child.stride == (2, 2) and child.in_channels >= _LEAST_BLURRED_CHANNELS:
-            at_once = child.kernel_size == (1, 1)  # it would drop what lies between: the blur need not compute it
+            at_once = child.kernel_size == (1, 1)  # it drops the pixels between, so the blur need not compute them
             if at_once:
                 child.stride = (1, 1)
             replacement = nn.Sequential(BlurPool(child.in_channels, 2 if at_once else 1), child)

@@ -1,4 +1,4 @@
-"""The type of numbers that a training step computes in, and what that type needs."""
+"""The dtype that a training step computes in: autocast, loss scaling, and the choice by device."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What a step computes in.
+    """Device and dtype of a training step.
 
     Attributes:
-        device: Where.
-        dtype: torch.bfloat16, float16 or float32: of the images in a batch, and of what autocast converts.
+        device: Of the model.
+        dtype: torch.bfloat16, float16 or float32: of a batch's images and of autocast.
     """
 
     device: torch.device
     dtype: torch.dtype
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Return the context in which a model's forward pass belongs."""
+        """Return the context for a model's forward pass."""
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
 
     def scaler(self) -> torch.amp.GradScaler:
-        """Return what keeps float16's small gradients from becoming 0; for the other types it does nothing."""
+        """Return the loss scaler that keeps small float16 gradients from becoming 0; it is disabled for other types."""
         return torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
 
 
 def choose_precision(name: Literal["auto", "bf16", "fp16", "fp32"], device: torch.device) -> Precision:
     """Return the precision of a name; "auto": bf16 on GPUs that have it in hardware, fp16 on older ones, fp32 on CPUs.
 
-    Before Ampere (Turing: T4, RTX 20; Volta: V100) bfloat16 is emulated or missing; float16 is what their matrix units
-    compute in.
+    Before Ampere (Turing: T4, RTX 20; Volta: V100) bfloat16 is emulated or missing, and tensor cores compute in
+    float16.
 
     Raises:
-        OptionError: fp16 on a CPU, where nothing gains from it.
+        OptionError: fp16 on a CPU, which is not faster with it.
     """
     if name == "auto":
         if device.type != "cuda":

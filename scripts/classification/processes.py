@@ -1,4 +1,4 @@
-"""The processes of one run, as torchrun starts them: their devices, their group, and sums over all of them."""
+"""The processes of a run under torchrun: their devices, their group, and sums over all of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def choose_device(name: str) -> torch.device:
     """Return the device to train on; under torchrun each process of a node has its own.
 
     Raises:
-        OptionError: There is no such device here.
+        OptionError: This machine does not have that device.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if name == "auto":

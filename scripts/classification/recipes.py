@@ -1,4 +1,4 @@
-"""What training of a kind of dataset usually looks like: its transforms, and numbers to start from."""
+"""Presets for training on CIFAR-like and ImageNet-like datasets: transforms and hyperparameters."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _CUTOUT_AREA = 1 / 16  # 8 x 8 of 32 x 32
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a kind of dataset is usually trained on; every number is a default that a run may change.
+    """The usual training of a kind of dataset; every number is a default that a run may change.
 
     Attributes:
-        small_images: Whether images are small and all of one size (CIFAR-10's): random crops of the padded image, flips
-            and Cutout; the model's stem keeps the resolution. Otherwise (ImageNet's) random resized crops and flips,
-            and for evaluation the middle of the image resized so that its shorter side is 8/7 of the size.
+        small_images: Whether images are small and all of one size (CIFAR-10): random crops of the padded image, flips
+            and Cutout; the model's stem keeps the resolution. Otherwise (ImageNet) random resized crops and flips; for
+            evaluation the shorter side is resized to 8/7 of the size, then the centre is cropped.
         size: Height and width that the model is trained on, in pixels.
         epochs: Passes over the data.
         batch_size: Images of one process in a step.

@@ -1,4 +1,4 @@
-"""The training loop of a classifier: one epoch, the learning rate, and how long the device waited for data."""
+"""The training loop of a classifier: one epoch, the learning rate, and the time that the device waited for data."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["EpochResult", "learning_rate", "parameter_groups", "train_epoch"]
 
 @dataclass(frozen=True, slots=True)
 class EpochResult:
-    """What one process saw of an epoch.
+    """One process's results of an epoch.
 
     Attributes:
         loss: Mean over the steps.
         num_images: Images trained on.
         seconds: From asking for the first batch to the end of the last step.
-        data_seconds: Of these, how long the device had nothing to do but wait for a batch.
+        data_seconds: The part of them that the device waited for batches.
     """
 
     loss: float
@@ -39,7 +39,7 @@ class EpochResult:
 def learning_rate(peak: float, epoch: float, *, num_epochs: int, warmup: float, schedule: Schedule) -> float:
     """Return the learning rate at a moment: from 0 to the peak along a straight line, then down to 0.
 
-    It depends on nothing else, so a resumed run needs no scheduler's state.
+    It depends on nothing else, so resuming a run needs no scheduler state.
 
     Args:
         peak: The highest rate.
@@ -84,19 +84,19 @@ def train_epoch(
     Args:
         model: On the precision's device; it is left in training mode.
         optimizer: Of the model's parameters.
-        batches: Yields (images, labels): images (B, 3, H, W) floating point and normalised, labels (B,) int64 or, where
+        batches: Yields (images, labels): images (B, 3, H, W) floating point and normalised, labels (B,) int64 or, if
             classes are mixed, (B, num_classes) shares; on any device.
-        precision: What the forward pass computes in.
-        scaler: For float16; it lives as long as the run.
+        precision: Of the forward pass.
+        scaler: For float16; the same one for the whole run.
         label_smoothing: Share of the target that is spread over all classes.
-        before_step: Called with the step's number, 0 first: the place to set the learning rate.
-        after_step: Called with the step's number: the place to save a checkpoint.
+        before_step: Called with the step's number from 0 on, for example to set the learning rate.
+        after_step: Called with the step's number, for example to save a checkpoint.
 
     Returns:
         Loss, images and times of this process.
 
     Raises:
-        TrainingError: There was no batch, or the loss is no longer a finite number.
+        TrainingError: There was no batch, or the loss is not finite.
     """
     model.train()
     scaler = scaler or precision.scaler()
@@ -110,7 +110,7 @@ def train_epoch(
         images = images.to(precision.device, non_blocking=True)
         labels = labels.to(precision.device, non_blocking=True)
         timer.lap("copy")
-        # Gradients that are not there need no clearing, and the first backward pass writes where it would add.
+        # With gradients of None nothing is cleared, and the backward pass writes instead of adding.
         optimizer.zero_grad(set_to_none=True)
         with precision.autocast():
             logits = model(images)

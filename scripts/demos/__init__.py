@@ -1,1 +1,1 @@
-"""The parts of the demo, each the whole way of one kind of training."""
+"""The parts of the demo, one for each kind of training."""

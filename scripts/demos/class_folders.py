@@ -1,4 +1,4 @@
-"""Makes class folders of JPEG files out of the photographs that scikit-image carries: a class is a photograph."""
+"""Makes class folders of JPEG files from the photographs included in scikit-image: one class per photograph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 
 from lmdbloader.errors import LmdbloaderError, SourceError
 
-# Photographs of which any piece looks like no other's.
+# Photographs whose pieces are easy to tell apart.
 CLASSES = (
     "astronaut.png",
     "brick.png",
@@ -80,7 +80,7 @@ def make_class_folders(
 
 
 def find_photographs() -> Path:
-    """Return the folder of the photographs that scikit-image carries.
+    """Return the folder of the photographs in scikit-image.
 
     Raises:
         SourceError: It is not installed.

@@ -1,4 +1,4 @@
-"""Classification: class folders into datasets, a look at them, how fast they read, a ResNet trained on them."""
+"""Classification: class folders into datasets, a contact sheet, reading speed, a ResNet trained on them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RECIPE = RECIPES["imagenet"]
 
 
 class FolderImages(Dataset[tuple[Tensor, int]]):
-    """What people start with: class folders whose files Pillow decodes, crops, resizes and flips when asked."""
+    """The usual baseline: class folders whose files Pillow decodes, crops, resizes and flips on access."""
 
     def __init__(self, folder: Path) -> None:
         classes = sorted(path for path in folder.iterdir() if path.is_dir())
@@ -66,7 +66,7 @@ def random_box(width: int, height: int) -> tuple[int, int, int, int]:
 
 
 def measure(loaders: dict[str, Iterable[Any]]) -> dict[str, float]:
-    """Return the images a second of each loader, the median of rounds taken by turns."""
+    """Return the images a second of each loader, the median of interleaved rounds."""
     rates: dict[str, list[float]] = {name: [] for name in loaders}
     for number in range(READ_ROUNDS + 1):
         for name, loader in loaders.items():

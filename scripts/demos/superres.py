@@ -1,4 +1,4 @@
-"""Super-resolution: photographs into one dataset, how fast it reads, SRCNN trained on it, a comparison."""
+"""Super-resolution: photographs into one dataset, reading speed, SRCNN trained on it, a comparison."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def copy_photographs(files: Sequence[Path], folder: Path) -> None:
 
 
 class PngPairs(Dataset[tuple[Tensor, Tensor]]):
-    """What people start with: pairs of PNG files, `lr/000000.png` and `hr/000000.png`, each decoded when asked for."""
+    """The usual baseline: pairs of PNG files, `lr/000000.png` and `hr/000000.png`, decoded on access."""
 
     def __init__(self, folder: Path, length: int) -> None:
         self.folder = folder
@@ -156,7 +156,7 @@ def write_png_pairs(pairs: Iterable[tuple[Tensor, Tensor]], folder: Path) -> Non
 
 
 def measure_readers(loaders: dict[str, Iterable[Any]]) -> dict[str, float]:
-    """Measure loaders by turns, so that whatever else the machine does falls on all of them.
+    """Measure loaders in interleaved turns, so other load affects all of them alike.
 
     Args:
         loaders: Name -> loader of (lr, hr) batches, uint8 or float32.
@@ -177,7 +177,7 @@ def measure_readers(loaders: dict[str, Iterable[Any]]) -> dict[str, float]:
 
 
 def count_pairs(loader: Iterable[Any]) -> int:
-    """Read everything once, make float32 of what is not yet, and return how many pairs there were."""
+    """Read everything once as float32, and return the number of pairs."""
     num_pairs = 0
     for lr, hr in loader:
         if hr.dtype == torch.uint8:

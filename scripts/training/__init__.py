@@ -1,1 +1,1 @@
-"""What the training scripts share, and the parts of them that are no training."""
+"""Shared by the training scripts: options, and the parts of a command other than training."""

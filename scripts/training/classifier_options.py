@@ -40,7 +40,7 @@ def parse_options(argv: Sequence[str] | None, description: str | None) -> argpar
     add("--blur-pool", action="store_true", help="blur before every stride (Zhang 2019)")
     add("--no-channels-last", action="store_true", help="keep torch's old memory layout")
     add("--amp", choices=("auto", "bf16", "fp16", "fp32"), default="auto",
-        help="what the forward pass computes in (auto: on CUDA bf16, before Ampere fp16; on the CPU fp32)")  # fmt: skip
+        help="type of the forward pass (auto: on CUDA bf16, before Ampere fp16; on the CPU fp32)")  # fmt: skip
 
     run = parser.add_argument_group("training")
     add = run.add_argument
@@ -56,7 +56,7 @@ def parse_options(argv: Sequence[str] | None, description: str | None) -> argpar
 
     growing = parser.add_argument_group("images that grow during training (progressive resizing)")
     add = growing.add_argument
-    add("--progressive", action="store_true", help="begin with smaller images, which the loader makes faster")
+    add("--progressive", action="store_true", help="start with smaller images, which are faster to load")
     add("--initial-scale", type=rate, default=0.5, metavar="X", help="of the sides at first (default: %(default)s)")
     add("--delay-fraction", type=share, default=0.5, metavar="X",
         help="of the epochs before they grow (default: %(default)s)")  # fmt: skip
@@ -70,7 +70,10 @@ def parse_options(argv: Sequence[str] | None, description: str | None) -> argpar
     add("--order", choices=("random", "quasi_random"), default="random",
         help="quasi_random suits datasets larger than memory (default: %(default)s)")  # fmt: skip
     add(
-        "--num-threads", type=positive, metavar="N", help="that read, of each process (default: its share of the cores)"
+        "--num-threads",
+        type=positive,
+        metavar="N",
+        help="threads that read, per process (default: its share of the cores)",
     )
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto, CUDA if there is any)")
     add("--data-device", metavar="DEVICE",

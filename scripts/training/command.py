@@ -1,4 +1,4 @@
-"""The training commands' numbers, and how they end."""
+"""Number types and exit statuses of the training commands."""
 
 from __future__ import annotations
 

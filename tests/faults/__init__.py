@@ -1,1 +1,1 @@
-"""Faults made on purpose, and what must hold: quick versions run as tests, the full ones by `make faults`."""
+"""Deliberate faults and the promises that must hold: quick versions run as tests, the full ones by `make faults`."""

@@ -11,7 +11,7 @@ from .running import run_fault
 
 
 def main() -> int:
-    """Run what the command line says; return 1 where a promise did not hold."""
+    """Run the faults named on the command line; return 1 if a promise did not hold."""
     names = [fault.name for fault in FAULTS]
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Make faults; see what holds.")
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"these only, of {', '.join(names)}")

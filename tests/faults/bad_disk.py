@@ -114,7 +114,7 @@ class Disk:
 
 @contextmanager
 def bad_disk(folder: Path, at: Path) -> Iterator[Path | None]:
-    """Mount a folder at a new one; yield the file in which to write what is bad, None where that cannot be done."""
+    """Mount a folder at a new one; yield the file that lists the bad sectors, None if mounting is not possible."""
     umount = shutil.which("umount")
     at.mkdir()
     bad = at.with_name(f"{at.name}.bad")

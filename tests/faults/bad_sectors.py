@@ -1,4 +1,4 @@
-"""Sectors that the disk does not read, anywhere in a dataset: an error that names the sample, and never a signal."""
+"""Sectors that the disk cannot read, anywhere in a dataset: an error that names the sample, never a signal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _prepare(sound: str, mounted: str, bad: str, seed: int) -> Case:
         name = rng.choices(FILES, (8, 1, 1))[0]
         size = Path(sound, name).stat().st_size
         ranges = [_sectors(rng, size) for _ in range(rng.choice((1, 1, 2, 5)))]
-        # What was opened before reads through a map that is there already; what it read before it keeps.
+        # A dataset opened before reads through an existing map, and keeps the pages that it has read.
         opened = subject.open() if name == "data.mdb" and rng.random() < 0.3 else None
         if opened is not None and rng.random() < 0.5:
             subject.read(opened)
@@ -105,7 +105,7 @@ def _sectors(rng: random.Random, nbytes: int) -> tuple[int, int]:
 
 
 def _skip(mounted: str, work: Path, is_read: bool, name: str) -> str:
-    """Read an epoch without what is damaged."""
+    """Read an epoch without the damaged samples."""
     from lmdbloader import LMDBDataset, Loader
     from lmdbloader.errors import LmdbloaderError
 
@@ -122,7 +122,7 @@ def _skip(mounted: str, work: Path, is_read: bool, name: str) -> str:
 
 
 def _call(work: Path, words: list[str]) -> tuple[int, str]:
-    """Run a command in this process; return its exit status and what it said."""
+    """Run a command in this process; return its exit status and its output."""
     import contextlib
     import io
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 HEIGHT, WIDTH = 23, 37
-# A photograph of this size lies in the middle of all of them, larger in one than in the other direction.
+# A photograph of this size is in the middle of all of them, larger in one direction than in the other.
 Pixels = Any
 
 
@@ -26,7 +26,7 @@ class Beast:
         fate: Whether it is converted, refused (stops the conversion, or is skipped and named), or left out and named.
         make: Writes it to the path.
         expected: (H, W, C) pixels that must come out, None where it is not converted.
-        reason: What is said of it where it is not, or a part of that.
+        reason: The error if it is not, or a part of it.
     """
 
     name: bytes

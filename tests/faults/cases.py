@@ -34,7 +34,7 @@ def run_cases(
 
     Args:
         prepare: Called in the child with `arguments`; returns the function that runs one case by its number, and
-            returns in a word what came of it, or how often which word did. It raises `Wrong` where the promise did not
+            returns the outcome in a word, or a count for each such word. It raises `Wrong` where the promise did not
             hold. A function of a module.
         arguments: Things that pickle.
         count: Number of cases.
@@ -147,7 +147,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _run_here(case: Case, first: int, count: int, results: str) -> None:
-    with open(results, "ab", buffering=0) as file:  # what a crash leaves behind is complete up to the case before it
+    with open(results, "ab", buffering=0) as file:  # after a crash, the file is complete up to the case before it
         for number in range(first, count):
             try:
                 found = case(number)

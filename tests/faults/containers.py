@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-#: Puts what belongs to a number into its memory, and returns that memory as `write` is given it.
+#: Fills its memory with the value of a number, and returns it in the form that `write` gets.
 Refill = Callable[[int], Any]
 U8 = npt.NDArray[np.uint8]
 
@@ -24,7 +24,7 @@ def pixels(number: int, height: int, width: int) -> U8:
 
 
 def _fills(memory: Any, given: Any = None) -> Refill:
-    """Return what fills the pixels in `memory` (H, W, 3), and gives those or what shares them."""
+    """Return a function that fills the pixels in `memory` (H, W, 3), and returns them or an object that shares them."""
 
     def refill(number: int) -> Any:
         memory[...] = pixels(number, *memory.shape[:2])

@@ -1,4 +1,4 @@
-"""Conversions in one place: undisturbed, and finished after whatever befell them, with what must hold then."""
+"""Conversions, undisturbed and finished after a fault, and the checks of their results."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from .nursery import Ended, Interruption, Nursery, Request
 from .scenarios import Scenario
 from .steps import Step
 
-# What workers have ahead of the transactions: parts that wait, and tasks; and the most sources of a task.
+# The work ahead of the transactions: waiting parts, and tasks; and the most sources of a task.
 _TASKS_AHEAD = 5
 _TASK_SOURCES = 3
 
 
 class Wrong(Exception):
-    """What must hold did not."""
+    """A promise did not hold."""
 
 
 def expect(holds: bool, what: str, ended: Ended) -> None:
-    """Raise Wrong with what the process said unless something holds."""
+    """Raise Wrong with the process's output unless a condition holds."""
     if not holds:
         raise Wrong(f"{what}; it said {ended.error.strip()[-500:]!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What a scenario comes to where nothing befalls it.
+    """A scenario's result without a fault.
 
     Attributes:
         digest: The dataset's content_digest.
-        manifest: What of its manifest does not depend on how the transactions fell.
+        manifest: The parts of its manifest that do not depend on the bounds of transactions.
         files: Names of its files; the content of skipped.tsv.
         order: Names of the sources as they were begun.
         steps: That it came to.
         seconds: It took.
-        most_lost: Sources that an interruption may cost: those of a transaction, and what workers have ahead.
+        most_lost: Sources that an interruption may cost: those of a transaction, and those that workers have ahead.
         old_digest: Of the dataset that it replaces.
     """
 
@@ -62,10 +62,10 @@ class Place:
     """A folder in which conversions are made one after the other.
 
     Attributes:
-        folder: Holds OUT, and nothing else but what a conversion leaves.
+        folder: Holds OUT and the files that a conversion leaves, nothing else.
         out: The dataset.
         partial: The folder that it is until then.
-        log: A folder beside for what a process says.
+        log: Another folder for a process's output.
         counts: Conversions, those that were as if undisturbed ("same digest"), and sources that were lost.
     """
 
@@ -78,11 +78,11 @@ class Place:
 
     @property
     def wholes(self) -> list[Whole]:
-        """What the scenarios that there were until now come to."""
+        """The results of the scenarios so far."""
         return list(self._wholes.values())
 
     def whole(self, scenario: Scenario) -> Whole:
-        """Return what an undisturbed run comes to; it is made once."""
+        """Return the result of an undisturbed run; it is made once."""
         if scenario not in self._wholes:
             self._wholes[scenario] = self._undisturbed(scenario)
         return self._wholes[scenario]
@@ -123,7 +123,7 @@ class Place:
         shutil.copytree(self.older(), self.out)
 
     def older(self) -> Path:
-        """Return another dataset, which lies elsewhere."""
+        """Return another dataset in another folder."""
         if not self._old.exists():
             words = ["convert", str(self._sources / "images"), str(self._old), "--workers", "1", "--subset", "5"]
             self._nursery.warm(words)
@@ -156,7 +156,7 @@ class Place:
         return self.run(words, interruption, can_exchange=scenario.can_exchange)
 
     def committed(self) -> int:
-        """Return how many sources an unfinished conversion has committed, as its journal and its data tell."""
+        """Return how many sources an unfinished conversion has committed, according to its journal and its data."""
         data, journal = self.partial / "data.mdb", self.partial / "journal"
         if not journal.is_file() or not data.is_file() or not data.stat().st_size:
             return 0
@@ -177,7 +177,7 @@ class Place:
             expect(lost <= whole.most_lost, f"{lost} sources were decoded in vain; {whole.most_lost} may be", ended)
 
     def check_moment(self, whole: Whole, scenario: Scenario, ended: Ended) -> None:
-        """Check what is there between two runs: at OUT a whole dataset or none."""
+        """Check the files between two runs: at OUT, a complete dataset or none."""
         names = set(os.listdir(self.folder))
         known = {"out.lmdb", "out.lmdb.partial"} | (set() if scenario.can_exchange else {"out.lmdb.partial.replaced"})
         expect(names <= known, f"{sorted(names - known)} beside OUT", ended)
@@ -189,11 +189,11 @@ class Place:
             expect(not scenario.replaces or not scenario.can_exchange, "the older dataset is gone", ended)
 
     def finish(self, scenario: Scenario) -> None:
-        """Let a conversion end, and check what came of it."""
+        """Let a conversion end, and check the result."""
         self.finish_after(scenario, self.committed())
 
     def finish_after(self, scenario: Scenario, before: int) -> None:
-        """Let a conversion end that has committed so many sources before, and check what came of it."""
+        """Let a conversion end that has committed some sources before, and check the result."""
         whole = self.whole(scenario)
         ended = self.convert(scenario)
         expect(ended.status == 0, f"exit status {ended.status} at last", ended)
@@ -237,7 +237,7 @@ class Deck:
 
 
 def kind_of(step: Step) -> tuple[str, str, bool]:
-    """Return what steps of one kind have in common."""
+    """Return the common name of steps of one kind."""
     folder, name = os.path.split(step.path)
     return step.call, "columns/*" if os.path.basename(folder) == "columns" else name, step.is_done
 
@@ -249,7 +249,7 @@ def manifest_of(path: Path) -> dict[str, Any]:
 
 
 def _lasting(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return what does not depend on how the transactions fell."""
+    """Return the parts that do not depend on the bounds of transactions."""
     sizes = {name: size for name, size in manifest["sizes"].items() if name in ("payload_nbytes", "raw_nbytes")}
     others = ("index_digest", "data_digest", "manifest_digest")
     return {k: v for k, v in manifest.items() if k not in others} | {"sizes": sizes}

@@ -1,4 +1,4 @@
-"""Disks that are full at some step of a conversion, of `write` or of `stage`, and what comes once there is room."""
+"""Disks that are full at some step of a conversion, of `write` or of `stage`, and the next run with room."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .steps import Step
 _MUST_HOLD = "a clear error, resumes"
 _SMALL_NBYTES = 24 * 2**20
 _ENOUGH_FAILURES = 20
-# What is no conversion, and begins anew.
+# Commands other than conversions start over.
 _OTHERS = ("write", "stage")
 _SAYS = re.compile(r"lmdbloader: \S+: disk full \(.*\): .*\d+ MiB are free there.* Free some room and run it again\.")
 _SAYS_BEFORE = re.compile(r"lmdbloader: \S+: \S+ takes .* MiB are missing\. Free some room")
@@ -36,7 +36,7 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
     with _small_file_system(folder / "small") as has_small, Nursery() as nursery:
         small = Place(nursery, sources, folder / "small", folder / "log-small")
         limited = Place(nursery, sources, folder, folder / "log")
-        # Workers hand over what they made in files of their own, so that a limit is for one process alone.
+        # Workers hand over results in files of their own, so a limit applies to one process alone.
         alone = tuple(scenario for scenario in SCENARIOS if scenario.workers == 1)
         decks = {limited: Deck((*alone, *_OTHERS), rng), small: Deck((*SCENARIOS, *_OTHERS), rng)}
         turns = Deck((small, limited) if has_small else (limited,), rng)

@@ -32,7 +32,7 @@ def _prepare(paths: dict[str, str], seed: int) -> Case:
         subject = rng.choice(subjects)
         name = rng.choices(FILES, (6, 3, 1))[0]
         changes = _flips(rng, subject.sound[name], subject.places if name == "data.mdb" else ())
-        # What was opened before reads the damaged data.mdb through a map that is there already.
+        # A dataset opened before reads the damaged data.mdb through its existing map.
         opened = subject.open() if name == "data.mdb" and rng.random() < 0.3 else None
         what = f"{Path(subject.path).name}/{name}, bits {changes}"
         try:
@@ -72,7 +72,7 @@ def _write(path: str, name: str, values: dict[int, int]) -> None:
 
 
 class Subject:
-    """A dataset, what its files hold, and what reading it gives as long as it is sound."""
+    """A dataset, the contents of its files, and the result of reading it while it is sound."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -113,7 +113,7 @@ class Subject:
         }
 
     def read(self, opened: Any) -> str:
-        """Return what reading everything came to: refused, damaged or the same.
+        """Read everything, and return the outcome: refused, damaged or the same.
 
         Raises:
             Wrong: Something else than the sound dataset's bytes came, or an error that does not name the sample.
@@ -184,7 +184,7 @@ def _plain(values: Any) -> list[Any]:
 
 
 def _structure(ds: Any, nbytes: int) -> list[int]:
-    """Return the places of data.mdb that hold no payload: meta pages, trees, records' heads, and what lies between."""
+    """Return the places of data.mdb that hold no payload: meta pages, trees, records' headers, and gaps."""
     import numpy as np
 
     free = np.ones(nbytes, bool)

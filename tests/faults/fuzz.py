@@ -13,7 +13,7 @@ from .cases import Case, run_cases
 from .datasets import make_datasets
 from .outcome import Outcome
 
-# What it may take beyond what it has with everything imported, threads' stacks among it. No file here is above 1 MB.
+# Memory in addition to that with everything imported, stacks of threads included. No file here exceeds 1 MB.
 _MORE_NBYTES = 2**30
 _M_ARENA_MAX = -8
 
@@ -48,14 +48,14 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
 
 def _prepare(paths: dict[str, str], folder: str, seed: int, cases: dict[str, int]) -> Case:
     warnings.simplefilter("error")
-    # One heap for all threads: each more would take 64 MB of what is allowed, and nothing of it.
+    # One heap for all threads: each further one would reserve 64 MB of the allowed address space.
     ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     ready: dict[str, Case] = {}
 
     def case(number: int) -> str | dict[str, int]:
         name, number = _place(number, cases)
         if name not in ready:
-            _limit(None)  # what it imports and compiles is not what its inputs take
+            _limit(None)  # imports and compilation are not counted
             own = Path(folder, name)
             own.mkdir(exist_ok=True)
             ready[name] = _KINDS[name][0](paths, own, seed)

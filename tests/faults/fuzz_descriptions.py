@@ -15,7 +15,7 @@ _EXAMPLES = {"manifests": 100, "array types": 500}
 
 
 def prepare_manifests(paths: dict[str, str], folder: Path, seed: int) -> Case:
-    """Return the case of a hundred manifests, each with a digest that holds, beside sound files."""
+    """Return the case of a hundred manifests, each with a matching digest, next to sound files."""
     from hypothesis import strategies as st
 
     copies = [Copy(Path(path), folder / name) for name, path in paths.items()]

@@ -52,7 +52,7 @@ def _encoded(image: object, kind: str, options: dict[str, object]) -> bytes:
 
 def prepare_tars(paths: dict[str, str], folder: Path, seed: int) -> Case:
     """Return the case of one tar, listed as a conversion lists it."""
-    from lmdbloader.conversion.sources import list_sources
+    from lmdbloader.conversion.sources.layouts import list_sources
     from lmdbloader.errors import LmdbloaderError
 
     tars = []

@@ -132,7 +132,7 @@ class _Walled:
         self._sides: list[Any] = []
 
     def place(self, nbytes: int, at_end: bool) -> Any:
-        """Return memory (nbytes,) uint8 beside one of the walls; what lies on its other side is marked."""
+        """Return memory (nbytes,) uint8 next to one of the walls; the bytes on its other side are marked."""
         if nbytes + 128 > self._nbytes:
             raise ValueError(f"{nbytes} bytes in {self._nbytes}")
         # Scratch begins where every number may: eight bytes are a kernel's longest.
@@ -149,7 +149,7 @@ class _Walled:
         return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(self._address + _PAGE + at), np.uint8)
 
     def check(self) -> None:
-        """Raise `Wrong` where what lies beside the memory was written to."""
+        """Raise `Wrong` if bytes next to the memory were written to."""
         if any((side != _MARK).any() for side in self._sides):
             raise Wrong("written outside of its memory")
 

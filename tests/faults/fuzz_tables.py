@@ -92,7 +92,7 @@ def _reshape(rng: random.Random, columns: dict[str, list[Any]]) -> None:
 
 
 def _exchange(rng: random.Random, columns: dict[str, list[Any]]) -> None:
-    """Exchange some of what is said of two samples."""
+    """Exchange some values of two samples."""
     fields = [name.removesuffix(".offset") for name in columns if name.endswith(".offset")]
     if not fields:
         return
@@ -140,7 +140,7 @@ def prepare_index_bytes(paths: dict[str, str], folder: Path, seed: int) -> Case:
 
 
 def prepare_records(paths: dict[str, str], folder: Path, seed: int) -> Case:
-    """Return the case of one record of data.mdb with bytes changed, most of them in what Arrow says of it."""
+    """Return the case of one record of data.mdb with bytes changed, most of them in Arrow's metadata."""
     import lmdb
 
     from lmdbloader.errors import CorruptError
@@ -199,7 +199,7 @@ def prepare_pages(paths: dict[str, str], folder: Path, seed: int) -> Case:
         except LmdbloaderError:
             return "refused"
         finally:
-            copy.lose("data.mdb", "index.arrow", "manifest.json")  # what was mended is no copy any more
+            copy.lose("data.mdb", "index.arrow", "manifest.json")  # a repaired dataset is not a copy any more
             shutil.rmtree(mended, ignore_errors=True)
 
     return case

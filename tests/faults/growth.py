@@ -1,4 +1,4 @@
-"""What a process holds: memory of its own, descriptors, threads; and how much more of it than before."""
+"""The resources of a process: its own memory, descriptors, threads; and their growth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_NBYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What this process holds.
+    """The resources of this process.
 
     Attributes:
         nbytes: Memory that it shares with no other process.
@@ -29,7 +29,7 @@ class Held:
 
 
 def held() -> Held:
-    """Return what this process holds once nothing is waiting to be collected."""
+    """Return the resources of this process after a garbage collection."""
     gc.collect()
     process = psutil.Process()
     maps = [m for m in process.memory_maps(grouped=False) if m.path.startswith("/")]

@@ -1,4 +1,4 @@
-"""What a stranger could hand over: files changed where it matters, with digests that hold, and what they come to."""
+"""Hostile datasets: files changed in critical places, with matching digests, and their outcomes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Copy:
 
     Attributes:
         path: Of the copy.
-        body: What the sound manifest says.
+        body: The content of the sound manifest.
         index, data: The sound files.
     """
 
@@ -122,14 +122,14 @@ class Copy:
 
     def _put(self, name: str, content: bytes) -> None:
         if self._on_disk.get(name) != content:
-            # Anew each time: what was opened before keeps its own file.
+            # Opened each time: an open dataset keeps its own files.
             (self.path / name).unlink(missing_ok=True)
             (self.path / name).write_bytes(content)
             self._on_disk[name] = content
 
 
 def use(path: Path, *, batches: bool = False) -> str:
-    """Return what opening a dataset and using everything in it comes to; whatever is not our error is raised."""
+    """Open a dataset, use everything in it, and return the outcome; errors other than lmdbloader's are raised."""
     from lmdbloader import LMDBDataset, Loader
     from lmdbloader.errors import LmdbloaderError
     from lmdbloader.transforms import RandomResizedCrop

@@ -13,7 +13,7 @@ from .outcome import Outcome
 from .tarmakers import MAKERS, member, write_tar
 
 MUST_HOLD = "only our errors, 32 MB, 5 s"
-# Beyond what it has with everything imported; a tar that is not mostly a hole has at most 30 MB here.
+# In addition to the memory with everything imported; a tar that is not mostly a hole has at most 30 MB here.
 _MOST_NBYTES = 32 * 2**20
 _MOST_SECONDS = 5.0
 
@@ -38,7 +38,7 @@ def _prepare(folder: str, seed: int) -> Case:
     path, out = Path(folder, "a.tar"), Path(folder, "out")
     write_tar(path, [good], ends=True)
     lmdbloader.convert(path, out, workers=1)
-    lmdbloader.LMDBDataset(out)[0]  # what is imported and compiled is not what a tar takes
+    lmdbloader.LMDBDataset(out)[0]  # imports and compilation are not counted
 
     def case(number: int) -> str:
         rng = random.Random(f"{seed} hostile tar {number}")
@@ -62,7 +62,7 @@ def _prepare(folder: str, seed: int) -> Case:
 
 
 def _convert(path: Path, out: Path) -> str:
-    """Convert a tar; return what came of it."""
+    """Convert a tar; return the outcome."""
     import lmdbloader
     from lmdbloader.errors import LmdbloaderError
 

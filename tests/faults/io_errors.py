@@ -1,4 +1,4 @@
-"""EIO from every call, one at a time: each names the file and says what to do, and the next run comes to the same."""
+"""EIO from every call, one at a time: the error names the file and a remedy, and the next run gives the same result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .scenarios import FEW, make_sources
 _MUST_HOLD = "named, the next run is right"
 _ENOUGH_FAILURES = 40
 CALLS = ("read", "write", "fsync", "fdatasync", "rename", "truncate")
-# What an error says that tells somebody what to do.
+# Texts of errors that name a remedy.
 _ADVICE = ("run it again", "verify", "Copy", "copy", "Restore", "repair", "--restart", "--on-error", "Free some room")
 
 
@@ -30,9 +30,9 @@ class Job:
 
     Attributes:
         name: For people.
-        begin: Makes what it begins with.
+        begin: Makes its first files.
         words: Of the command.
-        check: Looks at what it came to, with its exit status; lets it end where that failed.
+        check: Checks its result and exit status; finishes it if that failed.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Errors:
     """Makes calls fail, one in each run.
 
     Attributes:
-        counts: How many of each kind of call, and what came of it.
+        counts: Numbers of each kind of call, and of each outcome.
         failures: One line for each.
     """
 
@@ -118,7 +118,7 @@ class Errors:
         return range(1, ended.num_calls + 1)
 
     def fail(self, job: Job, call: str, number: int) -> None:
-        """Have one call fail, and see what comes of it."""
+        """Have one call fail, and check the outcome."""
         self.counts[call] += 1
         what = f"{job.name}, {call} {number}"
         try:
@@ -155,7 +155,7 @@ class Errors:
         expect(any(words in said for words in _ADVICE), "it does not say what to do", ended)
 
     def _lose_unflushed(self, before: Disk, log: Path) -> None:
-        """Put in place what a disk may hold that did not flush: of what came since, any part.
+        """Put in place a possible content of a disk without the last flushes: any part of the later writes.
 
         The system's memory would show all of it for a while, which nobody may rely upon.
         """
@@ -168,7 +168,7 @@ class Errors:
         before.cut(place.folder, self._rng)
 
     def _make_half(self, convert: tuple[str, ...]) -> None:
-        """Keep what is left of a conversion that failed at its third commit."""
+        """Keep the files of a conversion that failed at its third commit."""
         place = self._place
         place.begin(FEW)
         ended = self._run(convert, ("fdatasync", 3, errno.EIO))

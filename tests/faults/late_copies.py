@@ -15,13 +15,13 @@ from .small import write_small
 _SAMPLES = 192
 _MUST_HOLD = "0 copies of other bytes"
 
-# What a way of copying gives: copies, and the numbers of the samples that they must hold.
+# The result of a way of copying: copies, and the numbers of their samples.
 Copies = Iterator[tuple[Any, Any]]
 Way = Callable[[Any, LateCuda], Copies]
 
 
 def in_the_loop(loader: Any, cuda: LateCuda) -> Copies:
-    """Copy what the loop has."""
+    """Copy the loop's batch."""
     for batch in loader:
         yield batch.image.to("cuda", non_blocking=True), batch.number
 
@@ -65,7 +65,7 @@ def of_views(loader: Any, cuda: LateCuda) -> Copies:
 
 
 def of_strided_views(loader: Any, cuda: LateCuda) -> Copies:
-    """Copy every other sample, and crops: parts that do not lie in one piece."""
+    """Copy every other sample, and crops: parts that are not contiguous."""
     for batch in loader:
         yield batch.image[1::2].to("cuda", non_blocking=True), batch.number[1::2]
         yield batch.image[:, :, 3:, 2:].to("cuda", non_blocking=True), batch.number
@@ -89,7 +89,7 @@ def of_broken_off_epochs(loader: Any, cuda: LateCuda) -> Copies:
 
 
 def at_another_size(loader: Any, cuda: LateCuda) -> Copies:
-    """Read an epoch of smaller images beside the one that is under way."""
+    """Read an epoch of smaller images during the current one."""
     larger = iter(loader)
     loader.set_resolution(12)
     for one, other in zip(larger, loader, strict=True):

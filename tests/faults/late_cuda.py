@@ -34,13 +34,13 @@ class Stream:
         self.run_to(self.num_enqueued - self._lag())
 
     def run_to(self, number: int) -> None:
-        """Do what came up to a number."""
+        """Run the operations up to a number."""
         while self.num_done < number:
             self._waiting.popleft()()
             self.num_done += 1
 
     def wait_event(self, event: Event) -> None:
-        """Have what comes later wait for an event."""
+        """Have later operations wait for an event."""
         self.enqueue(event.synchronize)
 
     def synchronize(self) -> None:
@@ -70,7 +70,7 @@ class Event:
 
 
 class _Block:
-    """Memory that is never given back to the system: who reads it late reads what is there then."""
+    """Memory that is never returned to the system: a late read returns its content at that time."""
 
     def __init__(self, nbytes: int) -> None:
         room = np.empty(nbytes + _PAGE, np.uint8)
@@ -83,7 +83,7 @@ class _Block:
 
 
 class HostAllocator:
-    """Pinned memory by sizes that are powers of two; what was copied from waits for its events.
+    """Pinned memory by sizes that are powers of two; a source of a copy waits for its events.
 
     A copy is known by the storage that it reads from, or else by an address that is that of a block.
     """
@@ -170,7 +170,7 @@ class LateCuda:
             self.current = before
 
     def copy(self, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-        """Return a tensor that holds what is in the source: now, or later if that is pinned."""
+        """Return a tensor with the content of the source: now, or later if the source is pinned."""
         result = torch.empty_like(source)
         is_dense = source.is_contiguous() or source.is_contiguous(memory_format=torch.channels_last)
         if not (non_blocking and is_dense and self.host.has(source.data_ptr())):

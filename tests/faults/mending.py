@@ -1,4 +1,4 @@
-"""Damage of any sort, one or several at once: verify finds it, repair gives back exactly the samples that are sound."""
+"""Damage of any kind, one or several at once: verify finds it, repair saves exactly the sound samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Files = dict[str, bytes]
 
 
 def run(count: int, seed: int, folder: Path) -> Outcome:
-    """Damage one of several datasets `count` times; verify it, repair it, and look at what comes back."""
+    """Damage one of several datasets `count` times; verify it, repair it, and check the result."""
     paths = {name: str(path) for name, path in make_datasets(folder).items()}
     paths["records"], paths["others"] = str(folder / "records.lmdb"), str(folder / "others.lmdb")
     write_records(Path(paths["records"]), 0)
@@ -114,7 +114,7 @@ def plant(files: Files, change: Change, others: Files) -> Files:
 
 
 class Subject:
-    """A sound dataset and where everything lies in it."""
+    """A sound dataset and the places of everything in it."""
 
     def __init__(self, path: Path) -> None:
         from lmdbloader.store import Reader
@@ -152,12 +152,12 @@ class Subject:
         whole = [s for s, at, n in self.records if data[at : at + n] == sound[at : at + n] and at + n <= len(data)]
         may = {sample for samples in whole for sample in samples}
         is_told = all(data[at : at + _PAGE] == sound[at : at + _PAGE] for at in self.leaves)
-        # Of the two meta pages one must tell how large a page is; of other sizes than the usual nothing is found.
+        # One of the two meta pages must state the page size; pages of an unusual size are not found.
         return (may if is_told else set()), may
 
 
 def _rows(reader: Any) -> list[Any]:
-    """Return everything of every sample but where it lies, with payloads as they are stored."""
+    """Return everything of every sample except its offsets, with payloads in stored form."""
     columns = [c for c in reader.index.batch.schema.names if not c.endswith(".offset")]
     values = list(zip(*(reader.index.batch.column(c).to_pylist() for c in columns), strict=True))
     names = [f.name for f in reader.manifest.fields if f.is_payload]
@@ -165,7 +165,7 @@ def _rows(reader: Any) -> list[Any]:
 
 
 def check(subject: Subject, damaged: Files, changes: Sequence[Change], folder: Path) -> str:
-    """Verify and repair a damaged dataset in a folder; return in a word what came of it.
+    """Verify and repair a damaged dataset in a folder; return the outcome in a word.
 
     Raises:
         Wrong: Damage was not found, or something else than the sound samples came back.
@@ -179,7 +179,7 @@ def check(subject: Subject, damaged: Files, changes: Sequence[Change], folder: P
         (path / name).write_bytes(content)
     is_sound = damaged == subject.files
     if {name for kind, name, _, _ in changes if kind == "swap"} == set(FILES):
-        return "of another dataset"  # all of it, and what is damaged of that nobody here knows
+        return "of another dataset"  # all files, and their damage is unknown here
     try:
         if verify(path).is_sound != is_sound:
             raise Wrong(f"verify says that it is {'damaged' if is_sound else 'sound'}")
@@ -199,7 +199,7 @@ def check(subject: Subject, damaged: Files, changes: Sequence[Change], folder: P
     rows = _rows(Reader(result))
     is_known = not done.out and damaged.get("manifest.json") == subject.files["manifest.json"]
     if not is_known and any(kind == "swap" and name == "data.mdb" for kind, name, _, _ in changes):
-        return "of another dataset"  # whose samples they are, the manifest tells while all of them are there
+        return "of another dataset"  # the manifest identifies the samples only if all of them are there
     if not done.out:
         if rows != subject.rows:
             raise Wrong("what was mended in place holds something else")
@@ -208,7 +208,7 @@ def check(subject: Subject, damaged: Files, changes: Sequence[Change], folder: P
 
 
 def _check_new(subject: Subject, damaged: Files, rows: list[Any], manifest: Any, done: Any) -> str:
-    """Hold a new dataset against what was sound of the damaged one."""
+    """Compare a new dataset with the sound parts of the damaged one."""
     left_out = {damage.sample for damage in done.left_out}
     has = {name: damaged.get(name) == subject.files[name] for name in FILES}
     has["manifest.json"] = has["manifest.json"] or is_respelt(damaged, subject)
@@ -239,7 +239,7 @@ def _check_new(subject: Subject, damaged: Files, rows: list[Any], manifest: Any,
 
 
 def is_respelt(damaged: Files, subject: Subject) -> bool:
-    """Return whether a manifest still says what it was written to say."""
+    """Return whether a manifest still has its original content."""
     try:
         return bool(json.loads(damaged.get("manifest.json", b"")) == json.loads(subject.files["manifest.json"]))
     except ValueError:
@@ -247,7 +247,7 @@ def is_respelt(damaged: Files, subject: Subject) -> bool:
 
 
 def _check_hopeless(subject: Subject, damaged: Files, error: Exception) -> str:
-    """Return that nothing could be mended, where that is so."""
+    """Check that nothing could be repaired."""
     if "data.mdb" not in damaged:
         return "hopeless"
     if "remove manifest.json" in str(error):

@@ -25,7 +25,7 @@ from .power import Disk
 from .steps import Step, watch, watch_function
 
 _HUNG_SECONDS = 120.0
-# Lines of the log besides those with the name of a source that is begun.
+# Lines of the log other than the names of sources that are begun.
 TRIAL, NO_TRIAL, COMMIT = "# trial", "# no trial", "# commit"
 # A file that takes the room on a disk.
 BALLAST = "ballast"
@@ -33,7 +33,7 @@ BALLAST = "ballast"
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """What befalls a command.
+    """An interruption of a command.
 
     Attributes:
         kind: "kill", "term" (SIGTERM), "int" (Ctrl-C), "cut" (the power goes), "worker" (one of its workers is killed),
@@ -41,7 +41,7 @@ class Interruption:
         step: At this step ...
         nth: ... when it is reached so often. None for another time:
         seconds: So long after the start.
-        seed: Of what a power cut leaves, which worker is killed, and how little room is left.
+        seed: Of the data after a power cut, the worker to kill, and the remaining room.
         room: The folder whose file system is full; None where files cannot grow.
     """
 
@@ -63,9 +63,9 @@ class Request:
 
     Attributes:
         words: Of the command line.
-        folder: Where OUT lies, and nothing else; what changes below it is watched.
-        log: A folder for what the process says and does.
-        interruption: What befalls it.
+        folder: Holds OUT and nothing else; changes below it are watched.
+        log: A folder for the process's output and steps.
+        interruption: Its interruption.
         can_exchange: Whether the system has renameat2.
         calls: Where every call that changes something below the folder is written down, None for nowhere.
         fault: (kind, number, errno) of the call below `faulty` that fails, see `shim.fail`.
@@ -84,17 +84,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What came of a command.
+    """The outcome of a command.
 
     Attributes:
         status: Its exit status; the negative number of a signal that ended it.
-        output: What it printed.
-        error: What it printed to stderr.
+        output: Its standard output.
+        error: Its standard error.
         started: The sources that it began to decode, in order, those of the trial left out.
         commits: How many of them it had begun at each commit.
         steps: Those that it came to.
         seconds: It took.
-        was_interrupted: Whether what was to befall it did.
+        was_interrupted: Whether the interruption took place.
         hung: Whether it did not end by itself.
         num_calls: How many calls there were of the kind of a request's fault.
         failed_path: Of the file whose call failed; empty where none did.
@@ -138,7 +138,7 @@ class Nursery:
         self._process.join()
 
     def warm(self, words: Sequence[str]) -> None:
-        """Have it run a command by itself, so that what that loads is there in all that it forks from now on."""
+        """Have it run a command itself, so its later forks have everything that this loads."""
         self._connection.send(list(words))
         if status := self._connection.recv():
             raise RuntimeError(f"{' '.join(words)}: exit status {status}")
@@ -235,7 +235,7 @@ def _kill_worker(parent: int, seed: int) -> bool:
 def _command(request: Request) -> int:
     """Run the command in this process, which is a fresh fork."""
     import lmdbloader.cli
-    from lmdbloader.conversion import folder, pool
+    from lmdbloader.conversion import from_files, pool
     from lmdbloader.store import index
     from lmdbloader.store.writing import ownership, publish, writer
 
@@ -252,7 +252,7 @@ def _command(request: Request) -> int:
         "serve({handle}", f"from tests.faults.nursery import watch_sources; watch_sources({log!r}); serve({{handle}}"
     )
     watch_sources(log)
-    try_out = folder.try_out
+    try_out = from_files.try_out
 
     def trial(*arguments: Any) -> Any:
         _say(log, TRIAL)
@@ -261,7 +261,7 @@ def _command(request: Request) -> int:
         finally:
             _say(log, NO_TRIAL)
 
-    folder.try_out = trial
+    from_files.try_out = trial
     if not request.can_exchange:
         ownership.ctypes = type("NoCalls", (), {"CDLL": lambda *_, **__: object(), "get_errno": ctypes.get_errno})
     if request.calls or request.fault:
@@ -269,7 +269,7 @@ def _command(request: Request) -> int:
     else:
         see = _observer(request)
         watch(request.folder, see)
-        watch_function(folder, "try_out", "trial", see)
+        watch_function(from_files, "try_out", "trial", see)
         watch_function(index.Spool, "write", "index", see)
         watch_function(publish, "exchange", "exchange", see)
     try:
@@ -330,7 +330,7 @@ def _epoch(path: str, io: Any) -> int:
 
 
 def _observer(request: Request) -> Callable[[Step], None]:
-    """Return what is called at every step: it writes the step down, and interrupts at the one that was asked for."""
+    """Return a function to call at every step: it records the step, and interrupts at the requested one."""
     interruption = request.interruption
     disk = Disk(request.folder) if interruption and interruption.kind == "cut" else None
     steps = os.open(request.log / "steps", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -338,7 +338,7 @@ def _observer(request: Request) -> Callable[[Step], None]:
     times: Counter[Step] = Counter()
 
     def see(step: Step) -> None:
-        with contextlib.suppress(OSError):  # what limits the files of the conversion limits this one too
+        with contextlib.suppress(OSError):  # the limit of file sizes applies to this file too
             write(steps, f"{int(step.is_done)}\t{step.call}\t{step.path}\n".encode())
         times[step] += 1
         if step.is_done and step.call == "commit":

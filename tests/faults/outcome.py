@@ -1,4 +1,4 @@
-"""What one fault's run came to."""
+"""The outcome of one fault's run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one fault's run came to.
+    """The outcome of one fault's run.
 
     Attributes:
         name: The fault's, which is its module's.
-        must_hold: What was promised, in a few words.
-        counts: What was done and what came of it, such as {"kills": 300, "same digest": 300, "lost": 0}, in the order
+        must_hold: The promise, in a few words.
+        counts: Numbers of runs and outcomes, such as {"kills": 300, "same digest": 300, "lost": 0}, in the order
             in which people read it.
-        failures: One line for each time that the promise did not hold, with what it takes to see it again.
+        failures: One line for each time that the promise did not hold, with the arguments to reproduce it.
         seconds: How long it took; filled in by whoever ran it.
     """
 

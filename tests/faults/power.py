@@ -1,4 +1,4 @@
-"""What a disk holds after a power cut: what was flushed, and of all that came later any part."""
+"""The content of a disk after a power cut: everything flushed, and any part of the later writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .steps import Step
 
 
 class Disk:
-    """Follows what is flushed below a folder, step by step, and tells what a power cut may leave.
+    """Follows the flushes below a folder, step by step, and makes the files that a power cut may leave.
 
     Contents count as flushed by fsync of the file, names by fsync of their folder, LMDB's by its commits.
     """
@@ -21,13 +21,13 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._new = itertools.count()
-        # What each inode number stands for; a file system gives the number of a removed file to a new one.
+        # The file of each inode number; a file system gives the number of a removed file to a new one.
         self._files: dict[int, int] = {}
         self._contents: dict[int, bytes] = {}
         self._names: dict[int, dict[str, int]] = {}
         self._folders: set[int] = set()
         self._look()
-        # What is there at first was there before.
+        # The first content counts as flushed.
         for path in [folder, *folder.rglob("*")]:
             self._flush(path)
 
@@ -38,7 +38,7 @@ class Disk:
             self._flush(self._folder / step.path)
 
     def cut(self, to: Path, rng: random.Random) -> None:
-        """Make the folder `to`: this one after a power cut now; for each file and folder it is drawn what was lost."""
+        """Make the folder `to`: this one after a power cut now; the losses of each file and folder are random."""
         paths = {self._file(path): path for path in [self._folder, *self._folder.rglob("*")]}
         self._cut(self._file(self._folder), to, paths, rng)
 
@@ -75,7 +75,7 @@ class Disk:
 
 
 def _torn(flushed: bytes, now: bytes, rng: random.Random) -> bytes:
-    """Return what is left of a file that was written to since it was flushed: any of the sectors, and either length."""
+    """Return a file after a power cut with unflushed writes: any of their sectors, and either length."""
     share = rng.choice((0, rng.random(), 1))
     length = max(len(flushed), rng.choice((0, len(now))))
     sector = rng.choice(SECTORS)
@@ -88,6 +88,6 @@ def _torn(flushed: bytes, now: bytes, rng: random.Random) -> bytes:
 
 
 def put_back(cut: Path, folder: Path) -> None:
-    """Put what a power cut left in a folder's place."""
+    """Replace a folder by its state after a power cut."""
     shutil.rmtree(folder)
     os.rename(cut, folder)

@@ -30,7 +30,7 @@ class Moment:
     Attributes:
         number: Of the call in which the power goes.
         call: That call.
-        disk: What was flushed until then, and what was not.
+        disk: The flushed and the unflushed writes until then.
         committed: How many sources were committed before, so that none of them may be lost.
         window: How often something had been flushed.
     """
@@ -65,7 +65,7 @@ class Cuts:
 
     Attributes:
         place: The place.
-        counts: States, and what came of them.
+        counts: Numbers of states and of outcomes.
         windows: Between two calls that flush, in which the power went: (scenario, cut before, window).
         failures: One line for each.
     """

@@ -61,7 +61,7 @@ def run(count: int, seed: int, folder: Path, *, kills: int = 60, pause_seconds: 
 
 
 def _wait_until_all_have_read(alive: dict[int, int], read: I64, before: I64, failures: list[str]) -> None:
-    """Wait until every process has read more than before; what ends by itself, or does not get on, is a failure."""
+    """Wait until every process has read more than before; one that ends by itself, or stops reading, is a failure."""
     until = time.monotonic() + _PATIENCE_SECONDS
     waiting = dict(alive)
     while waiting and not failures:

@@ -1,6 +1,6 @@
 """Which faults there are, in the order of the table, and how many of each a full run makes.
 
-To add one: a line here, a module `<name>.py` beside this one with `run(count, seed, folder) -> Outcome`, and a
+To add one: a line here, a module `<name>.py` next to this one with `run(count, seed, folder) -> Outcome`, and a
 `test_<name>.py` that calls it with a small count and checks that the fault really happened.
 """
 
@@ -22,10 +22,10 @@ class Fault:
     """One fault.
 
     Attributes:
-        name: Of its module beside this one.
+        name: Of its module next to this one.
         count: How many times a full run makes it.
-        what: What is done, for people.
-        must_hold: What must hold.
+        what: The fault, in words.
+        must_hold: The promise.
     """
 
     name: str
@@ -45,7 +45,7 @@ FAULTS = (
         "power_cuts", 3000, "a power cut at any call of a conversion, sectors of 64 to 4,096 bytes", "0 stuck, 0 lost"
     ),
     Fault("disk_full", 50, "a disk that is full at random points of a conversion", "a clear error, resumes"),
-    Fault("truncation", 2000, "files cut at and beside every page boundary and anywhere", "refused at open, 0 signals"),
+    Fault("truncation", 2000, "files cut at, next to and between page boundaries", "refused at open, 0 signals"),
     Fault("bad_sectors", 500, "sectors that the disk does not read, in all three files", "named, 0 signals"),
     Fault("io_errors", 5000, "EIO from every call of every command, one in each run", "named, the next run is right"),
     Fault("flips", 10_000, "flipped bits in all three files", "0 crashes, 0 silent differences"),
@@ -55,13 +55,13 @@ FAULTS = (
     ),
     Fault("mending", 2000, "damage of any sort, several at once, found and repaired", "exactly the sound samples back"),
     Fault("resume_training", 200, "an epoch interrupted at a random step, resumed on others", "bit-equal remainder"),
-    Fault("late_copies", 20_000, "copies to a GPU (a stand-in) that read when the loop has let go", "0 of other bytes"),
+    Fault("late_copies", 20_000, "copies to a stand-in GPU read after the batch was dropped", "0 of other bytes"),
     Fault("epochs", 1000, "epochs of a small dataset", _NOTHING_KEPT),
     Fault("open_close", 10_000, "a dataset opened and closed", _NOTHING_KEPT),
     Fault("readers", 200, "reader processes at once, one killed at random each second", "the others read on"),
-    Fault("reused", 1000, "samples in memory that their producer fills again, of 25 kinds", "the dataset of copies"),
+    Fault("reused", 1000, "samples in memory that their producer refills, of 25 kinds", "the dataset of copies"),
     Fault(
-        "strangers", 500, "links, FIFOs and files planted where is written, and in what is staged", "0 written through"
+        "strangers", 500, "links, FIFOs and files planted in output folders and staged datasets", "0 written through"
     ),
     Fault("two_hosts", 200, "pairs of conversions to one OUT on hosts without a common lock", "0 publishes damage"),
     Fault("zoo", 100, "bad and odd images, converted together and alone", "the stated policy, each named"),

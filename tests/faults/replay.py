@@ -1,4 +1,4 @@
-"""What a disk may hold after a power cut at any of the calls that were written down of a process."""
+"""The possible contents of a disk after a power cut at any of a process's recorded calls."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 
 from .shim import Call
 
-# What a disk writes as a whole: persistent memory, old disks, new ones.
+# Bytes that a disk writes as a whole: persistent memory, old disks, new ones.
 SECTORS = (64, 512, 4096)
 
 
 @dataclass(slots=True)
 class File:
-    """A file: what of it is on the disk for certain, and what was written since it was last flushed.
+    """A file: its flushed content, and the writes since the last flush.
 
     Attributes:
         flushed: Its content then.
@@ -54,12 +54,12 @@ class File:
 
     def truncate(self, length: int) -> None:
         """Take notice of another length."""
-        if length < self.lengths[-1]:  # what is beyond reads as zeros, should it grow again
+        if length < self.lengths[-1]:  # bytes beyond it read as zeros if it grows again
             self.writes.append((length, bytes(self.lengths[-1] - length)))
         self.lengths.append(length)
 
     def torn(self, rng: random.Random) -> bytes:
-        """Return what a power cut may leave: a length that it had, and of every write any of the sectors, or none."""
+        """Return a possible content after a power cut: one of its lengths, and any sectors of every write."""
         sector = rng.choice(SECTORS)
         share = rng.choice((0.0, rng.random(), rng.random(), 1.0))
         length = rng.choice((self.lengths[0], self.lengths[-1], rng.choice(self.lengths)))
@@ -101,7 +101,7 @@ class Disk:
     """A folder on a disk, while a process changes it."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin with what is there, all of it flushed."""
+        """Begin with the existing files, all of them flushed."""
         self._root = _load(folder)
 
     def copy(self) -> Disk:

@@ -1,4 +1,4 @@
-"""The table of what the faults came to, on the screen and in docs/reliability.md."""
+"""The table of the faults' outcomes, on the screen and in docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .registry import FAULTS
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 BEGIN = "<!-- faults: the table below is written by `make faults ARGS=--write` -->"
 END = "<!-- faults: end -->"
-_HEAD = ("Fault", "What came of it", "Must hold", "Result", "Seconds", "Day")
+_HEAD = ("Fault", "Outcome", "Must hold", "Result", "Seconds", "Day")
 _WHAT = {fault.name: fault.what for fault in FAULTS}
 
 
@@ -59,7 +59,7 @@ def write(outcomes: Sequence[Outcome], document: Path = DOCUMENT) -> None:
 
 
 def environment() -> str:
-    """Return a sentence with what the faults were run on."""
+    """Return a sentence about the machine that ran the faults."""
     names = ("lmdb", "pyarrow", "lz4", "numpy", "numba", "torch", "pillow", "pillow-simd")
     versions = []
     for name in names:

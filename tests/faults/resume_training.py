@@ -1,4 +1,4 @@
-"""Epochs interrupted at random steps and resumed with other threads, batch sizes and ranks: the rest is what it was.
+"""Epochs interrupted at random steps and resumed with other threads, batch sizes and ranks: the rest is unchanged.
 
 Some parts run in a process of their own that hands its place over in a file, and some of these die by SIGKILL
 in the step after the one that they have saved.
@@ -33,7 +33,7 @@ _Expected = dict[tuple[str, int], tuple[list[int], dict[int, torch.Tensor]]]
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """What may differ from one part of an epoch to the next."""
+    """Settings that may differ from one part of an epoch to the next."""
 
     batch_size: int
     world_size: int
@@ -44,7 +44,7 @@ class _Settings:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one part of an epoch is given; it pickles."""
+    """The arguments of one part of an epoch; they pickle."""
 
     path: str
     order: str
@@ -131,7 +131,7 @@ def _compare(found: dict[str, Any], expected: dict[int, torch.Tensor]) -> None:
 
 
 def _check_order(given: list[int], order: list[int], end: str, last: _Settings) -> None:
-    """Check that all ranks together were given the order, but for what is left out or repeated at its end."""
+    """Check that all ranks together got the order, except samples left out or repeated at its end."""
     missing = len(order) - len(given)
     low = 1 - last.world_size if end == "padded" else 0
     high = last.batch_size * last.world_size - 1 if end == "dropped" else 0
@@ -210,7 +210,7 @@ def _give(part: _Part, save: Callable[[dict[str, Any]], None] = lambda given: No
 
 
 def _elsewhere(part: _Part, file: Path) -> dict[str, Any]:
-    """Do as `_give` in another process, which saves what it was given after every step."""
+    """Do as `_give` in another process, which saves its samples after every step."""
     file.unlink(missing_ok=True)
     process = multiprocessing.get_context("spawn").Process(target=_give_and_save, args=(part, str(file)))
     process.start()

@@ -1,4 +1,4 @@
-"""Samples whose producer fills the same memory again: what is written is what a write of copies writes."""
+"""Samples whose producer reuses memory: the dataset equals one written from copies."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
 
 
 def _case(rng: random.Random, name: str, folder: Path) -> tuple[str, int, str, str]:
-    """Return what was done, how many samples there were, and the digests of what was written of them and of copies."""
+    """Return the way of writing, the number of samples, and the digests of the datasets of them and of copies."""
     height, width, num_samples = rng.randrange(1, 20), rng.randrange(1, 20), rng.randrange(2, 40)
     options = rng.choice((*_OPTIONS, *_OF_IMAGES) if name in IMAGES else _OPTIONS)
     refill = CONTAINERS[name](folder, height, width)
     make = rng.choice((_dicts, _one_dict, _one_list, _tuples))
     fields = {} if make in (_dicts, _one_dict) else {"fields": ("x", "number")}
     limit = rng.choice(_GROUP_NBYTES)
-    with mock.patch("lmdbloader.conversion.samples._CHUNK_NBYTES", limit):
+    with mock.patch("lmdbloader.conversion.from_python._CHUNK_NBYTES", limit):
         reused = _digest(make(refill, num_samples), folder, {**options, **fields})
         refill = CONTAINERS[name](folder, height, width)
         copies = [(copied_of(refill(number)), number) for number in range(num_samples)]

@@ -93,7 +93,7 @@ class Call:
         path: Of the file or folder, relative to the one that is recorded, "." itself.
         other: The new name.
         at: Where it was written, or the new length.
-        data: What was written.
+        data: The bytes written.
     """
 
     kind: str
@@ -109,7 +109,7 @@ class Call:
 
 
 def read_log(log: Path, folder: Path) -> list[Call]:
-    """Return what was written down by `record`."""
+    """Return the calls that `record` wrote down."""
     content, at, calls = log.read_bytes(), 0, []
     root = os.path.realpath(folder)
     while at < len(content):

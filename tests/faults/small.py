@@ -1,4 +1,4 @@
-"""A small dataset whose samples can be told from their numbers."""
+"""A small dataset whose samples follow from their numbers."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Step:
     """One moment.
 
     Attributes:
-        call: What is called: fsync, rename, commit ...
+        call: The function: fsync, rename, commit ...
         path: Of the file or folder, below the folder that is watched.
         is_done: Whether the call has returned.
     """
@@ -43,7 +43,7 @@ _HANDLES = ("fsync", "fdatasync", "ftruncate", "write", "pwrite", "posix_falloca
 def watch(folder: Path, see: Callable[[Step], None]) -> None:
     """Have `see` called before and after every call of this process that changes something below a folder.
 
-    There is no way back: this is for a process that ends soon.
+    This cannot be undone: use it in a process that ends soon.
     """
     root = os.path.realpath(folder)
 
@@ -53,7 +53,7 @@ def watch(folder: Path, see: Callable[[Step], None]) -> None:
         path = os.fsdecode(path)
         if dir_fd is not None:
             path = os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), path)
-        # The last part may be a link, which is what is changed then.
+        # The last part may be a link, which then is changed itself.
         path = os.path.join(os.path.realpath(os.path.dirname(path) or "."), os.path.basename(path))
         return os.path.relpath(path, root) if path == root or path.startswith(root + os.sep) else None
 

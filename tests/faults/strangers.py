@@ -87,7 +87,7 @@ def _prepare(folder: str, seed: int) -> Case:
 
 
 def _plant(folder: Path, secret: Path, rng: random.Random) -> str:
-    """Put one to three things into a folder; return what they are."""
+    """Put one to three objects into a folder; return their kinds."""
     planted = []
     for name in rng.sample(_NAMES, rng.choice((1, 1, 2, 3))):
         kind, path = rng.choice(_KINDS), folder / name

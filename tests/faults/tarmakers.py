@@ -1,4 +1,4 @@
-"""Tars that a stranger made to do harm: sizes, names, descriptions and maps that are not what they should be."""
+"""Hostile tars: with wrong sizes, names, descriptions and maps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _END = bytes(1024)
-#: What is put into the file: bytes, or how many bytes of a hole.
+#: A part of the file: bytes, or the length of a hole.
 Piece = bytes | int
 
 
@@ -21,7 +21,7 @@ def header(
         size: A number, or the twelve bytes that stand for it.
         kind: One byte.
         magic: Eight bytes.
-        more: What begins at byte 345.
+        more: The bytes from 345 on.
     """
     digits = size if isinstance(size, bytes) else b"%011o\0" % size if size < 8**11 else _base256(size)
     block = bytearray(512)
@@ -141,7 +141,7 @@ def _two_names(rng: random.Random, good: bytes) -> list[Piece]:
 
 
 def _values(rng: random.Random, good: bytes) -> list[Piece]:
-    """A sound tar with values beside its image that are hard to read, or to write."""
+    """A sound tar with an image, and with values that are hard to read or to write."""
     digits = b"1" * rng.choice((4299, 4300, 9000))
     json = rng.choice((
         b"[" * 100_000, b'"\\ud800"', b'{"\\udc00": 1}', digits, b'{"a": [-' + digits + b"]}", b"1e999", b"NaN",

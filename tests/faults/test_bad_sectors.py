@@ -1,4 +1,4 @@
-"""Sectors that the disk does not read are errors that name the sample, whatever reads it."""
+"""Sectors that the disk cannot read are errors that name the sample, with every way of reading."""
 
 from __future__ import annotations
 

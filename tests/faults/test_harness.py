@@ -1,4 +1,4 @@
-"""What makes the faults sees them: a crash, a hang or a wrong answer is told, and what comes after it still runs."""
+"""The harness sees faults: it reports a crash, a hang or a wrong answer, and continues with the next case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that fail with EIO are told with the file, and do no harm."""
+"""Calls that fail with EIO are errors that name the file, and do no harm."""
 
 from __future__ import annotations
 

@@ -25,11 +25,15 @@ class Recycled:
     """Pinned memory that is given out again as soon as Python refers to it no more."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, keep: int) -> None:
-        self._shape, self._dtype, self._taken = shape, torch.from_numpy(np.empty(0, dtype)).dtype, 0
-        self._kept = [torch.empty(shape, dtype=self._dtype, pin_memory=True).numpy() for _ in range(3)]
+        self._dtype, self._taken = torch.from_numpy(np.empty(0, dtype)).dtype, 0
+        self._shape = shape
+        self._kept: list[Any] = []
 
-    def take(self) -> tuple[torch.Tensor, int]:
+    def take(self, count: int) -> tuple[torch.Tensor, int]:
         self._taken += 1
+        if not self._kept:
+            shape = (count, *self._shape)
+            self._kept = [torch.empty(shape, dtype=self._dtype, pin_memory=True).numpy() for _ in range(3)]
         tensor = torch.from_numpy(self._kept[self._taken % 3])
         return tensor, tensor.data_ptr()
 
@@ -44,7 +48,7 @@ def aliased(loader: Any, cuda: LateCuda) -> Any:
 def test_memory_that_is_used_again_by_references_is_seen(
     way: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmdbloader.loader.source.PinnedMemory", Recycled)
+    monkeypatch.setattr("lmdbloader.loader.batch_reader.PinnedMemory", Recycled)
     assert wrong_copies(way, write_small(tmp_path / "d", 192)) > 0
 
 

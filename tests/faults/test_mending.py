@@ -1,4 +1,4 @@
-"""What is damaged is found, and what is sound of it comes back."""
+"""Damage is found, and the sound samples are saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversions whose power was cut go on, whatever the disk kept of what was not flushed."""
+"""Conversions continue after a power cut, whichever unflushed writes the disk kept."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def test_names_are_kept_or_lost_in_their_order(tmp_path: Path) -> None:
         to = tmp_path / str(seed)
         disk.cut(to, random.Random(seed))
         found.add(tuple(sorted(f"{path.relative_to(to)}" for path in to.rglob("*"))))
-    # Neither name of the folder was flushed; what is in it was.
+    # Neither name of the folder was flushed, but its content was.
     assert found == {(), ("out.partial", "out.partial/a"), ("out", "out/a")}

@@ -1,4 +1,4 @@
-"""What another user planted is neither written through nor copied."""
+"""Links and files of another user are neither written to nor copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad and odd images come to what is stated for them, and are named."""
+"""Bad and odd images have their stated outcomes, and are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files cut short, at every page boundary and beside it and at random places: never opened, never a signal."""
+"""Files cut short, at and next to every page boundary, and at random places: never opened, never a signal."""
 
 from __future__ import annotations
 

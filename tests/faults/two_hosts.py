@@ -164,7 +164,7 @@ def _pair(
     out: Path,
     is_replaced: bool,
 ) -> tuple[list[int], str]:
-    """Run two conversions; return their exit statuses, and what was done."""
+    """Run two conversions; return their exit statuses, and their steps."""
     for name in "ab":
         (out.parent.parent / f"said-{name}").unlink(missing_ok=True)
     later = rng.uniform(0, 0.02) if kind == "at once" else rng.uniform(0, 0.4)

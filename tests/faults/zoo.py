@@ -1,4 +1,4 @@
-"""Bad and odd images converted together and one by one: each comes to what is stated for it, and is named."""
+"""Bad and odd images converted together and one by one: each has its stated outcome, and is named."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _together(beasts: list[Beast], folder: Path, mode: Any) -> dict[str, int]:
 
 
 def _alone(beast: Beast, place: bytes, folder: Path, mode: Any) -> str:
-    """Convert one beside an image that is fine: it stops the conversion and is named, and nothing is left behind."""
+    """Convert one together with a sound image: it stops the conversion and is named, and no file is left."""
     import lmdbloader
     from lmdbloader.base.text import plain
     from lmdbloader.errors import ImageError

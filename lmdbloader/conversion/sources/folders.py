@@ -1,81 +1,90 @@
-"""The image files below a local folder, in byte order; and the walk that remote folders share."""
+"""Folders of images, local or behind URLs: the images below one, class folders, and pairs of folders."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
-from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from lmdbloader.conversion.sources.listing import Found, Names, as_text
+from lmdbloader.base.option_names import option
+from lmdbloader.conversion.sources.listing import (
+    I64,
+    Found,
+    Listing,
+    Location,
+    Names,
+    Sources,
+    as_text,
+    is_image_name,
+    stem_of,
+    walk,
+)
+from lmdbloader.conversion.sources.remote import find_remote_images
 from lmdbloader.errors import SourceError
 from lmdbloader.images.decode import IMAGE_SUFFIXES
 
-_SUFFIXES = frozenset(suffix.encode() for suffix in IMAGE_SUFFIXES)
+_SCALE_SUFFIX = re.compile(rb"x[2-9]$")
+_NAMES_SHOWN = 5
 
 
-def is_image_name(name: bytes) -> bool:
-    """Return whether a file counts as an image by its suffix."""
-    return os.path.splitext(name)[1].lower() in _SUFFIXES
+def holds(place: Location) -> bool:
+    """Return True: every place is taken for a folder if no other module takes it."""
+    return True
 
 
-def stem_of(name: bytes) -> bytes:
-    """Return a name without its image suffix.
+def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
+    """Return the images, pairs or labelled images of a folder, see `layouts.Source`."""
+    if layout in ("auto", "pairs") and isinstance(src, Path) and src.is_dir() and (halves := find_halves(src)):
+        high, low = halves
+        return match(high, find_images(high), low, find_images(low))
+    if layout == "pairs":
+        raise SourceError(
+            f"{src}: has no pair of folders named like x_HR and x_LR. Name them with {option('hr')} and {option('lr')}."
+        )
+    images = find_images(src)
+    if not len(images.names):
+        suffixes = " ".join(sorted(IMAGE_SUFFIXES))
+        raise SourceError(f"{src}: no images in it (looked for {suffixes} in it and the folders below)")
+    sources = Sources(images.names, images.nbytes)
+    found = Listing("images", sources, ignored=images.ignored, changed_ns=images.changed_ns)
+    if layout == "images" or (layout == "auto" and prefer_images):
+        return found
+    loose = next((name for name in images.names if b"/" not in name), None)
+    if loose is not None and layout == "auto":
+        return found
+    if loose is not None:
+        raise SourceError(
+            f"{src}: {as_text(loose)} is in no class folder. Move it into one, or use {option('layout', 'images')}."
+        )
+    classes = sorted({_class_of(name) for name in images.names})
+    return found if layout == "auto" and len(classes) == 1 else _label(src, found, classes)
 
-    >>> stem_of(b"a/b.png"), stem_of(b"0.25")
-    (b'a/b', b'0.25')
-    """
-    return os.path.splitext(name)[0] if is_image_name(name) else name
 
+def find_images(place: Location) -> Found:
+    """Return the image files in a folder and the folders below it, in byte order.
 
-def find_images(root: Path) -> Found:
-    """Return the image files in a local folder and the folders below it, in byte order.
-
-    Links to files are followed, links to folders are not. What is no regular file is named and left out.
+    Links to files are followed, links to folders are not. Other things than regular files are named and left out.
 
     Raises:
-        SourceError: There is no such folder, or one of them cannot be listed.
+        SourceError: The folder does not exist, or one of the folders cannot be listed.
     """
-    if not root.is_dir():
-        raise SourceError(f"{root}: there is no such folder" if not root.exists() else f"{root}: is no folder")
-    top = os.fsencode(root)
+    if isinstance(place, str):
+        return find_remote_images(place)
+    if not place.is_dir():
+        raise SourceError(f"{place}: there is no such folder" if not place.exists() else f"{place}: is not a folder")
+    top = os.fsencode(place)
     return walk(top, partial(_list_folder, top), lambda name: _size(os.path.join(top, name)))
 
 
-def walk(top: bytes, entries: Callable[[bytes], Iterable[bytes]], size: Callable[[bytes], int | str]) -> Found:
-    """Return the image files below a folder in byte order.
-
-    Args:
-        top: The folder.
-        entries: Given a folder's relative path ("" or with "/" behind it), yields the relative paths of what may be
-            images in it, and those of its folders with "/" behind them.
-        size: Of such an image, or why it is left out; "" leaves it out without a word.
-    """
-    nbytes = array("q")
-    ignored: list[tuple[str, str]] = []
-
-    def files() -> Iterator[bytes]:
-        # A folder with "/" behind it has the place of everything in it, so no more than what is in the folders on the
-        # way is held and sorted at once.
-        waiting = [b""]
-        while waiting:
-            name = waiting.pop()
-            if not name or name.endswith(b"/"):
-                waiting += sorted(entries(name), reverse=True)
-                continue
-            found = size(name)
-            if isinstance(found, int):
-                nbytes.append(found)
-                yield name
-            elif found:
-                ignored.append((as_text(name), found))
-
-    names = Names.join(top, files())
-    return Found(names, np.array(nbytes, np.int64), ignored=tuple(sorted(ignored)))
+def find_half(place: Location) -> Found:
+    """Return the images of one half of pairs, see `layouts.Source`."""
+    return find_images(place)
 
 
 def _list_folder(top: bytes, folder: bytes) -> Iterator[bytes]:
@@ -105,3 +114,114 @@ def _size(path: bytes) -> int | str:
     if stat.S_ISREG(found.st_mode):
         return found.st_size
     return "" if stat.S_ISDIR(found.st_mode) and os.path.islink(path) else "not a regular file"
+
+
+def _class_of(name: bytes) -> bytes:
+    return name.partition(b"/")[0]
+
+
+def _label(src: Location, found: Listing, classes: Sequence[bytes]) -> Listing:
+    numbers = {name: i for i, name in enumerate(classes)}
+    names = found.sources.names
+    labels = np.fromiter((numbers[_class_of(name)] for name in names), np.int64, len(names))
+    empty: list[tuple[str, str]] = []
+    if isinstance(src, Path):
+        with os.scandir(os.fsencode(src)) as entries:
+            folders = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        empty = [(as_text(name) + "/", "a class folder without images") for name in folders if name not in numbers]
+    return replace(
+        found,
+        layout="classes",
+        sources=replace(found.sources, labels=labels),
+        classes=tuple(map(as_text, classes)),
+        fields=(("label", "int"),),
+        ignored=(*found.ignored, *empty),
+    )
+
+
+def find_halves(src: Path) -> tuple[Path, Path] | None:
+    """Return the HR and LR folders below `src`, None unless there is one of each.
+
+    Raises:
+        SourceError: There are several of a kind.
+    """
+    folders = [p for p in sorted(src.iterdir()) if p.is_dir() and not p.is_symlink()]
+    high = [p for p in folders if re.search(r"(^|[_-])hr$", p.name, re.IGNORECASE)]
+    low = [p for p in folders if re.search(r"(^|[_-])lr([_-]|$)", p.name, re.IGNORECASE)]
+    if not high or not low:
+        return None
+    if len(high) > 1 or len(low) > 1:
+        names = ", ".join(p.name for p in (*high, *low))
+        raise SourceError(
+            f"{src}: holds {names}. Name the two that make the pairs with {option('hr')} and {option('lr')}."
+        )
+    inner = [p for p in sorted(low[0].iterdir()) if p.is_dir() and re.fullmatch(r"[xX][2-9]", p.name)]
+    if len(inner) > 1:
+        raise SourceError(
+            f"{low[0]}: holds {', '.join(p.name for p in inner)}. Name one with {option('hr')} and {option('lr')}."
+        )
+    return high[0], inner[0] if inner else low[0]
+
+
+def match(hr: object, high: Found, lr: object, low: Found) -> Listing:
+    """Return the pairs of two places, `hr` and `lr` in messages.
+
+    Raises:
+        SourceError: A place is empty, an image has no partner, or its partner is ambiguous.
+    """
+    for place, names in ((hr, high.names), (lr, low.names)):
+        if not len(names):
+            raise SourceError(f"{place}: no images in it")
+    partners = _partners(hr, high.names, lr, low.names)
+    sources = Sources(
+        high.names,
+        high.nbytes + low.nbytes[partners],
+        low.names.take(partners.tolist()),
+        spans=high.spans,
+        lr_spans=low.spans and low.spans.take(partners),
+    )
+    newest = None if high.changed_ns is None or low.changed_ns is None else max(high.changed_ns, low.changed_ns)
+    return Listing("pairs", sources, ignored=high.ignored + low.ignored, changed_ns=newest)
+
+
+def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
+    """Return which LR image is the partner of each HR image."""
+    by_stem: dict[bytes, int] = {}
+    for i, name in enumerate(high):
+        first = high[by_stem.setdefault(stem_of(name), i)]
+        if first != name:
+            raise _same_stem(hr, first, name)
+    partners = np.full(len(high), -1, np.int64)
+    alone: dict[bytes, bytes] = {}
+    for i, name in enumerate(low):
+        stem = stem_of(name)
+        if stem not in by_stem:
+            stem = _SCALE_SUFFIX.sub(b"", stem)
+        number = by_stem.get(stem)
+        if number is None:
+            first = alone.setdefault(stem, name)
+        else:
+            partners[number] = i if partners[number] < 0 else partners[number]
+            first = low[partners.item(number)]
+        if first != name:
+            raise _same_stem(lr, first, name)
+    _refuse_alone(hr, [high[i] for i in np.flatnonzero(partners < 0).tolist()], lr)
+    _refuse_alone(lr, list(alone.values()), hr)
+    return partners
+
+
+def _same_stem(place: object, one: bytes, other: bytes) -> SourceError:
+    return SourceError(
+        f"{place}: {as_text(one)} and {as_text(other)} have the same stem, so their partner is ambiguous"
+    )
+
+
+def _refuse_alone(place: object, names: Sequence[bytes], other: object) -> None:
+    if not names:
+        return
+    shown = ", ".join(map(as_text, names[:_NAMES_SHOWN]))
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    raise SourceError(
+        f"{place}: no partner in {other} for {shown}{more}. "
+        "Pairs are matched by name: 0001.png with 0001.png or 0001x2.png."
+    )

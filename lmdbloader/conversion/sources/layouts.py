@@ -1,32 +1,60 @@
-"""Which layout a source has, and the ordered list of samples that it makes: images, pairs, class folders."""
+"""The layouts of inputs: a table of the modules that list them, and the choice between them."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Literal, get_args
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
-import numpy as np
+from lmdbloader.base.option_names import option
+from lmdbloader.errors import OptionError
 
-from lmdbloader.conversion.sources.folders import find_images
-from lmdbloader.conversion.sources.listing import Found, Layout, Listing, Sources, as_text
-from lmdbloader.conversion.sources.lmdbs import find_lmdb_images
-from lmdbloader.conversion.sources.pairs import find_halves, match
-from lmdbloader.conversion.sources.remote import Location, find_remote_images, only_here
-from lmdbloader.conversion.sources.tars import is_tar_name, list_tars
-from lmdbloader.errors import OptionError, SourceError
-from lmdbloader.images.decode import IMAGE_SUFFIXES
-from lmdbloader.store.foreign import lmdb_file
+if TYPE_CHECKING:
+    from lmdbloader.conversion.sources.listing import Found, Listing, Location
 
-LAYOUTS = get_args(Layout)
+Layout = Literal["images", "pairs", "classes", "lmdb", "tar"]
+# The module that lists each layout, see `Source`. "auto" asks the modules from the last to the first, which takes
+# every place. The command line needs the names only, so a module is imported when it is asked.
+LAYOUTS: dict[str, str] = {
+    "images": "lmdbloader.conversion.sources.folders",
+    "pairs": "lmdbloader.conversion.sources.folders",
+    "classes": "lmdbloader.conversion.sources.folders",
+    "lmdb": "lmdbloader.conversion.sources.lmdbs",
+    "tar": "lmdbloader.conversion.sources.tars",
+}
+
+
+class Source(Protocol):
+    """The functions of a module in LAYOUTS. `find_half` is optional."""
+
+    def holds(self, place: Location) -> bool:
+        """Return whether a place looks like one of the module's layouts."""
+
+    def list_samples(self, place: Location, layout: str, prefer_images: bool) -> Listing:
+        """Return the samples of a place, in order.
+
+        Args:
+            place: A local path, or a URL.
+            layout: One of the module's layouts, or "auto".
+            prefer_images: With "auto", never take subfolders for classes.
+
+        Raises:
+            SourceError: The place has no samples, or they cannot be read.
+        """
+
+    def find_half(self, place: Location) -> Found:
+        """Return the images of a place, for a place that can be one half of pairs."""
+
+
+def layout_names() -> tuple[str, ...]:
+    """Return the layouts that there are."""
+    return tuple(LAYOUTS)
 
 
 def list_sources(
     src: Location | None,
     *,
-    layout: Layout | Literal["auto"] = "auto",
+    layout: str = "auto",
     hr: Location | None = None,
     lr: Location | None = None,
     prefer_images: bool = False,
@@ -35,107 +63,50 @@ def list_sources(
 
     Args:
         src: The folder, LMDB or tar, or a URL; not needed with `hr` and `lr`.
-        layout: "auto" takes pairs where `hr` and `lr` are given or the folder has a subfolder of each kind, an LMDB or
-            tars where they are there, classes where the images lie in two or more subfolders and none beside them,
-            images otherwise.
+        layout: "auto" takes pairs with `hr` and `lr`, or if the folder has a subfolder of each kind; the samples of an
+            LMDB or of tars if there are any; classes if all images are in two or more subfolders; else images.
         hr: Folder or LMDB of the high-resolution images of pairs.
         lr: Folder or LMDB of their low-resolution images.
-        prefer_images: Never take subfolders for classes by itself.
+        prefer_images: With "auto", never take subfolders for classes.
 
     Raises:
         SourceError: No such folder, no images in it, or pairs that do not match.
         OptionError: Options that contradict each other.
     """
-    if layout not in ("auto", *LAYOUTS):
-        raise OptionError(f"layout {layout!r}: expected auto, {', '.join(LAYOUTS)}")
+    from lmdbloader.conversion.sources.folders import match
+    from lmdbloader.conversion.sources.remote import only_here
+
+    if layout != "auto" and layout not in LAYOUTS:
+        raise OptionError(f"{option('layout', layout)}: expected auto, {', '.join(LAYOUTS)}")
+    both = f"{option('hr')} and {option('lr')}"
     if (hr is None) != (lr is None):
-        raise OptionError("--hr and --lr go together: give the folders of both halves of the pairs")
+        raise OptionError(f"{both} go together: give the folders of both halves of the pairs")
     if hr is not None and lr is not None:
-        if layout not in ("auto", "pairs", "lmdb"):
-            raise OptionError(f"layout {layout!r} with --hr and --lr: they make pairs")
+        if layout in ("images", "classes") or (layout != "auto" and not hasattr(_module(layout), "find_half")):
+            raise OptionError(f"{option('layout', layout)} with {both}: they make pairs")
         if src is not None:
-            raise OptionError(f"{src} together with --hr and --lr: give either one folder or the two")
-        listing = match(hr, _find(hr, layout), lr, _find(lr, layout))
+            raise OptionError(f"{src} together with {both}: give either one folder or the two")
+        listing = match(hr, _find_half(hr, layout), lr, _find_half(lr, layout))
     elif src is None:
-        raise OptionError("nothing to convert: give a folder, or --hr and --lr")
+        raise OptionError(f"nothing to convert: give {option('src')}, or {both}")
     else:
-        listing = _list_one(src, layout, prefer_images)
-    remote = any(isinstance(place, str) and only_here(place) for place in (src, hr, lr))
-    return replace(listing, in_process=remote)
+        asked = [_module(layout)] if layout != "auto" else _modules()
+        module = next(m for m in asked if layout != "auto" or m.holds(src))
+        listing = module.list_samples(src, layout, prefer_images)
+    return replace(listing, in_process=any(isinstance(place, str) and only_here(place) for place in (src, hr, lr)))
 
 
-def _list_one(src: Location, layout: Layout | Literal["auto"], prefer_images: bool) -> Listing:
-    if layout == "tar" or (layout == "auto" and _holds_tars(src)):
-        return list_tars(src)
-    if layout == "lmdb" or (layout == "auto" and _is_lmdb(src)):
-        found = find_lmdb_images(_local(src))
-        return Listing("lmdb", Sources(found.names, found.nbytes, spans=found.spans), ignored=found.ignored)
-    if layout in ("auto", "pairs") and isinstance(src, Path) and src.is_dir() and (halves := find_halves(src)):
-        high, low = halves
-        return match(high, find_images(high), low, find_images(low))
-    if layout == "pairs":
-        raise SourceError(f"{src}: has no pair of folders named like x_HR and x_LR. Name them with --hr and --lr.")
-    images = _find(src, layout)
-    if not len(images.names):
-        suffixes = " ".join(sorted(IMAGE_SUFFIXES))
-        raise SourceError(f"{src}: no images in it (looked for {suffixes} in it and the folders below)")
-    sources = Sources(images.names, images.nbytes)
-    found_images = Listing("images", sources, ignored=images.ignored, changed_ns=images.changed_ns)
-    if layout == "images" or (layout == "auto" and prefer_images):
-        return found_images
-    loose = next((name for name in images.names if b"/" not in name), None)
-    if loose is not None and layout == "auto":
-        return found_images
-    if loose is not None:
-        raise SourceError(f"{src}: {as_text(loose)} lies in no class folder. Move it into one, or use --layout images.")
-    classes = sorted({_class_of(name) for name in images.names})
-    return found_images if layout == "auto" and len(classes) == 1 else _label(src, found_images, classes)
+def _find_half(place: Location, layout: str) -> Found:
+    """Return the images of one half of pairs."""
+    if layout not in ("auto", "pairs"):
+        return _module(layout).find_half(place)
+    return next(m for m in _modules() if hasattr(m, "find_half") and m.holds(place)).find_half(place)
 
 
-def _find(place: Location, layout: Layout | Literal["auto"]) -> Found:
-    """Return the images of a folder, of what is one behind a URL, or of an LMDB."""
-    if layout == "lmdb" or _is_lmdb(place):
-        return find_lmdb_images(_local(place))
-    return find_remote_images(place) if isinstance(place, str) else find_images(place)
+def _module(layout: str) -> Source:
+    return cast(Source, import_module(LAYOUTS[layout]))
 
 
-def _is_lmdb(place: Location) -> bool:
-    return isinstance(place, Path) and lmdb_file(place) is not None
-
-
-def _holds_tars(src: Location) -> bool:
-    """Return whether a source is a tar or a pattern of tars, or a folder with tars in it and no image."""
-    if is_tar_name(os.fspath(src)):
-        return not (isinstance(src, Path) and src.is_dir())
-    if isinstance(src, str) or not src.is_dir():
-        return False
-    return any(is_tar_name(p.name) for p in src.iterdir()) and not len(find_images(src).names)
-
-
-def _local(place: Location) -> Path:
-    if isinstance(place, str):
-        raise OptionError(f"{place}: an LMDB is read from a disk. Copy it to one first.")
-    return place
-
-
-def _class_of(name: bytes) -> bytes:
-    return name.partition(b"/")[0]
-
-
-def _label(src: Location, found: Listing, classes: Sequence[bytes]) -> Listing:
-    numbers = {name: i for i, name in enumerate(classes)}
-    names = found.sources.names
-    labels = np.fromiter((numbers[_class_of(name)] for name in names), np.int64, len(names))
-    empty: list[tuple[str, str]] = []
-    if isinstance(src, Path):
-        with os.scandir(os.fsencode(src)) as entries:
-            folders = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
-        empty = [(as_text(name) + "/", "a class folder without images") for name in folders if name not in numbers]
-    return replace(
-        found,
-        layout="classes",
-        sources=replace(found.sources, labels=labels),
-        classes=tuple(map(as_text, classes)),
-        fields=(("label", "int"),),
-        ignored=(*found.ignored, *empty),
-    )
+def _modules() -> list[Source]:
+    """Return the modules in the order in which "auto" asks them."""
+    return [cast(Source, import_module(name)) for name in dict.fromkeys(reversed(LAYOUTS.values()))]

@@ -1,20 +1,25 @@
-"""The list of what is converted: names, places and sizes, in about fifty bytes a source."""
+"""The list of sources: names, places and sizes, in about fifty bytes a source; and the walk that finds images."""
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, overload
+from pathlib import Path
+from typing import TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.format.layout import Kind
+from lmdbloader.images.decode import IMAGE_SUFFIXES
 
-Layout = Literal["images", "pairs", "classes", "lmdb", "tar"]
 I64 = npt.NDArray[np.int64]
+#: A local path, or the URL (str) of something that fsspec reads.
+Location: TypeAlias = Path | str
+
+_SUFFIXES = frozenset(suffix.encode() for suffix in IMAGE_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +46,13 @@ class Source:
     """The files of one image, or of one pair.
 
     Attributes:
-        name: Relative path as text; bytes that are no UTF-8 are shown as \\xNN.
+        name: Relative path as text; bytes that are not UTF-8 are shown as \\xNN.
         file: The image; of a pair, the high-resolution one.
-        nbytes: Size of its files together.
+        nbytes: Total size of its files.
         lr_file: The low-resolution image of a pair.
         lr_name: Its relative path.
         label: Of its class folder.
-        attached: (field, file) of what comes with the image; None where this source has no such file, others have.
+        attached: (field, file) of other values of the sample; None if only other sources have such a file.
     """
 
     name: str
@@ -60,22 +65,22 @@ class Source:
 
     @property
     def num_images(self) -> int:
-        """Two of a pair, else one."""
+        """The number of images: two of a pair, else one."""
         return 1 if self.lr_file is None else 2
 
     @property
     def files(self) -> list[File]:
-        """All its files: the image, its LR image, what is attached."""
+        """All files: the image, its LR image, and the attached ones."""
         return [f for f in (self.file, self.lr_file, *(file for _, file in self.attached)) if f is not None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Names:
-    """Relative paths below a folder, one behind the other: as a list of bytes they would take three times as much.
+    """Relative paths below a folder, joined: a list of bytes would take three times as much memory.
 
     Attributes:
-        folder: Where they start; a local path or a URL.
-        text: All of them.
+        folder: The folder; a local path or a URL.
+        text: All names.
         bounds: (n + 1,) int64: name i is text[bounds[i] : bounds[i + 1]].
     """
 
@@ -85,7 +90,7 @@ class Names:
 
     @classmethod
     def join(cls, folder: bytes, names: Iterable[bytes]) -> Names:
-        """Return names, which are taken one at a time.
+        """Return names from an iterable.
 
         >>> names = Names.join(b"photos", iter([b"a.png", b"b/c.png"]))
         >>> names[1], names.path(1), len(names)
@@ -111,17 +116,17 @@ class Names:
         return below(self.folder, self[number])
 
     def take(self, numbers: Iterable[int]) -> Names:
-        """Return some of them, in another order."""
+        """Return some names, in another order."""
         return Names.join(self.folder, map(self.__getitem__, numbers))
 
 
 def is_url(path: bytes) -> bool:
-    """Return whether a path is a URL: no local path that we make has an empty component."""
+    """Return whether a path is a URL: local paths in here have no empty component."""
     return b"://" in path
 
 
 def below(folder: bytes, name: bytes) -> bytes:
-    """Return the path or URL of a name below a folder; of a chained URL the first place is meant.
+    """Return the path or URL of a name below a folder; of a chained URL, below its first place.
 
     >>> below(b"zip://inner::s3://bucket/a.zip", b"b.png")
     b'zip://inner/b.png::s3://bucket/a.zip'
@@ -136,13 +141,13 @@ def below(folder: bytes, name: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Where parts of larger files lie.
+    """The places of parts of larger files.
 
     Attributes:
         paths: Of the larger files.
         which: (n,) int32, the number of each part's file.
-        start: (n,) int64, its first byte; negative where there is no such part.
-        nbytes: (n,) int64, its length.
+        start: (n,) int64, the first byte of each part; negative for a part that is missing.
+        nbytes: (n,) int64, the length of each part.
     """
 
     paths: tuple[bytes, ...]
@@ -154,26 +159,26 @@ class Spans:
         return Span(self.paths[self.which.item(number)], self.start.item(number), self.nbytes.item(number))
 
     def get(self, number: int) -> Span | None:
-        """Return a part, None where there is none."""
+        """Return a part, None if it is missing."""
         return self[number] if self.start.item(number) >= 0 else None
 
     def take(self, numbers: I64) -> Spans:
-        """Return some of them, in another order."""
+        """Return some rows, in another order."""
         return Spans(self.paths, self.which[numbers], self.start[numbers], self.nbytes[numbers])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sources(Sequence[Source]):
-    """Sources in about fifty bytes each: a `Source` is made when it is asked for, and a slice is a list of them.
+    """Sources in about fifty bytes each. An index makes a `Source`, a slice a list of them.
 
     Attributes:
-        names: Of the images; of pairs, of the high-resolution ones.
-        nbytes: (n,) int64, the size of each source's files together.
-        lr_names: Of the low-resolution images of pairs.
-        labels: (n,) int64, of their class folders.
-        spans: Where the images lie in larger files; None where each is a file of its own, below `names.folder`.
-        lr_spans: The same of the low-resolution images.
-        attached: By field, where what comes with the images lies.
+        names: Names of the images; of pairs, of the high-resolution ones.
+        nbytes: (n,) int64, the total size of the files of each source.
+        lr_names: Names of the low-resolution images of pairs.
+        labels: (n,) int64, labels of class folders.
+        spans: Places of the images in larger files; None if each is a file below `names.folder`.
+        lr_spans: Places of the low-resolution images, likewise.
+        attached: Places of other values of the samples, by field.
     """
 
     names: Names
@@ -211,7 +216,7 @@ class Sources(Sequence[Source]):
         )
 
     def take(self, numbers: I64) -> Sources:
-        """Return some of them, in another order."""
+        """Return some rows, in another order."""
         return Sources(
             self.names.take(numbers.tolist()),
             self.nbytes[numbers],
@@ -223,7 +228,7 @@ class Sources(Sequence[Source]):
         )
 
     def local_paths(self) -> Iterator[bytes]:
-        """Yield every local file that something lies in; those that hold many things once."""
+        """Yield every local file that holds sources, once."""
         for names, spans in ((self.names, self.spans), (self.lr_names, self.lr_spans)):
             paths: Iterable[bytes] = ()
             if spans is not None:
@@ -242,10 +247,10 @@ class Found:
     """The images of one place.
 
     Attributes:
-        names: Relative paths, or whatever else they are called.
+        names: Relative paths, or the keys of an LMDB.
         nbytes: (n,) int64, their sizes.
-        spans: Where they lie in larger files; None where each is a file of its own.
-        ignored: (name, reason) of what looks like an image but is left out.
+        spans: Their places in larger files; None if each is a file.
+        ignored: (name, reason) of files that look like images but are left out.
         changed_ns: As in `Listing`.
     """
 
@@ -258,19 +263,19 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What there is to convert.
+    """The sources of a conversion.
 
     Attributes:
-        layout: How it is laid out.
+        layout: How the inputs are laid out.
         sources: In order.
-        classes: Names by label, for class folders.
-        fields: (name, kind) of the fields beside the images.
-        ignored: (name, reason) of what looks like an input but is left out, and of classes without images.
-        changed_ns: When the newest of the remote files was changed (ns since 1970), where there are any and all tell.
-        in_process: Whether only this process sees the files, as with memory://.
+        classes: Class names by label, for class folders.
+        fields: (name, kind) of the fields in addition to the images.
+        ignored: (name, reason) of files that look like inputs but are left out, and of classes without images.
+        changed_ns: Last change of the newest remote file (ns since 1970), 0 without one; None if it is unknown.
+        in_process: Whether only this process can see the files, as with memory://.
     """
 
-    layout: Layout
+    layout: str
     sources: Sources
     classes: tuple[str, ...] = ()
     fields: tuple[tuple[str, Kind], ...] = ()
@@ -280,5 +285,51 @@ class Listing:
 
 
 def as_text(name: bytes) -> str:
-    """Return a file's name for people: what is no UTF-8 is shown as \\xNN."""
+    """Return a file's name as text; bytes that are not UTF-8 are shown as \\xNN."""
     return name.decode("utf-8", "backslashreplace")
+
+
+def is_image_name(name: bytes) -> bool:
+    """Return whether a file counts as an image by its suffix."""
+    return os.path.splitext(name)[1].lower() in _SUFFIXES
+
+
+def stem_of(name: bytes) -> bytes:
+    """Return a name without its image suffix.
+
+    >>> stem_of(b"a/b.png"), stem_of(b"0.25")
+    (b'a/b', b'0.25')
+    """
+    return os.path.splitext(name)[0] if is_image_name(name) else name
+
+
+def walk(top: bytes, entries: Callable[[bytes], Iterable[bytes]], size: Callable[[bytes], int | str]) -> Found:
+    """Return the image files below a folder in byte order.
+
+    Args:
+        top: The folder.
+        entries: Given a folder's relative path ("" or with a final "/"), yields the relative paths of possible images
+            in it, and of its folders with a final "/".
+        size: Returns the size of such an image, or why it is left out; "" leaves it out silently.
+    """
+    nbytes = array("q")
+    ignored: list[tuple[str, str]] = []
+
+    def files() -> Iterator[bytes]:
+        # With a final "/", a folder sorts like everything in it, so only the entries of the folders on the way are held
+        # and sorted at once.
+        waiting = [b""]
+        while waiting:
+            name = waiting.pop()
+            if not name or name.endswith(b"/"):
+                waiting += sorted(entries(name), reverse=True)
+                continue
+            found = size(name)
+            if isinstance(found, int):
+                nbytes.append(found)
+                yield name
+            elif found:
+                ignored.append((as_text(name), found))
+
+    names = Names.join(top, files())
+    return Found(names, np.array(nbytes, np.int64), ignored=tuple(sorted(ignored)))

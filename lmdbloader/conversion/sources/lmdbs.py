@@ -1,4 +1,4 @@
-"""LMDBs whose values are image files: which keys are images, what they are called, and their order."""
+"""LMDBs whose values are image files: the keys that are images, their names and their order."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from lmdbloader.conversion.sources.listing import I64, Found, Names, Span, Spans, as_text
+from lmdbloader.conversion.sources.listing import I64, Found, Listing, Location, Names, Sources, Span, Spans, as_text
 from lmdbloader.conversion.sources.reading import read
-from lmdbloader.errors import CorruptError, SourceError
+from lmdbloader.errors import CorruptError, OptionError, SourceError
 from lmdbloader.images.decode import describe_start, is_image_start
 from lmdbloader.store import is_dataset
-from lmdbloader.store.foreign import list_values, lmdb_file
+from lmdbloader.store.lmdb_file import list_values, lmdb_file
 
 META_FILE = "meta_info.txt"
 _BOOKKEEPING = re.compile(rb"__.*__|num[-_]samples|length|len|keys|meta|meta_info|metadata", re.DOTALL)
@@ -22,24 +22,37 @@ _PROBED = 16
 _START_NBYTES = 16
 
 
-def find_lmdb_images(src: Path) -> Found:
+def holds(place: Location) -> bool:
+    """Return whether a place is an LMDB."""
+    return isinstance(place, Path) and lmdb_file(place) is not None
+
+
+def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
+    """Return the images of an LMDB, see `layouts.Source`."""
+    found = find_half(src)
+    return Listing("lmdb", Sources(found.names, found.nbytes, spans=found.spans), ignored=found.ignored)
+
+
+def find_half(src: Location) -> Found:
     """Return the image files that are the values of an LMDB.
 
-    They follow the order of their keys: by number where every key is a decimal number, by bytes otherwise. BasicSR's
-    meta_info.txt gives names with suffixes; elsewhere images are called by their keys. Entries with which others count
-    (`__len__`, `num-samples` ...) are left out and named.
+    They are in the order of their keys: by number if every key is a decimal number, by bytes otherwise. BasicSR's
+    meta_info.txt gives names with suffixes; without it, keys are names. Entries that count the others (`__len__`,
+    `num-samples` ...) are left out and named.
 
     Raises:
-        SourceError: It is no LMDB, one of ours, damaged, or its values are no images; the message names a key.
+        SourceError: It is not an LMDB, is a dataset of lmdbloader, is damaged, or its values are not images.
     """
+    if isinstance(src, str):
+        raise OptionError(f"{src}: an LMDB is read from a disk. Copy it to one first.")
     if is_dataset(src):
         raise SourceError(
-            f"{src}: is a dataset of lmdbloader already. Read it with lmdbloader.LMDBDataset, or convert again from "
-            "what it was made from."
+            f"{src}: is a dataset of lmdbloader already. Read it with lmdbloader.LMDBDataset, or convert its own "
+            "sources again."
         )
     file = lmdb_file(src)
     if file is None:
-        raise SourceError(f"{src}: is no LMDB" if src.exists() else f"{src}: there is no such LMDB")
+        raise SourceError(f"{src}: is not an LMDB" if src.exists() else f"{src}: there is no such LMDB")
     path = os.fsencode(file)
     text, ends, start, nbytes = bytearray(), array("q", [0]), array("q"), array("q")
     ignored = []
@@ -53,7 +66,7 @@ def find_lmdb_images(src: Path) -> Found:
             start.append(at)
             nbytes.append(length)
     except CorruptError as error:
-        raise SourceError(f"{error}. Read what can be saved with lmdb itself.") from error
+        raise SourceError(f"{error}. Save its values with the lmdb package.") from error
     except OSError as error:
         raise SourceError(f"{src}: cannot be read ({error})") from error
     keys = Names(b"", bytes(text), np.array(ends, np.int64))
@@ -76,7 +89,7 @@ def _start(path: bytes, at: int, length: int) -> bytes:
 
 
 def _refuse_others(src: Path, keys: Names, spans: Spans) -> None:
-    """Look at some values; a single one that is no image is named when it is converted."""
+    """Raise SourceError if the first of some values are not images; a single bad one is named when it is converted."""
     starts = []
     for number in np.unique(np.linspace(0, len(keys) - 1, _PROBED).astype(int)).tolist():
         span = spans[number]
@@ -84,14 +97,13 @@ def _refuse_others(src: Path, keys: Names, spans: Spans) -> None:
         if is_image_start(starts[-1]):
             return
     raise SourceError(
-        f"{src}: its values are no image files. That of key {as_text(keys[0])!r}: {describe_start(starts[0])}. "
-        "Nothing is unpickled or guessed here: read it with the code that it was written for, and pass the samples to "
-        "lmdbloader.write."
+        f"{src}: its values are not image files. That of key {as_text(keys[0])!r}: {describe_start(starts[0])}. "
+        "Nothing is unpickled or guessed here: read it with its own code, and pass the samples to lmdbloader.write."
     )
 
 
 def _order(keys: Names) -> I64 | None:
-    """Return the order of decimal numbers, None where other keys are among them or they are in order."""
+    """Return the order of keys by number, None unless all are decimal numbers."""
     if not all(key.isdigit() for key in keys):
         return None
     order = sorted(range(len(keys)), key=lambda number: (int(keys[number]), keys[number]))
@@ -121,7 +133,7 @@ def _rename(src: Path, keys: Names, meta: Path) -> Names:
             else f"{as_text(missing or b'')} is not in the LMDB"
         )
         raise SourceError(
-            f"{src}: {len(keys)} images, but {META_FILE} lists {len(named)}; {which}. Where the LMDB is right, remove "
+            f"{src}: {len(keys)} images, but {META_FILE} lists {len(named)}; {which}. If the LMDB is right, remove "
             f"{META_FILE}."
         )
     return Names.join(b"", (named[key] for key in keys))

@@ -12,30 +12,26 @@ from lmdbloader.conversion.sources.listing import File, Source, Span, is_url
 from lmdbloader.conversion.sources.remote import read_remote
 from lmdbloader.format.codecs import checksum
 
-# What Linux reads in one call.
+# The most that Linux reads in one call.
 _MOST_READ_NBYTES = 0x7FFFF000
-#: What `fetch` has brought, or why it could not.
+#: The content of files by place, or the error of a file that cannot be read.
 Fetched: TypeAlias = Mapping[File, "bytes | Exception"]
 
-# Of a file, so much of its head and as much of its tail tell most changes without reading it.
+# Most changes of a file show in its head and tail of this size.
 _END_NBYTES = 4096
 
 
 def fetch(sources: Iterable[Source]) -> Fetched:
-    """Return the content of all files of some sources that lie behind URLs, asked for at once."""
+    """Return the content of the remote files of some sources, all requested at once."""
     files = [f for source in sources for f in source.files if is_url(f.path if isinstance(f, Span) else f)]
     return dict(zip(files, read_remote(files), strict=True)) if files else {}
 
 
 def read(file: File, fetched: Fetched | None = None) -> bytes:
-    """Return the content of a file.
-
-    Args:
-        file: Which one.
-        fetched: What was fetched before.
+    """Return the content of a file, from `fetch` if it is there.
 
     Raises:
-        OSError: It cannot be read, or the larger file that it is a part of ends too early.
+        OSError: It cannot be read, or it is a part of a larger file that ends too early.
     """
     path = file.path if isinstance(file, Span) else file
     if is_url(path):
@@ -55,14 +51,14 @@ def read(file: File, fetched: Fetched | None = None) -> bytes:
 
 
 def changed_at(source: Source) -> int:
-    """Return when the newest of a source's local files was changed, in ns since 1970; 0 where there is none."""
+    """Return the newest mtime of a source's local files, in ns since 1970; 0 without local files."""
     return times_of(source)[0]
 
 
 def times_of(source: Source) -> tuple[int, int]:
-    """Return the newest mtime and the newest ctime of a source's local files, in ns since 1970; 0 where there is none.
+    """Return the newest mtime and the newest ctime of a source's local files, in ns since 1970; 0 without local files.
 
-    The ctime tells of a change whose mtime was set back.
+    The ctime shows a change whose mtime was set back.
     """
     changed = status_changed = 0
     for file in source.files:
@@ -84,11 +80,7 @@ def digest_ends(contents: Iterable[bytes]) -> int:
 
 
 def read_ends(source: Source) -> int:
-    """Return what `digest_ends` returns, reading heads and tails only; 0 where a file cannot be read.
-
-    Args:
-        source: None of its files lies behind a URL.
-    """
+    """Return `digest_ends` of a source with local files, reading heads and tails only; 0 if one cannot be read."""
     digest = 0
     try:
         for file in source.files:

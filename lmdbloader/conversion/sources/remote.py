@@ -1,4 +1,4 @@
-"""Files behind URLs, through fsspec: what lies below one, and the bytes of what is wanted."""
+"""Remote files, through fsspec: the files below a URL, and their bytes."""
 
 from __future__ import annotations
 
@@ -9,26 +9,23 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from lmdbloader.base.arguments import path_text
-from lmdbloader.conversion.sources.folders import is_image_name, walk
-from lmdbloader.conversion.sources.listing import File, Found, Span, as_text
+from lmdbloader.base.option_names import option
+from lmdbloader.conversion.sources.listing import File, Found, Location, Span, as_text, is_image_name, walk
 from lmdbloader.errors import OptionError, SourceError
-
-#: A local path, or the URL (str) of something that fsspec reads.
-Location: TypeAlias = Path | str
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::[A-Za-z][A-Za-z0-9+.-]*)*://")
 _LOCAL = ("file", "local")
-# What file systems call the time of the last change, or, where nothing is ever changed in place, of the creation.
+# Names of the time of the last change in file systems, or of the creation if files are never changed in place.
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
-# Parts of one file that lie this close are fetched together: a request costs more than the bytes between them.
+# Parts of one file this close together come by one request, which costs more than the bytes between them.
 _GAP_NBYTES = 64 * 1024
 
 
 def locate(path: str | os.PathLike[str]) -> Location:
-    """Return a path as a `Path`, a URL as the str that it is; file:// is a path.
+    """Return a path as a `Path`, and a URL as a str; file:// is a path.
 
     Raises:
         OptionError: It is neither.
@@ -44,9 +41,9 @@ def locate(path: str | os.PathLike[str]) -> Location:
 
 
 def only_here(url: str) -> bool:
-    """Return whether other processes cannot see what this one sees behind a URL.
+    """Return whether only this process sees the files of a URL.
 
-    That holds of memory:// and of file systems whose class was registered by the running program.
+    These are memory:// and file systems that the running program has registered.
     """
     from fsspec.registry import known_implementations
 
@@ -55,10 +52,10 @@ def only_here(url: str) -> bool:
 
 
 def open_place(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL, and what it calls the place.
+    """Return the file system of a URL, and the path in it.
 
     Raises:
-        OptionError: There is no such protocol, or a package for it is missing.
+        OptionError: The protocol is unknown, or a package for it is missing.
     """
     try:
         from fsspec.core import url_to_fs
@@ -77,7 +74,7 @@ def open_place(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def explain(url: str) -> Iterator[None]:
-    """Turn whatever goes wrong behind a URL while it is listed into SourceError: every service has its own errors."""
+    """Turn every error of listing a URL into SourceError: each service has its own errors."""
     try:
         yield
     except (SourceError, OptionError):
@@ -89,11 +86,11 @@ def explain(url: str) -> Iterator[None]:
 
 
 def find_remote_images(url: str) -> Found:
-    """Return the image files below a URL, in byte order of what follows it.
+    """Return the image files below a URL, in byte order of their relative paths.
 
     Raises:
-        SourceError: There is nothing, it is one file, or it cannot be listed.
-        OptionError: No such protocol, or its package is missing.
+        SourceError: It does not exist, is a file, or cannot be listed.
+        OptionError: The protocol is unknown, or its package is missing.
     """
     filesystem, root = open_place(url)
     sizes: dict[bytes, int | str] = {}
@@ -116,32 +113,34 @@ def find_remote_images(url: str) -> Found:
 
 
 def list_folder(filesystem: Any, root: str, folder: bytes, url: str) -> list[tuple[bytes, dict[str, Any]]]:
-    """Return the relative paths in a folder, and what the service tells of each; sizes are asked for where it does not.
+    """Return the relative paths in a folder, and the facts that the service has about each, with sizes.
 
     Args:
-        root: Where relative paths start.
-        folder: A relative path with "/" behind it, or "".
+        filesystem: The service.
+        root: The folder that relative paths start from.
+        folder: A relative path with a final "/", or "".
         url: Of the root, for messages.
 
     Raises:
-        SourceError: It is no folder, or a size is nowhere told.
+        SourceError: It is not a folder, or the service does not know a size.
     """
     path = f"{root}/{os.fsdecode(folder)}".rstrip("/")
     infos = filesystem.ls(path, detail=True)
     if not folder and len(infos) == 1 and infos[0]["name"].rstrip("/") == root and infos[0]["type"] == "file":
-        raise SourceError(f"{url}: is a file. Expected what a folder would be (or, with --layout tar, a tar).")
+        raise SourceError(f"{url}: is a file. Expected a folder (or, with {option('layout', 'tar')}, a tar).")
     start = root + "/" if root else ""
     found = []
     for info in infos:
         name = os.fsencode(info["name"].removeprefix(start).rstrip("/"))
-        # The place itself may be among what it holds, and a page of links may lead anywhere.
+        # The list may contain the folder itself, and a page of links may lead anywhere.
         if info["name"].startswith(start) and name.startswith(folder) and len(name) > len(folder):
             found.append((name, info))
-    untold = [i for i, (name, info) in enumerate(found) if info["size"] is None and is_wanted(name)]
-    if untold:
-        for i, size in zip(untold, filesystem.sizes([found[i][1]["name"] for i in untold]), strict=True):
+    without_size = [i for i, (name, info) in enumerate(found) if info["size"] is None and is_wanted(name)]
+    if without_size:
+        sizes = filesystem.sizes([found[i][1]["name"] for i in without_size])
+        for i, size in zip(without_size, sizes, strict=True):
             if size is None:
-                raise SourceError(f"{url}: does not tell the size of {as_text(found[i][0])}. Copy it to a disk first.")
+                raise SourceError(f"{url}: gives no size for {as_text(found[i][0])}. Copy it to a disk first.")
             found[i][1]["size"] = size
     return found
 
@@ -152,7 +151,7 @@ def is_wanted(name: bytes) -> bool:
 
 
 def changed_ns(info: dict[str, Any]) -> int | None:
-    """Return when a file was last changed (ns since 1970), None where its service does not tell.
+    """Return when a file was last changed (ns since 1970), None if its service does not know.
 
     >>> changed_ns({"mtime": 2.5}), changed_ns({"created": "1970-01-01T00:00:01Z"}), changed_ns({})
     (2500000000, 1000000000, None)
@@ -169,7 +168,7 @@ def changed_ns(info: dict[str, Any]) -> int | None:
 
 
 def newest(times: Iterable[int | None]) -> int | None:
-    """Return the latest of some times, None where one is not known.
+    """Return the latest of some times, None if one is unknown.
 
     >>> newest([3, 5]), newest([3, None])
     (5, None)
@@ -183,10 +182,9 @@ def newest(times: Iterable[int | None]) -> int | None:
 
 
 def read_remote(files: Sequence[File]) -> list[bytes | Exception]:
-    """Return the content of files behind URLs, or why there is none; each service is asked for all of its own at once.
+    """Return the content of remote files, or their errors; each service is asked once for all of its files.
 
-    Args:
-        files: Whole files, or parts: parts that lie close together come by one request.
+    Parts of a file that are close together come by one request.
     """
     homes = _merge(files)
     ranges = list(dict.fromkeys(homes.values()))
@@ -207,14 +205,14 @@ def read_remote(files: Sequence[File]) -> list[bytes | Exception]:
                 [span and span.start + span.nbytes for span in spans],
                 on_error="return",
             )
-        except Exception as error:  # every service has errors of its own
+        except Exception as error:  # each service has its own errors
             found = [error] * len(group)
         answers.update(zip([wanted for wanted, _ in group], found, strict=True))
     return [_cut(file, homes[file], answers[homes[file]]) for file in files]
 
 
 def _merge(files: Sequence[File]) -> dict[File, File]:
-    """Return what to ask for to have each file: itself if it is whole, parts with what lies close behind them."""
+    """Return the request for each file: a whole file itself, and a part together with the parts close to it."""
     homes: dict[File, File] = {file: file for file in files if not isinstance(file, Span)}
     group: list[Span] = []
     end = 0
@@ -234,7 +232,7 @@ def _cut(file: File, whole: File, answer: bytes | Exception) -> bytes | Exceptio
         return answer
     if len(answer) != whole.nbytes:
         return OSError(
-            f"{len(answer)} bytes came where {whole.nbytes} were asked for: the file was changed, or its server "
-            "does not serve parts of files; copy it to a disk first"
+            f"{len(answer)} bytes came instead of {whole.nbytes}: the file was changed, or its server does not serve "
+            "parts of files; copy it to a disk first"
         )
     return answer[file.start - whole.start :][: file.nbytes]

@@ -11,17 +11,16 @@ from pathlib import Path, PurePath
 import jinja2
 from markupsafe import Markup, escape
 
+from lmdbloader.base.files import replacing
 from lmdbloader.base.text import counted, plain
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.format.layout import PARTIAL_SUFFIX
 from lmdbloader.lab.formatting import Table
 from lmdbloader.lab.reporting import charts, style, svg
 from lmdbloader.lab.reporting.canvas import NARROW, WIDE
 from lmdbloader.lab.study import findings
 from lmdbloader.lab.study.findings import Section
 from lmdbloader.lab.study.results import Study
-from lmdbloader.store.writing.publish import explain_full_disk
 
 _TEMPLATE = "report.html.j2"
 # Sentences next to the chart; the others are with the table.
@@ -85,7 +84,8 @@ def write_report(study: Study, path: str | os.PathLike[str]) -> None:
     target = Path(path)
     check_report_path(target)
     # `_shown` has escaped half surrogate pairs, which come from file names that are not UTF-8.
-    _write(target, render(study).encode())
+    with replacing(target) as hidden:
+        hidden.write_bytes(render(study).encode())
 
 
 def check_report_path(path: Path) -> None:
@@ -140,19 +140,9 @@ def write_charts(study: Study, folder: str | os.PathLike[str]) -> tuple[Path, ..
         chart = charts.CHARTS[section.name](study)
         for ending, contents in ((".png", chart.png()), (".svg", svg.file_text(chart).encode())):
             written.append(target / f"{section.name}{ending}")
-            _write(written[-1], contents)
+            with replacing(written[-1]) as hidden:
+                hidden.write_bytes(contents)
     return tuple(written)
-
-
-def _write(target: Path, contents: bytes) -> None:
-    """Put a file in place in one step."""
-    partial = target.with_name(f".{target.name}{PARTIAL_SUFFIX}")
-    try:
-        with explain_full_disk(target):
-            partial.write_bytes(contents)
-            os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _shown_section(section: Section, study: Study) -> _ShownSection:

@@ -16,8 +16,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.conversion.extraction import extract
-from lmdbloader.conversion.extraction.folder import TABLE_FILE
+from lmdbloader.conversion.extraction import TABLE_FILE, extract
 from lmdbloader.errors import OptionError
 from lmdbloader.images.decode import IMAGE_SUFFIXES
 from lmdbloader.lab.stored import column

@@ -6,6 +6,6 @@ from lmdbloader.lab.tuning.measuring import StepTrial
 from lmdbloader.lab.tuning.race import ReadSetting
 from lmdbloader.lab.tuning.results import Tuning, TuningRow
 from lmdbloader.lab.tuning.tuner import tune
-from lmdbloader.loader.remembered import forget
+from lmdbloader.loader.tuning_cache import forget
 
 __all__ = ["ReadSetting", "StepTrial", "Tuning", "TuningRow", "forget", "tune"]

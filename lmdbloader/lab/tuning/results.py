@@ -10,7 +10,7 @@ from lmdbloader.base.text import plain
 from lmdbloader.lab.formatting import align
 from lmdbloader.lab.tuning.measuring import StepTrial
 from lmdbloader.lab.tuning.race import ReadKind, ReadSetting
-from lmdbloader.loader.remembered import Workers
+from lmdbloader.loader.tuning_cache import Workers
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from lmdbloader.base.cores import count_cores
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.batch.shared import free_nbytes
+from lmdbloader.batch.memory import free_nbytes
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG
 from lmdbloader.lab.stored import column, image_sizes
@@ -24,8 +24,8 @@ from lmdbloader.lab.tuning.race import Race, ReadKind, ReadSetting, counts
 from lmdbloader.lab.tuning.results import Tuning, TuningRow, advise
 from lmdbloader.loader import Loader
 from lmdbloader.loader.options import check_dataset, compiled_and_functions
-from lmdbloader.loader.remembered import Workers, case_of, remember_threads, remember_workers
 from lmdbloader.loader.torch_loader import accelerator
+from lmdbloader.loader.tuning_cache import Workers, case_of, remember_threads, remember_workers
 from lmdbloader.transforms import RandomCrop, RandomResizedCrop, Transform
 
 # Of the time, if there is a step to try afterwards.

@@ -1,1 +1,1 @@
-"""Checks and mends datasets: verify, repair, and the salvage of what is sound."""
+"""Checks and repairs datasets, and saves the intact samples of damaged ones."""

@@ -1,4 +1,4 @@
-"""Finds the entries of a damaged LMDB by looking at every page: no tree, no meta page and no LMDB is needed."""
+"""Finds the entries of a damaged LMDB by scanning every page, without LMDB, its tree or its meta pages."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from lmdbloader.errors import FormatError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import DESCRIPTION_KEY, PROGRESS_KEY, RECORD_KEY_NBYTES, parse_record_key, progress_value
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Description, parse_description
+from lmdbloader.store.lmdb_file import PAGE_SIZE_AT, PAGE_SIZES
 
-# LMDB 0.9: a page begins with its number (u64), 2 bytes of padding, its kind (u16), and 4 bytes of where its room lies;
-# a leaf goes on with the places (u16) of its nodes: bytes of the value (u32), flags (u16), bytes of the key (u16), key.
+# LMDB 0.9: a page begins with its number (u64), 2 bytes of padding, its kind (u16), and the bounds of its free space
+# (2 x u16). In a leaf, the places (u16) of its nodes follow. A node has the length of the value (u32), flags (u16), the
+# length of the key (u16) and the key.
 _HEADER_NBYTES = 16
 _NODE = struct.Struct("<IHH")
 _LEAF, _OVERFLOW = 2, 4
-# The value lies on pages of its own, and the node holds the number of the first one.
+# The value has pages of its own, and the node holds the number of the first one.
 _IS_BIG = 1
-# LMDB's pages are as large as those of the system that made the file; a meta page, of the first two, says it.
-_PAGE_SIZES = (4096, 16384, 8192, 32768)
-_PAGE_SIZE_AT, _LAST_PAGE_AT = 40, 136
+_LAST_PAGE_AT = 136
 _WINDOW_NBYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Record:
-    """A record batch that is as it was written.
+    """An intact record batch.
 
     Attributes:
         first: Number of its first sample.
-        checksum: XXH64 of its value, as its key says.
-        at: Where the value lies in data.mdb.
+        checksum: XXH64 of its value, from its key.
+        at: The value's offset in data.mdb.
         nbytes: Its length.
     """
 
@@ -48,17 +48,16 @@ class Record:
 
 
 def find_entries(descriptor: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (key, offset in the file, length) of whatever may be an entry, on any page of an LMDB data file.
+    """Yield (key, offset in the file, length) of every possible entry, on any page of an LMDB data file.
 
-    Nothing of it can be trusted: what a damaged page says may be wrong, and pages that are no longer in use still hold
-    older entries.
+    Do not trust them: a damaged page may hold anything, and unused pages hold older entries.
 
     Args:
-        descriptor: Of the data file.
+        descriptor: The data file's.
     """
     size = os.fstat(descriptor).st_size
     for first, pages, has_number, kinds in _windows(descriptor):
-        # A flipped bit leaves one of the two as it was.
+        # A flipped bit changes only one of the two.
         is_leaf = (kinds == _LEAF) | (has_number & (kinds & _OVERFLOW == 0))
         for row in np.flatnonzero(is_leaf).tolist():
             for key, start, nbytes in _entries_of(pages[row].tobytes(), first + row):
@@ -67,10 +66,7 @@ def find_entries(descriptor: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _windows(descriptor: int) -> Iterator[tuple[int, Any, Any, Any]]:
-    """Yield (number of the first page, pages, which have their number in front, kinds) of a part of a file each.
-
-    The shapes are (n, bytes of a page) uint8, (n,) bool and (n,) uint16.
-    """
+    """Yield a file in parts: first page number, pages (n, page size) uint8, intact numbers (n,) bool, kinds (n,)."""
     size, page_nbytes = os.fstat(descriptor).st_size, _page_nbytes(descriptor)
     for at in range(0, size, _WINDOW_NBYTES):
         window = np.frombuffer(read_around_errors(descriptor, min(_WINDOW_NBYTES, size - at), at), np.uint8)
@@ -82,16 +78,16 @@ def _windows(descriptor: int) -> Iterator[tuple[int, Any, Any, Any]]:
 
 
 def _page_nbytes(descriptor: int) -> int:
-    """Return the size of a page, as one of the two meta pages says."""
-    for nbytes in _PAGE_SIZES:
+    """Return the page size that one of the two meta pages states."""
+    for nbytes in PAGE_SIZES:
         for at in (0, nbytes):
-            if read_around_errors(descriptor, 4, at + _PAGE_SIZE_AT) == nbytes.to_bytes(4, "little"):
+            if read_around_errors(descriptor, 4, at + PAGE_SIZE_AT) == nbytes.to_bytes(4, "little"):
                 return nbytes
-    return _PAGE_SIZES[0]
+    return PAGE_SIZES[0]
 
 
 def _whole_leaves(descriptor: int) -> Iterator[tuple[int, bytes, list[int]]]:
-    """Yield (number, page, places of its nodes) of every leaf page in which nothing speaks of damage."""
+    """Yield (number, page, places of its nodes) of every leaf page without a sign of damage."""
     for first, pages, has_number, kinds in _windows(descriptor):
         for row in np.flatnonzero(has_number & (kinds == _LEAF)).tolist():
             page = pages[row].tobytes()
@@ -100,7 +96,7 @@ def _whole_leaves(descriptor: int) -> Iterator[tuple[int, bytes, list[int]]]:
 
 
 def _nodes_of(page: bytes) -> list[int]:
-    """Return the places of the nodes of a page, none where they do not lie within it, or not in the order of keys."""
+    """Return the places of a page's nodes; empty if one is outside of it, or if they are not in the order of keys."""
     lower, upper = struct.unpack_from("<HH", page, 12)
     if not _HEADER_NBYTES < lower <= upper <= len(page) or lower % 2:
         return []
@@ -117,14 +113,14 @@ def _key_of(page: bytes, at: int) -> bytes:
 
 
 def _entries_of(page: bytes, number: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield what may be the entries of a leaf page; where the list of their places ends is not relied upon."""
+    """Yield the possible entries of a leaf page, without relying on the end of the list of their places."""
     for (at,) in struct.iter_unpack("<H", page[_HEADER_NBYTES:]):
         if _HEADER_NBYTES < at <= len(page) - _NODE.size:
             yield from _entry_of(page, number, at)
 
 
 def _entry_of(page: bytes, number: int, at: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield what may be the entry of a leaf page's node, if its value lies somewhere."""
+    """Yield the possible entry of a leaf page's node, if its value has a place."""
     nbytes, flags, key_nbytes = _NODE.unpack_from(page, at)
     start = at + _NODE.size + key_nbytes
     key = page[at + _NODE.size : start]
@@ -136,10 +132,10 @@ def _entry_of(page: bytes, number: int, at: int) -> Iterator[tuple[bytes, int, i
 
 
 def find_records(descriptor: int) -> list[Record]:
-    """Return every record whose value is what its key says, in the order of their samples.
+    """Return every record whose value has the checksum in its key, in the order of their samples.
 
     Args:
-        descriptor: Of the data file.
+        descriptor: The data file's.
     """
     records: dict[bytes, Record] = {}
     for key, at, nbytes in find_entries(descriptor):
@@ -151,18 +147,18 @@ def find_records(descriptor: int) -> list[Record]:
 
 
 def needed_nbytes(descriptor: int) -> int:
-    """Return how long a data file must be to hold every page that one of its meta pages tells of."""
+    """Return how long a data file must be to hold all pages that its meta pages count."""
     nbytes = _page_nbytes(descriptor)
     last = (read_around_errors(descriptor, 8, at + _LAST_PAGE_AT) for at in (0, nbytes))
     return (max(int.from_bytes(number, "little") for number in last) + 1) * nbytes
 
 
 def find_description(descriptor: int, path: str) -> Description | None:
-    """Return what data.mdb says of its dataset, None where it does not, or where that is damaged.
+    """Return data.mdb's description of its dataset, None if it has none or a damaged one.
 
     Args:
-        descriptor: Of the data file.
-        path: Of the dataset, for messages.
+        descriptor: The data file's.
+        path: The dataset's, for messages.
     """
     for key, at, nbytes in find_entries(descriptor):
         if key == DESCRIPTION_KEY and nbytes <= MAX_MANIFEST_NBYTES:
@@ -172,13 +168,13 @@ def find_description(descriptor: int, path: str) -> Description | None:
 
 
 def find_num_samples(descriptor: int, description: Description) -> int | None:
-    """Return how many samples a finished dataset has, by data.mdb's progress entry; None where that is not certain.
+    """Return how many samples a finished dataset has by data.mdb's progress entry, None if that is not certain.
 
-    Every transaction has left such an entry on some page, and only that of the last one counts: it lies on the page
-    that has the description too, which no other transaction writes.
+    Every transaction left such an entry on some page, and only the last one counts. It is on the same page as the
+    description, which no other transaction writes.
 
     Args:
-        descriptor: Of the data file.
+        descriptor: The data file's.
         description: The dataset's own.
     """
     found: set[int | None] = set()
@@ -186,10 +182,10 @@ def find_num_samples(descriptor: int, description: Description) -> int | None:
         keys = [_key_of(page, at) for at in nodes]
         if DESCRIPTION_KEY not in keys or PROGRESS_KEY not in keys:
             continue
-        told, progress = (
+        stored, progress = (
             _value_of(descriptor, number, page, nodes[keys.index(key)]) for key in (DESCRIPTION_KEY, PROGRESS_KEY)
         )
-        if told != description.to_json():
+        if stored != description.to_json():
             continue
         count = _count(progress)
         firsts = [parse_record_key(key)[0] for key in keys if len(key) == RECORD_KEY_NBYTES]
@@ -198,7 +194,7 @@ def find_num_samples(descriptor: int, description: Description) -> int | None:
 
 
 def _value_of(descriptor: int, number: int, page: bytes, at: int) -> bytes:
-    """Return the value of a leaf page's node, empty where it lies nowhere or is longer than any description."""
+    """Return the value of a leaf page's node; empty if it has no place or is longer than any description."""
     for _, start, nbytes in _entry_of(page, number, at):
         if nbytes <= MAX_MANIFEST_NBYTES:
             return read_around_errors(descriptor, nbytes, start)
@@ -206,7 +202,7 @@ def _value_of(descriptor: int, number: int, page: bytes, at: int) -> bytes:
 
 
 def _count(value: bytes) -> int | None:
-    """Return the number of samples that a progress entry states, None where it is not as it was written."""
+    """Return the number of samples in a progress entry, None if it is damaged."""
     with suppress(ValueError, KeyError, TypeError, RecursionError):
         count = json.loads(value)["num_samples"]
         if type(count) is int and count >= 0 and value == progress_value(count):
@@ -215,12 +211,12 @@ def _count(value: bytes) -> int | None:
 
 
 def read_around_errors(descriptor: int, nbytes: int, at: int) -> bytes:
-    """Return a part of a file, with zeros where the disk does not read."""
+    """Return a part of a file, with zeros in place of bytes that the disk cannot read."""
     try:
         data = os.pread(descriptor, nbytes, at)
     except OSError:
-        if nbytes <= _PAGE_SIZES[0]:
+        if nbytes <= PAGE_SIZES[0]:
             return bytes(nbytes)
-        half = max(nbytes // 2 // _PAGE_SIZES[0], 1) * _PAGE_SIZES[0]
+        half = max(nbytes // 2 // PAGE_SIZES[0], 1) * PAGE_SIZES[0]
         return read_around_errors(descriptor, half, at) + read_around_errors(descriptor, nbytes - half, at + half)
     return data + bytes(nbytes - len(data))

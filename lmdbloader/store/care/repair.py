@@ -1,45 +1,62 @@
-"""Mends a dataset: a lost index or manifest in its place, damaged samples by a new dataset without them."""
+"""Repairs a dataset: rebuilds a lost index or manifest in place, or writes its intact samples to a new dataset."""
 
 from __future__ import annotations
 
+import dataclasses
+import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.text import plain, table
-from lmdbloader.errors import CorruptError, DestinationError, FormatError
-from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
+from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError
+from lmdbloader.format.layout import (
+    DATA_FILE,
+    INDEX_FILE,
+    LEFT_OUT_FILE,
+    MANIFEST_FILE,
+    PROGRESS_KEY,
+    RECORD_KEY_NBYTES,
+    SKIPPED_FILE,
+    progress_value,
+    record_schema,
+)
 from lmdbloader.format.manifest import Description, Manifest
 from lmdbloader.store.care.pages import find_description, find_num_samples
-from lmdbloader.store.care.rebuild import rebuild
 from lmdbloader.store.care.salvage import RecordSalvage, sound_samples
 from lmdbloader.store.care.verify import Damage, Verification, verify
-from lmdbloader.store.index import Index
-from lmdbloader.store.opening import DataFile, open_index, read_manifest
+from lmdbloader.store.index import Index, Spool
+from lmdbloader.store.lmdb_file import explain_lmdb, list_values, reading
+from lmdbloader.store.lmdb_records import spool_records
+from lmdbloader.store.opening import DataFile, map_file, open_index, read_manifest
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.records import Chunk, encode_blocks
 from lmdbloader.store.writing.ownership import is_own_file, open_own_file
-from lmdbloader.store.writing.writer import estimate_map_nbytes, open_writer
+from lmdbloader.store.writing.publish import COLUMNS_FOLDER, REPAIR_FOLDER, fsync
+from lmdbloader.store.writing.writer import estimate_map_nbytes, make_manifest, open_writer
 
-_NOT_KNOWN = "how many are missing is not known, because what is left does not say for certain how many there were"
+_NOT_KNOWN = "the number of missing samples is unknown, because the remaining data does not state how many there were"
 _LOST = "their record is damaged, and there is no index"
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What `repair` did.
+    """The result of `repair`.
 
     Attributes:
-        found: What was wrong.
-        replaced: Names of the files of the dataset that were made anew in their place.
-        out: The new dataset, None where none was needed.
-        num_samples: Samples in the dataset that is sound now.
-        left_out: What the new dataset lacks: the damaged values, one for each field of a sample that is damaged.
-        may_lack_more: Whether the new dataset may lack other samples too, because nothing says how many there were.
+        found: The faults of the dataset.
+        replaced: Names of the files of the dataset that were rebuilt in place.
+        out: The new dataset, None if none was needed.
+        num_samples: Samples in the repaired or new dataset.
+        left_out: The damaged values that the new dataset lacks, one for each damaged field of a sample.
+        may_lack_more: Whether the new dataset may lack other samples too, because their number is unknown.
     """
 
     found: Verification
@@ -57,25 +74,25 @@ def repair(
     progress: Callable[[int], None] = lambda done: None,
     log: Callable[[str], None] = lambda line: None,
 ) -> Repair:
-    """Mend a dataset.
+    """Repair a dataset.
 
-    A lost or damaged index or manifest is made anew from data.mdb and put in its place in one step. Where data.mdb
-    itself is damaged, it stays as it is, and the samples that are sound are written to a new dataset, as they are
-    stored. A dataset that is sound is left alone.
+    A lost or damaged index or manifest is rebuilt from data.mdb and replaced in one step. If data.mdb itself is
+    damaged, it stays unchanged, and its sound samples are copied to a new dataset without being encoded again. A sound
+    dataset is left alone.
 
     Args:
-        path: Of the dataset.
-        out: Of the new dataset, for one whose data.mdb is damaged; nothing is written there otherwise.
+        path: The dataset's.
+        out: The new dataset's, needed if data.mdb is damaged; nothing is written there otherwise.
         progress: Called with the number of samples checked since the last call.
-        log: Called with lines of text for people: everything that is wrong, and what was done.
+        log: Called with lines of text for people: all faults, and the repairs.
 
     Returns:
-        What was mended, and the samples that had to be left out.
+        The repaired files, and the samples that had to be left out.
 
     Raises:
         FileNotFoundError: There is nothing at `path`.
         FormatError: It is not a finished dataset of this format version.
-        CorruptError: It cannot be mended, or not without `out`; the message says why.
+        CorruptError: It cannot be repaired, or not without `out`; the message gives the reason.
         DestinationError: `out` exists already, or cannot be written.
         DiskFullError: No room left.
     """
@@ -90,10 +107,10 @@ def repair(
     description, manifest = _what_is_known(folder, found)
     if DATA_FILE not in found.files and {INDEX_FILE, MANIFEST_FILE} & set(found.files):
         replaced = rebuild(folder, description, manifest, found.files)
-        log(plain(f"{folder}: {' and '.join(replaced)} made anew from {DATA_FILE}"))
+        log(plain(f"{folder}: {' and '.join(replaced)} rebuilt from {DATA_FILE}"))
         return Repair(found, replaced, None, read_manifest(folder).num_samples, ())
     if DATA_FILE not in found.files or not (folder / DATA_FILE).is_file():
-        raise CorruptError(f"{folder}: cannot be mended. {found.advice}", path=str(folder))
+        raise CorruptError(f"{folder}: cannot be repaired. {found.advice}", path=str(folder))
     if target is None:
         raise CorruptError(f"{folder}: {DATA_FILE} is damaged, and is never changed. {found.advice}", path=str(folder))
     if manifest and INDEX_FILE not in found.files:
@@ -105,12 +122,12 @@ def _check_out(out: Path, folder: Path) -> Path:
     if out.exists() or out.is_symlink():
         raise DestinationError(f"{out}: is there already. Choose another name for the new dataset.")
     if Path(os.path.realpath(folder)) in Path(os.path.realpath(out)).parents:
-        raise DestinationError(f"{out}: lies inside {folder}. Choose a place outside of it.")
+        raise DestinationError(f"{out}: is inside {folder}. Choose a folder outside of it.")
     return out
 
 
 def _what_is_known(folder: Path, found: Verification) -> tuple[Description, Manifest | None]:
-    """Return what a dataset is, and its manifest; where that is lost, data.mdb tells the rest."""
+    """Return a dataset's description and manifest; if the manifest is lost, the description in data.mdb and None."""
     manifest = None
     with suppress(FormatError, CorruptError):
         manifest = read_manifest(folder)
@@ -121,23 +138,23 @@ def _what_is_known(folder: Path, found: Verification) -> tuple[Description, Mani
         data = DataFile(folder / DATA_FILE, "pread")
         description = find_description(data.descriptor, str(folder))
     if manifest is not None and description in (None, manifest.description):
-        return description or manifest.description, manifest  # only its text is not as it was written
+        return description or manifest.description, manifest  # only its text was changed
     if manifest is not None or description is None:
-        raise CorruptError(f"{folder}: cannot be mended. {found.advice}", path=str(folder))
+        raise CorruptError(f"{folder}: cannot be repaired. {found.advice}", path=str(folder))
     return description, None
 
 
 def _write_sound(
     folder: Path, manifest: Manifest, found: Verification, out: Path, log: Callable[[str], None]
 ) -> Repair:
-    """Write the samples that the index finds and that read."""
+    """Write the samples of the index that can be read."""
     content = open_index(folder / INDEX_FILE, "pread", manifest.sizes["index_nbytes"])
     index = Index(folder, manifest, manifest.sizes["data_nbytes"], content)
     reader = Reader.of_files(folder, manifest, DataFile(folder / DATA_FILE, "pread"), index)
     chunks = sound_samples(reader, {damage.sample for damage in found.damaged})
     hint = (
         f" If {INDEX_FILE} and {MANIFEST_FILE} came from another dataset than {DATA_FILE}: remove {MANIFEST_FILE} and "
-        f"{INDEX_FILE}, and repair it again to save what {DATA_FILE} holds."
+        f"{INDEX_FILE}, and repair it again to save the samples in {DATA_FILE}."
     )
     num_samples = _write(folder, manifest.description, chunks, lambda: found.damaged, out, hint=hint)
     return _report(folder, Repair(found, (), out, num_samples, found.damaged), log)
@@ -151,7 +168,7 @@ def _write_salvaged(
     out: Path,
     log: Callable[[str], None],
 ) -> Repair:
-    """Write the samples of all records that are found on the pages of data.mdb."""
+    """Write the samples of all records on the pages of data.mdb."""
     salvage = RecordSalvage(folder, description, _num_samples(folder, description, manifest))
 
     def left_out() -> tuple[Damage, ...]:
@@ -161,8 +178,9 @@ def _write_salvaged(
     if manifest and not left_out() and read_manifest(out).content_digest != manifest.content_digest:
         shutil.rmtree(out)
         raise CorruptError(
-            f"{folder}: cannot be mended: the records in {DATA_FILE} are whole, but not those of the dataset in "
-            f"{MANIFEST_FILE}. Put the right {DATA_FILE} back; or remove {MANIFEST_FILE}, to mend what is there.",
+            f"{folder}: cannot be repaired: the records in {DATA_FILE} are intact, but not those of the dataset in "
+            f"{MANIFEST_FILE}. Put back the right {DATA_FILE}; or remove {MANIFEST_FILE} to repair the dataset that "
+            f"{DATA_FILE} holds.",
             path=str(folder),
         )
     for lost in salvage.lost:
@@ -171,7 +189,7 @@ def _write_salvaged(
 
 
 def _num_samples(folder: Path, description: Description, manifest: Manifest | None) -> int | None:
-    """Return how many samples there were, None where that is not known: nothing says it, or not everything the same."""
+    """Return how many samples there were, None if unknown: nothing states it, or the statements differ."""
     stated = {manifest.num_samples} if manifest else set()
     data = DataFile(folder / DATA_FILE, "pread")
     if (found := find_num_samples(data.descriptor, description)) is not None:
@@ -189,16 +207,16 @@ def _write(
     *,
     hint: str = "",
 ) -> int:
-    """Write samples as a new dataset; return how many they were.
+    """Write samples as a new dataset; return their number.
 
     Args:
         folder: The damaged dataset.
-        description: What it is.
+        description: The dataset's.
         chunks: The samples.
-        left_out: Returns what they lack, once all of them were taken.
+        left_out: Returns the damaged values that they lack, once all of them were taken.
         out: The new dataset.
         may_lack_more: Returns whether they lack others too, once all of them were taken.
-        hint: What to do, in addition, if not one of them is sound.
+        hint: Appended to the error that there is not one intact sample.
     """
     nbytes = (folder / DATA_FILE).stat().st_size
     fields, with_source = description.fields, description.with_source
@@ -208,13 +226,14 @@ def _write(
             writer.add(chunk, encode_blocks(chunk, fields, with_source=with_source))
         if not writer.num_samples and (left_out() or may_lack_more()):
             raise CorruptError(
-                f"{folder}: not one sample of it is sound. Restore it from a copy, or convert again.{hint}"
+                f"{folder}: not one of its samples is sound. Restore it from a copy, or convert again.{hint}"
             )
         made_by: dict[str, Any] = dict(description.made_by)
-        # Whoever compares what a dataset was made from must see that it is not all of it.
+        # The inputs in the manifest must show that the dataset does not hold all of them.
         lacks: dict[str, Any] = {}
         if damaged := left_out():
-            writer.add_file(LEFT_OUT_FILE, _table(damaged))
+            rows = [(str(d.sample), d.field, d.source or "", d.reason) for d in damaged]
+            writer.add_file(LEFT_OUT_FILE, table([("sample", "field", "source", "reason"), *rows]))
             lacks["left_out"] = len({d.sample for d in damaged})
         if may_lack_more():
             lacks["may_lack_more"] = True
@@ -227,15 +246,114 @@ def _write(
         return writer.finish(classes=description.classes, made_by=made_by, digest=description.digest).num_samples
 
 
-def _table(damaged: Sequence[Damage]) -> bytes:
-    rows = [("sample", "field", "source", "reason")]
-    rows += [(str(d.sample), d.field, d.source or "", d.reason) for d in damaged]
-    return table(rows)
-
-
 def _report(folder: Path, done: Repair, log: Callable[[str], None]) -> Repair:
     lost = len({damage.sample for damage in done.left_out})
     listed = f"; {lost} left out, listed in {done.out}/{LEFT_OUT_FILE}" if lost else ""
     unknown = f"; {_NOT_KNOWN}" if done.may_lack_more else ""
     log(plain(f"{done.out}: written, {done.num_samples} samples of {folder}{listed}{unknown}"))
     return done
+
+
+def rebuild(
+    folder: Path, description: Description, manifest: Manifest | None, damaged: Collection[str]
+) -> tuple[str, ...]:
+    """Rebuild index.arrow and the manifest from data.mdb, if they are damaged or contradict each other.
+
+    Each is replaced in one step once the new one is complete and on the disk; data.mdb is only read.
+
+    Args:
+        folder: The dataset, whose data.mdb must be intact.
+        description: The dataset's.
+        manifest: Its manifest; None if it is lost, and then the index is replaced too.
+        damaged: Names of the files that are missing or were changed.
+
+    Returns:
+        The names of the files that were replaced.
+
+    Raises:
+        CorruptError: The records are not those of the dataset, or damaged.
+        LockedError: Another process is repairing it.
+        DestinationError: The folder cannot be written to.
+        DiskFullError: No room left for the index.
+    """
+    with _work_folder(folder) as work, explain_full_disk(folder):
+        made = _make(folder / DATA_FILE, description, work)
+        Index(work, made, made.sizes["data_nbytes"], map_file(work / INDEX_FILE))
+        if manifest is None:
+            names = [INDEX_FILE, MANIFEST_FILE]
+        elif made.content_digest != manifest.content_digest:
+            raise CorruptError(
+                f"{folder / DATA_FILE}: the content digest of its records is {made.content_digest}, expected "
+                f"{manifest.content_digest}: they are not those of this dataset. Restore it from a copy."
+            )
+        else:
+            made = dataclasses.replace(made, data_digest=manifest.data_digest)  # older manifests have none
+            is_same_index = made.index_digest == manifest.index_digest
+            # Another release of Arrow writes the same index with other bytes.
+            names = [INDEX_FILE] if INDEX_FILE in damaged or not is_same_index else []
+            if MANIFEST_FILE in damaged or not is_same_index or _facts(made) != _facts(manifest):
+                names.append(MANIFEST_FILE)
+        with naming(work / MANIFEST_FILE):
+            (work / MANIFEST_FILE).write_bytes(made.to_json())
+        _put_in_place(work, folder, names)
+    return tuple(names)
+
+
+def _facts(manifest: Manifest) -> tuple[int, dict[str, int]]:
+    """Return a manifest's counts, which may have been edited together with its digest."""
+    return manifest.num_samples, dict(manifest.sizes)
+
+
+def _make(data: Path, description: Description, work: Path) -> Manifest:
+    """Write an index into the folder `work`; return the manifest that belongs to it."""
+    with naming(data):
+        places = np.array([at for key, at, _ in list_values(data) if len(key) == RECORD_KEY_NBYTES], np.int64)
+    schema = record_schema(description.fields, with_source=description.with_source)
+    spool = Spool(work / COLUMNS_FOLDER, description.fields, with_source=description.with_source)
+    try:
+        with explain_lmdb(data), reading(data) as transaction:
+            spool_records(transaction, spool, schema, data)
+            if bytes(transaction.get(PROGRESS_KEY, b"")) != progress_value(spool.num_samples):
+                raise CorruptError(f"{data}: holds {spool.num_samples} samples; its progress entry states others")
+        spool.write(work / INDEX_FILE, places)
+        return make_manifest(description, spool, work / INDEX_FILE, data)
+    finally:
+        spool.close()
+
+
+def _put_in_place(work: Path, folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        if (folder / name).is_dir():
+            raise DestinationError(f"{folder / name}: is a folder. Move it away.")
+    for name in names:
+        fsync(work / name)
+    for name in names:
+        os.rename(work / name, folder / name)
+    fsync(folder)
+
+
+@contextmanager
+def _work_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder within a dataset, which is locked meanwhile; it is removed afterwards."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise LockedError(
+                f"{folder}: cannot be locked ({error.strerror}). Is it being repaired already?"
+            ) from error
+        work = folder / REPAIR_FOLDER
+        shutil.rmtree(work, ignore_errors=True)  # left by a process that was killed
+        try:
+            work.mkdir()
+        except OSError as error:
+            raise DestinationError(
+                f"{folder}: cannot be written to ({error.strerror}). Repair a copy of it."
+            ) from error
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    finally:
+        os.close(lock)

@@ -1,4 +1,4 @@
-"""Reads the samples that are sound out of a damaged dataset, as they are stored, to be written into another one."""
+"""Reads the intact samples of a damaged dataset in stored form, to be written into another one."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _PARTS = ("stored_nbytes", "raw_nbytes", "checksum", "codec")
 
 
 def sound_samples(reader: Reader, damaged: Collection[int]) -> Iterator[Chunk]:
-    """Yield all samples of a dataset but the damaged ones, found by its index.
+    """Yield all samples of a dataset except the damaged ones, found by its index.
 
     Args:
         reader: Of the dataset; its data file may be damaged or cut short.
         damaged: Numbers of the samples to leave out.
 
     Raises:
-        CorruptError: Another one does not read.
+        CorruptError: Another one cannot be read.
     """
     names = [f.name for f in reader.manifest.fields if f.is_payload]
     is_sound = np.ones(len(reader), bool)
@@ -63,26 +63,27 @@ def _stored_bytes(reader: Reader, name: str, row: int) -> bytes:
 class RecordSalvage:
     """Samples found record by record on the pages of data.mdb, without LMDB and without an index.
 
+    The attributes are complete once all chunks were taken.
+
     Attributes:
-        lost: Numbers of the samples that were not found, once all chunks were taken.
-        may_lack_more: Whether others may be missing too, once all chunks were taken: it is not known how many there
-            were, or there are more than that.
+        lost: Numbers of the samples that were not found.
+        may_lack_more: Whether others may be missing too: the number of samples is unknown, or too small.
     """
 
     def __init__(self, folder: Path, description: Description, num_samples: int | None) -> None:
-        """Prepare.
+        """Set up; nothing is read yet.
 
         Args:
             folder: The dataset.
-            description: What its samples are.
-            num_samples: How many there were, None where that is not known.
+            description: The dataset's.
+            num_samples: How many there were; None if unknown.
         """
         self.lost: list[range] = []
         self.may_lack_more = num_samples is None
         self._folder, self._description, self._num_samples = folder, description, num_samples
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield the samples of every record that is as it was written."""
+        """Yield the samples of every intact record."""
         d = self._description
         schema = record_schema(d.fields, with_source=d.with_source)
         descriptor = open_regular(self._folder / DATA_FILE)
@@ -90,13 +91,13 @@ class RecordSalvage:
         try:
             for record in find_records(descriptor):
                 if record.first < at:
-                    continue  # an older record, on a page that is no longer in use
+                    continue  # an older record, on an unused page
                 value = read_around_errors(descriptor, record.nbytes, record.at)
                 where = f"{self._folder / DATA_FILE}: record of samples from {record.first}"
                 try:
                     count, columns = decode_block(value, schema, d.fields, record.checksum, where)
                 except CorruptError:
-                    continue  # of another schema
+                    continue  # another schema
                 self.lost += [range(at, record.first)] if record.first > at else []
                 at = record.first + count
                 yield _chunk(d.fields, count, columns, _cut(value, d.fields, columns))
@@ -124,10 +125,10 @@ def _chunk(
     """Return samples as a writer takes them.
 
     Args:
-        fields: Of a sample.
+        fields: The dataset's.
         num_samples: How many.
-        columns: Those of the index.
-        stored: For each payload field, the payloads as they are stored.
+        columns: The index's.
+        stored: For each payload field, the payloads in stored form.
     """
     others = dict(columns)
     payloads = {}

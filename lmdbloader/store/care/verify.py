@@ -1,4 +1,4 @@
-"""Checks a dataset completely: every file's digest, LMDB's pages, every record and payload, the index against both."""
+"""Checks all of a dataset: the digests of its files, LMDB's pages, every record and payload, and the index."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.digests import DigestName, new_file_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed, parse_description
-from lmdbloader.store.care.comparing import compare_records, damaged_records, stored_description
 from lmdbloader.store.care.pages import find_description, needed_nbytes
-from lmdbloader.store.foreign import page_problems
 from lmdbloader.store.index import Index, content_digest, digest_columns
+from lmdbloader.store.lmdb_file import page_problems
+from lmdbloader.store.lmdb_records import compare_records, damaged_records, stored_description
 from lmdbloader.store.opening import DataFile, open_index, read_manifest
 from lmdbloader.store.reader import Reader
 
@@ -27,10 +27,9 @@ _ROWS_AT_ONCE = 256
 _READ_AT_ONCE_NBYTES = 64 * 2**20
 _PIECE_NBYTES = 4 * 2**20
 _OTHER_TEXT = (
-    "says what it was written to say, with other bytes: white space, the spelling of a number or the order of keys was "
-    "changed"
+    "has its original content, but other bytes: white space, the spelling of a number or the order of keys was changed"
 )
-# What is said of one file: a damaged tree has a hundred findings.
+# The most findings shown of one file: a damaged tree has a hundred.
 _SHOWN = 20
 
 
@@ -39,10 +38,10 @@ class Damage:
     """One damaged value.
 
     Attributes:
-        sample: Its number.
-        field: The field that does not read.
-        source: Relative path of the file that it was made from, None where the dataset has none.
-        reason: What is wrong.
+        sample: The sample's number.
+        field: The field that cannot be read.
+        source: Relative path of the file that it was made from, None if the dataset has no sources.
+        reason: The damage.
     """
 
     sample: int
@@ -56,14 +55,14 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What `verify` found.
+    """The findings of `verify`.
 
     Attributes:
-        num_samples: Samples looked at; 0 where the dataset does not open.
-        problems: What is wrong with the dataset as a whole, one sentence each.
-        damaged: Values that do not read.
-        files: Names of the files that are missing or not as they were written.
-        advice: What can be done about it; empty where nothing is wrong.
+        num_samples: Samples checked; 0 if the dataset does not open.
+        problems: Faults of the dataset as a whole, one sentence each.
+        damaged: Values that cannot be read.
+        files: Names of the files that are missing or were changed.
+        advice: The remedy; empty if nothing is wrong.
     """
 
     num_samples: int
@@ -79,14 +78,14 @@ class Verification:
 
 
 def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = lambda done: None) -> Verification:
-    """Check a dataset completely, whatever state it is in.
+    """Check all of a dataset, in any state; nothing is changed.
 
     Args:
-        path: Of the dataset.
+        path: The dataset's.
         progress: Called with the number of samples checked since the last call.
 
     Returns:
-        Everything that is wrong, and what can be mended; nothing is changed.
+        All faults, and the remedy.
 
     Raises:
         FileNotFoundError: There is nothing at `path`.
@@ -96,10 +95,12 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
     try:
         manifest = read_manifest(path)
     except (FormatError, CorruptError) as error:
-        if not found.folder.is_dir() or found.folder.name.endswith(PARTIAL_SUFFIX) or _is_signed(found.folder):
+        # A manifest with a matching digest of its own was not damaged.
+        is_intact = is_signed(_manifest_text(found.folder))
+        if not found.folder.is_dir() or found.folder.name.endswith(PARTIAL_SUFFIX) or is_intact:
             raise
         return _verify_without_manifest(found, error)
-    if not _is_text_of(found.folder, manifest):
+    if not manifest.is_text(_manifest_text(found.folder)):
         found.add(MANIFEST_FILE, _OTHER_TEXT)
     data, index = _open_data(found, manifest), _open_index(found, manifest)
     if not data:
@@ -109,15 +110,18 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
     if reader:
         found.damaged += _unreadable(reader, progress, digest)
         if (content := content_digest(digest_columns(reader.index.batch), manifest.digest)) != manifest.content_digest:
-            found.problems.append(f"the content digest is {content}, the manifest says {manifest.content_digest}")
+            found.problems.append(f"the content digest is {content}, expected {manifest.content_digest}")
     if DATA_FILE not in found.files:
         found.add(DATA_FILE, *digest.differences(manifest.data_digest))
-    if not reader and DATA_FILE in found.files and _is_of_another(data, manifest, found.folder):
-        found.add(MANIFEST_FILE, f"is of another dataset than {DATA_FILE}")
+    description = (
+        None if reader or DATA_FILE not in found.files else find_description(data.descriptor, str(found.folder))
+    )
+    if description not in (None, manifest.description):
+        found.add(MANIFEST_FILE, f"belongs to another dataset than {DATA_FILE}")
         found.is_mixed = True
         return found.result(0)
     found.add(DATA_FILE, *_page_problems(found.folder / DATA_FILE))
-    # LMDB aborts the process on some damaged pages, so it opens the file only when nothing speaks against it.
+    # LMDB aborts the process on some damaged pages, so it opens the file only if no damage was found.
     if DATA_FILE not in found.files and reader:
         found.add(DATA_FILE, *compare_records(reader))
     elif DATA_FILE not in found.files and not manifest.data_digest:
@@ -130,7 +134,7 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
 
 
 class _Findings:
-    """What is found, in the order of the search."""
+    """Findings so far, in order."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -140,30 +144,30 @@ class _Findings:
         self.is_mixed = False
 
     def add(self, file: str, *texts: str) -> None:
-        """Note what is wrong with a file."""
+        """Add faults of a file, one sentence each."""
         if texts:
             self.files.setdefault(file)
         more = [f"and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
         self.problems += [f"{file}: {text}" for text in [*texts[:_SHOWN], *more]]
 
     def result(self, num_samples: int, *, has_description: bool = True) -> Verification:
-        """Return all of it."""
+        """Return all findings with advice."""
         advice = self._advice(has_description) if self.problems or self.damaged else ""
         return Verification(num_samples, tuple(self.problems), tuple(self.damaged), tuple(self.files), advice)
 
     def _advice(self, has_description: bool) -> str:
         lost = [name for name in (MANIFEST_FILE, INDEX_FILE) if name in self.files]
         if not (self.folder / DATA_FILE).is_file():
-            return f"Without {DATA_FILE} nothing can be mended. Restore it from a copy, or convert again."
+            return f"Without {DATA_FILE} nothing can be repaired. Restore it from a copy, or convert again."
         if self.is_mixed:
             return (
-                f"Put the file back that was replaced; or, where {DATA_FILE} is the right one, remove {MANIFEST_FILE}: "
-                f"`lmdbloader repair {self.folder}` then makes it anew."
+                f"Put back the file that was replaced; or, if {DATA_FILE} is the right one, remove {MANIFEST_FILE}: "
+                f"`lmdbloader repair {self.folder}` then makes a new one."
             )
         if MANIFEST_FILE in lost and not has_description:
             return (
-                f"{DATA_FILE} does not tell what {MANIFEST_FILE} said, so it cannot be mended. Restore {MANIFEST_FILE} "
-                "from a copy, or convert again."
+                f"{DATA_FILE} does not hold the content of {MANIFEST_FILE}, so it cannot be repaired. Restore "
+                f"{MANIFEST_FILE} from a copy, or convert again."
             )
         if DATA_FILE in self.files:
             return (
@@ -171,20 +175,19 @@ class _Findings:
                 "lists the others."
             )
         if lost:
-            return f"`lmdbloader repair {self.folder}` makes {' and '.join(lost)} anew from {DATA_FILE}."
-        return "Its files do not agree with each other. Restore all of them from one copy, or convert again."
+            return f"`lmdbloader repair {self.folder}` rebuilds {' and '.join(lost)} from {DATA_FILE}."
+        return "Its files contradict each other. Restore all of them from one copy, or convert again."
 
 
-def _is_text_of(folder: Path, manifest: Manifest) -> bool:
-    """Return whether the bytes of manifest.json are those that a writer makes of what it says."""
+def _manifest_text(folder: Path) -> bytes:
     try:
-        return manifest.is_text(read_regular(folder / MANIFEST_FILE, MAX_MANIFEST_NBYTES + 1))
+        return read_regular(folder / MANIFEST_FILE, MAX_MANIFEST_NBYTES + 1)
     except OSError:
-        return False
+        return b""
 
 
 def _compare_descriptions(found: _Findings, manifest: Manifest) -> None:
-    """Hold the manifest against what data.mdb, which is sound, says of the dataset."""
+    """Compare the manifest with the description in data.mdb, which is intact."""
     stored = stored_description(found.folder / DATA_FILE)
     if not stored or stored == manifest.description.to_json():
         return
@@ -194,19 +197,14 @@ def _compare_descriptions(found: _Findings, manifest: Manifest) -> None:
         found.add(DATA_FILE, str(error).removeprefix(f"{found.folder / DATA_FILE}: "))
         return
     if not is_same:
-        found.add(MANIFEST_FILE, f"says something else of the dataset than {DATA_FILE}")
+        found.add(MANIFEST_FILE, f"describes another dataset than {DATA_FILE}")
         found.is_mixed = True
     elif MANIFEST_FILE not in found.files:
         found.add(MANIFEST_FILE, _OTHER_TEXT)
 
 
-def _is_of_another(data: DataFile, manifest: Manifest, folder: Path) -> bool:
-    """Return whether a data file says of its dataset something else than the manifest beside it."""
-    return find_description(data.descriptor, str(folder)) not in (None, manifest.description)
-
-
 def _verify_without_manifest(found: _Findings, error: FormatError | CorruptError) -> Verification:
-    """Return what can be said of a dataset whose manifest is lost; raise `error` where it is none of ours."""
+    """Check a dataset whose manifest is lost; raise `error` if it is not a dataset of lmdbloader."""
     folder = found.folder
     is_there = (folder / MANIFEST_FILE).exists()
     found.add(MANIFEST_FILE, str(error).removeprefix(f"{folder / MANIFEST_FILE}: ") if is_there else "is missing")
@@ -225,14 +223,6 @@ def _verify_without_manifest(found: _Findings, error: FormatError | CorruptError
     return found.result(0, has_description=description is not None)
 
 
-def _is_signed(folder: Path) -> bool:
-    """Return whether a manifest says what it was written to say: then its errors are no damage."""
-    try:
-        return is_signed(read_regular(folder / MANIFEST_FILE, MAX_MANIFEST_NBYTES + 1))
-    except OSError:
-        return False
-
-
 def _open_data(found: _Findings, manifest: Manifest | None) -> DataFile | None:
     try:
         data = DataFile(found.folder / DATA_FILE, "pread")
@@ -240,7 +230,7 @@ def _open_data(found: _Findings, manifest: Manifest | None) -> DataFile | None:
         found.add(DATA_FILE, "is missing")
         return None
     except (IsADirectoryError, FormatError):
-        found.add(DATA_FILE, "is no regular file")
+        found.add(DATA_FILE, "is not a regular file")
         return None
     expected = manifest.sizes.get("data_nbytes") if manifest else data.nbytes
     if data.nbytes != expected:
@@ -257,20 +247,18 @@ def _open_index(found: _Findings, manifest: Manifest) -> Index | None:
         found.add(INDEX_FILE, "is missing")
     except KeyError as error:
         found.add(INDEX_FILE, f"the manifest does not state {error}")
-    except OSError as error:
-        found.add(INDEX_FILE, first_sentence(error, path))
-    except FormatError as error:
+    except (OSError, FormatError) as error:
         found.add(INDEX_FILE, first_sentence(error, path))
     return None
 
 
 def first_sentence(error: Exception, where: object) -> str:
-    """Return what an error says is wrong, without where and what to do."""
+    """Return the fault in an error's message, without the place and the remedy."""
     return str(error).removeprefix(f"{where}: ").partition(". ")[0]
 
 
 class _RunningDigest:
-    """The digest of data.mdb, read just before others read the same bytes, so that a cold file is read once."""
+    """The digest of data.mdb; it reads bytes just before they are checked, so a cold file is read from disk once."""
 
     def __init__(self, data: DataFile, name: DigestName) -> None:
         self._data = data
@@ -279,7 +267,7 @@ class _RunningDigest:
         self._error: OSError | None = None
 
     def advance(self, to: int) -> None:
-        """Read as far as some offset."""
+        """Read up to an offset."""
         try:
             while self._at < to and (piece := self._data.read(self._at, _PIECE_NBYTES)):
                 self._running.update(piece)
@@ -288,21 +276,21 @@ class _RunningDigest:
             self._error = error
 
     def differences(self, expected: str) -> list[str]:
-        """Read the rest; return what is wrong with the file.
+        """Read the rest; return the fault of the file, if any.
 
         Args:
-            expected: The digest, empty where it is not known.
+            expected: The digest, empty if unknown.
         """
         self.advance(self._data.nbytes)
         if self._error:
-            return [f"cannot be read behind byte {self._at} ({self._error.strerror})"]
+            return [f"cannot be read from byte {self._at} on ({self._error.strerror})"]
         if expected and (digest := str(self._running)) != expected:
             return [f"its digest is {digest}, expected {expected}: it was changed after it was written"]
         return []
 
 
 def _unreadable(reader: Reader, progress: Callable[[int], None], digest: _RunningDigest) -> Iterator[Damage]:
-    """Read every payload, many at once; where that fails, one by one to name each damaged one."""
+    """Read every payload, many at once; if that fails, one by one to name each damaged one."""
     names = [f.name for f in reader.manifest.fields if f.is_payload]
     for first in range(0, len(reader), _ROWS_AT_ONCE):
         rows = np.arange(first, min(first + _ROWS_AT_ONCE, len(reader)), dtype=np.int64)
@@ -342,5 +330,5 @@ def _each(reader: Reader, name: str, rows: np.ndarray[Any, Any]) -> Iterator[Dam
 def _page_problems(path: Path) -> list[str]:
     try:
         return page_problems(path)
-    except OSError as error:  # of the disk
+    except OSError as error:  # the disk failed
         return [f"its pages cannot be read ({error.strerror})"]

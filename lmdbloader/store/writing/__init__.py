@@ -1,1 +1,1 @@
-"""Writes a dataset: the hidden folder OUT.partial, transactions, and the step that publishes it."""
+"""Writes datasets: the folder OUT.partial, transactions, and the step that puts a dataset in place."""

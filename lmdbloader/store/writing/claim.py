@@ -1,4 +1,4 @@
-"""Which process writes to OUT.partial: its note, its lock and its signs of life there, and what a dead one left."""
+"""The claim of one process on OUT.partial: its note, its lock, its signs of life, and taking over from a dead one."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from lmdbloader.base.disk_errors import DISK_FULL
 from lmdbloader.errors import DestinationError, LockedError
 from lmdbloader.store.writing.ownership import exchange, inside, is_at, open_folder, take_possession
 
 OWNER_FILE = "owner.json"
-# How often an owner shows that it lives, and how long another host looks for a sign of it: the lock of one host may be
-# nothing to another.
+# How often an owner gives a sign of life, and how long another host, which may not see its lock, waits for one.
 BEAT_SECONDS = 2.0
 PATIENCE_SECONDS = 15.0
 _LOOKS = 30
 _MAX_NOTE_NBYTES = 4096
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +35,9 @@ class Owner:
     Attributes:
         pid: Its number.
         host: The name of its machine.
-        boot: What is different after each start of a system; empty where it does not tell, as in older releases.
+        boot: An id that differs after each start of the system; empty if unknown, as in older releases.
         started: When the process was started, in the system's ticks.
-        machine: Tells machines of the same name apart, in most cases.
+        machine: An id that distinguishes machines of the same name, in most cases.
     """
 
     pid: int
@@ -52,17 +51,17 @@ class Owner:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it ran on another system than this one, so that locks and process numbers may say nothing of it."""
+        """Whether it ran on another system, so locks and process numbers do not show whether it is alive."""
         return self.boot != boot_id() if self.boot else self.host != socket.gethostname()
 
     @property
     def is_alive_here(self) -> bool:
-        """Whether it runs on this system, and is another process than this one."""
+        """Whether it is another process running on this system."""
         return bool(self.started) and self.pid != os.getpid() and _start_time(self.pid) == self.started
 
     @property
     def was_here(self) -> bool:
-        """Whether it ran on this machine, which was started again since."""
+        """Whether it ran on this machine before the last restart."""
         mine = this_process()
         return bool(mine.machine) and (self.host, self.machine) == (mine.host, mine.machine)
 
@@ -73,12 +72,12 @@ def this_process() -> Owner:
 
 
 def boot_id() -> str:
-    """Return what tells this start of the system from others; empty where it does not say."""
+    """Return the id of this start of the system; empty if unknown."""
     return _text("/proc/sys/kernel/random/boot_id")
 
 
 def _machine() -> str:
-    # The number itself is nobody's business.
+    # The machine's id itself is private.
     number = _text("/etc/machine-id")
     return hashlib.sha256(b"lmdbloader " + number.encode()).hexdigest()[:16] if number else ""
 
@@ -99,7 +98,7 @@ def _text(path: str) -> str:
 
 
 def read_owner(folder: int) -> Owner | None:
-    """Return who has noted itself in a folder; None where nobody has, or the note does not decode or read."""
+    """Return the owner in a folder's note; None if the note is missing, or cannot be read or parsed."""
     try:
         return _read(folder)
     except OSError:
@@ -111,7 +110,7 @@ def is_mine(folder: int, path: Path) -> bool:
 
     Args:
         folder: Its descriptor.
-        path: Its name, for the errors of a disk that does not read it.
+        path: Its name, for the errors of a disk that cannot read it.
     """
     try:
         with _naming_note(path):
@@ -130,7 +129,7 @@ def _read(folder: int) -> Owner | None:
 
 @contextmanager
 def _naming_note(partial: Path) -> Iterator[None]:
-    """Give errors of the system, which know the note by its descriptor or within its folder, its path."""
+    """Put the note's full path into system errors, which have its descriptor or its name only."""
     try:
         yield
     except OSError as error:
@@ -142,7 +141,7 @@ def _naming_note(partial: Path) -> Iterator[None]:
 def _parse(data: bytes) -> Owner | None:
     try:
         body = json.loads(data)
-        # Older releases noted the first two only.
+        # Older releases wrote the first two only.
         more = {name: body[name] for name in ("boot", "started", "machine") if name in body}
         owner = Owner(int(body["pid"]), body["host"], **more)
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -157,8 +156,8 @@ class Claim:
 
     Attributes:
         folder: Its descriptor.
-        note: That of the note in it, which is locked too.
-        permissions: Those that the folder is to have once others may write to it.
+        note: The descriptor of the note in it, which is locked too.
+        permissions: The permissions that the folder gets once others may write to it.
     """
 
     folder: int
@@ -166,27 +165,27 @@ class Claim:
     permissions: int
 
     def is_mine(self) -> bool:
-        """Return whether the note in the folder is still this process's, as far as it reads."""
+        """Return whether the note in the folder is still this process's; False if it cannot be read."""
         return read_owner(self.folder) == this_process()
 
     def release(self) -> None:
-        """Leave the folder to whoever comes next, who need not look for signs of life then."""
+        """Leave the folder to the next process, which then need not wait for signs of life."""
         with suppress(OSError):
             if self.is_mine():
                 os.unlink(OWNER_FILE, dir_fd=self.folder)
 
     def close(self) -> None:
-        """Let go of the folder and the locks."""
+        """Close the folder and release the locks."""
         os.close(self.note)
         os.close(self.folder)
 
     @contextmanager
     def beating(self) -> Iterator[None]:
-        """Show in the folder that its owner lives, until the block ends."""
+        """Give signs of life in the folder until the block ends."""
         stop = threading.Event()
 
         def beat() -> None:
-            # The lock file's time, by the clock of the file system: readers compare it with itself only.
+            # The note's time, by the file system's clock: readers compare it only with its earlier value.
             while not stop.wait(BEAT_SECONDS):
                 with suppress(OSError):
                     os.utime(self.note)
@@ -210,18 +209,18 @@ def claim(
     wait: bool = True,
     log: Callable[[str], None] = lambda line: None,
 ) -> Claim:
-    """Return a folder as this process's own; it is made if there is none.
+    """Claim a folder for this process; it is made if there is none.
 
-    A process of this host that has died is known by its lock. One elsewhere counts as dead when it gives no sign of
-    life for a while; what it began is then copied, so that it writes to nobody's files should it wake up.
+    The lock of a process on this host shows whether it is alive. One on another host counts as dead if it gives no sign
+    of life for a while; its work is then copied, so if it wakes up, it does not write to this process's files.
 
     Args:
         partial: The folder.
-        check: Called with a path to it before anything is changed in it; raises where it is not to be used.
-        keep: Returns the names of the files in it that are worth a copy.
-        advice: Behind the error that an owner elsewhere is alive.
-        take_over: Do not look for signs of life.
-        wait: Take the time to look for them; otherwise an owner elsewhere counts as alive.
+        check: Called with a path to it before anything is changed in it; raises an error if it must not be used.
+        keep: Returns the names of the files in it to copy.
+        advice: Appended to the error that an owner on another host is alive.
+        take_over: Do not wait for signs of life.
+        wait: Wait for them; otherwise an owner on another host counts as alive.
         log: Called with lines of text for people.
 
     Raises:
@@ -246,13 +245,13 @@ def claim(
                     if is_at(folder, partial):
                         return Claim(folder, note, permissions)
         except BaseException:
-            if is_new:  # it could not be written, on a full disk
+            if is_new:  # it could not be written, for example on a full disk
                 with suppress(OSError):
                     os.unlink(OWNER_FILE, dir_fd=folder)
-                    os.rmdir(partial)  # which fails where anything else is in it
+                    os.rmdir(partial)  # fails if anything else is in it
             _close(note, folder)
             raise
-        # It was renamed or removed between two of the calls, or taken over just now.
+        # It was renamed or removed between two of the calls, or has just been taken over.
         _close(note, folder)
 
 
@@ -269,14 +268,14 @@ def _open(partial: Path) -> int:
             return open_folder(partial, make=True)
         except OSError as error:
             tries_left -= 1
-            # Its owner finished between the two calls; or nothing can be made there, as in /proc.
+            # Its owner finished between the two calls; or folders cannot be made there, as in /proc.
             if error.errno == errno.ENOENT and partial.absolute().parent.is_dir() and tries_left:
                 continue
-            if error.errno in _FULL:
+            if error.errno in DISK_FULL:
                 raise
             raise DestinationError(
                 f"{partial}: cannot be made ({error.strerror}); a dataset is written there until it is complete. "
-                "Make room at that name, or choose another destination."
+                "Free that name, or choose another destination."
             ) from error
 
 
@@ -296,8 +295,8 @@ def _locked(partial: Path, owner: Owner | None, advice: str) -> LockedError:
 
 
 def _open_note(folder: int) -> tuple[int, bool]:
-    """Return the note's descriptor and whether it was made just now; -1 where the folder is gone."""
-    # To be written: on NFS a lock of what was opened for reading only, or of a folder, is the client's own.
+    """Return the note's descriptor and whether it was made just now; -1 if the folder is gone."""
+    # Opened for writing: on NFS, other hosts do not see the lock of a folder, or of a file opened for reading only.
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with suppress(FileNotFoundError):
         try:
@@ -324,7 +323,7 @@ def _is_free(
     wait: bool,
     log: Callable[[str], None],
 ) -> bool:
-    """Return whether a folder that somebody has noted itself in can be used; False where another one took its place.
+    """Return whether a folder with another owner's note can be used; False if another folder took its place.
 
     Raises:
         LockedError: Its owner is alive.
@@ -335,12 +334,12 @@ def _is_free(
     except FileNotFoundError:
         return False  # it was released just now
     if not _is_note(note, folder):
-        return False  # and claimed anew
+        return False  # and claimed again
     if owner and not owner.is_elsewhere:
         if owner.is_alive_here:
             raise _locked(partial, owner, "Wait for it, or stop it.")
-        return True  # the lock tells that it is dead
-    who = str(owner or "a process that is not known")
+        return True  # the lock shows that it is dead
+    who = str(owner or "an unknown process")
     if take_over:
         log(
             f"{partial}: taken over from {who}. Its committed data is kept; the rest is lost, and it ends with an "
@@ -359,7 +358,7 @@ def _is_free(
 
 
 def _is_note(note: int, folder: int) -> bool:
-    """Return whether an open note is the one in its folder still."""
+    """Return whether an open note is still the one in its folder."""
     try:
         return os.path.samestat(os.fstat(note), os.stat(OWNER_FILE, dir_fd=folder, follow_symlinks=False))
     except FileNotFoundError:
@@ -379,7 +378,7 @@ def _shows_life(folder: int) -> bool:
 def _state(folder: int) -> dict[str, tuple[int, int, int]]:
     state = {}
     with suppress(OSError):
-        # Opened anew, for NFS asks the server then: what it was told of a file some seconds ago may be old.
+        # Opened again because NFS then asks the server; cached attributes may be some seconds old.
         note = os.open(OWNER_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         try:
             found = os.fstat(note)
@@ -394,7 +393,7 @@ def _state(folder: int) -> dict[str, tuple[int, int, int]]:
 
 
 def _replace(folder: int, partial: Path, keep: Callable[[Path], tuple[str, ...]]) -> None:
-    """Put a copy of a folder in its place, and remove the folder: whoever has it open changes nothing of the copy."""
+    """Replace a folder by a copy and remove it, so a process that has it open cannot change the copy."""
     old = inside(folder, partial)
     copy = partial.with_name(f"{partial.name}.{socket.gethostname()}-{os.getpid()}")
     shutil.rmtree(copy, ignore_errors=True)
@@ -406,9 +405,9 @@ def _replace(folder: int, partial: Path, keep: Callable[[Path], tuple[str, ...]]
                 os.fsync(file.fileno())
         exchange(copy, partial)
         if not is_at(folder, copy):
-            exchange(copy, partial)  # somebody else was faster, and it is theirs
+            exchange(copy, partial)  # another process was faster: give its folder back
     finally:
-        # Its owner, should it still run, may put something into it meanwhile.
+        # If its owner is still running, it may create files meanwhile.
         for _ in range(_LOOKS):
             shutil.rmtree(copy, ignore_errors=True)
             if not copy.exists():

@@ -1,18 +1,18 @@
-"""The destination folder: locked and hidden as OUT.partial while it is written, put in place in one step."""
+"""The destination folder: locked and named OUT.partial while it is written, put in place in one step."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lmdbloader.base.descriptors import occupy_standard_descriptors
-from lmdbloader.base.files import read_regular
-from lmdbloader.errors import DestinationError, DiskFullError
+from lmdbloader.base.disk_errors import naming
+from lmdbloader.base.files import occupy_standard_descriptors, read_regular
+from lmdbloader.base.option_names import option
+from lmdbloader.errors import DestinationError
 from lmdbloader.format.layout import (
     DATA_FILE,
     FORMAT_NAME,
@@ -24,28 +24,22 @@ from lmdbloader.format.layout import (
     SOURCES_FILE,
 )
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, load_json
-from lmdbloader.store.diskerrors import DISK_FAILED, disk_failed, naming
 from lmdbloader.store.writing.claim import OWNER_FILE, claim, is_mine
 from lmdbloader.store.writing.ownership import ASIDE_SUFFIX, exchange, inside, is_at, named
 
 COLUMNS_FOLDER = "columns"
-# Of a conversion that can be resumed: what it is to do, and what of it is done.
+# The plan of a conversion that can be resumed, and the journal of the sources that are done.
 PLAN_FILE, JOURNAL_FILE = "plan.json", "journal"
-# Not of the dataset itself. They go once it is in place: until then a run that was killed could not be resumed without.
-# The owner goes last: without it the others are somebody's own.
+# Needed to resume a run that was killed, so they are removed once the dataset is in place. The owner's note is removed
+# last: without it, the other files count as the user's.
 _WORKING_FILES = (JOURNAL_FILE, PLAN_FILE, OWNER_FILE)
-_TAKE_OVER = (
-    "; if you are certain that it has ended, --take-over continues from its committed data. The rest is lost then, and "
-    "if it is still running, it ends with an error"
-)
-# Where a repair makes files anew, and what LMDB's own tools leave where they open a dataset.
+# The folder in which a repair makes new files, and the lock file that LMDB's own tools leave in a dataset.
 REPAIR_FOLDER, _LOCK_FILE = ".repair", "lock.mdb"
-# What a dataset and an interrupted conversion consist of; a folder with anything else in it is somebody's own.
+# The files of a dataset and of an interrupted conversion; a folder with any other file belongs to the user.
 _OURS = frozenset({
     DATA_FILE, INDEX_FILE, MANIFEST_FILE, COLUMNS_FOLDER, SKIPPED_FILE, LEFT_OUT_FILE, SOURCES_FILE, REPAIR_FOLDER,
     _LOCK_FILE, *_WORKING_FILES,
 })  # fmt: skip
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def check_destination(out: Path, *, overwrite: bool) -> None:
@@ -65,17 +59,17 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise DestinationError(
             f"{out}: a dataset is there already, made from other inputs or with other options. "
-            "Choose another destination, or overwrite it (--overwrite)."
+            f"Choose another destination, or overwrite it ({option('overwrite', True)})."
         )
     if others := _others(out):
         raise DestinationError(
-            f"{out}: {others[0]!r} in it is not of our making, and would be lost with the dataset that is replaced. "
-            "Move it away."
+            f"{out}: lmdbloader did not write {others[0]!r} in it, which would be lost with the dataset that is "
+            "replaced. Move it away."
         )
 
 
 def is_dataset(path: Path) -> bool:
-    """Return whether a folder holds a finished dataset of ours, of any format version."""
+    """Return whether a folder holds a finished dataset of lmdbloader, of any format version."""
     try:
         return bool(load_json(read_regular(path / MANIFEST_FILE, MAX_MANIFEST_NBYTES)).get("format") == FORMAT_NAME)
     except (OSError, ValueError, AttributeError, RecursionError):
@@ -88,20 +82,20 @@ def partial_folder(
 ) -> Iterator[Path]:
     """Yield a path to the locked folder OUT.partial; it is removed unless `put_in_place` has moved it.
 
-    The path leads to the folder that was locked, whatever has its name later. The folder is the user's own, nobody else
-    can write to it until it is in place, and there is no link in it.
+    The path keeps leading to the folder that was locked, even if another one gets its name. The folder belongs to the
+    user, nobody else can write to it until it is in place, and it does not hold links.
 
     Args:
-        out: The dataset to be.
-        resumable: Leave what an earlier conversion left in it, and leave in it what was begun when an error ends this
-            one. Otherwise what was left there is removed first.
-        take_over: Go on with it without a look for signs of life, where a process of another host has begun it.
+        out: The future dataset.
+        resumable: Keep the files of an earlier conversion in it, and leave an unfinished one in it after an error.
+            Otherwise its content is removed first.
+        take_over: Continue the conversion of a process on another host without waiting for signs of life from it.
         log: Called with lines of text for people.
 
     Raises:
         LockedError: Another process is writing to it.
-        DestinationError: It holds other things, or an unfinished conversion that is not to be resumed, or cannot be
-            made; or it is another user's, or somebody may have led it elsewhere, or took it over meanwhile.
+        DestinationError: It holds other files, or an unfinished conversion and `resumable` is False, or cannot be made;
+            or it belongs to another user, holds links, or was taken over by another process meanwhile.
     """
     partial = _partial_of(out)
     if not out.absolute().parent.is_dir():
@@ -114,7 +108,12 @@ def partial_folder(
                 f"{partial}: an unfinished conversion is there. Finish it with the command that began it, or remove it."
             )
 
-    advice = _TAKE_OVER if resumable else ""
+    advice = ""
+    if resumable:
+        advice = (
+            f"; if you are certain that it has ended, {option('take_over', True)} continues from its committed data. "
+            "The rest is lost then, and if it is still running, it ends with an error"
+        )
     occupy_standard_descriptors()
     lock = claim(partial, check, keep=_worth_keeping, advice=advice, take_over=take_over, log=log)
     folder = inside(lock.folder, partial)
@@ -144,8 +143,8 @@ def partial_folder(
 
 
 def _worth_keeping(folder: Path) -> tuple[str, ...]:
-    """Return the names of the files that an unfinished conversion goes on with."""
-    # The data before what tells of it: of a process that still writes, the journal then knows all that was copied.
+    """Return the names of the files that an unfinished conversion needs to continue."""
+    # The data comes before the journal: if a process is still writing, the journal then covers all copied data.
     return tuple(n for n in (DATA_FILE, JOURNAL_FILE, PLAN_FILE) if (folder / n).is_file()) if is_begun(folder) else ()
 
 
@@ -154,9 +153,9 @@ def _partial_of(out: Path) -> Path:
 
 
 def _remove(folder: Path, partial: Path) -> None:
-    """Remove what is in a folder as far as possible, and what has its name if that is empty."""
+    """Remove a folder's content as far as possible, and the folder at `partial` if it is empty."""
     with contextlib.suppress(OSError):
-        # The note of its owner goes last: until then it is nobody else's.
+        # The owner's note goes last: it keeps others out.
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == OWNER_FILE):
             with contextlib.suppress(OSError):
                 _delete(entry)
@@ -164,7 +163,7 @@ def _remove(folder: Path, partial: Path) -> None:
 
 
 def _remove_empty(partial: Path) -> None:
-    # Once more when the note is closed: NFS keeps a file that is open under another name.
+    # Called again once the note is closed: NFS keeps an open file under another name.
     with contextlib.suppress(OSError):
         partial.rmdir()
 
@@ -177,7 +176,7 @@ def _delete(entry: Path) -> None:
 
 
 def is_begun(partial: Path) -> bool:
-    """Return whether a folder holds an unfinished conversion of which something is done."""
+    """Return whether a folder holds an unfinished conversion with some sources done."""
     try:
         return (partial / PLAN_FILE).is_file() and (partial / JOURNAL_FILE).stat().st_size > 0
     except OSError:
@@ -185,13 +184,13 @@ def is_begun(partial: Path) -> bool:
 
 
 def begun_partial(out: Path) -> Path | None:
-    """Return the folder that holds what is done of an unfinished conversion to `out`; None where there is none."""
-    partial = out.with_name(out.name + PARTIAL_SUFFIX)
+    """Return the folder of an unfinished conversion to `out` with some sources done; None if there is none."""
+    partial = _partial_of(out)
     return partial if is_begun(partial) else None
 
 
 def empty(folder: Path) -> None:
-    """Remove everything from a folder but the note of whose it is."""
+    """Remove everything from a folder except its owner's note."""
     for entry in folder.iterdir():
         if entry.name != OWNER_FILE:
             _delete(entry)
@@ -202,14 +201,14 @@ def put_in_place(partial: Path, out: Path) -> None:
 
     Args:
         partial: The path that `partial_folder` has yielded for `out`.
-        out: The dataset to be.
+        out: The future dataset.
 
     Raises:
-        DestinationError: `out` has become something else than a dataset of ours, or something else has the name of the
-            folder that was written to.
+        DestinationError: `out` is not a dataset of lmdbloader any more, or the folder that was written to has lost its
+            name to another one.
     """
     name = _partial_of(out)
-    check_destination(out, overwrite=True)  # last look: callers asked before they began to write
+    check_destination(out, overwrite=True)  # again: callers checked before they began to write
     for file in partial.iterdir():
         fsync(file)
     fsync(partial)
@@ -230,7 +229,7 @@ def _rename_into_place(folder: int, name: Path, out: Path) -> None:
     else:
         os.rename(name, out)
     if not is_at(folder, out):
-        # Between the look and the renaming somebody else took the name: what came here is theirs, and goes back.
+        # Another process took the name between the check and the rename: move its folder back.
         with contextlib.suppress(OSError):
             exchange(name, out) if replaces else os.rename(out, name)
         _refuse_lost(folder, out, name)
@@ -240,22 +239,22 @@ def _rename_into_place(folder: int, name: Path, out: Path) -> None:
 
 
 def _refuse_lost(folder: int, path: Path, name: Path) -> None:
-    """Raise DestinationError unless an open folder has a name, and is still this process's."""
+    """Raise DestinationError unless an open folder is at `path`, and this process still owns it."""
     if not (is_at(folder, path) and is_mine(folder, path)):
         raise _lost(name)
 
 
 def _lost(partial: Path) -> DestinationError:
     return DestinationError(
-        f"{partial}: is no longer the folder that was written to: another process took it over, or somebody renamed or "
-        "replaced it, and nothing is put in place. Find out who writes there, and run it again."
+        f"{partial}: is no longer the folder that was written to: another process took it over, or it was renamed or "
+        "replaced. Nothing was put in place. Find out who writes there, and run it again."
     )
 
 
 def clear_leftovers(out: Path) -> None:
-    """Remove what a conversion that was killed after `put_in_place` had renamed its dataset left beside and in it.
+    """Remove the leftovers, in and next to `out`, of a conversion that was killed after its dataset was in place.
 
-    What another process is writing to, an unfinished conversion and what is not of our making stay.
+    A folder that another process is writing to, an unfinished conversion, and other files stay.
     """
     partial = _partial_of(out)
     if partial.is_dir() and not partial.is_symlink():
@@ -287,7 +286,7 @@ def _remove_leftovers(out: Path) -> None:
 
 
 def is_just_published(out: Path) -> bool:
-    """Return whether a dataset still holds what it was made with: whoever put it in place was killed then."""
+    """Return whether a dataset still has its owner's note: the process was killed after putting it in place."""
     try:
         owner = load_json(read_regular(out / OWNER_FILE, MAX_MANIFEST_NBYTES))
         return isinstance(owner, dict) and {"pid", "host"} <= owner.keys()
@@ -305,81 +304,16 @@ def fsync(path: Path) -> None:
             os.close(handle)
 
 
-@contextmanager
-def explain_full_disk(path: Path, needed_nbytes: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Turn "no space left" of any kind into DiskFullError with the place, what is free and what is missing.
-
-    What a disk says that fails otherwise becomes a DiskError with the file.
-
-    Args:
-        path: What is written to.
-        needed_nbytes: Returns about how much is still to be written, 0 where that is not known.
-    """
-    try:
-        yield
-    except DiskFullError:
-        raise
-    except OSError as error:
-        if error.errno in DISK_FAILED:
-            raise disk_failed(error.filename or path, error) from error
-        if error.errno not in _FULL:
-            raise
-        raise disk_full(path, error, needed_nbytes()) from error
-
-
-def disk_full(path: Path, error: Exception, needed_nbytes: int = 0) -> DiskFullError:
-    """Return the error to raise when writing below `path` found no room.
-
-    Args:
-        path: What was written to.
-        error: What the system said.
-        needed_nbytes: About how much was still to be written, where that is known.
-    """
-    free = shutil.disk_usage(path if path.exists() else path.absolute().parent).free
-    there = f"{free // 2**20} MiB are free there"
-    if needed_nbytes > free:
-        there = f"about {_mebibytes(needed_nbytes - free)} MiB are missing, {there}"
-    elif needed_nbytes:
-        there = (
-            f"about {_mebibytes(needed_nbytes)} MiB are still to be written, {there}, and a quota or a limit of files' "
-            "sizes (ulimit -f) may allow less"
-        )
-    return DiskFullError(f"{path}: disk full ({error}): {there}. Free some room and run it again.")
-
-
-def _mebibytes(nbytes: int) -> int:
-    return -(-nbytes // 2**20)
-
-
-def is_full_disk(message: str) -> bool:
-    """Return whether an LMDB error's text means that the disk is full."""
-    return any(os.strerror(code) in message for code in _FULL)
-
-
-def has_no_room(file: Path, nbytes: int) -> bool:
-    """Return whether `nbytes` more do not fit behind a file, by reserving them for a moment."""
-    try:
-        with open(file, "ab") as handle:
-            size = handle.tell()
-            try:
-                os.posix_fallocate(handle.fileno(), size, max(nbytes, 1))
-            finally:
-                os.ftruncate(handle.fileno(), size)
-    except OSError as error:
-        return error.errno in _FULL
-    return False
-
-
 def _others(folder: Path) -> list[str]:
-    # NFS keeps a removed file under such a name while another process has it open.
+    # NFS gives a removed file such a name while another process has it open.
     names = (entry.name for entry in folder.iterdir() if not entry.name.startswith(".nfs"))
     return sorted(name for name in names if name not in _OURS)
 
 
 def _refuse_others(folder: Path, name: Path) -> None:
-    """Raise DestinationError where there is something that no conversion leaves."""
+    """Raise DestinationError if a folder holds files that no conversion leaves."""
     if others := _others(folder):
         raise DestinationError(
-            f"{name}: {others[0]!r} in it is not of our making, and a dataset is written there until it is complete. "
-            "Move it away."
+            f"{name}: lmdbloader did not write {others[0]!r} in it, and a dataset is written there until it is "
+            "complete. Move it away."
         )

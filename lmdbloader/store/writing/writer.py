@@ -15,11 +15,13 @@ from typing import Any
 import lmdb
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from lmdbloader.base.disk_errors import DISK_FULL, disk_failed, disk_full, explain_full_disk, has_no_room, naming
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import CorruptError, DestinationError
 from lmdbloader.format.codecs import checksum
-from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
+from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, digest_of_file, read_digest
 from lmdbloader.format.layout import (
     DATA_FILE,
     DESCRIPTION_KEY,
@@ -37,35 +39,29 @@ from lmdbloader.format.layout import (
     record_key,
     record_schema,
 )
-from lmdbloader.format.manifest import Description
-from lmdbloader.store.care.recovery import delete_records, records, spool_records
-from lmdbloader.store.diskerrors import disk_failed, naming
-from lmdbloader.store.index import Spool
+from lmdbloader.format.manifest import Description, Manifest
+from lmdbloader.store.index import Spool, content_digest, digest_columns
+from lmdbloader.store.lmdb_records import delete_records, records, spool_records
 from lmdbloader.store.opening import map_file
 from lmdbloader.store.records import Block, Chunk, chained
-from lmdbloader.store.writing.digest import make_manifest
 from lmdbloader.store.writing.publish import (
     COLUMNS_FOLDER,
-    disk_full,
-    explain_full_disk,
     fsync,
-    has_no_room,
-    is_full_disk,
     partial_folder,
     put_in_place,
 )
 
-# A transaction this large makes the price of its fsync small beside that of its bytes.
+# In a transaction this large, fsync takes little time compared with writing the bytes.
 TRANSACTION_NBYTES = 16 * 2**20
 _MIN_MAP_NBYTES = 2**20
 _PAGE_NBYTES = 4096
 _MAP_SPARE = 1.25
-# About what a sample with one image takes in the index.
+# About the bytes of a sample with one image in the index.
 _INDEX_ROW_NBYTES = 60
 
 
 def estimate_map_nbytes(payload_nbytes: float, num_samples: float) -> int:
-    """Return a map size for a dataset of about that many payload bytes and samples, with a quarter to spare."""
+    """Return a map size for a dataset of about these payload bytes and samples, with a quarter to spare."""
     needed = payload_nbytes * 1.08 + num_samples * 64
     return _whole_pages(math.ceil(needed * _MAP_SPARE) + _MIN_MAP_NBYTES)
 
@@ -76,12 +72,12 @@ def _whole_pages(nbytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a finished dataset takes.
+    """Facts about a dataset that was just written.
 
     Attributes:
         num_samples: Samples in it.
-        sizes: Bytes, as in the manifest, and data_nbytes / index_nbytes of the two files.
-        map_growths: How often the map was grown because the estimate was short.
+        sizes: Bytes, as in the manifest.
+        map_growths: How often the map grew because the estimate was too small.
         content_digest: As in the manifest.
     """
 
@@ -95,7 +91,7 @@ class Writer:
     """A dataset that is being written; use `open_writer`.
 
     Attributes:
-        num_committed: Samples that a transaction has brought to the disk.
+        num_committed: Samples in committed transactions.
     """
 
     def __init__(
@@ -109,20 +105,19 @@ class Writer:
         keep_samples: int = 0,
         before_commit: Callable[[], None] = lambda: None,
     ) -> None:
-        """Open the data file and take over what is in it.
+        """Open the data file and keep its first samples.
 
         Args:
             partial: The locked folder to write into.
-            out: Where the dataset is put once it is complete.
+            out: The future dataset.
             fields: Of every sample.
-            with_source: Whether the index tells where each sample came from.
+            with_source: Whether the index stores the source of each sample.
             map_nbytes: Estimated size of the whole data file, with a quarter to spare.
-            keep_samples: So many of the samples that are there already stay; no record may hold one of them and one
-                that does not.
-            before_commit: Called before each transaction; what it writes must be on the disk when it returns.
+            keep_samples: Number of samples in the data file to keep; it must be at the end of a record.
+            before_commit: Called before each transaction; when it returns, its files must be on the disk.
 
         Raises:
-            CorruptError: The samples that are to stay are not all there.
+            CorruptError: The samples to keep are not all there.
         """
         self.fields = tuple(fields)
         self.with_source = with_source
@@ -130,7 +125,7 @@ class Writer:
         self._partial, self._out = partial, out
         self._before_commit = before_commit
         self.num_committed = keep_samples
-        # `chained` of the records that were kept.
+        # The `chained` checksum of the kept records.
         self.kept_records = 0
         self._expected_nbytes = int(map_nbytes / _MAP_SPARE)
         self._pending: list[tuple[bytes, Any]] = []
@@ -151,8 +146,8 @@ class Writer:
                 readahead=False,
             )
         try:
-            # A transaction that outlives a power cut is of no use where its file's name does not; and LMDB leaves its
-            # two first pages to the first transaction, which may never come to its end.
+            # After a power cut, a transaction is of no use if its file's name is lost. And LMDB leaves its first two
+            # pages to the first transaction, which may never finish.
             fsync(data)
             fsync(partial)
             if keep_samples:
@@ -193,12 +188,12 @@ class Writer:
         """Commit the rest, write index and manifest, and put the dataset in place.
 
         Args:
-            classes: As in the manifest; made_by: The same.
+            classes, made_by: As in the manifest.
             digest: The algorithm of the digests in the manifest.
 
         Raises:
             DiskFullError: No room left.
-            CorruptError: What was written does not read back.
+            CorruptError: The files differ from the data that was written.
         """
         description = Description(
             self.fields, self.with_source, {name: tuple(names) for name, names in classes.items()}, made_by, digest
@@ -218,13 +213,13 @@ class Writer:
         return Written(self.num_samples, manifest.sizes, self.map_growths, manifest.content_digest)
 
     def add_file(self, name: str, data: bytes) -> None:
-        """Put a small file beside the dataset's own."""
+        """Add a small file to the dataset's folder."""
         file = self._partial / name
         with explain_full_disk(self._partial, lambda: len(data) + self._missing_nbytes()), naming(file):
             file.write_bytes(data)
 
     def close(self) -> None:
-        """Let go of the LMDB environment and the temporary files."""
+        """Close the LMDB environment and remove the temporary files."""
         self._env.close()
         self._spool.close()
 
@@ -241,7 +236,7 @@ class Writer:
             raise CorruptError(f"{data}: holds {self.num_samples} samples, expected {keep_samples}")
 
     def _missing_nbytes(self) -> int:
-        """Return about how much of data.mdb is still to be written."""
+        """Return about how many bytes of data.mdb are still to be written."""
         done = (self._partial / DATA_FILE).stat().st_size
         return max(self._expected_nbytes - done, self._pending_nbytes)
 
@@ -250,7 +245,7 @@ class Writer:
         self._pending_nbytes += len(value)
 
     def _commit(self) -> None:
-        """Write everything pending in one transaction, growing the map and starting over where it is too small."""
+        """Write everything pending in one transaction; if the map is too small, grow it and start over."""
         if not self._pending:
             return
         with explain_full_disk(self._partial, self._missing_nbytes):
@@ -264,7 +259,7 @@ class Writer:
                     transaction.put(PROGRESS_KEY, progress)
                 break
             except lmdb.MapFullError:
-                # The transaction is unusable now: it was aborted, and all of its records are put again.
+                # The transaction was aborted: put all of its records again.
                 size = self._env.info()["map_size"]
                 size = _whole_pages(max(size + size // 2, size + 2 * self._pending_nbytes))
                 with self._explain_lmdb(size):
@@ -275,10 +270,10 @@ class Writer:
 
     @contextmanager
     def _explain_lmdb(self, map_nbytes: int = 0) -> Iterator[None]:
-        """Turn LMDB's ways of saying "no space left" into DiskFullError; a write cut short is an I/O error to it.
+        """Turn LMDB's errors for "no space left" into DiskFullError; it reports a write cut short as an I/O error.
 
         Args:
-            map_nbytes: That are to be mapped.
+            map_nbytes: Bytes to map; 0 if the block maps nothing.
         """
         try:
             yield
@@ -292,14 +287,15 @@ class Writer:
         except lmdb.Error as error:
             short_write = os.strerror(errno.EIO) in str(error)
             data = self._partial / DATA_FILE
-            if is_full_disk(str(error)) or (short_write and has_no_room(data, self._pending_nbytes)):
+            is_full = any(os.strerror(code) in str(error) for code in DISK_FULL)
+            if is_full or (short_write and has_no_room(data, self._pending_nbytes)):
                 raise disk_full(self._partial, error, self._missing_nbytes()) from error
             if short_write:
                 raise disk_failed(data, error) from error
             raise
 
     def _harvest(self) -> npt.NDArray[np.int64]:
-        """Return where each block's value starts in data.mdb."""
+        """Return the offset of each block's value in data.mdb."""
         addresses, lengths, checksums = [], [], []
         with self._env.begin(buffers=True) as transaction:
             for key, value in transaction.cursor():
@@ -316,25 +312,25 @@ class Writer:
             first_value = bytes(next(value for key, value in transaction.cursor() if len(key) == RECORD_KEY_NBYTES))
         data = map_file(self._partial / DATA_FILE)
         relative = np.array(addresses, np.uint64).astype(np.int64) - np.int64(addresses[0])
-        # LMDB does not tell where its map starts. One value found in the file gives the base; a freed page may hold
-        # an older copy of it, so other values must lie where that base puts them.
+        # LMDB does not expose the start of its map. One value found in the file gives it; as a freed page may hold an
+        # older copy of that value, other values are checked too.
         at = -1
         while (at := data.find(first_value, at + 1)) >= 0:
-            if _lie_there(data, relative + at, lengths, checksums):
+            if _are_at(data, relative + at, lengths, checksums):
                 return relative + at
         raise CorruptError(f"{self._partial}: a record that was just written is not in data.mdb")
 
 
 def _remove_rest(partial: Path, *, keep_data: bool) -> None:
-    """Remove what is made anew of a dataset that was not finished."""
+    """Remove the files of an unfinished dataset that are written again."""
     shutil.rmtree(partial / COLUMNS_FOLDER, ignore_errors=True)
     notes = (SKIPPED_FILE, LEFT_OUT_FILE, SOURCES_FILE)
     for name in (INDEX_FILE, MANIFEST_FILE, *notes, *(() if keep_data else (DATA_FILE,))):
         (partial / name).unlink(missing_ok=True)
 
 
-def _lie_there(data: Any, start: npt.NDArray[np.int64], nbytes: Sequence[int], checksums: Sequence[int]) -> bool:
-    """Return whether up to 64 values, evenly spread, lie at their places with their checksums."""
+def _are_at(data: Any, start: npt.NDArray[np.int64], nbytes: Sequence[int], checksums: Sequence[int]) -> bool:
+    """Return whether up to 64 values, evenly spread, have their checksums at these offsets."""
     view = memoryview(data)
     for i in np.unique(np.linspace(0, len(start) - 1, 64).astype(int)).tolist():
         at, end = int(start[i]), int(start[i]) + nbytes[i]
@@ -351,10 +347,10 @@ def open_writer(
     with_source: bool,
     map_nbytes: int,
 ) -> Iterator[Writer]:
-    """Yield a writer of a new dataset at `out`; whatever is not finished leaves nothing behind.
+    """Yield a writer of a new dataset at `out`; an unfinished one leaves no files.
 
     Raises:
-        DestinationError: Somebody else is writing there, or the parent folder is missing.
+        DestinationError: Another process is writing there, or the parent folder is missing.
     """
     with (
         explain_full_disk(out),
@@ -362,3 +358,38 @@ def open_writer(
         closing(Writer(partial, out, fields, with_source=with_source, map_nbytes=map_nbytes)) as writer,
     ):
         yield writer
+
+
+def make_manifest(description: Description, spool: Spool, index: Path, data: Path) -> Manifest:
+    """Return the manifest of a dataset.
+
+    Args:
+        description: Its facts that do not follow from the files.
+        spool: The index's columns.
+        index: index.arrow, as the spool has written it.
+        data: The complete data.mdb.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    content = map_file(index)
+    descriptor = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with naming(data):
+            data_digest = read_digest(descriptor, description.digest)
+    finally:
+        os.close(descriptor)
+    return description.manifest(
+        num_samples=spool.num_samples,
+        sizes={
+            "payload_nbytes": spool.total("stored_nbytes"),
+            "raw_nbytes": spool.total("raw_nbytes"),
+            "data_nbytes": data.stat().st_size,
+            "index_nbytes": len(content),
+        },
+        content_digest=content_digest(
+            digest_columns(pa.ipc.open_file(pa.py_buffer(content)).get_batch(0)), description.digest
+        ),
+        index_digest=digest_of_file(content, description.digest),
+        data_digest=data_digest,
+    )

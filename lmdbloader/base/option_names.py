@@ -1,0 +1,71 @@
+"""The names of options in messages: Python's for a caller in Python, flags for a user of the command."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+_NO_VALUE = object()
+_MOST_CHARACTERS = 60
+# From Python names to flags, while a command runs. A context of its own per thread: see `use_flags`.
+_FLAGS: ContextVar[Mapping[str, str]] = ContextVar("flags", default={})  # noqa: B039 - never changed in place
+
+
+def option(name: str, value: Any = _NO_VALUE) -> str:
+    """Return an option, with a value if one is given, as the caller writes it.
+
+    Args:
+        name: The Python name of the option.
+        value: The value; True for an option that is switched on.
+
+    >>> option("seed"), option("write_mode", "jpg"), option("overwrite", True)
+    ('seed', "write_mode='jpg'", 'overwrite=True')
+    >>> with naming_flags({"write_mode": "--write-mode", "overwrite": "--overwrite"}):
+    ...     option("seed"), option("write_mode", "jpg"), option("overwrite", True)
+    ('seed', '--write-mode jpg', '--overwrite')
+    """
+    flag = _FLAGS.get().get(name)
+    if flag is None:
+        return name if value is _NO_VALUE else f"{name}={shown(value)}"
+    if value is _NO_VALUE or value is True:
+        return flag
+    return f"{flag} {value[:_MOST_CHARACTERS] if isinstance(value, str) else shown(value)}"
+
+
+@contextmanager
+def naming_flags(flags: Mapping[str, str]) -> Iterator[None]:
+    """Name options by flags in this thread, until the end of the `with` statement.
+
+    Args:
+        flags: From Python names to flags; options without a flag keep their Python names.
+    """
+    token = _FLAGS.set(flags)
+    try:
+        yield
+    finally:
+        _FLAGS.reset(token)
+
+
+def use_flags(flags: Mapping[str, str]) -> None:
+    """Name options by flags in this thread from now on: for threads and processes that work for another one."""
+    _FLAGS.set(flags)
+
+
+def flags_in_use() -> dict[str, str]:
+    """Return the flags by which this thread names options; empty for Python names."""
+    return dict(_FLAGS.get())
+
+
+def shown(value: Any) -> str:
+    """Return the start of a value's text; a value whose own text is an error gets another one.
+
+    >>> shown("16"), shown(16.0)
+    ("'16'", '16.0')
+    """
+    try:
+        return reprlib.repr(value)
+    except Exception:  # of an integer with thousands of digits, or of a class of the caller's
+        return f"a value of type {type(value).__name__}"

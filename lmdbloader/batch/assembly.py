@@ -1,0 +1,220 @@
+"""Assembles samples and batches: images, other columns, a dataset's own transform, and batch functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data._utils.collate import collate as collate_with
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+
+from lmdbloader.base import clock_words
+from lmdbloader.base.stage_times import NO_CLOCK, Clock
+from lmdbloader.batch.columns import read_different_images, read_values
+from lmdbloader.batch.memory import BatchMemory, in_shared_memory, is_plain, shared_like
+from lmdbloader.batch.pipeline import Pipeline, Scratch
+from lmdbloader.batch.sample import Batch, sample_type
+from lmdbloader.errors import OptionError
+from lmdbloader.format.layout import Field
+from lmdbloader.transforms.batch_functions import call, described
+
+I64 = npt.NDArray[np.int64]
+
+
+class Assembler:
+    """Reads all fields of many samples; safe from several threads and across forks.
+
+    Attributes:
+        pipeline: Reads the images, except those of fields whose images differ in shape.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        fields: Mapping[str, Field],
+        memory: type[BatchMemory],
+        *,
+        keep: int,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Prepare to read.
+
+        Args:
+            pipeline: Of some or all of the image fields.
+            fields: All fields to read, by name and in order.
+            memory: Where images of the pipeline are written.
+            keep: The most arrays of one size that this memory keeps.
+            dtype: Of images that are read without the pipeline, from 0 to 1; None reads them as stored.
+        """
+        self.pipeline = pipeline
+        self._names, self._type = tuple(fields), sample_type(tuple(fields))
+        self._memory = [memory(o.stored_shape, o.values.carrier, keep=keep) for o in pipeline.outputs]
+        self._places = [self._names.index(o.name) for o in pipeline.outputs]
+        self._others = [(place, f) for place, f in enumerate(fields.values()) if place not in self._places]
+        self._dtype = dtype
+        # Working memory that no thread is using.
+        self._scratch: list[Scratch] = []
+
+    def read_samples(self, rows: I64, samples: I64, epoch: int, clock: Clock = NO_CLOCK) -> Batch:
+        """Return samples as views of one read; their values may differ in shape. Arguments as for `Pipeline.read`."""
+        (columns,) = self._read(rows, samples, epoch, max(len(rows), 1), clock)
+        values = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns]
+        return Batch(dict(zip(self._names, values, strict=True)), len(rows))
+
+    def read_batches(self, rows: I64, samples: I64, epoch: int, batch_size: int, clock: Clock = NO_CLOCK) -> list[Any]:
+        """Return batches as named tuples of stacked values, each of batch_size samples except the last.
+
+        Args:
+            rows, samples, epoch, batch_size, clock: As for `Pipeline.read`.
+
+        Raises:
+            CorruptError: A payload is damaged; names the sample and its source.
+            OptionError: Arrays of one batch differ in shape.
+        """
+        found = self._read(rows, samples, epoch, batch_size, clock)
+        return [self._type(*map(stacked, self._names, columns)) for columns in found]
+
+    def read_images(self, row: int, sample: int, epoch: int) -> dict[str, torch.Tensor]:
+        """Return the pipeline's images (C, H, W) of one sample, by the names of their fields."""
+        columns: list[Any] = [None] * len(self._names)
+        self._read_images(np.array([row], np.int64), np.array([sample], np.int64), epoch, [columns], 1, NO_CLOCK)
+        return {self._names[place]: columns[place][0] for place in self._places}
+
+    def _read(self, rows: I64, samples: I64, epoch: int, batch_size: int, clock: Clock) -> list[list[Any]]:
+        """Return the columns of each batch, at least one, in the order of the fields."""
+        starts = range(0, max(len(rows), 1), batch_size)
+        batches: list[list[Any]] = [[None] * len(self._names) for _ in starts]
+        self._read_images(rows, samples, epoch, batches, batch_size, clock)
+        reader = self.pipeline.reader
+        for place, f in self._others:
+            for batch, start in zip(batches, starts, strict=True):
+                part = rows[start : start + batch_size]
+                if f.kind == "image":
+                    batch[place] = read_different_images(reader, f.name, part, self._dtype, clock)
+                else:
+                    batch[place] = read_values(reader, f, part, clock)
+        return batches
+
+    def _read_images(
+        self, rows: I64, samples: I64, epoch: int, batches: list[list[Any]], batch_size: int, clock: Clock
+    ) -> None:
+        """Fill in the columns of the pipeline's fields."""
+        if not self._memory:
+            return
+        clock.tick(clock_words.FUNCTION)
+        addresses = np.empty((len(batches), len(self._memory)), np.int64)
+        for number, batch in enumerate(batches):
+            for f, memory in enumerate(self._memory):
+                batch[self._places[f]], addresses[number, f] = memory.take(batch_size)
+        try:
+            scratch = self._scratch.pop()
+        except IndexError:
+            scratch = self.pipeline.scratch()
+        clock.tick(clock_words.BUFFER)
+        try:
+            self.pipeline.read(rows, samples, epoch, addresses, batch_size, scratch, clock)
+        finally:
+            self._scratch.append(scratch)
+        short = len(rows) - (len(batches) - 1) * batch_size
+        for place, output in zip(self._places, self.pipeline.outputs, strict=True):
+            for batch in batches:
+                batch[place] = output.images(batch[place])
+            if short < batch_size:
+                batches[-1][place] = batches[-1][place][:short]
+
+
+def finished(
+    batch: Any,
+    transform: Callable[[Any], Any] | None,
+    functions: Sequence[Callable[[Any], Any]],
+    *,
+    seed: int,
+    epoch: int,
+    first_sample: int,
+) -> Any:
+    """Return a batch of a Loader after a dataset's own transform and the batch functions, each called once for it.
+
+    Args:
+        batch: A named tuple of stacked values.
+        transform: Called with each sample; None if there is none.
+        functions: Called with the whole batch, one after the other.
+        seed, epoch, first_sample: Determine the random numbers of batch functions.
+
+    Raises:
+        OptionError: The transform or a function returned no batch.
+    """
+    if transform is not None:
+        samples = list(map(transform, Batch(batch._asdict(), len(batch[0]))))
+        if any(sample is None for sample in samples):
+            raise OptionError(
+                f"{described(transform)} returned None for a sample; expected the sample, changed or as it is. End it "
+                "with `return sample`. To leave samples out, choose the others before: dataset.select(numbers)."
+            )
+        batch = collate(samples)
+    for function in functions:
+        batch = call(function, batch, seed=seed, epoch=epoch, first_sample=first_sample)
+    return batch
+
+
+def collate(samples: Sequence[Any]) -> Any:
+    """Return a batch as a named tuple of stacked values; a `Batch`, which was read at once, needs no copy.
+
+    Images and arrays become tensors (B, ...), ints int64 and floats float64 tensors (B,); text, bytes and JSON values
+    stay lists. Other samples (of a transform, or of another dataset) go through torch's own collate function.
+
+    Raises:
+        OptionError: Images of one batch differ in shape, or a sample is None.
+    """
+    in_worker = get_worker_info() is not None
+    if isinstance(samples, Batch):
+        names = tuple(samples.columns)
+        batch = sample_type(names)(*map(stacked, names, samples.columns.values()))
+    elif any(sample is None for sample in samples):
+        raise OptionError(
+            "a sample is None: the dataset's transform returned nothing for it. End it with `return sample`. To leave "
+            "samples out, choose the others before: dataset.select(numbers)."
+        )
+    elif in_worker:
+        batch = collate_with(list(samples), collate_fn_map={**default_collate_fn_map, torch.Tensor: _stacked_shared})
+    else:
+        batch = default_collate(list(samples))
+    # Tensors that are not shared yet would be when they are sent: in /dev/shm, which may be full.
+    return in_shared_memory(batch) if in_worker else batch
+
+
+def _stacked_shared(tensors: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+    """Return tensors as one (B, ...) in shared memory, as torch does, but not in /dev/shm if that can be avoided."""
+    first = tensors[0]
+    if not all(type(t) is torch.Tensor and is_plain(t) and t.dtype == first.dtype for t in tensors):
+        return collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)  # type: ignore[no-any-return]
+    return torch.stack(list(tensors), out=shared_like(first, (len(tensors), *first.shape)))
+
+
+def stacked(name: str, column: Any) -> Any:
+    """Return the values of one field as a tensor (B, ...), or as a list if they are not numbers.
+
+    Args:
+        name: Of the field.
+        column: A tensor or NumPy array (B, ...), or a list of B values.
+
+    Raises:
+        OptionError: Images or arrays differ in shape.
+    """
+    if isinstance(column, np.ndarray):
+        return torch.from_numpy(column)
+    if isinstance(column, torch.Tensor) or not column:
+        return column
+    first = column[0]
+    if isinstance(first, torch.Tensor):
+        shapes = sorted({tuple(value.shape) for value in column})
+        raise OptionError(
+            f"field {name!r}: the values of one batch have different shapes ({shapes[0]} and {shapes[-1]} among them). "
+            "Convert with --patch-size, crop them in a transform, or use batch_size=1."
+        )
+    if isinstance(first, int) and not isinstance(first, bool):
+        return torch.tensor(column, dtype=torch.int64)
+    return torch.tensor(column, dtype=torch.float64) if isinstance(first, float) else column

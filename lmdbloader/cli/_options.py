@@ -1,0 +1,79 @@
+"""Flags of the command made from the options of a conversion."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import Field, fields
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from lmdbloader.base.option_names import naming_flags
+from lmdbloader.conversion.options import GROUPS, ConvertOptions, choices_of, explain, kind_of
+
+if TYPE_CHECKING:
+    from lmdbloader.conversion import Split
+
+_SPLIT = (
+    "convert train/, val/, ... in SRC into a dataset each: OUT/train.lmdb, OUT/val.lmdb, ... Other folders in "
+    "SRC too, if they hold images. Class folders of the same name have the same label in all of them"
+)
+
+
+def add_flags(parser: argparse.ArgumentParser, options: type[ConvertOptions]) -> argparse._ArgumentGroup:
+    """Add a flag for every option that has one, and --split; return the group of the flags about running."""
+    groups = {title: parser.add_argument_group(title, description) for title, description in GROUPS.items()}
+    hints = get_type_hints(options)
+    with naming_flags(_flags(options)):
+        for f in fields(options):
+            if flag := _flag(f):
+                groups[f.metadata["group"]].add_argument(flag, **_keywords(f, hints[f.name]))
+    groups["what to take"].add_argument("--split", action="store_true", help=_SPLIT)
+    return groups["running"]
+
+
+def given(namespace: argparse.Namespace, options: type[ConvertOptions]) -> dict[str, Any]:
+    """Return the values of the flags that `add_flags` added, as keyword arguments; those of --split are left out."""
+    return {f.name: getattr(namespace, f.name) for f in fields(options) if _flag(f)}
+
+
+def splits_of(namespace: argparse.Namespace, src: str | None) -> list[Split]:
+    """Return the splits in SRC, for --split."""
+    from lmdbloader.conversion import find_splits
+
+    if src is None:
+        namespace.parser.error("--split takes SRC, not --hr and --lr")
+    prefer_images = namespace.patch_size is not None or namespace.scale is not None
+    return find_splits(str(src), layout=namespace.layout, prefer_images=prefer_images)
+
+
+def flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """Return how messages call the arguments of a command, by their Python names."""
+    found = {}
+    for action in parser._actions:
+        if action.option_strings:
+            found[action.dest] = action.option_strings[-1]
+        elif isinstance(action.metavar, str):
+            found |= {word.lower(): word for word in action.metavar.split()}
+    return found
+
+
+def _flags(options: type[ConvertOptions]) -> Mapping[str, str]:
+    return {"src": "SRC", "out": "OUT", **{f.name: flag for f in fields(options) if (flag := _flag(f))}}
+
+
+def _flag(f: Field[Any]) -> str | None:
+    flag: str | None = f.metadata["flag"]
+    return f"--{f.name.replace('_', '-')}" if flag == "" else flag
+
+
+def _keywords(f: Field[Any], hint: Any) -> dict[str, Any]:
+    """Return the arguments of `add_argument` for an option."""
+    text = explain(f.metadata["text"]).replace("%", "%%")
+    if hint is bool:
+        return {"dest": f.name, "action": "store_true", "help": text}
+    found = {"dest": f.name, "default": f.default, "metavar": f.metadata["metavar"], "help": text}
+    if choices := choices_of(f, hint):
+        found["choices"] = choices
+    elif kind := kind_of(hint):
+        found["type"] = kind
+    return found

@@ -1,0 +1,472 @@
+"""`lmdbloader.extract`: the samples of a dataset to a folder of files, complete or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.base.cores import count_cores
+from lmdbloader.base.disk_errors import explain_full_disk, naming
+from lmdbloader.base.files import read_regular
+from lmdbloader.base.limits import explain_limit
+from lmdbloader.base.option_names import flags_in_use, option, use_flags
+from lmdbloader.batch.columns import read_json
+from lmdbloader.conversion.destination import refuse_inside
+from lmdbloader.errors import CorruptError, DestinationError, FormatError, OptionError
+from lmdbloader.format.codecs import codec_of
+from lmdbloader.format.layout import PARTIAL_SUFFIX, Field
+from lmdbloader.images.decode import IMAGE_SUFFIXES
+from lmdbloader.images.png import encode_png
+from lmdbloader.store import Reader, check_rows
+
+TABLE_FILE = "samples.jsonl"
+_AT_ONCE = 64
+IMAGE_FORMATS = ("stored", "png")
+# Stored bytes that are a file of their own get its suffix.
+_SIGNATURES = (
+    *((b"\x89PNG\r\n\x1a\n", ".png"), (b"\xff\xd8\xff", ".jpg"), (b"GIF8", ".gif"), (b"BM", ".bmp")),
+    *((b"II*\0", ".tif"), (b"MM\0*", ".tif"), (b"RIFF", ".webp")),
+    *((b"P1", ".pbm"), (b"P4", ".pbm"), (b"P2", ".pgm"), (b"P5", ".pgm"), (b"P3", ".ppm"), (b"P6", ".ppm")),
+)
+# For values of bytes fields, short signatures are too weak.
+_SURE = _SIGNATURES[:4]
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """The result of an extraction.
+
+    Attributes:
+        path: The folder.
+        num_samples: Samples extracted.
+        num_files: Files of images, arrays and bytes.
+        nbytes: Total size of these files.
+    """
+
+    path: str
+    num_samples: int
+    num_files: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The fields to extract, and the names of files.
+
+    Attributes:
+        fields: The fields, in the dataset's order.
+        folders: The folder of each field that becomes files; "" for the destination itself, if there is only one.
+        stems: File names without suffix, by source.
+        source_of: (samples,) the source of each sample; None for a dataset without sources.
+        positions: Whether names include the position of the patch.
+        image_format: One of IMAGE_FORMATS.
+    """
+
+    fields: tuple[Field, ...]
+    folders: dict[str, str]
+    stems: list[str]
+    source_of: npt.NDArray[Any] | None
+    positions: bool
+    image_format: str
+
+
+def extract(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    fields: Sequence[str] | None = None,
+    samples: Sequence[int] | None = None,
+    image_format: Literal["stored", "png"] = "stored",
+    overwrite: bool = False,
+    workers: int | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Extracted:
+    """Write samples back to files: images as PNG or as their stored files, arrays as .npy, and bytes.
+
+    A file is named after its sample's source, with the position of the patch if sources gave several samples, or after
+    the sample's number in a dataset without sources. If more than one field becomes files, each field has a folder.
+    samples.jsonl has a line for every sample with its number, source, files and all other values.
+
+    Args:
+        path: The dataset.
+        out: The folder to make. An empty folder counts as absent.
+        fields: Names of fields; all by default.
+        samples: Sample numbers, negative ones from the end; all by default.
+        image_format: "stored" writes images that are stored as JPEG or another image file byte for byte, and the pixels
+            of others as PNG; "png" writes the upright pixels of all images as PNG.
+        overwrite: Replace a folder that an earlier extraction made, as a whole.
+        workers: Threads that encode; by default the cores that this process may use. Files do not depend on it.
+        progress: Called with the number of samples written since the last call.
+
+    Returns:
+        A summary.
+
+    Raises:
+        OptionError: The dataset does not have a field or a sample, or nothing is to be extracted.
+        DestinationError: `out` is taken, has no parent folder, or one of `path` and `out` is inside the other.
+        CorruptError: A stored value is damaged. No error leaves a partial folder.
+        DiskFullError: No room left.
+        WorkerError: The system refuses a thread.
+    """
+    if image_format not in IMAGE_FORMATS:
+        raise OptionError(f"{option('image_format', image_format)}: expected one of {', '.join(IMAGE_FORMATS)}")
+    reader = Reader(path)
+    target = Path(os.path.abspath(out))
+    plan = _make_plan(reader, fields, image_format)
+    rows = _rows(reader, samples)
+    check_destination(target, reader.path, overwrite=overwrite)
+    num_files = nbytes = 0
+    with explain_full_disk(target), partial_folder(target) as partial:
+        table_at = partial / TABLE_FILE
+        with naming(table_at), open(table_at, "w", encoding="utf-8") as table, _pool(workers) as pool:
+            made: set[str] = set()
+            numbers = iter(rows)
+            while chunk := list(islice(numbers, _AT_ONCE)):
+                _make_folders(partial, plan, chunk, made)
+                with explain_limit(
+                    f"one of {workers or count_cores()} threads that extract", f"Use fewer: {option('workers', 1)}."
+                ):
+                    written = pool.map(lambda row: _write_sample(reader, plan, row, partial), chunk)
+                for line, sizes in written:
+                    table.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+                    num_files, nbytes = num_files + len(sizes), nbytes + sum(sizes)
+                progress(len(chunk))
+        about = {
+            "dataset": reader.path.name,
+            "content_digest": reader.manifest.content_digest,
+            "fields": [f.name for f in plan.fields],
+            "num_samples": len(rows),
+        }
+        write_marker(partial, about)
+        check_destination(target, reader.path, overwrite=overwrite)  # another process may have made it meanwhile
+        put_in_place(partial, target)
+    return Extracted(os.fspath(out), len(rows), num_files, nbytes)
+
+
+def _make_plan(reader: Reader, names: Sequence[str] | None, image_format: str) -> _Plan:
+    for name in names or ():
+        if name not in reader.fields:
+            raise OptionError(f"{reader.path}: no field {name!r}; it has {', '.join(reader.fields)}")
+    if names is not None and not names:
+        raise OptionError(f"{reader.path}: no field to extract; it has {', '.join(reader.fields)}")
+    fields = tuple(f for f in reader.manifest.fields if names is None or f.name in names)
+    as_files = [f.name for f in fields if f.is_payload and f.kind != "json"]
+    folders = {name: name if len(as_files) > 1 else "" for name in as_files}
+    if not reader.manifest.with_source:
+        return _Plan(fields, folders, [], None, False, image_format)
+    column = reader.index.batch.column("source")
+    source_of = column.indices.to_numpy()
+    try:
+        stems = unique_stems(column.dictionary.to_pylist())
+    except UnicodeDecodeError as error:
+        raise CorruptError(f"{reader.path}: the index holds names that are not UTF-8 ({error})") from error
+    arrays = reader.index.arrays
+    positions = bool(arrays["top"].any() or arrays["left"].any() or np.bincount(source_of).max(initial=0) > 1)
+    return _Plan(fields, folders, stems, source_of, positions, image_format)
+
+
+def _rows(reader: Reader, samples: Sequence[int] | None) -> list[int]:
+    if samples is None:
+        numbers = list(range(len(reader)))
+    else:
+        try:
+            numbers = np.unique(check_rows(list(samples), len(reader))).tolist()
+        except IndexError as error:
+            raise OptionError(f"{reader.path}: {error}") from error
+    if not numbers:
+        raise OptionError(f"{reader.path}: no sample to extract; it has {len(reader)}")
+    return numbers
+
+
+def _pool(workers: int | None) -> ThreadPoolExecutor:
+    if workers is not None and workers < 1:
+        raise OptionError(f"{option('workers', workers)}: expected at least 1")
+    return ThreadPoolExecutor(
+        workers or count_cores(), thread_name_prefix="extract", initializer=use_flags, initargs=(flags_in_use(),)
+    )
+
+
+def _make_folders(partial: Path, plan: _Plan, rows: Sequence[int], made: set[str]) -> None:
+    for row in rows:
+        inner = os.path.dirname(_stem(plan, row))
+        for folder in plan.folders.values():
+            path = os.path.join(folder, inner)
+            if path not in made:
+                (partial / path).mkdir(parents=True, exist_ok=True)
+                made.add(path)
+
+
+def _stem(plan: _Plan, row: int, position: tuple[int, int] = (0, 0)) -> str:
+    """Return the path of a sample's files without a suffix, below a field's folder."""
+    if plan.source_of is None:
+        return f"{row:06d}"
+    stem = plan.stems[plan.source_of[row]]
+    return with_position(stem, *position) if plan.positions else stem
+
+
+def _write_sample(reader: Reader, plan: _Plan, row: int, partial: Path) -> tuple[dict[str, Any], list[int]]:
+    """Write one sample's files; return its line of the table and the sizes of the files."""
+    line: dict[str, Any] = {"sample": row}
+    position = (0, 0)
+    if plan.source_of is not None:
+        position = (int(reader.index.arrays["top"][row]), int(reader.index.arrays["left"][row]))
+        line.update(source=reader.source(row), top=position[0], left=position[1])
+    stem = _stem(plan, row, position)
+    sizes = []
+    for f in plan.fields:
+        if f.name not in plan.folders:
+            line[f.name] = _value(reader, f, row)
+            classes = reader.manifest.classes.get(f.name, ())
+            if f.kind == "int" and 0 <= line[f.name] < len(classes):
+                line[f"{f.name}.class"] = classes[line[f.name]]
+            continue
+        suffix, data = _file(reader, f, row, plan.image_format)
+        name = os.path.join(plan.folders[f.name], stem + suffix)
+        try:
+            with naming(partial / name), open(partial / name, "xb") as file:
+                file.write(data)
+        except FileExistsError as error:
+            raise DestinationError(
+                f"{name}: two samples have this file name; the second one is {reader.where(f.name, row)}. "
+                f"Extract them into two folders ({option('samples')})."
+            ) from error
+        line[f.name] = name
+        sizes.append(len(data))
+    return line, sizes
+
+
+def _file(reader: Reader, f: Field, row: int, image_format: str) -> tuple[str, bytes]:
+    """Return the suffix and the content of the file of a value."""
+    if f.kind == "image":
+        unpack = codec_of(int(reader.index.arrays[f"{f.name}.codec"][row])).source_file
+        if image_format == "stored" and unpack is not None:
+            data = _unpack(reader, f, row, unpack)
+            return _suffix(data, _SIGNATURES), data
+        return ".png", encode_png(np.moveaxis(reader.read_image(f.name, row), 0, 2))
+    if f.kind == "array":
+        file = io.BytesIO()
+        np.save(file, reader.read_array(f.name, row), allow_pickle=False)
+        return ".npy", file.getvalue()
+    data = reader.read_bytes(f.name, row).tobytes()
+    return _suffix(data, _SURE), data
+
+
+def _suffix(data: bytes, signatures: Sequence[tuple[bytes, str]]) -> str:
+    return next((suffix for signature, suffix in signatures if data.startswith(signature)), ".bin")
+
+
+def _unpack(reader: Reader, f: Field, row: int, unpack: Callable[[bytes], bytes]) -> bytes:
+    payload = reader.stored_bytes(f.name, row)
+    try:
+        return unpack(payload)
+    except FormatError as error:
+        raise reader.corrupt(f.name, row, f"{error}. Restore the dataset from a copy.") from error
+
+
+def _value(reader: Reader, f: Field, row: int) -> Any:
+    """Return a value for JSON; floats that are not finite become "nan", "inf" and "-inf"."""
+    if f.kind == "text":
+        return reader.index.text(f.name, row)
+    if f.kind == "json":
+        return read_json(reader, f.name, row)
+    value = reader.index.arrays[f.name][row].item()
+    return value if isinstance(value, int) or math.isfinite(value) else str(value)
+
+
+MARKER_FILE = "extracted.json"
+MADE_BY = "lmdbloader extract"
+_MOST_MARKER_NBYTES = 2**16
+_REPLACED_SUFFIX = ".replaced"
+
+
+def check_destination(target: Path, dataset: Path, *, overwrite: bool) -> None:
+    """Refuse a destination that is taken.
+
+    Raises:
+        DestinationError: `target` is inside the dataset or the other way round; or it exists, is not an empty folder,
+            and is not an earlier extraction or may not be replaced.
+    """
+    refuse_inside(target, dataset)
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise DestinationError(f"{target}: exists and is not a folder. Choose another destination.")
+    if not target.exists():
+        return
+    if os.path.samefile(target, os.curdir):
+        raise DestinationError(f"{target}: is the current folder, which cannot be replaced. Name another one.")
+    if not any(target.iterdir()):
+        return
+    if not is_extracted(target):
+        raise DestinationError(
+            f"{target}: is a folder with other things in it, which is never replaced. Choose another destination."
+        )
+    if not overwrite:
+        raise DestinationError(
+            f"{target}: holds the files of an earlier extraction. Choose another destination, "
+            f"or replace it as a whole ({option('overwrite', True)})."
+        )
+
+
+def is_extracted(folder: Path) -> bool:
+    """Return whether a folder was made by an extraction."""
+    try:
+        return bool(json.loads(read_regular(folder / MARKER_FILE, _MOST_MARKER_NBYTES)).get("made_by") == MADE_BY)
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return False
+
+
+@contextmanager
+def partial_folder(target: Path) -> Iterator[Path]:
+    """Yield the new folder DIR.partial; it is removed unless `put_in_place` has moved it.
+
+    Raises:
+        DestinationError: It exists already, or its parent does not.
+    """
+    partial = target.with_name(target.name + PARTIAL_SUFFIX)
+    try:
+        partial.mkdir()
+    except FileNotFoundError as error:
+        raise DestinationError(f"{target}: the folder {target.parent} does not exist. Create it first.") from error
+    except FileExistsError as error:
+        raise DestinationError(
+            f"{partial}: exists. Another extraction is writing there, or one was killed: remove it if none is running."
+        ) from error
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_marker(partial: Path, about: Mapping[str, Any]) -> None:
+    """Mark a folder as an extraction of a dataset."""
+    with naming(partial / MARKER_FILE):
+        (partial / MARKER_FILE).write_text(json.dumps({"made_by": MADE_BY, **about}, indent=1) + "\n", "utf-8")
+
+
+def put_in_place(partial: Path, target: Path) -> None:
+    """Rename a complete folder to its name, and remove an older one that was there."""
+    if not target.exists() or not any(target.iterdir()):
+        os.rename(partial, target)
+        return
+    aside = target.with_name(target.name + _REPLACED_SUFFIX)
+    if aside.exists():
+        raise DestinationError(f"{aside}: exists, but the replaced folder needs this name for a moment. Move it away.")
+    os.rename(target, aside)
+    try:
+        os.rename(partial, target)
+    except OSError:
+        os.rename(aside, target)
+        raise
+    shutil.rmtree(aside)
+
+
+# Suffixes of extracted files. No folder name ends in one, so no folder has the name of a file.
+FILE_SUFFIXES = (".png", ".npy", ".bin", ".json", ".jsonl", *sorted(IMAGE_SUFFIXES - {".png"}))
+
+_NAME_NBYTES = 180
+_PATH_NBYTES = 1000
+_MAX_DEPTH = 32
+# Characters that a file name cannot hold, or that a terminal acts on.
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def safe_stem(source: str, *, keep_suffix: bool = False) -> str:
+    """Return a relative path without a suffix for the files made from a source.
+
+    It has no empty, "." or ".." component, does not start with "/", and no component is longer than 180 bytes. Other
+    characters become "_", and long names are cut and marked with a digest.
+
+    Args:
+        source: The source's name, usually a relative path with "/".
+        keep_suffix: Keep an image's suffix as a part of the stem.
+
+    >>> safe_stem("cats/0001.png"), safe_stem("cats/0001.png", keep_suffix=True)
+    ('cats/0001', 'cats/0001.png')
+    >>> safe_stem("../../etc/passwd"), safe_stem("/x//y.JPG"), safe_stem("")
+    ('_/_/etc/passwd', 'x/y', '_')
+    """
+    parts = [part for part in source.split("/") if part not in ("", ".")] or [""]
+    root, suffix = os.path.splitext(parts[-1])
+    if not keep_suffix and suffix.lower() in IMAGE_SUFFIXES:
+        parts[-1] = root
+    *folders, last = [_safe_name(part) for part in parts]
+    folders = [folder + "_" if folder.lower().endswith(FILE_SUFFIXES) else folder for folder in folders]
+    stem = "/".join((*folders, last))
+    if len(folders) >= _MAX_DEPTH or len(stem.encode()) > _PATH_NBYTES:
+        return f"{_digest(source)}_{last}"
+    return stem
+
+
+def unique_stems(sources: Sequence[str]) -> list[str]:
+    """Return a unique safe stem for each source.
+
+    A source called "<stem>.png" keeps its name. Others get theirs in order; if a stem is taken, with their suffix as a
+    part of it, or else with a number.
+
+    >>> unique_stems(["a.jpg", "a.png", "b.tif", "a.jpg"])
+    ['a.jpg', 'a', 'b', 'a~2']
+    """
+    wanted = [safe_stem(source) for source in sources]
+    stems = [""] * len(sources)
+    taken: set[str] = set()
+    next_number: dict[str, int] = {}
+    for i, (source, stem) in enumerate(zip(sources, wanted, strict=True)):
+        if source == f"{stem}.png" and stem not in taken:
+            stems[i] = stem
+            taken.add(stem)
+    for i, (source, stem) in enumerate(zip(sources, wanted, strict=True)):
+        if not stems[i]:
+            stems[i] = stem if stem not in taken else _free(source, stem, taken, next_number)
+            taken.add(stems[i])
+    return stems
+
+
+def with_position(stem: str, top: int, left: int) -> str:
+    """Return the stem of one patch, unique for each (stem, top, left).
+
+    >>> with_position("cats/0001", 96, 192)
+    'cats/0001_r00096_c00192'
+    """
+    return f"{stem}_r{top:05d}_c{left:05d}"
+
+
+def _free(source: str, stem: str, taken: set[str], next_number: dict[str, int]) -> str:
+    """Return a stem for a source whose own stem is taken."""
+    with_suffix = safe_stem(source, keep_suffix=True)
+    if with_suffix not in taken:
+        return with_suffix
+    # Remembered, so that many equal names do not count from the start each time.
+    number = next_number.get(stem, 2)
+    while f"{stem}~{number}" in taken:
+        number += 1
+    next_number[stem] = number + 1
+    return f"{stem}~{number}"
+
+
+def _safe_name(part: str) -> str:
+    """Return a path component that every Linux file system accepts."""
+    name = _UNSAFE.sub("_", part)
+    if name in ("", ".", ".."):
+        return "_"
+    data = name.encode()
+    if len(data) <= _NAME_NBYTES:
+        return name
+    return f"{data[: _NAME_NBYTES - 9].decode('utf-8', 'ignore')}~{_digest(part)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()

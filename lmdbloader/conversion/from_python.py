@@ -1,0 +1,322 @@
+"""`lmdbloader.write`: samples made in Python to one dataset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import chain
+from typing import Any, Protocol
+
+import numpy as np
+
+from lmdbloader import __version__
+from lmdbloader.base.arguments import flag, function, ordered_texts, shown
+from lmdbloader.conversion.destination import new_folder
+from lmdbloader.conversion.options import check_value
+from lmdbloader.conversion.provenance import digest_option
+from lmdbloader.conversion.storage import PIXELS, PixelMode, Storage, choose_storages
+from lmdbloader.conversion.values import PayloadColumn, scalar
+from lmdbloader.errors import OptionError
+from lmdbloader.fields import FieldType, kind_named, kind_of
+from lmdbloader.format.codecs import Payloads, check_codec
+from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
+from lmdbloader.format.layout import Field, make_field
+from lmdbloader.store import Chunk, Written, check_destination, encode_blocks, estimate_map_nbytes, open_writer
+
+_CHUNK_NBYTES = 8 * 2**20
+_CHUNK_SAMPLES = 4096
+# The bytes that a number counts for in a chunk.
+_SCALAR_NBYTES = 16
+# The map grows if it is too small. A length may be any number, and a process has 128 TiB for all of its maps.
+_MOST_MAP_NBYTES = 2**40
+_NOTHING = object()
+
+
+class Indexable(Protocol):
+    """A sequence with a length and integer indices, as a torch Dataset."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def write(
+    samples: Iterable[Any] | Indexable,
+    path: str | os.PathLike[str],
+    *,
+    codec: str | Mapping[str, str] | None = None,
+    fields: Mapping[str, FieldType | None] | Sequence[str] | None = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
+    write_mode: PixelMode | Mapping[str, PixelMode] | None = None,
+    max_resolution: int | None = None,
+    jpeg_quality: int | None = None,
+    compress_probability: float | None = None,
+    smart_threshold: int | None = None,
+    digest: DigestName = DEFAULT_DIGEST,
+    seed: int | None = None,
+    overwrite: bool = False,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Written:
+    """Write samples made in Python into a dataset, in the order given.
+
+    Args:
+        samples: An iterable, or an object with `len` and integer indices (a torch Dataset), of dicts, named tuples or
+            tuples of NumPy arrays, torch tensors, PIL images, ints, floats, str, bytes or JSON values. PIL images and
+            uint8 or uint16 arrays (H, W), (H, W, 1) or (H, W, 3) are images, as are uint8 or uint16 tensors (1, H, W)
+            or (3, H, W); other arrays and tensors keep their shape. Each sample is copied or encoded before the next
+            one is requested, so the same array, buffer or dict may be filled again.
+        path: The new dataset.
+        codec: "raw", "lz4" or "auto" (lz4 if it saves 10 % of the first samples), for all fields or field by field. For
+            images it is the codec of pixels. By default "auto", or "raw" for images with some write modes.
+        fields: Names for tuples, in order; or a mapping from names to types (`Image()`, `Array()` ...), to set types
+            that should not be guessed.
+        classes: By int field, the names of its values from 0 on, in a list or tuple: {"label": folder.classes} of an
+            ImageFolder.
+        write_mode: How images are stored, in all fields or field by field: "raw", "jpg", "proportion" or "smart", as in
+            `convert`. The default, also for fields that are not named, is pixels. A mask is an image too: name fields
+            if some must be stored without loss.
+        max_resolution: Shrink images whose longer side has more pixels than this, in the fields that `write_mode` names
+            or else in all.
+        jpeg_quality: The quality of JPEGs, 1 to 100; 90 by default.
+        compress_probability: The share of images that "proportion" stores as JPEG, 0.5 by default.
+        smart_threshold: Bytes of pixels above which "smart" stores a JPEG.
+        digest: The algorithm of the dataset's digests, "xxh64", "sha256" or "blake3", as in `convert`.
+        seed: The seed of "proportion", 0 by default; the choice depends on it and the number of the sample.
+        overwrite: Replace a dataset that is there already, once the new one is complete.
+        progress: Called with the number of samples written since the last call.
+
+    Returns:
+        A summary of the dataset.
+
+    Raises:
+        OptionError: A sample does not fit (the message names its number and field), or an option is out of its range
+            or contradicts another. Nothing is left behind.
+        DestinationError: `path` is taken, locked, has no parent folder, or a name of an unfinished conversion.
+        DiskFullError: No room left.
+
+    >>> import tempfile, numpy, lmdbloader
+    >>> path = tempfile.mkdtemp() + "/numbers"
+    >>> written = lmdbloader.write(({"image": numpy.full((8, 8), i, "uint8"), "label": i} for i in range(10)), path)
+    >>> lmdbloader.LMDBDataset(path)[3].label
+    3
+    """
+    out, name = new_folder(path), check_value("digest", digest)
+    overwrite, progress = flag("overwrite", overwrite), function("progress", progress)
+    check_destination(out, overwrite=overwrite)
+    iterator = _iterate(samples)
+    first = next(iterator, _NOTHING)
+    if first is _NOTHING:
+        raise OptionError(f"{out}: there is nothing to write: `samples` is empty")
+    schema = _infer_fields(first, fields)
+    names = _check_classes(schema, {} if classes is None else classes)
+    storages, codecs = choose_storages(
+        [f.name for f in schema if f.kind == "image"],
+        write_mode,
+        codec,
+        {
+            "max_resolution": max_resolution,
+            "jpeg_quality": jpeg_quality,
+            "compress_probability": compress_probability,
+            "smart_threshold": smart_threshold,
+            "seed": seed,
+        },
+    )
+    rest = chain([first], iterator)
+    del first
+    chunk, schema = _take(rest, schema, _codecs_by_field(schema, codecs), storages, 0)
+    nbytes = sum(int(p.stored_nbytes.sum()) for p in chunk.payloads.values())
+    total = max(_length(samples) or 4 * chunk.num_samples, chunk.num_samples)
+    options: dict[str, Any] = {"codec": codecs if isinstance(codecs, str) else dict(codecs)}
+    if kept := {name: asdict(storage) for name, storage in storages.items() if storage != PIXELS}:
+        options["storage"] = kept
+    options |= digest_option(name)
+    made_by = {"lmdbloader": __version__, "layout": "python", "options": options}
+    map_nbytes = min(estimate_map_nbytes(nbytes / chunk.num_samples * total, total), _MOST_MAP_NBYTES)
+    chosen = {f.name: f.codec for f in schema}
+    with open_writer(out, schema, with_source=False, map_nbytes=map_nbytes) as writer:
+        while chunk.num_samples:
+            writer.add(chunk, encode_blocks(chunk, schema, with_source=False))
+            progress(chunk.num_samples)
+            chunk, _ = _take(rest, schema, chosen, storages, writer.num_samples)
+        # Another process may have made it meanwhile.
+        check_destination(out, overwrite=overwrite)
+        return writer.finish(classes=names, made_by=made_by, digest=name)
+
+
+def _iterate(samples: Iterable[Any] | Indexable) -> Iterator[Any]:
+    # A torch Dataset has no __iter__; an IterableDataset has all three methods, but only __iter__ works.
+    if isinstance(samples, Iterable):
+        return iter(samples)
+    if not (hasattr(samples, "__getitem__") and hasattr(samples, "__len__")):
+        raise OptionError(
+            f"samples of type {type(samples).__name__}: expected an iterable, or an object with a length and integer "
+            "indices, of dicts or tuples"
+        )
+    return (samples[i] for i in range(len(samples)))
+
+
+def _length(samples: Any) -> int:
+    """Return the length of the samples, 0 if it is unknown. It is a hint for the size of the map, which can grow."""
+    try:
+        return len(samples)
+    except Exception:  # a DataLoader has a __len__ that fails for an IterableDataset without one
+        return 0
+
+
+def _infer_fields(sample: Any, fields: Mapping[str, FieldType | None] | Sequence[str] | None) -> list[Field]:
+    given: dict[str, FieldType | None] = {}
+    if isinstance(fields, Mapping):
+        given = dict(fields)
+    elif fields is not None:
+        given = dict.fromkeys(fields)
+    for name, kind in given.items():
+        if kind is not None and not isinstance(kind, FieldType):
+            raise OptionError(
+                f"fields[{name!r}] is {kind!r}: expected Image(), Array(), Int(), Float(), Text(), Bytes(), Json() "
+                "or None"
+            )
+    values = _values(sample, None if fields is None else tuple(given), 0)
+    if not values:
+        raise OptionError("sample 0 has no fields: there is nothing to write")
+    unknown = set(given) - set(values)
+    if unknown:
+        raise OptionError(f"fields names {', '.join(sorted(unknown))}, but the first sample has {', '.join(values)}")
+    return [
+        make_field(name, kind.kind if (kind := given.get(name)) else kind_of(value)) for name, value in values.items()
+    ]
+
+
+def _values(sample: Any, names: tuple[str, ...] | None, number: int) -> dict[str, Any]:
+    """Return a sample's values by field name."""
+    if isinstance(sample, Mapping):
+        for name in sample:
+            if not isinstance(name, str):
+                raise OptionError(f"sample {number} has a key {name!r} of type {type(name).__name__}: expected str")
+        return dict(sample)
+    if isinstance(sample, tuple) and hasattr(sample, "_fields"):
+        return dict(zip(sample._fields, sample, strict=True))
+    if not isinstance(sample, tuple | list):
+        raise OptionError(
+            f"sample {number} is of type {type(sample).__name__}: expected a dict, a named tuple or a tuple"
+        )
+    if names is None:
+        raise OptionError(
+            f"sample {number} is a plain tuple of {len(sample)} values: name them, "
+            "for example fields=('image', 'label')"
+        )
+    if len(names) != len(sample):
+        raise OptionError(
+            f"sample {number} has {len(sample)} values, but fields names {len(names)}: {', '.join(names)}"
+        )
+    return dict(zip(names, sample, strict=True))
+
+
+def _check_classes(fields: Sequence[Field], classes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    labels = [f.name for f in fields if f.kind == "int"]
+    if not isinstance(classes, Mapping):
+        raise OptionError(
+            f"classes={shown(classes)}: expected the names by int field, as {{{labels[0] if labels else 'label'!r}: "
+            "['cat', 'dog']}"
+        )
+    given: dict[str, tuple[str, ...]] = {}
+    for name, names in classes.items():
+        if name not in labels:
+            raise OptionError(f"classes of {name!r}: expected one of the int fields: {', '.join(labels) or 'none'}")
+        given[name] = ordered_texts(f"classes[{name!r}]", names)
+        try:
+            "".join(given[name]).encode()
+        except UnicodeEncodeError as error:
+            raise OptionError(f"classes of {name!r}: a name that is not valid Unicode ({error})") from error
+    return given
+
+
+def _codecs_by_field(fields: Sequence[Field], codec: str | Mapping[str, str]) -> dict[str, str]:
+    """Return the requested codec of each field that has one, "auto" by default."""
+    names = [f.name for f in fields if f.is_payload]
+    if isinstance(codec, str):
+        check_codec(codec)
+    asked = dict.fromkeys(names, codec) if isinstance(codec, str) else dict.fromkeys(names, "auto") | dict(codec)
+    for name, value in asked.items():
+        if name not in names:
+            raise OptionError(f"codec for {name!r}: expected one of the fields with a codec: {', '.join(names)}")
+        check_codec(value)
+    return asked
+
+
+def _take(
+    samples: Iterator[Any],
+    fields: Sequence[Field],
+    codecs: Mapping[str, Any],
+    storages: Mapping[str, Storage],
+    first: int,
+) -> tuple[Chunk, list[Field]]:
+    """Return the next samples, about 8 MiB, encoded, and the fields with their codecs; see `_Group`."""
+    group = _Group(fields, codecs, storages, first)
+    # Each sample is taken over before the next one is asked for, which may come in the same memory.
+    for sample in samples:
+        group.add(sample)
+        if group.is_full:
+            break
+    return group.encode()
+
+
+class _Group:
+    """Consecutive samples, about 8 MiB. Each is copied or encoded when it is added."""
+
+    def __init__(
+        self, fields: Sequence[Field], codecs: Mapping[str, Any], storages: Mapping[str, Storage], first: int
+    ) -> None:
+        """Start without samples; see `_take`."""
+        self._fields = tuple(fields)
+        self._names = {f.name: None for f in fields}
+        self._first = first
+        self._num_samples = 0
+        self._nbytes = 0
+        self._payloads = {
+            f.name: PayloadColumn(f, codecs[f.name], storages.get(f.name, PIXELS)) for f in fields if f.is_payload
+        }
+        self._plain: dict[str, list[Any]] = {f.name: [] for f in fields if not f.is_payload}
+
+    def add(self, sample: Any) -> None:
+        """Add a sample.
+
+        Raises:
+            OptionError: It does not fit.
+        """
+        number = self._first + self._num_samples
+        values = _values(sample, tuple(self._names), number)
+        if values.keys() != self._names.keys():
+            raise OptionError(
+                f"sample {number} has the fields {', '.join(values)}; the first one had {', '.join(self._names)}"
+            )
+        for f in self._fields:
+            value = values[f.name]
+            if f.is_payload:
+                self._nbytes += self._payloads[f.name].add(value, number)
+            else:
+                self._plain[f.name].append(scalar(f, value, number))
+                self._nbytes += len(value) if isinstance(value, str) else _SCALAR_NBYTES
+        self._num_samples += 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are enough samples."""
+        return self._nbytes >= _CHUNK_NBYTES or self._num_samples >= _CHUNK_SAMPLES
+
+    def encode(self) -> tuple[Chunk, list[Field]]:
+        """Return the encoded samples, and the fields with their codecs."""
+        payloads: dict[str, Payloads] = {}
+        columns: dict[str, Any] = {}
+        chosen = []
+        for f in self._fields:
+            codec = f.codec
+            if not f.is_payload:
+                column: Any = self._plain[f.name]
+                if (column_type := kind_named(f.kind).column) != "text":
+                    column = np.array(column, column_type)
+                columns[f.name] = column
+            elif self._num_samples:
+                payloads[f.name], more, codec = self._payloads[f.name].encode()
+                columns.update(more)
+            chosen.append(replace(f, codec=codec))
+        return Chunk(self._num_samples, payloads, columns), chosen

@@ -1,0 +1,340 @@
+"""The options of a conversion: one table for `convert`, `estimate`, the manifest and the command line."""
+
+# ruff: noqa: RUF009 - opt() returns a field
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import os
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
+from types import NoneType
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
+
+from lmdbloader.base.option_names import option
+from lmdbloader.conversion.sources.layouts import Layout, layout_names
+
+# The groups of flags in `lmdbloader convert --help`, in order.
+GROUPS: dict[str, str | None] = {
+    "what to take": None,
+    "what to make of it": None,
+    "how images are stored": "By default whole JPEG files are kept as they are; of all other images, and\n"
+    "of patches, pixels are stored.",
+    "unusual images": None,
+    "running": None,
+}
+TAKE, MAKE, STORE, UNUSUAL, RUN = GROUPS
+
+P = ParamSpec("P")
+A = TypeVar("A")
+B = TypeVar("B")
+R = TypeVar("R")
+O_contra = TypeVar("O_contra")
+Options = TypeVar("Options", bound="ConvertOptions")
+
+
+def opt(
+    default: Any,
+    group: str,
+    text: str,
+    *,
+    metavar: str | None = None,
+    flag: str | None = "",
+    limits: tuple[float, float | None] | None = None,
+    choices: Callable[[], Iterable[str]] | None = None,
+) -> Any:
+    """Return a field of an options class.
+
+    Args:
+        default: The default value.
+        group: The group of its flag in the help, one of GROUPS.
+        text: One sentence without a full stop, for docstrings and the help. `{name}` stands for another option.
+        metavar: The name of its value in the help.
+        flag: Its flag, if that is not the field's name; None for an option that the command does not have.
+        limits: The least and the most value; None for no upper limit.
+        choices: Returns the values that it can have, if its type does not list them.
+    """
+    about = {"group": group, "text": text, "metavar": metavar, "flag": flag, "limits": limits, "choices": choices}
+    return field(default=default, metadata=about)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertOptions:
+    """The options that `convert` and `estimate` share. Every field is a keyword argument of both and a flag."""
+
+    layout: Layout | Literal["auto"] = opt(
+        "auto", TAKE, "how {src} is laid out (default: auto)", choices=lambda: ("auto", *layout_names())
+    )
+    hr: str | os.PathLike[str] | None = opt(
+        None, TAKE, "folder or LMDB of pairs' high-resolution images, instead of {src}", metavar="DIR"
+    )
+    lr: str | os.PathLike[str] | None = opt(None, TAKE, "folder or LMDB of pairs' low-resolution images", metavar="DIR")
+    min_pair_psnr: float = opt(
+        20.0,
+        TAKE,
+        "refuse a given pair when its downscaled HR image and its LR image agree less than this, PSNR in dB "
+        "(default: 20), or agree better when one is moved by a pixel; 0 accepts every pair",
+        metavar="DB",
+    )
+    subset: int | None = opt(None, TAKE, "take only N of the images, chosen at random, in order", metavar="N")
+    seed: int | None = opt(
+        None,
+        TAKE,
+        "seed of {subset} and of {write_mode:proportion} (default: 0); the choice depends on it and the names only",
+        metavar="S",
+        limits=(0, 2**64 - 1),
+    )
+    classes: Sequence[str] | None = opt(
+        None, TAKE, "names of the classes by label, for class folders (default: those found, in byte order)", flag=None
+    )
+    patch_size: int | None = opt(
+        None,
+        MAKE,
+        "cut patches of N x N pixels, of hr where there are pairs (default: store whole images)",
+        metavar="N",
+        limits=(1, None),
+    )
+    stride: int | None = opt(
+        None, MAKE, "distance between patches (default: the patch size)", metavar="M", limits=(1, None)
+    )
+    scale: int | None = opt(
+        None,
+        MAKE,
+        "make lr from hr, S times smaller (2 to 8), by bicubic downscaling; hr is first cropped at the right "
+        "and bottom to a multiple of S. Of given pairs: the factor that they must have",
+        metavar="S",
+        limits=(2, 8),
+    )
+    bicubic: Literal["matlab", "pillow"] = opt(
+        "matlab", MAKE, "which bicubic: MATLAB's imresize, as the literature uses it (default), or Pillow's"
+    )
+    codec: str | None = opt(
+        None,
+        MAKE,
+        "how pixels are stored (default: auto, which takes lz4 if it saves 10 % of a few of the inputs). "
+        "Given without {write_mode}, all images are stored as pixels",
+        metavar="{auto,raw,lz4}",
+    )
+    digest: Literal["xxh64", "sha256", "blake3"] = opt(
+        "xxh64",
+        MAKE,
+        "algorithm of the dataset's digests: XXH64, with BLAKE2b for descriptions, which finds damage (default); "
+        "SHA-256 or BLAKE3, which also let others check that a dataset is the one you published",
+    )
+    write_mode: Literal["raw", "jpg", "proportion", "smart", "original"] | None = opt(
+        None,
+        STORE,
+        "raw: pixels, not compressed (see {codec}). jpg: as JPEG. proportion: some of them as JPEG, the others as "
+        "pixels. smart: large ones as JPEG, the others as pixels. original: the files' own bytes",
+        metavar="MODE",
+    )
+    max_resolution: int | None = opt(
+        None,
+        STORE,
+        "shrink images whose longer side has more than N pixels to N",
+        metavar="N",
+        limits=(1, 65500),  # the most that libjpeg writes
+    )
+    jpeg_quality: int | None = opt(
+        None, STORE, "of the JPEGs that are made, 1 to 100 (default: 90)", metavar="Q", limits=(1, 100)
+    )
+    compress_probability: float | None = opt(
+        None, STORE, "share of JPEGs with proportion, 0 to 1 (default: 0.5)", metavar="P", limits=(0, 1)
+    )
+    smart_threshold: int | None = opt(
+        None,
+        STORE,
+        "with smart, images of more bytes of pixels (height x width x channels) than this become JPEG",
+        metavar="BYTES",
+        limits=(0, None),
+    )
+    alpha: Literal["refuse", "drop", "white"] = opt(
+        "refuse",
+        UNUSUAL,
+        "transparent images: refuse them (default), drop the transparency, or lay them over white",
+    )
+    max_pixels: int = opt(
+        200_000_000, UNUSUAL, "refuse larger images (default: 200 million)", metavar="N", limits=(1, None)
+    )
+    on_error: Literal["stop", "skip"] = opt(
+        "stop", UNUSUAL, "what to do at an image that cannot be used (default: stop)"
+    )
+    workers: int | None = opt(
+        None,
+        RUN,
+        "worker processes (default: the cores that this process may use, fewer for small inputs); {out} does not "
+        "depend on it",
+        metavar="N",
+        limits=(1, None),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(ConvertOptions):
+    """The options of `convert`."""
+
+    overwrite: bool = opt(False, RUN, "convert again, and replace the dataset at {out} once the new one is complete")
+    restart: bool = opt(
+        False, RUN, "discard what is done of a conversion that was interrupted (default: go on with it)"
+    )
+    take_over: bool = opt(
+        False,
+        RUN,
+        "continue a conversion that a process on another host began, even if it seems to be running: its "
+        "committed data is kept, the rest is lost, and it ends with an error (default: refused while it gives "
+        "signs of life)",
+    )
+    check_content: bool = opt(
+        False,
+        RUN,
+        "find inputs that changed since they were converted by reading all of them again (default: compare size, "
+        "head and tail, and read the content only if the timestamp has changed)",
+        flag="--hash",
+    )
+    progress: bool = opt(False, RUN, "show a progress bar on a terminal", flag=None)
+    log: Callable[[str], None] = opt(lambda line: None, RUN, "called with lines of text for people", flag=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateOptions(ConvertOptions):
+    """The options of `estimate`."""
+
+    sample: int = opt(100, RUN, "inputs to try, at least 4 (default: 100)", metavar="N", limits=(4, None))
+    sample_seed: int = opt(0, RUN, "another seed draws other inputs (default: 0)", metavar="S", limits=(0, None))
+
+
+def checked(options: Options) -> Options:
+    """Return options with values of Python's own types.
+
+    Raises:
+        OptionError: A value is of another type, or out of its range. Values that other options exclude are not found.
+    """
+    hints = get_type_hints(type(options))
+    values = {f.name: _checked(f, hints[f.name], getattr(options, f.name)) for f in fields(options)}
+    return replace(options, **values)
+
+
+def check_value(name: str, value: Any) -> Any:
+    """Return the value of one option as a value of Python's own types.
+
+    Raises:
+        OptionError: It is of another type, or out of its range.
+    """
+    f = next(f for f in fields(ConvertOptions) if f.name == name)
+    return _checked(f, get_type_hints(ConvertOptions)[name], value)
+
+
+def _checked(f: Field[Any], hint: Any, value: Any) -> Any:
+    from lmdbloader.base import arguments
+    from lmdbloader.errors import OptionError
+
+    if value is None and NoneType in get_args(hint):
+        return None
+    if choices := choices_of(f, hint):
+        if value not in choices:
+            expected = f"{', '.join(choices[:-1])} or {choices[-1]}"
+            raise OptionError(f"{option(f.name, value)}: expected {expected}")
+        return value
+    least, most = f.metadata["limits"] or (None, None)
+    kind = kind_of(hint)
+    if kind is int:
+        return arguments.whole(f.name, value, least, most)
+    if kind is float:
+        number = arguments.number(f.name, value)
+        if not math.isfinite(number) or (least is not None and not least <= number <= (most or math.inf)):
+            limits = "a finite number" if least is None else f"a number from {least} to {most}"
+            raise OptionError(f"{option(f.name, value)}: expected {limits}")
+        return number
+    if kind is bool:
+        return arguments.flag(f.name, value)
+    return arguments.function(f.name, value) if get_origin(hint) is Callable else value
+
+
+def choices_of(f: Field[Any], hint: Any) -> tuple[str, ...]:
+    """Return the values that an option can have, empty unless they are a few texts."""
+    if f.metadata["choices"] is not None:
+        return tuple(f.metadata["choices"]())
+    parts = [hint, *get_args(hint)]
+    return tuple(value for part in parts if get_origin(part) is Literal for value in get_args(part))
+
+
+def kind_of(hint: Any) -> type | None:
+    """Return bool, int or float if an option is one of them."""
+    return next((part for part in (hint, *get_args(hint)) if part in (bool, int, float)), None)
+
+
+def explain(text: str, quote: str = "") -> str:
+    """Return the text of an option with other options in it named as the caller does, see `base.option_names`.
+
+    >>> explain("seed of {subset} and {write_mode:jpg}", quote="`")
+    "seed of `subset` and `write_mode='jpg'`"
+    """
+    return re.sub(r"\{(\w+)(?::(\w+))?\}", lambda m: quote + option(*filter(None, m.groups())) + quote, text)
+
+
+def shared(options: ConvertOptions) -> ConvertOptions:
+    """Return the options that `convert` and `estimate` share."""
+    return ConvertOptions(**{f.name: getattr(options, f.name) for f in fields(ConvertOptions)})
+
+
+class with_options(Generic[P, O_contra]):
+    """Makes the fields of an options class keyword arguments of a function.
+
+    The function takes them as its last argument, an object of that class whose values are checked. Its signature and
+    its docstring, below "Args:", list the fields. Type checkers see them too.
+    """
+
+    def __init__(self, options: Callable[P, O_contra]) -> None:
+        """Take the class."""
+        self._options: Any = options
+
+    @overload
+    def __call__(self, function: Callable[[A, O_contra], R]) -> Callable[Concatenate[A, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[[A, B, O_contra], R]) -> Callable[Concatenate[A, B, P], R]: ...
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with keyword arguments."""
+        about = fields(self._options)
+        names = {f.name for f in about}
+
+        @functools.wraps(function)
+        def call(*args: Any, **keywords: Any) -> Any:
+            given = {name: keywords.pop(name) for name in names & keywords.keys()}
+            return function(*args, **keywords, options=checked(self._options(**given)))
+
+        signature = inspect.signature(function)
+        own = list(signature.parameters.values())[:-1]
+        keyword_only = inspect.Parameter.KEYWORD_ONLY
+        added = [inspect.Parameter(f.name, keyword_only, default=f.default, annotation=f.type) for f in about]
+        call.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        hints = get_type_hints(self._options)
+        call.__annotations__ = {**function.__annotations__, **hints}
+        del call.__annotations__["options"]
+        call.__doc__ = _document(function.__doc__ or "", about)
+        return call
+
+
+def _document(docstring: str, about: Iterable[Field[Any]]) -> str:
+    """Return a docstring with the fields of an options class at the end of its "Args:"."""
+    lines = []
+    for f in about:
+        text = explain(f.metadata["text"], "`")
+        sentence = f"{f.name}: {text[0].upper()}{text[1:]}."
+        lines += textwrap.wrap(sentence, 120, initial_indent=" " * 8, subsequent_indent=" " * 12)
+    args, end, rest = docstring.partition("\n\n    Returns:\n")
+    return "\n".join([args, *lines]) + end + rest

@@ -1,0 +1,26 @@
+"""The columns of the tables that `assemble` and its callers share, by name; no compiler is imported here."""
+
+from __future__ import annotations
+
+# Addresses of the index's columns of an image field, and the ends of their names there.
+OFFSET, STORED_NBYTES, RAW_NBYTES, CHECKSUM, CODEC, IMAGE_HEIGHT, IMAGE_WIDTH, CHANNELS, BITS = range(9)
+INDEX_COLUMNS = ("offset", "stored_nbytes", "raw_nbytes", "checksum", "codec", "height", "width", "channels", "bits")
+
+# Description of a field: the side of its tiles, how its values are made (see `opcodes.COPY`), bytes of a value, whether
+# pixels are (H, W, C) in memory, shape of the result, bits of a stored value, address and row bytes of its table.
+TILE, KIND, OUT_ITEMSIZE, CHANNELS_LAST, OUT_CHANNELS, OUT_HEIGHT, OUT_WIDTH, IN_BITS, TABLE, TABLE_STEP = range(10)
+NUM_DESCRIBED = 10
+
+# A thread's working memory, addresses: stored bytes, one tile, decoded pixels, two images between stages, and the
+# JPEG decoder's tables; then the bytes of each of the two images.
+ROOM_STORED, ROOM_TILE, ROOM_PIXELS, ROOM_FIRST, ROOM_SECOND, ROOM_JPEG, ROOM_NBYTES = range(7)
+
+# The first failure: its position in the rows, and the field.
+FAILED_ROW, FAILED_FIELD = range(2)
+
+# What `draw` raises: the most pixels, height and width of an image on the way, and pixels between the two directions
+# of a resize.
+MOST_PIXELS, MOST_HEIGHT, MOST_WIDTH, MOST_BETWEEN = range(4)
+
+# What `measure` finds of a field's results.
+LOW_HEIGHT, HIGH_HEIGHT, LOW_WIDTH, HIGH_WIDTH = range(4)

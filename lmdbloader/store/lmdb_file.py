@@ -1,0 +1,166 @@
+"""LMDB data files below LMDB's own interface: their pages, the places of their values, a torn last transaction."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+import numpy as np
+from lmdb.verify import VerifyError
+from lmdb.verify import verify as check_pages
+
+from lmdbloader.base.disk_errors import disk_failed
+from lmdbloader.base.files import read_regular
+from lmdbloader.errors import CorruptError
+from lmdbloader.format.layout import DATA_FILE
+
+# LMDB 0.9: each of the first two pages, the meta pages, has a magic number (u32) and the format version (u32) after
+# its header, then the page size (u32), and at the end the transaction number (u64). Transaction n writes page n % 2.
+_MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
+PAGE_SIZE_AT, _TRANSACTION_AT, _NUMBER_NBYTES = 40, 144, 8
+# A file has the page size of the system that made it.
+PAGE_SIZES = (4096, 16384, 8192, 32768)
+_MAGIC_NBYTES = 64
+_HARMLESS = "a leak"
+
+
+@contextmanager
+def explain_lmdb(data: Path) -> Iterator[None]:
+    """Turn LMDB's I/O errors into DiskError."""
+    try:
+        yield
+    except lmdb.Error as error:
+        if os.strerror(errno.EIO) not in str(error):
+            raise
+        raise disk_failed(data, error) from error
+
+
+@contextmanager
+def reading(data: Path, *, readahead: bool = True) -> Iterator[lmdb.Transaction]:
+    """Yield a transaction that reads a data file; keys and values are views of LMDB's map.
+
+    LMDB aborts the process on some damaged pages: call `page_problems` first.
+    """
+    with (
+        lmdb.open(os.fsencode(data), subdir=False, readonly=True, lock=False, readahead=readahead) as env,
+        env.begin(buffers=True) as transaction,
+    ):
+        yield transaction
+
+
+def lmdb_file(path: Path) -> Path | None:
+    """Return the data file of an LMDB: `path` itself or data.mdb in it; None if it is not an LMDB."""
+    file = path / DATA_FILE if path.is_dir() else path
+    try:
+        return file if _MAGIC in read_regular(file, _MAGIC_NBYTES) else None
+    except OSError:
+        return None
+
+
+def page_problems(file: Path) -> list[str]:
+    """Return the errors in an LMDB's pages, one sentence each; values are not checked.
+
+    Unreferenced pages do not count: a process that was killed may leave some, and no reader visits them.
+    """
+    try:
+        return [p for p in check_pages(os.fsencode(file), subdir=False) if _HARMLESS not in p]  # type: ignore[no-untyped-call]
+    except VerifyError as error:
+        return [str(error)]
+
+
+def list_values(file: Path) -> Iterator[tuple[bytes, int, int]]:
+    """Yield (key, offset in the file, length) of every value, in the order of LMDB's keys; no value is read.
+
+    LMDB aborts the process on some damaged pages, so all pages are checked before it opens the file.
+
+    Args:
+        file: The data file.
+
+    Raises:
+        CorruptError: Pages are damaged, or the file is from another kind of machine.
+        OSError: It cannot be read.
+    """
+    if problems := page_problems(file):
+        more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
+        raise CorruptError(f"{file}: its pages are damaged ({problems[0]}{more})")
+    try:
+        with explain_lmdb(file), reading(file, readahead=False) as transaction:
+            base: int | None = None
+            for key, value in transaction.cursor():
+                if not len(value):
+                    yield bytes(key), 0, 0
+                    continue
+                address = np.frombuffer(value, np.uint8).ctypes.data
+                if base is None:
+                    base = _map_base(address)
+                yield bytes(key), address - base, len(value)
+    except lmdb.Error as error:
+        raise CorruptError(f"{file}: LMDB does not open it ({error})") from error
+
+
+def _map_base(address: int) -> int:
+    """Return the address of the file's first byte in the map that holds an address."""
+    with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
+        for line in maps:
+            found = re.match(r"([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+)", line)
+            if found and int(found[1], 16) <= address < int(found[2], 16):
+                return int(found[1], 16) - int(found[3], 16)
+    raise CorruptError(f"no map holds the address {address:#x}, so the places of an LMDB's values are unknown")
+
+
+def last_transactions(descriptor: int) -> tuple[int, int]:
+    """Return the transaction number on each of the two meta pages; 0 if a page has none.
+
+    Args:
+        descriptor: The data file's.
+
+    Raises:
+        OSError: The disk cannot read them.
+    """
+    return _read_metas(descriptor)[1]
+
+
+def _read_metas(descriptor: int) -> tuple[int, tuple[int, int]]:
+    """Return the page size that the meta pages state, and their transaction numbers."""
+    head = os.pread(descriptor, 2 * max(PAGE_SIZES), 0)
+    for nbytes in PAGE_SIZES:
+        first, second = (_transaction(head[at : at + nbytes], nbytes) for at in (0, nbytes))
+        if first or second:
+            return nbytes, (first, second)
+    return PAGE_SIZES[0], (0, 0)
+
+
+def _transaction(page: bytes, nbytes: int) -> int:
+    stated = page[PAGE_SIZE_AT : PAGE_SIZE_AT + 4]
+    if page[_MAGIC_AT : _MAGIC_AT + len(_MAGIC)] != _MAGIC or stated != nbytes.to_bytes(4, "little"):
+        return 0
+    return int.from_bytes(page[_TRANSACTION_AT : _TRANSACTION_AT + _NUMBER_NBYTES], "little")
+
+
+def take_back_torn(data: Path) -> bool:
+    """Undo the last transaction if a power cut tore its meta page, which a commit writes last; return whether it did.
+
+    LMDB relies on the disk to write the 120 bytes of a meta page as a whole, which not every disk guarantees. The other
+    meta page still describes the transaction before, and no page of that one is overwritten until the torn one has been
+    committed. This writes one number, which fits in a sector of any disk, and restores it if that does not help.
+    """
+    with open(data, "r+b", buffering=0) as file:
+        page_nbytes, numbers = _read_metas(file.fileno())
+        if numbers == (0, 0):
+            return False
+        at = page_nbytes * numbers.index(max(numbers)) + _TRANSACTION_AT
+        _write_number(file.fileno(), 0, at)
+        if not page_problems(data):
+            return True
+        _write_number(file.fileno(), max(numbers), at)
+    return False
+
+
+def _write_number(descriptor: int, number: int, at: int) -> None:
+    os.pwrite(descriptor, number.to_bytes(_NUMBER_NBYTES, "little"), at)
+    os.fsync(descriptor)

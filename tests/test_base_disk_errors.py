@@ -1,0 +1,98 @@
+"""Failing and full disks become errors that name the file and the remedy."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+from PIL import Image
+
+import lmdbloader
+from lmdbloader.base.disk_errors import explain_full_disk, naming, unreadable_is_corrupt
+from lmdbloader.errors import CorruptError, DiskError, DiskFullError
+from lmdbloader.store.lmdb_file import explain_lmdb
+
+
+def failure(code: int = errno.EIO) -> OSError:
+    return OSError(code, os.strerror(code))
+
+
+def test_an_error_of_an_open_file_gets_its_name() -> None:
+    with pytest.raises(OSError, match=r"Input/output error: 'a/b'"), naming(Path("a/b")):
+        raise failure()
+    with pytest.raises(FileNotFoundError) as caught, naming("a/b"):
+        open("c/d")  # noqa: SIM115
+    assert caught.value.filename == "c/d"  # its own name is kept
+    with pytest.raises(CorruptError, match=r"^damaged$"), naming("a/b"):
+        raise CorruptError("damaged")
+
+
+def test_a_failing_disk_is_distinguished_from_a_full_one(tmp_path: Path) -> None:
+    with (
+        pytest.raises(DiskError, match=r"/x/data\.mdb: the disk failed \(Input/output error\).*run it again"),
+        explain_full_disk(tmp_path),
+        naming("/x/data.mdb"),
+    ):
+        raise failure()
+    with pytest.raises(DiskFullError), explain_full_disk(tmp_path):
+        raise failure(errno.ENOSPC)
+    with pytest.raises(PermissionError), explain_full_disk(tmp_path):
+        raise failure(errno.EACCES)
+    with pytest.raises(DiskError, match=r"^data\.mdb: the disk failed"), explain_lmdb(Path("data.mdb")):
+        raise lmdb.Error(f"mdb_txn_commit: {os.strerror(errno.EIO)}")
+    with pytest.raises(lmdb.Error, match="MDB_BAD_TXN"), explain_lmdb(Path("data.mdb")):
+        raise lmdb.Error("MDB_BAD_TXN")
+
+
+def test_an_unreadable_file_of_a_dataset_is_damage(tmp_path: Path) -> None:
+    with (
+        pytest.raises(CorruptError, match=r"index\.arrow: the disk cannot read it .*verify") as caught,
+        unreadable_is_corrupt(tmp_path / "index.arrow", dataset=tmp_path),
+    ):
+        raise failure()
+    assert caught.value.path == str(tmp_path)
+    with pytest.raises(FileNotFoundError), unreadable_is_corrupt(tmp_path / "x", dataset=tmp_path):
+        raise FileNotFoundError(errno.ENOENT, "no such file")
+
+
+@pytest.mark.parametrize("name", ["journal", "plan.json", "index.arrow"])
+def test_a_flush_that_fails_ends_the_conversion_and_names_the_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    src, out = tmp_path / "src", tmp_path / "out.lmdb"
+    src.mkdir()
+    for i in range(6):
+        Image.fromarray(np.full((20, 20, 3), 40 * i, np.uint8)).save(src / f"{i}.png")
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        if os.readlink(f"/proc/self/fd/{handle}").endswith(name):
+            raise failure()
+        real(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(DiskError, match=rf"out\.lmdb\.partial/{name}: the disk failed"):
+            lmdbloader.convert(src, out, workers=1)
+    assert not out.exists()
+    assert lmdbloader.convert(src, out, workers=1).num_samples == 6
+    assert lmdbloader.verify(out).is_sound
+
+
+def test_an_unreadable_input_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lmdbloader.conversion import tasks
+    from lmdbloader.errors import ImageError
+
+    (tmp_path / "src").mkdir()
+    Image.new("RGB", (20, 20)).save(tmp_path / "src" / "a.png")
+
+    def read(file: object, fetched: object) -> bytes:
+        raise failure()
+
+    monkeypatch.setattr(tasks, "read", read)
+    with pytest.raises(ImageError, match=r"^a\.png: cannot be read \(Input/output error\): the disk failed.*--on"):
+        lmdbloader.convert(tmp_path / "src", tmp_path / "out.lmdb", workers=1)

@@ -1,0 +1,233 @@
+"""Memory of batches: reused when, and only when, nothing refers to it; shared memory, and a full /dev/shm."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lmdbloader.batch import memory as memory_module
+from lmdbloader.batch.memory import (
+    BatchMemory,
+    SharedMemory,
+    in_shared_memory,
+    means_no_space,
+    no_space,
+    shared_like,
+    shared_tensor,
+)
+from lmdbloader.errors import DiskFullError
+
+SHAPE = (3, 64, 64)
+COUNT = 16  # with SHAPE, more bytes than a batch that is too small to keep
+
+
+def make(kind: type[BatchMemory] = BatchMemory, dtype: Any = np.uint8, keep: int = 100) -> BatchMemory:
+    return kind(SHAPE, np.dtype(dtype), keep=keep)
+
+
+kinds = pytest.mark.parametrize("kind", [BatchMemory, SharedMemory])
+
+
+@kinds
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16, np.float32])
+@pytest.mark.parametrize("count", [0, 1, COUNT])
+def test_memory_has_the_shape_the_type_and_the_address_asked_for(
+    kind: type[BatchMemory], dtype: Any, count: int
+) -> None:
+    tensor, address = make(kind, dtype).take(count)
+    assert tensor.shape == (count, *SHAPE) and tensor.numpy().dtype == dtype and tensor.is_contiguous()
+    assert address == tensor.data_ptr() or count == 0
+
+
+def test_memory_begins_on_a_cache_line() -> None:
+    memory = make()
+    taken = [memory.take(count) for count in range(1, 40)]
+    assert all(address % 64 == 0 for _, address in taken)
+
+
+@kinds
+def test_memory_that_is_free_is_given_out_again(kind: type[BatchMemory]) -> None:
+    memory = make(kind)
+    first, address = memory.take(COUNT)
+    del first
+    assert memory.take(COUNT)[1] == address
+
+
+@kinds
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda t: t,
+        lambda t: t[2:5],
+        lambda t: t.view(torch.int16).flatten()[5:6],
+        lambda t: t.numpy(),
+        lambda t: t.numpy()[1:, 2].view(np.int8),
+        lambda t: memoryview(t.numpy()),
+        lambda t: t.untyped_storage(),
+        lambda t: torch.from_dlpack(t),
+    ],
+    ids=["tensor", "rows", "cast", "array", "alias", "memoryview", "storage", "dlpack"],
+)
+def test_any_view_of_memory_keeps_it(kind: type[BatchMemory], hold: Any) -> None:
+    memory = make(kind)
+    taken, address = memory.take(COUNT)
+    held = hold(taken)
+    del taken
+    others = [memory.take(COUNT) for _ in range(20)]
+    assert len({address, *(other for _, other in others)}) == 21
+    del held
+
+
+def test_no_more_than_asked_is_kept() -> None:
+    memory = make(keep=2)
+    held = [memory.take(COUNT) for _ in range(5)]
+    kept = {address for _, address in held[-2:]}
+    held.clear()
+    again = [memory.take(COUNT) for _ in range(2)]
+    assert {address for _, address in again} == kept
+
+
+def test_a_small_batch_does_not_hold_the_memory_of_a_large_one() -> None:
+    memory = make()
+    address = memory.take(8 * COUNT)[1]
+    assert memory.take(COUNT)[1] != address
+
+
+def test_threads_never_share_memory_that_is_in_use() -> None:
+    memory, wrong = make(keep=3), []
+
+    def work(number: int) -> None:
+        for turn in range(300):
+            tensor, _ = memory.take(COUNT + turn % 2)
+            tensor.fill_(number)
+            if not (tensor == number).all():
+                wrong.append(turn)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+Pair = namedtuple("Pair", ["first", "second"])
+linux = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memory without a name")
+
+
+def forbid_memory_without_name(monkeypatch: pytest.MonkeyPatch, number: int = errno.EPERM) -> None:
+    def refuse(name: str) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "memfd_create", refuse, raising=False)
+
+
+@pytest.mark.parametrize("forbidden", [False, True])
+@pytest.mark.parametrize("nbytes", [0, 1, 4096, 1_000_001])
+def test_shared_memory_is_seen_by_a_forked_child(nbytes: int, forbidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if forbidden:
+        forbid_memory_without_name(monkeypatch)
+    memory = shared_tensor(nbytes)
+    assert memory.shape == (nbytes,) and memory.dtype == torch.uint8 and memory.is_shared()
+    if nbytes:
+        child = os.fork()
+        if child == 0:
+            memory[-1] = 7
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert memory[-1] == 7
+
+
+@linux
+def test_shared_memory_is_in_no_file_system_and_its_descriptor_is_closed_with_it() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    memory = shared_tensor(10_000)
+    (own,) = set(os.listdir("/proc/self/fd")) - before
+    assert os.readlink(f"/proc/self/fd/{own}").startswith("/memfd:lmdbloader")
+    del memory
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+@linux
+def test_an_error_other_than_a_refusal_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid_memory_without_name(monkeypatch, errno.EMFILE)
+    with pytest.raises(OSError, match="Too many open files"):
+        shared_tensor(1)
+
+
+def test_a_full_file_system_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(nbytes: int) -> Any:
+        raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
+
+    forbid_memory_without_name(monkeypatch)
+    monkeypatch.setattr(torch.UntypedStorage, "_new_shared", full)
+    with pytest.raises(DiskFullError, match=r"/dev/shm is full: .* 5,000 bytes .*--shm-size.*num_workers.*Loader"):
+        shared_tensor(5000)
+
+
+def test_another_error_of_torch_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(nbytes: int) -> Any:
+        raise RuntimeError("something else")
+
+    forbid_memory_without_name(monkeypatch)
+    monkeypatch.setattr(torch.UntypedStorage, "_new_shared", fail)
+    with pytest.raises(RuntimeError, match="something else"):
+        shared_tensor(5000)
+
+
+def test_the_message_says_how_much_is_free_if_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_module, "free_nbytes", lambda: 1234567)
+    assert "need 8 bytes of shared memory and 1,234,567 are free." in str(no_space(8))
+    monkeypatch.setattr(memory_module, "free_nbytes", lambda: None)
+    assert "need 8 bytes of shared memory. Enlarge" in str(no_space(8))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(errno.ENOSPC, "x"), True),
+        (RuntimeError("no: No space left on device (28)"), True),
+        (OSError(errno.EIO, "x"), False),
+        (ValueError("no"), False),
+    ],
+)
+def test_errors_that_mean_a_full_file_system_are_recognised(error: Exception, expected: bool) -> None:
+    assert means_no_space(error) == expected
+
+
+def test_a_batch_is_moved_with_its_structure() -> None:
+    numbers, strided = torch.arange(6), torch.arange(24.0).reshape(4, 6).T[::2]
+    batch = {"a": [numbers, "text"], "b": Pair(strided, (torch.tensor(3),)), "c": None}
+    moved = in_shared_memory(batch)
+    assert moved["a"][1] == "text" and moved["c"] is None and type(moved["b"]) is Pair
+    for found, expected in ((moved["a"][0], numbers), (moved["b"].first, strided), (moved["b"].second[0], 3)):
+        assert found.is_shared()
+        assert torch.equal(found, torch.as_tensor(expected))
+    assert in_shared_memory(moved)["b"].first is moved["b"].first
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.empty(0),
+        torch.ones(3, requires_grad=True),
+        torch.ones(2, 2).to_sparse(),
+        torch.nn.Parameter(torch.ones(2)),
+        torch.empty(3, device="meta"),
+    ],
+    ids=["empty", "with gradient", "sparse", "parameter", "without memory"],
+)
+def test_tensors_that_are_more_than_numbers_are_left_to_torch(tensor: torch.Tensor) -> None:
+    assert in_shared_memory(tensor) is tensor
+
+
+def test_shared_like_has_the_shape_and_the_type() -> None:
+    made = shared_like(torch.empty(1, dtype=torch.bfloat16), (2, 3))
+    assert made.shape == (2, 3) and made.dtype == torch.bfloat16 and made.is_shared()

@@ -1,0 +1,187 @@
+"""Estimates: intervals that hold the result of the conversion, from samples that depend only on a seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from skimage import data as photographs
+
+import lmdbloader
+from lmdbloader.cli import main
+from lmdbloader.conversion.estimation import draw_sample, student
+from lmdbloader.errors import OptionError, SourceError
+
+Capture = pytest.CaptureFixture[str]
+NAMES = ("astronaut", "cat", "coffee", "rocket", "retina", "immunohistochemistry")
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """120 JPEG files of very different sizes, cut from real photographs, in class folders."""
+    folder = tmp_path_factory.mktemp("pieces")
+    rng = np.random.default_rng(1)
+    sources = [Image.fromarray(getattr(photographs, name)()).convert("RGB") for name in NAMES]
+    for number in range(120):
+        source = sources[number % len(sources)]
+        side = int(rng.integers(24, 200))
+        left, top = (int(rng.integers(0, edge - side)) for edge in source.size)
+        path = folder / NAMES[number % len(sources)] / f"{number:03d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        source.crop((left, top, left + side, top + side)).save(path, quality=int(rng.integers(70, 96)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"write_mode": "raw"},
+        {"codec": "lz4"},
+        {"write_mode": "jpg", "jpeg_quality": 50, "max_resolution": 96},
+        {"write_mode": "proportion", "compress_probability": 0.7},
+        {"write_mode": "smart", "smart_threshold": 40_000},
+        {"patch_size": 24, "codec": "raw", "layout": "images"},
+        {"patch_size": 24, "scale": 2, "codec": "auto"},
+    ],
+    ids=str,
+)
+def test_the_interval_holds_the_result_of_the_conversion(pieces: Path, tmp_path: Path, options: Any) -> None:
+    made = lmdbloader.convert(pieces, tmp_path / "made", workers=1, **options)
+    size = sum((tmp_path / "made" / name).stat().st_size for name in ("data.mdb", "index.arrow", "manifest.json"))
+    held = []
+    for seed in range(3):
+        found = lmdbloader.estimate(pieces, sample=40, sample_seed=seed, workers=1, **options)
+        held.append(found.dataset_nbytes.low <= size <= found.dataset_nbytes.high)
+        assert abs(found.dataset_nbytes.value / size - 1) < 0.3
+        assert found.dataset_nbytes.high - found.dataset_nbytes.low < 0.95 * size, "it is narrow enough to be of use"
+        assert found.num_samples.low <= made.num_samples <= found.num_samples.high
+        assert (found.num_sources, found.num_tried, found.layout) == (120, 40, made.layout)
+        assert dict(found.codecs) == dict(made.codecs)
+    assert sum(held) >= len(held) - 1
+
+
+def test_all_inputs_give_the_size_itself(pieces: Path, tmp_path: Path) -> None:
+    made = lmdbloader.convert(pieces, tmp_path / "made", workers=1)
+    found = lmdbloader.estimate(pieces, sample=500, workers=1)
+    assert found.num_tried == found.num_samples.low == found.num_samples.high == 120
+    assert found.payload_nbytes.value == pytest.approx(made.sizes["payload_nbytes"])
+    assert found.payload_nbytes.low == found.payload_nbytes.high
+    assert found.data_nbytes.low <= made.sizes["data_nbytes"] <= found.data_nbytes.high
+    assert found.index_nbytes.value == pytest.approx(made.sizes["index_nbytes"], rel=0.05)
+    assert found.stored_as == made.stored_as
+    assert found.seconds.value > 0
+
+
+def test_a_seed_draws_the_same_sample_and_another_one_does_not(pieces: Path) -> None:
+    sizes = [lmdbloader.estimate(pieces, sample=20, sample_seed=s, workers=1).payload_nbytes for s in (5, 5, 6)]
+    assert sizes[0] == sizes[1] != sizes[2]
+
+
+def test_nothing_is_left_and_workers_do_the_same(pieces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    alone, together = (lmdbloader.estimate(pieces, sample=12, workers=n) for n in (1, 2))
+    assert list(tmp_path.iterdir()) == []
+    assert together.payload_nbytes == alone.payload_nbytes
+    assert together.num_workers == 2 and together.seconds.low <= together.seconds.value <= together.seconds.high
+
+
+def test_inputs_that_cannot_be_used_are_counted(pieces: Path, tmp_path: Path) -> None:
+    shutil.copytree(pieces / "cat", tmp_path / "src")
+    for number in range(0, 20, 2):
+        (tmp_path / "src" / f"bad{number}.jpg").write_bytes(b"\xff\xd8 no image" * 50)
+    found = lmdbloader.estimate(tmp_path / "src", sample=30, workers=1)
+    assert len(found.unusable) == 10 and found.num_samples.value == 20
+    for path in (tmp_path / "src").glob("[0-9]*.jpg"):
+        path.unlink()
+    with pytest.raises(SourceError, match="none of the 10 inputs tried can be used; the first: bad0"):
+        lmdbloader.estimate(tmp_path / "src", workers=1)
+
+
+def test_options_are_checked_as_convert_checks_them(pieces: Path) -> None:
+    with pytest.raises(OptionError, match="sample=3: expected a whole number of at least 4"):
+        lmdbloader.estimate(pieces, sample=3)
+    with pytest.raises(OptionError, match="jpeg_quality has no effect"):
+        lmdbloader.estimate(pieces, jpeg_quality=90)
+
+
+def test_estimate_takes_the_options_of_convert() -> None:
+    theirs = dict(inspect.signature(lmdbloader.convert).parameters)
+    ours = dict(inspect.signature(lmdbloader.estimate).parameters)
+    assert (ours.pop("sample").default, ours.pop("sample_seed").default) == (100, 0)
+    for name in ("out", "overwrite", "restart", "take_over", "check_content", "progress", "log"):
+        del theirs[name]
+    assert {n: p.default for n, p in ours.items()} == {n: p.default for n, p in theirs.items()}
+
+
+@given(
+    sizes=st.lists(st.integers(0, 10**7), min_size=4, max_size=80),
+    count=st.integers(4, 90),
+    seed=st.integers(0, 5),
+    slope=st.floats(0, 3),
+)
+def test_samples_are_drawn_without_replacement_and_weigh_all(
+    sizes: list[int], count: int, seed: int, slope: float
+) -> None:
+    known = np.array(sizes)
+    sample = draw_sample(known, count, seed)
+    assert len(set(sample.rows.tolist())) == len(sample.rows) == min(count, len(sizes))
+    assert (np.diff(sample.rows) > 0).all()
+    assert sample.sizes.sum() == len(sizes)
+    # What is the same for all, or goes with the size, is known without an error.
+    assert sample.estimate_total(np.full(len(sample.rows), 3.0)).value == pytest.approx(3 * len(sizes))
+    exact = sample.estimate_total(7 + slope * known[sample.rows])
+    if np.ptp(known[sample.rows]) or len(sample.rows) == len(sizes):
+        assert exact.low <= exact.value <= exact.high
+
+
+def test_intervals_hold_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    known = rng.lognormal(10, 0.7, 3000).astype(np.int64)
+    values = known * rng.lognormal(0, 0.4, 3000) + 500
+    held = 0
+    for seed in range(300):
+        sample = draw_sample(known, 60, seed)
+        found = sample.estimate_total(values[sample.rows])
+        held += found.low <= values.sum() <= found.high
+    assert 0.93 <= held / 300 <= 0.99
+
+
+def test_students_quantiles() -> None:
+    for degrees, quantile in ((10, 2.228), (30, 2.042), (1000, 1.962)):
+        assert student(degrees) == pytest.approx(quantile, rel=1e-2)
+
+
+def test_the_command_says_it_in_words_and_in_json(pieces: Path, capsys: Capture) -> None:
+    words = ["estimate", str(pieces), "--sample", "24", "--workers", "1"]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"{pieces}: 120 images (")
+    for part in ("layout classes; 24 tried", "  samples  120\n", " x the files (24 jpeg)", "with 1 worker, "):
+        assert part in text
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {f.name for f in dataclasses.fields(lmdbloader.conversion.Estimate)}
+    assert found["dataset_nbytes"]["low"] < found["dataset_nbytes"]["value"] < found["dataset_nbytes"]["high"]
+    for wrong in (["estimate"], ["estimate", "a", "b"], ["estimate", "a", "--hr", "b", "--lr", "c"]):
+        with pytest.raises(SystemExit):
+            main(wrong)
+        assert "expected SRC, or --hr and --lr" in capsys.readouterr().err
+
+
+def test_the_command_estimates_every_split(pieces: Path, tmp_path: Path, capsys: Capture) -> None:
+    for name in ("train", "val"):
+        shutil.copytree(pieces / "cat", tmp_path / name / "cat")
+        shutil.copytree(pieces / "coffee", tmp_path / name / "dog")
+    assert main(["estimate", str(tmp_path), "--split", "--json", "--workers", "1", "--sample", "8"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {name: one["num_sources"] for name, one in found.items()} == {"train": 40, "val": 40}

@@ -1,0 +1,788 @@
+"""`lmdbloader.convert`: the content of datasets, refused inputs and options, and datasets that are there already."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+import lmdbloader
+from lmdbloader.errors import DestinationError, ImageError, OptionError, SourceError
+from lmdbloader.format.digests import DIGESTS, DigestName
+from lmdbloader.images.downscale import downscale
+
+Pixels = npt.NDArray[Any]
+
+
+def noise(height: int, width: int, channels: int = 3, *, bits: int = 8, seed: int = 0) -> Pixels:
+    """Pixels (height, width, channels) that lz4 cannot shrink and that agree with no other ones."""
+    shape = (height, width, channels)
+    return np.random.default_rng(seed).integers(0, 1 << bits, shape).astype(np.uint8 if bits == 8 else np.uint16)
+
+
+def save(path: Path, pixels: Pixels) -> Pixels:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if pixels.dtype == np.uint16 and pixels.shape[2] == 3:
+        path.write_bytes(b"P6 %d %d 65535\n" % pixels.shape[1::-1] + pixels.astype(">u2").tobytes())
+    else:
+        Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(path)
+    return pixels
+
+
+def convert(src: Path | None, out: Path, **options: Any) -> lmdbloader.conversion.Report:
+    return lmdbloader.convert(src, out, **{"workers": 1, **options})
+
+
+def stored(path: Path) -> list[dict[str, Any]]:
+    """All samples; images as arrays (H, W, C)."""
+    found = []
+    for sample in lmdbloader.LMDBDataset(path):
+        values = sample._asdict()
+        found.append({k: np.moveaxis(v.numpy(), 0, 2) if hasattr(v, "numpy") else v for k, v in values.items()})
+    return found
+
+
+def table(path: Path, *names: str) -> list[tuple[Any, ...]]:
+    columns = lmdbloader.LMDBDataset(path).table
+    return list(zip(*[columns[name].to_pylist() for name in names], strict=True))
+
+
+@pytest.fixture
+def src(tmp_path: Path) -> Path:
+    return tmp_path / "src"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.lmdb"
+
+
+def assert_nothing_left(out: Path) -> None:
+    assert [p.name for p in out.parent.iterdir() if p.name.startswith(out.name)] == []
+
+
+# --- content ---
+
+
+def test_whole_images_of_any_size_depth_and_number_of_channels(src: Path, out: Path) -> None:
+    images = {
+        "a.png": noise(5, 7),
+        "b/grey.png": noise(33, 2, 1),
+        "b/large.png": noise(300, 310, seed=3),
+        "c.ppm": noise(4, 6, bits=16),
+        "d.png": noise(9, 9, 1, bits=16),
+        "e.png": noise(1, 1),
+    }
+    for name, pixels in images.items():
+        save(src / name, pixels)
+    report = convert(src, out)
+    assert (report.layout, report.num_sources, report.num_samples) == ("images", 6, 6)
+    assert table(out, "source", "top", "left") == [(name, 0, 0) for name in images]
+    for found, expected in zip(stored(out), images.values(), strict=True):
+        assert found.keys() == {"image"}
+        assert found["image"].dtype == expected.dtype
+        np.testing.assert_array_equal(found["image"], expected)
+    assert lmdbloader.verify(out).is_sound
+    assert sorted(p.name for p in out.iterdir()) == ["data.mdb", "index.arrow", "manifest.json", "sources.arrow"]
+
+
+def test_patches_go_from_the_top_left_by_rows_then_columns(src: Path, out: Path) -> None:
+    images = [save(src / "a.png", noise(20, 29, seed=1)), save(src / "b" / "a.png", noise(17, 12, 1, seed=2))]
+    report = convert(src, out, patch_size=8, stride=5)
+    expected = [
+        (name, top, left)
+        for name, tops, lefts in (("a.png", (0, 5, 10), (0, 5, 10, 15, 20)), ("b/a.png", (0, 5), (0,)))
+        for top in tops
+        for left in lefts
+    ]
+    assert table(out, "source", "top", "left") == expected
+    assert report.num_samples == 17
+    by_name = dict(zip(("a.png", "b/a.png"), images, strict=True))
+    for found, (name, top, left) in zip(stored(out), expected, strict=True):
+        np.testing.assert_array_equal(found["image"], by_name[name][top : top + 8, left : left + 8])
+
+
+def test_large_patches_are_cut_right_too(src: Path, out: Path) -> None:
+    image = save(src / "a.png", noise(320, 620))
+    convert(src, out, patch_size=310, stride=310)  # over 256 KiB each: stored in tiles
+    found = stored(out)
+    np.testing.assert_array_equal(found[0]["image"], image[:310, :310])
+    np.testing.assert_array_equal(found[1]["image"], image[:310, 310:])
+
+
+@pytest.mark.parametrize("scale", [2, 3, 4])
+@pytest.mark.parametrize("bicubic", ["matlab", "pillow"])
+def test_lr_is_made_from_the_whole_cropped_image_before_cutting(src: Path, out: Path, scale: int, bicubic: str) -> None:
+    image = save(src / "a.png", noise(49, 62))
+    convert(src, out, scale=scale, patch_size=12, stride=12, bicubic=bicubic)
+    whole = image[: 49 - 49 % scale, : 62 - 62 % scale]
+    low = downscale(whole, scale, method=bicubic)  # type: ignore[arg-type]
+    side = 12 // scale
+    samples, places = stored(out), table(out, "top", "left")
+    assert len(samples) == (whole.shape[0] // 12) * (whole.shape[1] // 12)
+    for sample, (top, left) in zip(samples, places, strict=True):
+        assert list(sample) == ["lr", "hr"]
+        np.testing.assert_array_equal(sample["hr"], whole[top : top + 12, left : left + 12])
+        at = (top // scale, left // scale)
+        np.testing.assert_array_equal(sample["lr"], low[at[0] : at[0] + side, at[1] : at[1] + side])
+    # A patch that was downscaled by itself would differ at its borders, so the comparison above can fail.
+    assert (downscale(np.ascontiguousarray(whole[12:24, 12:24]), scale, method=bicubic) != samples[-1]["lr"]).any()  # type: ignore[arg-type]
+
+
+def test_whole_images_with_a_scale_are_cropped_at_the_right_and_bottom(src: Path, out: Path) -> None:
+    image = save(src / "a.ppm", noise(11, 14, bits=16))
+    convert(src, out, scale=3)
+    (sample,) = stored(out)
+    np.testing.assert_array_equal(sample["hr"], image[:9, :12])
+    np.testing.assert_array_equal(sample["lr"], downscale(np.ascontiguousarray(image[:9, :12]), 3))
+
+
+def test_classes_have_labels_and_names(src: Path, out: Path) -> None:
+    for number, name in enumerate(["dog/1.png", "cat/1.png", "cat/2.png"]):
+        save(src / name, noise(4, 4, seed=number))
+    (src / "empty").mkdir()
+    report = convert(src, out)
+    assert report.layout == "classes"
+    assert report.ignored == (("empty/", "a class folder without images"),)
+    dataset = lmdbloader.LMDBDataset(out)
+    assert list(dataset.fields) == ["image", "label"]
+    assert dataset.classes == ("cat", "dog")
+    assert [sample.label for sample in dataset] == [0, 0, 1]
+    np.testing.assert_array_equal(stored(out)[2]["image"], noise(4, 4, seed=0))
+
+
+def test_classes_cut_into_pairs_keep_their_labels(src: Path, out: Path) -> None:
+    save(src / "a" / "1.png", noise(8, 16))
+    save(src / "b" / "2.png", noise(8, 8))
+    convert(src, out, layout="classes", patch_size=8, scale=2)
+    dataset = lmdbloader.LMDBDataset(out)
+    assert list(dataset.fields) == ["lr", "hr", "label"]
+    assert [sample.label for sample in dataset] == [0, 0, 1]
+
+
+def test_file_names_of_any_bytes(src: Path, out: Path) -> None:
+    src.mkdir()
+    save(src / "plain.png", noise(4, 4, seed=1))
+    shutil.copy(src / "plain.png", os.path.join(os.fsencode(src), b"\xff\n\t.png"))
+    report = convert(src, out)
+    assert report.num_samples == 2
+    assert table(out, "source") == [("plain.png",), ("\\xff\n\t.png",)]
+
+
+def test_a_destination_of_any_bytes(src: Path, tmp_path: Path) -> None:
+    image = save(src / "a.png", noise(4, 4))
+    target = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"\xff.lmdb")))
+    convert(src, target)
+    np.testing.assert_array_equal(stored(target)[0]["image"], image)
+    assert lmdbloader.verify(target).is_sound
+
+
+def test_links_in_circles_and_fifos_do_not_stop_a_conversion(src: Path, out: Path) -> None:
+    save(src / "a.png", noise(4, 4))
+    (src / "again").symlink_to(src)
+    os.mkfifo(src / "pipe.png")
+    (src / "broken.png").symlink_to("nowhere")
+    report = convert(src, out)
+    assert report.num_samples == 1
+    assert dict(report.ignored) == {"pipe.png": "not a regular file", "broken.png": "a broken link"}
+
+
+def test_raw_lz4_and_auto(src: Path, tmp_path: Path) -> None:
+    save(src / "flat.png", np.full((64, 64, 3), 7, np.uint8))
+    raw, lz4, auto = (convert(src, tmp_path / codec, codec=codec) for codec in ("raw", "lz4", "auto"))
+    assert raw.codecs == {"image": "raw"} and raw.sizes["payload_nbytes"] == 64 * 64 * 3
+    assert lz4.codecs == auto.codecs == {"image": "lz4"} and lz4.sizes["payload_nbytes"] < 200
+    save(src / "flat.png", noise(64, 64))
+    assert convert(src, tmp_path / "noise", codec="auto").codecs == {"image": "raw"}
+
+
+def test_the_map_grows_if_the_sample_of_inputs_misled(src: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Tried are flat images; then come ones of noise, whose files are far larger for their number of pixels.
+    monkeypatch.setattr("lmdbloader.conversion.plan._choose", lambda sources: list(sources[:2]))
+    monkeypatch.setattr("lmdbloader.store.writing.writer.TRANSACTION_NBYTES", 2**19)
+    flat = np.zeros((1000, 1000, 3), np.uint8)
+    for name in ("a.png", "b.png"):
+        save(src / name, flat)
+    images = [save(src / f"c{i}.pgm", noise(700, 1000, 1, seed=i)) for i in range(4)]
+    monkeypatch.setattr("lmdbloader.conversion.plan.estimate_map_nbytes", lambda nbytes, samples: 2**20)
+    report = convert(src, out, codec="lz4")
+    assert report.map_growths > 0
+    for found, expected in zip(stored(out)[2:], images, strict=True):
+        np.testing.assert_array_equal(found["image"], expected)
+    assert lmdbloader.verify(out).is_sound
+
+
+def test_log_names_the_dataset_and_the_map_size(src: Path, out: Path) -> None:
+    save(src / "a.png", noise(4, 4))
+    lines: list[str] = []
+    convert(src, out, log=lines.append)
+    assert lines[0] == f"{out}: 1 images, layout images"
+    assert lines[1].startswith("map size: ") and "estimated from 1 of 1 inputs; codec: image " in lines[1]
+
+
+# --- pairs ---
+
+
+def make_pairs(
+    folder: Path, count: int = 3, scale: int = 2, height: int = 24, width: int = 36
+) -> list[tuple[Any, Any]]:
+    """DIV2K-like folders; the LR half is the HR one downscaled, so that they agree."""
+    pairs = []
+    for i in range(count):
+        hr = save(folder / "DIV2K_train_HR" / f"000{i}.png", noise(height, width, seed=i))
+        low = folder / "DIV2K_train_LR_bicubic" / f"X{scale}" / f"000{i}x{scale}.png"
+        pairs.append((save(low, downscale(hr, scale)), hr))
+    return pairs
+
+
+def test_div2k_pairs_whole(src: Path, out: Path) -> None:
+    pairs = make_pairs(src)
+    report = convert(src, out)
+    assert (report.layout, report.num_sources, report.num_samples) == ("pairs", 3, 3)
+    for found, (lr, hr) in zip(stored(out), pairs, strict=True):
+        np.testing.assert_array_equal(found["lr"], lr)
+        np.testing.assert_array_equal(found["hr"], hr)
+    assert table(out, "source") == [("0000.png",), ("0001.png",), ("0002.png",)]
+
+
+def test_patches_of_pairs_are_aligned(src: Path, out: Path) -> None:
+    pairs = make_pairs(src, scale=3)
+    convert(None, out, hr=src / "DIV2K_train_HR", lr=src / "DIV2K_train_LR_bicubic" / "X3", patch_size=12, stride=6)
+    places = table(out, "source", "top", "left")
+    assert len(places) == 3 * 3 * 5
+    for found, (name, top, left) in zip(stored(out), places, strict=True):
+        lr, hr = pairs[int(Path(name).stem)]
+        np.testing.assert_array_equal(found["hr"], hr[top : top + 12, left : left + 12])
+        np.testing.assert_array_equal(found["lr"], lr[top // 3 : top // 3 + 4, left // 3 : left // 3 + 4])
+
+
+def test_given_lr_images_are_stored_not_made(src: Path, out: Path) -> None:
+    ((lr, _),) = make_pairs(src, 1)
+    other = save(src / "DIV2K_train_LR_bicubic" / "X2" / "0000x2.png", lr ^ 1)
+    convert(src, out)
+    np.testing.assert_array_equal(stored(out)[0]["lr"], other)
+
+
+def test_a_misaligned_pair_is_refused_and_named(src: Path, out: Path) -> None:
+    pairs = make_pairs(src)
+    shifted = np.roll(pairs[1][0], 1, axis=1)
+    save(src / "DIV2K_train_LR_bicubic" / "X2" / "0001x2.png", shifted)
+    with pytest.raises(ImageError, match=r"^0001\.png: the HR image downscaled by 2 .* agree to \d+\.\d dB only"):
+        convert(src, out)
+    assert_nothing_left(out)
+    assert convert(src, out, min_pair_psnr=0).num_samples == 3
+
+
+def test_pairs_are_checked_wherever_they_come_in_the_order(src: Path, out: Path) -> None:
+    pairs = make_pairs(src, 12)
+    save(src / "DIV2K_train_LR_bicubic" / "X2" / "0007x2.png", pairs[3][0])
+    report = convert(src, out, on_error="skip")
+    assert [name for name, _ in report.skipped] == ["0007.png"]
+    assert report.num_samples == 11
+
+
+@pytest.mark.parametrize(
+    ("lr", "reason"),
+    [
+        (noise(12, 17), r"HR is 36x24, LR is 17x12: expected the same whole multiple"),
+        (noise(8, 12), r"that is scale 3, expected 2"),
+        (noise(24, 36), r"HR is 36x24, LR is 36x24: expected the same whole multiple \(2 to 8\)"),
+        (noise(1, 1), r"HR is 36x24, LR is 1x1"),
+        (noise(12, 18, 1), r"HR has 3 channels of uint8, LR 1 of uint8"),
+        (noise(48, 72), r"LR is 72x48"),
+    ],
+)
+def test_pairs_whose_sizes_do_not_fit(src: Path, out: Path, lr: Pixels, reason: str) -> None:
+    make_pairs(src, 3)
+    save(src / "DIV2K_train_LR_bicubic" / "X2" / "0001x2.png", lr)
+    with pytest.raises(ImageError, match=rf"^0001\.png: .*{reason}"):
+        convert(src, out)
+    assert_nothing_left(out)
+
+
+def test_a_pair_of_an_enormous_scale_is_that_pairs_fault(src: Path, out: Path) -> None:
+    make_pairs(src, 3)
+    save(src / "DIV2K_train_HR" / "0001.png", noise(600, 600, 1))
+    save(src / "DIV2K_train_LR_bicubic" / "X2" / "0001x2.png", noise(2, 2, 1))
+    report = convert(src, out, on_error="skip")
+    assert [name for name, _ in report.skipped] == ["0001.png"]
+
+
+def test_pairs_must_have_the_given_scale(src: Path, out: Path) -> None:
+    make_pairs(src, 2, scale=2)
+    with pytest.raises(ImageError, match=r"^0000\.png: .*that is scale 2, expected 4"):
+        convert(src, out, scale=4)
+    assert convert(src, out, scale=2).num_samples == 2
+
+
+def test_sides_must_be_multiples_of_the_scale_that_pairs_turn_out_to_have(src: Path, out: Path) -> None:
+    make_pairs(src, 2, scale=3)
+    with pytest.raises(OptionError, match=r"patch_size=8: expected multiples of the scale 3"):
+        convert(src, out, patch_size=8)
+    assert_nothing_left(out)
+
+
+def test_the_damaged_half_of_a_pair_is_named(src: Path, out: Path) -> None:
+    make_pairs(src, 2)
+    (src / "DIV2K_train_LR_bicubic" / "X2" / "0000x2.png").write_bytes(b"nothing of the kind")
+    with pytest.raises(ImageError, match=r"^0000\.png: its LR image 0000x2\.png: not an image"):
+        convert(src, out)
+    report = convert(src, out, on_error="skip")
+    assert [(name, reason[:29]) for name, reason in report.skipped] == [("0000.png", "its LR image 0000x2.png: not ")]
+
+
+# --- refusals ---
+
+
+def damage(src: Path) -> dict[str, str]:
+    """Make a folder of good and bad files; return the names of the bad ones and a part of each reason."""
+    for i in range(3):
+        save(src / f"good{i}.png", noise(20, 20, seed=i))
+    whole = (src / "good0.png").read_bytes()
+    (src / "cut.png").write_bytes(whole[:300])
+    (src / "flipped.png").write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    (src / "empty.png").write_bytes(b"")
+    (src / "text.png").write_bytes(b"<html>not found</html>")
+    save(src / "small.png", noise(20, 9))
+    save(src / "alpha.png", noise(20, 20, 4))
+    return {
+        "alpha.png": "alpha channel",
+        "cut.png": "",
+        "empty.png": "the file is empty",
+        "flipped.png": "",
+        "small.png": "9x20 pixels are smaller than a patch of 10",
+        "text.png": "not an image of a supported kind",
+    }
+
+
+@pytest.mark.parametrize("name", ["alpha.png", "cut.png", "empty.png", "flipped.png", "small.png", "text.png"])
+def test_a_file_that_cannot_be_used_stops_and_is_named(src: Path, out: Path, name: str) -> None:
+    bad = damage(src)
+    for other in bad.keys() - {name}:
+        (src / other).unlink()
+    with pytest.raises(ImageError, match=rf"^{name}: .*{bad[name]}") as caught:
+        convert(src, out, patch_size=10)
+    assert caught.value.name == name
+    assert_nothing_left(out)
+
+
+def test_the_first_bad_file_in_order_is_the_one_named(src: Path, out: Path) -> None:
+    damage(src)
+    with pytest.raises(ImageError, match=r"^alpha\.png: "):
+        convert(src, out, patch_size=10)
+
+
+def test_skip_leaves_all_of_them_out_and_lists_them(src: Path, out: Path) -> None:
+    bad = damage(src)
+    report = convert(src, out, patch_size=10, on_error="skip")
+    assert [name for name, _ in report.skipped] == sorted(bad)
+    for name, reason in report.skipped:
+        assert bad[name] in reason and name not in reason
+    assert (report.num_sources, report.num_samples) == (9, 12)
+    assert set(table(out, "source")) == {("good0.png",), ("good1.png",), ("good2.png",)}
+    lines = (out / "skipped.tsv").read_text("utf-8").splitlines()
+    assert lines == ["name\treason", *[f"{name}\t{reason}" for name, reason in report.skipped]]
+    assert lmdbloader.verify(out).is_sound
+
+
+def test_skipped_names_cannot_break_the_table(src: Path, out: Path) -> None:
+    save(src / "a.png", noise(4, 4))
+    with open(os.path.join(os.fsencode(src), b"\xff\n\tb.png"), "wb"):
+        pass
+    convert(src, out, on_error="skip")
+    assert (out / "skipped.tsv").read_text("utf-8") == "name\treason\n\\xff\\n\\tb.png\tthe file is empty\n"
+
+
+def test_no_table_if_nothing_was_skipped(src: Path, out: Path) -> None:
+    save(src / "a.png", noise(4, 4))
+    convert(src, out, on_error="skip")
+    assert not (out / "skipped.tsv").exists()
+
+
+def test_nothing_usable_is_an_error(src: Path, out: Path) -> None:
+    src.mkdir()
+    (src / "a.png").write_bytes(b"")
+    (src / "b.png").write_bytes(b"x")
+    with pytest.raises(SourceError, match=r"none of the 2 inputs could be used; the first: a\.png: the file is empty"):
+        convert(src, out, on_error="skip")
+    assert_nothing_left(out)
+    pairs = make_pairs(src, 1)
+    save(src / "DIV2K_train_LR_bicubic" / "X2" / "0000x2.png", pairs[0][0][:5])
+    with pytest.raises(ImageError, match=r"^0000\.png: HR is"):
+        convert(src, out, layout="pairs", on_error="skip")
+    assert_nothing_left(out)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_an_unreadable_file_is_named(src: Path, out: Path) -> None:
+    save(src / "a.png", noise(4, 4))
+    (src / "a.png").chmod(0)
+    with pytest.raises(ImageError, match=r"^a\.png: cannot be read \(Permission denied\)"):
+        convert(src, out)
+
+
+def test_a_file_that_vanishes_after_the_listing_is_named(src: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(src / "a.png", noise(4, 4))
+    monkeypatch.setattr(
+        "lmdbloader.conversion.from_files.try_out",
+        lambda *a: (os.unlink(src / "a.png"), real(*a))[1],
+    )
+    from lmdbloader.conversion.plan import try_out as real
+
+    with pytest.raises(ImageError, match=r"^a\.png: cannot be read \(No such file or directory\)"):
+        convert(src, out)
+    assert_nothing_left(out)
+
+
+def test_images_smaller_than_the_scale(src: Path, out: Path) -> None:
+    save(src / "a.png", noise(8, 8))
+    save(src / "thin.png", noise(8, 2))
+    with pytest.raises(ImageError, match=r"^thin\.png: 2x8 pixels are less than one pixel at scale 3"):
+        convert(src, out, scale=3)
+    assert convert(src, out, scale=3, on_error="skip").num_samples == 1
+
+
+def test_sixteen_bits_cannot_be_scaled_by_pillow(src: Path, out: Path) -> None:
+    save(src / "a.ppm", noise(8, 8, bits=16))
+    with pytest.raises(ImageError, match=r"^a\.ppm: 16-bit pixels cannot be scaled by Pillow"):
+        convert(src, out, scale=2, bicubic="pillow")
+
+
+def test_policies_reach_the_decoder(src: Path, out: Path, tmp_path: Path) -> None:
+    pixels = noise(4, 4, 4)
+    save(src / "a.png", pixels)
+    convert(src, out, alpha="drop")
+    np.testing.assert_array_equal(stored(out)[0]["image"], pixels[:, :, :3])
+    with pytest.raises(ImageError, match=r"^a\.png: 4x4 is 16 pixels, more than the limit of 15"):
+        convert(src, tmp_path / "other", alpha="drop", max_pixels=15)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stride": 4}, "stride without patch_size"),
+        ({"patch_size": 9, "scale": 2}, "patch_size=9: expected multiples of the scale 2"),
+        ({"patch_size": 8, "stride": 3, "scale": 2}, "patch_size=8 and stride=3: expected multiples"),
+        ({"patch_size": 0}, "patch_size=0: expected a whole number of at least 1"),
+        ({"patch_size": 8, "stride": 0}, "stride=0: expected a whole number of at least 1"),
+        ({"scale": 1}, "scale=1: expected a whole number from 2 to 8"),
+        ({"scale": 9}, "scale=9: expected a whole number from 2 to 8"),
+        ({"codec": "zip"}, "codec 'zip': expected one of auto, raw, lz4"),
+        ({"workers": 0}, "workers=0: expected a whole number of at least 1"),
+        ({"bicubic": "cubic"}, "bicubic='cubic': expected matlab or pillow"),
+        ({"on_error": "ignore"}, "on_error='ignore': expected stop or skip"),
+        ({"alpha": "black"}, "alpha='black': expected refuse, drop or white"),
+        ({"layout": "nonsense"}, "layout='nonsense'"),
+        ({"min_pair_psnr": float("nan")}, "min_pair_psnr=nan: expected a finite number"),
+    ],
+)
+def test_options_that_make_no_sense(src: Path, out: Path, options: dict[str, Any], message: str) -> None:
+    save(src / "a.png", noise(16, 16))
+    with pytest.raises(OptionError, match=message):
+        convert(src, out, **options)
+    assert_nothing_left(out)
+
+
+def test_missing_sources_and_parents(src: Path, out: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="src: there is no such folder"):
+        convert(src, out)
+    src.mkdir()
+    with pytest.raises(SourceError, match="src: no images in it"):
+        convert(src, out)
+    save(src / "a.png", noise(4, 4))
+    with pytest.raises(DestinationError, match=r"missing does not exist\. Create it first"):
+        convert(src, tmp_path / "missing" / "out.lmdb")
+    assert not (tmp_path / "missing").exists()
+
+
+def test_source_and_destination_inside_each_other(src: Path, tmp_path: Path) -> None:
+    save(src / "deep" / "a.png", noise(4, 4))
+    (tmp_path / "link").symlink_to(src)
+    for target in (src, src / "out", src / "deep" / "out", tmp_path, tmp_path / "link" / "out"):
+        with pytest.raises(DestinationError, match="lies inside"):
+            convert(src, target)
+    make_pairs(tmp_path / "p", 1)
+    halves = {"hr": tmp_path / "p" / "DIV2K_train_HR", "lr": tmp_path / "p" / "DIV2K_train_LR_bicubic" / "X2"}
+    with pytest.raises(DestinationError, match="lies inside"):
+        convert(None, halves["lr"] / "out", **halves)
+    assert sorted(os.listdir(src)) == ["deep"] and os.listdir(src / "deep") == ["a.png"]
+
+
+# --- a destination that is there already ---
+
+
+def test_an_empty_folder_counts_as_absent(src: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(src / "a.png", noise(4, 4))
+    out.mkdir()
+    assert convert(src, out).num_samples == 1
+    here = out.parent / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    assert lmdbloader.convert(src, ".", workers=1).num_samples == 1
+    assert (here / "manifest.json").exists()
+
+
+def test_other_folders_and_files_are_never_replaced(src: Path, out: Path) -> None:
+    save(src / "a.png", noise(4, 4))
+    out.mkdir()
+    (out / "diary.txt").write_text("dear diary")
+    for overwrite in (False, True):
+        with pytest.raises(DestinationError, match="a folder with other things in it, which is never replaced"):
+            convert(src, out, overwrite=overwrite)
+    assert (out / "diary.txt").read_text() == "dear diary"
+    shutil.rmtree(out)
+    out.write_text("a file")
+    with pytest.raises(DestinationError, match="exists and is not a folder"):
+        convert(src, out, overwrite=True)
+    assert out.read_text() == "a file"
+
+
+def fingerprint(path: Path) -> dict[str, tuple[int, bytes]]:
+    return {p.name: (p.stat().st_ino, p.read_bytes()) for p in path.iterdir()}
+
+
+def test_the_same_again_does_nothing(src: Path, out: Path) -> None:
+    make_pairs(src, 2)
+    first = convert(src, out)
+    before = fingerprint(out)
+    again = convert(src, out, workers=2)
+    assert again.was_finished and not first.was_finished
+    assert (again.num_samples, again.codecs, again.sizes) == (first.num_samples, first.codecs, first.sizes)
+    assert fingerprint(out) == before
+
+
+def test_another_option_or_another_file_is_refused_until_overwrite(src: Path, out: Path) -> None:
+    save(src / "a.png", noise(8, 8))
+    convert(src, out)
+    before = fingerprint(out)
+    lines: list[str] = []
+    with pytest.raises(DestinationError, match=r"made from other inputs or with other options.*overwrite=True"):
+        convert(src, out, patch_size=4, log=lines.append)
+    assert lines == []  # refused before any work
+    for target, options in ((src / "b.png", {}), (src / "a.png", {"codec": "raw"})):
+        save(target, noise(8, 8))
+        with pytest.raises(DestinationError, match="other inputs or with other options"):
+            convert(src, out, **options)
+    assert fingerprint(out) == before
+    report = convert(src, out, patch_size=4, overwrite=True)
+    assert report.num_samples == 8 and len(lmdbloader.LMDBDataset(out)) == 8
+    assert [p.name for p in out.parent.iterdir() if p.name.startswith(out.name)] == [out.name]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"patch_size": 8}, r"\(patch_size 16, now 8; stride 16, now 8\)"),
+        ({"patch_size": 16, "stride": 8}, r"\(stride 16, now 8\)"),
+        (
+            {"patch_size": 16, "alpha": "drop", "max_pixels": 999},
+            r"\(alpha refuse, now drop; max_pixels 200000000, now 9",
+        ),
+        ({"patch_size": 16, "write_mode": "jpg"}, r"jpeg_quality none, now 90; write_mode raw, now jpg\)"),
+        ({"patch_size": 16, "digest": "blake3"}, r"\(digest xxh64, now blake3\)"),
+        ({"patch_size": 16, "on_error": "skip"}, r"\(on_error stop, now skip\)"),
+        ({"patch_size": 16, "subset": 1}, r"\(inputs 2, now 1\)"),
+    ],
+)
+def test_a_refused_destination_names_the_differences(
+    src: Path, out: Path, options: dict[str, Any], message: str
+) -> None:
+    save(src / "a.png", noise(16, 16))
+    save(src / "b.png", noise(16, 16))
+    convert(src, out, patch_size=16)
+    with pytest.raises(DestinationError, match=message):
+        convert(src, out, **options)
+
+
+def test_a_refused_destination_says_that_its_inputs_differ(src: Path, out: Path) -> None:
+    lmdbloader.write([{"image": noise(4, 4)}], out)
+    save(src / "a.ppm", noise(16, 16))
+    with pytest.raises(DestinationError, match=r"\(it was made by lmdbloader\.write, from samples made in Python\)"):
+        convert(src, out)
+    convert(src, out, overwrite=True)
+    (src / "a.ppm").rename(src / "b.ppm")
+    with pytest.raises(DestinationError, match=r"\(inputs of other names or sizes\)"):
+        convert(src, out)
+    (src / "b.ppm").unlink()
+    save(src / "a.ppm", noise(16, 16) ^ 1)
+    with pytest.raises(DestinationError, match=r"\(the content of the inputs has changed\)"):
+        convert(src, out)
+
+
+@pytest.mark.parametrize("name", ["x.partial", "x.partial.replaced"])
+def test_names_of_datasets_in_the_making_are_refused(src: Path, tmp_path: Path, name: str) -> None:
+    save(src / "a.png", noise(4, 4))
+    for make in (lambda out: convert(src, out), lambda out: lmdbloader.write([{"a": 1}], out)):
+        with pytest.raises(DestinationError, match=rf"{name}: names that end in .*\. Choose another name"):
+            make(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["src"]
+
+
+def test_a_path_of_bytes(src: Path, tmp_path: Path) -> None:
+    save(src / "a.png", noise(4, 4))
+    report = convert(os.fsencode(src), os.fsencode(tmp_path / "converted"))
+    assert report.path == str(tmp_path / "converted")
+    lmdbloader.write([{"a": 1}], os.fsencode(tmp_path / "written"))
+    assert lmdbloader.LMDBDataset(tmp_path / "written")[0].a == 1
+
+
+def test_a_failed_overwrite_leaves_the_old_dataset(src: Path, out: Path) -> None:
+    save(src / "a.png", noise(8, 8))
+    convert(src, out)
+    before = fingerprint(out)
+    (src / "b.png").write_bytes(b"")
+    with pytest.raises(ImageError, match=r"^b\.png: the file is empty"):
+        convert(src, out, overwrite=True)
+    assert fingerprint(out) == before
+    assert [p.name for p in out.parent.iterdir() if p.name.startswith(out.name)] == [out.name]
+
+
+def test_overwrite_converts_again_even_the_same_inputs(src: Path, out: Path) -> None:
+    save(src / "a.png", noise(8, 8))
+    convert(src, out)
+    before = fingerprint(out)
+    assert not convert(src, out, overwrite=True).was_finished
+    after = fingerprint(out)
+    assert {name: data for name, (_, data) in after.items()} == {name: data for name, (_, data) in before.items()}
+    assert all(after[name][0] != inode for name, (inode, _) in before.items())
+
+
+def test_changed_content_of_the_same_size_is_noticed(src: Path, out: Path) -> None:
+    save(src / "a.pgm", noise(8, 8, 1, seed=1))
+    size = (src / "a.pgm").stat().st_size
+    convert(src, out)
+    save(src / "a.pgm", noise(8, 8, 1, seed=2))
+    assert (src / "a.pgm").stat().st_size == size
+    with pytest.raises(DestinationError, match="other inputs"):
+        convert(src, out)
+    # Even where the file's time was set back: that changes its ctime.
+    os.utime(src / "a.pgm", (0, 0))
+    with pytest.raises(DestinationError, match="other inputs"):
+        convert(src, out)
+
+
+def test_touched_but_unchanged_content_is_the_same(src: Path, out: Path) -> None:
+    make_pairs(src, 2)
+    convert(src, out)
+    for path in src.rglob("*.png"):
+        os.utime(path)
+    assert convert(src, out).was_finished
+
+
+def test_skipped_files_are_part_of_the_inputs(src: Path, out: Path) -> None:
+    save(src / "a.png", noise(4, 4))
+    (src / "b.png").write_bytes(b"bad")
+    convert(src, out, on_error="skip")
+    (src / "b.png").touch()
+    assert convert(src, out, on_error="skip").was_finished
+    (src / "b.png").write_bytes(b"BAD")
+    with pytest.raises(DestinationError, match="other inputs"):
+        convert(src, out, on_error="skip")
+
+
+def test_a_damaged_dataset_is_not_made_already(src: Path, out: Path) -> None:
+    save(src / "a.png", noise(8, 8))
+    convert(src, out)
+    data = (out / "data.mdb").read_bytes()
+    (out / "data.mdb").write_bytes(data[:-4096])
+    with pytest.raises(DestinationError, match=r"same options, but is damaged\. Make it again with overwrite=True"):
+        convert(src, out)
+    convert(src, out, overwrite=True)
+    assert (out / "data.mdb").read_bytes() == data
+
+
+def test_the_paths_of_folders_and_the_time_leave_no_trace(src: Path, out: Path, tmp_path: Path) -> None:
+    make_pairs(src, 2)
+    convert(src, out, patch_size=8)
+    moved = tmp_path / "elsewhere" / "photos"
+    shutil.copytree(src, moved)
+    convert(moved, moved.parent / "other", patch_size=8, workers=1)
+    for name in ("data.mdb", "index.arrow", "manifest.json"):
+        assert (out / name).read_bytes() == (moved.parent / "other" / name).read_bytes()
+        assert str(tmp_path).encode() not in (out / name).read_bytes()
+    manifest = json.loads((out / "manifest.json").read_bytes())
+    assert manifest["made_by"]["options"]["patch_size"] == 8
+    assert manifest["made_by"]["layout"] == "pairs"
+
+
+def test_two_conversions_to_one_place_at_once(src: Path, out: Path) -> None:
+    from lmdbloader.format.layout import make_field
+    from lmdbloader.store import open_writer
+
+    save(src / "a.png", noise(4, 4))
+    message = rf"process {os.getpid()} on host .* is writing there"
+    with (
+        open_writer(out, [make_field("image", "image")], with_source=True, map_nbytes=2**20),
+        pytest.raises(DestinationError, match=message),
+    ):
+        convert(src, out)
+    assert_nothing_left(out)
+    assert convert(src, out).num_samples == 1
+
+
+def test_the_default_digests_do_not_change(src: Path, out: Path) -> None:
+    save(src / "a" / "0.png", noise(9, 9))
+    save(src / "b" / "1.png", noise(9, 9, seed=1))
+    convert(src, out, layout="classes", classes=["a", "b"])
+    manifest = json.loads((out / "manifest.json").read_bytes())
+    made_by = manifest["made_by"]
+    assert manifest["format_version"] == 1
+    assert list(made_by["options"]) == [
+        "patch_size", "stride", "scale", "bicubic", "policy", "min_pair_psnr", "on_error", "storage", "codec",
+        "classes",
+    ]  # fmt: skip
+    digests = (manifest["content_digest"], manifest["manifest_digest"], made_by["options"]["classes"])
+    digests += (made_by["inputs"]["content"], made_by["inputs"]["names_and_sizes"])
+    assert {digest[:8] for digest in digests} == {"blake2b:"}
+    assert {manifest[key][:6] for key in ("index_digest", "data_digest")} == {"xxh64:"}
+    named = out.with_name("named")
+    convert(src, named, layout="classes", classes=["a", "b"], digest="xxh64")
+    for name in ("data.mdb", "index.arrow", "manifest.json"):
+        assert (named / name).read_bytes() == (out / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", [name for name in DIGESTS if name != "xxh64"])
+def test_with_another_algorithm_no_other_is_used_but_for_payloads(
+    src: Path, out: Path, tmp_path: Path, name: DigestName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(src / "a" / "0.png", noise(9, 9))
+    save(src / "b" / "1.png", noise(9, 9, seed=1))
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise ValueError("this machine has no BLAKE2b")
+
+    monkeypatch.setattr(hashlib, "blake2b", refuse)
+    convert(src, out, layout="classes", classes=["a", "b"], digest=name)
+    lmdbloader.write(({"n": i} for i in range(3)), tmp_path / "written", digest=name)
+    for path in (out, tmp_path / "written"):
+        text = (path / "manifest.json").read_text()
+        assert text.count(f'"{name}:') == (7 if path == out else 4)
+        assert "blake2b:" not in text and "xxh64:" not in text
+        assert lmdbloader.verify(path).is_sound
+        assert len(lmdbloader.LMDBDataset(lmdbloader.stage(path, tmp_path / "staged"))) > 1
+    pixels = [sample["image"] for sample in stored(out)]
+    monkeypatch.undo()
+    convert(src, tmp_path / "default", layout="classes", classes=["a", "b"])
+    for found, expected in zip(pixels, stored(tmp_path / "default"), strict=True):
+        np.testing.assert_array_equal(found, expected["image"])
+
+
+def test_an_unknown_digest_is_refused_with_the_choices(src: Path, out: Path) -> None:
+    save(src / "0.png", noise(9, 9))
+    wrong: Any = "md5"
+    for make in (
+        lambda: convert(src, out, digest=wrong),
+        lambda: lmdbloader.write([{"n": 1}], out, digest=wrong),
+        lambda: lmdbloader.estimate(src, digest=wrong),
+    ):
+        with pytest.raises(OptionError, match="digest='md5': expected xxh64, sha256 or blake3"):
+            make()
+    assert [path.name for path in out.parent.iterdir()] == ["src"]

@@ -1,0 +1,112 @@
+"""The options of convert and estimate: their signatures, which callers rely on, and the types that they take."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import pickle
+import typing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lmdbloader
+from lmdbloader.conversion.options import ConvertOptions, EstimateOptions, RunOptions, checked, shared
+from lmdbloader.errors import OptionError
+
+SHARED = {
+    "layout": "auto", "hr": None, "lr": None, "patch_size": None, "stride": None, "scale": None, "bicubic": "matlab",
+    "alpha": "refuse", "max_pixels": 200_000_000, "codec": None, "write_mode": None, "max_resolution": None,
+    "jpeg_quality": None, "compress_probability": None, "smart_threshold": None, "digest": "xxh64", "subset": None,
+    "seed": None, "classes": None, "on_error": "stop", "min_pair_psnr": 20.0, "workers": None,
+}  # fmt: skip
+OF_CONVERT = dict.fromkeys(("overwrite", "restart", "take_over", "check_content", "progress"), False)
+
+
+def keywords(function: Any) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind == p.KEYWORD_ONLY}
+
+
+def test_the_signature_of_convert() -> None:
+    found = keywords(lmdbloader.convert)
+    assert found.pop("log")("a line") is None
+    assert found == {**SHARED, **OF_CONVERT}
+    assert list(inspect.signature(lmdbloader.convert).parameters)[:2] == ["src", "out"]
+
+
+def test_the_signature_of_estimate() -> None:
+    assert keywords(lmdbloader.estimate) == {**SHARED, "sample": 100, "sample_seed": 0}
+    assert next(iter(inspect.signature(lmdbloader.estimate).parameters)) == "src"
+
+
+@pytest.mark.parametrize("function", [lmdbloader.convert, lmdbloader.estimate])
+def test_the_docstring_explains_every_parameter(function: Any) -> None:
+    args = function.__doc__.split("    Args:\n")[1].split("\n\n    Returns:\n")[0]
+    for name in inspect.signature(function).parameters:
+        assert f"\n        {name}: " in f"\n{args}"
+    assert "{" not in args and max(map(len, args.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("function", [lmdbloader.convert, lmdbloader.estimate])
+def test_the_annotations_can_be_evaluated(function: Any) -> None:
+    hints = typing.get_type_hints(function)
+    assert hints.keys() == {*inspect.signature(function).parameters, "return"}
+    assert hints["hr"] == str | os.PathLike[str] | None
+
+
+def test_unknown_keywords_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"convert\(\) got an unexpected keyword argument 'patchsize'"):
+        lmdbloader.convert(tmp_path, tmp_path / "out", patchsize=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="argument"):
+        lmdbloader.convert(tmp_path, tmp_path / "out", "images")  # type: ignore[call-arg, arg-type]
+
+
+@pytest.mark.parametrize("options", [ConvertOptions, RunOptions, EstimateOptions])
+def test_the_defaults_are_sound(options: type[ConvertOptions]) -> None:
+    assert checked(options()) == options()
+
+
+def test_values_become_those_of_python() -> None:
+    found = checked(ConvertOptions(patch_size=np.int64(8), min_pair_psnr=np.float32(12.5)))  # type: ignore[arg-type]
+    assert (type(found.patch_size), type(found.min_pair_psnr)) == (int, float)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("patch_size", 8.0), ("patch_size", True), ("min_pair_psnr", "20"), ("min_pair_psnr", float("inf")),
+        ("compress_probability", float("nan")), ("overwrite", 1), ("log", "print"), ("alpha", None), ("digest", "md5"),
+    ],
+)  # fmt: skip
+def test_values_of_another_type_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=f"^{name}=.*: expected "):
+        checked(RunOptions(**{name: value}))
+
+
+def test_options_go_to_workers() -> None:
+    options = shared(RunOptions(patch_size=8, log=lambda line: None))
+    assert type(options) is ConvertOptions
+    assert pickle.loads(pickle.dumps(options)) == options == ConvertOptions(patch_size=8)
+
+
+def test_options_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ConvertOptions().seed = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["from_files.convert", "estimation.estimate"])
+def test_the_reference_shows_every_keyword(name: str) -> None:
+    """The pages of the reference are made by griffe, which reads the source and sees no decorator's work."""
+    griffe = pytest.importorskip("griffe", reason="mkdocstrings (the extra `docs`) is not installed")
+    root = Path(__file__).resolve().parent.parent
+    extensions = griffe.load_extensions(str(root / "scripts" / "docs_docstrings.py"))
+    package = griffe.load("lmdbloader", search_paths=[str(root)], docstring_parser="google", extensions=extensions)
+    function = package[f"conversion.{name}"]
+    parameters = inspect.signature(getattr(lmdbloader, function.name)).parameters
+    assert [p.name for p in function.parameters] == [*parameters]
+    (explained,) = [s.value for s in function.docstring.parsed if s.kind.value == "parameters"]
+    assert [p.name for p in explained] == [*parameters]
