@@ -100,13 +100,7 @@ def batch_cost(study: StudyFigures, source: LoaderKind, crop: int | None) -> Bat
 
 
 def small_to_large(sweep: Sweep, source: LoaderKind, crop: int | None) -> float | None:
-    """Return an epoch's time with the smallest batches over that with the largest; None for fewer than two sizes.
-
-    Args:
-        sweep: Of loading, or of training.
-        source: Who made the batches.
-        crop: Side of the windows.
-    """
+    """Return an epoch's time with the smallest batches over that with the largest; None for fewer than two sizes."""
     speeds = [_speed(row) for row in sweep.curve(source, crop)]
     return speeds[-1] / speeds[0] if len(speeds) > 1 else None
 
