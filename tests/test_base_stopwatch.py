@@ -16,7 +16,7 @@ from lmdbloader.errors import OptionError
 
 
 class Clock:
-    """A clock that goes on only when it is told to."""
+    """A clock that only `wait` moves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -133,7 +133,7 @@ def test_time_that_is_left_out_does_not_count(clock: Clock) -> None:
     assert timer.rows()[:, :3].tolist() == [[1, 0, 2], [1, 0, 2]]
 
 
-def test_waiting_for_a_batch_that_never_came_is_no_step(clock: Clock) -> None:
+def test_waiting_for_a_batch_that_never_came_is_not_a_step(clock: Clock) -> None:
     timer = StepTimer()
     assert timer.summary() == "no steps"
     clock.wait(3)
@@ -154,7 +154,7 @@ def test_thousands_of_laps_are_read_on_the_way(clock: Clock) -> None:
     assert (timer.seconds["data"], timer.seconds["compute"]) == (3000, 6000)
 
 
-def test_a_phase_that_there_is_not_is_refused() -> None:
+def test_an_unknown_phase_is_refused() -> None:
     with pytest.raises(OptionError, match=r"lap\('forwards'\): expected one of data, copy, forward"):
         StepTimer().lap("forwards")
 
@@ -179,7 +179,7 @@ def test_on_cuda_nothing_waits_for_the_device_before_a_result_is_asked_for(
     for _ in range(2000):
         timer.lap("data")
         timer.lap("compute")
-    assert timer.num_steps == 2000  # laps are counted when they are told
+    assert timer.num_steps == 2000  # laps are counted at once
     assert not waits
     assert len(timer.rows()) == 2000
     assert waits

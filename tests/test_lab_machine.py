@@ -60,7 +60,7 @@ def test_facts_are_read_from_the_root_that_is_given(tmp_path: Path) -> None:
     assert "2 x NVIDIA H100" in str(found) and "control group 2" in str(found)
 
 
-def test_a_system_that_tells_nothing(tmp_path: Path) -> None:
+def test_a_system_without_proc_files(tmp_path: Path) -> None:
     found = machine.describe(tmp_path)
     assert found.processor.model and found.processor.quota is None
     memory = found.memory
@@ -246,7 +246,7 @@ def test_residency_looks_at_pieces_of_a_huge_file(tmp_path: Path) -> None:
     assert share is None or share < 0.01
 
 
-def test_residency_of_what_has_no_pages(tmp_path: Path) -> None:
+def test_residency_of_files_without_pages(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert residency(tmp_path / "empty") is None
     with pytest.raises(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""A profile tells where steps spend their time, whoever gives the batches; it can be kept and compared."""
+"""A profile shows where steps spend their time, for every kind of loader; it can be stored and compared."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def batches(count: int = 12, *, seconds: float = 0.0) -> Iterator[torch.Tensor]:
 
 
 def is_timed(loader: lmdbloader.Loader) -> bool:
-    loader.close()  # waits for what the threads were at
+    loader.close()  # waits for the threads
     before = loader.stage_times()
     next(iter(loader))
     loader.close()
@@ -51,7 +51,7 @@ def is_timed(loader: lmdbloader.Loader) -> bool:
 # --- The recorder ---
 
 
-def test_a_loop_tells_its_phases_and_what_it_does_not_tell_is_compute() -> None:
+def test_a_loop_marks_its_phases_and_the_rest_is_compute() -> None:
     with Recorder(list(batches()), warmup=2) as recorder:
         for _ in recorder:
             time.sleep(0.002)
@@ -68,7 +68,7 @@ def test_a_loop_tells_its_phases_and_what_it_does_not_tell_is_compute() -> None:
     assert (found.bottleneck, found.is_healthy, found.advice.gain_seconds) == ("model", True, 0)
 
 
-def test_what_ends_and_cannot_begin_again_is_profiled_as_far_as_it_came() -> None:
+def test_a_generator_is_profiled_until_it_ends() -> None:
     found = profile(batches(12), lambda batch: None, steps=100, warmup=2)
     assert found.num_steps == 10
     with pytest.raises(OptionError, match="2 steps were recorded, and the first 2"):
@@ -149,7 +149,7 @@ class Stranger:
     pid = os.getpid()
 
 
-def test_a_child_that_loads_nothing_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_loads_nothing_is_not_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiprocessing, "active_children", lambda: [Stranger()])
     assert facts_of([torch.zeros(1)]).kind == "main"
     watch = ThreadWatch("workers")
@@ -175,7 +175,7 @@ def test_of_workers_only_the_loaders_own_are_watched(is_persistent: bool, monkey
     assert 0 < loading.running < 0.15  # of 0.3 s that the loop computes
 
 
-def test_a_step_that_is_left_early_counts_and_what_is_left_out_does_not() -> None:
+def test_a_step_that_is_left_early_counts_and_time_left_out_does_not() -> None:
     with Recorder(list(batches()), warmup=0) as recorder:
         for number, _ in enumerate(recorder):
             recorder.lap("forward")
@@ -188,7 +188,7 @@ def test_a_step_that_is_left_early_counts_and_what_is_left_out_does_not() -> Non
     assert found.step.p50 < 0.04
 
 
-def test_whoever_waits_in_python_is_told_so(patches: lmdbloader.LMDBDataset) -> None:
+def test_a_loader_that_waits_in_python_gets_that_advice(patches: lmdbloader.LMDBDataset) -> None:
     def busily(batch: Any) -> Any:
         until = time.thread_time() + 0.01
         while time.thread_time() < until:
@@ -247,7 +247,7 @@ def wait() -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize(("how", "expected"), [(work, "function"), (wait, "storage")])
-def test_of_torchs_loader_working_is_told_from_waiting(
+def test_work_and_waits_of_torchs_loader_are_distinguished(
     num_workers: int, how: Callable[[], None], expected: str
 ) -> None:
     loader = DataLoader(Slow(how), 4, num_workers=num_workers)
@@ -261,7 +261,7 @@ def test_of_torchs_loader_working_is_told_from_waiting(
 # --- A step function ---
 
 
-def test_a_step_function_that_takes_lap_tells_its_phases() -> None:
+def test_a_step_function_with_lap_marks_its_phases() -> None:
     def step(batch: torch.Tensor, lap: Callable[[str], None]) -> None:
         for phase in ("copy", "forward", "backward", "update"):
             time.sleep(0.001)
@@ -272,7 +272,7 @@ def test_a_step_function_that_takes_lap_tells_its_phases() -> None:
     assert [name for name, phase in found.phases.items() if phase.p50 >= 0.001] == list(PHASES[1:5])
 
 
-def test_of_one_that_does_not_the_optimisers_work_is_told_apart() -> None:
+def test_without_lap_the_optimisers_work_is_update() -> None:
     model = torch.nn.Linear(3, 1)
     adam = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -283,7 +283,7 @@ def test_of_one_that_does_not_the_optimisers_work_is_told_apart() -> None:
 
     found = profile([torch.zeros(2, 3)] * 4, step, steps=4, warmup=0)
     assert set(found.phases) == {"data", "update", "compute"}
-    # Whoever tells nothing to a recorder of his own gets nothing of it.
+    # A recorder without laps has no optimiser phase.
     with Recorder([torch.zeros(2, 3)] * 2, warmup=0) as recorder:
         for batch in recorder:
             step(batch)
@@ -298,7 +298,7 @@ def test_of_one_that_does_not_the_optimisers_work_is_told_apart() -> None:
         ([torch.zeros(1)], {"warmup": -1}, "warmup=-1: expected at least 0"),
     ],
 )
-def test_what_cannot_be_profiled_says_why(loader: list[Any], options: dict[str, Any], message: str) -> None:
+def test_a_loader_that_gives_no_steps_is_refused(loader: list[Any], options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         profile(loader, lambda batch: None, **options)
 
@@ -346,7 +346,7 @@ def test_a_profile_survives_json(found: Profile, patches: lmdbloader.LMDBDataset
         ({"phases": 3}, "not what Profile.as_json"),
     ],
 )
-def test_what_is_no_profile_is_refused(found: Profile, change: dict[str, Any], message: str) -> None:
+def test_values_that_are_not_a_profile_are_refused(found: Profile, change: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         Profile.from_json({**found.as_json(), **change})
     with pytest.raises(OptionError, match="version None"):

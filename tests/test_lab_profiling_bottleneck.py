@@ -1,4 +1,4 @@
-"""From where a typical step's time went follows what holds it up, what would help, and by how much."""
+"""The bottleneck, the advice and its gain follow from the times of a typical step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FACTS = LoaderFacts("Loader", "loader", 2, 2, "random", "/data/train.lmdb", Fals
 
 
 def figures(step: float, busy: float, *, delayed: float = 0.0, copy: float = 0.0, **stages: float) -> TypicalStep:
-    """Return a typical step, in milliseconds, whose batches cost two threads what `stages` says."""
+    """Return a typical step, in milliseconds, whose batches cost two threads the times of `stages`."""
     seconds = {name: value / 1000 for name, value in stages.items()}
     total = sum(seconds.values())
     loading = ThreadTimes(max(total - delayed / 1000, 0.0), delayed / 1000)
@@ -40,7 +40,7 @@ def named(
     side: int | None = 96,
     device: str = "cuda",
 ) -> Any:
-    """Return what holds the step up, and the advice."""
+    """Return the bottleneck and the advice."""
     feed = loading_cost(found, facts.kind, facts.num_threads)
     name = name_bottleneck(found, feed, is_copied=is_copied)
     return name, advise(name, found, feed, facts, side=side, device=device)
@@ -63,7 +63,7 @@ def test_the_largest_stage_holds_up_a_loop_that_waits(stages: dict[str, float], 
     assert name == expected
     assert advice.step_seconds + advice.gain_seconds == pytest.approx(found.step)
     assert found.busy <= advice.step_seconds + 1e-12
-    # The same stages are nobody's fault where the loop does not wait.
+    # The same stages are not a bottleneck if the loop does not wait.
     assert named(figures(100, 99, **stages))[0] == "model"
     assert named(figures(0.1, 0.06, **stages))[0] == "model"
 
@@ -79,7 +79,7 @@ def test_the_largest_stage_holds_up_a_loop_that_waits(stages: dict[str, float], 
         (100, 80, 40, "decode"),
     ],
 )
-def test_waiting_for_a_core_is_told_from_being_slow(step: float, busy: float, delayed: float, expected: str) -> None:
+def test_waiting_for_a_core_differs_from_being_slow(step: float, busy: float, delayed: float, expected: str) -> None:
     assert named(figures(step, busy, delayed=delayed, decode=140, transform=60))[0] == expected
 
 
@@ -88,7 +88,7 @@ def test_a_pipeline_that_is_slow_by_itself_keeps_its_name_on_a_crowded_machine()
         assert named(figures(100, 2, delayed=delayed, decode=195, transform=5))[0] == "decode"
 
 
-def test_what_the_loop_waits_for_a_core_is_no_reason_to_call_a_slow_pipeline_starved() -> None:
+def test_the_loops_wait_for_a_core_does_not_make_cpu_the_bottleneck_of_a_slow_pipeline() -> None:
     """Two cores that eight others use: the loop's own step seems long, and decoding takes 30 ms a step at best."""
     found = figures(300, 40, delayed=540, decode=590, transform=10)
     assert named(found)[0] == "cpu"
@@ -144,7 +144,7 @@ def advice_of(facts: LoaderFacts = FACTS, *, side: int | None = 96, **stages: fl
 @pytest.mark.parametrize(
     ("facts", "stages", "said", "milliseconds"),
     [
-        # Two threads at 200 ms a batch make 100 ms a step; what is left of the 200 is in proportion.
+        # Two threads at 200 ms a batch make 100 ms a step; the rest of the 200 is in proportion.
         (replace(FACTS, images=PACKED), {"decode": 150, "transform": 50}, "--codec raw", 25),
         # Twice the bytes are to be read and checked.
         (replace(FACTS, images=PACKED), {"read": 20, "verify": 20, "decode": 140, "transform": 20}, "--codec raw", 50),
@@ -163,7 +163,7 @@ def advice_of(facts: LoaderFacts = FACTS, *, side: int | None = 96, **stages: fl
         (replace(FACTS, images=None), {"decode": 200}, "codec='raw'", 10),
     ],
 )
-def test_the_change_that_helps_most_is_told_with_what_it_brings(
+def test_the_change_that_helps_most_is_given_with_its_gain(
     facts: LoaderFacts, stages: dict[str, float], said: str, milliseconds: float
 ) -> None:
     advice = advice_of(facts, **stages)
@@ -188,10 +188,10 @@ def test_where_nothing_is_to_be_gained_nothing_is_promised() -> None:
         (160, 20, "function"),  # of 200 ms that two workers have in a step of 100
         (20, 170, "cpu"),
         (20, 10, "storage"),
-        (None, 0, "function"),  # the system does not tell
+        (None, 0, "function"),  # unknown
     ],
 )
-def test_worker_processes_tell_by_what_they_did_on_the_cores(
+def test_the_core_time_of_worker_processes_shows_their_bottleneck(
     running: float | None, delayed: float, expected: str
 ) -> None:
     loading = None if running is None else ThreadTimes(running / 1000, delayed / 1000)
@@ -201,7 +201,7 @@ def test_worker_processes_tell_by_what_they_did_on_the_cores(
 
 
 @pytest.mark.parametrize(("waiting", "expected"), [(0.075, "function"), (0.01, "storage")])
-def test_the_loops_own_thread_tells_by_what_it_did_while_it_waited(waiting: float, expected: str) -> None:
+def test_the_core_time_of_the_loops_own_thread_shows_its_bottleneck(waiting: float, expected: str) -> None:
     found = replace(figures(100, 20), loading=ThreadTimes(waiting + 0.02, 0.0), waiting=waiting)
     facts = replace(FACTS, name="list", kind="main", num_threads=1, images=None, path=None)
     name, advice = named(found, facts)
@@ -258,6 +258,6 @@ def test_a_stretch_in_which_workers_ended_does_not_count() -> None:
     assert (alone.step, alone.loading) == (9, None)
 
 
-def test_halving_the_moments_keeps_the_ends_and_what_is_broken() -> None:
+def test_halving_the_readings_keeps_the_ends_and_the_broken_ones() -> None:
     moments = [CounterReading(k, None, None, None, 0.0, is_broken=k == 3) for k in range(5)]
     assert [(m.step, m.is_broken) for m in every_second(moments)] == [(0, False), (2, False), (4, True)]

@@ -68,7 +68,7 @@ def test_a_chart_refuses_a_study_that_has_no_figures_for_it() -> None:
 
 @pytest.mark.parametrize("group", [style.SOURCES, style.PHASES, style.STAGES])
 @pytest.mark.parametrize("dark", [False, True])
-def test_meanings_are_told_apart_without_colour(group: dict[str, style.Look], dark: bool) -> None:
+def test_meanings_are_distinguishable_without_colour(group: dict[str, style.Look], dark: bool) -> None:
     def grey(look: style.Look) -> float:
         colour = look.dark if dark else look.light
         return sum(w * int(colour[i : i + 2], 16) for w, i in ((0.2126, 1), (0.7152, 3), (0.0722, 5)))
@@ -150,7 +150,7 @@ def test_a_report_that_cannot_be_finished_leaves_the_old_one(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_without_matplotlib_the_error_names_what_to_install() -> None:
+def test_without_matplotlib_the_error_names_the_extra() -> None:
     code = "import sys; sys.modules['matplotlib'] = None\nfrom lmdbloader.lab import reporting"
     child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert child.returncode == 1

@@ -108,7 +108,7 @@ def contrast(a: str, b: str) -> float:
 
 
 def overlap(a: list[float], b: list[float]) -> float:
-    """Return by how much two boxes (left, top, right, bottom) lie in each other, in pixels."""
+    """Return by how much two boxes (left, top, right, bottom) overlap, in pixels."""
     return min(a[2] - b[0], b[2] - a[0], a[3] - b[1], b[3] - a[1])
 
 
@@ -130,7 +130,7 @@ def test_every_chart_is_there_and_none_is_empty(page: Page, study: Study) -> Non
         assert len(chart["colours"]) >= 3, chart
 
 
-def test_who_cannot_see_a_chart_is_told_what_it_shows(page: Page) -> None:
+def test_every_chart_has_a_description_for_screen_readers(page: Page) -> None:
     for chart in page.evaluate(CHARTS):
         assert chart["role"] == "img"
         assert len(chart["title"]) > 5
@@ -148,7 +148,7 @@ def test_nothing_is_wider_than_the_screen(page: Page) -> None:
         if not text["scrolls"]:
             assert text["box"][0] >= 0, text
             assert text["box"][2] <= width, text
-    # What is wider lies in a box of its own that scrolls.
+    # Wider content is in a box of its own that scrolls.
     assert page.evaluate("[...document.querySelectorAll('.scroll')].every(box => box.clientWidth <= innerWidth)")
     page.evaluate("document.querySelectorAll('details').forEach(details => details.open = false)")
 
@@ -163,7 +163,7 @@ def test_every_text_can_be_read(page: Page) -> None:
 
 
 def check_that_texts_have_room(page: Page) -> None:
-    """Fail where a text in a chart lies on another or outside of the chart."""
+    """Fail if a text in a chart overlaps another or leaves the chart."""
     boxes = {chart["part"]: chart["box"] for chart in page.evaluate(CHARTS)}
     texts = [text for text in page.evaluate(TEXTS) if text["chart"]]
     assert texts
@@ -179,7 +179,7 @@ def check_that_texts_have_room(page: Page) -> None:
                 assert overlap(text["box"], other["box"]) < 3, (text, other)
 
 
-def test_no_text_of_a_chart_lies_on_another_or_outside(page: Page) -> None:
+def test_no_text_of_a_chart_overlaps_another_or_the_edge(page: Page) -> None:
     check_that_texts_have_room(page)
 
 
@@ -291,7 +291,7 @@ def test_a_study_of_less_has_fewer_parts() -> None:
     }  # fmt: skip
 
 
-def test_a_report_of_less_says_what_was_left_out() -> None:
+def test_a_report_of_fewer_sections_shows_the_notes() -> None:
     study = dataclasses.replace(make_study(baseline=False, model=None), isolation=(), oversubscription=())
     text = reporting.render(study)
     assert re.findall(r'<section id="(\w+)"', text) == ["throughput", "latency", "stages", "threads", "environment"]
@@ -301,7 +301,7 @@ def test_a_report_of_less_says_what_was_left_out() -> None:
         assert note in text
 
 
-def test_a_study_of_nothing_makes_a_report_that_says_what_it_was_on() -> None:
+def test_a_study_without_figures_makes_a_report_with_its_environment() -> None:
     empty = dataclasses.replace(make_study(), sweep=(), threads=(), oversubscription=(), isolation=(), notes=("None.",))
     text = reporting.render(empty)
     assert "div2k_x2.lmdb" in text
@@ -309,7 +309,7 @@ def test_a_study_of_nothing_makes_a_report_that_says_what_it_was_on() -> None:
     assert "<svg" not in text
 
 
-def test_the_head_says_what_matters(study: Study, report: Path) -> None:
+def test_the_head_has_the_main_findings(study: Study, report: Path) -> None:
     head = report.read_text("utf-8").split("<header>")[1].split("</header>")[0]
     head = html.unescape(re.sub(r"<[^>]+>", "", head)).replace("\u00a0", " ")
     ours, theirs = (

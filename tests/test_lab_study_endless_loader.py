@@ -1,4 +1,4 @@
-"""Turns count what came while they lasted; latencies lie in bins that all rows share."""
+"""Turns count the batches of their time; latencies are in bins that all rows share."""
 
 from __future__ import annotations
 

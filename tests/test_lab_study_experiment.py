@@ -1,4 +1,4 @@
-"""`bench` measures what a dataset allows, of every kind; what it leaves out it says."""
+"""`bench` measures what a dataset allows, of every kind, and notes what it leaves out."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_stage_times_are_those_of_a_sample(pairs: Path) -> None:
     assert any("No model was trained" in note for note in study.notes)
 
 
-def test_images_of_different_sizes_are_cut_to_what_fits(whole: Path) -> None:
+def test_images_of_different_sizes_are_cropped_to_a_size_that_fits(whole: Path) -> None:
     study = survives(
         lmdbloader.lab.bench(whole, batch_sizes=[4, 8, 16], crops=[64, 200, None], only=["sweep"], model=None, **QUICK)
     )
@@ -139,7 +139,7 @@ def test_small_images_are_read_whole(tmp_path: Path) -> None:
     assert "Chosen instead: whole images." in study.notes
 
 
-def test_a_crop_that_is_no_multiple_of_the_scale_is_left_out(pairs: Path) -> None:
+def test_a_crop_that_is_not_a_multiple_of_the_scale_is_left_out(pairs: Path) -> None:
     study = lmdbloader.lab.bench(pairs, batch_sizes=[2], crops=[15, 16], only=["threads"], **QUICK)
     assert study.settings.crops == (16,)
     assert "crop 15" in study.notes[1] and "multiple of the scale" in study.notes[1]
@@ -215,7 +215,7 @@ def test_a_process_answers_every_command(pairs: Path, tmp_path: Path) -> None:
     assert min(answers[1::2]) > 0
 
 
-def test_what_a_process_loads_first_does_not_count(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_load_of_a_process_does_not_count(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[float] = []
     monkeypatch.setattr(
         isolation_process,
@@ -265,7 +265,7 @@ def test_the_turn_in_the_middle_is_that_of_all_processes(sums: list[float], expe
     assert [sum(turn) for turn in middle_turns([[total - 1, 1] for total in sums])] == expected
 
 
-def test_a_process_that_ends_is_told(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ends_is_an_error(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmdbloader.lab.study.isolation.PROGRAM", ("-c", "raise SystemExit('no room')"))
     with pytest.raises(WorkerError, match=r"ended with status 1 and said:\nno room"):
         lmdbloader.lab.bench(pairs, batch_sizes=[8], crops=[16], only=["isolation"], processes=[1], **QUICK)
@@ -273,7 +273,7 @@ def test_a_process_that_ends_is_told(pairs: Path, monkeypatch: pytest.MonkeyPatc
 
 # torch's handler of SIGCHLD raises wherever the main thread is, which may be in a destructor.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_killed_worker_is_told(pairs: Path) -> None:
+def test_a_killed_worker_is_an_error(pairs: Path) -> None:
     material = BenchData(lmdbloader.LMDBDataset(pairs), None)
     with (
         open_endless(material, LoaderSetting("dataloader", 2, 16, 1)) as feed,
@@ -368,7 +368,7 @@ def test_a_gpu_trains_for_a_second_before_it_is_watched(pairs: Path, monkeypatch
     with open_endless(BenchData(lmdbloader.LMDBDataset(pairs), None), LoaderSetting("lmdbloader", 8, 16, 1)) as feed:
         turn = take_training_turn(feed, trainer, 0.1, warm_up=False)
     assert clock["watched"] >= 1
-    assert turn.num_samples == 8 * 4  # what came before does not count
+    assert turn.num_samples == 8 * 4  # steps before do not count
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_a_gpu_trains_for_a_second_before_it_is_watched(pairs: Path, monkeypatch
         ({"baseline": "no such folder"}, "there is no such folder"),
     ],
 )
-def test_what_makes_no_sense_is_refused(pairs: Path, options: dict[str, Any], expected: str) -> None:
+def test_options_out_of_range_are_refused(pairs: Path, options: dict[str, Any], expected: str) -> None:
     with pytest.raises(OptionError) as caught:
         lmdbloader.lab.bench(pairs, **options)
     assert expected in str(caught.value)
@@ -418,7 +418,7 @@ def test_an_empty_dataset_is_refused(pairs: Path) -> None:
         lmdbloader.lab.bench(lmdbloader.LMDBDataset(pairs).select([]))
 
 
-def test_why_a_gpu_was_not_watched_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_why_a_gpu_was_not_watched_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmdbloader.lab.study.training.find_spec", lambda name: None)
     assert "install lmdbloader[gpu]" in why_unknown()
     monkeypatch.setattr("lmdbloader.lab.study.training.find_spec", lambda name: object())

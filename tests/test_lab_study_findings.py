@@ -1,4 +1,4 @@
-"""Ratios and fits are those of the figures; the text fits a terminal and says what was found."""
+"""Ratios and fits are those of the figures; the text fits a terminal and has all findings."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ def test_small_batches_are_compared_with_large_ones() -> None:
     epochs = {row.batch_size: row.training.epoch_seconds for row in rows if row.training}
     assert small_to_large(training(study), "folder", 64) == pytest.approx(epochs[8] / epochs[128])
     text = " ".join(str(study).split())
-    assert f"{speeds[128] / speeds[8]:.2f} times with the DataLoader (files) as long." in text
+    assert f"{speeds[128] / speeds[8]:.2f} times with the DataLoader (files)." in text
     assert small_to_large(loading(make_study(baseline=False)), "folder", 64) is None
     assert batch_cost(make_study(baseline=False), "folder", 64) is None
 
 
-def test_rows_are_the_pinned_ones_where_there_are_both() -> None:
+def test_pinned_rows_are_preferred() -> None:
     sweep = loading(make_study(gpu=True))
     assert all(row.is_pinned for row in sweep.curve("folder", 16))
     assert not any(row.is_pinned for row in sweep.curve("folder", 16, pinned=False))
     assert [row.batch_size for row in sweep.curve("folder", 16)] == [8, 16, 32, 64, 128]
 
 
-def test_no_batch_is_said_to_take_less_than_nothing() -> None:
+def test_a_negative_fixed_cost_is_not_reported() -> None:
     study = make_study(baseline=False)
     rows = tuple(
         dataclasses.replace(row, samples_per_s=row.batch_size / (1e-5 * row.batch_size**1.2)) for row in study.sweep
@@ -83,7 +83,7 @@ def slower(study: Study, share: float, loaders: float = 1.0) -> Study:
     return dataclasses.replace(study, oversubscription=rows)
 
 
-def test_oversubscription_is_warned_of_where_it_costs() -> None:
+def test_costly_oversubscription_is_warned_of() -> None:
     def text(share: float, loaders: float = 1.0) -> str:
         return "\n".join(conclusions(slower(make_study(), share, loaders)))
 
@@ -107,7 +107,7 @@ def test_a_study_as_text_fits_100_columns_and_ends_in_sentences(options: dict[st
 
 
 @pytest.mark.parametrize("options", EXAMPLES)
-def test_what_was_not_measured_is_not_talked_about(options: dict[str, Any]) -> None:
+def test_sections_that_were_not_measured_are_not_mentioned(options: dict[str, Any]) -> None:
     text = str(make_study(**options))
     assert ("use of the GPU" in text) == (bool(options.get("gpu")) and "model" not in options)
     assert ("pinned memory changes" in text) == (bool(options.get("gpu")) and "model" not in options)
@@ -129,13 +129,13 @@ def test_the_table_has_the_figures() -> None:
     assert line.split()[2] == f"{row.samples_per_s:,.0f}"
 
 
-def test_what_a_path_holds_cannot_move_the_cursor() -> None:
+def test_control_characters_in_a_path_are_escaped() -> None:
     study = make_study()
     facts = dataclasses.replace(study.dataset, path="evil\x1b[2J.lmdb")
     assert "\x1b" not in str(dataclasses.replace(study, dataset=facts))
 
 
-def test_memory_of_the_gpu_is_told_as_the_most_that_was_in_use() -> None:
+def test_memory_of_the_gpu_is_the_most_that_was_in_use() -> None:
     from lmdbloader.lab.study import tables
 
     study = make_study(gpu=True)

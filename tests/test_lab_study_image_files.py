@@ -1,4 +1,4 @@
-"""Image files as samples: found or extracted, paired, cut alike; what does not fit_batch_cost is said."""
+"""Image files as samples: found or extracted, paired, cut alike; files that do not fit are named."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lmdbloader.lab.study.image_files import ImageFiles, extract_files, find_fil
 
 
 def ramp(height: int, width: int, offset: int = 0) -> np.ndarray:
-    """Return an image whose pixels tell their place: (row, column, offset)."""
+    """Return an image whose pixels encode their place: (row, column, offset)."""
     rows, columns = np.mgrid[:height, :width]
     return np.stack([rows, columns, np.full_like(rows, offset)], axis=2).astype(np.uint8)
 

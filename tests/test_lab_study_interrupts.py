@@ -96,7 +96,7 @@ def test_worker_processes_leave_it_to_the_study(material: BenchData) -> None:
 
 @pytest.fixture
 def handlers() -> Any:
-    """Put back what signals do."""
+    """Put back the handlers of signals."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():

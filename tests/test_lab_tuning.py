@@ -1,4 +1,4 @@
-"""lab.tune on real, small datasets: what it measures, remembers and recommends, and the verdict on a step."""
+"""lab.tune on real, small datasets: its measurements, memory and recommendations, and the verdict on a step."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ def speeds(monkeypatch: pytest.MonkeyPatch, two_cores: None) -> dict[ReadSetting
     return found
 
 
-def test_it_is_measured_and_what_is_recommended_runs_as_pasted(
-    path: Path, two_cores: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_recommended_line_runs_as_pasted(path: Path, two_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "_settings", lambda *_, **__: [ReadSetting("threads", 1), ReadSetting("threads", 2)])
     monkeypatch.setattr(tuner, "Measurer", functools.partial(Measurer, turn_seconds=0.01))
     seen: list[float] = []
@@ -113,9 +111,7 @@ def test_a_turn_counts_every_sample_of_whole_rounds(path: Path, two_cores: None,
 
 
 @pytest.mark.parametrize("setting", [ReadSetting("threads", 1), ReadSetting("workers", 0)], ids=str)
-def test_where_there_is_an_accelerator_batches_are_copied_to_it(
-    path: Path, two_cores: None, setting: ReadSetting
-) -> None:
+def test_with_an_accelerator_batches_are_copied_to_it(path: Path, two_cores: None, setting: ReadSetting) -> None:
     measurer = Measurer(LMDBDataset(path), 8, device=torch.device("meta"), turn_seconds=0.01)
     with measurer.open(setting, 0) as opened:
         assert {image.device.type for image in next(opened.batches)} == {"meta"}
@@ -136,7 +132,7 @@ def test_both_kinds_are_remembered_and_used(path: Path, speeds: dict[ReadSetting
     assert {row.setting: round(row.samples_per_s) for row in found.rows} == speeds
 
 
-def test_what_was_found_for_one_size_is_not_used_for_another(path: Path, speeds: dict[ReadSetting, float]) -> None:
+def test_a_result_for_one_size_is_not_used_for_another(path: Path, speeds: dict[ReadSetting, float]) -> None:
     speeds[ReadSetting("threads", 1)] = 2000.0
     lmdbloader.lab.tune(path, 4, crop=32)
     ds = LMDBDataset(path)
@@ -145,7 +141,7 @@ def test_what_was_found_for_one_size_is_not_used_for_another(path: Path, speeds:
     assert tuning_cache.recall_workers(case_of(ds.transformed([RandomCrop(32)]).scaled(), 4)) == Workers(1)
 
 
-def test_where_nothing_can_be_remembered_it_says_so(
+def test_a_cache_that_cannot_be_written_is_reported(
     path: Path, speeds: dict[ReadSetting, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -155,7 +151,7 @@ def test_where_nothing_can_be_remembered_it_says_so(
     assert "Not all of it is remembered" in str(found)
 
 
-def test_what_there_was_no_time_to_measure_is_not_remembered(
+def test_kinds_without_time_to_measure_are_not_remembered(
     path: Path, speeds: dict[ReadSetting, float], cache: Path
 ) -> None:
     found = lmdbloader.lab.tune(path, 4, seconds=1e-9)
@@ -166,7 +162,7 @@ def test_what_there_was_no_time_to_measure_is_not_remembered(
     assert "Remembered:" not in str(found)
 
 
-def test_what_was_not_measured_is_not_said_to_be_remembered(
+def test_kinds_that_were_not_measured_are_not_listed_as_remembered(
     path: Path, speeds: dict[ReadSetting, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stored(found: Any) -> str:
@@ -188,7 +184,7 @@ def test_what_was_not_measured_is_not_said_to_be_remembered(
     assert "auto" in stored(half) and "Not all of it is remembered" in stored(half)
 
 
-def test_the_dataloader_is_recommended_where_it_is_clearly_faster(path: Path, speeds: dict[ReadSetting, float]) -> None:
+def test_the_dataloader_is_recommended_if_it_is_clearly_faster(path: Path, speeds: dict[ReadSetting, float]) -> None:
     speeds[ReadSetting("workers", 2)] = 1030.0
     assert lmdbloader.lab.tune(path, 4).best == ReadSetting("threads", 2)
     speeds[ReadSetting("workers", 2)] = 1200.0
@@ -262,13 +258,13 @@ def test_crops_are_those_that_people_use(path: Path, jpegs: Path, speeds: dict[R
         ({"batch_size": 4, "crop": 500}, "a crop is larger than the image"),
     ],
 )
-def test_what_cannot_be_tuned_is_refused(path: Path, options: dict[str, Any], message: str, cache: Path) -> None:
+def test_bad_options_are_refused(path: Path, options: dict[str, Any], message: str, cache: Path) -> None:
     with pytest.raises(OptionError, match=message):
         lmdbloader.lab.tune(path, **options)
     assert not cache.exists()
 
 
-def test_images_of_different_shapes_are_refused_with_what_to_do(jpegs: Path) -> None:
+def test_images_of_different_shapes_are_refused_with_a_remedy(jpegs: Path) -> None:
     with pytest.raises(OptionError, match=r"different shapes.*tune\(\.\.\., crop=N\) does that"):
         lmdbloader.lab.tune(jpegs, 4)
     with pytest.raises(OptionError, match="only an LMDBDataset"):
@@ -309,7 +305,7 @@ def test_every_line_runs_as_pasted(path: Path, two_cores: None, setting: ReadSet
     assert len(next(iter(loader)).hr) == 4
 
 
-def test_what_text_cannot_make_is_named(path: Path) -> None:
+def test_objects_that_text_cannot_make_are_variables(path: Path) -> None:
     ds = LMDBDataset(path)
     for dataset in (
         ds[:8],
@@ -367,7 +363,7 @@ def test_a_step_is_fed_or_not(reading: float, late: float, passed: bool) -> None
         assert verdict.p99_wait_seconds == pytest.approx(0.02, abs=1e-3)
 
 
-def test_a_loader_that_lives_on_what_was_ready_before_does_not_pass() -> None:
+def test_a_loader_that_was_only_ready_ahead_does_not_pass() -> None:
     time = Time()
     verdict = try_steps(
         OpenLoader(iter(range(1000)), 1, 2), 0.1, 1, samples_per_s=100, needed_samples_per_s=320,
@@ -393,7 +389,7 @@ def test_with_a_step_time_the_cheapest_that_keeps_up_is_chosen_and_tried(
 ) -> None:
     found = lmdbloader.lab.tune(path, 4, step_seconds=0.02, seconds=2)  # takes 200 samples/s
     assert found.verdict is not None and (found.best.count == 1 or not found.verdict.passed)
-    assert found.num_threads == 2 and found.workers == Workers(1)  # what reads fastest is remembered
+    assert found.num_threads == 2 and found.workers == Workers(1)  # the fastest is remembered
     assert Loader(LMDBDataset(path), 4).num_threads == 2
     assert "which reads fastest whatever the step" in " ".join(str(found).split())
     assert found.verdict.needed_samples_per_s == pytest.approx(200)
@@ -412,7 +408,7 @@ def test_with_a_step_time_the_cheapest_that_keeps_up_is_chosen_and_tried(
     [([1.0], 1, 1.0), ([0.5, 1.0], 2, 1.0), ([0.5, 0.7], 2, 0.7), ([0.7, 0.5], 1, 0.7)],
     ids=["the cheapest feeds it", "only the fastest feeds it", "none, the fastest is better", "none, it is no better"],
 )
-def test_where_the_cheapest_fails_the_fastest_is_tried(
+def test_if_the_cheapest_fails_the_fastest_is_tried(
     path: Path,
     speeds: dict[ReadSetting, float],
     monkeypatch: pytest.MonkeyPatch,
@@ -440,7 +436,7 @@ def test_without_workers_each_step_waits_for_its_batch() -> None:
     assert worth(ReadSetting("workers", 1), 900.0, needed=200.0) == 200
 
 
-def test_advice_is_what_was_measured() -> None:
+def test_advice_quotes_the_measurements() -> None:
     rates = {("threads", 1): 600.0, ("workers", 0): 300.0, ("workers", 1): 200.0, ("workers", 2): 150.0}
     rows = [TuningRow(ReadSetting(kind, n), rate, 0.1, 0.2, 9, 3) for (kind, n), rate in rates.items()]  # type: ignore[arg-type]
     picks = {"threads": ReadSetting("threads", 1), "workers": ReadSetting("workers", 0)}

@@ -68,7 +68,7 @@ def made_up_rates(rng: random.Random) -> dict[ReadSetting, float]:
 
 
 @pytest.mark.parametrize(("noise", "share"), [(0.02, 1.0), (0.05, 0.99), (0.1, 0.97)])
-def test_what_is_picked_is_at_least_90_percent_of_the_best_in_200_simulations(noise: float, share: float) -> None:
+def test_the_pick_is_at_least_90_percent_of_the_best_in_200_simulations(noise: float, share: float) -> None:
     good = seconds = 0.0
     for seed in range(200):
         machine = Machine(made_up_rates(random.Random(seed)), noise=noise, seed=seed)
@@ -92,7 +92,7 @@ def test_it_stops_early_when_the_answer_is_clear() -> None:
     assert race.decided == {"threads"}
 
 
-def test_what_surely_is_not_near_the_best_has_no_more_turns() -> None:
+def test_settings_surely_far_from_the_best_get_no_more_turns() -> None:
     machine = Machine(threads(100, 980, 1000), noise=0.05)
     race = machine.run()
     turns = {setting.count: len(race.turns[setting]) for setting in machine.rates}
@@ -108,7 +108,7 @@ def test_of_those_near_the_best_the_cheapest_is_picked() -> None:
     assert Machine({paged: 90, pinned: 100}).run().pick("workers") == pinned
 
 
-def test_what_is_not_clear_in_the_time_is_said() -> None:
+def test_doubts_are_reported() -> None:
     race = Machine(threads(100, 990, 1000), noise=0.2).run(seconds=8)
     assert next(race.doubts()).startswith(
         "Close, or too noisy to tell in the time: Loader, 2 threads; Loader, 3 threads."
@@ -136,7 +136,7 @@ def test_the_time_is_kept_but_for_the_first_turn(rates: list[float], seconds: fl
     assert pick in machine.measured
 
 
-def test_where_there_is_time_for_a_few_only_the_largest_are_measured() -> None:
+def test_with_time_for_a_few_only_the_largest_are_measured() -> None:
     machine = Machine({**threads(1, 2, 3), ReadSetting("workers", 0): 1, ReadSetting("workers", 3): 2}, took=1.0)
     race = machine.run(seconds=2.5)
     assert machine.measured == [ReadSetting("threads", 3), ReadSetting("workers", 3)]
@@ -147,7 +147,7 @@ def test_where_there_is_time_for_a_few_only_the_largest_are_measured() -> None:
     assert Machine({**threads(1), ReadSetting("workers", 0): 1}, took=1.0).run(seconds=1.5).pick("workers") is None
 
 
-def test_what_slows_the_machine_down_falls_on_all_settings() -> None:
+def test_a_slowdown_of_the_machine_affects_all_settings() -> None:
     """Rates that halve from round to round, as when something else begins to run, do not hide which is better."""
     machine = Machine(threads(80, 100))
     race = Race(list(machine.rates))
@@ -164,7 +164,7 @@ def test_what_slows_the_machine_down_falls_on_all_settings() -> None:
     ) == pytest.approx(0.8)
 
 
-def test_what_is_compared_is_what_a_setting_is_worth() -> None:
+def test_settings_are_compared_by_their_worth() -> None:
     race = Machine(threads(100, 200, 400)).run(worth=lambda setting, rate: min(rate, 150))
     assert race.pick("threads") == ReadSetting("threads", 2)
 

@@ -237,8 +237,8 @@ def _notes(profile: Profile) -> list[str]:
     if profile.gpu is not None:
         use = profile.gpu
         figures = ((use.utilization_percent, "% busy"), (use.power_watts, "W"), (use.memory_mib, "MiB in use"))
-        told = [f"{value:,.0f} {what}" for value, what in figures if value is not None]
-        notes.append(f"{use.name}: {', '.join(told)}")
+        parts = [f"{value:,.0f} {what}" for value, what in figures if value is not None]
+        notes.append(f"{use.name}: {', '.join(parts)}")
     return notes
 
 

@@ -91,9 +91,9 @@ class Canvas:
         height = panel_height * rows
         legend_rows = -(-len(looks) // (2 if narrow else _WIDE_LEGEND)) if len(looks) > 1 else 0
         columns = 2 if narrow else -(-len(looks) // max(legend_rows, 1))
-        told = textwrap.wrap(subtitle, _NARROW_LETTERS if narrow else _WIDE_LETTERS)
+        subtitles = textwrap.wrap(subtitle, _NARROW_LETTERS if narrow else _WIDE_LETTERS)
         pad = _PADDING if titled else 0
-        head = pad + _TITLE_HEIGHT * titled + _LINE_HEIGHT * (len(told) + legend_rows) + _HEAD_GAP
+        head = pad + _TITLE_HEIGHT * titled + _LINE_HEIGHT * (len(subtitles) + legend_rows) + _HEAD_GAP
         self._pad, self._width, self._height = pad, (NARROW if narrow else WIDE) + 2 * pad, height + head + pad
         self._ends: list[tuple[Axes, float, Annotation]] = []
         size = self._width / UNITS_PER_INCH, self._height / UNITS_PER_INCH
@@ -103,24 +103,28 @@ class Canvas:
             rect=(self._x(0), pad / self._height, (self._width - 2 * pad - 1) / self._width, height / self._height)
         )
         self.chart = Chart(figsize=size, layout=engine)
-        at = pad
-        if titled:
-            self._write(at, title, size=15.0, weight="bold", color=FRAME["ink"].light)
-            at += _TITLE_HEIGHT
-        for line in told:
-            self._write(at, line, size=11.5, weight="normal", color=FRAME["muted"].light)
-            at += _LINE_HEIGHT
-        if legend_rows:
-            legend = self.chart.legend(
-                handles=[_handle(look) for look in looks], loc="upper left", ncols=columns, labelspacing=0.45,
-                bbox_to_anchor=(self._x(0), self._y(at)),
-            )  # fmt: skip
-            legend.set_in_layout(False)
+        self._write_head(title if titled else "", subtitles, looks if legend_rows else (), columns)
         grid = self.chart.subplots(rows, in_a_row, squeeze=False, sharey=share_y).ravel().tolist()
         self.panels: list[Axes] = grid[:panels]
         for unneeded in grid[panels:]:
             unneeded.remove()
         self.panel_width = (self._width - 2 * pad) / in_a_row
+
+    def _write_head(self, title: str, subtitle: Sequence[str], looks: Sequence[Look], columns: int) -> None:
+        """Write the title if there is one, the lines of the subtitle, and the legend if there are looks."""
+        at = self._pad
+        if title:
+            self._write(at, title, size=15.0, weight="bold", color=FRAME["ink"].light)
+            at += _TITLE_HEIGHT
+        for line in subtitle:
+            self._write(at, line, size=11.5, weight="normal", color=FRAME["muted"].light)
+            at += _LINE_HEIGHT
+        if looks:
+            legend = self.chart.legend(
+                handles=[_handle(look) for look in looks], loc="upper left", ncols=columns, labelspacing=0.45,
+                bbox_to_anchor=(self._x(0), self._y(at)),
+            )  # fmt: skip
+            legend.set_in_layout(False)
 
     def _x(self, at: float) -> float:
         """Return pixels from the left, inside of the padding, as a share of the chart's width."""

@@ -125,8 +125,7 @@ def stages(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
 
     Arguments and errors are those of `throughput`.
     """
-    told = [row for row in study.sweep if row.stages]
-    sweep = _having(Sweep(tuple(told)), "stages")
+    sweep = _having(Sweep(tuple(row for row in study.sweep if row.stages)), "stages")
     sizes = list(dict.fromkeys((sweep.batch_sizes[0], sweep.batch_sizes[-1])))
     chosen = [row for crop in sweep.crops for size in sizes if (row := sweep.row("lmdbloader", size, crop))]
     with settings():
@@ -347,14 +346,14 @@ def epoch(row: SweepRow) -> tuple[Phases, float]:
 def epochs(axes: Axes, curve: Sequence[SweepRow], sizes: Sequence[int], width: float) -> None:
     """Draw a bar for each batch size: an epoch, split. The panel is `width` pixels wide."""
     named = categories(axes, [str(size) for size in sizes], width, margin=0.6)
-    told = [(sizes.index(row.batch_size), *epoch(row)) for row in curve]
-    places = [at for at, _, _ in told]
-    bottoms = [0.0] * len(told)
+    bars = [(sizes.index(row.batch_size), *epoch(row)) for row in curve]
+    places = [at for at, _, _ in bars]
+    bottoms = [0.0] * len(bars)
     for name, look in PHASES.items():
-        parts = [height * getattr(phases, name) / (phases.total or 1.0) for _, phases, height in told]
+        parts = [height * getattr(phases, name) / (phases.total or 1.0) for _, phases, height in bars]
         stack(axes.bar(places, parts, BAR_WIDTH, bottoms, **bar_style(look)))
         bottoms = [bottom + part for bottom, part in zip(bottoms, parts, strict=True)]
-    for at, phases, height in (bar for bar in told if bar[0] in named):
+    for at, phases, height in (bar for bar in bars if bar[0] in named):
         words = axes.annotate(
             percent(phases.data / (phases.total or 1.0)).removesuffix(" %"), (at, height), (0, 4),
             textcoords="offset points", ha="center", color=FRAME["ink"].light, fontsize=LABEL_SIZE,
@@ -379,25 +378,25 @@ def seen(latency: Latency) -> tuple[float, ...]:
 
 def hills(axes: Axes, latencies: Mapping[Look, Latency], count: int) -> None:
     """Draw distributions one above the other, each below its name and its percentiles."""
-    for i, (look, told) in enumerate(latencies.items()):
+    for i, (look, latency) in enumerate(latencies.items()):
         base = count - 1 - i
-        highest = max(told.counts, default=0) or 1
+        highest = max(latency.counts, default=0) or 1
         axes.stairs(
-            [base + _HILL * bin_count / highest for bin_count in told.counts], told.edges, baseline=base, fill=True,
-            facecolor=look.light, alpha=0.35, edgecolor="none",
+            [base + _HILL * bin_count / highest for bin_count in latency.counts], latency.edges, baseline=base,
+            fill=True, facecolor=look.light, alpha=0.35, edgecolor="none",
         )  # fmt: skip
         axes.stairs(
-            [base + _HILL * bin_count / highest for bin_count in told.counts], told.edges, baseline=None,
+            [base + _HILL * bin_count / highest for bin_count in latency.counts], latency.edges, baseline=None,
             color=look.light, linewidth=1.3,
         )  # fmt: skip
-        axes.plot([told.p50_seconds], [base], **{**line_style(look), "linestyle": "none"}, clip_on=False, zorder=5)
+        axes.plot([latency.p50_seconds], [base], **{**line_style(look), "linestyle": "none"}, clip_on=False, zorder=5)
         axes.plot(
-            [told.p99_seconds] * 2, [base, base + _HILL], color=look.light, linewidth=1.6, clip_on=False, zorder=5
+            [latency.p99_seconds] * 2, [base, base + _HILL], color=look.light, linewidth=1.6, clip_on=False, zorder=5
         )
         line = axes.get_yaxis_transform()
         axes.text(0, base + _WORDS, look.label, transform=line, color=look.light, fontsize=LABEL_SIZE, weight="bold")
         axes.text(
-            1, base + _WORDS, f"50 % in {seconds(told.p50_seconds)}, 99 % in {seconds(told.p99_seconds)}",
+            1, base + _WORDS, f"50 % in {seconds(latency.p50_seconds)}, 99 % in {seconds(latency.p99_seconds)}",
             transform=line, ha="right", color=FRAME["muted"].light, fontsize=LABEL_SIZE,
         )  # fmt: skip
         axes.axhline(base, color=FRAME["axis"].light, linewidth=1.0)

@@ -181,15 +181,15 @@ def _shown(value: object) -> object:
 
 def _facts(study: Study) -> Iterator[tuple[str, str]]:
     """Yield facts about the dataset and the measurement, by name."""
-    told, how = study.dataset, study.settings
-    yield "dataset", told.path
+    data, how = study.dataset, study.settings
+    yield "dataset", data.path
     yield (
         "samples",
-        f"{told.num_samples:,}; {show_nbytes(told.stored_nbytes)} stored, {show_nbytes(told.raw_nbytes)} decoded",
+        f"{data.num_samples:,}; {show_nbytes(data.stored_nbytes)} stored, {show_nbytes(data.raw_nbytes)} decoded",
     )
-    yield "fields", "; ".join(" ".join(filter(None, (f.name, f.kind, f.description))) for f in told.fields)
-    yield "fields read", ", ".join(told.fields_read)
-    yield "digest", told.content_digest
+    yield "fields", "; ".join(" ".join(filter(None, (f.name, f.kind, f.description))) for f in data.fields)
+    yield "fields read", ", ".join(data.fields_read)
+    yield "digest", data.content_digest
     if study.baseline is not None:
         files = study.baseline
         where = "extracted from the dataset" if files.path == "auto" else files.path

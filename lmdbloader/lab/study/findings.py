@@ -100,13 +100,7 @@ def batch_cost(study: StudyFigures, source: LoaderKind, crop: int | None) -> Bat
 
 
 def small_to_large(sweep: Sweep, source: LoaderKind, crop: int | None) -> float | None:
-    """Return an epoch's time with the smallest batches over that with the largest; None for fewer than two sizes.
-
-    Args:
-        sweep: Of loading, or of training.
-        source: Who made the batches.
-        crop: Side of the windows.
-    """
+    """Return an epoch's time with the smallest batches over that with the largest; None for fewer than two sizes."""
     speeds = [_speed(row) for row in sweep.curve(source, crop)]
     return speeds[-1] / speeds[0] if len(speeds) > 1 else None
 
@@ -162,9 +156,16 @@ def _loading_only(study: StudyFigures) -> Sweep:
     return Sweep(tuple(replace(row, training=None) for row in study.sweep))
 
 
-def _listed(parts: Mapping[LoaderKind, str] | Iterable[tuple[LoaderKind, str]]) -> str:
-    """Return a value for each loader, as in "5 % with the Loader and 61 % with the DataLoader (files)"."""
+def _listed(parts: Mapping[LoaderKind, str] | Iterable[tuple[LoaderKind, str]], unit: str = "") -> str:
+    """Return a value for each loader, as in "2 times as long with the Loader and 3 times with the DataLoader (files)".
+
+    Args:
+        parts: The values.
+        unit: Said once, after the first value.
+    """
     found = [f"{text} with the {LOADER_NAMES[source]}" for source, text in dict(parts).items()]
+    if unit:
+        found[0] = found[0].replace(" with", f" {unit} with", 1)
     return " and ".join(filter(None, [", ".join(found[:-1]), found[-1]]))
 
 
@@ -214,13 +215,13 @@ def _waiting(study: StudyFigures) -> Iterator[str]:
     """Say how much the model waits; without a model, how long batches take to come."""
     size, crop = focus(study)
     stalls = {
-        source: f"{percent(row.training.stall)} of the time"
+        source: percent(row.training.stall)
         for source, row in _rows_at(training(study), size, crop).items()
         if row.training is not None
     }
     if _OURS in stalls:
         about = f"{study.settings.model or 'the model'} on {study.settings.device}"
-        yield f"In batches of {size:,} {about} waits for data {_listed(stalls)}."
+        yield f"In batches of {size:,} {about} waits for data {_listed(stalls, 'of the time')}."
     elif (row := loading(study).row(_OURS, size, crop)) is not None:
         yield f"99 % of the Loader's batches of {size:,} are there within {seconds(row.latency.p99_seconds)}."
 
@@ -251,8 +252,8 @@ def _small_batches(study: StudyFigures, sweep: Sweep, kind: str) -> Iterator[str
     if parts:
         sizes = sweep.batch_sizes
         yield (
-            f"An epoch of {kind} ({window(crop)}) takes in batches of {sizes[0]:,}, compared with {sizes[-1]:,}, "
-            f"{_listed(parts)} as long."
+            f"Compared with batches of {sizes[-1]:,}, an epoch of {kind} in batches of {sizes[0]:,} ({window(crop)}) "
+            f"takes {_listed(parts, 'as long')}."
         )
 
 
@@ -278,8 +279,8 @@ def _processor(study: StudyFigures) -> Iterator[str]:
         )
         for source in sweep.sources
     }
-    text = f"A sample takes {_listed((source, seconds(cost)) for source, cost in costs.items())} of processor time"
-    text += ", medians of the settings"
+    text = "A sample takes (median of the settings) "
+    text += _listed(((source, seconds(cost)) for source, cost in costs.items()), "of processor time")
     if costs.get("folder") and costs.get(_OURS):
         text += f"; files cost {times(costs['folder'] / costs[_OURS])} as much as the Loader"
     yield f"{text}."
@@ -302,8 +303,9 @@ def _split(study: StudyFigures) -> Iterator[str]:
             (row.training.stall, row) for c in sweep.crops for row in sweep.curve(source, c) if row.training is not None
         ]
         stall, row = max(stalls, key=lambda pair: pair[0])
-        worst[source] = f"{percent(stall)} of its time ({window(row.crop)}, batches of {row.batch_size:,})"
-    yield f"Training {model} on {study.settings.device}, a step at worst waits for data {_listed(worst)}."
+        worst[source] = f"{percent(stall)} ({window(row.crop)}, batches of {row.batch_size:,})"
+    where = f"Training {model} on {study.settings.device}"
+    yield f"{where}, a step waits for data at worst, as a share of its time, {_listed(worst)}."
 
 
 def _latency(study: StudyFigures) -> Iterator[str]:
@@ -339,10 +341,10 @@ def _oversubscription(study: StudyFigures) -> Iterator[str]:
     for row in study.oversubscription:
         drops[row.source] = min(drops.get(row.source, math.inf), row.of_one_per_core)
     most = max(row.per_core for row in study.oversubscription)
-    shares = _listed((source, percent(share)) for source, share in drops.items())
+    shares = _listed(((source, percent(share)) for source, share in drops.items()), "of the speed")
     yield (
-        f"With up to {most:g} threads or workers for each core, the speed is at worst, compared with one for each "
-        f"core, {shares}. The Loader never starts more threads than cores."
+        f"Compared with one thread or worker for each core, up to {most:g} give at worst {shares}. The Loader never "
+        "starts more threads than cores."
     )
     # The Loader's rows are all the same setting: differences among them are noise.
     if min((share for source, share in drops.items() if source != _OURS), default=1.0) < 1 - _ALIKE:
@@ -369,10 +371,11 @@ def _isolation(study: StudyFigures) -> Iterator[str]:
         ]
         for s in sources
     }
-    parts = {source: f"{_span(found)} the speed" for source, found in ratios.items() if found}
+    parts = {source: _span(found) for source, found in ratios.items() if found}
     if len(counts) > 1 and parts:
         fewest = "one process" if counts[0] == 1 else f"{counts[0]} processes"
-        yield f"{counts[-1]} processes together reach, compared with {fewest} on all cores, {_listed(parts)}."
+        reach = _listed(parts, "the speed")
+        yield f"Compared with {fewest} on all cores, {counts[-1]} processes together reach {reach}."
 
 
 def _memory(study: StudyFigures) -> Iterator[str]:

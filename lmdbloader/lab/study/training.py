@@ -55,11 +55,6 @@ class Trainer:
     def __init__(self, name: ModelName, dataset: LMDBDataset, device: torch.device) -> None:
         """Build the network for a dataset's images.
 
-        Args:
-            name: Of the network.
-            dataset: Whose image fields are read.
-            device: To train on.
-
         Raises:
             OptionError: The network does not take these images.
         """

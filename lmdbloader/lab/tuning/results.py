@@ -121,17 +121,17 @@ def _stored(tuning: Tuning) -> str:
     users = {"threads": 'num_threads="auto"', "workers": "lmdbloader.dataloader"}
     found = [users[kind] for kind in tuning.stored]
     fastest = ", which reads fastest whatever the step," if tuning.verdict else ""
-    told = [
+    remembered = [
         f"Remembered: {' and '.join(found)} {'use' if len(found) > 1 else 'uses'} what was found{fastest} for this "
         "dataset, batch size and size of images on this machine."
     ]  # fmt: skip
     if tuning.is_stored:
-        return told[0]
+        return remembered[0]
     why = (
         "Not all of it is remembered: there was no time to measure it, or the user's cache folder cannot be written "
         "to. Give the numbers as above."
     )
-    return " ".join([*(told if found else []), why])
+    return " ".join([*(remembered if found else []), why])
 
 
 def _table(tuning: Tuning) -> str:
