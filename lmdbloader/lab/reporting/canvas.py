@@ -91,9 +91,9 @@ class Canvas:
         height = panel_height * rows
         legend_rows = -(-len(looks) // (2 if narrow else _WIDE_LEGEND)) if len(looks) > 1 else 0
         columns = 2 if narrow else -(-len(looks) // max(legend_rows, 1))
-        told = textwrap.wrap(subtitle, _NARROW_LETTERS if narrow else _WIDE_LETTERS)
+        lines = textwrap.wrap(subtitle, _NARROW_LETTERS if narrow else _WIDE_LETTERS)
         pad = _PADDING if titled else 0
-        head = pad + _TITLE_HEIGHT * titled + _LINE_HEIGHT * (len(told) + legend_rows) + _HEAD_GAP
+        head = pad + _TITLE_HEIGHT * titled + _LINE_HEIGHT * (len(lines) + legend_rows) + _HEAD_GAP
         self._pad, self._width, self._height = pad, (NARROW if narrow else WIDE) + 2 * pad, height + head + pad
         self._ends: list[tuple[Axes, float, Annotation]] = []
         size = self._width / UNITS_PER_INCH, self._height / UNITS_PER_INCH
@@ -103,13 +103,7 @@ class Canvas:
             rect=(self._x(0), pad / self._height, (self._width - 2 * pad - 1) / self._width, height / self._height)
         )
         self.chart = Chart(figsize=size, layout=engine)
-        at = pad
-        if titled:
-            self._write(at, title, size=15.0, weight="bold", color=FRAME["ink"].light)
-            at += _TITLE_HEIGHT
-        for line in told:
-            self._write(at, line, size=11.5, weight="normal", color=FRAME["muted"].light)
-            at += _LINE_HEIGHT
+        at = self._write_head(title if titled else "", lines)
         if legend_rows:
             legend = self.chart.legend(
                 handles=[_handle(look) for look in looks], loc="upper left", ncols=columns, labelspacing=0.45,
@@ -121,6 +115,17 @@ class Canvas:
         for unneeded in grid[panels:]:
             unneeded.remove()
         self.panel_width = (self._width - 2 * pad) / in_a_row
+
+    def _write_head(self, title: str, lines: Sequence[str]) -> float:
+        """Write the title, if there is one, and lines below it; return where they end, in pixels from the top."""
+        at: float = self._pad
+        if title:
+            self._write(at, title, size=15.0, weight="bold", color=FRAME["ink"].light)
+            at += _TITLE_HEIGHT
+        for line in lines:
+            self._write(at, line, size=11.5, weight="normal", color=FRAME["muted"].light)
+            at += _LINE_HEIGHT
+        return at
 
     def _x(self, at: float) -> float:
         """Return pixels from the left, inside of the padding, as a share of the chart's width."""
