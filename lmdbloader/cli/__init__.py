@@ -77,12 +77,18 @@ def _run(arguments: Sequence[str] | None) -> int:
         text = error if why is None else no_memory(options.command, why, "Use fewer processes or threads.")
         say(f"lmdbloader: {text}", error=True)
         if why is not None and has_address_limit():
-            # A library that was refused memory while it was loaded may crash when it is unloaded.
-            atexit.register(os._exit, 1)
+            atexit.register(_leave)
         return 1
     except KeyboardInterrupt:
         say("lmdbloader: interrupted", error=True)
         return 130
+
+
+def _leave() -> NoReturn:
+    """End the process now: a library that was refused memory while it was loaded may crash when it is unloaded."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(1)
 
 
 def make_parser() -> argparse.ArgumentParser:
