@@ -27,7 +27,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset
 from lmdbloader.base.cores import count_cores
 from lmdbloader.lab.tuning.measuring import Measurer
-from lmdbloader.lab.tuning.race import Setting, counts
+from lmdbloader.lab.tuning.race import ReadSetting, counts
 from lmdbloader.loader.torch_loader import accelerator
 from lmdbloader.transforms import RandomResizedCrop
 
@@ -109,17 +109,19 @@ class Figure:
     high: float
 
 
-def all_settings() -> list[Setting]:
+def all_settings() -> list[ReadSetting]:
     """Return every number of threads and workers up to the cores, through paged memory and, where it helps, pinned."""
     cores = count_cores()
     tried = range(1, cores + 1) if cores <= 16 else counts(cores)
     pinning = (False, True) if accelerator() is not None else (False,)
-    return [Setting("threads", n) for n in tried] + [Setting("workers", n, p) for n in (0, *tried) for p in pinning]
+    return [ReadSetting("threads", n) for n in tried] + [
+        ReadSetting("workers", n, p) for n in (0, *tried) for p in pinning
+    ]
 
 
-def search(measure: Measurer, rounds: int) -> dict[Setting, list[float]]:
+def search(measure: Measurer, rounds: int) -> dict[ReadSetting, list[float]]:
     """Return samples a second of every setting in every round."""
-    found: dict[Setting, list[float]] = {setting: [] for setting in all_settings()}
+    found: dict[ReadSetting, list[float]] = {setting: [] for setting in all_settings()}
     for number in range(rounds):
         # Forwards and backwards: neither comes always after the same other one.
         for setting in list(found)[:: 1 if number % 2 else -1]:
@@ -138,9 +140,9 @@ def compare(case: Case, path: Path, options: argparse.Namespace) -> list[Figure]
     figures = []
     picks = {"all": tuning.best}
     if tuning.num_threads is not None:
-        picks["threads"] = Setting("threads", tuning.num_threads)
+        picks["threads"] = ReadSetting("threads", tuning.num_threads)
     if tuning.workers is not None:
-        picks["workers"] = Setting("workers", tuning.workers.num_workers, bool(tuning.workers.pin_memory))
+        picks["workers"] = ReadSetting("workers", tuning.workers.num_workers, bool(tuning.workers.pin_memory))
     for kind, picked in picks.items():
         among = {setting: values for setting, values in speeds.items() if kind in ("all", setting.kind)}
         best = max(among, key=lambda setting: statistics.fmean(map(math.log, among[setting])))

@@ -123,3 +123,42 @@ def nursery(own_cache: Path, compiled_kernels: None, tmp_path_factory: pytest.Te
     made = Nursery(tmp_path_factory.mktemp("nursery"))
     yield made
     made.close()
+
+
+@pytest.fixture
+def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """CUDA whose events have the times of a list, in milliseconds, in the order in which they are recorded."""
+    import torch
+
+    times: list[float] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+            self.time = -1.0
+            self.is_ready = False
+            self.number = len(events)
+            events.append(self)
+
+        def record(self, stream: object) -> None:
+            self.time = times.pop(0) if times else 0.0
+
+        def query(self) -> bool:
+            # The device comes to every second one as soon as it is asked, as to those of another stream.
+            self.is_ready = self.is_ready or self.number % 2 == 1
+            return self.is_ready
+
+        def elapsed_time(self, other: Event) -> float:
+            if not (self.is_ready and other.is_ready):
+                raise RuntimeError("CUDA error: device not ready")
+            return other.time - self.time
+
+    events: list[Event] = []
+
+    def synchronize(device: object) -> None:
+        for event in events:
+            event.is_ready = True
+
+    for name, value in (("Event", Event), ("current_stream", lambda _: None), ("synchronize", synchronize)):
+        monkeypatch.setattr(torch.cuda, name, value)
+    return times

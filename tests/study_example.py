@@ -6,18 +6,18 @@ import itertools
 import math
 from typing import Any
 
-from lmdbloader.lab.study.results import (
-    BaselineFacts,
-    DatasetFacts,
-    FieldFacts,
-    GpuUse,
+from lmdbloader.lab.study.results import Study
+from lmdbloader.lab.study.rows import (
+    BaselineFolder,
+    GpuLoad,
     IsolationRow,
     Latency,
+    LoaderKind,
     OversubscriptionRow,
     Phases,
-    Settings,
-    Source,
-    Study,
+    StudiedDataset,
+    StudiedField,
+    StudySettings,
     SweepRow,
     ThreadsRow,
     Training,
@@ -27,7 +27,7 @@ BATCH_SIZES = (8, 16, 32, 64, 128)
 CROPS = (16, 64)
 NUM_SAMPLES = 12_000
 # Samples a second at batch 128 and crop 64, and fixed milliseconds a batch.
-_SPEED: dict[Source, tuple[float, float]] = {
+_SPEED: dict[LoaderKind, tuple[float, float]] = {
     "lmdbloader": (52_000.0, 0.02),
     "dataloader": (14_000.0, 0.9),
     "folder": (1_900.0, 1.4),
@@ -58,7 +58,7 @@ def make_study(*, gpu: bool = False, baseline: bool = True, model: str | None = 
         baseline: Whether there was a folder of files.
         model: The trained model; None: loading alone.
     """
-    sources: tuple[Source, ...] = ("lmdbloader", "dataloader", *(("folder",) if baseline else ()))
+    sources: tuple[LoaderKind, ...] = ("lmdbloader", "dataloader", *(("folder",) if baseline else ()))
     environment: dict[str, Any] = {**_ENVIRONMENT, "devices": [{"name": "NVIDIA H100 80GB HBM3"}] if gpu else []}
     notes = [] if gpu else ["Pinned against paged memory was not measured: there is no accelerator here."]
     if not baseline:
@@ -70,22 +70,22 @@ def make_study(*, gpu: bool = False, baseline: bool = True, model: str | None = 
         environment=environment,
         machine=(*_MACHINE, ("GPU", "NVIDIA H100 80GB HBM3")) if gpu else _MACHINE,
         cores=4,
-        dataset=DatasetFacts(
+        dataset=StudiedDataset(
             path="div2k_x2.lmdb",
             num_samples=NUM_SAMPLES,
             fields=(
-                FieldFacts("lr", "image", "48 x 48, RGB, 8-bit"),
-                FieldFacts("hr", "image", "96 x 96, RGB, 8-bit"),
+                StudiedField("lr", "image", "48 x 48, RGB, 8-bit"),
+                StudiedField("hr", "image", "96 x 96, RGB, 8-bit"),
             ),
             fields_read=("lr", "hr"),
             raw_nbytes=NUM_SAMPLES * 3 * (48**2 + 96**2),
             stored_nbytes=int(NUM_SAMPLES * 3 * (48**2 + 96**2) * 0.83),
             content_digest="xxh64:0123456789abcdef",
         ),
-        baseline=BaselineFacts("auto", NUM_SAMPLES, 2 * NUM_SAMPLES, NUM_SAMPLES * 19_500, ("png",))
+        baseline=BaselineFolder("auto", NUM_SAMPLES, 2 * NUM_SAMPLES, NUM_SAMPLES * 19_500, ("png",))
         if baseline
         else None,
-        settings=Settings(
+        settings=StudySettings(
             seconds=0.5,
             repeats=3,
             batch_sizes=BATCH_SIZES,
@@ -131,13 +131,13 @@ def make_latency(p50: float, count: int = 400) -> Latency:
     return Latency(p50, p50 * 6.5, p50 * 16, p50 * 1.3, tuple(edges), tuple(counts))
 
 
-def _speed(source: Source, batch_size: int, crop: int) -> float:
+def _speed(source: LoaderKind, batch_size: int, crop: int) -> float:
     speed, fixed = _SPEED[source]
     each = 1 / speed * (0.6 if crop == 16 else 1.0)
     return batch_size / (fixed / 1000 + each * batch_size)
 
 
-def _row(source: Source, batch_size: int, crop: int, pinned: bool, gpu: bool, model: str | None) -> SweepRow:
+def _row(source: LoaderKind, batch_size: int, crop: int, pinned: bool, gpu: bool, model: str | None) -> SweepRow:
     speed = _speed(source, batch_size, crop) * (1.08 if pinned and crop == 64 else 1.0)
     stages = {"read": 0.11, "verify": 0.09, "decode": 0.33, "transform": 0.4, "function": 0.0, "buffer": 0.07}
     return SweepRow(
@@ -168,6 +168,6 @@ def _training(batch_size: int, crop: int, speed: float, gpu: bool) -> Training:
         epoch_seconds=NUM_SAMPLES / batch_size * phases.total,
         phases=phases,
         wait=make_latency(data),
-        gpu=GpuUse(100 * busy, 90 + 380 * busy, 620 + pixels * 9e-4) if gpu else None,
+        gpu=GpuLoad(100 * busy, 90 + 380 * busy, 620 + pixels * 9e-4) if gpu else None,
         num_steps=400,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +16,9 @@ from payloads import EACH, TILE, one_of_each, write_payloads
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader import transforms as T
-from lmdbloader.batch import columns
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.layout import CODEC_NAMES, CODEC_TILES
-from lmdbloader.store import reader as reader_module
+from lmdbloader.images import decode as decoding
 
 COUNT = 3
 DAMAGED = 1
@@ -108,9 +108,7 @@ def flipped(path: Path, name: str, place: int) -> Iterator[None]:
 
 
 @IO
-@pytest.mark.parametrize(
-    ("name", "parser"), [("png", (reader_module, "decode_image")), ("json", (columns.json, "loads"))]
-)
+@pytest.mark.parametrize(("name", "parser"), [("png", (decoding, "decode_image")), ("json", (json, "loads"))])
 def test_a_damaged_payload_reaches_no_parser(
     written: Path, io: Any, name: str, parser: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

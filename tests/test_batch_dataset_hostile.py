@@ -17,6 +17,7 @@ from lmdbloader import LMDBDataset, Loader
 from lmdbloader import transforms as T
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.codecs import checksum
+from lmdbloader.format.layout import CODEC_JPEG
 from lmdbloader.kernels import gather as gather_kernels
 from lmdbloader.store import Reader
 
@@ -61,9 +62,10 @@ def decode_between_guards(stored: Stored, window: tuple[int, int, int, int]) -> 
     room = jpeg_room(len(stored.data), height, width)
     work, out = (np.full(GUARD + size + GUARD, 0xA5, np.uint8) for size in (room, nbytes))
     data = np.frombuffer(stored.data, np.uint8)
-    status = gather_kernels.read_jpeg_window(
-        (data.ctypes.data, len(data), -1, 0, 0), 0, len(data), np.uint64(checksum(stored.data)), True, stored.shape,
-        window, out[GUARD : GUARD + nbytes], np.empty(0, np.uint8), work[GUARD : GUARD + room],
+    nowhere = np.empty(0, np.uint8)
+    status = gather_kernels.read_window(
+        (data.ctypes.data, len(data), -1, 0, 0), 0, len(data), np.uint64(checksum(stored.data)), np.uint8(CODEC_JPEG),
+        True, (*stored.shape, 1), 64, window, out[GUARD : GUARD + nbytes], nowhere, nowhere, work[GUARD : GUARD + room],
     )  # fmt: skip
     for memory in (work, out):
         assert (memory[:GUARD] == 0xA5).all() and (memory[-GUARD:] == 0xA5).all()

@@ -26,7 +26,7 @@ def dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = healthy()
-    monkeypatch.setattr("lmdbloader.lab.checkup.examining.describe", lambda: found)
+    monkeypatch.setattr("lmdbloader.lab.checkup.diagnosis.describe", lambda: found)
     return found
 
 
@@ -40,7 +40,7 @@ def test_a_healthy_machine_is_status_zero(capsys: Capture) -> None:
 
 def test_a_problem_is_status_one(capsys: Capture, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = replace(machine, thread_pools=replace(machine.thread_pools, torch=64))
-    monkeypatch.setattr("lmdbloader.lab.checkup.examining.describe", lambda: slow)
+    monkeypatch.setattr("lmdbloader.lab.checkup.diagnosis.describe", lambda: slow)
     assert main(["doctor"]) == 1
     captured = capsys.readouterr()
     assert captured.err == "" and "PROBLEM  threads" in captured.out

@@ -13,8 +13,9 @@ import pytest
 
 import lmdbloader
 from lmdbloader import cli
+from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.lab.tuning.measuring import Measurer
-from lmdbloader.lab.tuning.race import Setting, Turn
+from lmdbloader.lab.tuning.race import ReadSetting
 from lmdbloader.loader import tuning_cache
 from lmdbloader.loader.tuning_cache import case_of
 
@@ -34,8 +35,8 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Turns take no time; one thread is best. The command sets a handler, which must not outlive its call."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    def measure(self: Measurer, setting: Setting, number: int) -> Turn:
-        return Turn(1000, 1.0 + setting.count + (setting.kind == "workers"), (0.001, 0.002))
+    def measure(self: Measurer, setting: ReadSetting, number: int) -> BatchTimes:
+        return BatchTimes(1000, 1.0 + setting.count + (setting.kind == "workers"), (0.001, 0.002))
 
     monkeypatch.setattr(Measurer, "__call__", measure)
     before = signal.getsignal(signal.SIGTERM)

@@ -18,8 +18,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.cli import main
 from lmdbloader.lab.machine import describe
-from lmdbloader.lab.machine.devices import describe_devices
-from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
+from lmdbloader.lab.machine.gpu import GpuSampler, describe_devices, nvml_name
 from lmdbloader.lab.profiling import Profile, Recorder, StepTimer, profile
 from lmdbloader.lab.study import Study
 from lmdbloader.transforms import RandomCrop, ToDtype

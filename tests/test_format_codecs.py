@@ -1,4 +1,4 @@
-"""Payloads raw, lz4 and in tiles against plain NumPy: what is encoded decodes, and no changed bit passes."""
+"""Payloads raw, lz4 and in tiles against plain NumPy: encoded values decode, and every changed bit is found."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lmdbloader.store import Chunk, Reader, encode_blocks, open_writer
 
 
 def picture(shape: tuple[int, int, int], dtype: Any, seed: int = 0) -> np.ndarray:
-    """Return an image (H, W, C) of which a part compresses and a part does not."""
+    """Return an image (H, W, C); one half of it compresses."""
     rng = np.random.default_rng(seed)
     image = rng.integers(0, np.iinfo(dtype).max + 1, shape).astype(dtype)
     image[: shape[0] // 2] //= 200
@@ -36,7 +36,7 @@ def picture(shape: tuple[int, int, int], dtype: Any, seed: int = 0) -> np.ndarra
 
 
 def decode_tiles(payload: bytes, shape: tuple[int, int, int], dtype: Any, tile: int) -> np.ndarray:
-    """Decode a tiled payload as docs/reference/format.md says, without any code of ours; return (C, H, W)."""
+    """Decode a tiled payload by docs/reference/format.md, without the package's code; return (C, H, W)."""
     height, width, channels = shape
     image = np.empty((channels, height, width), dtype)
     places = [(y, x) for y in range(0, height, tile) for x in range(0, width, tile)]
@@ -155,7 +155,7 @@ def test_a_checksum_made_piece_by_piece_is_that_of_all(pieces: list[bytes]) -> N
     assert running.value == checksum(b"".join(pieces))
 
 
-def test_auto_keeps_lz4_where_it_saves_a_tenth() -> None:
+def test_auto_chooses_lz4_if_it_saves_a_tenth() -> None:
     assert saves_enough(900, 1000)
     assert not saves_enough(901, 1000)
     assert not saves_enough(0, 0)
@@ -202,7 +202,7 @@ def test_no_flipped_bit_of_a_payload_passes(stored: Path, name: str, row: int) -
     rng = np.random.default_rng(row)
     # 12 bytes a tile stand in front of a tiled payload: flip there as often as in the pixels.
     places = np.concatenate([rng.integers(0, nbytes, 150), rng.integers(0, min(nbytes, 12 * 42), 150)])
-    with open(stored / "data.mdb", "r+b", buffering=0) as file:  # which is mapped: the reader sees what is written
+    with open(stored / "data.mdb", "r+b", buffering=0) as file:  # which is mapped: the reader sees later changes
         for place in places.tolist():
             (byte,) = os.pread(file.fileno(), 1, at + place)
             os.pwrite(file.fileno(), bytes([byte ^ 1 << int(rng.integers(8))]), at + place)

@@ -1,4 +1,4 @@
-"""Digests: those of each algorithm, whatever pieces the bytes come in, and the names in front of them."""
+"""Digests of each algorithm, for bytes in any pieces, and the names at the start of their text."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_digest_tells_its_algorithm(name: DigestName) -> None:
 @pytest.mark.parametrize(
     "digest", ["", ":", "sha256", "sha256 00", "SHA256:00", "md5:00", "xxh64:00", None, 3, ["sha256:00"]]
 )
-def test_what_is_no_digest_of_a_description_has_none(digest: object) -> None:
+def test_text_that_is_not_a_digest_of_a_description_has_no_algorithm(digest: object) -> None:
     assert name_of(digest) is None
 
 

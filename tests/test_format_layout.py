@@ -1,4 +1,4 @@
-"""Field names, array types and record keys: what is written reads back, anything else is refused."""
+"""Field names, array types and record keys: written values read back, others are refused."""
 
 from __future__ import annotations
 
@@ -177,14 +177,14 @@ def test_the_documents_own_lines_read_every_image(tmp_path: Path, monkeypatch: p
 def digest_of(data: bytes, name: DigestName) -> str:
     """Return the digest of a description."""
     if name == "blake3":
-        return digest_of_text(data, name)  # hashlib has none; tests/test_format_digests.py tells that it is right
+        return digest_of_text(data, name)  # hashlib has none; tests/test_format_digests.py tests it
     if name == "sha256":
         return "sha256:" + hashlib.sha256(data).hexdigest()
     return "blake2b:" + hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 @pytest.mark.parametrize("name", DIGESTS)
-def test_the_digests_are_what_the_document_says(tmp_path: Path, name: DigestName) -> None:
+def test_digests_follow_the_specification(tmp_path: Path, name: DigestName) -> None:
     samples = [{"image": np.full((4, 4), i, np.uint8), "caption": "ü" * i, "n": i} for i in range(5)]
     lmdbloader.write(samples, tmp_path / "d", digest=name)
     manifest = json.loads((tmp_path / "d" / "manifest.json").read_bytes())

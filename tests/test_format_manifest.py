@@ -1,4 +1,4 @@
-"""The manifest: what is written reads back, anything else is refused in words."""
+"""Manifests: written ones read back, others are refused with a clear error."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmdbloader.errors import FormatError, LmdbloaderError, OptionError
+from lmdbloader.fields import kind_names
 from lmdbloader.format.digests import DIGESTS, DigestName, digest_of_text
-from lmdbloader.format.layout import KINDS, make_field
+from lmdbloader.format.layout import make_field
 from lmdbloader.format.manifest import (
     MAX_MANIFEST_NBYTES,
     Description,
@@ -72,7 +73,7 @@ texts = st.text(st.characters(exclude_categories=()), max_size=8)
 @given(
     num_samples=st.integers(0, 2**62 - 1),
     names=st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=5, unique=True),
-    kinds=st.lists(st.sampled_from(KINDS), min_size=5, max_size=5),
+    kinds=st.lists(st.sampled_from(kind_names()), min_size=5, max_size=5),
     with_source=st.booleans(),
     classes=st.dictionaries(texts, st.lists(texts, max_size=3).map(tuple), max_size=3),
     made_by=st.dictionaries(texts, texts | st.integers() | st.none() | st.lists(texts), max_size=3),
@@ -80,7 +81,7 @@ texts = st.text(st.characters(exclude_categories=()), max_size=8)
 def test_a_manifest_reads_back_as_it_was_written(
     num_samples: int, names: list[str], kinds: list[Any], with_source: bool, classes: Any, made_by: Any
 ) -> None:
-    # Half a surrogate pair is what a byte of a file name becomes that is no text: it has to survive too.
+    # A byte of a file name that is not text becomes half a surrogate pair: it has to survive too.
     manifest = Manifest(
         num_samples,
         tuple(make_field(name, kind, "lz4") for name, kind in zip(names, kinds, strict=False)),
@@ -98,7 +99,7 @@ def test_a_manifest_reads_back_as_it_was_written(
     assert back.manifest_digest == json.loads(data)["manifest_digest"]
 
 
-def test_a_manifest_of_the_default_digests_is_what_it_always_was() -> None:
+def test_a_manifest_with_the_default_digests_never_changes() -> None:
     text = MANIFEST.to_json()
     assert hashlib.sha256(text).hexdigest() == "499506aa772950acbd244495f4cb9e836baaa8bdc0fe2eed58a8188f669f3118"
     description = MANIFEST.description.to_json()
@@ -190,13 +191,13 @@ def test_a_manifest_is_readable_text() -> None:
         (b" " * (MAX_MANIFEST_NBYTES + 1), "expected at most"),
     ],
 )
-def test_what_is_no_manifest_is_refused_in_words(data: bytes, expected: str) -> None:
+def test_a_file_that_is_not_a_manifest_is_refused_with_a_reason(data: bytes, expected: str) -> None:
     with pytest.raises(FormatError, match=expected) as caught:
         parse_manifest(data, "photos.lmdb")
     assert str(caught.value).startswith("photos.lmdb/manifest.json: ")
 
 
-# What a manifest may lack: the first two have errors of their own, the third was not always there.
+# Keys that a manifest may lack: the first two have their own errors, the third is newer than the others.
 OPTIONAL = ("format", "format_version", "data_digest", "manifest_digest")
 TEXTS = ("made_by", "content_digest", "index_digest", "data_digest")
 
@@ -309,7 +310,7 @@ def test_no_changed_or_missing_byte_of_a_description_goes_unnoticed(
 
 
 @given(st.sampled_from(DIGESTS), st.data())
-def test_whatever_a_manifest_says_only_our_errors_come_out(name: DigestName, data: st.DataObject) -> None:
+def test_any_manifest_raises_only_errors_of_the_package(name: DigestName, data: st.DataObject) -> None:
     changed = body(name)
     at: Any = changed
     for _ in range(data.draw(st.integers(1, 3))):
@@ -399,7 +400,7 @@ def test_opening_a_manifest_takes_at_most_200_megabytes(
     assert int(taken) <= 200e6
 
 
-def test_what_no_reader_would_accept_is_not_written() -> None:
+def test_a_manifest_that_readers_would_refuse_is_not_written() -> None:
     names = tuple(f"{i:060d}" for i in range(900_000))
     with pytest.raises(OptionError, match=r"a million names of classes"):
         dataclasses.replace(MANIFEST, classes={"label": names}).to_json()

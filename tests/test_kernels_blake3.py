@@ -1,4 +1,4 @@
-"""BLAKE3's kernels against the same function in plain Python, and not a byte beside their memory."""
+"""BLAKE3's kernels against the same function in plain Python; they write only to their own memory."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_any_number_of_bytes(nbytes: int) -> None:
 
 
 def test_numbers_of_chunks_beyond_32_bits_count() -> None:
-    """The tree of a file of 4 TiB and one byte: what is pushed before its last chunk is made up."""
+    """The tree of a file of 4 TiB and one byte: the stack before its last chunk is made by hand."""
     done = 2**42 // blake3.GROUP_NBYTES
     stack, work, out = Guarded(blake3.STACK_ROWS * 32), Guarded(blake3.WORK_NBYTES), Guarded(32)
     rest = np.zeros(blake3.GROUP_NBYTES, np.uint8)

@@ -1,4 +1,4 @@
-"""Gathering payloads into a batch: equal to NumPy, and inside its output whatever the stored bytes say."""
+"""Gathering payloads into a batch: equal to NumPy, and never outside of its output, for any stored bytes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,21 @@ from hypothesis import strategies as st
 from lmdbloader.format import codecs
 from lmdbloader.format.codecs import Payloads, checksum, encode_image, encode_many
 from lmdbloader.format.layout import CODEC_LZ4, CODEC_RAW, CODEC_TILES, Codec
-from lmdbloader.kernels.decode import BAD_CHECKSUM, BAD_CODEC, BAD_LZ4, BAD_TILES, OK, OUT_OF_BOUNDS, TILE_ENTRY_NBYTES
+from lmdbloader.kernels.codec_numbers import (
+    BAD_CHECKSUM,
+    BAD_CODEC,
+    BAD_LZ4,
+    BAD_TILES,
+    OK,
+    OUT_OF_BOUNDS,
+    TILE_ENTRY_NBYTES,
+)
 from lmdbloader.kernels.gather import gather, hash_many, read_window
 
 GUARD = 64
 MARK = 0xA5
 TILE = 16
+NOWHERE = np.empty(0, np.uint8)
 
 
 def mapped(data: np.ndarray) -> tuple[int, int, int, int, int]:
@@ -39,7 +48,7 @@ class Stored:
     geometry: tuple[np.ndarray, ...]
 
     def rehash(self) -> None:
-        """Give every payload the checksum of what now lies there, as an attacker would."""
+        """Give every payload the checksum of its present bytes, as an attacker would."""
         for i, codec in enumerate(self.codec):
             nbytes = int(self.stored[i])
             if codec == CODEC_TILES:
@@ -78,7 +87,7 @@ class Stored:
 
 
 def store(parts: list[tuple[Payloads, tuple[int, int, int, int]]], lead: int = 5) -> Stored:
-    """Lay payloads out at odd places of a file, with their geometry (height, width, channels, bits)."""
+    """Store payloads at odd offsets of a file, with their geometry (height, width, channels, bits)."""
     encoded = [p for p, _ in parts]
     stored = np.concatenate([p.stored_nbytes for p in encoded])
     gap = np.full(lead, 0x5A, np.uint8)
@@ -108,7 +117,7 @@ def picture(height: int, width: int, channels: int, dtype: Any = np.uint8, seed:
 
 
 def three_kinds() -> tuple[Stored, list[bytes]]:
-    """Return a raw, an lz4 and a tiled lz4 payload, and what they decode to."""
+    """Return a raw, an lz4 and a tiled lz4 payload, and their decoded bytes."""
     flat = np.arange(3000, dtype=np.uint8) // 7
     image = picture(50, 37, 3, np.uint16)
     parts = [
@@ -163,9 +172,9 @@ def test_a_window_equals_the_slice(data: st.DataObject, channels: int, dtype: An
     out = np.full(len(expected) + 2 * GUARD, MARK, np.uint8)
     scratch = np.empty(TILE * TILE * 6, np.uint8)
     status = read_window(
-        mapped(payload.data), 0, payload.data.size, payload.checksum[0], True,
+        mapped(payload.data), 0, payload.data.size, payload.checksum[0], payload.codec[0], True,
         (height, width, channels, image.itemsize), TILE, (top, bottom, left, right), out[GUARD:-GUARD],
-        np.empty(0, np.uint8), scratch,
+        NOWHERE, scratch, NOWHERE,
     )  # fmt: skip
     assert status == OK
     assert out[GUARD:-GUARD].tobytes() == expected
@@ -254,13 +263,13 @@ def test_hash_many_is_the_checksum_of_each_part(data: bytes, parts: list[tuple[i
 @pytest.mark.parametrize(("start", "end"), [(0, 1), (500, 0), (2**31, 2**31 + 9), (2**32 - 1 - 500, 0)])
 def test_a_tile_that_the_table_puts_outside_of_its_payload_is_refused(start: int, end: int) -> None:
     payload = encode_tiled(np.zeros((TILE, 2 * TILE, 3), np.uint8), "lz4")
-    data = np.append(payload.data, np.zeros(1000, np.uint8))  # what lies behind it in the file
+    data = np.append(payload.data, np.zeros(1000, np.uint8))  # the bytes after it in the file
     ends = data[16:24].view("<u4")
     ends += np.array([start, end], np.uint32)  # wraps around, as an attacker may have it
     status = read_window(
-        mapped(data), 0, payload.data.size, payload.checksum[0], False, (TILE, 2 * TILE, 3, 1), TILE,
-        (0, TILE, TILE, 2 * TILE), np.empty(TILE * TILE * 3, np.uint8), np.empty(0, np.uint8),
-        np.empty(TILE * TILE * 3, np.uint8),
+        mapped(data), 0, payload.data.size, payload.checksum[0], payload.codec[0], False, (TILE, 2 * TILE, 3, 1), TILE,
+        (0, TILE, TILE, 2 * TILE), np.empty(TILE * TILE * 3, np.uint8), NOWHERE,
+        np.empty(TILE * TILE * 3, np.uint8), NOWHERE,
     )  # fmt: skip
     assert status == BAD_TILES
 
@@ -270,7 +279,7 @@ def test_a_tile_that_does_not_fit_the_scratch_is_refused() -> None:
     out = np.empty(TILE * TILE * 3, np.uint8)
     for room, expected in ((out.size, OK), (out.size - 1, OUT_OF_BOUNDS), (0, OUT_OF_BOUNDS)):
         status = read_window(
-            mapped(payload.data), 0, payload.data.size, payload.checksum[0], True, (TILE, TILE, 3, 1), TILE,
-            (0, TILE, 0, TILE), out, np.empty(0, np.uint8), np.empty(room, np.uint8),
+            mapped(payload.data), 0, payload.data.size, payload.checksum[0], payload.codec[0], True,
+            (TILE, TILE, 3, 1), TILE, (0, TILE, 0, TILE), out, NOWHERE, np.empty(room, np.uint8), NOWHERE,
         )  # fmt: skip
         assert status == expected

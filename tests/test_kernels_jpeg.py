@@ -1,4 +1,4 @@
-"""Our JPEG decoder gives libjpeg's pixels, bit for bit, of any window; damage, and what it cannot decode, is safe."""
+"""The JPEG kernels give libjpeg's pixels, bit for bit, for any window; damaged and unsupported files are safe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("compiled_kernels")
 
 
 def packed(file: bytes, step: int, orientation: int = 1) -> bytes | None:
-    """Return a file with its seek table, None where the kernels refuse it."""
+    """Return a file with its seek table, None if the kernels refuse it."""
     source = np.frombuffer(file, np.uint8)
     work = np.empty(jpeg_room(len(file), 0, 0), np.uint8)
     at = np.uint64(work.ctypes.data)
@@ -40,7 +40,7 @@ def packed(file: bytes, step: int, orientation: int = 1) -> bytes | None:
 
 
 def decoded(payload: bytes, image: tuple[int, int, int], window: tuple[int, int, int, int]) -> np.ndarray | None:
-    """Return a window (C, h, w) of a payload, None where it does not decode; nothing else is written to."""
+    """Return a window (C, h, w) of a payload, None if it does not decode; no other memory is written."""
     top, bottom, left, right = window
     nbytes = (bottom - top) * (right - left) * image[2]
     out = np.full(nbytes + 2 * GUARD, MARK, np.uint8)
@@ -173,7 +173,7 @@ def test_other_kinds_are_left_to_others() -> None:
 def test_a_file_that_is_cut_short_or_has_too_much_is_refused(options: dict[str, int]) -> None:
     file = encoded(PHOTOGRAPHS[0][:64, :64], **options)
     assert packed(file, 4) is not None
-    # A viewer's "end of image" may be followed by anything; what lies in front of it belongs to the image.
+    # Any bytes may follow the "end of image" marker; those before it belong to the image.
     assert packed(file + b"tail", 4) is not None
     assert [cut for cut in range(len(file)) if packed(file[:cut], 4) is not None] == []
     assert packed(file[:-2] + b"\x00\x00" + file[-2:], 4) is None
@@ -207,7 +207,7 @@ def test_damage_is_never_unsafe(file: bytes, changes: list[tuple[float, int]]) -
     assert payload is not None
     for place, value in changes:
         payload = with_bytes(payload, int(place * len(payload)), value)
-    decoded(payload, (height, width, channels), (0, height, 0, width))  # its guards are what this is about
+    decoded(payload, (height, width, channels), (0, height, 0, width))  # this test is about its guards
     packed(payload[:-FOOTER_NBYTES], 2)
 
 

@@ -75,7 +75,7 @@ def best_nbytes(data: np.ndarray) -> int:
     st.floats(0, 0.9),
     st.integers(0, 99),
 )
-def test_compression_stays_in_its_room_and_keeps_raw_what_shrinks_too_little(
+def test_compression_stays_in_its_memory_and_stores_raw_if_it_saves_too_little(
     values: Any, least_saving: float, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)

@@ -57,7 +57,7 @@ def boxes(height: int, width: int) -> st.SearchStrategy[tuple[float, float, floa
 
 
 def noise(seed: int, shape: tuple[int, int, int], dtype: Any) -> np.ndarray:
-    """Random pixels, every other time of only the darkest and the brightest, where a bicubic overshoots most."""
+    """Random pixels, every other time only the darkest and brightest ones, for which bicubic overshoots most."""
     rng, most = np.random.default_rng(seed), np.iinfo(dtype).max
     return (rng.integers(0, most + 1, shape) if seed % 2 else rng.integers(0, 2, shape) * most).astype(dtype)
 
@@ -74,7 +74,7 @@ def test_a_box_of_a_window_resizes_as_defined_in_float64(data: st.DataObject) ->
     image = noise(data.draw(st.integers(0, 99)), (channels, full_height, full_width), dtype)
     found = resized(image, height, width, cubic, window=(top, left, h, w), box=box).astype(np.float64)
     cut = image[:, top : top + h, left : left + w].astype(np.float64)
-    # A value that lies about halfway may be rounded either way, and then its results too.
+    # A value about halfway may be rounded either way, and so may its results.
     assert np.abs(found - defined(cut, height, width, cubic, most, box=box)).max() <= (2 if cubic else 1)
 
 
@@ -107,7 +107,7 @@ def test_hardly_differs_from_pillow(cubic: bool, size: tuple[int, int], box: Any
     hard = (y // 9 + x // 7) % 2 * 255.0
     image = np.stack([*waves[:2], hard]).astype(np.uint8)
     off = np.abs(resized(image, *size, cubic, box=box) - pillows(image, *size, cubic, box))
-    # Only what fixed point rounds the other way.
+    # Only values that fixed point rounds the other way.
     assert off.max() <= 1
     assert (off > 0).mean() < 0.02
 

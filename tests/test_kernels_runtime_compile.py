@@ -1,4 +1,4 @@
-"""Kernels are compiled once: kept wherever there is a safe place, by several processes at once, and never stale."""
+"""Kernels are compiled once and cached in a safe folder, by several processes at once, and never used stale."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def add_to_all(values, out):
     add_step(values, out)
     return values.itemsize
 """,
-    # A process of its own; it says how many kernels it compiled and what it had to import.
+    # A separate process, which prints the number of kernels it compiled and the modules it imported.
     "run.py": """
 import json, sys
 import numpy as np
@@ -74,14 +74,14 @@ print(json.dumps({
 
 @pytest.fixture(autouse=True)
 def numbas_own_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave to Numba where kernels are kept, whatever is set around the tests."""
+    """Let Numba choose the cache's folder, independent of the environment of the tests."""
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The small package, importable, with nothing compiled; home and temporary folder lie beside it."""
+    """The small package, importable, with nothing compiled; home and temporary folder are next to it."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, "utf-8")
@@ -125,7 +125,7 @@ def start(package: Path, *dtypes: str, code: str = "") -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
-    """Return what a process printed, and what it said to people."""
+    """Return the standard output and the standard error of a process."""
     printed, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
     return json.loads(printed), said
@@ -159,7 +159,7 @@ def test_the_first_process_says_once_that_it_compiles_the_next_one_nothing(packa
     found, said = finish(start(package, *DTYPES[:2]))
     assert found["compiled"] == 0
     assert said == ""
-    # Nor does it import what only compiling needs, unless nobody has tried this Numba yet.
+    # It does not import the modules that only compiling needs, unless this Numba is newer than the tested ones.
     assert (found["heavy"] == []) == (numba.version_info.short <= compile._NEWEST_KNOWN)
 
 
@@ -188,7 +188,7 @@ def test_an_unknown_numba_loads_kept_kernels_its_own_way(package: Path, monkeypa
         assert len(calls) == 1
 
 
-def test_a_further_type_is_compiled_and_kept_beside_the_others(package: Path) -> None:
+def test_another_type_is_compiled_and_cached_in_addition(package: Path) -> None:
     assert run("uint8") == 1
     assert run("uint8", "uint16") == 1
     assert run("uint8", "uint16") == 0
@@ -209,7 +209,7 @@ def test_without_a_home_kernels_are_kept_in_a_private_temporary_folder(
     package: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     forbid_writing_at_home(package, monkeypatch)
-    (package / "temporary").chmod(0o1777)  # shared, but nobody can rename what is another's
+    (package / "temporary").chmod(0o1777)  # shared, but nobody can rename the files of others
     before = numba.config.CACHE_DIR
     assert run("uint8") == 1
     folder = load().stats.cache_path
@@ -220,7 +220,7 @@ def test_without_a_home_kernels_are_kept_in_a_private_temporary_folder(
     assert before == numba.config.CACHE_DIR  # other packages' kernels stay where they are
 
 
-def test_where_nothing_can_be_kept_every_process_compiles_and_says_so(
+def test_without_a_writable_folder_every_process_compiles_and_warns(
     package: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     forbid_writing_at_home(package, monkeypatch)
@@ -248,7 +248,7 @@ def test_a_folder_that_others_may_have_planted_is_not_used(
         inside.chmod(0o770)
     elif trap == "another user's":
         os.chown(inside, 12345, 12345)
-    elif trap == "replaceable":  # by those who may rename what lies in the temporary folder
+    elif trap == "replaceable":  # by users who may rename entries of the temporary folder
         (package / "temporary").chmod(0o777)
     elif trap == "another user's parent":
         os.chown(package / "temporary", 12345, 12345)
@@ -257,7 +257,7 @@ def test_a_folder_that_others_may_have_planted_is_not_used(
 
 
 def test_processes_that_compile_at_the_same_time_keep_all_of_their_kernels(package: Path) -> None:
-    # They meet where the harm would be done: between reading the list of what is kept and replacing it.
+    # They meet at the critical place: between reading the list of cached kernels and replacing it.
     code = """
 import sys, time
 sys.modules["scipy.linalg"] = None  # Numba would import it to compile, which takes longer than all else here
@@ -316,7 +316,7 @@ def test_a_full_disk_stops_nobody_from_reading(
     ("file", "old", "new", "step"),
     [("constants.py", "1", "3", 3), ("kernels/inner.py", "+ STEP", "+ STEP + 1", 2)],
 )
-def test_a_change_in_what_a_kernel_imports_compiles_it_again(
+def test_a_change_of_an_imported_module_compiles_a_kernel_again(
     package: Path, file: str, old: str, new: str, step: int
 ) -> None:
     assert [run("uint8"), run("uint8")] == [1, 0]

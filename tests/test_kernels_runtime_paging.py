@@ -1,4 +1,4 @@
-"""What is in memory, and bringing in what is not, against what the system says of a real file."""
+"""Pages in memory, and loading the others, compared with the system's own report on a real file."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_load_past_the_end_says_so(tmp_path: Path, populate: int) -> None:
     short.write_bytes(bytes(3 * PAGE))
     mapped = Mapped(short)
     os.truncate(short, PAGE)
-    assert mapped.load(np.array([0]), np.array([3 * PAGE]), populate) == LOADED  # what there is of the piece
+    assert mapped.load(np.array([0]), np.array([3 * PAGE]), populate) == LOADED  # the existing part of the piece
     assert mapped.load(np.array([PAGE]), np.array([3 * PAGE]), populate) == UNREADABLE
     os.close(mapped.fd)
 

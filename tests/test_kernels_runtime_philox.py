@@ -27,7 +27,7 @@ def test_below_is_the_upper_half_of_the_product(word: int, n: int) -> None:
 
 
 @given(WORD)
-def test_unit_is_what_numpy_makes_of_a_word(word: int) -> None:
+def test_unit_equals_numpys_conversion_of_a_word(word: int) -> None:
     assert unit(np.uint64(word)) == (word >> 11) / 2**53
 
 

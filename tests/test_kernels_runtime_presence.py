@@ -1,4 +1,4 @@
-"""Pages of a map are asked for before they are touched, once; what the file lost is seen."""
+"""Pages of a map are checked once before they are touched; bytes that the file lost are noticed."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def cut(path: Path, nbytes: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("populate", [POPULATE_READ, -1, 10**6], ids=["mapped", "read", "advice the system lacks"])
-def test_what_the_file_lost_is_not_there(path: Path, populate: int) -> None:
+def test_bytes_that_the_file_lost_are_absent(path: Path, populate: int) -> None:
     guarded = Guarded(path, populate)
     assert guarded.has(0, NBYTES) and len(guarded.marked()) == NUM_PAGES
     with cut(path, 10 * PAGE + 5):
@@ -104,7 +104,7 @@ def test_what_the_file_lost_is_not_there(path: Path, populate: int) -> None:
 
 
 def test_pages_behind_the_end_are_not_there_though_the_length_is_not_looked_at(path: Path) -> None:
-    # As with a server that takes long to tell it: only what is read for the first time is asked for.
+    # As with a slow server: only the first read of a page is checked.
     guarded = Guarded(path)
     assert guarded.words is not None
     guarded.words[LOOKS] = 0
@@ -121,7 +121,7 @@ def test_memory_that_the_system_took_back_is_asked_for_again(tmp_path: Path) -> 
     path.write_bytes(os.urandom(NBYTES))
     guarded = Guarded(path)
     descriptor = os.open(path, os.O_RDWR)
-    os.fsync(descriptor)  # what is not written yet stays
+    os.fsync(descriptor)  # marks that are not written yet stay
     os.close(descriptor)
     assert guarded.has(0, NBYTES)
     starts = np.arange(NUM_PAGES, dtype=np.int64) * PAGE

@@ -24,7 +24,7 @@ def picture(channels: int, height: int, width: int, dtype: Any, seed: int = 0) -
 
 
 def changed(image: np.ndarray, factors: Any, order: int) -> np.ndarray:
-    """Return a changed copy, checking that nothing behind the image was written to."""
+    """Return a changed copy, checking that nothing after the image was written to."""
     guarded = np.append(image.ravel(), np.full(GUARD, 77, image.dtype))
     jitter(guarded, len(image), image[0].size, *map(float, factors), order)
     assert (guarded[image.size :] == 77).all()
@@ -90,7 +90,7 @@ def test_the_order_numbers_are_the_six_permutations(order: int) -> None:
     assert all((other != found).any() for other in others)
 
 
-def test_factors_of_one_change_nothing_and_zeros_what_they_say() -> None:
+def test_factors_of_one_change_nothing_and_zeros_remove_their_property() -> None:
     image = picture(3, 8, 8, np.uint8)
     np.testing.assert_array_equal(changed(image, (1, 1, 1), 3), image)
     assert not changed(image, (0, 1, 1), 0).any()
@@ -101,7 +101,7 @@ def test_factors_of_one_change_nothing_and_zeros_what_they_say() -> None:
 
 
 @given(st.sampled_from([np.uint8, np.uint16]), st.integers(0, 300) | st.floats(0.25, 70000), st.integers(1, 90))
-def test_solarising_inverts_what_is_at_least_the_threshold(dtype: Any, threshold: float, count: int) -> None:
+def test_solarising_inverts_values_of_at_least_the_threshold(dtype: Any, threshold: float, count: int) -> None:
     image = picture(1, 1, count, dtype, count)[0, 0]
     guarded = np.append(image, np.full(GUARD, 77, dtype))
     solarize(guarded, count, float(threshold))

@@ -1,4 +1,4 @@
-"""Placing pixels: every turn of every window, converted and erased, and not a byte beside its place."""
+"""Placing pixels: every turn of every window, converted and erased, and no byte outside of its place."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def guarded(nbytes: int) -> np.ndarray:
 
 
 def inner(memory: np.ndarray, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Return what lies between the guards, which must be whole."""
+    """Return the values between the guards, which must be intact."""
     assert (memory[:GUARD] == MARK).all()
     assert (memory[-GUARD:] == MARK).all()
     return memory[GUARD:-GUARD].view(dtype).reshape(shape)
@@ -84,7 +84,7 @@ def expected_window(image: np.ndarray, first: int, top: int, left: int, h: int, 
 def test_any_window_turned_before_and_after_equals_numpys(window: Any, channels: int, dtype: Any, gap: int) -> None:
     height, width, first, top, left, h, w, second = window
     image = picture(channels, height, width, dtype)
-    # Rows and planes may lie further apart than their pixels.
+    # Rows and planes may be further apart than their pixels.
     source = np.full((channels, height + gap, width + gap), 99, dtype)
     source[:, :height, :width] = image
     g = geometry(height, width)

@@ -1,4 +1,4 @@
-"""Every planted problem is named, with a remedy; a healthy machine has none; a pass tells what is slow."""
+"""Every planted problem is named, with a remedy; a healthy machine has none; a pass names what is slow."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ SEEN = {"torch": "2.8.0+cu128", "torch_cuda": "12.8", "sees_accelerator": True}
     [
         lambda m: m,
         gpus(2, **SEEN),
-        # A package from PyPI is a build with CUDA, also where there is no GPU.
+        # A package from PyPI is a build with CUDA, even without a GPU.
         libraries(torch="2.8.0+cu128", torch_cuda="12.8"),
         pools(torch=4, environment={"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "8"}),
         pools(environment={"OMP_NUM_THREADS": "nonsense", "MKL_NUM_THREADS": ""}),
@@ -186,7 +186,7 @@ def test_mounts_that_are_well_set_are_not_spoken_of() -> None:
     assert "nconnect" not in remedy and "rsize" not in remedy
 
 
-def test_what_a_control_group_leaves_decides_what_fits() -> None:
+def test_the_memory_left_in_a_control_group_decides_whether_a_dataset_fits() -> None:
     tight = memory(limit_nbytes=8 * GIB, limit_left_nbytes=4 * GIB)(healthy())
     assert verdicts(examine(tight, DATASET)) == {"page cache": "note", "order": "note"}
     assert verdicts(examine(tight, replace(DATASET, filesystem=TMPFS))) == {"file system": "note"}
@@ -256,7 +256,7 @@ def test_a_dataset_without_payloads(tmp_path: Path) -> None:
     assert found.is_healthy and str(found)
 
 
-def test_what_is_no_dataset(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_dataset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError):
         doctor(tmp_path)
     with pytest.raises(FileNotFoundError):
@@ -342,7 +342,7 @@ def test_very_long_steps_end_a_pass_after_two_and_it_says_so(pairs: Path, monkey
     assert found.profile is not None and found.profile.num_steps == 1
     assert "steps of 9e+04 ms (of 1 only)" in found.finding("feeding").value
     slept.clear()
-    doctor(pairs, batch_size=2, step_seconds=7)  # catching up is not left out where there is time for it
+    doctor(pairs, batch_size=2, step_seconds=7)  # catching up is included if there is time for it
     assert sum(slept) == 63
 
 
@@ -396,7 +396,7 @@ def test_memory_that_grows_with_each_step_is_a_problem() -> None:
     assert growth(leaking) == "problem"
     finding = judge_pass(profile_of("model"), leaking, 0.01, 8 * GIB)[1]
     assert "1 MiB more with each step" in finding.value and finding.remedy
-    # Buffers that are made once, in the first half; noise; a little in a lot; too few to tell; nothing that tells.
+    # Buffers that are made once, in the first half; noise; a little in a lot; too few to judge; no figures.
     assert growth([GIB + min(step, 40) * MIB for step in range(100)]) == "good"
     assert growth([GIB + (step % 7) * MIB for step in range(100)]) == "good"
     assert growth([GIB + step * MIB for step in range(100)], free=800 * GIB) == "good"

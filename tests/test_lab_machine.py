@@ -15,9 +15,8 @@ from machines import GIB, healthy, plant
 
 from lmdbloader.lab import machine
 from lmdbloader.lab.machine import Device, filesystem_of, residency
-from lmdbloader.lab.machine.devices import describe_devices
-from lmdbloader.lab.machine.memory import describe_memory
-from lmdbloader.lab.machine.processor import describe_processor
+from lmdbloader.lab.machine.description import describe_memory, describe_processor
+from lmdbloader.lab.machine.gpu import describe_devices
 
 MEMINFO = "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:    8388608 kB\nHugePages_Total: 0\n"
 
@@ -61,7 +60,7 @@ def test_facts_are_read_from_the_root_that_is_given(tmp_path: Path) -> None:
     assert "2 x NVIDIA H100" in str(found) and "control group 2" in str(found)
 
 
-def test_a_system_that_tells_nothing(tmp_path: Path) -> None:
+def test_a_system_without_proc_files(tmp_path: Path) -> None:
     found = machine.describe(tmp_path)
     assert found.processor.model and found.processor.quota is None
     memory = found.memory
@@ -118,7 +117,7 @@ def test_usable_cores_are_the_least_of_all_limits() -> None:
 def test_affinity_of_a_real_process() -> None:
     code = (
         "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
-        "from lmdbloader.lab.machine.processor import describe_processor; print(describe_processor().num_allowed)"
+        "from lmdbloader.lab.machine.description import describe_processor; print(describe_processor().num_allowed)"
     )
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert child.stdout == "1\n"
@@ -247,7 +246,7 @@ def test_residency_looks_at_pieces_of_a_huge_file(tmp_path: Path) -> None:
     assert share is None or share < 0.01
 
 
-def test_residency_of_what_has_no_pages(tmp_path: Path) -> None:
+def test_residency_of_files_without_pages(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert residency(tmp_path / "empty") is None
     with pytest.raises(FileNotFoundError):
@@ -286,7 +285,7 @@ def test_without_nvml_there_is_still_a_description(monkeypatch: pytest.MonkeyPat
 
 
 def test_threads_of_opencv_are_counted_where_somebody_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lmdbloader.lab.machine.libraries import describe_thread_pools
+    from lmdbloader.lab.machine.description import describe_thread_pools
 
     monkeypatch.setitem(sys.modules, "cv2", SimpleNamespace(getNumThreads=lambda: 12))
     monkeypatch.setenv("OMP_NUM_THREADS", "3")

@@ -1,4 +1,4 @@
-"""What a GPU does is looked at through NVML, and where there is none nothing is said."""
+"""The use of a GPU is read through NVML; without a GPU it is None."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NVMLError(Exception):
 
 
 class Nvml(types.ModuleType):
-    """A stand-in for pynvml with one GPU, at work half of the time; what is named in `missing` fails."""
+    """A stand-in for pynvml with one GPU, at work half of the time; functions named in `missing` fail."""
 
     NVMLError = NVMLError
 
@@ -88,7 +88,7 @@ def test_utilisation_power_and_memory_are_seen(gpu: int | str, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("missing", ["utilisation", "power", "memory"])
-def test_a_model_that_does_not_tell_one_figure_tells_the_rest(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_lacks_one_figure_reports_the_rest(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     use = use_of(Nvml(missing), monkeypatch)
     assert use is not None
     told = {"utilisation": use.utilization_percent, "power": use.power_watts, "memory": use.memory_mib}
@@ -96,14 +96,14 @@ def test_a_model_that_does_not_tell_one_figure_tells_the_rest(missing: str, monk
     assert use.num_samples >= 5
 
 
-def test_of_a_gpu_that_is_lost_what_was_seen_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readings_of_a_gpu_that_is_lost_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     use = use_of(Nvml("later"), monkeypatch)
     assert use is not None
     assert use.num_samples == 2
 
 
 @pytest.mark.parametrize(("missing", "gpu"), [("driver", 0), ("", 1), ("", "GPU-7")])
-def test_where_there_is_no_gpu_nothing_is_said(missing: str, gpu: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_the_use_is_none(missing: str, gpu: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert use_of(Nvml(missing), monkeypatch, gpu) is None
 
 

@@ -28,7 +28,7 @@ def serving(found: Plan, storage: str) -> dict[str, tuple[int, int]]:
 # What "Feeding the beast" works out, in the order of its text.
 
 
-def test_what_n_and_t_ask_for() -> None:
+def test_the_demand_follows_from_n_and_t() -> None:
     found = plan(batch_size=256, step_seconds=0.5)
     assert found.most.samples_per_s == 256 / 0.5
     assert found.as_json()["max_latency_seconds"] == 0.5
@@ -64,7 +64,7 @@ def test_resnet_152() -> None:
     assert found.batch_size == 64 and int(1000 * found.step_seconds) == 87
     assert round(found.most.samples_per_s, -1) == 730
     assert found.fit is not None
-    # The document's 13.8 GB lies between the activations alone and those with the parameters.
+    # The document's 13.8 GB is between the activations alone and those with the parameters.
     assert round(64 * 219 * MIB / GIB, 1) == 13.7 and round(found.fit.batch_nbytes / GIB, 1) == 13.9
     assert found.fit.largest_power == 64
     assert any("13.8 GB" in note for note in found.notes)
@@ -84,7 +84,7 @@ def test_imagenet_on_four_v100() -> None:
     assert any("MiB/s" in note for note in plan(preset="imagenet-4xv100").notes)
 
 
-def test_a_team_on_nfs_needs_half_of_what_the_text_says() -> None:
+def test_a_team_on_nfs_needs_half_of_the_published_rate() -> None:
     given = plan(batch_size=64, step_seconds=2, example_size="500K", gpus=4, experiments=(5, 10))
     for found in (given, plan(preset="team-on-nfs")):
         assert (found.fewest.samples_per_s, found.most.samples_per_s) == (640, 1280)
@@ -140,7 +140,7 @@ def test_local_disks_are_the_friend_of_one_researcher() -> None:
     gpus=st.integers(1, 64),
     experiments=st.integers(1, 50),
 )
-def test_bandwidth_is_what_is_read_whatever_the_reads(
+def test_bandwidth_does_not_depend_on_the_size_of_reads(
     batch: int, seconds: float, nbytes: int, gpus: int, experiments: int
 ) -> None:
     found = plan(batch_size=batch, step_seconds=seconds, example_size=nbytes, gpus=gpus, experiments=experiments)
@@ -187,7 +187,7 @@ def test_the_largest_batch_is_the_largest(memory: int, example: int, model: int)
         ("NFS, Filestore basic HDD", 180 * MIB, 1),
     ],
 )
-def test_what_one_device_delivers(storage: str, read_nbytes: int, reads_per_s: float) -> None:
+def test_reads_a_second_of_one_device(storage: str, read_nbytes: int, reads_per_s: float) -> None:
     kind = next(kind for kind in STORAGE if kind.name == storage)
     assert kind.reads_of(read_nbytes) == pytest.approx(reads_per_s)
 
@@ -206,7 +206,7 @@ def test_the_sizes_of_pieces_are_those_that_are_read() -> None:
     assert demand.RECORD_NBYTES == 256 * KIB
 
 
-def test_large_samples_are_no_smaller_in_a_record() -> None:
+def test_a_record_of_a_large_sample_is_as_large_as_the_sample() -> None:
     text = str(plan(batch_size=8, step_seconds=1, example_size="300KiB"))
     assert "a record" not in text and "a block of 4 MiB" in text
     assert "would gain little" in str(plan(batch_size=8, step_seconds=1, example_size="5MiB"))
@@ -230,7 +230,7 @@ def test_every_preset_names_its_source_and_makes_a_plan(name: str) -> None:
     assert " ".join(PRESETS[name].source.split()) in " ".join(str(found).split())
 
 
-def test_what_is_given_goes_before_the_preset() -> None:
+def test_arguments_override_the_preset() -> None:
     found = plan(preset="team-on-nfs", example_size="1MB", experiments=3, gpus=2, step_seconds=1, batch_size=10)
     assert (found.example_nbytes, found.gpus, found.step_seconds, found.batch_size) == (10**6, 2, 1.0, 10)
     assert found.most.experiments == found.fewest.experiments == 3
@@ -262,7 +262,7 @@ def test_what_is_given_goes_before_the_preset() -> None:
         ({"preset": "team-on-nfs", "batch_size": 7}, "for a batch of 64 only. Give step_seconds"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=re.escape(message)):
         plan(**options)
 

@@ -1,4 +1,4 @@
-"""A profile tells where steps spend their time, whoever gives the batches; it can be kept and compared."""
+"""A profile shows where steps spend their time, for every kind of loader; it can be stored and compared."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader
 
 import lmdbloader
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.profiling import Profile, Recorder, StepTimer, profile, rehearse
-from lmdbloader.lab.profiling.facts import facts_of
+from lmdbloader.lab.profiling import Profile, Recorder, profile, rehearse
+from lmdbloader.lab.profiling.loader_facts import facts_of
 from lmdbloader.lab.profiling.threads import ThreadWatch
 
 PHASES = ("data", "copy", "forward", "backward", "update", "compute")
@@ -41,152 +41,17 @@ def batches(count: int = 12, *, seconds: float = 0.0) -> Iterator[torch.Tensor]:
 
 
 def is_timed(loader: lmdbloader.Loader) -> bool:
-    loader.close()  # waits for what the threads were at
+    loader.close()  # waits for the threads
     before = loader.stage_times()
     next(iter(loader))
     loader.close()
     return loader.stage_times() != before
 
 
-class Clock:
-    """A clock that goes on only when it is told to."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 100.0
-        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
-
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
-
-
-# --- The timer ---
-
-
-def test_each_phase_of_each_step_is_kept(clock: Clock) -> None:
-    timer = StepTimer()
-    timer.start()
-    for step in (1, 2):
-        for number, phase in enumerate(PHASES[:5]):
-            clock.wait(step + number)
-            timer.lap(phase)
-    assert timer.num_steps == 2
-    assert timer.rows().tolist() == [[1, 2, 3, 4, 5, 0], [2, 3, 4, 5, 6, 0]]
-    assert timer.seconds == {"data": 3, "copy": 5, "forward": 7, "backward": 9, "update": 11, "compute": 0}
-    assert timer.summary() == "17500.0 ms/step (data 9%, copy 14%, forward 20%, backward 26%, update 31%)"
-
-
-def test_time_that_is_left_out_does_not_count(clock: Clock) -> None:
-    timer = StepTimer()
-    clock.wait(5)
-    timer.start()
-    for _ in range(2):
-        clock.wait(1)
-        timer.lap("data")
-        clock.wait(2)
-        timer.lap("forward")
-        clock.wait(50)
-        timer.start()
-    assert timer.rows()[:, :3].tolist() == [[1, 0, 2], [1, 0, 2]]
-
-
-def test_waiting_for_a_batch_that_never_came_is_no_step(clock: Clock) -> None:
-    timer = StepTimer()
-    assert timer.summary() == "no steps"
-    clock.wait(3)
-    timer.lap("data")
-    assert (timer.num_steps, timer.summary()) == (0, "no steps")
-    timer.lap("forward")
-    assert timer.num_steps == 1
-
-
-def test_thousands_of_laps_are_read_on_the_way(clock: Clock) -> None:
-    timer = StepTimer()
-    for _ in range(3000):
-        clock.wait(1)
-        timer.lap("data")
-        clock.wait(2)
-        timer.lap("compute")
-    assert timer.num_steps == 3000
-    assert (timer.seconds["data"], timer.seconds["compute"]) == (3000, 6000)
-
-
-def test_a_phase_that_there_is_not_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"lap\('forwards'\): expected one of data, copy, forward"):
-        StepTimer().lap("forwards")
-
-
-@pytest.fixture
-def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """CUDA whose events have the times of a list, in milliseconds, in the order in which they are recorded."""
-    times: list[float] = []
-
-    class Event:
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-            self.time = -1.0
-            self.is_ready = False
-            self.number = len(events)
-            events.append(self)
-
-        def record(self, stream: object) -> None:
-            self.time = times.pop(0) if times else 0.0
-
-        def query(self) -> bool:
-            # The device comes to every second one as soon as it is asked, as to those of another stream.
-            self.is_ready = self.is_ready or self.number % 2 == 1
-            return self.is_ready
-
-        def elapsed_time(self, other: Event) -> float:
-            if not (self.is_ready and other.is_ready):
-                raise RuntimeError("CUDA error: device not ready")
-            return other.time - self.time
-
-    events: list[Event] = []
-
-    def synchronize(device: object) -> None:
-        for event in events:
-            event.is_ready = True
-
-    for name, value in (("Event", Event), ("current_stream", lambda _: None), ("synchronize", synchronize)):
-        monkeypatch.setattr(torch.cuda, name, value)
-    return times
-
-
-def test_on_cuda_the_devices_own_events_are_the_clock(fake_cuda: list[float]) -> None:
-    """What the host did between two events plays no part: only their own times do."""
-    fake_cuda[:] = [0, 0, 10, 110, 115, 215, 216]
-    timer = StepTimer("cuda:0")
-    timer.start()
-    for phase in ("data", "forward", "data", "forward", "update"):
-        timer.lap(phase)
-    assert timer.rows()[:, [0, 2, 4]] == pytest.approx(torch.tensor([[0.010, 0.1, 0], [0.005, 0.1, 0.001]]).numpy())
-
-
-def test_on_cuda_nothing_waits_for_the_device_before_a_result_is_asked_for(
-    fake_cuda: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits: list[object] = []
-    synchronize = torch.cuda.synchronize
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: (waits.append(device), synchronize(device)))
-    timer = StepTimer("cuda")
-    for _ in range(2000):
-        timer.lap("data")
-        timer.lap("compute")
-    assert timer.num_steps == 2000  # laps are counted when they are told
-    assert not waits
-    assert len(timer.rows()) == 2000
-    assert waits
-
-
 # --- The recorder ---
 
 
-def test_a_loop_tells_its_phases_and_what_it_does_not_tell_is_compute() -> None:
+def test_a_loop_marks_its_phases_and_the_rest_is_compute() -> None:
     with Recorder(list(batches()), warmup=2) as recorder:
         for _ in recorder:
             time.sleep(0.002)
@@ -203,7 +68,7 @@ def test_a_loop_tells_its_phases_and_what_it_does_not_tell_is_compute() -> None:
     assert (found.bottleneck, found.is_healthy, found.advice.gain_seconds) == ("model", True, 0)
 
 
-def test_what_ends_and_cannot_begin_again_is_profiled_as_far_as_it_came() -> None:
+def test_a_generator_is_profiled_until_it_ends() -> None:
     found = profile(batches(12), lambda batch: None, steps=100, warmup=2)
     assert found.num_steps == 10
     with pytest.raises(OptionError, match="2 steps were recorded, and the first 2"):
@@ -284,7 +149,7 @@ class Stranger:
     pid = os.getpid()
 
 
-def test_a_child_that_loads_nothing_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_loads_nothing_is_not_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiprocessing, "active_children", lambda: [Stranger()])
     assert facts_of([torch.zeros(1)]).kind == "main"
     watch = ThreadWatch("workers")
@@ -310,7 +175,7 @@ def test_of_workers_only_the_loaders_own_are_watched(is_persistent: bool, monkey
     assert 0 < loading.running < 0.15  # of 0.3 s that the loop computes
 
 
-def test_a_step_that_is_left_early_counts_and_what_is_left_out_does_not() -> None:
+def test_a_step_that_is_left_early_counts_and_time_left_out_does_not() -> None:
     with Recorder(list(batches()), warmup=0) as recorder:
         for number, _ in enumerate(recorder):
             recorder.lap("forward")
@@ -323,7 +188,7 @@ def test_a_step_that_is_left_early_counts_and_what_is_left_out_does_not() -> Non
     assert found.step.p50 < 0.04
 
 
-def test_whoever_waits_in_python_is_told_so(patches: lmdbloader.LMDBDataset) -> None:
+def test_a_loader_that_waits_in_python_gets_that_advice(patches: lmdbloader.LMDBDataset) -> None:
     def busily(batch: Any) -> Any:
         until = time.thread_time() + 0.01
         while time.thread_time() < until:
@@ -382,7 +247,7 @@ def wait() -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize(("how", "expected"), [(work, "function"), (wait, "storage")])
-def test_of_torchs_loader_working_is_told_from_waiting(
+def test_work_and_waits_of_torchs_loader_are_distinguished(
     num_workers: int, how: Callable[[], None], expected: str
 ) -> None:
     loader = DataLoader(Slow(how), 4, num_workers=num_workers)
@@ -396,7 +261,7 @@ def test_of_torchs_loader_working_is_told_from_waiting(
 # --- A step function ---
 
 
-def test_a_step_function_that_takes_lap_tells_its_phases() -> None:
+def test_a_step_function_with_lap_marks_its_phases() -> None:
     def step(batch: torch.Tensor, lap: Callable[[str], None]) -> None:
         for phase in ("copy", "forward", "backward", "update"):
             time.sleep(0.001)
@@ -407,7 +272,7 @@ def test_a_step_function_that_takes_lap_tells_its_phases() -> None:
     assert [name for name, phase in found.phases.items() if phase.p50 >= 0.001] == list(PHASES[1:5])
 
 
-def test_of_one_that_does_not_the_optimisers_work_is_told_apart() -> None:
+def test_without_lap_the_optimisers_work_is_update() -> None:
     model = torch.nn.Linear(3, 1)
     adam = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -418,7 +283,7 @@ def test_of_one_that_does_not_the_optimisers_work_is_told_apart() -> None:
 
     found = profile([torch.zeros(2, 3)] * 4, step, steps=4, warmup=0)
     assert set(found.phases) == {"data", "update", "compute"}
-    # Whoever tells nothing to a recorder of his own gets nothing of it.
+    # A recorder without laps has no optimiser phase.
     with Recorder([torch.zeros(2, 3)] * 2, warmup=0) as recorder:
         for batch in recorder:
             step(batch)
@@ -433,7 +298,7 @@ def test_of_one_that_does_not_the_optimisers_work_is_told_apart() -> None:
         ([torch.zeros(1)], {"warmup": -1}, "warmup=-1: expected at least 0"),
     ],
 )
-def test_what_cannot_be_profiled_says_why(loader: list[Any], options: dict[str, Any], message: str) -> None:
+def test_a_loader_that_gives_no_steps_is_refused(loader: list[Any], options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         profile(loader, lambda batch: None, **options)
 
@@ -481,7 +346,7 @@ def test_a_profile_survives_json(found: Profile, patches: lmdbloader.LMDBDataset
         ({"phases": 3}, "not what Profile.as_json"),
     ],
 )
-def test_what_is_no_profile_is_refused(found: Profile, change: dict[str, Any], message: str) -> None:
+def test_values_that_are_not_a_profile_are_refused(found: Profile, change: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         Profile.from_json({**found.as_json(), **change})
     with pytest.raises(OptionError, match="version None"):

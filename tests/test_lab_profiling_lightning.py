@@ -72,7 +72,7 @@ class Trainer:
         self.call("on_train_end", model)
 
     def save(self, model: Any, seconds: float) -> None:
-        """Write a checkpoint, as a callback after this one does or one before it; callbacks are told first."""
+        """Write a checkpoint, as a callback after this one does or one before it; callbacks are called first."""
         if seconds:
             self.call("on_save_checkpoint", model, {})
             time.sleep(seconds)
@@ -95,7 +95,7 @@ def callback_class(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 
 def hide_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let neither of the package's names be found, and have our module imported anew."""
+    """Let neither of the package's names be found, and have our module imported again."""
     for name in [name for name in sys.modules if name.partition(".")[0] in ("lightning", "pytorch_lightning")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
@@ -146,7 +146,7 @@ def test_waiting_for_batches_is_seen(callback_class: Any) -> None:
     assert callback.profile.bottleneck == "storage"
 
 
-def test_of_a_training_that_ends_early_there_is_what_was_recorded(
+def test_a_training_that_ends_early_has_a_profile_of_its_steps(
     callback_class: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     callback = callback_class(steps=100, warmup=1)
@@ -174,7 +174,7 @@ def test_a_number_out_of_range_is_refused(callback_class: Any) -> None:
         callback_class(steps=0)
 
 
-def test_without_lightning_the_module_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_lightning_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     hide_lightning(monkeypatch)
     with pytest.raises(ModuleNotFoundError, match="pip install lightning"):
         importlib.import_module(MODULE)

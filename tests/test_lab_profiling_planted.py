@@ -1,4 +1,4 @@
-"""A profile names bottlenecks that are planted on purpose, and none where there is none.
+"""A profile names bottlenecks that are planted on purpose, and none if there is none.
 
 `python benchmarks/profiling.py` does it ten times for each, in processes of their own.
 """
@@ -39,7 +39,7 @@ def planted() -> Iterator[ModuleType]:
 
 @pytest.fixture(scope="module")
 def datasets(planted: ModuleType, compiled_kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the plants read."""
+    """A folder with the data of the plants."""
     folder = tmp_path_factory.mktemp("planted")
     planted.make_datasets(folder)
     return folder
@@ -50,13 +50,13 @@ def test_every_plant_is_tried(planted: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_planted_is_named(name: str, planted: ModuleType, datasets: Path) -> None:
+def test_a_planted_bottleneck_is_named(name: str, planted: ModuleType, datasets: Path) -> None:
     plant = planted.PLANTS[name]
     for _ in range(5):  # a pipeline on a busy machine may really be short of cores
         found = planted.run_alone(name, datasets)[0] if plant.is_alone else plant.run(datasets).as_json()
         if found["bottleneck"] == plant.expected:
             break
     assert found["bottleneck"] == plant.expected, found
-    # The advice is what would help, and says by how much.
+    # The advice names the remedy and its gain.
     assert (found["advice"]["gain_seconds"] > 0) is (plant.expected != "model")
     assert found["advice"]["step_seconds"] <= found["step_seconds"]

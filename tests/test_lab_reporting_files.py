@@ -18,8 +18,9 @@ from study_example import make_study
 from lmdbloader.errors import DestinationError, DiskFullError, OptionError
 from lmdbloader.lab import reporting
 from lmdbloader.lab.reporting import charts, style
-from lmdbloader.lab.reporting.parts import PARTS, parts_of
-from lmdbloader.lab.study.results import SOURCES, Study
+from lmdbloader.lab.study import findings
+from lmdbloader.lab.study.results import Study
+from lmdbloader.lab.study.rows import SOURCES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -57,16 +58,17 @@ def test_the_bars_of_an_epoch_add_up_to_the_epoch(study: Study) -> None:
 
 def test_a_chart_refuses_a_study_that_has_no_figures_for_it() -> None:
     nothing = make_study(model=None)
-    missing = [part for part in PARTS if part not in parts_of(nothing)]
-    assert [part.name for part in missing] == ["split", "memory", "gpu"]
-    for part in missing:
-        with pytest.raises(OptionError, match=f"'{part.name}': the study has no figures"):
-            part.draw(nothing)
+    measured = {section.name for section in findings.sections(nothing)}
+    missing = [name for name in charts.CHARTS if name not in measured]
+    assert missing == ["split", "memory", "gpu"]
+    for name in missing:
+        with pytest.raises(OptionError, match=f"'{name}': the study has no figures"):
+            charts.CHARTS[name](nothing)
 
 
 @pytest.mark.parametrize("group", [style.SOURCES, style.PHASES, style.STAGES])
 @pytest.mark.parametrize("dark", [False, True])
-def test_meanings_are_told_apart_without_colour(group: dict[str, style.Look], dark: bool) -> None:
+def test_meanings_are_distinguishable_without_colour(group: dict[str, style.Look], dark: bool) -> None:
     def grey(look: style.Look) -> float:
         colour = look.dark if dark else look.light
         return sum(w * int(colour[i : i + 2], 16) for w, i in ((0.2126, 1), (0.7152, 3), (0.0722, 5)))
@@ -93,7 +95,8 @@ def test_charts_are_files_that_others_can_read(study: Study, tmp_path: Path) -> 
     few = tuple(row for row in study.sweep if row.crop == 64 and row.batch_size in (8, 128))
     written = reporting.write_charts(dataclasses.replace(study, sweep=few), tmp_path / "made" / "charts")
     assert sorted(written) == sorted((tmp_path / "made" / "charts").iterdir())
-    assert {path.stem for path in written} == {part.name for part in PARTS}
+    titles = {section.name: section.title for section in findings.sections(study)}
+    assert {path.stem for path in written} == set(charts.CHARTS)
     for path in written:
         if path.suffix == ".png":
             with Image.open(path) as image:
@@ -101,7 +104,7 @@ def test_charts_are_files_that_others_can_read(study: Study, tmp_path: Path) -> 
         else:
             root = ElementTree.parse(path).getroot()
             texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
-            assert next(part.title for part in PARTS if part.name == path.stem) in texts
+            assert titles[path.stem] in texts
             assert not list(root.iter("{http://purl.org/dc/elements/1.1/}date"))
 
 
@@ -147,7 +150,7 @@ def test_a_report_that_cannot_be_finished_leaves_the_old_one(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_without_matplotlib_the_error_names_what_to_install() -> None:
+def test_without_matplotlib_the_error_names_the_extra() -> None:
     code = "import sys; sys.modules['matplotlib'] = None\nfrom lmdbloader.lab import reporting"
     child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert child.returncode == 1

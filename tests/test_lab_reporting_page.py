@@ -16,9 +16,10 @@ from PIL import Image
 from study_example import make_study
 
 from lmdbloader.lab import reporting
-from lmdbloader.lab.reporting import sentences
-from lmdbloader.lab.reporting.parts import PARTS, parts_of
-from lmdbloader.lab.study.results import FieldFacts, Study
+from lmdbloader.lab.reporting import charts
+from lmdbloader.lab.study import findings
+from lmdbloader.lab.study.results import Study
+from lmdbloader.lab.study.rows import StudiedField
 
 WIDTHS = (1280, 800, 400)
 # Text needs 4.5 to be read by everyone, lines and bars 3 (WCAG 2.2, 1.4.3 and 1.4.11).
@@ -107,7 +108,7 @@ def contrast(a: str, b: str) -> float:
 
 
 def overlap(a: list[float], b: list[float]) -> float:
-    """Return by how much two boxes (left, top, right, bottom) lie in each other, in pixels."""
+    """Return by how much two boxes (left, top, right, bottom) overlap, in pixels."""
     return min(a[2] - b[0], b[2] - a[0], a[3] - b[1], b[3] - a[1])
 
 
@@ -119,7 +120,7 @@ def test_it_opens_from_the_disk_and_asks_for_nothing(page: Page, report: Path) -
 
 def test_every_chart_is_there_and_none_is_empty(page: Page, study: Study) -> None:
     charts = page.evaluate(CHARTS)
-    assert [chart["part"] for chart in charts] == [part.name for part in parts_of(study)]
+    assert [chart["part"] for chart in charts] == [part.name for part in findings.sections(study)]
     assert len(charts) == 9
     for chart in charts:
         left, top, right, bottom = chart["box"]
@@ -129,7 +130,7 @@ def test_every_chart_is_there_and_none_is_empty(page: Page, study: Study) -> Non
         assert len(chart["colours"]) >= 3, chart
 
 
-def test_who_cannot_see_a_chart_is_told_what_it_shows(page: Page) -> None:
+def test_every_chart_has_a_description_for_screen_readers(page: Page) -> None:
     for chart in page.evaluate(CHARTS):
         assert chart["role"] == "img"
         assert len(chart["title"]) > 5
@@ -147,7 +148,7 @@ def test_nothing_is_wider_than_the_screen(page: Page) -> None:
         if not text["scrolls"]:
             assert text["box"][0] >= 0, text
             assert text["box"][2] <= width, text
-    # What is wider lies in a box of its own that scrolls.
+    # Wider content is in a box of its own that scrolls.
     assert page.evaluate("[...document.querySelectorAll('.scroll')].every(box => box.clientWidth <= innerWidth)")
     page.evaluate("document.querySelectorAll('details').forEach(details => details.open = false)")
 
@@ -162,7 +163,7 @@ def test_every_text_can_be_read(page: Page) -> None:
 
 
 def check_that_texts_have_room(page: Page) -> None:
-    """Fail where a text in a chart lies on another or outside of the chart."""
+    """Fail if a text in a chart overlaps another or leaves the chart."""
     boxes = {chart["part"]: chart["box"] for chart in page.evaluate(CHARTS)}
     texts = [text for text in page.evaluate(TEXTS) if text["chart"]]
     assert texts
@@ -178,7 +179,7 @@ def check_that_texts_have_room(page: Page) -> None:
                 assert overlap(text["box"], other["box"]) < 3, (text, other)
 
 
-def test_no_text_of_a_chart_lies_on_another_or_outside(page: Page) -> None:
+def test_no_text_of_a_chart_overlaps_another_or_the_edge(page: Page) -> None:
     check_that_texts_have_room(page)
 
 
@@ -257,7 +258,7 @@ def test_no_text_in_a_study_gets_out_of_its_place(browser: Browser, tmp_path: Pa
         created=text,
         machine=((text, text), (text, text, text), ()),
         dataset=dataclasses.replace(
-            some.dataset, path=text, fields=(FieldFacts(text, text, text),), fields_read=(text,), content_digest=text
+            some.dataset, path=text, fields=(StudiedField(text, text, text),), fields_read=(text,), content_digest=text
         ),
         baseline=dataclasses.replace(some.baseline, path=text, formats=(text,)) if some.baseline else None,
         settings=dataclasses.replace(some.settings, model=text, device=text, command=text),
@@ -278,10 +279,10 @@ def test_no_text_in_a_study_gets_out_of_its_place(browser: Browser, tmp_path: Pa
 
 def test_a_study_of_less_has_fewer_parts() -> None:
     def names(study: Study) -> set[str]:
-        return {part.name for part in parts_of(study)}
+        return {part.name for part in findings.sections(study)}
 
     everything = names(make_study(gpu=True))
-    assert len(everything) == len(PARTS)
+    assert len(everything) == len(charts.CHARTS)
     assert names(make_study()) == everything - {"gpu", "memory"}
     assert names(make_study(model=None)) == everything - {"gpu", "memory", "split"}
     assert names(dataclasses.replace(make_study(), sweep=())) == {"threads", "isolation", "oversubscription"}
@@ -290,7 +291,7 @@ def test_a_study_of_less_has_fewer_parts() -> None:
     }  # fmt: skip
 
 
-def test_a_report_of_less_says_what_was_left_out() -> None:
+def test_a_report_of_fewer_sections_shows_the_notes() -> None:
     study = dataclasses.replace(make_study(baseline=False, model=None), isolation=(), oversubscription=())
     text = reporting.render(study)
     assert re.findall(r'<section id="(\w+)"', text) == ["throughput", "latency", "stages", "threads", "environment"]
@@ -300,7 +301,7 @@ def test_a_report_of_less_says_what_was_left_out() -> None:
         assert note in text
 
 
-def test_a_study_of_nothing_makes_a_report_that_says_what_it_was_on() -> None:
+def test_a_study_without_figures_makes_a_report_with_its_environment() -> None:
     empty = dataclasses.replace(make_study(), sweep=(), threads=(), oversubscription=(), isolation=(), notes=("None.",))
     text = reporting.render(empty)
     assert "div2k_x2.lmdb" in text
@@ -308,7 +309,7 @@ def test_a_study_of_nothing_makes_a_report_that_says_what_it_was_on() -> None:
     assert "<svg" not in text
 
 
-def test_the_head_says_what_matters(study: Study, report: Path) -> None:
+def test_the_head_has_the_main_findings(study: Study, report: Path) -> None:
     head = report.read_text("utf-8").split("<header>")[1].split("</header>")[0]
     head = html.unescape(re.sub(r"<[^>]+>", "", head)).replace("\u00a0", " ")
     ours, theirs = (
@@ -317,7 +318,7 @@ def test_the_head_says_what_matters(study: Study, report: Path) -> None:
     )
     ratio = ours.samples_per_s / theirs.samples_per_s
     assert f"{ours.samples_per_s:,.0f} samples a second" in head
-    assert f"{ratio:.0f} times as many as torch's DataLoader from image files" in head
+    assert f"{ratio:.0f} times as many as torch's DataLoader over image files" in head
     assert "The model is fed" in head
     waits = [row.training.stall for row in study.sweep if row.source == "lmdbloader" and row.training]
     assert f"at most {100 * max(waits):.0f} % of the time" in head
@@ -334,13 +335,13 @@ def test_one_setting_in_which_the_model_waits_is_found(place: int) -> None:
     starved = dataclasses.replace(slow, training=dataclasses.replace(slow.training, phases=phases))
     rows = tuple(starved if row is slow else row for row in study.sweep)
     stall = 100 * phases.data / phases.total
-    assert sentences.verdict(dataclasses.replace(study, sweep=rows)).endswith(
+    assert findings.headline(dataclasses.replace(study, sweep=rows)).endswith(
         f"waits for data up to {stall:.0f} % of the time"
     )
 
 
 def test_the_title_asks_of_a_gpu_only_where_there_was_one() -> None:
-    questions = [sentences.question(s) for s in (make_study(gpu=True), make_study(), make_study(model=None))]
+    questions = [findings.question(s) for s in (make_study(gpu=True), make_study(), make_study(model=None))]
     assert questions == ["is the GPU fed?", "is the model fed?", "how fast are batches loaded?"]
     assert "<title>div2k_x2.lmdb: how fast are batches loaded?</title>" in reporting.render(make_study(model=None))
 
@@ -352,7 +353,7 @@ def test_a_model_that_waits_is_not_called_fed() -> None:
         assert row.training is not None
         phases = dataclasses.replace(row.training.phases, data=row.training.phases.total)
         starved.append(dataclasses.replace(row, training=dataclasses.replace(row.training, phases=phases)))
-    told = sentences.verdict(dataclasses.replace(study, sweep=tuple(starved)))
+    told = findings.headline(dataclasses.replace(study, sweep=tuple(starved)))
     assert re.fullmatch(r"The model waits for data up to \d\d % of the time", told)
 
 

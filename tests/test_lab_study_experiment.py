@@ -1,4 +1,4 @@
-"""`bench` measures what a dataset allows, of every kind; what it leaves out it says."""
+"""`bench` measures what a dataset allows, of every kind, and notes what it leaves out."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ import torch
 from PIL import Image
 
 import lmdbloader
+from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.errors import OptionError, WorkerError
-from lmdbloader.lab.study import Study, isolated
-from lmdbloader.lab.study.feeds import Feed, Material, Setting, open_feed
-from lmdbloader.lab.study.files import extract_files, find_files
-from lmdbloader.lab.study.gpu import why_unknown
-from lmdbloader.lab.study.isolated import serve
+from lmdbloader.lab.study import Study, isolation_process
+from lmdbloader.lab.study.endless_loader import BenchData, EndlessLoader, LoaderSetting, open_endless
+from lmdbloader.lab.study.experiments import settings_of, sweep
+from lmdbloader.lab.study.image_files import extract_files, find_files
 from lmdbloader.lab.study.isolation import middle_turns, take_turns
-from lmdbloader.lab.study.sweep import Plan, settings_of, sweep
-from lmdbloader.lab.study.training import TrainingTurn, take_training_turn
-from lmdbloader.lab.study.turns import Turn
+from lmdbloader.lab.study.isolation_process import serve
+from lmdbloader.lab.study.setup import BenchSetup
+from lmdbloader.lab.study.training import TrainingTurn, take_training_turn, why_unknown
 
 QUICK: dict[str, Any] = {"seconds": 0.002, "repeats": 1, "num_workers": 1}
 
@@ -99,7 +99,7 @@ def test_stage_times_are_those_of_a_sample(pairs: Path) -> None:
     assert any("No model was trained" in note for note in study.notes)
 
 
-def test_images_of_different_sizes_are_cut_to_what_fits(whole: Path) -> None:
+def test_images_of_different_sizes_are_cropped_to_a_size_that_fits(whole: Path) -> None:
     study = survives(
         lmdbloader.lab.bench(whole, batch_sizes=[4, 8, 16], crops=[64, 200, None], only=["sweep"], model=None, **QUICK)
     )
@@ -139,7 +139,7 @@ def test_small_images_are_read_whole(tmp_path: Path) -> None:
     assert "Chosen instead: whole images." in study.notes
 
 
-def test_a_crop_that_is_no_multiple_of_the_scale_is_left_out(pairs: Path) -> None:
+def test_a_crop_that_is_not_a_multiple_of_the_scale_is_left_out(pairs: Path) -> None:
     study = lmdbloader.lab.bench(pairs, batch_sizes=[2], crops=[15, 16], only=["threads"], **QUICK)
     assert study.settings.crops == (16,)
     assert "crop 15" in study.notes[1] and "multiple of the scale" in study.notes[1]
@@ -197,12 +197,12 @@ def test_processes_load_at_the_same_time(pairs: Path) -> None:
 
 def test_a_process_answers_every_command(pairs: Path, tmp_path: Path) -> None:
     files, _ = extract_files(lmdbloader.LMDBDataset(pairs), ["lr", "hr"], tmp_path / "files")
-    material = Material(lmdbloader.LMDBDataset(pairs), files)
+    material = BenchData(lmdbloader.LMDBDataset(pairs), files)
     here, there = Pipe()
     here.send(bytes(current_process().authkey))
     here.send(material)
     for source in material.sources:
-        here.send((Setting(source, 8, 16, 1 if source == "lmdbloader" else 0), 0.001, 0.0))
+        here.send((LoaderSetting(source, 8, 16, 1 if source == "lmdbloader" else 0), 0.001, 0.0))
         here.send(None)
     server = threading.Thread(target=serve, args=(there,))
     server.start()
@@ -215,16 +215,16 @@ def test_a_process_answers_every_command(pairs: Path, tmp_path: Path) -> None:
     assert min(answers[1::2]) > 0
 
 
-def test_what_a_process_loads_first_does_not_count(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_load_of_a_process_does_not_count(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[float] = []
     monkeypatch.setattr(
-        isolated,
+        isolation_process,
         "take_turn",
-        lambda feed, seconds, after_seconds=0.0: turns.append(after_seconds) or Turn(8, 1.0, (1.0,), 0.0),
+        lambda feed, seconds, after_seconds=0.0: turns.append(after_seconds) or BatchTimes(8, 1.0, (1.0,), 0.0),
     )
     here, there = Pipe()
-    setting = Setting("lmdbloader", 8, 16, 1)
-    for message in (bytes(current_process().authkey), Material(lmdbloader.LMDBDataset(pairs), None)):
+    setting = LoaderSetting("lmdbloader", 8, 16, 1)
+    for message in (bytes(current_process().authkey), BenchData(lmdbloader.LMDBDataset(pairs), None)):
         here.send(message)
     for _ in range(2):
         here.send((setting, 0.001, 0.5))
@@ -242,7 +242,7 @@ def test_processes_go_when_all_are_ready() -> None:
     told: list[str] = []
 
     class Recorder:
-        def prepare(self, setting: Setting, seconds: float) -> None:
+        def prepare(self, setting: LoaderSetting, seconds: float) -> None:
             told.append("prepare")
 
         def wait_until_ready(self) -> None:
@@ -256,7 +256,7 @@ def test_processes_go_when_all_are_ready() -> None:
             return 2.0
 
     helpers: Any = [Recorder(), Recorder()]
-    assert take_turns(helpers, Setting("lmdbloader", 8, 16, 1), 0.1) == [2.0, 2.0]
+    assert take_turns(helpers, LoaderSetting("lmdbloader", 8, 16, 1), 0.1) == [2.0, 2.0]
     assert told == [word for word in ("prepare", "wait", "go", "result") for _ in range(2)]
 
 
@@ -265,7 +265,7 @@ def test_the_turn_in_the_middle_is_that_of_all_processes(sums: list[float], expe
     assert [sum(turn) for turn in middle_turns([[total - 1, 1] for total in sums])] == expected
 
 
-def test_a_process_that_ends_is_told(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ends_is_an_error(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmdbloader.lab.study.isolation.PROGRAM", ("-c", "raise SystemExit('no room')"))
     with pytest.raises(WorkerError, match=r"ended with status 1 and said:\nno room"):
         lmdbloader.lab.bench(pairs, batch_sizes=[8], crops=[16], only=["isolation"], processes=[1], **QUICK)
@@ -273,10 +273,10 @@ def test_a_process_that_ends_is_told(pairs: Path, monkeypatch: pytest.MonkeyPatc
 
 # torch's handler of SIGCHLD raises wherever the main thread is, which may be in a destructor.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_killed_worker_is_told(pairs: Path) -> None:
-    material = Material(lmdbloader.LMDBDataset(pairs), None)
+def test_a_killed_worker_is_an_error(pairs: Path) -> None:
+    material = BenchData(lmdbloader.LMDBDataset(pairs), None)
     with (
-        open_feed(material, Setting("dataloader", 2, 16, 1)) as feed,
+        open_endless(material, LoaderSetting("dataloader", 2, 16, 1)) as feed,
         pytest.raises(WorkerError, match=r"^a worker process of torch's DataLoader has ended .*--num-workers"),
         feed.stream() as stream,
     ):
@@ -292,11 +292,11 @@ def test_every_source_gives_the_same_batches(pairs: Path, tmp_path: Path) -> Non
     from lmdbloader.conversion.extraction import extract
 
     extract(pairs, tmp_path / "files", samples=[3], image_format="png")
-    material = Material(dataset, find_files(tmp_path / "files", ["lr", "hr"]))
+    material = BenchData(dataset, find_files(tmp_path / "files", ["lr", "hr"]))
     batches = []
     for source in material.sources:
-        setting = Setting(source, 2, 96, 1 if source == "lmdbloader" else 0)
-        with open_feed(material, setting) as feed, feed.stream() as stream:
+        setting = LoaderSetting(source, 2, 96, 1 if source == "lmdbloader" else 0)
+        with open_endless(material, setting) as feed, feed.stream() as stream:
             batches.append([next(stream) for _ in range(2)][1])
     for batch in batches:
         assert [(image.dtype, tuple(image.shape)) for image in batch] == [
@@ -306,35 +306,35 @@ def test_every_source_gives_the_same_batches(pairs: Path, tmp_path: Path) -> Non
 
 
 def test_with_a_gpu_memory_is_pinned_and_paged(pairs: Path) -> None:
-    material = Material(lmdbloader.LMDBDataset(pairs), None)
-    plan = Plan(material, (8,), (16,), 0.01, 1, 1, 0, "cuda", 96, lambda line: None)
+    material = BenchData(lmdbloader.LMDBDataset(pairs), None)
+    plan = BenchSetup(material, (8,), (16,), 0.01, 1, 1, 0, "cuda", 96, lambda line: None)
     found = [(s.source, s.is_pinned, s.num_workers) for s in settings_of(plan)]
     assert found == [("lmdbloader", True, 1), ("dataloader", True, 0), ("dataloader", False, 0)]
 
 
 def test_loading_alone_ends_in_host_memory_for_every_source(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[Setting] = []
-    trained: list[Setting] = []
+    loaded: list[LoaderSetting] = []
+    trained: list[LoaderSetting] = []
 
-    def turn(feed: Feed, seconds: float) -> Turn:
+    def turn(feed: EndlessLoader, seconds: float) -> BatchTimes:
         loaded.append(feed.setting)
-        return Turn(8, 1.0, (1.0,), 0.0)
+        return BatchTimes(8, 1.0, (1.0,), 0.0)
 
-    def training_turn(feed: Feed, *args: Any, **options: Any) -> TrainingTurn:
+    def training_turn(feed: EndlessLoader, *args: Any, **options: Any) -> TrainingTurn:
         trained.append(feed.setting)
         return TrainingTurn(8, np.ones((1, 5)), None)
 
-    class StubFeed(Feed):
-        def __init__(self, material: Material, setting: Setting) -> None:
+    class StubLoader(EndlessLoader):
+        def __init__(self, material: BenchData, setting: LoaderSetting) -> None:
             super().__init__(material, replace(setting, is_pinned=False))
             self.setting = setting
 
-    monkeypatch.setattr("lmdbloader.lab.study.feeds.Feed", StubFeed)
-    monkeypatch.setattr("lmdbloader.lab.study.sweep.take_turn", turn)
-    monkeypatch.setattr("lmdbloader.lab.study.sweep.take_training_turn", training_turn)
-    material: Any = Material(lmdbloader.LMDBDataset(pairs), None)
+    monkeypatch.setattr("lmdbloader.lab.study.endless_loader.EndlessLoader", StubLoader)
+    monkeypatch.setattr("lmdbloader.lab.study.experiments.take_turn", turn)
+    monkeypatch.setattr("lmdbloader.lab.study.experiments.take_training_turn", training_turn)
+    material: Any = BenchData(lmdbloader.LMDBDataset(pairs), None)
     trainer: Any = object()
-    rows = sweep(Plan(material, (8,), (16,), 0.01, 1, 1, 0, "cuda", 96, lambda line: None), trainer)
+    rows = sweep(BenchSetup(material, (8,), (16,), 0.01, 1, 1, 0, "cuda", 96, lambda line: None), trainer)
     assert {setting.device for setting in loaded} == {None}
     assert {setting.device for setting in trained} == {"cuda"}
     assert [row.is_pinned for row in rows] == [True, True, False]
@@ -363,12 +363,12 @@ def test_a_gpu_trains_for_a_second_before_it_is_watched(pairs: Path, monkeypatch
 
     monkeypatch.setattr("lmdbloader.lab.study.training.StepTimer", Timer)
     monkeypatch.setattr("lmdbloader.lab.study.training.sampled", sampled)
-    monkeypatch.setattr("lmdbloader.lab.study.training.time", SimpleNamespace(perf_counter=lambda: clock["now"]))
+    monkeypatch.setattr("lmdbloader.base.stopwatch.time", SimpleNamespace(perf_counter=lambda: clock["now"]))
     trainer: Any = Stub()
-    with open_feed(Material(lmdbloader.LMDBDataset(pairs), None), Setting("lmdbloader", 8, 16, 1)) as feed:
+    with open_endless(BenchData(lmdbloader.LMDBDataset(pairs), None), LoaderSetting("lmdbloader", 8, 16, 1)) as feed:
         turn = take_training_turn(feed, trainer, 0.1, warm_up=False)
     assert clock["watched"] >= 1
-    assert turn.num_samples == 8 * 4  # what came before does not count
+    assert turn.num_samples == 8 * 4  # steps before do not count
 
 
 @pytest.mark.parametrize(
@@ -391,26 +391,26 @@ def test_a_gpu_trains_for_a_second_before_it_is_watched(pairs: Path, monkeypatch
         ({"baseline": "no such folder"}, "there is no such folder"),
     ],
 )
-def test_what_makes_no_sense_is_refused(pairs: Path, options: dict[str, Any], expected: str) -> None:
+def test_options_out_of_range_are_refused(pairs: Path, options: dict[str, Any], expected: str) -> None:
     with pytest.raises(OptionError) as caught:
         lmdbloader.lab.bench(pairs, **options)
     assert expected in str(caught.value)
 
 
 def test_batches_that_memory_does_not_hold_are_left_out(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lmdbloader.lab.study import choices
+    from lmdbloader.lab.study import setup
 
     free = {"nbytes": 0}
     machine = type("M", (), {"memory": property(lambda self: type("F", (), {"free_nbytes": free["nbytes"]}))})
-    monkeypatch.setattr(choices, "describe", machine)
+    monkeypatch.setattr(setup, "describe", machine)
     dataset = lmdbloader.LMDBDataset(pairs)
     notes: list[str] = []
     free["nbytes"] = 4 * 8 * 3 * (96**2 + 48**2) * 7
-    assert choices.choose_batch_sizes(dataset, [4, 8, 16], [None], 1, notes) == (4, 8)
+    assert setup.choose_batch_sizes(dataset, [4, 8, 16], [None], 1, notes) == (4, 8)
     assert notes == ["Left out: batches of 16: the free memory does not hold enough of them."]
     free["nbytes"] = 1
     with pytest.raises(OptionError, match="does not hold enough batches of 4 samples"):
-        choices.choose_batch_sizes(dataset, [4], [None], 1, notes)
+        setup.choose_batch_sizes(dataset, [4], [None], 1, notes)
 
 
 def test_an_empty_dataset_is_refused(pairs: Path) -> None:
@@ -418,8 +418,8 @@ def test_an_empty_dataset_is_refused(pairs: Path) -> None:
         lmdbloader.lab.bench(lmdbloader.LMDBDataset(pairs).select([]))
 
 
-def test_why_a_gpu_was_not_watched_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmdbloader.lab.study.gpu.find_spec", lambda name: None)
+def test_the_reason_why_a_gpu_was_not_watched_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmdbloader.lab.study.training.find_spec", lambda name: None)
     assert "install lmdbloader[gpu]" in why_unknown()
-    monkeypatch.setattr("lmdbloader.lab.study.gpu.find_spec", lambda name: object())
+    monkeypatch.setattr("lmdbloader.lab.study.training.find_spec", lambda name: object())
     assert why_unknown().startswith("nvidia-ml-py is installed, but NVML")

@@ -1,4 +1,4 @@
-"""Ratios and fits are those of the figures; the text fits a terminal and says what was found."""
+"""Ratios and fits are those of the figures; the text fits a terminal and has all findings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from study_example import make_study
 
-from lmdbloader.lab.study.findings import conclusions, fit, fit_of, rows_of, small_to_large
+from lmdbloader.lab.study.findings import batch_cost, conclusions, fit_batch_cost, small_to_large
 from lmdbloader.lab.study.results import Study
+from lmdbloader.lab.study.rows import loading, training
 
 EXAMPLES: list[dict[str, Any]] = [
     {}, {"gpu": True}, {"baseline": False}, {"model": None}, {"gpu": True, "model": None},
@@ -20,7 +21,7 @@ EXAMPLES: list[dict[str, Any]] = [
 
 @given(st.floats(0, 0.1), st.floats(1e-6, 0.01), st.lists(st.integers(1, 512), min_size=2, max_size=6, unique=True))
 def test_a_fit_finds_the_line_that_is_there(fixed: float, each: float, sizes: list[int]) -> None:
-    found = fit(sizes, [fixed + each * size for size in sizes])
+    found = fit_batch_cost(sizes, [fixed + each * size for size in sizes])
     assert found is not None
     assert found.fixed_seconds == pytest.approx(fixed, rel=1e-4, abs=1e-7)
     assert found.sample_seconds == pytest.approx(each, rel=1e-4)
@@ -28,43 +29,49 @@ def test_a_fit_finds_the_line_that_is_there(fixed: float, each: float, sizes: li
 
 
 def test_a_fit_needs_two_sizes() -> None:
-    assert fit([8], [0.1]) is None
-    assert fit([8, 8], [0.1, 0.2]) is None
+    assert fit_batch_cost([8], [0.1]) is None
+    assert fit_batch_cost([8, 8], [0.1, 0.2]) is None
 
 
 def test_the_exponent_is_that_of_a_power() -> None:
-    found = fit([8, 32, 128], [0.001 * size**0.5 for size in (8, 32, 128)])
+    found = fit_batch_cost([8, 32, 128], [0.001 * size**0.5 for size in (8, 32, 128)])
     assert found is not None and found.exponent == pytest.approx(0.5)
 
 
 def test_small_batches_are_compared_with_large_ones() -> None:
+    study = make_study(model=None)
+    speeds = {r.batch_size: r.samples_per_s for r in study.sweep if r.source == "folder" and r.crop == 64}
+    assert small_to_large(loading(study), "folder", 64) == pytest.approx(speeds[128] / speeds[8])
+    assert small_to_large(training(study), "folder", 64) is None
     study = make_study()
     rows = [row for row in study.sweep if row.source == "folder" and row.crop == 64]
-    speeds = {row.batch_size: row.samples_per_s for row in rows}
-    assert small_to_large(study, "folder", 64) == pytest.approx(speeds[128] / speeds[8])
     epochs = {row.batch_size: row.training.epoch_seconds for row in rows if row.training}
-    assert small_to_large(study, "folder", 64, training=True) == pytest.approx(epochs[8] / epochs[128])
-    assert small_to_large(make_study(model=None), "folder", 64, training=True) is None
-    assert small_to_large(make_study(baseline=False), "folder", 64) is None
-    assert fit_of(make_study(baseline=False), "folder", 64) is None
+    assert small_to_large(training(study), "folder", 64) == pytest.approx(epochs[8] / epochs[128])
+    text = " ".join(str(study).split())
+    assert f"{speeds[128] / speeds[8]:.2f} times with the DataLoader (files)." in text
+    assert small_to_large(loading(make_study(baseline=False)), "folder", 64) is None
+    assert batch_cost(make_study(baseline=False), "folder", 64) is None
 
 
-def test_rows_are_the_pinned_ones_where_there_are_both() -> None:
-    study = make_study(gpu=True)
-    assert all(row.is_pinned for row in rows_of(study, "folder", 16))
-    assert not any(row.is_pinned for row in rows_of(study, "folder", 16, is_pinned=False))
-    assert [row.batch_size for row in rows_of(study, "folder", 16)] == [8, 16, 32, 64, 128]
+def test_pinned_rows_are_preferred() -> None:
+    sweep = loading(make_study(gpu=True))
+    assert all(row.is_pinned for row in sweep.curve("folder", 16))
+    assert not any(row.is_pinned for row in sweep.curve("folder", 16, pinned=False))
+    assert [row.batch_size for row in sweep.curve("folder", 16)] == [8, 16, 32, 64, 128]
 
 
-def test_no_batch_is_said_to_take_less_than_nothing() -> None:
+def test_a_negative_fixed_cost_is_not_reported() -> None:
     study = make_study(baseline=False)
     rows = tuple(
         dataclasses.replace(row, samples_per_s=row.batch_size / (1e-5 * row.batch_size**1.2)) for row in study.sweep
     )
-    found = fit_of(dataclasses.replace(study, sweep=rows), "lmdbloader", 64)
+    found = batch_cost(dataclasses.replace(study, sweep=rows), "lmdbloader", 64)
     assert found is not None and found.fixed_seconds < 0
     told = "\n".join(conclusions(dataclasses.replace(study, sweep=rows)))
-    assert "as the size to the power of 1.20 with the Loader (crop 64)." in told and "-" not in told.split("power")[1]
+    assert (
+        "as its size to the power of 1.20 with the Loader (64 x 64 crops)." in told
+        and "-" not in told.split("power")[1]
+    )
     assert "a line fits 20 µs and 19.2 µs for each sample" in "\n".join(conclusions(make_study()))
 
 
@@ -76,7 +83,7 @@ def slower(study: Study, share: float, loaders: float = 1.0) -> Study:
     return dataclasses.replace(study, oversubscription=rows)
 
 
-def test_oversubscription_is_warned_of_where_it_costs() -> None:
+def test_costly_oversubscription_is_warned_of() -> None:
     def text(share: float, loaders: float = 1.0) -> str:
         return "\n".join(conclusions(slower(make_study(), share, loaders)))
 
@@ -100,10 +107,10 @@ def test_a_study_as_text_fits_100_columns_and_ends_in_sentences(options: dict[st
 
 
 @pytest.mark.parametrize("options", EXAMPLES)
-def test_what_was_not_measured_is_not_talked_about(options: dict[str, Any]) -> None:
+def test_sections_that_were_not_measured_are_not_mentioned(options: dict[str, Any]) -> None:
     text = str(make_study(**options))
     assert ("use of the GPU" in text) == (bool(options.get("gpu")) and "model" not in options)
-    assert ("Pinned memory gives" in text) == (bool(options.get("gpu")) and "model" not in options)
+    assert ("pinned memory changes" in text) == (bool(options.get("gpu")) and "model" not in options)
     assert ("Training srcnn915" in text) == ("model" not in options)
     assert ("DataLoader (files)" in text) == options.get("baseline", True)
 
@@ -122,15 +129,15 @@ def test_the_table_has_the_figures() -> None:
     assert line.split()[2] == f"{row.samples_per_s:,.0f}"
 
 
-def test_what_a_path_holds_cannot_move_the_cursor() -> None:
+def test_control_characters_in_a_path_are_escaped() -> None:
     study = make_study()
     facts = dataclasses.replace(study.dataset, path="evil\x1b[2J.lmdb")
     assert "\x1b" not in str(dataclasses.replace(study, dataset=facts))
 
 
-def test_memory_of_the_gpu_is_told_as_the_most_that_was_in_use() -> None:
-    from lmdbloader.lab.reporting import tables
+def test_memory_of_the_gpu_is_the_most_that_was_in_use() -> None:
+    from lmdbloader.lab.study import tables
 
     study = make_study(gpu=True)
     assert "power in W, most memory in MiB" in str(study)
-    assert "most memory" in [column.name for column in tables.gpu(study).columns]
+    assert "most memory" in tables.gpu(study).header

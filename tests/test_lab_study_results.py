@@ -1,4 +1,4 @@
-"""A study survives JSON, and what is no study is refused with the place that is wrong."""
+"""A study survives JSON, and JSON that is not a study is refused with the wrong place."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from study_example import make_study
 
 from lmdbloader.errors import FormatError
-from lmdbloader.lab.study.plain import to_plain
-from lmdbloader.lab.study.results import Study, SweepRow
+from lmdbloader.lab.study.results import Study, to_plain
+from lmdbloader.lab.study.rows import SweepRow
 
 _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     str: st.text(max_size=8),
@@ -32,7 +32,7 @@ _JSON = st.recursive(
 
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
-    """Return what a type can be, in an arrangement that JSON keeps."""
+    """Return values of a type that JSON keeps."""
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
         return st.builds(kind, **{f.name: values_of(hints[f.name]) for f in dataclasses.fields(kind)})
@@ -92,7 +92,7 @@ def row(**entries: Any) -> dict[str, Any]:
         (row(stages={"read": "0"}), "study.sweep[1].stages.read is '0'; expected a finite number"),
     ],
 )
-def test_what_is_no_study_is_refused(value: Any, expected: str) -> None:
+def test_json_that_is_not_a_study_is_refused(value: Any, expected: str) -> None:
     with pytest.raises(FormatError) as caught:
         Study.from_json(value)
     assert expected in str(caught.value)

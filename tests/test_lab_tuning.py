@@ -1,4 +1,4 @@
-"""lab.tune on real, small datasets: what it measures, remembers and recommends, and the verdict on a step."""
+"""lab.tune on real, small datasets: its measurements, memory and recommendations, and the verdict on a step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
+from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.lab.tuning import Setting, Verdict, tuner
-from lmdbloader.lab.tuning.advice import advise
-from lmdbloader.lab.tuning.measuring import Measurer, Opened
-from lmdbloader.lab.tuning.pasting import line_of
-from lmdbloader.lab.tuning.race import Turn
-from lmdbloader.lab.tuning.results import Row
-from lmdbloader.lab.tuning.steps import try_steps
+from lmdbloader.lab.tuning import ReadSetting, StepTrial, tuner
+from lmdbloader.lab.tuning.measuring import Measurer, OpenLoader, try_steps
+from lmdbloader.lab.tuning.results import TuningRow, advise
+from lmdbloader.lab.tuning.tuner import line_of
 from lmdbloader.loader import torch_loader, tuning_cache
 from lmdbloader.loader.tuning_cache import Workers, case_of
 from lmdbloader.transforms import LabelSmoothing, RandomCrop, RandomDihedral, RandomResizedCrop, ToDtype
@@ -66,24 +64,22 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def speeds(monkeypatch: pytest.MonkeyPatch, two_cores: None) -> dict[Setting, float]:
+def speeds(monkeypatch: pytest.MonkeyPatch, two_cores: None) -> dict[ReadSetting, float]:
     """Samples a second that each setting is found to have; change it. Nothing is read, and a turn takes no time."""
     found = {
-        Setting("threads", 1): 500.0, Setting("threads", 2): 1000.0,
-        Setting("workers", 0): 100.0, Setting("workers", 1): 300.0, Setting("workers", 2): 200.0,
+        ReadSetting("threads", 1): 500.0, ReadSetting("threads", 2): 1000.0,
+        ReadSetting("workers", 0): 100.0, ReadSetting("workers", 1): 300.0, ReadSetting("workers", 2): 200.0,
     }  # fmt: skip
 
-    def measure(self: Measurer, setting: Setting, number: int) -> Turn:
-        return Turn(1000, 1000 / found[setting], (0.001, 0.002))
+    def measure(self: Measurer, setting: ReadSetting, number: int) -> BatchTimes:
+        return BatchTimes(1000, 1000 / found[setting], (0.001, 0.002))
 
     monkeypatch.setattr(Measurer, "__call__", measure)
     return found
 
 
-def test_it_is_measured_and_what_is_recommended_runs_as_pasted(
-    path: Path, two_cores: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tuner, "_settings", lambda *_, **__: [Setting("threads", 1), Setting("threads", 2)])
+def test_the_recommended_line_runs_as_pasted(path: Path, two_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuner, "_settings", lambda *_, **__: [ReadSetting("threads", 1), ReadSetting("threads", 2)])
     monkeypatch.setattr(tuner, "Measurer", functools.partial(Measurer, turn_seconds=0.01))
     seen: list[float] = []
     found = lmdbloader.lab.tune(path, 4, crop=32, seconds=2.0, progress=seen.append)
@@ -101,29 +97,31 @@ def test_it_is_measured_and_what_is_recommended_runs_as_pasted(
     assert Loader(LMDBDataset(path), 4, transforms=[RandomCrop(32)]).num_threads == found.num_threads
 
 
-@pytest.mark.parametrize("setting", [Setting("threads", 1), Setting("workers", 0), Setting("workers", 2)], ids=str)
-def test_a_turn_counts_every_sample_of_whole_rounds(path: Path, two_cores: None, setting: Setting) -> None:
+@pytest.mark.parametrize(
+    "setting", [ReadSetting("threads", 1), ReadSetting("workers", 0), ReadSetting("workers", 2)], ids=str
+)
+def test_a_turn_counts_every_sample_of_whole_rounds(path: Path, two_cores: None, setting: ReadSetting) -> None:
     before = torch.get_rng_state()
     turn = Measurer(LMDBDataset(path), 8, [RandomCrop(32)], turn_seconds=0.01)(setting, 0)
 
-    assert turn.samples == 8 * len(turn.latencies)
-    assert len(turn.latencies) % (8 if setting.kind == "threads" else max(setting.count, 1)) == 0
-    assert turn.seconds == pytest.approx(sum(turn.latencies), rel=0.01) and turn.seconds >= 0.01
+    assert turn.num_samples == 8 * len(turn.waits)
+    assert len(turn.waits) % (8 if setting.kind == "threads" else max(setting.count, 1)) == 0
+    assert turn.seconds == pytest.approx(sum(turn.waits), rel=0.01) and turn.seconds >= 0.01
     assert torch.get_rng_state().equal(before)
 
 
-@pytest.mark.parametrize("setting", [Setting("threads", 1), Setting("workers", 0)], ids=str)
-def test_where_there_is_an_accelerator_batches_are_copied_to_it(path: Path, two_cores: None, setting: Setting) -> None:
+@pytest.mark.parametrize("setting", [ReadSetting("threads", 1), ReadSetting("workers", 0)], ids=str)
+def test_with_an_accelerator_batches_are_copied_to_it(path: Path, two_cores: None, setting: ReadSetting) -> None:
     measurer = Measurer(LMDBDataset(path), 8, device=torch.device("meta"), turn_seconds=0.01)
     with measurer.open(setting, 0) as opened:
         assert {image.device.type for image in next(opened.batches)} == {"meta"}
-    assert measurer(setting, 1).samples > 0
+    assert measurer(setting, 1).num_samples > 0
 
 
-def test_both_kinds_are_remembered_and_used(path: Path, speeds: dict[Setting, float]) -> None:
-    speeds[Setting("threads", 1)] = 990.0
+def test_both_kinds_are_remembered_and_used(path: Path, speeds: dict[ReadSetting, float]) -> None:
+    speeds[ReadSetting("threads", 1)] = 990.0
     found = lmdbloader.lab.tune(path, 4)
-    assert (found.num_threads, found.workers, found.best) == (1, Workers(1), Setting("threads", 1))
+    assert (found.num_threads, found.workers, found.best) == (1, Workers(1), ReadSetting("threads", 1))
     assert found.is_stored
 
     ds = LMDBDataset(path)
@@ -134,8 +132,8 @@ def test_both_kinds_are_remembered_and_used(path: Path, speeds: dict[Setting, fl
     assert {row.setting: round(row.samples_per_s) for row in found.rows} == speeds
 
 
-def test_what_was_found_for_one_size_is_not_used_for_another(path: Path, speeds: dict[Setting, float]) -> None:
-    speeds[Setting("threads", 1)] = 2000.0
+def test_a_result_for_one_size_is_not_used_for_another(path: Path, speeds: dict[ReadSetting, float]) -> None:
+    speeds[ReadSetting("threads", 1)] = 2000.0
     lmdbloader.lab.tune(path, 4, crop=32)
     ds = LMDBDataset(path)
     assert Loader(ds, 4, transforms=[RandomCrop(32)]).num_threads == 1
@@ -143,8 +141,8 @@ def test_what_was_found_for_one_size_is_not_used_for_another(path: Path, speeds:
     assert tuning_cache.recall_workers(case_of(ds.transformed([RandomCrop(32)]).scaled(), 4)) == Workers(1)
 
 
-def test_where_nothing_can_be_remembered_it_says_so(
-    path: Path, speeds: dict[Setting, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_cache_that_cannot_be_written_is_reported(
+    path: Path, speeds: dict[ReadSetting, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -153,19 +151,19 @@ def test_where_nothing_can_be_remembered_it_says_so(
     assert "Not all of it is remembered" in str(found)
 
 
-def test_what_there_was_no_time_to_measure_is_not_remembered(
-    path: Path, speeds: dict[Setting, float], cache: Path
+def test_kinds_without_time_to_measure_are_not_remembered(
+    path: Path, speeds: dict[ReadSetting, float], cache: Path
 ) -> None:
     found = lmdbloader.lab.tune(path, 4, seconds=1e-9)
-    assert [row.setting for row in found.rows] == [Setting("threads", 2)]
+    assert [row.setting for row in found.rows] == [ReadSetting("threads", 2)]
     assert found.num_threads == 2 and found.workers is None
     assert found.advice[0].startswith("There was no time to measure Loader, 1 thread; DataLoader, 0 workers;")
     assert not found.is_stored and not cache.exists()
     assert "Remembered:" not in str(found)
 
 
-def test_what_was_not_measured_is_not_said_to_be_remembered(
-    path: Path, speeds: dict[Setting, float], monkeypatch: pytest.MonkeyPatch
+def test_kinds_that_were_not_measured_are_not_listed_as_remembered(
+    path: Path, speeds: dict[ReadSetting, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stored(found: Any) -> str:
         return str(found).rpartition("\n\n")[2]
@@ -186,12 +184,12 @@ def test_what_was_not_measured_is_not_said_to_be_remembered(
     assert "auto" in stored(half) and "Not all of it is remembered" in stored(half)
 
 
-def test_the_dataloader_is_recommended_where_it_is_clearly_faster(path: Path, speeds: dict[Setting, float]) -> None:
-    speeds[Setting("workers", 2)] = 1030.0
-    assert lmdbloader.lab.tune(path, 4).best == Setting("threads", 2)
-    speeds[Setting("workers", 2)] = 1200.0
+def test_the_dataloader_is_recommended_if_it_is_clearly_faster(path: Path, speeds: dict[ReadSetting, float]) -> None:
+    speeds[ReadSetting("workers", 2)] = 1030.0
+    assert lmdbloader.lab.tune(path, 4).best == ReadSetting("threads", 2)
+    speeds[ReadSetting("workers", 2)] = 1200.0
     found = lmdbloader.lab.tune(path, 4, crop=32)
-    assert found.best == Setting("workers", 2)
+    assert found.best == ReadSetting("workers", 2)
     namespace: dict[str, Any] = {}
     exec(found.line, namespace)
     assert type(namespace["loader"]) is DataLoader and namespace["loader"].num_workers == 2
@@ -199,23 +197,23 @@ def test_the_dataloader_is_recommended_where_it_is_clearly_faster(path: Path, sp
 
 
 def test_with_an_accelerator_pinned_memory_is_measured_and_remembered(
-    path: Path, speeds: dict[Setting, float], monkeypatch: pytest.MonkeyPatch
+    path: Path, speeds: dict[ReadSetting, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (tuner, torch_loader):
         monkeypatch.setattr(module, "accelerator", lambda: torch.device("cuda"))
     for count, pinned in ((0, 110.0), (1, 200.0), (2, 600.0)):
-        speeds[Setting("workers", count, pinned=True)] = pinned
+        speeds[ReadSetting("workers", count, pinned=True)] = pinned
     found = lmdbloader.lab.tune(path, 4)
 
     assert found.workers == Workers(2, pin_memory=True)
     assert any("pinned memory gives 3.00 x" in sentence for sentence in found.advice)
     assert lmdbloader.dataloader(LMDBDataset(path), 4).pin_memory
-    speeds[Setting("workers", 1)] = 601.0
+    speeds[ReadSetting("workers", 1)] = 601.0
     assert lmdbloader.lab.tune(path, 4).workers == Workers(1, pin_memory=False)
     assert not lmdbloader.dataloader(LMDBDataset(path), 4).pin_memory
 
 
-def test_other_datasets_are_measured_with_the_dataloader_only(speeds: dict[Setting, float]) -> None:
+def test_other_datasets_are_measured_with_the_dataloader_only(speeds: dict[ReadSetting, float]) -> None:
     dataset = TensorDataset(torch.zeros(100, 3))
     found = lmdbloader.lab.tune(dataset, 10)
     assert (found.num_threads, found.workers) == (None, Workers(1))
@@ -225,7 +223,7 @@ def test_other_datasets_are_measured_with_the_dataloader_only(speeds: dict[Setti
     assert lmdbloader.dataloader(dataset, 10).num_workers == 1
 
 
-def test_functions_for_whole_batches_leave_the_dataloader_out(path: Path, speeds: dict[Setting, float]) -> None:
+def test_functions_for_whole_batches_leave_the_dataloader_out(path: Path, speeds: dict[ReadSetting, float]) -> None:
     def halve(batch: Any) -> Any:
         return batch
 
@@ -236,7 +234,7 @@ def test_functions_for_whole_batches_leave_the_dataloader_out(path: Path, speeds
         lmdbloader.lab.tune(TensorDataset(torch.zeros(100, 3)), 10, transforms=[halve])
 
 
-def test_crops_are_those_that_people_use(path: Path, jpegs: Path, speeds: dict[Setting, float]) -> None:
+def test_crops_are_those_that_people_use(path: Path, jpegs: Path, speeds: dict[ReadSetting, float]) -> None:
     assert lmdbloader.lab.tune(path, 4, crop=32).transforms == repr(RandomCrop(32))
     assert lmdbloader.lab.tune(jpegs, 4, crop=64).transforms == repr(RandomResizedCrop(64))
     one = LMDBDataset(path, fields=["hr"])
@@ -260,13 +258,13 @@ def test_crops_are_those_that_people_use(path: Path, jpegs: Path, speeds: dict[S
         ({"batch_size": 4, "crop": 500}, "a crop is larger than the image"),
     ],
 )
-def test_what_cannot_be_tuned_is_refused(path: Path, options: dict[str, Any], message: str, cache: Path) -> None:
+def test_bad_options_are_refused(path: Path, options: dict[str, Any], message: str, cache: Path) -> None:
     with pytest.raises(OptionError, match=message):
         lmdbloader.lab.tune(path, **options)
     assert not cache.exists()
 
 
-def test_images_of_different_shapes_are_refused_with_what_to_do(jpegs: Path) -> None:
+def test_images_of_different_shapes_are_refused_with_a_remedy(jpegs: Path) -> None:
     with pytest.raises(OptionError, match=r"different shapes.*tune\(\.\.\., crop=N\) does that"):
         lmdbloader.lab.tune(jpegs, 4)
     with pytest.raises(OptionError, match="only an LMDBDataset"):
@@ -286,15 +284,15 @@ def test_a_damaged_dataset_is_an_error_and_nothing_is_remembered(path: Path, tmp
 
 
 LINES = [
-    (Setting("threads", 2), []),
-    (Setting("threads", 1), [RandomCrop((32, 16), padding=2), ToDtype(torch.float32, scale=True)]),
-    (Setting("workers", 0), [RandomCrop(32), RandomDihedral(fields=("lr", "hr"))]),
-    (Setting("workers", 1), []),
+    (ReadSetting("threads", 2), []),
+    (ReadSetting("threads", 1), [RandomCrop((32, 16), padding=2), ToDtype(torch.float32, scale=True)]),
+    (ReadSetting("workers", 0), [RandomCrop(32), RandomDihedral(fields=("lr", "hr"))]),
+    (ReadSetting("workers", 1), []),
 ]
 
 
 @pytest.mark.parametrize(("setting", "transforms"), LINES, ids=range(len(LINES)))
-def test_every_line_runs_as_pasted(path: Path, two_cores: None, setting: Setting, transforms: list[Any]) -> None:
+def test_every_line_runs_as_pasted(path: Path, two_cores: None, setting: ReadSetting, transforms: list[Any]) -> None:
     namespace: dict[str, Any] = {}
     exec(line_of(LMDBDataset(path), 4, transforms, setting), namespace)
     loader = namespace["loader"]
@@ -307,7 +305,7 @@ def test_every_line_runs_as_pasted(path: Path, two_cores: None, setting: Setting
     assert len(next(iter(loader)).hr) == 4
 
 
-def test_what_text_cannot_make_is_named(path: Path) -> None:
+def test_objects_that_text_cannot_make_are_variables(path: Path) -> None:
     ds = LMDBDataset(path)
     for dataset in (
         ds[:8],
@@ -316,10 +314,10 @@ def test_what_text_cannot_make_is_named(path: Path) -> None:
         LMDBDataset(path, io="pread"),
         type(ds)(path, None, tuple),
     ):
-        assert "lmdbloader.Loader(dataset, batch_size=4, " in line_of(dataset, 4, [], Setting("threads", 1))
-    line = line_of(ds, 4, [LabelSmoothing(0.1, num_classes=3)], Setting("threads", 1), has_pinned=True)
+        assert "lmdbloader.Loader(dataset, batch_size=4, " in line_of(dataset, 4, [], ReadSetting("threads", 1))
+    line = line_of(ds, 4, [LabelSmoothing(0.1, num_classes=3)], ReadSetting("threads", 1), has_pinned=True)
     assert line.endswith("batch_size=4, transforms=transforms, num_threads=1)")
-    assert line_of(ds, 4, [], Setting("workers", 2, pinned=True), has_pinned=True).endswith("pin_memory=True)")
+    assert line_of(ds, 4, [], ReadSetting("workers", 2, pinned=True), has_pinned=True).endswith("pin_memory=True)")
 
 
 class Time:
@@ -351,7 +349,7 @@ class Time:
 )
 def test_a_step_is_fed_or_not(reading: float, late: float, passed: bool) -> None:
     time = Time()
-    opened = Opened(time.batches(reading, late), 1, 2)
+    opened = OpenLoader(time.batches(reading, late), 1, 2)
     verdict = try_steps(
         opened, 0.1, 20, samples_per_s=32 / reading, needed_samples_per_s=320, clock=time, sleep=time.sleep
     )
@@ -365,10 +363,10 @@ def test_a_step_is_fed_or_not(reading: float, late: float, passed: bool) -> None
         assert verdict.p99_wait_seconds == pytest.approx(0.02, abs=1e-3)
 
 
-def test_a_loader_that_lives_on_what_was_ready_before_does_not_pass() -> None:
+def test_a_loader_that_was_only_ready_ahead_does_not_pass() -> None:
     time = Time()
     verdict = try_steps(
-        Opened(iter(range(1000)), 1, 2), 0.1, 1, samples_per_s=100, needed_samples_per_s=320,
+        OpenLoader(iter(range(1000)), 1, 2), 0.1, 1, samples_per_s=100, needed_samples_per_s=320,
         clock=time, sleep=time.sleep,
     )  # fmt: skip
     assert verdict.share_ready == 1 and not verdict.passed
@@ -378,7 +376,7 @@ def test_a_long_step_is_tried_for_the_time_there_is_and_a_short_one_500_times() 
     for step, steps in ((10.0, 1), (1.0, 2), (1e-3, 500)):
         time = Time()
         verdict = try_steps(
-            Opened(iter(range(1000)), 1, 2), step, 2.5, samples_per_s=1e4, needed_samples_per_s=1, clock=time,
+            OpenLoader(iter(range(1000)), 1, 2), step, 2.5, samples_per_s=1e4, needed_samples_per_s=1, clock=time,
             sleep=time.sleep,
         )  # fmt: skip
         assert verdict.num_steps == steps
@@ -387,11 +385,11 @@ def test_a_long_step_is_tried_for_the_time_there_is_and_a_short_one_500_times() 
 
 
 def test_with_a_step_time_the_cheapest_that_keeps_up_is_chosen_and_tried(
-    path: Path, speeds: dict[Setting, float]
+    path: Path, speeds: dict[ReadSetting, float]
 ) -> None:
     found = lmdbloader.lab.tune(path, 4, step_seconds=0.02, seconds=2)  # takes 200 samples/s
     assert found.verdict is not None and (found.best.count == 1 or not found.verdict.passed)
-    assert found.num_threads == 2 and found.workers == Workers(1)  # what reads fastest is remembered
+    assert found.num_threads == 2 and found.workers == Workers(1)  # the fastest is remembered
     assert Loader(LMDBDataset(path), 4).num_threads == 2
     assert "which reads fastest whatever the step" in " ".join(str(found).split())
     assert found.verdict.needed_samples_per_s == pytest.approx(200)
@@ -401,7 +399,7 @@ def test_with_a_step_time_the_cheapest_that_keeps_up_is_chosen_and_tried(
     for setting in speeds:
         speeds[setting] /= 100
     found = lmdbloader.lab.tune(path, 4, step_seconds=0.02, seconds=1)
-    assert found.best == Setting("threads", 2)  # none keeps up: then the fastest
+    assert found.best == ReadSetting("threads", 2)  # none keeps up: then the fastest
     assert found.verdict is not None and not found.verdict.passed
 
 
@@ -410,9 +408,9 @@ def test_with_a_step_time_the_cheapest_that_keeps_up_is_chosen_and_tried(
     [([1.0], 1, 1.0), ([0.5, 1.0], 2, 1.0), ([0.5, 0.7], 2, 0.7), ([0.7, 0.5], 1, 0.7)],
     ids=["the cheapest feeds it", "only the fastest feeds it", "none, the fastest is better", "none, it is no better"],
 )
-def test_where_the_cheapest_fails_the_fastest_is_tried(
+def test_if_the_cheapest_fails_the_fastest_is_tried(
     path: Path,
-    speeds: dict[Setting, float],
+    speeds: dict[ReadSetting, float],
     monkeypatch: pytest.MonkeyPatch,
     shares: list[float],
     chosen: int,
@@ -420,28 +418,28 @@ def test_where_the_cheapest_fails_the_fastest_is_tried(
 ) -> None:
     coming = iter(shares)
 
-    def tried(opened: Opened, step_seconds: float, seconds: float, **rates: float) -> Verdict:
-        return Verdict(step_seconds, next(coming), 0.001, 0.001, 100, **rates)
+    def tried(opened: OpenLoader, step_seconds: float, seconds: float, **rates: float) -> StepTrial:
+        return StepTrial(step_seconds, next(coming), 0.001, 0.001, 100, **rates)
 
     monkeypatch.setattr(tuner, "try_steps", tried)
     found = lmdbloader.lab.tune(path, 4, step_seconds=0.02)
     assert found.verdict is not None and found.verdict.share_ready == share
-    assert found.best == Setting("threads", chosen) and f"num_threads={chosen})" in found.line
+    assert found.best == ReadSetting("threads", chosen) and f"num_threads={chosen})" in found.line
     assert next(coming, None) is None
     assert found.num_threads == Loader(LMDBDataset(path), 4).num_threads == 2
 
 
 def test_without_workers_each_step_waits_for_its_batch() -> None:
     worth = tuner._worth
-    assert worth(Setting("workers", 0), 200.0, needed=200.0) == pytest.approx(100)
-    assert worth(Setting("workers", 1), 200.0, needed=200.0) == pytest.approx(160)
-    assert worth(Setting("workers", 1), 900.0, needed=200.0) == 200
+    assert worth(ReadSetting("workers", 0), 200.0, needed=200.0) == pytest.approx(100)
+    assert worth(ReadSetting("workers", 1), 200.0, needed=200.0) == pytest.approx(160)
+    assert worth(ReadSetting("workers", 1), 900.0, needed=200.0) == 200
 
 
-def test_advice_is_what_was_measured() -> None:
+def test_advice_quotes_the_measurements() -> None:
     rates = {("threads", 1): 600.0, ("workers", 0): 300.0, ("workers", 1): 200.0, ("workers", 2): 150.0}
-    rows = [Row(Setting(kind, n), rate, 0.1, 0.2, 9, 3) for (kind, n), rate in rates.items()]  # type: ignore[arg-type]
-    picks = {"threads": Setting("threads", 1), "workers": Setting("workers", 0)}
+    rows = [TuningRow(ReadSetting(kind, n), rate, 0.1, 0.2, 9, 3) for (kind, n), rate in rates.items()]  # type: ignore[arg-type]
+    picks = {"threads": ReadSetting("threads", 1), "workers": ReadSetting("workers", 0)}
     text = " ".join(advise(rows, picks, 8, has_accelerator=False))
     assert "with 2 the DataLoader reads 0.50 x as much as with 0" in text
     assert "The Loader reads 2.00 x as much" in text

@@ -21,10 +21,10 @@ EDGES = {
     "conversion": "batch store images format kernels",
     "batch": "show store transforms format kernels",
     "show": "store format",
-    "store": "images format kernels",
+    "store": "format kernels",
     "transforms": "kernels",
+    "format": "images kernels",
     "images": "kernels",
-    "format": "kernels",
     "kernels": "",
     "base": "",
 }

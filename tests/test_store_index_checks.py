@@ -152,7 +152,7 @@ def test_a_consistent_index_is_accepted(kind: Any, row: dict[str, Any]) -> None:
         ("image", image(4 * 12 - 1, 100, 100, CODEC_TILES), "its codec, which cannot compress"),
         ("image", image(4 * 12 + 39, 100, 100, CODEC_TILES), "its codec, which cannot compress"),
         ("image", image(10, 513, 10, CODEC_JPEG), "its codec, which cannot compress"),
-        ("image", image(100, 6, 10, CODEC_JPEG, bits=16), "a JPEG, which has 8 bits"),
+        ("image", image(100, 6, 10, CODEC_JPEG, bits=16), "its codec, which has fewer bits"),
         ("image", image(50, 27000, 27000, CODEC_FILE, channels=3), "bytes that one payload may have"),
         ("image", image(50, 6, 10, 5), "the codecs of images"),
     ],

@@ -1,4 +1,4 @@
-"""Transforms of torchvision v2, or what behaves like one, on single samples and on whole batches."""
+"""Transforms of torchvision v2, or a stand-in for it, on single samples and on whole batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Invert:
 
 
 def inverts() -> list[Any]:
-    """Return the stand-in, and the real one where it can be imported."""
+    """Return the stand-in, and the real one if it can be imported."""
     try:
         from torchvision.transforms import v2
     except Exception:  # not installed, or made for another torch

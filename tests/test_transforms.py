@@ -1,4 +1,4 @@
-"""What a transform is made with: checked at once, never changed, shown as it was written."""
+"""The arguments of transforms: checked at once, never changed, shown as written."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def test_transforms_are_values(transform: T.Transform) -> None:
         (T.Normalize(0.5, 2), "Normalize(mean=(0.5,), std=(2.0,))"),
     ],
 )
-def test_a_transform_shows_its_own_arguments_first_and_fields_only_where_given(transform: Any, shown: str) -> None:
+def test_a_transform_shows_its_own_arguments_first_and_fields_only_if_given(transform: Any, shown: str) -> None:
     assert repr(transform) == shown
 
 
-def test_arguments_mean_by_position_what_they_mean_in_torchvision() -> None:
+def test_positional_arguments_have_torchvisions_order() -> None:
     assert T.RandomCrop(96) == T.RandomCrop(size=96, padding=0, fill=0, fields=None)
     assert T.RandomResizedCrop(8, (0.5, 1), (1, 2), "bicubic").real_numbers == (0.5, 1, 1, 2)
     assert T.Resize(8, "bicubic").interpolation == "bicubic"

@@ -94,7 +94,7 @@ def test_they_follow_each_other() -> None:
         (lambda: T.MixUp(1, num_classes=4)(batch()._replace(label=torch.rand(6))), "expected whole numbers"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
+def test_invalid_arguments_are_refused(make: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make()
 

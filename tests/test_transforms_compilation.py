@@ -1,14 +1,16 @@
-"""From transforms to numbers: what becomes of every stored value, and which lists make no sense."""
+"""Compilation of transforms: the result of every stored value, and the lists that are refused."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import lmdbloader
 from lmdbloader import transforms as T
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
@@ -25,7 +27,7 @@ def values(field: ImageField, *transforms: T.Transform) -> Values:
 
 
 def results(field: ImageField, *transforms: T.Transform) -> torch.Tensor:
-    """Return what becomes of every stored value in the first channel."""
+    """Return the result of every stored value in the first channel."""
     found = values(field, *transforms)
     stored = np.arange(256 if field.dtype == torch.uint8 else 65536)
     if found.kind == opcodes.COPY:
@@ -75,12 +77,12 @@ def test_floats_become_integers_as_torchvision_makes_them() -> None:
     found = results(DEEP, FLOAT32, T.ToDtype(torch.uint8, True))
     assert (found.int() - expected.int()).abs().max() <= 1  # torch computes in float32
     assert (found != expected).float().mean() < 1e-3
-    # Without a scale the fraction is cut off, and what is out of range is cut off, too.
+    # Without a scale values are truncated and clipped.
     halves = results(RGB, FLOAT32, T.Normalize(0.5, 1 / 510), T.ToDtype(torch.uint8, False))
     assert halves.tolist() == [min(max(2 * v - 255, 0), 255) for v in range(256)]
 
 
-def test_what_was_rounded_in_between_stays_rounded() -> None:
+def test_values_rounded_in_between_stay_rounded() -> None:
     few = T.ToDtype(torch.uint8, False)
     found = results(RGB, T.ToDtype(torch.float32, False), T.Normalize(0, 100), few, T.ToDtype(torch.float32, False))
     assert found.tolist() == [v // 100 for v in range(256)]
@@ -97,7 +99,7 @@ def test_several_normalizations_are_one_factor_and_term() -> None:
     np.testing.assert_allclose(found.affine, expected, rtol=1e-6)
 
 
-def test_erased_values_take_part_in_what_follows() -> None:
+def test_later_transforms_apply_to_erased_values() -> None:
     found = values(
         RGB, T.RandomErasing(value=(0, 51, 255)), FLOAT32, T.RandomErasing(value=0.5), T.Normalize(0.5, 0.25),
         T.RandomErasing(value=-7),
@@ -128,7 +130,7 @@ MOVES = (
 
 @pytest.mark.parametrize("late", MOVES, ids=repr)
 @pytest.mark.parametrize("early", [FLOAT32, T.ToDtype(torch.uint8, False), T.RandomErasing(), T.Cutout(2)], ids=repr)
-def test_what_moves_or_colours_pixels_comes_first(early: T.Transform, late: T.Transform) -> None:
+def test_transforms_that_move_or_colour_pixels_must_come_first(early: T.Transform, late: T.Transform) -> None:
     name = type(late).__name__
     with pytest.raises(OptionError, match=f"^{name} after {type(early).__name__}: expected .* Change the order"):
         compile_program([early, late], [RGB])
@@ -177,3 +179,24 @@ def test_fills_are_of_the_units_at_their_place() -> None:
     compile_program([T.RandomCrop(8, fill=0.5)], [RGB])  # nothing is padded, so nothing is filled
     with pytest.raises(OptionError, match=r"pixels of 'rgb', whole numbers of torch.uint8"):
         compile_program([T.RandomTranslate(1, 65535)], [DEEP, RGB])
+
+
+def test_a_padding_after_another_one_is_of_another_stage_unless_a_resize_is_between() -> None:
+    padded, again = T.RandomCrop(8, padding=2, fill=1), T.RandomTranslate(2)
+    for between, stages in (
+        ([], [0, 1]),
+        ([T.CenterCrop(6)], [0, 0, 1]),
+        ([T.ColorJitter(0.5, p=0.5)], [0, 0, 2]),
+        ([T.ColorJitter(0.5, p=0.5), T.CenterCrop(6)], [0, 0, 1, 2]),
+        ([T.Resize(6)], [0, 0, 1]),
+    ):
+        program = compile_program([padded, *between, again], [RGB])
+        assert program.whole[:, opcodes.OP_STAGE].tolist() == stages
+
+
+def test_a_fill_stays_when_a_skipped_transform_and_another_fill_follow(tmp_path: Path) -> None:
+    lmdbloader.write([{"image": np.full((4, 4, 3), 100, np.uint8)}] * 40, tmp_path / "grey", codec="raw")
+    padded, skipped = T.RandomCrop(4, padding=3, fill=200), T.ColorJitter(0.5, p=0)
+    dataset = lmdbloader.LMDBDataset(tmp_path / "grey")
+    dataset = dataset.transformed([padded, skipped, T.CenterCrop(4), T.RandomTranslate(1, 7)])
+    assert set(torch.stack([sample.image for sample in dataset]).unique().tolist()) == {7, 100, 200}

@@ -34,7 +34,7 @@ def test_the_schedule_of_the_published_run() -> None:
 def published_width(
     epoch: int, num_epochs: int, initial: float, delay: float, finetune: float, increment: int, width: int
 ) -> int:
-    """Return the width as Composer defines it, which leaves images alone where it is not smaller."""
+    """Return the width as defined by Composer, which only makes images smaller."""
     elapsed, grown = epoch / num_epochs, 0.0
     if elapsed >= delay:
         growing = 1 - finetune - delay
@@ -95,7 +95,7 @@ def test_transforms_change_in_proportion() -> None:
         T.Resize(128), T.CenterCrop((112, 112)), T.RandomHorizontalFlip(), len,
     ]  # fmt: skip
     assert with_resolution([T.RandomResizedCrop((60, 80))], (30, 40)) == [T.RandomResizedCrop((30, 40))]
-    # What is moved and cut out has its share, too.
+    # Translations and cut-outs are scaled too.
     small = [T.Resize(32), T.RandomCrop(32, padding=4), T.RandomTranslate(2, 9), T.Cutout(8), T.Cutout((4, 6))]
     assert with_resolution(small, (16, 16)) == [
         T.Resize(16), T.RandomCrop((16, 16), padding=2), T.RandomTranslate(1, 9), T.Cutout(4), T.Cutout((2, 3)),

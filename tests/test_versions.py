@@ -18,7 +18,7 @@ from PIL import features
 
 import lmdbloader
 from lmdbloader.images.decode import DecodePolicy, decode_image
-from lmdbloader.lab.machine.libraries import describe_libraries
+from lmdbloader.lab.machine.description import describe_libraries
 from lmdbloader.store import read_manifest
 from lmdbloader.transforms import RandomDihedral, ToDtype
 

@@ -91,7 +91,7 @@ def lists_of_transforms(draw: Any, layout: dict[str, tuple[int, int]], channels:
 
 @st.composite
 def lists_of_values(draw: Any, erased: list[str | None], channels: int) -> list[T.Transform]:
-    """Draw what becomes of the pixels' values: erasings between conversions."""
+    """Draw the transforms of pixel values: erasings between conversions."""
     number = st.floats(-2, 2).map(lambda v: round(v, 2))
     several = st.tuples(*[number] * 3) if channels == 3 else number
     positive = st.floats(0.1, 3).map(lambda v: round(v, 2))

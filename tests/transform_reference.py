@@ -114,7 +114,7 @@ def resized_crop_box(draw: Any, height: int, width: int, t: Any) -> tuple[int, i
 
 
 def erased_box(draw: Any, height: int, width: int, t: Any) -> tuple[int, int, int, int] | None:
-    """Return (top, left, height, width) by torchvision's RandomErasing.get_params; None where nothing is erased."""
+    """Return (top, left, height, width) by torchvision's RandomErasing.get_params; None if nothing is erased."""
     if unit(draw(10)[0]) >= t.p:
         return None
     for block in range(10):
@@ -140,7 +140,7 @@ def convert(image: Expected, t: T.ToDtype) -> Expected:
     if now not in LARGEST:
         return Expected(values, now, slack)
     factor = LARGEST[now] + 1 - 1e-3 if t.scale else 1
-    # From floats: one level more, as they may lie on either side of a whole number.
+    # From floats: one level more, as they may be on either side of a whole number.
     slack = 0 if was in LARGEST and not slack else math.ceil(slack * factor) + 1
     return Expected(np.clip(np.trunc(values * factor), 0, LARGEST[now]), now, slack)
 
@@ -167,7 +167,7 @@ def per_channel(fill: Any, channels: int) -> np.ndarray:
 def apply_all(
     images: dict[str, np.ndarray], transforms: Sequence[Any], seed: int, epoch: int, sample: int, columns_first: bool
 ) -> dict[str, Expected]:
-    """Return what becomes of the images (C, H, W) of one sample; `columns_first` is how resizes go about it."""
+    """Return the transformed images (C, H, W) of one sample; `columns_first` is the order of a resize's two passes."""
     dtypes = {np.dtype(np.uint8): torch.uint8, np.dtype(np.uint16): torch.uint16}
     now = {name: Expected(image.astype(np.float64), dtypes[image.dtype]) for name, image in images.items()}
     number = 0

@@ -32,8 +32,8 @@ from torch.nn import functional
 
 from lmdbloader.lab import Recorder, doctor, plan
 from lmdbloader.lab.planning.results import sentences
-from lmdbloader.lab.profiling.facts import facts_of
-from lmdbloader.lab.study.turns import cpu_seconds
+from lmdbloader.lab.profiling.loader_facts import facts_of
+from lmdbloader.lab.study.endless_loader import cpu_seconds
 from lmdbloader.superres.training import train_step
 
 TURNS = 3

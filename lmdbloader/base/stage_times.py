@@ -1,4 +1,4 @@
-"""What reading batches spends its time on: seconds of each stage, added up over the threads that read."""
+"""The time of reading batches by stage, added up over the threads that read."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ STAGES = ("read", "verify", "decode", "transform", "function", "buffer")
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """What threads did while they read batches, from the moment when timing was switched on.
+    """The time of threads that read batches, since timing was switched on.
 
     Seconds are those of a clock, added up over the threads: two threads that decode for a second make two. They do not
-    count what a thread waits for the loop to take a batch; but where there are more threads than cores, or Python code
+    include the wait for the loop to take a batch; but if there are more threads than cores, or Python code
     of several at a time, waiting for a core or for the GIL is in the stage that had to wait.
 
     Attributes:
@@ -56,7 +56,7 @@ class StageTimes:
         return self.read + self.verify + self.decode + self.transform + self.function + self.buffer
 
     def __sub__(self, before: StageTimes) -> StageTimes:
-        """Return what was added since an earlier state.
+        """Return the difference from an earlier state.
 
         >>> (StageTimes(read=3.0, nbytes=7) - StageTimes(read=1.0, nbytes=5)).read
         2.0
@@ -81,30 +81,30 @@ class Clock:
     """Adds up one thread's time: all of it from `begin` on belongs to one stage or another.
 
     Attributes:
-        words: (NUM_WORDS,) int64, see `clockwork`; kernels add to the same ones.
+        words: (NUM_WORDS,) int64, see `clock_words`; kernels add to the same ones.
         address: Of the words.
     """
 
     __slots__ = ("_free", "address", "words")
 
     def __init__(self, free: list[Clock]) -> None:
-        """Start at nothing; `free` is where it goes when a piece of work is done."""
+        """Start at zero; `end` puts the clock into the list `free`."""
         self._free = free
         self.words = np.zeros(clock_words.NUM_WORDS, np.int64)
         self.address: int = self.words.ctypes.data
 
     def begin(self) -> None:
-        """Start: what passed before now belongs to no stage."""
+        """Start: the time before now belongs to none of the stages."""
         self.words[clock_words.LAST] = _now()
 
     def tick(self, stage: int) -> None:
-        """Say that the time since the last tick went to a stage: `clock_words.READ` ... `BUFFER`."""
+        """Add the time since the last tick to a stage: `clock_words.READ` ... `BUFFER`."""
         words, now = self.words, _now()
         words[stage] += now - words[clock_words.LAST]
         words[clock_words.LAST] = now
 
     def end(self) -> None:
-        """Let others have it; what passed since the last tick was Python's."""
+        """Give the clock back; the time since the last tick is Python's."""
         self.tick(clock_words.FUNCTION)
         self._free.append(self)
 
@@ -119,7 +119,7 @@ class Clock:
 
 
 class _NoClock(Clock):
-    """The clock of a thread that nobody times."""
+    """The clock of a thread that is not timed."""
 
     __slots__ = ()
 
@@ -150,19 +150,19 @@ def _now() -> int:
 class Stopwatch:
     """The clocks of all threads that read for one loader or dataset; off at first, when there are none.
 
-    A forked child goes on from what its parent had counted; a pickled copy begins anew, and off.
+    A forked child goes on from its parent's counts; a pickled copy starts at zero, and off.
     """
 
     def __init__(self) -> None:
         self._is_on = False
-        # All of them, and those that no thread has just now: together, so that no thread sees old and new ones.
+        # All of them, and those that are free: as one tuple, so that a thread never mixes old and new lists.
         self._clocks: tuple[list[Clock], list[Clock]] = [], []
 
     def __reduce__(self) -> tuple[type[Stopwatch], tuple[()]]:
         return Stopwatch, ()
 
     def switch(self, on: bool) -> bool:
-        """Begin to count from nothing, or stop; where it is so already, nothing happens. Return whether it was on."""
+        """Start to count from zero, or stop; no change if it is so already. Return whether it was on."""
         was_on = self._is_on
         if on and not was_on:
             self._clocks = [], []
@@ -183,7 +183,7 @@ class Stopwatch:
         return clock
 
     def times(self) -> StageTimes:
-        """Return what was counted since it was switched on."""
+        """Return the times since it was switched on."""
         words: npt.NDArray[np.int64] = np.zeros(clock_words.NUM_WORDS, np.int64)
         for clock in list(self._clocks[0]):
             words += clock.words

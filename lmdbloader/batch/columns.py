@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
+from lmdbloader.fields import FieldKind, kind_named
 from lmdbloader.format.layout import Field
 from lmdbloader.store import Reader
 
@@ -31,17 +31,20 @@ def read_values(reader: Reader, f: Field, rows: I64, clock: Clock = NO_CLOCK) ->
         Numbers as a NumPy array (B,), arrays of one shape as a tensor (B, ...), other values as a list.
 
     Raises:
-        CorruptError: A payload is damaged, or is not JSON in a field of JSON.
+        CorruptError: A payload is damaged, or is not a value of the field's kind.
     """
     if f.kind == "array":
         return stack_if_equal([torch.from_numpy(reader.read_array(f.name, row, clock=clock)) for row in rows.tolist()])
-    if f.kind == "bytes":
+    kind = kind_named(f.kind)
+    if kind.is_payload and kind.decode is None:
         return [reader.read_bytes(f.name, row, clock=clock).tobytes() for row in rows.tolist()]
-    if f.kind == "json":
-        return [read_json(reader, f.name, row, clock) for row in rows.tolist()]
-    if f.kind == "text":
-        return [reader.index.text(f.name, row) for row in rows.tolist()]
-    return reader.index.arrays[f.name][rows]
+    if kind.is_payload:
+        return [_read_decoded(reader, f.name, kind, row, clock) for row in rows.tolist()]
+    if kind.column == "text":
+        values: Any = [reader.index.text(f.name, row) for row in rows.tolist()]
+    else:
+        values = reader.index.arrays[f.name][rows]
+    return values if kind.decode is None else [kind.decode(value) for value in values]
 
 
 def read_json(reader: Reader, name: str, row: int, clock: Clock = NO_CLOCK) -> Any:
@@ -50,11 +53,16 @@ def read_json(reader: Reader, name: str, row: int, clock: Clock = NO_CLOCK) -> A
     Raises:
         CorruptError: Its payload is damaged, or is not JSON.
     """
+    return _read_decoded(reader, name, kind_named("json"), row, clock)
+
+
+def _read_decoded(reader: Reader, name: str, kind: FieldKind, row: int, clock: Clock) -> Any:
     value = reader.read_bytes(name, row, clock=clock).tobytes()
     try:
-        return json.loads(value)
+        return kind.decode(value) if kind.decode else value
     except (ValueError, RecursionError) as error:
-        raise reader.corrupt(name, row, f"does not read as JSON ({error})") from error
+        shown = "JSON" if kind.name == "json" else kind.name
+        raise reader.corrupt(name, row, f"does not read as {shown} ({error})") from error
 
 
 def read_different_images(

@@ -15,7 +15,7 @@ import torch
 
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import OptionError
-from lmdbloader.format.layout import CODEC_FILE, CODEC_RAW, CODEC_TILES
+from lmdbloader.format.layout import CODEC_RAW, CODEC_TILES
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.store import Reader
@@ -155,7 +155,7 @@ class Pipeline:
         self._seed, self._verify = np.uint64(check_seed(seed)), verify
         self._file = reader.file
         self._most = np.zeros(4, np.int64)
-        self._has_files = any(bool((columns[at.CODEC] == CODEC_FILE).any()) for columns in self._columns)
+        self._has_files = any(bool(reader.decodes_in_python(columns[at.CODEC]).any()) for columns in self._columns)
         self.outputs = self._measure(channels_last)
         self._describe()
 
@@ -269,8 +269,7 @@ class Pipeline:
 
     def _resize_items(self) -> tuple[int, int, int]:
         """Return the items of the arrays that a resize needs: bounds, weights and one line."""
-        codes = self.program.whole[:, opcodes.OP_CODE]
-        if not np.isin(codes, (opcodes.RESIZE, opcodes.RANDOM_RESIZED_CROP)).any():
+        if not self.program.resizes:
             return 1, 1, 1
         from lmdbloader.kernels.resize.antialias import resize_scratch
 
@@ -312,7 +311,8 @@ class Pipeline:
         pixels: list[npt.NDArray[Any]] = []
         given = np.zeros((len(rows) if self._has_files else 0, len(self.fields)), np.int64)
         for f in range(len(self.fields)) if self._has_files else ():
-            for j in np.flatnonzero(self._columns[f][at.CODEC][rows] == CODEC_FILE).tolist():
+            codecs = self._columns[f][at.CODEC][rows]
+            for j in np.flatnonzero(self.reader.decodes_in_python(codecs)).tolist():
                 image = self.reader.read_file(self.fields[f], int(rows[j]), verify=self._verify, clock=clock)
                 pixels.append(image)
                 given[j, f] = image.ctypes.data

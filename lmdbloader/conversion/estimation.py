@@ -22,8 +22,9 @@ from lmdbloader.conversion.sources.listing import Source, Sources, as_text
 from lmdbloader.conversion.storage import draw
 from lmdbloader.conversion.tasks import Part, Recipe
 from lmdbloader.errors import SourceError
+from lmdbloader.format.codecs import name_counts
 from lmdbloader.format.digests import digest_of_text
-from lmdbloader.format.layout import BLOCK_NBYTES, CODEC_NAMES
+from lmdbloader.format.layout import BLOCK_NBYTES
 from lmdbloader.store import Written, open_writer
 
 _F64 = npt.NDArray[np.float64]
@@ -257,7 +258,7 @@ def estimate(src: str | os.PathLike[str] | None, options: EstimateOptions) -> Es
         seconds=(_sum(work, writing) if plan.num_workers == 1 else _larger(work, writing)).scaled(1, started),
         num_workers=plan.num_workers,
         codecs={f.name: f.codec for f in recipe.fields if f.codec},
-        stored_as={name: n for name, n in zip(CODEC_NAMES, tried.stored_as.tolist(), strict=True) if n},
+        stored_as=name_counts(tried.stored_as),
         unusable=tuple(tried.unusable),
     )
 
@@ -277,7 +278,7 @@ class _Tried:
 
     def __init__(self, count: int) -> None:
         self.num_samples, self.stored_nbytes, self.seconds, self.source_nbytes = np.zeros((4, count))
-        self.stored_as = np.zeros(len(CODEC_NAMES), np.int64)
+        self.stored_as = np.zeros(256, np.int64)
         self.unusable: list[tuple[str, str]] = []
         self.payloads: list[_F64] = [np.zeros(0)] * count  # bytes of each sample of each input
         self.row_nbytes = 0  # of a sample in an LMDB value, in addition to its payloads
@@ -294,7 +295,7 @@ class _Tried:
         each = np.zeros(part.chunk.num_samples)
         for payloads in part.chunk.payloads.values():
             each += payloads.stored_nbytes
-            self.stored_as += np.bincount(payloads.codec, minlength=len(CODEC_NAMES))
+            self.stored_as += np.bincount(payloads.codec, minlength=256)
         self.stored_nbytes[at] += each.sum()
         self.payloads[at] = np.append(self.payloads[at], each)
         self.row_nbytes = 4 * len(part.chunk.payloads) + 8 * len(part.chunk.columns)

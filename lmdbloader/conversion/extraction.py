@@ -28,8 +28,8 @@ from lmdbloader.base.option_names import flags_in_use, option, use_flags
 from lmdbloader.batch.columns import read_json
 from lmdbloader.conversion.destination import refuse_inside
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, OptionError
-from lmdbloader.format.codecs import unpack_jpeg
-from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG, PARTIAL_SUFFIX, Field
+from lmdbloader.format.codecs import codec_of
+from lmdbloader.format.layout import PARTIAL_SUFFIX, Field
 from lmdbloader.images.decode import IMAGE_SUFFIXES
 from lmdbloader.images.png import encode_png
 from lmdbloader.store import Reader, check_rows
@@ -165,7 +165,7 @@ def _make_plan(reader: Reader, names: Sequence[str] | None, image_format: str) -
     if names is not None and not names:
         raise OptionError(f"{reader.path}: no field to extract; it has {', '.join(reader.fields)}")
     fields = tuple(f for f in reader.manifest.fields if names is None or f.name in names)
-    as_files = [f.name for f in fields if f.kind in ("image", "array", "bytes")]
+    as_files = [f.name for f in fields if f.is_payload and f.kind != "json"]
     folders = {name: name if len(as_files) > 1 else "" for name in as_files}
     if not reader.manifest.with_source:
         return _Plan(fields, folders, [], None, False, image_format)
@@ -253,11 +253,9 @@ def _write_sample(reader: Reader, plan: _Plan, row: int, partial: Path) -> tuple
 def _file(reader: Reader, f: Field, row: int, image_format: str) -> tuple[str, bytes]:
     """Return the suffix and the content of the file of a value."""
     if f.kind == "image":
-        codec = reader.index.arrays[f"{f.name}.codec"][row]
-        if image_format == "stored" and codec in (CODEC_JPEG, CODEC_FILE):
-            data = reader.stored_bytes(f.name, row)
-            if codec == CODEC_JPEG:
-                return ".jpg", _unpack(reader, f, row, data)
+        unpack = codec_of(int(reader.index.arrays[f"{f.name}.codec"][row])).source_file
+        if image_format == "stored" and unpack is not None:
+            data = _unpack(reader, f, row, unpack)
             return _suffix(data, _SIGNATURES), data
         return ".png", encode_png(np.moveaxis(reader.read_image(f.name, row), 0, 2))
     if f.kind == "array":
@@ -272,9 +270,10 @@ def _suffix(data: bytes, signatures: Sequence[tuple[bytes, str]]) -> str:
     return next((suffix for signature, suffix in signatures if data.startswith(signature)), ".bin")
 
 
-def _unpack(reader: Reader, f: Field, row: int, payload: bytes) -> bytes:
+def _unpack(reader: Reader, f: Field, row: int, unpack: Callable[[bytes], bytes]) -> bytes:
+    payload = reader.stored_bytes(f.name, row)
     try:
-        return unpack_jpeg(payload)
+        return unpack(payload)
     except FormatError as error:
         raise reader.corrupt(f.name, row, f"{error}. Restore the dataset from a copy.") from error
 

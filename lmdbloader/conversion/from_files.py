@@ -26,7 +26,8 @@ from lmdbloader.conversion.provenance import describe, find_finished, make_note,
 from lmdbloader.conversion.sources.listing import Sources
 from lmdbloader.conversion.tasks import Part
 from lmdbloader.errors import CorruptError, SourceError
-from lmdbloader.format.layout import CODEC_NAMES, DATA_FILE, PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE, Field
+from lmdbloader.format.codecs import name_counts
+from lmdbloader.format.layout import DATA_FILE, PARTIAL_SUFFIX, SKIPPED_FILE, SOURCES_FILE, Field
 from lmdbloader.store import Reader, Writer, Written, check_destination, clear_leftovers, partial_folder
 from lmdbloader.store.writing.publish import JOURNAL_FILE, empty, is_just_published
 
@@ -275,16 +276,16 @@ def _count(
 ) -> tuple[dict[str, int], dict[int, int]]:
     """Return `Report.stored_as` and `Report.longest_sides` of a dataset, from the columns of its index."""
     names = [f.name for f in fields if f.kind == "image"]
-    codes, bits = np.zeros(len(CODEC_NAMES), np.int64), np.zeros(_MOST_BITS + 1, np.int64)
+    codes, bits = np.zeros(256, np.int64), np.zeros(_MOST_BITS + 1, np.int64)
     for first in range(0, num_samples, _ROWS_AT_ONCE):
         rows = slice(first, first + _ROWS_AT_ONCE)
         for name in names:
-            codes += np.bincount(columns[f"{name}.codec"][rows], minlength=len(CODEC_NAMES))
+            codes += np.bincount(columns[f"{name}.codec"][rows], minlength=256)
         # Of a pair, the last field is the larger image.
         height, width = (columns[f"{names[-1]}.{side}"][rows] for side in ("height", "width"))
         longest = np.maximum(height, width).astype(np.int64)
         bits += np.bincount(np.frexp(longest - 0.5)[1], minlength=_MOST_BITS + 1)
     return (
-        {name: count for name, count in zip(CODEC_NAMES, codes.tolist(), strict=True) if count},
+        name_counts(codes),
         {1 << power: count for power, count in enumerate(bits.tolist()) if count},
     )

@@ -16,9 +16,9 @@ from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.options import check_value
 from lmdbloader.conversion.provenance import digest_option
 from lmdbloader.conversion.storage import PIXELS, PixelMode, Storage, choose_storages
-from lmdbloader.conversion.values import PayloadColumn, guess_kind, scalar
+from lmdbloader.conversion.values import PayloadColumn, scalar
 from lmdbloader.errors import OptionError
-from lmdbloader.fields import FieldType
+from lmdbloader.fields import FieldType, kind_named, kind_of
 from lmdbloader.format.codecs import Payloads, check_codec
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.format.layout import Field, make_field
@@ -182,8 +182,7 @@ def _infer_fields(sample: Any, fields: Mapping[str, FieldType | None] | Sequence
     if unknown:
         raise OptionError(f"fields names {', '.join(sorted(unknown))}, but the first sample has {', '.join(values)}")
     return [
-        make_field(name, kind.kind if (kind := given.get(name)) else guess_kind(value))
-        for name, value in values.items()
+        make_field(name, kind.kind if (kind := given.get(name)) else kind_of(value)) for name, value in values.items()
     ]
 
 
@@ -296,7 +295,7 @@ class _Group:
                 self._nbytes += self._payloads[f.name].add(value, number)
             else:
                 self._plain[f.name].append(scalar(f, value, number))
-                self._nbytes += len(value) if f.kind == "text" else _SCALAR_NBYTES
+                self._nbytes += len(value) if isinstance(value, str) else _SCALAR_NBYTES
         self._num_samples += 1
 
     @property
@@ -313,8 +312,8 @@ class _Group:
             codec = f.codec
             if not f.is_payload:
                 column: Any = self._plain[f.name]
-                if f.kind != "text":
-                    column = np.array(column, np.int64 if f.kind == "int" else np.float64)
+                if (column_type := kind_named(f.kind).column) != "text":
+                    column = np.array(column, column_type)
                 columns[f.name] = column
             elif self._num_samples:
                 payloads[f.name], more, codec = self._payloads[f.name].encode()

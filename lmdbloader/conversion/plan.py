@@ -20,8 +20,8 @@ from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.conversion.storage import make_storage, pixels_only
 from lmdbloader.conversion.tasks import Recipe, decode_pair, read_files
 from lmdbloader.errors import ImageError, OptionError, SourceError
-from lmdbloader.format.codecs import Payloads, check_codec, join, saves_enough
-from lmdbloader.format.layout import CODEC_NAMES, CODEC_TILES, Field, Kind, make_field
+from lmdbloader.format.codecs import Payloads, check_codec, holds_pixels, join, name_counts, saves_enough
+from lmdbloader.format.layout import Field, Kind, make_field
 from lmdbloader.store import estimate_map_nbytes
 
 _TRIAL_SOURCES = 8
@@ -162,13 +162,13 @@ def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> T
             continue
         payloads = join([payloads[f.name] for _, payloads in tried])
         # JPEGs and files are stored without the codec of pixels.
-        is_pixels = payloads.codec <= CODEC_TILES
+        is_pixels = holds_pixels(payloads.codec)
         pixels_stored = int(payloads.stored_nbytes[is_pixels].sum())
         pixels_raw = int(payloads.raw_nbytes[is_pixels].sum())
         keep = codec != "auto" or not is_pixels.any() or saves_enough(pixels_stored, pixels_raw)
         stored += (pixels_stored if keep else pixels_raw) + int(payloads.stored_nbytes[~is_pixels].sum())
         fields.append(f if keep else replace(f, codec="raw"))
-        others = [CODEC_NAMES[code] for code in np.unique(payloads.codec[~is_pixels]).tolist()]
+        others = list(name_counts(np.bincount(payloads.codec[~is_pixels], minlength=256)))
         pixels = [fields[-1].codec or "raw"] if is_pixels.any() else []
         codecs.append(f"{f.name} {' and '.join([*others, *pixels])}")
     growth = int(sources.nbytes.sum()) / max(sum(s.nbytes for s in chosen), 1)

@@ -16,8 +16,9 @@ from lmdbloader.base.arguments import shown
 from lmdbloader.conversion.sources.listing import Source
 from lmdbloader.conversion.storage import PIXELS, Storage, encode_one, fit_within, shrink
 from lmdbloader.errors import ImageError, OptionError
-from lmdbloader.format.codecs import Payloads, encode_many, join, saves_enough
-from lmdbloader.format.layout import ARRAY_DTYPES, CODEC_TILES, MAX_PAYLOAD_NBYTES, Codec, Field, Kind, array_type
+from lmdbloader.fields import is_pil, is_pixels, is_tensor, kind_named
+from lmdbloader.format.codecs import Payloads, encode_many, holds_pixels, join, saves_enough
+from lmdbloader.format.layout import ARRAY_DTYPES, MAX_PAYLOAD_NBYTES, Codec, Field, array_type
 
 _INT64 = range(-(2**63), 2**63)
 # The most digits of an integer that Python reads by default. The pattern matches from the start of a run of digits.
@@ -28,50 +29,14 @@ _OTHER_KEY = re.compile(r':"(?:\d[-+.e\d]*|eurt|eslaf|llun)"')
 _GEOMETRY = ("height", "width", "channels", "bits")
 
 
-def guess_kind(value: Any) -> Kind:
-    """Return the kind of field that a value belongs to.
-
-    >>> guess_kind("a cat"), guess_kind(3), guess_kind([1, None])
-    ('text', 'int', 'json')
-    """
-    if _is_pil(value) or _is_pixels(value):
-        return "image"
-    if isinstance(value, np.ndarray) or _is_tensor(value):
-        return "array"
-    if isinstance(value, bool | np.bool_):
-        return "json"
-    if isinstance(value, int | np.integer):
-        return "int"
-    if isinstance(value, float | np.floating):
-        return "float"
-    if isinstance(value, str):
-        return "text"
-    return "bytes" if isinstance(value, bytes | bytearray | memoryview) else "json"
-
-
-def _is_pil(value: Any) -> bool:
-    return hasattr(value, "getbands") and hasattr(value, "mode")
-
-
-def _is_tensor(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "numpy")
-
-
-def _is_pixels(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
-        plain = value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (1, 3))
-        return plain and value.dtype in (np.uint8, np.uint16)
-    if _is_tensor(value):
-        return value.ndim == 3 and value.shape[0] in (1, 3) and str(value.dtype) in ("torch.uint8", "torch.uint16")
-    return False
-
-
 def scalar(f: Field, value: Any, number: int) -> int | float | str:
     """Return the value of an int, float or text field in sample `number` as Python's own type.
 
     Raises:
         OptionError: The first sample has another kind of value, or the value does not fit.
     """
+    if (encode := kind_named(f.kind).encode) is not None:
+        return _encoded(encode, f, value, number)  # type: ignore[no-any-return]
     if f.kind == "text" and isinstance(value, str):
         try:
             value.encode()
@@ -145,9 +110,9 @@ class PayloadColumn:
         payloads = self._encode("lz4" if self._codec == "auto" else self._codec)
         codec = self._codec
         if codec == "auto":
-            is_pixels = payloads.codec <= CODEC_TILES
-            stored, raw = (int(nbytes[is_pixels].sum()) for nbytes in (payloads.stored_nbytes, payloads.raw_nbytes))
-            codec = "lz4" if saves_enough(stored, raw) or not is_pixels.any() else "raw"
+            as_pixels = holds_pixels(payloads.codec)
+            stored, raw = (int(nbytes[as_pixels].sum()) for nbytes in (payloads.stored_nbytes, payloads.raw_nbytes))
+            codec = "lz4" if saves_enough(stored, raw) or not as_pixels.any() else "raw"
             payloads = payloads if codec == "lz4" else self._encode(codec)
         columns: dict[str, Any] = {}
         if self._field.kind == "image":
@@ -176,18 +141,18 @@ def image_geometry(name: str, shapes: Sequence[tuple[int, ...]]) -> dict[str, An
 def _pixels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
     """Return an image value as (H, W, C)."""
     where = f"sample {number}, field {f.name!r}"
-    if _is_pil(value):
+    if is_pil(value):
         if value.mode not in ("L", "RGB", "I;16"):
             raise OptionError(f"{where}: a PIL image of mode {value.mode}; expected L, RGB or I;16. Convert it first.")
         try:
             value = np.asarray(value)
         except (OSError, SyntaxError, ValueError) as error:  # Pillow reads a file's pixels only now
             raise OptionError(f"{where}: the PIL image does not load ({error})") from error
-    elif _is_tensor(value) and _is_pixels(value):
+    elif is_tensor(value) and is_pixels(value):
         value = np.moveaxis(value.detach().cpu().numpy(), 0, 2)
     if isinstance(value, np.ndarray):
         value = _unmasked(value, where)
-    if not _is_pixels(value) or min(value.shape[:2]) < 1:
+    if not is_pixels(value) or min(value.shape[:2]) < 1:
         found = f"{tuple(value.shape)} {value.dtype}" if hasattr(value, "shape") else type(value).__name__
         raise OptionError(
             f"{where}: {found}; expected uint8 or uint16 pixels (H, W), (H, W, 1 or 3), or a tensor (1 or 3, H, W)"
@@ -198,10 +163,10 @@ def _pixels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
 
 def _array(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
     where = f"sample {number}, field {f.name!r}"
-    if not (_is_tensor(value) or isinstance(value, np.ndarray | np.generic)):
+    if not (is_tensor(value) or isinstance(value, np.ndarray | np.generic)):
         raise OptionError(f"{where}: {type(value).__name__} where the first sample had an array or a tensor")
     try:
-        array = value.detach().cpu().numpy() if _is_tensor(value) else _unmasked(np.asanyarray(value), where)
+        array = value.detach().cpu().numpy() if is_tensor(value) else _unmasked(np.asanyarray(value), where)
     except (TypeError, RuntimeError) as error:
         raise OptionError(f"{where}: a tensor of {value.dtype} that NumPy cannot hold ({error})") from error
     if array.dtype.name not in ARRAY_DTYPES or array.nbytes > MAX_PAYLOAD_NBYTES:
@@ -223,7 +188,16 @@ def _unmasked(array: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
     return np.asarray(array)
 
 
+def _encoded(encode: Callable[[Any], Any], f: Field, value: Any, number: int) -> Any:
+    try:
+        return encode(value)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"sample {number}, field {f.name!r}: {shown(value)} is not {f.kind} ({error})") from error
+
+
 def _bytes(f: Field, value: Any, number: int) -> bytes:
+    if (encode := kind_named(f.kind).encode) is not None:
+        return bytes(_encoded(encode, f, value, number))
     if f.kind == "bytes":
         if isinstance(value, bytes | bytearray | memoryview):
             return bytes(value)

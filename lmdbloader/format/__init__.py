@@ -1,1 +1,1 @@
-"""Every byte that lies on disk: keys, columns, field types, codecs, digests, and the manifest."""
+"""The format on disk: keys, columns, field types, codecs, digests, and the manifest."""

@@ -1,12 +1,13 @@
-"""How payloads are encoded: raw, lz4 blocks, tiles; and their checksums."""
+"""The codecs of payloads, in one table with their encoders, decoders and limits; and the checksums of payloads."""
 
 from __future__ import annotations
 
 import ctypes
 import io
+import math
 import struct
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,20 +20,106 @@ from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.format.layout import (
     CODEC_FILE,
     CODEC_JPEG,
+    CODEC_LZ4,
     CODEC_RAW,
     CODEC_TILES,
     MAX_PAYLOAD_NBYTES,
     TILED_ABOVE_NBYTES,
     Codec,
 )
+from lmdbloader.kernels.codec_numbers import TILE_ENTRY_NBYTES
 
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
 
-CODECS = ("auto", "raw", "lz4")
-# lz4 must save at least this share, of a payload to be used for it, and of a sample of the inputs for `auto` to choose
-# it: below, decompressing costs more than reading the rest.
+# lz4 must save at least this share of a payload to be used for it, and of a sample of the inputs for `auto` to choose
+# it: decompression costs more time than reading fewer bytes saves.
 LEAST_SAVING = 0.10
+# lz4: a length byte adds up to 255 bytes to a match; the other bytes of a block add less.
+_LZ4_RATIO = 255
+# A JPEG in a dataset has at least two bits for each block of 64 values (a code for the first value and one for the end
+# of the block), and 6 blocks hold at most 256 pixels of 3 values (4:2:0): 768 bytes from 12 bits.
+_JPEG_RATIO = 512
+
+
+@dataclass(frozen=True, slots=True)
+class CodecEntry:
+    """A row of the table of codecs.
+
+    Attributes:
+        number: In index and records, see `lmdbloader.kernels.codec_numbers`; a released number never changes.
+        name: In the manifest and in messages.
+        only_kind: The kind of fields that it is for; None for all kinds with payloads.
+        encode: Encodes many payloads for codec=NAME. Takes (data, nbytes): payloads one after the other, uint8, and the
+            length of each (n,) int64; returns (encoded data, its lengths, codec numbers (n,) uint8). None for a codec
+            that is chosen in another way.
+        decode: Decodes one payload in Python. Takes (data, shape, dtype) and returns an array of them: (C, H, W) for an
+            image, else (bytes,) uint8. It raises ValueError for damaged data. None for a codec that kernels decode, see
+            `lmdbloader.kernels.decode`.
+        has_windows: Whether kernels decode a window of an image alone.
+        source_file: Returns the image file in a payload; None for pixels and other values.
+        max_ratio: Most raw bytes for a stored byte, which bounds the memory that a reader allocates for a dataset.
+        max_bits: Of a channel of an image.
+        in_tiles: Whether the tiles of large images can have it.
+    """
+
+    number: int
+    name: str
+    only_kind: str | None = None
+    encode: Callable[[U8, I64], tuple[U8, I64, U8]] | None = None
+    decode: Callable[[bytes, tuple[int, ...], npt.DTypeLike], npt.NDArray[Any]] | None = None
+    has_windows: bool = False
+    source_file: Callable[[bytes], bytes] | None = None
+    max_ratio: int = MAX_PAYLOAD_NBYTES
+    max_bits: int = 16
+    in_tiles: bool = False
+
+
+def codec_of(number: int) -> CodecEntry:
+    """Return the codec with a number.
+
+    >>> codec_of(3).name
+    'jpeg'
+
+    Raises:
+        KeyError: There is none.
+    """
+    return TABLE[number]
+
+
+def named_codecs() -> dict[str, CodecEntry]:
+    """Return the codecs that codec= can name.
+
+    >>> list(named_codecs())
+    ['raw', 'lz4']
+    """
+    return {entry.name: entry for entry in TABLE.values() if entry.encode}
+
+
+def by_number(value: Callable[[CodecEntry], Any], unknown: Any) -> npt.NDArray[Any]:
+    """Return an array (256,) with a value for each codec number; `unknown` for numbers without a codec.
+
+    >>> by_number(lambda entry: entry.decode is not None, False)[:6].tolist()
+    [False, False, False, False, True, False]
+    """
+    found = np.full(256, unknown)
+    for entry in TABLE.values():
+        found[entry.number] = value(entry)
+    return found
+
+
+def holds_pixels(numbers: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    """Return for codec numbers (n,) whether such payloads depend on codec=, unlike JPEG and other image files."""
+    return by_number(lambda entry: entry.source_file is None, True)[numbers]
+
+
+def name_counts(counts: npt.NDArray[Any]) -> dict[str, Any]:
+    """Return the counts (256,) of codec numbers, or sums of bytes, by the name of the codec; without zeros.
+
+    >>> name_counts(np.bincount([0, 3, 3], minlength=256))
+    {'raw': 1, 'jpeg': 2}
+    """
+    return {entry.name: counts[entry.number].item() for entry in TABLE.values() if counts[entry.number]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +129,9 @@ class Payloads:
     Attributes:
         data: (sum of stored_nbytes,) uint8.
         stored_nbytes: (n,) int64 length of each payload in `data`.
-        raw_nbytes: (n,) int64 length of each once decoded.
-        checksum: (n,) uint64, XXH64 of each stored payload; of its tile table where it is tiled.
-        codec: (n,) uint8, CODEC_RAW, CODEC_LZ4 or CODEC_TILES.
+        raw_nbytes: (n,) int64 length of each when decoded.
+        checksum: (n,) uint64, XXH64 of each stored payload; of its tile table if it has one.
+        codec: (n,) uint8 number of each payload's codec.
     """
 
     data: U8
@@ -84,7 +171,7 @@ def checksum(data: Any) -> int:
 
 
 class RunningChecksum:
-    """XXH64 (seed 0) of bytes that come piece by piece."""
+    """XXH64 (seed 0) of bytes that are added piece by piece."""
 
     def __init__(self) -> None:
         library = _xxhash()
@@ -95,47 +182,52 @@ class RunningChecksum:
         library.XXH64_reset(self._state, 0)
 
     def update(self, piece: Any) -> None:
-        """Append a bytes-like object."""
+        """Add a bytes-like object."""
         view = np.frombuffer(piece, np.uint8)
         _xxhash().XXH64_update(self._state, view.ctypes.data, view.nbytes)
 
     @property
     def value(self) -> int:
-        """What `checksum` returns for everything appended so far."""
+        """The checksum of all bytes added so far."""
         return int(_xxhash().XXH64_digest(self._state))
 
 
 def encode_many(data: U8, nbytes: I64, codec: Codec) -> Payloads:
-    """Encode payloads that lie one after the other.
+    """Encode payloads.
 
     Args:
-        data: (sum of nbytes,) uint8; used as it is by the raw codec.
+        data: (sum of nbytes,) uint8, one payload after the other; the raw codec uses it without a copy.
         nbytes: (n,) int64 length of each.
-        codec: With "lz4", a payload that does not shrink by 10 % is kept raw.
+        codec: With "lz4", a payload that does not shrink by 10 % is stored raw.
     """
     from lmdbloader.kernels.gather import hash_many
+
+    encode = named_codecs()[codec].encode or _encode_raw
+    stored, stored_nbytes, numbers = encode(data, nbytes)
+    sums = np.empty(len(nbytes), np.uint64)
+    hash_many(stored, np.cumsum(stored_nbytes) - stored_nbytes, stored_nbytes, sums)
+    return Payloads(stored, stored_nbytes, nbytes, sums, numbers)
+
+
+def _encode_raw(data: U8, nbytes: I64) -> tuple[U8, I64, U8]:
+    return data, nbytes, np.full(len(nbytes), CODEC_RAW, np.uint8)
+
+
+def _encode_lz4(data: U8, nbytes: I64) -> tuple[U8, I64, U8]:
     from lmdbloader.kernels.patches import compress_many
 
+    packed, stored_nbytes, numbers = np.empty(data.size, np.uint8), np.empty_like(nbytes), _encode_raw(data, nbytes)[2]
     start = np.cumsum(nbytes) - nbytes
-    codes = np.full(len(nbytes), CODEC_RAW, np.uint8)
-    stored, stored_nbytes = data, nbytes
-    if codec == "lz4":
-        packed = np.empty(data.size, np.uint8)
-        stored_nbytes = np.empty_like(nbytes)
-        stored = packed[: compress_many(data, start, nbytes, LEAST_SAVING, packed, stored_nbytes, codes)]
-        start = np.cumsum(stored_nbytes) - stored_nbytes
-    sums = np.empty(len(nbytes), np.uint64)
-    hash_many(stored, start, stored_nbytes, sums)
-    return Payloads(stored, stored_nbytes, nbytes, sums, codes)
+    size = compress_many(data, start, nbytes, LEAST_SAVING, packed, stored_nbytes, numbers)
+    return packed[:size], stored_nbytes, numbers
 
 
 def encode_image(image: npt.NDArray[Any], codec: Codec, tile_size: int) -> Payloads:
-    """Encode one image (H, W, C) uint8 or uint16: in tiles where it is large, else as one (C, H, W) payload.
+    """Encode one image (H, W, C) uint8 or uint16: a large one in tiles, a small one as one (C, H, W) payload.
 
     Raises:
-        OptionError: Its pixels exceed what one payload may hold.
+        OptionError: It has more bytes than a payload can have.
     """
-    from lmdbloader.kernels.decode import TILE_ENTRY_NBYTES
     from lmdbloader.kernels.patches import cut, cut_tiles
 
     if image.nbytes > MAX_PAYLOAD_NBYTES * 0.99:
@@ -143,7 +235,7 @@ def encode_image(image: npt.NDArray[Any], codec: Codec, tile_size: int) -> Paylo
             f"an image of {image.shape} {image.dtype}: {image.nbytes} bytes exceed one payload's 2 GiB. Cut it."
         )
     flat = np.empty(image.size, image.dtype)
-    if image.nbytes <= TILED_ABOVE_NBYTES:
+    if image.nbytes <= TILED_ABOVE_NBYTES or not named_codecs()[codec].in_tiles:
         cut(image, 0, 0, image.shape[0], image.shape[1], flat)
         return encode_many(flat.view(np.uint8), np.array([image.nbytes]), codec)
     cut_tiles(image, tile_size, flat)
@@ -153,13 +245,7 @@ def encode_image(image: npt.NDArray[Any], codec: Codec, tile_size: int) -> Paylo
     if len(table) != TILE_ENTRY_NBYTES * len(ends):
         raise AssertionError("the tile table's entry size and its writer disagree")
     stored = np.concatenate([np.frombuffer(table, np.uint8), tiles.data])
-    return Payloads(
-        stored,
-        np.array([stored.size]),
-        np.array([image.nbytes]),
-        np.array([checksum(table)], np.uint64),
-        np.array([CODEC_TILES], np.uint8),
-    )
+    return _one_payload(stored, image.nbytes, CODEC_TILES, checksum(table))
 
 
 def encode_jpeg(image: npt.NDArray[Any], quality: int) -> Payloads:
@@ -167,7 +253,7 @@ def encode_jpeg(image: npt.NDArray[Any], quality: int) -> Payloads:
 
     Args:
         image: With 1 or 3 channels, neither side above 65,535 pixels.
-        quality: 1 to 100, as libjpeg counts it.
+        quality: 1 to 100, as in libjpeg.
     """
     file = io.BytesIO()
     plain = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
@@ -177,11 +263,11 @@ def encode_jpeg(image: npt.NDArray[Any], quality: int) -> Payloads:
 
 
 def pack_jpeg(data: bytes, orientation: int, raw_nbytes: int) -> Payloads | None:
-    """Return a JPEG file's own bytes with a seek table behind them, None where our kernels do not decode such a file.
+    """Return a JPEG file's own bytes followed by a seek table; None if the kernels cannot decode the file.
 
     Args:
         data: The whole file.
-        orientation: As its EXIF data gives it, 1 to 8.
+        orientation: From its EXIF data, 1 to 8.
         raw_nbytes: Of its decoded pixels.
     """
     from lmdbloader.kernels.jpeg import seek as jpegseek
@@ -196,14 +282,8 @@ def pack_jpeg(data: bytes, orientation: int, raw_nbytes: int) -> Payloads | None
     if status or height * width * components != raw_nbytes:
         return None
     footer = struct.pack("<IIHBx4s", len(data), number, step, orientation, jpegseek.SEEK_MAGIC)
-    payload = np.concatenate([source, entries[: number * jpegseek.ENTRY_NBYTES], np.frombuffer(footer, np.uint8)])
-    return Payloads(
-        payload,
-        np.array([payload.size]),
-        np.array([raw_nbytes]),
-        np.array([checksum(payload)], np.uint64),
-        np.array([CODEC_JPEG], np.uint8),
-    )
+    stored = np.concatenate([source, entries[: number * jpegseek.ENTRY_NBYTES], np.frombuffer(footer, np.uint8)])
+    return _one_payload(stored, raw_nbytes, CODEC_JPEG, checksum(stored))
 
 
 def unpack_jpeg(payload: bytes | memoryview) -> bytes:
@@ -224,19 +304,28 @@ def unpack_jpeg(payload: bytes | memoryview) -> bytes:
 
 
 def pack_file(data: bytes, raw_nbytes: int) -> Payloads:
-    """Return an image file's own bytes as a payload that is decoded whole.
+    """Return an image file's own bytes as a payload.
 
     Args:
         data: The whole file.
         raw_nbytes: Of its decoded pixels.
     """
-    return Payloads(
-        np.frombuffer(data, np.uint8),
-        np.array([len(data)]),
-        np.array([raw_nbytes]),
-        np.array([checksum(data)], np.uint64),
-        np.array([CODEC_FILE], np.uint8),
-    )
+    return _one_payload(np.frombuffer(data, np.uint8), raw_nbytes, CODEC_FILE, checksum(data))
+
+
+def _decode_file(data: bytes, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    from lmdbloader.images.decode import DecodePolicy, decode_image
+
+    pixels = decode_image(data, DecodePolicy(max_pixels=math.prod(shape[1:])), name="the file").transpose(2, 0, 1)
+    if pixels.shape != shape or pixels.dtype != dtype:
+        found, expected = (f"{kind} {(h, w, c)}" for kind, (c, h, w) in ((pixels.dtype, pixels.shape), (dtype, shape)))
+        raise ValueError(f"its file decodes to {found}; the index says {expected}")
+    return np.ascontiguousarray(pixels)
+
+
+def _one_payload(stored: U8, raw_nbytes: int, number: int, xxh64: int) -> Payloads:
+    sizes = np.array([stored.size]), np.array([raw_nbytes])
+    return Payloads(stored, *sizes, np.array([xxh64], np.uint64), np.array([number], np.uint8))
 
 
 def tile_nbytes(shape: Sequence[int], itemsize: int, tile_size: int) -> I64:
@@ -269,6 +358,23 @@ def saves_enough(stored_nbytes: int, raw_nbytes: int) -> bool:
 
 
 def check_codec(name: str) -> None:
-    """Raise OptionError unless `name` is one of CODECS."""
-    if name not in CODECS:
-        raise OptionError(f"codec {name!r}: expected one of {', '.join(CODECS)}")
+    """Raise OptionError unless codec= can have this name, or it is "auto"."""
+    if name not in (names := ("auto", *named_codecs())):
+        raise OptionError(f"codec {name!r}: expected one of {', '.join(names)}")
+
+
+#: Every codec by number. A new one gets its row here, its number in `lmdbloader.kernels.codec_numbers` and, if kernels
+#: decode it, its branch in `lmdbloader.kernels.decode`. Image files have no `max_ratio`: a single colour of any size is
+#: some dozens of bytes in WebP and TIFF.
+TABLE: Mapping[int, CodecEntry] = {
+    entry.number: entry
+    for entry in (
+        CodecEntry(CODEC_RAW, "raw", encode=_encode_raw, max_ratio=1, in_tiles=True),
+        CodecEntry(CODEC_LZ4, "lz4", encode=_encode_lz4, max_ratio=_LZ4_RATIO, in_tiles=True),
+        CodecEntry(CODEC_TILES, "tiles", "image", has_windows=True, max_ratio=_LZ4_RATIO),
+        CodecEntry(
+            CODEC_JPEG, "jpeg", "image", has_windows=True, source_file=unpack_jpeg, max_ratio=_JPEG_RATIO, max_bits=8
+        ),
+        CodecEntry(CODEC_FILE, "file", "image", decode=_decode_file, source_file=bytes),
+    )
+}

@@ -1,7 +1,7 @@
-"""The digests that show whether a dataset's files are the ones that were written: algorithms, and their text form.
+"""The digests of a dataset's files and descriptions, which reveal any change: algorithms, and their text form.
 
-By default files have an XXH64 digest, and descriptions, which are small, a BLAKE2b digest. SHA-256 and BLAKE3 serve for
-both. Every digest is text that begins with the name of its algorithm.
+By default files have an XXH64 digest, and descriptions, which are small, a BLAKE2b digest. SHA-256 and BLAKE3 are used
+for both. Every digest is text that begins with the name of its algorithm.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from lmdbloader.format.codecs import RunningChecksum, checksum
 DigestName = Literal["xxh64", "sha256", "blake3"]
 DIGESTS: tuple[DigestName, ...] = get_args(DigestName)
 DEFAULT_DIGEST: DigestName = "xxh64"
-# Goes with XXH64: of descriptions, which are small.
+# Of descriptions, if files have XXH64.
 _BLAKE2B = "blake2b"
 _PIECE_NBYTES = 4 * 2**20
 
 
 class Digest(Protocol):
-    """A digest of bytes that come piece by piece; as text it has the name of its algorithm in front."""
+    """A digest of bytes that are added piece by piece; its text begins with the name of the algorithm."""
 
     def update(self, piece: Any, /) -> None:
-        """Append a bytes-like object."""
+        """Add a bytes-like object."""
 
     def __str__(self) -> str: ...
 
@@ -36,7 +36,7 @@ def check_digest(name: str) -> DigestName:
     """Return the name of an algorithm.
 
     Raises:
-        OptionError: It is none of DIGESTS.
+        OptionError: It is not one of DIGESTS.
     """
     if name not in DIGESTS:
         raise OptionError(f"digest {name!r}: expected one of {', '.join(DIGESTS)}")
@@ -44,12 +44,12 @@ def check_digest(name: str) -> DigestName:
 
 
 def new_file_digest(name: DigestName) -> Digest:
-    """Return the digest of a file, of which nothing was read yet."""
+    """Return a digest for a file, of no bytes yet."""
     return _XXH64() if name == "xxh64" else new_text_digest(name)
 
 
 def new_text_digest(name: DigestName) -> Digest:
-    """Return the digest of a description, of which nothing was read yet.
+    """Return a digest for a description, of no bytes yet.
 
     >>> digest = new_text_digest("sha256")
     >>> digest.update(b"abc")
@@ -77,7 +77,7 @@ def digest_of_file(data: Any, name: DigestName) -> str:
 
 
 def read_digest(descriptor: int, name: DigestName) -> str:
-    """Return the digest of a whole file, read piece by piece: unlike a map, a bad disk then is an OSError."""
+    """Return the digest of a whole file, read piece by piece: a bad disk is an OSError, unlike with a map."""
     digest, room, at = new_file_digest(name), memoryview(bytearray(_PIECE_NBYTES)), 0
     while nbytes := os.preadv(descriptor, [room], at):
         digest.update(room[:nbytes])
@@ -97,7 +97,7 @@ def digest_of_text(data: bytes, name: DigestName) -> str:
 
 
 def name_of(digest: object) -> DigestName | None:
-    """Return which algorithm the digest of a description says it is of; None where that is none of DIGESTS.
+    """Return the algorithm in the text of a description's digest; None if it is not one of DIGESTS.
 
     >>> name_of("blake2b:00"), name_of("sha256:00"), name_of("md5:00"), name_of(None)
     ('xxh64', 'sha256', None, None)
@@ -134,7 +134,7 @@ class _OfHashlib:
 
 
 class Blake3:
-    """BLAKE3, of 32 bytes, of bytes that come piece by piece.
+    """The 32 bytes of BLAKE3, of bytes that are added piece by piece.
 
     >>> digest = Blake3()
     >>> digest.update(b"abc")
@@ -149,11 +149,11 @@ class Blake3:
         self._stack = np.zeros((blake3.STACK_ROWS, 8), np.uint32)
         self._work = np.zeros(blake3.WORK_NBYTES, np.uint8)
         self._num_groups = 0
-        # What is not in the stack. The last bytes of all are hashed in another way, so that some always wait here.
+        # Bytes that are not in the stack. Some always wait here, as the last bytes of all are hashed in another way.
         self._rest = bytearray()
 
     def update(self, piece: Any, /) -> None:
-        """Append a bytes-like object."""
+        """Add a bytes-like object."""
         most = self._kernels.GROUP_NBYTES
         if isinstance(piece, bytes) and len(self._rest) + len(piece) <= most:  # JSON comes in millions of small pieces
             self._rest += piece

@@ -1,4 +1,4 @@
-"""What a dataset looks like on disk: field types, keys, columns of records and index, without touching a file."""
+"""The layout of a dataset on disk: files, keys, columns of records and index."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lmdbloader.errors import FormatError, OptionError
-from lmdbloader.fields import KINDS as KINDS
-from lmdbloader.fields import PAYLOAD_KINDS as PAYLOAD_KINDS
 from lmdbloader.fields import Kind as Kind
+from lmdbloader.fields import kind_named
 from lmdbloader.kernels.codec_numbers import CODEC_FILE as CODEC_FILE
 from lmdbloader.kernels.codec_numbers import CODEC_JPEG as CODEC_JPEG
 from lmdbloader.kernels.codec_numbers import CODEC_LZ4 as CODEC_LZ4
+from lmdbloader.kernels.codec_numbers import CODEC_NAMES as CODEC_NAMES
 from lmdbloader.kernels.codec_numbers import CODEC_RAW as CODEC_RAW
 from lmdbloader.kernels.codec_numbers import CODEC_TILES as CODEC_TILES
 
@@ -31,14 +31,14 @@ DATA_FILE = "data.mdb"
 INDEX_FILE = "index.arrow"
 MANIFEST_FILE = "manifest.json"
 PARTIAL_SUFFIX = ".partial"
-# Notes for people beside a dataset: images that a conversion skipped, samples that a repair left out.
+# Notes for people: images that a conversion skipped, samples that a repair left out.
 SKIPPED_FILE, LEFT_OUT_FILE = "skipped.tsv", "left_out.tsv"
-# What a conversion's sources were like; no part of the dataset, for it tells of the files and not of their content.
+# The files that a conversion read. Not a part of the dataset: it describes the files, not their content.
 SOURCES_FILE = "sources.arrow"
 
 # LMDB stores values in whole pages: 256 KiB a value keeps the waste under 2 % for small samples.
 BLOCK_NBYTES = 256 * 1024
-# Pixel payloads above this size are cut into tiles, so that a crop reads a part of them.
+# Pixel payloads above this size are cut into tiles: a crop reads only some of them.
 TILED_ABOVE_NBYTES = 256 * 1024
 TILE_SIZE = 64
 MAX_TILE_SIZE = 512
@@ -50,11 +50,9 @@ PROGRESS_KEY = b"progress"
 DESCRIPTION_KEY = b"description"
 RECORD_KEY_NBYTES = 16
 
-CODEC_NAMES = ("raw", "lz4", "tiles", "jpeg", "file")
-
 Codec = Literal["raw", "lz4"]
 
-# Where a sample came from; columns of the index and of every record, absent in datasets written from Python.
+# A sample's file and position in it: columns of index and records, absent in datasets written from Python.
 SOURCE_COLUMNS = ("source", "top", "left")
 
 ARRAY_DTYPES = frozenset(
@@ -69,8 +67,8 @@ class Field:
 
     Attributes:
         name: A Python identifier.
-        kind: What it holds.
-        codec: How its payloads are compressed; None for the kinds that are plain columns of the index.
+        kind: The name of its type, see `lmdbloader.fields`.
+        codec: How its payloads are compressed; None for the kinds that are columns of the index.
         layout: Order of the axes of stored pixels; images only.
         tile_size: Side of the tiles of large images in pixels; images only.
     """
@@ -83,25 +81,25 @@ class Field:
 
     @property
     def is_payload(self) -> bool:
-        """Whether its values are byte strings of their own in data.mdb, rather than a column of the index."""
-        return self.kind in PAYLOAD_KINDS
+        """Whether its values are byte strings in data.mdb, rather than a column of the index."""
+        return kind_named(self.kind).is_payload
 
 
 def make_field(name: str, kind: Kind, codec: Codec = "raw") -> Field:
-    """Return the field with the layout that this release writes.
+    """Return a field as this release writes it.
 
     Raises:
-        OptionError: The name cannot be an attribute of a sample, or is one of ours.
+        OptionError: The name cannot be an attribute of a sample, or is reserved.
     """
     is_plain = isinstance(name, str) and name.isidentifier() and unicodedata.normalize("NFKC", name) == name
     if not is_plain or keyword.iskeyword(name) or name.startswith("_") or name in SOURCE_COLUMNS or len(name) > 50:
         raise OptionError(
-            f"field name {name!r:.80}: expected a Python identifier (NFKC) of at most 50 characters that is no "
-            f"keyword, does not start with '_' and is none of {', '.join(SOURCE_COLUMNS)}. Rename the field."
+            f"field name {name!r:.80}: expected a Python identifier (NFKC) of at most 50 characters that is not a "
+            f"keyword, does not start with '_' and is not one of {', '.join(SOURCE_COLUMNS)}. Rename the field."
         )
     if kind == "image":
         return Field(name, kind, codec, "CHW", TILE_SIZE)
-    return Field(name, kind, codec if kind in PAYLOAD_KINDS else None)
+    return Field(name, kind, codec if kind_named(kind).is_payload else None)
 
 
 def index_schema(fields: Sequence[Field], *, with_source: bool) -> pa.Schema:
@@ -109,72 +107,47 @@ def index_schema(fields: Sequence[Field], *, with_source: bool) -> pa.Schema:
 
     Args:
         fields: The fields, in order.
-        with_source: Whether samples carry their source's name and patch position.
+        with_source: Whether samples have the name of a source and a position in it.
     """
     import pyarrow as pa
 
-    names = pa.dictionary(pa.int32(), pa.string())
-    columns: list[tuple[str, pa.DataType]] = []
-    if with_source:
-        columns += [("source", names), ("top", pa.uint32()), ("left", pa.uint32())]
-    scalar = {"int": pa.int64(), "float": pa.float64(), "text": pa.large_string()}
+    arrow = {"names": pa.dictionary(pa.int32(), pa.string()), "text": pa.large_string()}
+    payload = {"offset": "int64", "stored_nbytes": "uint32", "raw_nbytes": "uint32", "checksum": "uint64"}
+    columns = {"source": "names", "top": "uint32", "left": "uint32"} if with_source else {}
     for f in fields:
-        if not f.is_payload:
-            columns.append((f.name, scalar[f.kind]))
-            continue
-        columns += [
-            (f"{f.name}.offset", pa.int64()),
-            (f"{f.name}.stored_nbytes", pa.uint32()),
-            (f"{f.name}.raw_nbytes", pa.uint32()),
-            (f"{f.name}.checksum", pa.uint64()),
-            (f"{f.name}.codec", pa.uint8()),
-        ]
-        if f.kind == "image":
-            columns += [(f"{f.name}.{c}", t) for c, t in image_columns().items()]
-        elif f.kind == "array":
-            columns.append((f"{f.name}.type", names))
-    return pa.schema(columns)
-
-
-def image_columns() -> dict[str, pa.DataType]:
-    """Return the geometry columns of an image field, without the field's name in front."""
-    import pyarrow as pa
-
-    return {"height": pa.uint32(), "width": pa.uint32(), "channels": pa.uint8(), "bits": pa.uint8()}
+        if kind_named(f.kind).is_payload:
+            described = {**payload, "codec": "uint8", **kind_named(f.kind).columns}
+            columns |= {f"{f.name}.{part}": type_name for part, type_name in described.items()}
+        else:
+            columns[f.name] = kind_named(f.kind).column
+    return pa.schema([(name, arrow.get(kind) or getattr(pa, kind)()) for name, kind in columns.items()])
 
 
 def record_schema(fields: Sequence[Field], *, with_source: bool) -> pa.Schema:
     """Return the Arrow schema of the record batches in data.mdb.
 
-    What repeats from sample to sample (sizes, codec, source) is run-end encoded, so that it costs nothing per sample.
+    Values that repeat from sample to sample (sizes, codec, source) are run-end encoded: they take no bytes per sample.
     """
     import pyarrow as pa
 
-    def runs(value: pa.DataType) -> pa.DataType:
-        return pa.run_end_encoded(pa.int32(), value)
+    def runs(type_name: str) -> pa.DataType:
+        return pa.run_end_encoded(pa.int32(), pa.string() if type_name == "names" else getattr(pa, type_name)())
 
     columns: list[tuple[str, pa.DataType]] = []
     if with_source:
-        columns += [("source", runs(pa.string())), ("top", runs(pa.uint32())), ("left", pa.uint32())]
-    scalar = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
+        columns += [("source", runs("names")), ("top", runs("uint32")), ("left", pa.uint32())]
     for f in fields:
-        if not f.is_payload:
-            columns.append((f.name, scalar[f.kind]))
-            continue
-        columns += [
-            (f.name, pa.binary()),
-            (f"{f.name}.raw_nbytes", runs(pa.uint32())),
-            (f"{f.name}.codec", runs(pa.uint8())),
-        ]
-        if f.kind == "image":
-            columns += [(f"{f.name}.{c}", runs(t)) for c, t in image_columns().items()]
-        elif f.kind == "array":
-            columns.append((f"{f.name}.type", runs(pa.string())))
+        kind = kind_named(f.kind)
+        if kind.is_payload:
+            described = {"raw_nbytes": "uint32", "codec": "uint8", **kind.columns}
+            columns += [(f.name, pa.binary()), *((f"{f.name}.{part}", runs(t)) for part, t in described.items())]
+        else:
+            columns.append((f.name, pa.string() if kind.column == "text" else getattr(pa, kind.column)()))
     return pa.schema(columns)
 
 
 def record_key(first_sample: int, checksum: int) -> bytes:
-    """Return the key of a record batch: number of its first sample, then XXH64 of its value, both 8 bytes big-endian.
+    """Return the key of a record batch: the number of its first sample and XXH64 of its value, 8 bytes big-endian each.
 
     >>> record_key(7, 0xABC).hex()
     '00000000000000070000000000000abc'
@@ -186,7 +159,7 @@ def parse_record_key(key: bytes) -> tuple[int, int]:
     """Return (first sample, checksum) of a record batch's key.
 
     Raises:
-        FormatError: The key has another length.
+        FormatError: The key does not have 16 bytes.
     """
     if len(key) != RECORD_KEY_NBYTES:
         raise FormatError(f"record key {key!r}: expected {RECORD_KEY_NBYTES} bytes, found {len(key)}")
@@ -195,7 +168,7 @@ def parse_record_key(key: bytes) -> tuple[int, int]:
 
 
 def progress_value(num_samples: int) -> bytes:
-    """Return the value that says how many samples data.mdb holds.
+    """Return the value of the entry with the number of samples in data.mdb.
 
     >>> progress_value(7)
     b'{"num_samples": 7}'
@@ -204,7 +177,7 @@ def progress_value(num_samples: int) -> bytes:
 
 
 def array_type(dtype: str, shape: Sequence[int]) -> str:
-    """Return the text that describes an array.
+    """Return the type of an array as text.
 
     >>> array_type("float32", (3, 4))
     'float32[3,4]'
@@ -219,7 +192,7 @@ def parse_array_type(text: str) -> tuple[str, tuple[int, ...]]:
     ('float32', (3, 4))
 
     Raises:
-        FormatError: The text is not of that form.
+        FormatError: The text is not such a type.
     """
     dtype, bracket, rest = text.partition("[")
     sizes = rest[:-1].split(",") if rest[:-1] else []

@@ -1,4 +1,4 @@
-"""manifest.json: what a finished dataset says of itself, written with and checked against its own digest."""
+"""manifest.json: its fields, and its digest."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmdbloader.errors import FormatError, OptionError
+from lmdbloader.fields import kind_names
+from lmdbloader.format.codecs import named_codecs
 from lmdbloader.format.digests import DEFAULT_DIGEST, DIGESTS, DigestName, name_of, new_text_digest
 from lmdbloader.format.layout import (
     DATA_FILE,
     FORMAT_NAME,
     FORMAT_VERSIONS,
-    KINDS,
     MANIFEST_FILE,
     MAX_TILE_SIZE,
     Field,
@@ -23,23 +24,23 @@ from lmdbloader.format.layout import (
 )
 
 MAX_MANIFEST_NBYTES = 64 * 1024 * 1024
-# What reading one may take, and about what a value of JSON takes: a text of a few bytes, an empty list or object.
+# Most memory for reading one, and the approximate memory of a JSON value: a short text, an empty list or object.
 _MAX_MEMORY_NBYTES = 200_000_000
 _VALUE_NBYTES = 72
-# And what a key takes more while it is looked for a second time.
+# The additional memory of a key while duplicates are searched.
 _KEY_NBYTES = 128
 _A_DIGEST = re.compile(r"[a-z0-9_-]+:[0-9a-f]{16,}")
 _HALVES = re.compile("[\ud800-\udfff]")
-# Below this nothing is counted, and the digest is made in one go, which is faster.
+# Smaller files are read without an estimate, and their digest is computed at once, which is faster.
 _SMALL_NBYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What of a manifest does not follow from the samples; data.mdb keeps it too, so that the rest can be made again.
+    """The part of a manifest that cannot be computed from the samples; a copy is in data.mdb, for repairs.
 
     Attributes:
-        fields, with_source, classes, made_by: As the manifest has them.
+        fields, with_source, classes, made_by: As in the manifest.
         digest: The algorithm of its own digest and of those in the manifest.
     """
 
@@ -50,7 +51,7 @@ class Description:
     digest: DigestName = DEFAULT_DIGEST
 
     def to_json(self) -> bytes:
-        """Return the bytes of the entry in data.mdb; the digest of everything else stands last."""
+        """Return the bytes of the entry in data.mdb; its last key is the digest of all others."""
         return _signed(_description_json(self), "description_digest", self.digest)
 
     def manifest(
@@ -63,7 +64,7 @@ class Description:
         data_digest: str,
         manifest_digest: str = "",
     ) -> Manifest:
-        """Return the manifest of a dataset of this description, the arguments being as the manifest has them."""
+        """Return the manifest of a dataset with this description; arguments as in the manifest."""
         return Manifest(
             num_samples,
             self.fields,
@@ -86,15 +87,15 @@ class Manifest:
     Attributes:
         num_samples: Number of samples.
         fields: Fields in the order of a sample.
-        with_source: Whether the index tells where each sample came from.
+        with_source: Whether the index has the source of each sample.
         classes: For each label field of a class-folder dataset, the class names by label.
         sizes: Bytes: data_nbytes, index_nbytes, payload_nbytes (stored), raw_nbytes (decoded).
         made_by: How the dataset was made: release, options, digests of the inputs.
         content_digest: Over the samples in order (see docs/reference/format.md).
         index_digest: Of index.arrow.
-        data_digest: Of data.mdb; empty in datasets that were made before there was one.
-        manifest_digest: Of everything else in it; empty where it was not read.
-        digest: The algorithm of these; "xxh64" has BLAKE2b for the content and the manifest.
+        data_digest: Of data.mdb; empty in datasets older than this key.
+        manifest_digest: Of all other keys; empty if the manifest was not read from a file.
+        digest: The algorithm of these; with "xxh64", BLAKE2b for the content and the manifest.
     """
 
     num_samples: int
@@ -111,22 +112,22 @@ class Manifest:
 
     @property
     def description(self) -> Description:
-        """What of it does not follow from the samples."""
+        """The part that cannot be computed from the samples."""
         return Description(self.fields, self.with_source, self.classes, self.made_by, self.digest)
 
     @property
     def format_version(self) -> int:
-        """The version of the format that it is of: releases that know version 1 only know its digests only."""
+        """Its version of the format: 2 for the digests that releases of version 1 do not know."""
         return 1 if self.digest == DEFAULT_DIGEST else 2
 
     def to_json(self) -> bytes:
-        """Return the file's bytes; the digest of everything else stands last."""
+        """Return the file's bytes; its last key is the digest of all others."""
         return _signed(self._json(), "manifest_digest", self.digest)
 
     def is_text(self, data: bytes) -> bool:
-        """Return whether a file's bytes are those that a writer makes of this manifest, which was read from them.
+        """Return whether a file's bytes, from which this was read, are exactly those that a writer makes of it.
 
-        Its digest is of what the text says: other white space, spellings of numbers and orders of keys have the same.
+        Its digest is of the values: text with other white space, spellings of numbers or orders of keys has the same.
         """
         at = 0
         for piece in _pieces({**self._json(), "manifest_digest": self.manifest_digest}):
@@ -136,11 +137,11 @@ class Manifest:
         return at == len(data)
 
     def _json(self) -> dict[str, Any]:
-        """Return everything but its own digest, in the order of the file."""
+        """Return all keys except its own digest, in the order of the file."""
         body = {"format": FORMAT_NAME, "format_version": self.format_version, "num_samples": self.num_samples}
         body |= _description_json(self) | {"sizes": dict(self.sizes)}
         if not self.data_digest:
-            body["made_by"] = body.pop("made_by")  # behind the sizes, as it was before there was one
+            body["made_by"] = body.pop("made_by")  # after the sizes, as in datasets of that age
         body |= {"content_digest": self.content_digest, "index_digest": self.index_digest}
         return body | ({"data_digest": self.data_digest} if self.data_digest else {})
 
@@ -153,7 +154,7 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         path: Of the dataset, for messages.
 
     Raises:
-        FormatError: Not JSON, not ours, from another format version, or changed since it was written.
+        FormatError: Not JSON, not a manifest, of another format version, or changed since it was written.
     """
     where = f"{path}/{MANIFEST_FILE}"
     if len(data) > MAX_MANIFEST_NBYTES:
@@ -161,7 +162,7 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
     try:
         body = load_json(data)
     except _TooLargeError as error:
-        raise FormatError(f"{where}: {error}. No release writes such a manifest: look at who made it.") from error
+        raise FormatError(f"{where}: {error}. No release writes such a manifest: check its origin.") from error
     except _TwiceError as error:
         raise FormatError(f"{where}: {error}. Restore it from a copy, or convert again.") from error
     except (ValueError, RecursionError) as error:
@@ -179,7 +180,7 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
     found = body.pop("manifest_digest", None)
     digest = DEFAULT_DIGEST if version == 1 else _other_digest(found, where)
     nbytes, is_whole = len(data), data.endswith(b"\n")
-    del data  # it may be large
+    del data  # may be large
     try:
         expected = _digest_of(body, digest, is_small=nbytes <= _SMALL_NBYTES)
     except RecursionError as error:
@@ -188,7 +189,7 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         raise FormatError(
             f"{where}: its digest is {found!r}, expected {expected!r}: it was changed after it was written"
         )
-    if not is_whole:  # without its last byte it would still be JSON
+    if not is_whole:  # without its last byte it is still JSON
         raise FormatError(f"{where}: {nbytes} bytes that do not end in a line break: it is cut short. Copy it again.")
     try:
         if digest != DEFAULT_DIGEST:
@@ -234,7 +235,7 @@ def parse_description(data: bytes, path: str) -> Description:
         path: Of the dataset, for messages.
 
     Raises:
-        FormatError: It is not what was written.
+        FormatError: It was changed since it was written.
     """
     where = f"{path}/{DATA_FILE}: its description"
     try:
@@ -249,9 +250,9 @@ def parse_description(data: bytes, path: str) -> Description:
 
 
 def is_signed(data: bytes) -> bool:
-    """Return whether a manifest, of whatever format and version, is whole and has the digest of what it says.
+    """Return whether a manifest, of any format and version, is whole and has a valid digest.
 
-    An algorithm that came after this release looks like damage, unless the version of the format is a later one too.
+    An algorithm newer than this release counts as damage, unless the version of the format is newer too.
     """
     if not data.endswith(b"\n"):
         return False
@@ -269,21 +270,21 @@ def is_signed(data: bytes) -> bool:
 
 
 class _TooLargeError(ValueError):
-    """A text of JSON whose values would take too much memory."""
+    """JSON whose values would take too much memory."""
 
 
 class _TwiceError(ValueError):
-    """A text of JSON with two values of one key."""
+    """JSON with two values of one key."""
 
 
 def load_json(data: bytes) -> Any:
-    """Return what the text of a small file says, without trusting whoever wrote it.
+    """Return the values of an untrusted JSON text.
 
     Args:
         data: At most MAX_MANIFEST_NBYTES of UTF-8.
 
     Raises:
-        ValueError, RecursionError: It is no JSON, has two values of one key, or its values would take more than 200 MB.
+        ValueError, RecursionError: It is not JSON, has two values of one key, or would take more than 200 MB.
     """
     if (needed := _memory_nbytes(data)) > _MAX_MEMORY_NBYTES:
         raise _TooLargeError(
@@ -294,7 +295,7 @@ def load_json(data: bytes) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; readers do not agree which of two values a key has."""
+    """Return a JSON object; a key with two values is an error, as readers differ in the one they take."""
     values = dict(pairs)
     if len(values) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
@@ -303,11 +304,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _memory_nbytes(data: bytes) -> int:
-    """Return about how much memory a JSON text takes at most while it is read, the text itself with it."""
+    """Return approximately the most memory that reading a JSON text takes, the text included."""
     if len(data) <= _SMALL_NBYTES:
         return len(data)
-    # The text is there as bytes, decoded, and as what it says; every character takes what the widest one does. Beyond
-    # ASCII, the escapes that the digest is made of take more than that.
+    # The text exists as bytes, decoded, and as values; each character takes the memory of the widest one. Beyond ASCII,
+    # the escapes from which the digest is computed take more than that.
     if b"\\u" in data or re.search(b"[\xf0-\xff]", data):
         copies = 9
     elif re.search(b"[\xc4-\xff]", data):
@@ -319,24 +320,24 @@ def _memory_nbytes(data: bytes) -> int:
 
 
 def _signed(body: dict[str, Any], key: str, digest: DigestName = DEFAULT_DIGEST) -> bytes:
-    """Return a JSON object's text with the digest of everything in it as its last key.
+    """Return the text of a JSON object with its digest as the last key.
 
     Raises:
-        OptionError: It is too large to be read again.
+        OptionError: It is too large for a reader.
     """
     data = b"".join(_pieces({**body, key: _digest_of(body, digest)}))
     if len(data) > MAX_MANIFEST_NBYTES or _memory_nbytes(data) > _MAX_MEMORY_NBYTES:
         raise OptionError(
-            f"the description of the dataset, {MANIFEST_FILE}, takes {len(data):,} bytes, more than a reader accepts: "
-            "that is room for a million names of classes. Use shorter or fewer ones."
+            f"the description of the dataset, {MANIFEST_FILE}, takes {len(data):,} bytes, more than a reader accepts. "
+            "About a million names of classes fit: use shorter or fewer ones."
         )
     return data
 
 
 def _pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the text of a JSON object as it is written, piece by piece."""
+    """Yield the text of a JSON object, piece by piece."""
     for text in json.JSONEncoder(indent=1, ensure_ascii=False).iterencode(body):
-        # What UTF-8 cannot hold (half a surrogate pair: a byte of a file name that is no text) stays as JSON's escape.
+        # Half a surrogate pair (a byte of a file name that is not text) has no UTF-8 and stays a JSON escape.
         yield _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", text).encode()
     yield b"\n"
 
@@ -359,7 +360,7 @@ def _parse_description(body: Mapping[str, Any], digest: DigestName) -> Descripti
 
 
 def _digest_of(body: Mapping[str, Any], name: DigestName = DEFAULT_DIGEST, *, is_small: bool = True) -> str:
-    """Return the digest of a JSON object; piece by piece where it is not small, which takes less memory, and longer."""
+    """Return the digest of a JSON object; of a large one piece by piece, which takes less memory and more time."""
     encoder = json.JSONEncoder(sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     digest = new_text_digest(name)
     for text in (encoder.encode(body),) if is_small else encoder.iterencode(body):
@@ -369,22 +370,22 @@ def _digest_of(body: Mapping[str, Any], name: DigestName = DEFAULT_DIGEST, *, is
 
 
 def field_json(f: Field) -> dict[str, Any]:
-    """Return a field as the manifest has it."""
+    """Return a field as in the manifest."""
     values = {"name": f.name, "kind": f.kind, "codec": f.codec, "layout": f.layout, "tile_size": f.tile_size}
     return {key: value for key, value in values.items() if value is not None}
 
 
 def parse_field(values: Mapping[str, Any]) -> Field:
-    """Return the field that `field_json` returned as JSON.
+    """Return the field from the JSON of `field_json`.
 
     Raises:
-        KeyError, TypeError, ValueError: It is none.
+        KeyError, TypeError, ValueError: It is not a field.
     """
     name, kind = values["name"], values["kind"]
-    if kind not in KINDS:
+    if kind not in kind_names():
         raise ValueError(f"field {name!r} of unknown kind {kind!r}")
     plain = make_field(name, kind, values.get("codec", "raw"))
-    if plain.codec not in (None, "raw", "lz4"):
+    if plain.codec is not None and plain.codec not in named_codecs():
         raise ValueError(f"field {name!r} of unknown codec {plain.codec!r}")
     if plain.kind != "image":
         return plain

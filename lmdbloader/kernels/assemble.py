@@ -48,20 +48,19 @@ from lmdbloader.kernels.decode import (
     OK,
     OUT_OF_BOUNDS,
     decode_block,
-    decode_jpeg,
     decode_jpeg_resized,
-    decode_tiles,
+    decode_window,
     fetch,
+    has_windows,
     is_intact,
     is_jpeg,
-    is_tiled,
 )
 from lmdbloader.kernels.resize.antialias import resize_window
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import array_at, i64_at, u8_at, u16_at, u32_at, u64_at
 from lmdbloader.kernels.runtime.presence import look
 from lmdbloader.kernels.runtime.timing import tick
-from lmdbloader.kernels.transform.color import jitter, solarize
+from lmdbloader.kernels.transform.color import change_colors
 from lmdbloader.kernels.transform.geometry import is_filled
 from lmdbloader.kernels.transform.opcodes import (
     ACROSS,
@@ -77,7 +76,7 @@ from lmdbloader.kernels.transform.opcodes import (
     NEW_WIDTH,
     RIGHT,
     ROW,
-    THEN_JITTER,
+    THEN_COLOR,
     THEN_RESIZE,
     TOP,
     TRANSPOSED,
@@ -146,9 +145,8 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
                     resized, new_h, new_w, g[CUBIC] != 0, bounds, weights, line,
                 )  # fmt: skip
                 target = resized
-            elif g[CLOSING] == THEN_JITTER:
-                jitter(target, channels, h * w, color[s, 0], color[s, 1], color[s, 2], np.int64(color[s, 3]))
-                solarize(target, channels * h * w, color[s, 4])
+            elif g[CLOSING] == THEN_COLOR:
+                change_colors(target, channels, h, w, color[s])
         source, row, plane = target, new_w, new_h * new_w
         room, other = other, room
     g = geometry[last]
@@ -184,7 +182,7 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
     row, plane = width, height * width
     if given != 0:
         address = np.uint64(given)
-    elif is_tiled(codec) or is_jpeg(codec):
+    elif has_windows(codec):
         first = np.int64(0)
         while geometry[first, CLOSING] == CARRY and first < geometry.shape[0] - 1:
             first += 1
@@ -211,16 +209,11 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
                 u8_at(rooms[ROOM_FIRST], new_h * new_w * channels), new_w, plane, wanted, first + 1, geometry, color,
                 rooms, scratch, described, affine, out,
             )  # fmt: skip
-        if is_jpeg(codec):
-            status = decode_jpeg(
-                file, at, nbytes, checksum, verify, (height, width, channels), (top, bottom, left, right),
-                rooms[ROOM_PIXELS], rooms[ROOM_STORED], rooms[ROOM_JPEG],
-            )  # fmt: skip
-        else:
-            status = decode_tiles(
-                file, at, nbytes, checksum, verify, (height, width, channels, itemsize), described[TILE],
-                (top, bottom, left, right), rooms[ROOM_PIXELS], rooms[ROOM_STORED], rooms[ROOM_TILE],
-            )  # fmt: skip
+        status = decode_window(
+            file, at, nbytes, checksum, codec, verify, (height, width, channels, itemsize), described[TILE],
+            (top, bottom, left, right), rooms[ROOM_PIXELS],
+            (rooms[ROOM_STORED], rooms[ROOM_TILE], rooms[ROOM_JPEG]),
+        )  # fmt: skip
         if status:
             return status
         address = np.uint64(rooms[ROOM_PIXELS])

@@ -2,9 +2,9 @@
 
 Source: O'Connor, Aumasson, Neves, Wilcox-O'Hearn, "BLAKE3: one function, fast everywhere" (2020), and its names: a
 chunk is 1024 bytes, a block 64; each chunk has a chaining value, and so has each node above two of them. A group here
-is 64 chunks, a whole subtree. LLVM makes of the vectors what the processor has.
+is 64 chunks, a whole subtree. LLVM compiles the vectors to the registers of the processor.
 
-All addresses are int64. `work` is that of WORK_NBYTES that a kernel may fill; a stack has STACK_ROWS rows of eight
+All addresses are int64. `work` has WORK_NBYTES that a kernel may fill; a stack has STACK_ROWS rows of eight
 uint32: the chaining values of the complete subtrees so far, the largest first.
 """
 
@@ -38,7 +38,7 @@ _COLUMNS_AND_DIAGONALS = (
     (0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14),
 )  # fmt: skip
 
-# Where in `work` lie: eight vectors of chaining values, two of counters, rows of chaining values, one block.
+# Offsets in `work`: eight vectors of chaining values, two of counters, rows of chaining values, one block.
 _COUNTERS = 8 * 4 * _LANES
 _ROWS = _COUNTERS + 2 * 4 * _LANES
 _NODE = _ROWS + 32 * (_GROUP + 2 * _LANES)

@@ -1,6 +1,20 @@
-"""The numbers that say how a payload is stored; it imports nothing, as compiled kernels stay valid while it does."""
+"""The numbers of codecs, and the statuses of decoding, that kernels and Python share; no compiler is imported here."""
 
 from __future__ import annotations
 
-# The last two are of images: a JPEG file with a seek table behind it, any other image file.
-CODEC_RAW, CODEC_LZ4, CODEC_TILES, CODEC_JPEG, CODEC_FILE = 0, 1, 2, 3, 4
+# By number, in index and records. "jpeg" is a JPEG file followed by a seek table, "file" any other image file.
+CODEC_NAMES = ("raw", "lz4", "tiles", "jpeg", "file")
+CODEC_RAW, CODEC_LZ4, CODEC_TILES, CODEC_JPEG, CODEC_FILE = range(5)
+# A tile's entry in the table at the start of its payload: XXH64 of its stored bytes, and where they end.
+TILE_ENTRY_NBYTES = 12
+
+# Statuses of decoding a payload, and the damage that each of them means.
+OK, OUT_OF_BOUNDS, BAD_CHECKSUM, BAD_LZ4, BAD_TILES, BAD_CODEC, BAD_JPEG = range(7)
+DAMAGES = {
+    OUT_OF_BOUNDS: "its bytes in data.mdb cannot be read, are outside of the file, or differ in length from the index",
+    BAD_CHECKSUM: "its checksum does not match: the stored bytes were damaged",
+    BAD_LZ4: "its lz4 block does not decompress",
+    BAD_TILES: "its tile table is damaged",
+    BAD_CODEC: "its codec is unknown",
+    BAD_JPEG: "its JPEG data, or their seek table, does not decode",
+}

@@ -1,34 +1,44 @@
-"""One payload of the data file: fetched, checked and decoded into pixels or bytes."""
+"""Kernels that fetch, verify and decode one payload: the one place where a codec's number leads to its decoder."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from lmdbloader.base.clock_words import DECODE, VERIFY
-from lmdbloader.kernels.codec_numbers import CODEC_JPEG, CODEC_LZ4, CODEC_RAW, CODEC_TILES
+from lmdbloader.kernels.codec_numbers import (
+    BAD_CHECKSUM,
+    BAD_CODEC,
+    BAD_JPEG,
+    BAD_LZ4,
+    BAD_TILES,
+    CODEC_JPEG,
+    CODEC_LZ4,
+    CODEC_RAW,
+    CODEC_TILES,
+    OK,
+    OUT_OF_BOUNDS,
+    TILE_ENTRY_NBYTES,
+)
 from lmdbloader.kernels.jpeg.decode import decode_pixels
 from lmdbloader.kernels.jpeg.resize import decode_resized
+from lmdbloader.kernels.jpeg.workspace import jpeg_room
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import copy_line, u8_at
 from lmdbloader.kernels.runtime.presence import is_there
 from lmdbloader.kernels.runtime.symbols import lz4_decompress, memcpy, pread, xxh64
 from lmdbloader.kernels.runtime.timing import tick, tick_read
 
-OK, OUT_OF_BOUNDS, BAD_CHECKSUM, BAD_LZ4, BAD_TILES, BAD_CODEC, BAD_JPEG = 0, 1, 2, 3, 4, 5, 6
-TILE_ENTRY_NBYTES = 12
-
 
 @kernel
 def fetch(file, at, nbytes, room, is_whole):
-    """Return the address of stored bytes, 0 where the file does not have them.
+    """Return the address of stored bytes; 0 if the file does not have them.
 
     Args:
-        file: (address of the map, its bytes, file descriptor, guard, clock); a descriptor of -1 means reading through
-            the map, where the guard is what `is_there` wants, 0 for memory that cannot fail; the clock is what `tick`
-            wants.
+        file: (address of the map, its bytes, file descriptor, guard, clock). The map is read if the descriptor is -1.
+            For the guard see `is_there` (0: memory that cannot fail), for the clock `tick`.
         at, nbytes: Which bytes.
-        room: Address of as many bytes, into which they are read where there is a descriptor.
-        is_whole: Whether all of them will be looked at.
+        room: Address of nbytes, into which a descriptor's bytes are read.
+        is_whole: Whether the caller reads all of them.
     """
     base, size, descriptor, guard, clock = file
     if at < 0 or nbytes < 0 or at > size - nbytes:
@@ -50,7 +60,7 @@ def fetch(file, at, nbytes, room, is_whole):
 
 @kernel
 def is_intact(address, nbytes, checksum, clock):
-    """Return whether XXH64 of the bytes at an address is the checksum; clock: as `tick` wants it."""
+    """Return whether XXH64 of the bytes at an address is the checksum; clock: see `tick`."""
     found = xxh64(np.uint64(address), np.uint64(nbytes), np.uint64(0))
     tick(clock, VERIFY)
     return found == checksum
@@ -67,17 +77,17 @@ def _load(data, at, nbytes):
 
 @kernel
 def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, room, scratch):
-    """Write a window of a tiled image as (C, h, w), reading and checking only the tiles that it touches.
+    """Write a window of a tiled image as (C, h, w), reading and verifying only the tiles that it touches.
 
     Args:
-        file: As `fetch` wants it.
-        at, nbytes, checksum: The payload: where it starts, how long it is, XXH64 of its tile table.
-        verify: Whether to check the table's and the tiles' checksums.
-        image: (height, width, channels, bytes of a value) of the stored image; the window lies inside it.
+        file: See `fetch`.
+        at, nbytes, checksum: The payload: its first byte, its length, XXH64 of its tile table.
+        verify: Whether to verify the checksums of the table and the tiles.
+        image: (height, width, channels, bytes of a value) of the stored image; the window is inside it.
         tile: Side of a tile in pixels.
         window: (top, bottom, left, right).
         out: Address of the window's first byte; the caller has room for it.
-        room: Address of `tiles_room` bytes, only used where the file is read by its descriptor.
+        room: Address of nbytes, used only if the file is read by its descriptor.
         scratch: Address of one tile's bytes.
 
     Returns:
@@ -140,13 +150,13 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
 
 @kernel
 def decode_block(file, at, nbytes, raw, checksum, codec, verify, out, room):
-    """Write the raw bytes of a payload that is not tiled.
+    """Write all raw bytes of a payload whose codec decodes whole payloads only.
 
     Args:
-        file, at, nbytes, checksum, verify: As in `decode_tiles`; the checksum is the whole payload's.
+        file, at, nbytes, checksum, verify: As in `decode_tiles`; the checksum is of the whole payload.
         raw: Bytes when decoded; the caller has room for them at `out`, an address.
-        codec: CODEC_RAW or CODEC_LZ4.
-        room: Address of nbytes, only used where the file is read by its descriptor.
+        codec: Number of the codec.
+        room: Address of nbytes, used only if the file is read by its descriptor.
 
     Returns:
         A status.
@@ -171,14 +181,14 @@ def decode_block(file, at, nbytes, raw, checksum, codec, verify, out, room):
 
 @kernel
 def decode_jpeg(file, at, nbytes, checksum, verify, image, window, out, room, work):
-    """Write a window of a JPEG payload's upright image as (C, h, w), decoding only what it needs.
+    """Write a window of a JPEG payload's upright image as (C, h, w), decoding no more of the file than necessary.
 
     Args:
         file, at, nbytes, checksum, verify: As in `decode_block`.
         image: (height, width, channels) of the upright image.
         window: (top, bottom, left, right), inside it.
         out: Address of the window's first byte; the caller has room for it.
-        room: Address of nbytes, only used where the file is read by its descriptor.
+        room: Address of nbytes, used only if the file is read by its descriptor.
         work: Address of `jpeg_room` bytes.
 
     Returns:
@@ -221,11 +231,42 @@ def decode_jpeg_resized(
 
 @kernel
 def is_jpeg(codec):
-    """Return whether a payload is a JPEG file with a seek table."""
+    """Return whether a payload is a JPEG file with a seek table, which `decode_jpeg_resized` decodes."""
     return codec == CODEC_JPEG
 
 
 @kernel
-def is_tiled(codec):
-    """Return whether a payload has a tile table."""
-    return codec == CODEC_TILES
+def has_windows(codec):
+    """Return whether `decode_window` decodes a payload; `decode_block` decodes the others."""
+    return codec in (CODEC_TILES, CODEC_JPEG)
+
+
+@kernel
+def has_room(codec, nbytes, raw, image, tile, tile_nbytes, work_nbytes):
+    """Return whether an image takes `raw` bytes when decoded, and scratch memory is enough for `decode_window`."""
+    height, width, channels, itemsize = image
+    if np.float64(height) * width * channels * itemsize != raw:
+        return False
+    if codec == CODEC_TILES:
+        return tile_nbytes >= tile * tile * channels * itemsize
+    return itemsize == 1 and work_nbytes >= jpeg_room(nbytes, height, width)
+
+
+@kernel
+def decode_window(file, at, nbytes, checksum, codec, verify, image, tile, window, out, rooms):
+    """Write a window of an image as (C, h, w), reading and decoding only a part of its payload.
+
+    Args:
+        file, at, nbytes, checksum, verify, image, tile, window, out: As in `decode_tiles`.
+        codec: One of those for which `has_windows` is true.
+        rooms: Addresses of nbytes (used only if the file is read by its descriptor), of one tile's bytes, and of
+            `jpeg_room` bytes.
+
+    Returns:
+        A status.
+    """
+    room, tile_room, work = rooms
+    if codec == CODEC_TILES:
+        return decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, room, tile_room)
+    height, width, channels, _ = image
+    return decode_jpeg(file, at, nbytes, checksum, verify, (height, width, channels), window, out, room, work)

@@ -1,4 +1,4 @@
-"""Shuffling by random numbers that depend on nothing but seed, epoch and position."""
+"""Kernels that shuffle, with random numbers that depend only on seed, epoch and position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def shuffle(values, seed, epoch, purpose, number):
     Args:
         values: (n,) int64, changed.
         seed, epoch: uint64.
-        purpose, number: uint64; every shuffle of an epoch needs a pair of its own.
+        purpose, number: uint64; each shuffle of an epoch needs its own pair.
     """
     for i in range(values.shape[0] - 1, 0, -1):
         word = philox(seed, ORDER_STREAM, np.uint64(i), epoch, purpose, number)[0]
@@ -25,6 +25,6 @@ def shuffle(values, seed, epoch, purpose, number):
 
 @kernel
 def shuffle_parts(values, bounds, seed, epoch, purpose):
-    """Shuffle values[bounds[k] : bounds[k + 1]] for every k, each by itself."""
+    """Shuffle each values[bounds[k] : bounds[k + 1]] on its own."""
     for k in range(bounds.shape[0] - 1):
         shuffle(values[bounds[k] : bounds[k + 1]], seed, epoch, purpose, np.uint64(k))

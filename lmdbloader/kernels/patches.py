@@ -1,4 +1,4 @@
-"""From a photograph to its patches and tiles, and many payloads compressed in one call."""
+"""Kernels for conversion: images cut into patches and tiles, and payloads compressed with lz4."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def cut_tiles(image, tile, out):
 
 @kernel
 def compress_many(data, start, nbytes, least_saving, out, out_nbytes, codec):
-    """Compress payloads one after the other into `out`, keeping raw those that lz4 does not make much smaller.
+    """Compress payloads into `out`, one after the other; those that lz4 does not shrink enough stay raw.
 
     Args:
-        data: uint8; start, nbytes: (n,) int64, where each payload lies in it.
+        data: uint8; start, nbytes: (n,) int64, position and length of each payload in it.
         least_saving: Share of its bytes that lz4 must save of a payload.
         out: uint8, at least as long as all payloads together.
         out_nbytes: (n,) int64, set to the stored length of each.

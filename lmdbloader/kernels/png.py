@@ -1,4 +1,4 @@
-"""PNG's row filters, undone."""
+"""Kernels that undo the row filters of PNG."""
 
 import numba
 import numpy as np
@@ -8,7 +8,7 @@ from lmdbloader.kernels.runtime.compile import kernel
 
 @numba.njit(inline="always")
 def _paeth(left, above, corner):
-    """Return whichever of the three is closest to left + above - corner, in PNG's order of preference."""
+    """Return the one of the three that is closest to left + above - corner, in PNG's order of preference."""
     low = min(left, above)
     high = max(left, above)
     threshold = 3 * corner - left - above
@@ -21,7 +21,7 @@ def _paeth(left, above, corner):
 
 @kernel
 def _paeth_rgb(row, above, out):
-    """Undo the Paeth filter of one row of 8-bit RGB pixels; three chains side by side, kept in registers."""
+    """Undo the Paeth filter of one row of 8-bit RGB pixels, the three channels in registers."""
     a0 = a1 = a2 = c0 = c1 = c2 = np.int32(0)
     for i in range(0, row.size - 2, 3):
         b0 = np.int32(above[i])

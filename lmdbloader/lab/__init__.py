@@ -1,4 +1,4 @@
-"""Measures and advises: tune, profile, doctor, bench and plan, and facts about the machine."""
+"""Measures and advises: tune, profile, doctor, bench and plan, their results, and facts about the machine."""
 
 from __future__ import annotations
 
@@ -6,30 +6,56 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lmdbloader.base.step_timer import StepTimer as StepTimer
+    from lmdbloader.base.stopwatch import StepTimer as StepTimer
     from lmdbloader.lab.checkup import Checkup as Checkup
+    from lmdbloader.lab.checkup import DatasetFacts as DatasetFacts
     from lmdbloader.lab.checkup import Finding as Finding
     from lmdbloader.lab.checkup import doctor as doctor
+    from lmdbloader.lab.planning import Demand as Demand
+    from lmdbloader.lab.planning import GpuFit as GpuFit
     from lmdbloader.lab.planning import Plan as Plan
+    from lmdbloader.lab.planning import Preset as Preset
+    from lmdbloader.lab.planning import Reads as Reads
+    from lmdbloader.lab.planning import Serving as Serving
     from lmdbloader.lab.planning import plan as plan
+    from lmdbloader.lab.profiling import Advice as Advice
     from lmdbloader.lab.profiling import Comparison as Comparison
+    from lmdbloader.lab.profiling import PhaseTimes as PhaseTimes
     from lmdbloader.lab.profiling import Profile as Profile
     from lmdbloader.lab.profiling import Recorder as Recorder
+    from lmdbloader.lab.profiling import ThreadTimes as ThreadTimes
     from lmdbloader.lab.profiling import profile as profile
     from lmdbloader.lab.profiling import rehearse as rehearse
+    from lmdbloader.lab.study import BaselineFolder as BaselineFolder
+    from lmdbloader.lab.study import GpuLoad as GpuLoad
+    from lmdbloader.lab.study import IsolationRow as IsolationRow
+    from lmdbloader.lab.study import Latency as Latency
+    from lmdbloader.lab.study import OversubscriptionRow as OversubscriptionRow
+    from lmdbloader.lab.study import Phases as Phases
+    from lmdbloader.lab.study import StudiedDataset as StudiedDataset
+    from lmdbloader.lab.study import StudiedField as StudiedField
     from lmdbloader.lab.study import Study as Study
+    from lmdbloader.lab.study import StudySettings as StudySettings
+    from lmdbloader.lab.study import SweepRow as SweepRow
+    from lmdbloader.lab.study import ThreadsRow as ThreadsRow
+    from lmdbloader.lab.study import Training as Training
     from lmdbloader.lab.study import bench as bench
+    from lmdbloader.lab.tuning import ReadSetting as ReadSetting
+    from lmdbloader.lab.tuning import StepTrial as StepTrial
     from lmdbloader.lab.tuning import Tuning as Tuning
+    from lmdbloader.lab.tuning import TuningRow as TuningRow
     from lmdbloader.lab.tuning import tune as tune
 
 # Each loads when it is first used: a plan needs no torch, and a profile no model.
-_HOMES = {
-    **dict.fromkeys(("Checkup", "Finding", "doctor"), "checkup"),
-    **dict.fromkeys(("Plan", "plan"), "planning"),
-    **dict.fromkeys(("Comparison", "Profile", "Recorder", "StepTimer", "profile", "rehearse"), "profiling"),
-    **dict.fromkeys(("Study", "bench"), "study"),
-    **dict.fromkeys(("Tuning", "tune"), "tuning"),
+_NAMES = {
+    "checkup": "Checkup DatasetFacts Finding doctor",
+    "planning": "Demand GpuFit Plan Preset Reads Serving plan",
+    "profiling": "Advice Comparison PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
+    "study": "BaselineFolder GpuLoad IsolationRow Latency OversubscriptionRow Phases StudiedDataset StudiedField Study "
+    "StudySettings SweepRow ThreadsRow Training bench",
+    "tuning": "ReadSetting StepTrial Tuning TuningRow tune",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_HOMES)
 
 

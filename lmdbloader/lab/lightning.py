@@ -30,11 +30,11 @@ def _callback() -> Any:
 
 
 class ProfileCallback(_callback()):  # type: ignore[misc]
-    """Records steps of a Trainer's fit, and logs what holds them up.
+    """Records steps of a Trainer's fit, and logs their bottleneck.
 
-    What Lightning does between two batches, and the copy to the device where Lightning makes it, count as waiting for
-    data; validation does not count. Nor does, where a checkpoint was written, the phase of the step that it came in.
-    What other callbacks do at the end of a step counts as waiting for data where they come after this one.
+    The work of Lightning between two batches, and its copy to the device, count as waiting for
+    data; validation does not count. If a checkpoint is written, the phase in which that happens does not count either.
+    The work of callbacks that run after this one at the end of a step counts as waiting for data.
 
     >>> callback = ProfileCallback(steps=50)  # doctest: +SKIP
     >>> trainer = lightning.Trainer(callbacks=[callback])  # doctest: +SKIP
@@ -42,7 +42,7 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
     >>> print(callback.profile)  # doctest: +SKIP
 
     Attributes:
-        profile: Once so many steps are done, or training ends; None before, and where it ended in the warm-up.
+        profile: Set after `steps` steps, or when training ends; None before, and if training ended in the warm-up.
     """
 
     def __init__(self, *, steps: int = 100, warmup: int | None = None) -> None:
@@ -50,7 +50,7 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
 
         Args:
             steps: To measure; the rest of the training is not recorded.
-            warmup: Steps before that; None is as many as what is read ahead at the beginning lasts.
+            warmup: Steps before that; None means until the batches that were read ahead at the beginning are used up.
 
         Raises:
             OptionError: A number is out of its range.
@@ -65,12 +65,7 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
         self._is_saving = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin to record.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-        """
+        """Begin to record."""
         recorder = Recorder(trainer.train_dataloader, warmup=self._warmup, device=pl_module.device)
         self._left = recorder.warmup + self._steps
         self._is_saving = False
@@ -78,57 +73,26 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
         recorder.ask()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Leave out what came between two epochs.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-        """
+        """Leave out the time between two epochs."""
         if self._recorder is not None:
             self._recorder.leave_out()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Note that a batch has come.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-            batch: What the loop was given.
-            batch_idx: Its number in the epoch.
-        """
+        """Note that a batch has come."""
         if self._recorder is not None:
             self._leave_out_saving()
             self._recorder.got(batch)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
-        """Note the end of the forward pass.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-            loss: Of the step.
-        """
+        """Note the end of the forward pass."""
         self._lap("forward")
 
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
-        """Note the end of the backward pass.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-        """
+        """Note the end of the backward pass."""
         self._lap("backward")
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Note the end of a step; the last one ends the recording.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-            outputs: Of the step.
-            batch: What the loop was given.
-            batch_idx: Its number in the epoch.
-        """
+        """Note the end of a step; the last one ends the recording."""
         if self._recorder is None:
             return
         if not self._leave_out_saving():
@@ -140,42 +104,20 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
             self._end(trainer)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Note that a checkpoint is being written: nothing tells when that is done.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-            checkpoint: What is written.
-        """
+        """Note that a checkpoint is being written; Lightning does not report its end."""
         self._is_saving = True
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Leave out what was no training.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-        """
+        """Leave out the time of validation."""
         if self._recorder is not None:
             self._recorder.leave_out()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Say what was recorded of a training that was shorter.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-        """
+        """Report the recording if the training was shorter than it."""
         self._end(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Stop to record.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-            exception: What ends the training.
-        """
+        """Stop to record."""
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             recorder.__exit__(None, None, None)

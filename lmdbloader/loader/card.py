@@ -11,14 +11,13 @@ import torch
 
 from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.fields import kind_named
 from lmdbloader.format.layout import Field, parse_array_type
 from lmdbloader.loader.batch_reader import BatchReader
 from lmdbloader.show.card import MAX_SIDE_BY_SIDE, Card, Pixels, Shown, num_shown, place_of
 from lmdbloader.show.dataset_card import READ_ERRORS, check_whole, reason
 
 I64 = npt.NDArray[np.int64]
-_LISTS = {"text": "list of str", "bytes": "list of bytes", "json": "list of what JSON holds"}
-_NUMBERS = {"int": "int64", "float": "float64"}
 
 
 class _Loader(Protocol):
@@ -122,7 +121,8 @@ def _gives(dataset: LMDBDataset, f: Field, output: Any, batch_size: int) -> str:
         laid_out = ", channels last" if output.channels_last else ""
         return f"{_dtype(output.values.dtype)} {(batch_size, *output.shape)}{laid_out}"
     if f.kind != "array":
-        return _LISTS[f.kind] if f.kind in _LISTS else f"{_NUMBERS[f.kind]} ({batch_size},)"
+        kind = kind_named(f.kind)
+        return f"list of {kind.in_batch}" if kind.in_batch else f"{kind.column} ({batch_size},)"
     first = dataset.rows_of(np.zeros(min(1, len(dataset)), np.int64))
     try:
         dtype, shape = parse_array_type(dataset.reader.index.text(f"{f.name}.type", int(first[0])))

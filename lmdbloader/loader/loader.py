@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from lmdbloader.base.arguments import flag
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
+from lmdbloader.base.stopwatch import time_batches
 from lmdbloader.base.text import plain
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.pipeline import check_epoch, check_seed
@@ -345,20 +346,11 @@ class Loader:
         self._begin(epoch)
         for _ in deliver(self._run(Place(epoch, 0), self.batches_at_once), self._threads, 1):
             pass  # compiles, starts the threads
-        latencies: list[float] = []
-        samples = 0
-        began = before = time.perf_counter()
-        while before - began < seconds:
-            for batch, _ in self._items(Place(epoch, 0)):
-                now = time.perf_counter()
-                latencies.append(now - before)
-                before = now
-                samples += 0 if batch is LEFT_OUT else len(batch[0])
-                if now - began >= seconds:
-                    break
-            epoch += 1
-        p50, p99 = np.percentile(latencies, [50, 99])
-        return Throughput(samples / (before - began), float(p50), float(p99), len(latencies))
+        epochs = (self._items(Place(number, 0)) for number in count(epoch))
+        batches = (batch for batch, _ in chain.from_iterable(epochs))
+        found = time_batches(batches, seconds, lambda batch: 0 if batch is LEFT_OUT else len(batch[0]))
+        p50, p99 = np.percentile(found.waits, [50, 99])
+        return Throughput(found.samples_per_s, float(p50), float(p99), len(found.waits))
 
     @property
     def transforms(self) -> tuple[Transform, ...]:

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from lmdbloader.base.files import NotRegularError, open_regular
 from lmdbloader.base.text import extent, plain
 from lmdbloader.errors import CorruptError
-from lmdbloader.format.layout import CODEC_NAMES, SKIPPED_FILE, Field
+from lmdbloader.format.codecs import name_counts
+from lmdbloader.format.layout import SKIPPED_FILE, Field
 from lmdbloader.store import Reader
 
 _TYPES_SHOWN = 3
@@ -178,12 +179,11 @@ def _summarize_field(reader: Reader, f: Field) -> FieldSummary:
     if not f.is_payload:
         return _summarize_column(reader, f)
     raw = arrays[f"{f.name}.raw_nbytes"]
-    codes = np.bincount(arrays[f"{f.name}.codec"], minlength=len(CODEC_NAMES)).tolist()
     common: dict[str, Any] = {
         "name": f.name,
         "kind": f.kind,
         "codec": f.codec,
-        "codecs": {name: count for name, count in zip(CODEC_NAMES, codes, strict=True) if count},
+        "codecs": name_counts(np.bincount(arrays[f"{f.name}.codec"], minlength=256)),
         "stored_nbytes": int(arrays[f"{f.name}.stored_nbytes"].sum(dtype=np.int64)),
         "raw_nbytes": int(raw.sum(dtype=np.int64)),
     }

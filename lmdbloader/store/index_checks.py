@@ -11,11 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lmdbloader.errors import CorruptError, FormatError
+from lmdbloader.format.codecs import by_number
 from lmdbloader.format.layout import (
     ARRAY_DTYPES,
-    CODEC_FILE,
-    CODEC_JPEG,
-    CODEC_LZ4,
     CODEC_RAW,
     CODEC_TILES,
     DATA_FILE,
@@ -26,6 +24,7 @@ from lmdbloader.format.layout import (
     parse_array_type,
 )
 from lmdbloader.format.manifest import Manifest
+from lmdbloader.kernels.codec_numbers import TILE_ENTRY_NBYTES
 
 Columns = Mapping[str, npt.NDArray[Any]]
 Bools = npt.NDArray[np.bool_]
@@ -38,17 +37,6 @@ _PARTS = ("offset", "stored_nbytes", "raw_nbytes", "codec")
 _SHAPE = ("height", "width", "channels", "bits")
 # Rows and types are checked in parts that stay in the processor's caches.
 _ROWS_AT_ONCE, _TYPES_AT_ONCE = 8192, 4096
-_TILE_ENTRY_NBYTES = 12
-# The most bytes that one stored byte can decode to: it bounds a reader's memory by the dataset's own size.
-# lz4: a length byte adds up to 255 bytes to a match; the other bytes of a block add less.
-_LZ4_RATIO = 255
-# A JPEG in a dataset has at least two bits for each block of 64 values (a code for the first value and one for the end
-# of the block), and 6 blocks hold at most 256 pixels of 3 values (4:2:0): 768 bytes from 12 bits.
-_JPEG_RATIO = 512
-# A WebP or TIFF file of one colour has some dozens of bytes, whatever the size of the image. For them only the pixels
-# are limited, to the most that `convert` and `write` put into one payload.
-_RATIOS = np.full(256, MAX_PAYLOAD_NBYTES)
-_RATIOS[[CODEC_RAW, CODEC_LZ4, CODEC_TILES, CODEC_JPEG]] = 1, _LZ4_RATIO, _LZ4_RATIO, _JPEG_RATIO
 _LONGEST_NAME = max(map(len, ARRAY_DTYPES))
 _LONGEST_TEXT = 64
 _MOST_DIGITS, _MOST_SIZES = 12, 32
@@ -123,7 +111,8 @@ def _rules(
     at, codec = columns["offset"], columns["codec"]
     stored, raw = (columns[name].astype(np.int64) for name in ("stored_nbytes", "raw_nbytes"))
     yield (at < 0) | (at > data_nbytes - stored), f"{DATA_FILE}'s {data_nbytes} bytes"
-    yield codec > (CODEC_FILE if f.kind == "image" else CODEC_LZ4), f"the codecs of {f.kind}s"
+    fits_kind = by_number(lambda entry: entry.only_kind in (None, f.kind), False)
+    yield ~fits_kind[codec], f"the codecs of {f.kind}s"
     yield np.maximum(stored, raw) > MAX_PAYLOAD_NBYTES, f"the {MAX_PAYLOAD_NBYTES} bytes that one payload may have"
     yield (codec == CODEC_RAW) & (raw != stored), "the raw codec, which does not change a length"
     body = stored
@@ -131,17 +120,18 @@ def _rules(
         height, width, channels, bits = (columns[name] for name in _SHAPE)
         sound = ((bits == 8) | (bits == 16)) & ((channels == 1) | (channels == 3)) & (height > 0) & (width > 0)
         yield ~sound, f"an image: one of {', '.join(_SHAPE)} is not valid"
-        yield (codec == CODEC_JPEG) & (bits != 8), "a JPEG, which has 8 bits"
+        yield bits > by_number(lambda entry: entry.max_bits, 16)[codec], "its codec, which has fewer bits"
         # Doubles are exact up to 2**53, and their products do not wrap around.
         yield height.astype(np.float64) * width * (channels * (bits // 8)) != raw, f"its {', '.join(_SHAPE)}"
         is_tiled = codec == CODEC_TILES
         if is_tiled.any():
             side = f.tile_size or 1
-            tables = np.ceil(height / side) * np.ceil(width / side) * _TILE_ENTRY_NBYTES
+            tables = np.ceil(height / side) * np.ceil(width / side) * TILE_ENTRY_NBYTES
             body = np.where(is_tiled, stored - tables.astype(np.int64), stored)
     elif lengths is not None:
         yield lengths != raw, "its array's type"
-    yield raw > _RATIOS[codec] * body, "its codec, which cannot compress that much"
+    max_ratio = by_number(lambda entry: entry.max_ratio, MAX_PAYLOAD_NBYTES)
+    yield raw > max_ratio[codec] * body, "its codec, which cannot compress that much"
 
 
 def _array_lengths(f: Field, batch: pa.RecordBatch, path: Path) -> npt.NDArray[np.float64]:

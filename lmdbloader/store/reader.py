@@ -15,10 +15,9 @@ import numpy.typing as npt
 from lmdbloader.base import clock_words
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
-from lmdbloader.errors import CorruptError, FormatError, ImageError, OptionError
-from lmdbloader.format.codecs import checksum
+from lmdbloader.errors import CorruptError, FormatError, OptionError
+from lmdbloader.format.codecs import by_number, checksum, codec_of
 from lmdbloader.format.layout import (
-    CODEC_FILE,
     CODEC_JPEG,
     CODEC_TILES,
     DATA_FILE,
@@ -28,7 +27,8 @@ from lmdbloader.format.layout import (
     parse_array_type,
 )
 from lmdbloader.format.manifest import Manifest
-from lmdbloader.images.decode import DecodePolicy, decode_image
+from lmdbloader.kernels.assemble_columns import CHECKSUM, CODEC, INDEX_COLUMNS, OFFSET, STORED_NBYTES
+from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, DAMAGES, OUT_OF_BOUNDS
 from lmdbloader.store.index import Index
 from lmdbloader.store.opening import IO, DataFile, check_io, open_index, read_manifest, wrong_size
 
@@ -36,17 +36,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 I64 = npt.NDArray[np.int64]
-
-# By the status of a kernel.
-_UNREAD = 1
-_REASONS = {
-    _UNREAD: "its bytes in data.mdb cannot be read, are outside of the file, or differ in length from the index",
-    2: "its checksum does not match: the stored bytes were damaged",
-    3: "its lz4 block does not decompress",
-    4: "its tile table is damaged",
-    5: "its codec is unknown",
-    6: "its JPEG data, or their seek table, does not decode",
-}
 
 
 @cache
@@ -106,6 +95,7 @@ class Reader:
         self.index = index
         self.data_file = file
         self._thread = threading.local()
+        self._in_python = by_number(lambda entry: entry.decode is not None, False)
         self._gathered = {f.name: self._gather_arguments(f) for f in self.manifest.fields if f.is_payload}
 
     @classmethod
@@ -180,7 +170,7 @@ class Reader:
 
     def damaged(self, name: str, row: int, status: int, said: OSError | None = None) -> CorruptError:
         """Return the error for a kernel's status; `said` is the system's error, if known."""
-        reason = (status == _UNREAD and self._why_unread(name, row, said)) or _REASONS[status]
+        reason = (status == OUT_OF_BOUNDS and self._why_unread(name, row, said)) or DAMAGES[status]
         return self.corrupt(
             name,
             row,
@@ -211,25 +201,27 @@ class Reader:
             f"{self.where(name, row)}: {reason}", sample=row, field=name, source=self.source(row), path=str(self.path)
         )
 
-    def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int]:
-        """Return a field's arguments for the gather kernel: index columns, geometry, tile side, bytes of one tile."""
+    def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int, bool]:
+        """Return index columns, geometry, tile side, bytes of one tile, and whether Python decodes some payloads."""
         a = self.index.arrays
-        parts = ("offset", "stored_nbytes", "raw_nbytes", "checksum", "codec")
-        columns = tuple(a[f"{f.name}.{part}"] for part in parts)
+        columns = tuple(a[f"{f.name}.{part}"] for part in INDEX_COLUMNS[: CODEC + 1])
+        # Of a million samples the largest number is found faster than all numbers are looked up.
+        in_python = bool(self._in_python[: int(columns[CODEC].max(initial=0)) + 1].any())
         if f.kind != "image":  # only images have tiles; the kernel ignores the geometry of the others
-            return columns, (columns[1], columns[1], columns[4], columns[4]), 1, 0
-        geometry = tuple(a[f"{f.name}.{part}"] for part in ("height", "width", "channels", "bits"))
+            unused = columns[STORED_NBYTES], columns[STORED_NBYTES], columns[CODEC], columns[CODEC]
+            return columns, unused, 1, 0, in_python
+        geometry = tuple(a[f"{f.name}.{part}"] for part in INDEX_COLUMNS[CODEC + 1 :])
         tile = f.tile_size or 1
-        tiled = bool((columns[4] == CODEC_TILES).any())
-        return columns, geometry, tile, tile * tile * 3 * 2 * tiled
+        tiled = bool((columns[CODEC] == CODEC_TILES).any())
+        return columns, geometry, tile, tile * tile * 3 * 2 * tiled, in_python
 
     def extents(self, fields: Sequence[str], rows: I64) -> tuple[I64, I64]:
         """Return for each sample the offset of its first payload (n,) and the bytes of all its payloads (n,)."""
         columns = [self._gathered[name][0] for name in fields if name in self._gathered]
         if not columns:
             return rows.copy(), np.ones(len(rows), np.int64)
-        nbytes = sum((c[1][rows].astype(np.int64) for c in columns), np.zeros(len(rows), np.int64))
-        return columns[0][0][rows], nbytes
+        nbytes = sum((c[STORED_NBYTES][rows].astype(np.int64) for c in columns), np.zeros(len(rows), np.int64))
+        return columns[0][OFFSET][rows], nbytes
 
     def raw_nbytes(self, name: str, rows: I64) -> I64:
         """Return the decoded lengths (n,) of a payload field's values."""
@@ -259,15 +251,15 @@ class Reader:
         Raises:
             CorruptError: A payload is damaged; the message names the sample and its source.
         """
-        columns, geometry, tile, scratch_nbytes = self._gathered[name]
-        is_file = columns[4][rows] == CODEC_FILE
-        if is_file.any():
-            for row, at in zip(rows[is_file].tolist(), start[is_file].tolist(), strict=True):
-                image = self.read_file(name, row, verify=verify, clock=clock)
-                out[at : at + image.nbytes] = image.reshape(-1).view(np.uint8)
-            rows, start = rows[~is_file], start[~is_file]
+        columns, geometry, tile, scratch_nbytes, has_in_python = self._gathered[name]
+        if has_in_python:
+            in_python = self.decodes_in_python(columns[CODEC][rows])
+            for row, at in zip(rows[in_python].tolist(), start[in_python].tolist(), strict=True):
+                values = self.read_file(name, row, verify=verify, clock=clock)
+                out[at : at + values.nbytes] = values.reshape(-1).view(np.uint8)
+            rows, start = rows[~in_python], start[~in_python]
         scratch = np.empty(scratch_nbytes, np.uint8)
-        room = self._room(int(columns[1][rows].max()) if len(rows) else 0)
+        room = self._room(int(columns[STORED_NBYTES][rows].max()) if len(rows) else 0)
         failed = np.empty(1, np.int64)
         status = _kernels().gather(
             (*self.file, clock.address), rows, columns, verify, geometry, tile, out, start, room, scratch,
@@ -275,6 +267,11 @@ class Reader:
         )  # fmt: skip
         if status:
             raise self.damaged(name, int(rows[failed[0]]), status)
+
+    def decodes_in_python(self, codecs: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        """Return for codec numbers (n,) whether `read_file` decodes such payloads, rather than a kernel."""
+        found: npt.NDArray[np.bool_] = self._in_python[codecs]
+        return found
 
     def _room(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """Return the buffer for stored bytes; empty if kernels read them from the map."""
@@ -297,7 +294,7 @@ class Reader:
         data = self.read_bytes(name, row, clock=clock)
         kind = np.dtype(dtype).newbyteorder("<")
         if data.size != kind.itemsize * int(np.prod(shape, dtype=np.float64)):
-            raise self.damaged(name, row, 1)
+            raise self.damaged(name, row, OUT_OF_BOUNDS)
         return data.view(kind).reshape(shape)
 
     def read_crop(self, name: str, row: int, *, top: int, left: int, height: int, width: int) -> npt.NDArray[Any]:
@@ -314,32 +311,31 @@ class Reader:
                 f"the image of {full_height}x{full_width}"
             )
         a, dtype, tile = self.index.arrays, self.image_dtype(name, row), self.fields[name].tile_size or 0
-        codec, nbytes = a[f"{name}.codec"][row], int(a[f"{name}.stored_nbytes"][row])
-        if codec not in (CODEC_JPEG, CODEC_TILES):
+        codec = a[f"{name}.codec"][row]
+        if not codec_of(int(codec)).has_windows:
             whole = self.read_image(name, row)
             return np.ascontiguousarray(whole[:, top : top + height, left : left + width])
-        stored = (*self.file, 0), int(a[f"{name}.offset"][row]), nbytes, a[f"{name}.checksum"][row], True
-        out, room = np.empty((channels, height, width), dtype), self._room(nbytes)
-        target = (top, top + height, left, left + width), out.reshape(-1).view(np.uint8), room
-        if codec == CODEC_JPEG:
-            shape = full_height, full_width, channels
-            status = _kernels().read_jpeg_window(*stored, shape, *target, self._jpeg_work(name))
-        else:
-            sizes, scratch = (full_height, full_width, channels, dtype.itemsize), np.empty(tile * tile * 6, np.uint8)
-            status = _kernels().read_window(*stored, sizes, tile, *target, scratch)
+        nbytes = int(a[f"{name}.stored_nbytes"][row])
+        out = np.empty((channels, height, width), dtype)
+        status = _kernels().read_window(
+            (*self.file, 0), int(a[f"{name}.offset"][row]), nbytes, a[f"{name}.checksum"][row], codec, True,
+            (full_height, full_width, channels, dtype.itemsize), tile, (top, top + height, left, left + width),
+            out.reshape(-1).view(np.uint8), self._room(nbytes), np.empty(tile * tile * 6, np.uint8),
+            self._jpeg_work(name),
+        )  # fmt: skip
         if status:
             raise self.damaged(name, row, status)
         return out
 
     def jpeg_room(self, name: str) -> int:
         """Return the bytes of scratch that decoding any of a field's JPEGs takes; 0 if it has none."""
-        columns, (height, width, _, _), _, _ = self._gathered[name]
-        is_jpeg = columns[4] == CODEC_JPEG
+        columns, (height, width, _, _), _, _, _ = self._gathered[name]
+        is_jpeg = columns[CODEC] == CODEC_JPEG
         if self.fields[name].kind != "image" or not is_jpeg.any():
             return 0
         from lmdbloader.kernels.jpeg.workspace import jpeg_room
 
-        nbytes, height, width = (column[is_jpeg].astype(np.int64) for column in (columns[1], height, width))
+        nbytes, height, width = (column[is_jpeg].astype(np.int64) for column in (columns[STORED_NBYTES], height, width))
         # An image with the longest of all sides and the most pixels of all takes at least as much as any.
         longest = int(np.maximum(height, width).max())
         return int(jpeg_room(int(nbytes.max()), longest, -(-int((height * width).max()) // longest)))
@@ -352,29 +348,25 @@ class Reader:
         return kept[name]
 
     def read_file(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> npt.NDArray[Any]:
-        """Return one image stored as a file that no kernel decodes, (C, H, W) uint8 or uint16.
+        """Return one payload that Python decodes: an image (C, H, W) uint8 or uint16, else bytes (n,) uint8.
 
         Raises:
             CorruptError: It is damaged, or its shape or dtype is not the one in the index.
         """
-        channels, height, width = self.image_shape(name, row)
+        is_image = self.fields[name].kind == "image"
+        shape = self.image_shape(name, row) if is_image else (int(self.index.arrays[f"{name}.raw_nbytes"][row]),)
+        dtype = self.image_dtype(name, row) if is_image else np.dtype(np.uint8)
+        decode = codec_of(int(self.index.arrays[f"{name}.codec"][row])).decode
         data = self.stored_bytes(name, row, verify=verify, clock=clock)
         try:
-            pixels = decode_image(data, DecodePolicy(max_pixels=height * width), name=self.where(name, row))
-        except ImageError as error:
-            raise self.corrupt(
-                name, row, f"{error.reason}. Restore the dataset from a copy, or convert again."
-            ) from error
-        if pixels.shape != (height, width, channels) or pixels.dtype != self.image_dtype(name, row):
-            raise self.corrupt(
-                name,
-                row,
-                f"its file decodes to {pixels.dtype} {pixels.shape}; the index says "
-                f"{self.image_dtype(name, row)} {(height, width, channels)}. Restore the dataset from a copy.",
-            )
-        planes = np.ascontiguousarray(pixels.transpose(2, 0, 1))
+            values = np.frombuffer(data, np.uint8) if decode is None else decode(data, shape, dtype)
+        except ValueError as error:
+            reason = getattr(error, "reason", error)
+            raise self.corrupt(name, row, f"{reason}. Restore the dataset from a copy, or convert again.") from error
+        if values.shape != shape or values.dtype != dtype:
+            raise self.damaged(name, row, OUT_OF_BOUNDS)
         clock.tick(clock_words.DECODE)
-        return planes
+        return values
 
     def stored_bytes(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> bytes:
         """Return one payload in stored form.
@@ -383,20 +375,20 @@ class Reader:
             CorruptError: Its checksum does not match, or the data file is cut short.
         """
         columns = self._gathered[name][0]
-        at, nbytes = int(columns[0][row]), int(columns[1][row])
+        at, nbytes = int(columns[OFFSET][row]), int(columns[STORED_NBYTES][row])
         try:
             data = self.data_file.read(at, nbytes)
         except OSError as error:  # the disk failed
-            raise self.damaged(name, row, 1, error) from error
+            raise self.damaged(name, row, OUT_OF_BOUNDS, error) from error
         clock.tick(clock_words.READ)
         clock.add(clock_words.NBYTES, len(data))
         if len(data) != nbytes:
-            raise self.damaged(name, row, 1)
-        if verify and columns[4][row] != CODEC_TILES:
-            is_intact = checksum(data) == int(columns[3][row])
+            raise self.damaged(name, row, OUT_OF_BOUNDS)
+        if verify and columns[CODEC][row] != CODEC_TILES:
+            is_intact = checksum(data) == int(columns[CHECKSUM][row])
             clock.tick(clock_words.VERIFY)
             if not is_intact:
-                raise self.damaged(name, row, 2)
+                raise self.damaged(name, row, BAD_CHECKSUM)
         return data
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.format.codecs import Payloads, checksum
 from lmdbloader.format.layout import BLOCK_NBYTES, CODEC_TILES, MAX_PAYLOAD_NBYTES, Field, record_schema
+from lmdbloader.kernels.codec_numbers import TILE_ENTRY_NBYTES
 from lmdbloader.store.arrow import decode_runs, read_record
 
 
@@ -156,7 +157,6 @@ def decode_block(
 
 
 def _payload_checksums(raw: npt.NDArray[np.uint8], f: Field, columns: Mapping[str, Any]) -> npt.NDArray[np.uint64]:
-    from lmdbloader.kernels.decode import TILE_ENTRY_NBYTES
     from lmdbloader.kernels.gather import hash_many
 
     hashed = columns[f"{f.name}.stored_nbytes"]

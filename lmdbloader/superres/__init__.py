@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmdbloader.base.step_timer import StepTimer
+from lmdbloader.base.stopwatch import StepTimer
 from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, predict, score
 from lmdbloader.superres.metrics import luma, psnr, ssim

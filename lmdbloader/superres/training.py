@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lmdbloader.base.step_timer import StepTimer
+from lmdbloader.base.stopwatch import StepTimer
 from lmdbloader.errors import TrainingError
 from lmdbloader.superres.models import Model
 from lmdbloader.superres.tensors import model_inputs, to_channels, unit_floats

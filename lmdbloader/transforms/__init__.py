@@ -1,43 +1,11 @@
-"""What can be done to images on their way into a batch: frozen descriptions, carried out by compiled code."""
+"""Transforms of images on their way into a batch, as frozen descriptions; and functions of whole batches."""
 
 from __future__ import annotations
 
+from lmdbloader.transforms import operations
 from lmdbloader.transforms.base import Geometry, Transform
 from lmdbloader.transforms.batch_functions import BatchFunction, CutMix, LabelSmoothing, MixUp
-from lmdbloader.transforms.colors import ColorJitter, Cutout, RandomErasing, RandomGrayscale, RandomSolarize
-from lmdbloader.transforms.geometry import (
-    CenterCrop,
-    RandomCrop,
-    RandomDihedral,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomTranslate,
-    RandomVerticalFlip,
-    Resize,
-)
-from lmdbloader.transforms.values import DTYPES, Normalize, ToDtype
+from lmdbloader.transforms.operations import *  # noqa: F403 - a new transform is listed in `operations` only
 
-__all__ = [
-    "DTYPES",
-    "BatchFunction",
-    "CenterCrop",
-    "ColorJitter",
-    "CutMix",
-    "Cutout",
-    "Geometry",
-    "LabelSmoothing",
-    "MixUp",
-    "Normalize",
-    "RandomCrop",
-    "RandomDihedral",
-    "RandomErasing",
-    "RandomGrayscale",
-    "RandomHorizontalFlip",
-    "RandomResizedCrop",
-    "RandomSolarize",
-    "RandomTranslate",
-    "RandomVerticalFlip",
-    "Resize",
-    "ToDtype",
-    "Transform",
-]
+__all__ = ["BatchFunction", "CutMix", "Geometry", "LabelSmoothing", "MixUp", "Transform"]
+__all__ += operations.__all__

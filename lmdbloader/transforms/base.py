@@ -1,4 +1,4 @@
-"""What all transforms are: frozen descriptions whose arguments are checked at once."""
+"""The base classes of transforms: frozen descriptions, with the checks of their arguments."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
 from lmdbloader.errors import OptionError
+from lmdbloader.kernels.transform import opcodes
 
 Size = int | tuple[int, int]
 Interval = float | tuple[float, float]
@@ -20,13 +21,13 @@ _MOST_PIXELS = 2**24
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Transform:
-    """What all transforms have in common.
+    """The base of all transforms.
 
-    Sizes and positions are those of a sample's largest image; smaller ones (`lr` beside `hr`) are treated in step, at
-    their own scale.
+    Sizes and positions refer to a sample's largest image; its smaller ones (`lr` next to `hr`) are transformed in step,
+    at their own scale.
 
     Attributes:
-        fields: Names of the image fields that it concerns; None means all of them.
+        fields: Names of the image fields that it applies to; None for all of them.
     """
 
     _: KW_ONLY
@@ -43,16 +44,28 @@ class Transform:
 
     def __repr__(self) -> str:
         names = [f.name for f in dataclasses.fields(self) if f.name != "fields" or self.fields is not None]
-        # The inherited `fields` come last, as people write them.
+        # The inherited `fields` are last, as people write them.
         names.sort(key="fields".__eq__)
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Geometry(Transform):
-    """A transform that moves pixels, and what a kernel must know of it."""
+    """A transform that moves or changes pixels; it gives the kernels an operation.
+
+    A subclass sets the class attributes, and overrides `size_numbers` and `real_numbers` for further numbers.
+
+    Attributes:
+        code: Its operation, see `lmdbloader.kernels.transform.opcodes`.
+        sets_size: Whether its result has its `size`.
+        resizes: Whether it resizes images.
+        erases: Whether it fills a rectangle of the finished image with its `value`.
+    """
 
     code: ClassVar[int]
+    sets_size: ClassVar[bool] = False
+    resizes: ClassVar[bool] = False
+    erases: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         Transform.__post_init__(self)
@@ -62,18 +75,34 @@ class Geometry(Transform):
 
     @property
     def size_numbers(self) -> tuple[int, int]:
-        """Height and width of the result, (0, 0) where the size stays; a width of 0: `height` is the shorter side."""
+        """Height and width of the result; (0, 0) if the size stays; a width of 0: `height` is the shorter side."""
         size: Size = getattr(self, "size", 0)
         return size if isinstance(size, tuple) else (size, size)
 
     @property
+    def whole_numbers(self) -> dict[int, int]:
+        """Its whole numbers by column (OP_HEIGHT ... OP_CUBIC)."""
+        height, width = self.size_numbers
+        return {
+            opcodes.OP_HEIGHT: height,
+            opcodes.OP_WIDTH: width,
+            opcodes.OP_PADDING: getattr(self, "padding", 0),
+            opcodes.OP_CUBIC: getattr(self, "interpolation", "") == "bicubic",
+        }
+
+    @property
     def real_numbers(self) -> tuple[float, ...]:
-        """The numbers that its random choices need."""
+        """Its real numbers, at most NUM_REAL: probabilities and ranges of its random choices."""
         return ()
+
+    @property
+    def ends_stage(self) -> bool:
+        """Whether its result is written out as pixels before the next operation."""
+        return self.resizes or self.code >= opcodes.JITTER
 
 
 def _number(value: object) -> Any:
-    """Return a number as Python's own int or float; NaN for what is no finite number."""
+    """Return a number as an int or float; NaN for anything but a finite number."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return math.nan
     if isinstance(value, Integral):
@@ -149,7 +178,7 @@ def _check_interpolation(of: object, interpolation: object) -> Any:
     return interpolation
 
 
-# What geometries are made with means the same in all of them.
+# An argument of one name has the same meaning in all transforms.
 _CHECKS: dict[str, Callable[[object, object], object]] = {
     "size": _check_size,
     "padding": _check_padding,

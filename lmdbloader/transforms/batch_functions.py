@@ -1,4 +1,4 @@
-"""What mixes the samples of a finished batch, or softens its labels; the last of a Loader's transforms."""
+"""Functions of whole batches, the last of a Loader's transforms: they mix samples, or soften labels."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import torch
 
 from lmdbloader.errors import OptionError
 
-_STREAM = 3  # of the Philox key, beside those of orders and of what is done to single samples
+_STREAM = 3  # of the Philox key; orders and the transforms of single samples have 1 and 2
 
 
 class BatchFunction:
-    """Gets whole batches, with random numbers that depend on the seed, the epoch and the batch's samples only.
+    """A function of whole batches whose random numbers depend only on the seed, the epoch and the batch's samples.
 
-    Subclass it for functions of your own whose random numbers do not depend on threads.
+    Subclass it for your own functions; their random numbers then do not depend on threads.
     """
 
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
-        """Return a batch changed.
+        """Return the changed batch.
 
         Args:
             batch: A named tuple of the dataset's fields, images as tensors (B, C, H, W), numbers as tensors (B,).
@@ -32,22 +32,22 @@ class BatchFunction:
         raise NotImplementedError
 
     def __call__(self, batch: Any) -> Any:
-        """Return a batch changed, with other random numbers at every call."""
+        """Return the changed batch, with new random numbers at every call."""
         return self.apply(batch, np.random.default_rng())
 
 
 def call(function: Callable[[Any], Any], batch: Any, *, seed: int, epoch: int, first_sample: int) -> Any:
-    """Return what a function makes of a batch; its random numbers, if it is one of ours, follow from the others.
+    """Return a function's result for a batch; the numbers seed the random numbers of a BatchFunction.
 
-    A plain tuple of as many values as the batch has fields gets their names again.
+    A plain tuple with a value for each field gets the names of the fields.
 
     Raises:
-        OptionError: One of ours comes after a function that returned no named tuple, or the function returned None.
+        OptionError: A BatchFunction follows a function without a named tuple as result, or the function returned None.
     """
     if not isinstance(function, BatchFunction):
         try:
             result = _something(function, function(batch))
-        except StopIteration as error:  # which would end the epoch
+        except StopIteration as error:  # it would end the epoch
             raise OptionError(
                 f"{described(function)} raised StopIteration; expected a batch. Catch it there."
             ) from error
@@ -64,10 +64,10 @@ def call(function: Callable[[Any], Any], batch: Any, *, seed: int, epoch: int, f
 
 
 def _something(function: Callable[[Any], Any], result: Any) -> Any:
-    """Return what a function returned.
+    """Return the result of a function.
 
     Raises:
-        OptionError: That is None, or a coroutine.
+        OptionError: It is None, or a coroutine.
     """
     if inspect.iscoroutine(result):
         result.close()
@@ -77,14 +77,14 @@ def _something(function: Callable[[Any], Any], result: Any) -> Any:
         )
     if result is None:
         raise OptionError(
-            f"{described(function)} returned None for a batch; expected the batch, changed or as it is. End it with "
-            "`return batch`. To leave samples out, choose the others before: dataset.select(numbers)."
+            f"{described(function)} returned None for a batch; expected the batch, changed or not. End it with "
+            "`return batch`. To leave samples out, select the others first: dataset.select(numbers)."
         )
     return result
 
 
 def described(function: Any) -> str:
-    """Return how an error names a function: by its name and, for one written in Python, the place of its first line."""
+    """Return the name of a function for errors, with its file and line if it is written in Python."""
     while isinstance(function, partial):
         function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
@@ -99,7 +99,7 @@ class LabelSmoothing(BatchFunction):
     Szegedy et al., "Rethinking the Inception architecture" (2016).
 
     Attributes:
-        smoothing: From 0 on, less than 1.
+        smoothing: At least 0, less than 1.
         num_classes: Of the labels.
         label: Name of the field with whole numbers (B,) or probabilities (B, num_classes).
 
@@ -123,12 +123,12 @@ class LabelSmoothing(BatchFunction):
 
 @dataclass(frozen=True, slots=True)
 class MixUp(BatchFunction):
-    """Blend every image, and its label, with those of the sample before it: Zhang et al., "mixup" (2018).
+    """Blend every image and label with those of the sample before it: Zhang et al., "mixup" (2018).
 
-    One share for the whole batch is drawn from Beta(alpha, alpha), as in torchvision's MixUp.
+    The share is drawn from Beta(alpha, alpha) once a batch, as in torchvision's MixUp.
 
     Attributes:
-        alpha: More than 0; the smaller, the more often one of two images has nearly all.
+        alpha: More than 0; with a small alpha one of the two images usually has nearly the whole share.
         num_classes: Of the labels.
         image: Name of the field with images (B, C, H, W) of floats.
         label: Name of the field with whole numbers (B,) or probabilities (B, num_classes).

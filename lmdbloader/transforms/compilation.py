@@ -1,4 +1,4 @@
-"""From a list of transforms to the numbers that kernels carry out, each checked against the fields that it meets."""
+"""Compiles a list of transforms to the numbers that kernels read, and checks each against the image fields."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ import torch
 
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
-from lmdbloader.transforms import Cutout, Geometry, Normalize, RandomErasing, ToDtype, Transform
+from lmdbloader.transforms import Geometry, Normalize, ToDtype, Transform
 
-# Whose operations need pixels that are written out.
-_ENDING = (opcodes.RANDOM_RESIZED_CROP, opcodes.RESIZE, opcodes.JITTER)
-_ERASING = (RandomErasing, Cutout)
 _LARGEST = {torch.uint8: 255.0, torch.uint16: 65535.0}
 _CARRIERS = {torch.uint8: np.uint8, torch.uint16: np.uint16, torch.float32: np.float32}
 
 
 @dataclass(frozen=True, slots=True)
 class ImageField:
-    """What a program must know of an image field: its name, channels (1 or 3) and stored dtype."""
+    """An image field for a program: its name, channels (1 or 3) and stored dtype."""
 
     name: str
     channels: int
@@ -32,13 +29,13 @@ class ImageField:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What becomes of the values of one field.
+    """How the values of one field are made from stored ones.
 
     Attributes:
         dtype: Of the result.
-        kind: How a kernel gets there, see `opcodes.COPY`.
-        affine: (3, 2) float32, factor and term of each channel where the result is float32.
-        table: (3, number of stored values) of the result's words where they are looked up.
+        kind: How a kernel makes them, see `opcodes.COPY`.
+        affine: (3, 2) float32, factor and term of each channel if the result is a float.
+        table: (3, number of stored values) of the result's words if they are looked up, else None.
         erased: (erasings, 3) uint32, the bits that fill each erased rectangle.
     """
 
@@ -50,7 +47,7 @@ class Values:
 
     @property
     def carrier(self) -> np.dtype[Any]:
-        """The NumPy type in whose arrays the result lies; 16-bit floats travel as int16."""
+        """The NumPy type of arrays with the result; int16 for 16-bit floats."""
         return np.dtype(_CARRIERS.get(self.dtype, np.int16))
 
 
@@ -60,21 +57,23 @@ class Program:
 
     Attributes:
         whole, real: (operations, ...) int64 and float64, see `opcodes`.
-        num_stages: How many geometries of a field are composed one after the other.
+        num_stages: Number of geometries of a field, one after the other.
         values: For each field.
+        resizes: Whether some operation resizes images.
     """
 
     whole: npt.NDArray[np.int64]
     real: npt.NDArray[np.float64]
     num_stages: int
     values: tuple[Values, ...]
+    resizes: bool = False
 
 
 def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField]) -> Program:
     """Return the program of transforms for these fields.
 
     Raises:
-        OptionError: A transform does not suit a field or its place in the list; the message says what would.
+        OptionError: A transform does not suit a field, or its place in the list.
     """
     if len(fields) > opcodes.MAX_FIELDS:
         raise OptionError(
@@ -84,7 +83,7 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
     whole: list[list[int]] = []
     real: list[list[float]] = []
     stage, padded = 0, 0
-    num_erasings = sum(isinstance(t, _ERASING) for t in transforms)
+    num_erasings = sum(_erases(t) for t in transforms)
     erasing = 0
     for transform in transforms:
         concerned = _concerned(transform, fields)
@@ -94,24 +93,31 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
             continue
         mask = sum(1 << f for f in concerned)
         padding = getattr(transform, "padding", 0)
-        if padding and padded & mask:  # a geometry has one fill: what was padded before becomes pixels
+        if padding and padded & mask:  # a geometry has one fill: the padding before becomes pixels
             stage, padded = stage + 1, padded & ~mask
-        height, width = transform.size_numbers
         fill = _fill_numbers(transform, [fields[f] for f in concerned]) if padding else (0, 0, 0)
-        cubic = getattr(transform, "interpolation", "") == "bicubic"
-        whole.append([transform.code, mask, stage, height, width, padding, cubic, erasing, *fill])
+        operation = [transform.code, mask, stage, *[0] * (opcodes.OP_FILL - opcodes.OP_HEIGHT), *fill]
+        for column, number in transform.whole_numbers.items():
+            operation[column] = number
+        operation[opcodes.OP_RECTANGLE] = erasing
+        whole.append(operation)
         real.append([*transform.real_numbers, *[0.0] * (opcodes.NUM_REAL - len(transform.real_numbers))])
         padded |= mask if padding else 0
-        if isinstance(transform, _ERASING):
-            erasing += 1
-        if transform.code in _ENDING:
-            stage, padded = stage + 1, padded & ~mask
+        erasing += transform.erases
+        stage += transform.ends_stage
+        if transform.resizes:  # a change of colours may leave a sample out, whose padding then is still there
+            padded &= ~mask
     return Program(
         np.array(whole, np.int64).reshape(-1, opcodes.NUM_WHOLE),
         np.array(real, np.float64).reshape(-1, opcodes.NUM_REAL),
         stage + 1,
         tuple(chain.values(num_erasings) for chain in chains),
+        any(isinstance(t, Geometry) and t.resizes for t in transforms),
     )
+
+
+def _erases(transform: Transform) -> bool:
+    return isinstance(transform, Geometry) and transform.erases
 
 
 def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
@@ -145,29 +151,31 @@ class _Chain:
     def __init__(self, field: ImageField) -> None:
         self.field = field
         self.dtype = field.dtype
-        # Every stored value's result so far, for each channel, with no rounding but that of integers.
+        # The result of every stored value so far, for each channel; only integers are rounded.
         stored = np.arange(_LARGEST[field.dtype] + 1)
         self.table = np.tile(stored, (3, 1))
-        # The same as a factor and a term, as long as nothing was rounded to integers.
+        # The same as a factor and a term, until something is rounded to integers.
         self.factor, self.term, self.is_affine = np.ones(3), np.zeros(3), True
         self.erased: dict[int, npt.NDArray[np.float64]] = {}
         self.last: Transform | None = None
 
     def meet(self, transform: Transform, erasing: int) -> None:
-        """Note what a transform does to the values; `erasing` counts those that came before, of whatever field."""
+        """Apply a transform to the values; `erasing` is the number of erasing transforms before it, of all fields."""
         if isinstance(transform, ToDtype):
             self._convert(transform)
         elif isinstance(transform, Normalize):
             self._normalize(transform)
-        elif isinstance(transform, _ERASING):
-            _check_fill(transform, transform.value, self.field.name, self.field.channels, self.dtype)
-            self.erased[erasing] = np.broadcast_to(np.asarray(transform.value, np.float64), 3)
+        elif _erases(transform):
+            value = transform.value  # type: ignore[attr-defined]
+            _check_fill(transform, value, self.field.name, self.field.channels, self.dtype)
+            self.erased[erasing] = np.broadcast_to(np.asarray(value, np.float64), 3)
         elif self.last is not None:
             raise OptionError(
-                f"{type(transform).__name__} after {type(self.last).__name__}: expected what moves or colours pixels "
-                "first, then ToDtype and Normalize, RandomErasing and Cutout anywhere after it. Change the order."
+                f"{type(transform).__name__} after {type(self.last).__name__}: expected transforms that move or colour "
+                "pixels first, then ToDtype and Normalize, with RandomErasing and Cutout anywhere after those. Change "
+                "the order."
             )
-        if isinstance(transform, (ToDtype, Normalize, *_ERASING)):
+        if isinstance(transform, ToDtype | Normalize) or _erases(transform):
             self.last = transform
 
     def _convert(self, transform: ToDtype) -> None:
@@ -224,7 +232,7 @@ class _Chain:
 
 
 def _affine_kind(dtype: torch.dtype) -> int | None:
-    """Return how a kernel computes floats of a type, None where it had better look them up."""
+    """Return how a kernel computes floats of a type, None if a table is faster."""
     if dtype == torch.float16:
         from lmdbloader.kernels.runtime.memory import HAS_HALF
 

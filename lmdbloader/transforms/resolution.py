@@ -1,4 +1,4 @@
-"""The size of images from epoch to epoch: lists of transforms for another resolution, and schedules that choose it."""
+"""Image sizes that change from epoch to epoch: a schedule, and transforms adapted to another resolution."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import CenterCrop, Cutout, RandomCrop, RandomResizedCrop, RandomTranslate, Resize
-
-_SIZED = (RandomResizedCrop, Resize, CenterCrop, RandomCrop)
+from lmdbloader.transforms import Geometry
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressiveResize:
-    """Train on small images first and let them grow: the schedule of Composer's ProgressiveResizing, epoch by epoch.
+    """Train on small images that grow from epoch to epoch, by the schedule of Composer's ProgressiveResizing.
 
-    Up to `delay_fraction` of the training images have `initial_scale` of their full width and height; then they grow
-    evenly, to be full-sized for the last `finetune_fraction`.
+    For the first `delay_fraction` of the training images have `initial_scale` of their full width and height. Then they
+    grow linearly, to the full size for the last `finetune_fraction`.
 
     Attributes:
         num_epochs: Of the whole training.
         initial_scale: Of the sides at first, more than 0 and at most 1.
-        finetune_fraction: Of the training at the end that sees full-sized images.
-        delay_fraction: Of the training before images begin to grow.
-        size_increment: Widths are multiples of it, but for the full one.
+        finetune_fraction: Share of the training, at its end, with full-sized images.
+        delay_fraction: Share of the training before images begin to grow.
+        size_increment: Widths are multiples of it, except for the full one.
 
     >>> schedule = ProgressiveResize(90, initial_scale=0.5, size_increment=4)
     >>> [schedule.size_at(epoch, (224, 224)) for epoch in (0, 60, 89)]
@@ -61,7 +59,7 @@ class ProgressiveResize:
         return self.initial_scale + (1 - self.initial_scale) * grown
 
     def size_at(self, epoch: int, full: tuple[int, int]) -> tuple[int, int]:
-        """Return (height, width) in an epoch of images that are of a full (height, width) in the end."""
+        """Return (height, width) in an epoch, of images whose size in the end is `full`."""
         height, width = full
         new_width = max(round(width * self.scale_at(epoch) / self.size_increment), 1) * self.size_increment
         if new_width >= width or epoch >= self.num_epochs * (1 - self.finetune_fraction):
@@ -72,60 +70,62 @@ class ProgressiveResize:
 def with_resolution(transforms: Sequence[Any], size: tuple[int, int]) -> list[Any]:
     """Return transforms whose results have another size.
 
-    The last of RandomResizedCrop, Resize, CenterCrop and RandomCrop gets the size; those before it change in
-    proportion, so that Resize(256) and CenterCrop(224) become Resize(128) and CenterCrop(112). So do paddings,
-    translations and the size of Cutout.
+    The last transform that sets the size gets this one; the sizes before it change in proportion: Resize(256) and
+    CenterCrop(224) become Resize(128) and CenterCrop(112). So do paddings, translations and the size of Cutout.
 
     Args:
-        transforms: What a Loader was given; functions stay as they are.
+        transforms: Of a Loader; functions are returned unchanged.
         size: (height, width).
 
     Raises:
         OptionError: None of them sets the size, or several fields get different ones.
     """
-    sized = [t for t in transforms if isinstance(t, _SIZED)]
+    sized = _sized(transforms)
     if not sized:
         raise OptionError(
             "resolution: none of the transforms sets the size of images. Add RandomResizedCrop, Resize or CenterCrop."
         )
     if len({t.fields for t in sized}) > 1:
         raise OptionError(
-            "resolution: transforms for different fields= set the sizes of images. Give them the sizes themselves, in "
-            "a Loader of its own."
+            "resolution: transforms for different fields= set the sizes of images. Give each its size, in a separate "
+            "Loader."
         )
     full = full_size(transforms)
     factors = size[0] / full[0], size[1] / full[1]
     found: list[Any] = []
-    last = max(number for number, t in enumerate(transforms) if isinstance(t, _SIZED))
+    last = max(number for number, t in enumerate(transforms) if isinstance(t, Geometry) and t.sets_size)
     for number, t in enumerate(transforms):
-        if isinstance(t, RandomCrop | RandomTranslate):
-            t = replace(t, padding=round(t.padding * max(factors)))
-        if number == last:
-            t = replace(t, size=size)
-        elif isinstance(t, (*_SIZED, Cutout)):
-            t = replace(t, size=_scaled(t.size, factors))
-        found.append(t)
+        changes: dict[str, Any] = {}
+        if isinstance(t, Geometry) and hasattr(t, "padding"):
+            changes["padding"] = round(t.padding * max(factors))
+        if isinstance(t, Geometry) and hasattr(t, "size"):
+            changes["size"] = size if number == last else _scaled(t.size, factors)
+        found.append(replace(t, **changes) if changes else t)
     return found
 
 
 def full_size(transforms: Sequence[Any]) -> tuple[int, int]:
-    """Return the (height, width) that the last transform with a size gives, which must fix both sides.
+    """Return the (height, width) that the last transform with a size sets.
 
     Raises:
-        OptionError: There is none, or it gives one side only.
+        OptionError: There is none, or it sets one side only.
     """
-    sized = [t for t in transforms if isinstance(t, _SIZED)]
-    size = sized[-1].size if sized else None
-    if size is None or (isinstance(sized[-1], Resize) and not isinstance(size, tuple)):
+    sized = _sized(transforms)
+    size = sized[-1].size_numbers if sized else (0, 0)
+    if 0 in size:
         raise OptionError(
-            "resolution: expected transforms that fix both sides of images at last: RandomResizedCrop, CenterCrop, "
+            "resolution: expected transforms of which the last sets both sides: RandomResizedCrop, CenterCrop, "
             f"RandomCrop or Resize((height, width)); the last with a size is {sized[-1] if sized else None}"
         )
-    return size if isinstance(size, tuple) else (size, size)
+    return size
+
+
+def _sized(transforms: Sequence[Any]) -> list[Geometry]:
+    return [t for t in transforms if isinstance(t, Geometry) and t.sets_size]
 
 
 def _scaled(size: Any, factors: tuple[float, float]) -> Any:
     if isinstance(size, tuple):
         return tuple(max(round(side * factor), 1) for side, factor in zip(size, factors, strict=True))
-    # One number for both sides, or for the shorter one: neither side may become too small for what follows.
+    # One number for both sides, or for the shorter one: neither may be too small for the transforms after it.
     return max(round(size * max(factors)), 1)

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from classification.precision import Precision
 from classification.recipes import Schedule
-from lmdbloader.base.step_timer import StepTimer
+from lmdbloader.base.stopwatch import StepTimer
 from lmdbloader.errors import TrainingError
 
 __all__ = ["EpochResult", "learning_rate", "parameter_groups", "train_epoch"]

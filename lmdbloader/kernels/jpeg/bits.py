@@ -122,7 +122,7 @@ def unstuff(source, nbytes, target):
         target: Address of room for nbytes + SLACK.
 
     Returns:
-        (bytes written, bytes read: where a marker stands, or nbytes).
+        (bytes written, bytes read: up to a marker, or nbytes).
     """
     at, end, out = np.uint64(source), np.uint64(source + nbytes), np.uint64(target)
     while at < end:
@@ -152,7 +152,7 @@ def unstuff(source, nbytes, target):
 
 @kernel
 def stuffed_position(data, at, count):
-    """Return where in `data` the unstuffed byte number `count` lies, counted from data[at] on."""
+    """Return the position in `data` of unstuffed byte number `count`, counted from data[at] on."""
     while count > 0:
         if count >= 8 and at + 8 <= data.shape[0] and not _has_ones(load_u64(data.ctypes.data + np.uint64(at))):
             at += 8
@@ -168,7 +168,7 @@ def build_table(data, at, for_first, table):
     """Make a Huffman table from its segment.
 
     Args:
-        data: uint8; at: where the sixteen counts begin, with all symbols behind them inside.
+        data: uint8; at: position of the sixteen counts; all symbols after them are inside of `data`.
         for_first: Whether it is for first coefficients, whose symbols are bits of the value alone.
         table: (TABLE_WORDS,) int32, filled.
 
@@ -209,7 +209,7 @@ def build_table(data, at, for_first, table):
 
 @kernel
 def _long_code(table, buffer, for_first):
-    """Return the lookup entry of a code that is longer than those looked up; 0 where there is none."""
+    """Return the lookup entry of a code too long for the lookup table; 0 if there is none."""
     for length in range(_LOOKED_AT + 1, 17):
         code = np.int64(buffer >> np.uint64(64 - length))
         if code <= np.int64(load_i32(table + np.uint64(4 * (_LARGEST + length)))):
@@ -229,7 +229,7 @@ def _long_code(table, buffer, for_first):
 
 @kernel
 def _value(buffer, entry):
-    """Return the value behind a code, without a branch: those that begin with a zero bit are the negative ones."""
+    """Return the value behind a code, without a branch; a first bit of zero means a negative value."""
     bits = np.uint64(entry) >> np.uint64(_VALUE_AT)
     behind = buffer << (np.uint64(entry) >> np.uint64(_CODE_AT) & np.uint64(31))
     value = np.int64(behind >> np.uint64(1) >> (np.uint64(63) - bits))
@@ -239,16 +239,16 @@ def _value(buffer, entry):
 
 @njit(inline="always")
 def _decode_one(buffer, count, k, table, scale, order, block):
-    """Decode what comes next of a block into it; return the bit reader and the number of the coefficient behind."""
+    """Decode the next coefficient of a block; return the bit reader and the number of the coefficient after it."""
     entry = load_i32(table + ((buffer >> np.uint64(64 - _LOOKED_AT)) << np.uint64(2)))
     if entry == 0:
         entry = _long_code(table, buffer, False)
-        if entry == 0:  # no code: as one that leads beyond the block
+        if entry == 0:  # not a code: treated as one that leads beyond the block
             entry = np.int32(_BEYOND << _ZEROS_AT)
     value = _value(buffer, entry)
     used = np.uint64(entry) & np.uint64(63)
     k += np.uint64(entry) >> np.uint64(_ZEROS_AT) & np.uint64(127)
-    # What lies outside of the block, its end too, goes where nobody looks.
+    # Coefficients outside of the block, and its end code, go to a place that is never read.
     store_i16(block + np.uint64(load_i32(order + (k << np.uint64(2)))), value * load_i32(scale + (k << np.uint64(2))))
     return buffer << used, count - used, k + np.uint64(1)
 
@@ -258,16 +258,16 @@ def decode_coefficients(buffer, count, at, first_table, table, scale, order, blo
     """Decode one block.
 
     Args:
-        buffer, count, at: The bit reader: next bits (leftmost first), how many of them count, address of what follows.
+        buffer, count, at: The bit reader: next bits (leftmost first), number of valid ones, address of the next byte.
         first_table, table: Addresses of its two Huffman tables.
-        scale: Address of (ORDERED,) int32, quantisation in zigzag order; what lies behind 64 does not matter.
-        order: Address of (ORDERED,) int32, where each coefficient of zigzag order goes in the block, in bytes; behind
-            64 it is 128.
-        block: Address of (8, 8) int16 coefficients, all zero, and one more for what lies outside.
+        scale: Address of (ORDERED,) int32, quantisation in zigzag order; values after the 64th have no effect.
+        order: Address of (ORDERED,) int32, the offset in the block of each coefficient of zigzag order, in bytes; 128
+            after the 64th.
+        block: Address of (8, 8) int16 coefficients, all zero, and one more for those outside.
 
     Returns:
-        (buffer, count, at, difference of the first coefficient, 1 where others may not be zero, 0 where they are, -1
-        where the codes make no sense).
+        (buffer, count, at, difference of the first coefficient, 1 if others may not be zero, 0 if they are, -1 for
+        codes that make no sense).
     """
     looked = np.uint64(64 - _LOOKED_AT)
     buffer |= load_bits(at) >> count

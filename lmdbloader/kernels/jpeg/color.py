@@ -79,7 +79,7 @@ def convert_line(luminance, blue, red, first, second, third, count):
             u8_at(third + at, 1)[0] = min(max(y[x] + ((_HALF + _BLUE * cb) >> 16), 0), 255)
         return
     for k in range(0, count, _LANES):
-        at = np.uint64(min(k, count - _LANES))  # the rest again with some of what went before
+        at = np.uint64(min(k, count - _LANES))  # the last sixteen overlap the ones before
         _convert_sixteen(luminance + at, blue + at, red + at, first + at, second + at, third + at)
 
 
@@ -203,7 +203,7 @@ def write_pixels(planes, image, halves, window, lines, out):
         planes: As `decode_planes` returns them, of the whole size.
         image: (height, width, components) of the whole image.
         halves: Whether there are half as many (rows, columns) of colour samples as pixels.
-        window: (top, bottom, left, right), inside what was decoded.
+        window: (top, bottom, left, right), inside the decoded part.
         lines: Address of 16 * (width + 128) bytes.
         out: Address of the result.
     """
@@ -238,7 +238,7 @@ def stored_window(window, height, width, orientation):
 
     Args:
         window: Of the upright image; height, width: its size.
-        orientation: 1 to 8, as EXIF counts them.
+        orientation: 1 to 8, as in EXIF.
     """
     top, bottom, left, right = window
     if orientation == 3 or orientation == 4 or orientation >= 7:
@@ -257,7 +257,7 @@ def turn(source, channels, height, width, orientation, out):
     Args:
         source: Address of (channels, h, w) bytes as the file has them.
         channels, height, width: Of the result.
-        orientation: 1 to 8, as EXIF counts them.
+        orientation: 1 to 8, as in EXIF.
         out: Address of the result.
     """
     plane = height * width

@@ -66,9 +66,9 @@ def _decode_row(data, work, entry, mcu, keep, end, limit, sizes, planes, steps):
     Args:
         data: uint8, the file.
         work: Address of the scratch, prepared.
-        entry: (byte, bit, first coefficients of three components) where decoding begins.
-        mcu, keep, end: The MCU that begins there, the first whose pixels are wanted, and the one behind the last.
-        limit: Where the coded bytes of interest end at the latest.
+        entry: (byte, bit, first coefficients of three components), the start of decoding.
+        mcu, keep, end: The MCU that begins there, the first whose pixels are needed, and the one after the last.
+        limit: End of the coded bytes that may be needed.
         sizes: Pixels of a block's side, for luminance and colour.
         planes: Addresses of the pixels of MCU `keep`, for each component.
         steps: Bytes from one row to the next, for luminance and colour.
@@ -104,7 +104,7 @@ def _decode_row(data, work, entry, mcu, keep, end, limit, sizes, planes, steps):
                 levels[c] = 0
             left = restart
         left -= 1
-        # All blocks first, then their pixels: what was just written in pairs of bytes is slow to be read in sixteens.
+        # All blocks first, then their pixels: reading sixteen bytes that were just written two by two is slow.
         for b in range(0, planned, PLANNED):
             buffer, count, reading, difference, state = decode_coefficients(
                 buffer, count, reading, np.uint64(plan[b + BY_FIRST]), np.uint64(plan[b + BY]),
@@ -167,7 +167,7 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
         (whether all went well, address of the luminance plane and the bytes of its rows, address of the first colour
         plane, the bytes of its rows and from it to the second one, first row and column of luminance pixels, first row
         and column of colour pixels, whether there are half as many rows and half as many columns of colour samples).
-        What lies behind the planes in the scratch is free, and 16 * (width + 128) bytes before them.
+        The scratch after the planes is free, and 16 * (width + 128) bytes before them.
     """
     none = np.int64(0)
     bad = (False, work, none, work, none, none, none, none, none, none, False, False)
@@ -200,7 +200,7 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
     color_plane = color_height * color_row
     for r in range(first_row, end_row):
         number = r * entries_across + first // step
-        behind = r * entries_across + (end + step - 1) // step  # of the next row where there is none in this one
+        behind = r * entries_across + (end + step - 1) // step  # of the next row if there is none in this one
         limit = file_nbytes
         if behind < num_entries:
             limit = min(limit, offset_at(whole, file_nbytes, behind) + 2)
@@ -225,7 +225,7 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
 
 @kernel
 def decode_pixels(payload, nbytes, image, window, out, work):
-    """Write a window of a payload's upright image as planes (C, h, w), decoding no more than it needs.
+    """Write a window of a payload's upright image as planes (C, h, w), decoding no more of the file than necessary.
 
     Args:
         payload, nbytes: Address of the payload and its length.
@@ -245,12 +245,15 @@ def decode_pixels(payload, nbytes, image, window, out, work):
     # Interpolating colour looks at one sample more on each side: at most two pixels.
     rows, columns = (max(top - 2, 0), min(bottom + 2, height)), (max(left - 2, 0), min(right + 2, width))
     planes = decode_planes(payload, nbytes, rows, columns, 1, work, (height, width, channels))
-    if not planes[0]:
+    fine, _, _, color, _, color_plane, _, _, _, _, half_rows, half_columns = planes
+    if not fine:
         return False
-    free = planes[3] + np.uint64(2 * planes[5])
+    free = color + np.uint64(2 * color_plane)
     target = np.uint64(out) if orientation == 1 else free
     lines = lines_at(work, nbytes)
-    write_pixels(planes, (height, width, channels), (planes[10], planes[11]), (top, bottom, left, right), lines, target)
+    write_pixels(
+        planes, (height, width, channels), (half_rows, half_columns), (top, bottom, left, right), lines, target
+    )
     if orientation != 1:
         turn(target, channels, window[1] - window[0], window[3] - window[2], orientation, np.uint64(out))
     return True

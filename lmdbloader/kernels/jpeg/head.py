@@ -1,6 +1,6 @@
 """The marker segments of a JPEG file up to its scan: size, sampling, quantisation and Huffman tables.
 
-Source: ITU-T T.81, annex B; which colours the components are, as libjpeg decides it.
+Source: ITU-T T.81, annex B; the colours of the components are decided as in libjpeg.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from lmdbloader.kernels.jpeg.bits import NUM_TABLES, TABLE_WORDS, build_table
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import part
 
-# What is found of a file: its size, components, most samples of a component in a block's place, blocks' places between
-# restart markers (0: no markers), where its coded bytes begin, and then for each of three components: samples across
-# and down, number of its quantisation, of its first and of its other Huffman table; and at last their names.
+# The facts of a file's head: size, components, most samples of a component across and down an MCU, MCUs between restart
+# markers (0: no markers), first coded byte; then for each of three components: samples across and down, number of its
+# quantisation table, of its Huffman tables for the first and the other coefficients; then the components' names.
 WIDTH, HEIGHT, COMPONENTS, ACROSS_MOST, DOWN_MOST, RESTART, SCAN, PER_COMPONENT = range(8)
 ACROSS, DOWN, QUANTISATION, FIRST_TABLE, TABLE = range(5)
 NAMES = PER_COMPONENT + 3 * 5
@@ -21,7 +21,7 @@ HEAD_WORDS = NAMES + 3
 QUANTISATION_WORDS = 4 * 64
 TABLES_WORDS = NUM_TABLES * TABLE_WORDS
 
-# Read; damaged; sound, perhaps, but of a kind that these kernels do not decode.
+# Statuses: read; damaged; of a kind that these kernels do not decode.
 FINE, DAMAGED, UNSUPPORTED = 0, 1, 2
 
 
@@ -32,7 +32,7 @@ def _word(data, at):
 
 @kernel
 def _read_quantisation(data, at, end, quantisation):
-    """Return which tables were read, one bit each; -1 where they are damaged."""
+    """Return one bit for each table that was read; -1 if they are damaged."""
     found = np.int64(0)
     while at < end:
         wide, number = data[at] >> 4, np.int64(data[at] & 15)
@@ -125,7 +125,7 @@ def _is_luminance_first(names, seen_jfif, adobe):
 
 @kernel
 def read_head(data, head, quantisation, tables):
-    """Read what stands before the coded bytes.
+    """Read the segments before the coded bytes.
 
     Args:
         data: uint8, the file.
@@ -166,7 +166,7 @@ def read_head(data, head, quantisation, tables):
             quantised |= found
         elif marker == 0xC4:
             p = at
-            while p + 17 <= end:  # which tables there are
+            while p + 17 <= end:  # note the tables
                 seen |= np.int64(1) << ((np.int64(data[p]) >> 4 & 1) * 4 + (np.int64(data[p]) & 3))
                 count = np.int64(17)
                 for k in range(16):
@@ -189,7 +189,7 @@ def read_head(data, head, quantisation, tables):
         elif marker == 0xDA:
             if head[COMPONENTS] == 0:
                 return DAMAGED
-            for c in range(head[COMPONENTS]):  # a table that nobody wrote would be whatever lay in the scratch
+            for c in range(head[COMPONENTS]):  # a table that is not in the file would be old bytes of the scratch
                 if not quantised >> head[PER_COMPONENT + 5 * c + QUANTISATION] & 1:
                     return DAMAGED
             if head[COMPONENTS] == 3 and not _is_luminance_first(names, seen_jfif, adobe):

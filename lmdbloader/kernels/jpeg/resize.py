@@ -1,7 +1,7 @@
 """A window of a JPEG, decoded and resized: luminance and colour are resized each at its own resolution, then converted.
 
-Colour samples are thus not interpolated to the full size first, and where the window shrinks to half or less its blocks
-are decoded to half their size or less (libjpeg's smaller transforms). The result differs by about one level from
+Colour samples are not interpolated to the full size first, and if the window shrinks to half or less its blocks are
+decoded to half their size or less (libjpeg's smaller transforms). The result differs by about one level from
 decoding, converting and then resizing all of it.
 """
 
@@ -22,7 +22,7 @@ from lmdbloader.kernels.runtime.timing import tick
 
 @kernel
 def _shrinking(height, width, new_height, new_width):
-    """Return the most (1, 2, 4 or 8) by which a window may shrink without becoming smaller than its result."""
+    """Return the largest factor (1, 2, 4 or 8) by which a window may shrink without being smaller than its result."""
     shrink = 1
     while shrink < 8 and height >= 2 * shrink * new_height and width >= 2 * shrink * new_width:
         shrink *= 2
@@ -35,10 +35,10 @@ def _resize_plane(plane, row, origin, window, down, across, new_height, new_widt
 
     Args:
         plane, row: Address of the decoded part, bytes to the next row.
-        origin: (row, column) of the whole plane where the decoded part begins.
+        origin: (row, column) of the whole plane at which the decoded part begins.
         window: (top, bottom, left, right) in pixels of the image.
         down, across: Pixels of the image for one of the plane, in each direction.
-        new_height, new_width, out, cubic, scratch: As `resize_window` wants them; out is an address.
+        new_height, new_width, out, cubic, scratch: See `resize_window`; out is an address.
     """
     bounds, weights, line = scratch
     top, bottom, left, right = window
@@ -65,8 +65,8 @@ def decode_resized(payload, nbytes, image, window, new_height, new_width, cubic,
         out: Address of the result.
         other: Address of as much room.
         work: Address of `jpeg_room` bytes.
-        scratch: (bounds, weights, line), what resizing wants.
-        clock: As `tick` wants it; what comes after this stage's decoding is left to the caller's next tick.
+        scratch: (bounds, weights, line), see `resize_scratch`.
+        clock: See `tick`; the caller's next tick counts everything after decoding.
 
     Returns:
         Whether all went well.

@@ -1,7 +1,7 @@
-"""JPEG files with a seek table behind them: the table made, and its entries read.
+"""Kernels that make and read the seek table of a JPEG file.
 
-A payload is the file's own bytes, then for every row of blocks' places (MCUs) and every 64 pixels along it an entry,
-then a footer (all little-endian):
+A payload is the file's own bytes, then an entry for every row of MCUs and every 64 pixels along it, then a footer (all
+little-endian):
 
     entry (8 bytes):   a uint64: in its lowest 25 bits the byte of the file where the MCU begins, in 3 the bit in it (0:
                        the highest), and in 3 x 12 the first coefficients of the blocks before it, one for each
@@ -54,7 +54,7 @@ SEEK_MAGIC = b"SEEK"
 
 @kernel
 def past_marker(data, at, number):
-    """Return where the coded bytes behind restart marker `number` (0 to 7, -1: any) begin; -1 where none stands."""
+    """Return the first coded byte after restart marker `number` (0 to 7, -1: any); -1 without such a marker."""
     size = data.shape[0]
     while at + 1 < size and data[at] == 0xFF and data[at + 1] == 0xFF:
         at += 1
@@ -67,7 +67,7 @@ def past_marker(data, at, number):
 
 @kernel
 def count_entries(data, work):
-    """Return how many entries `scan` will make, 0 where it will not decode the file, and the MCUs from one to the next.
+    """Return the number of entries that `scan` makes, 0 if it cannot decode the file, and the MCUs between them.
 
     Arguments as there.
     """
@@ -81,7 +81,7 @@ def count_entries(data, work):
 
 @kernel
 def scan(data, step, work, entries):
-    """Decode all coefficients of a file once, and note where each row of MCUs and every few of its MCUs begin.
+    """Decode all coefficients of a file, and note the start of each row of MCUs and of every few MCUs in it.
 
     Args:
         data: uint8, the file.
@@ -171,7 +171,7 @@ def load(data, at, nbytes):
 
 @kernel
 def offset_at(data, table, number):
-    """Return where entry `number` of the table at data[table] points to."""
+    """Return the byte that entry `number` of the table at data[table] points to."""
     return load(data, table + number * ENTRY_NBYTES, 4) & ((1 << _OFFSET_BITS) - 1)
 
 
@@ -184,7 +184,7 @@ def _level(entry, component):
 
 @kernel
 def entry_at(data, table, number):
-    """Return (byte, bit, DC levels of the three components) that entry `number` of the table at data[table] names."""
+    """Return (byte, bit, DC levels of the three components) of entry `number` of the table at data[table]."""
     entry = load_u64(data.ctypes.data + np.uint64(table + number * ENTRY_NBYTES))
     bit = np.int64(entry >> np.uint64(_OFFSET_BITS)) & 7
     return offset_at(data, table, number), bit, (_level(entry, 0), _level(entry, 1), _level(entry, 2))
@@ -192,6 +192,6 @@ def entry_at(data, table, number):
 
 @kernel
 def orientation_of(payload, nbytes):
-    """Return the orientation that a payload's footer gives, 1 where it makes no sense."""
+    """Return the orientation in a payload's footer; 1 if it is invalid."""
     found = np.int64(u8_at(payload + np.uint64(nbytes - FOOTER_NBYTES + 10), 1)[0]) if nbytes >= FOOTER_NBYTES else 1
     return found if found >= 1 and found <= 8 else np.int64(1)

@@ -1,4 +1,4 @@
-"""The room in which a JPEG file is decoded: what its head says, its tables, and the plan of the blocks of one MCU."""
+"""The scratch memory of a JPEG decoder: the file's head, its tables, and a plan of the blocks of one MCU."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from lmdbloader.kernels.jpeg.head import (
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import i32_at, i64_at
 
-# For each block of an MCU: its component, the addresses of its two Huffman tables and of its quantisation, its place
-# among the blocks of its component, where its coefficients lie, and what became of it: a state, and the first of them.
+# Columns of the plan, for each block of an MCU: its component, addresses of its Huffman tables and quantisation, its
+# place among the blocks of its component, address of its coefficients, its state, and the first coefficient.
 OF, BY_FIRST, BY, SCALED_BY, DOWN_AT, ACROSS_AT, BLOCK, STATE, LEVEL, PLANNED = range(10)
-# Scratch: what the head says, quantisation, Huffman tables, order of coefficients, blocks; bytes without stuffing,
-# lines and planes lie behind it.
+# Offsets in the scratch: head, quantisation, Huffman tables, order of coefficients, blocks, plan; then bytes without
+# stuffing, lines and planes.
 _QUANTISATION_AT = 8 * HEAD_WORDS + 8
 _TABLES_AT = _QUANTISATION_AT + 4 * QUANTISATION_WORDS + 4 * ORDERED
 ORDER_AT = _TABLES_AT + 4 * TABLES_WORDS
 BLOCK_AT = (ORDER_AT + 4 * ORDERED + 63) // 64 * 64
-# Six blocks, each with room for what `decode_coefficients` puts outside of one.
+# Six blocks, each with room for the coefficients that `decode_coefficients` writes outside of one.
 _BLOCK_STEP = 192
 PLAN_AT = BLOCK_AT + 6 * _BLOCK_STEP
 LEVELS_AT = PLAN_AT + 8 * 6 * PLANNED
@@ -47,7 +47,7 @@ PLANE_SLACK = 64
 
 @kernel
 def jpeg_room(nbytes, height, width):
-    """Return how many bytes of scratch the kernels here need for a payload of an image, or any smaller one."""
+    """Return the bytes of scratch to decode a payload of nbytes with an image of this size, or a smaller one."""
     longest = max(height, width)
     planes = 3 * ((height + 32) * (width + 32) + PLANE_SLACK * (longest + 32))
     return FIXED_NBYTES + nbytes + SLACK + 16 * (longest + 128) + planes + 3 * height * width + 4096
@@ -93,19 +93,19 @@ def prepare(data, work):
 
 @kernel
 def num_planned(head):
-    """Return how many words the plan of an MCU has."""
+    """Return the number of words in the plan of an MCU."""
     colors = head[COMPONENTS] - 1
     return PLANNED * (head[PER_COMPONENT + ACROSS] * head[PER_COMPONENT + DOWN] + colors)
 
 
 @kernel
 def places(head):
-    """Return how many MCUs a file has down and across."""
+    """Return the numbers of MCUs of a file, down and across."""
     down, across = 8 * head[DOWN_MOST], 8 * head[ACROSS_MOST]
     return (head[HEIGHT] + down - 1) // down, (head[WIDTH] + across - 1) // across
 
 
 @kernel
 def lines_at(work, nbytes):
-    """Return the address of the room for lines in the scratch; nbytes: of the payload."""
+    """Return the address of the lines in the scratch; nbytes: of the payload."""
     return (work + np.uint64(FIXED_NBYTES + nbytes + SLACK + 63)) & ~np.uint64(63)

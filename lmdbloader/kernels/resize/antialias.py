@@ -1,4 +1,4 @@
-"""Resizing with antialiasing, as Pillow defines its BILINEAR and BICUBIC filters."""
+"""Kernels that resize with antialiasing, by the BILINEAR and BICUBIC filters of Pillow."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ _MOST_TAPS_AT_ONCE = 4
 def resize_scratch(
     height: int, width: int, out_height: int, out_width: int, channels: int, cubic: bool, between: int | None = None
 ) -> tuple[int, int, int]:
-    """Return how long the scratch of `resize_window` must be for windows and results that are not larger.
+    """Return the lengths of the scratch of `resize_window` for windows and results up to these sizes.
 
     Args:
         height, width: Of the highest and the widest window.
         out_height, out_width: Of the highest and the widest result.
-        channels: How many planes.
-        cubic: Which filter, as in `resize_window`.
-        between: The most that a window's height times its own or its result's width comes to, which is what an image
-            has that is resized in one direction; less than the product of the above where no window is that high and
-            has a result that wide.
+        channels: Number of planes.
+        cubic: Whether the filter is BICUBIC.
+        between: The largest product of a window's height and its own or its result's width: the values of an image that
+            is resized in one direction. Less than the product of the above if the highest window is not the widest.
 
     Returns:
         Lengths of bounds (int32), weights (float32) and line (float32).
@@ -128,7 +127,7 @@ def resize_window(
         source: uint8 or uint16 (n,); at: where the window begins; row, plane: steps to the next row and plane.
         channels, height, width: Of the window.
         box_top, box_left, box_height, box_width: float64, the part that is resized, inside the window. It may begin
-            and end between pixels; what lies beside it in the window counts for the pixels at its edges.
+            and end between pixels; the pixels around it in the window count for those at its edges.
         out: Of source's type, filled with contiguous planes (channels, out_height, out_width).
         out_height, out_width: Of the result.
         cubic: The bicubic filter instead of the triangle.

@@ -32,7 +32,7 @@ def bytes_scratch(
 
 @kernel
 def _copy_block(source, row, height, width, copy):
-    """Copy the part of a block that there is; what the rest holds counts for nothing."""
+    """Copy the existing part of a block; the rest has a weight of zero."""
     for y in range(min(height, _SIDE)):
         pixels, copied = u8_at(source + np.uint64(y * row), width), u8_at(copy + np.uint64(_COLUMNS * y), _COLUMNS)
         for x in range(min(width, _COLUMNS)):
@@ -46,8 +46,8 @@ def _spread_blocks(blocks, x, row, height, width, is_readable, copies, pairs):
     Args:
         blocks: (4,) int64 addresses of where each begins; row: the step to the next row.
         height, width: Rows and columns that there are.
-        is_readable: Whether all 16 x 32 bytes of each may be read, though they lie outside; else `copies` is used.
-        pairs: Address of what is filled.
+        is_readable: Whether all 16 x 32 bytes of each may be read, even outside of the image; else `copies` is used.
+        pairs: Address of the pairs, filled.
     """
     a, b, c, d, step = blocks[0] + x, blocks[1] + x, blocks[2] + x, blocks[3] + x, row
     if not is_readable:
@@ -71,7 +71,7 @@ def _resize_columns(
         source: Address of the window; end: of the first byte that may not be read.
         row, plane, channels, height, width: Of the window.
         precision: As `pair_up` returns it; count: pairs of each result; starts: as `weigh` fills them.
-        weights: Address of what `pair_up` fills.
+        weights: Address of the weights, filled by `pair_up`.
         image: Address of `tall` rows of `stride` bytes for each plane, filled.
         room: Address of scratch.
     """
@@ -116,7 +116,7 @@ def _resize_rows(image, height, stride, width, out, out_height, precision, count
         image: Address of the plane; height, width: of it; stride: bytes from one row to the next, at least 64.
         out: Address of (out_height, width), filled.
         precision: As `pair_up` returns it; count: pairs of each result; starts: as `weigh` fills them.
-        weights: Address of what `pair_up` fills.
+        weights: Address of the weights, filled by `pair_up`.
         room: Address of scratch.
     """
     sums = room + _PLACES_NBYTES + _COPIES_NBYTES

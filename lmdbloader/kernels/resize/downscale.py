@@ -39,7 +39,7 @@ def downscale(src, row_at, weights, sample_at, offset_at, divisor, shift, top, a
         row_at: (out height, taps) int64: the source row of every tap; the number of taps is a multiple of four.
         weights: (taps,) integers of acc's type; they sum to divisor.
         sample_at: (phases.size,) int64: which sample of a row goes to each place of phases, so that the samples that a
-            tap meets along a row lie side by side.
+            tap meets along a row are next to each other.
         offset_at: (taps,) int64: where in phases the samples of every tap start.
         divisor: Sum of the weights, of acc's type.
         shift: Logarithm of the divisor if it is a power of two, else -1; of acc's type.

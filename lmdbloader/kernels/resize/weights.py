@@ -38,19 +38,19 @@ def weigh(size, begin, length, out_size, cubic, unit, starts, room):
     """Fill in which values every result is made of.
 
     All results get the same number of weights, some of them zero: loops of changing length cost more. The first weights
-    of all results lie side by side, then the second ones: that makes for long loops, which become vector instructions.
+    of all results come first, then the second ones: long loops that LLVM compiles to vector instructions.
 
     Args:
         size, out_size: Number of values and of results.
-        begin, length: Where the part to be resized begins and how long it is, in float64 values.
+        begin, length: First value and length of the part to be resized, float64.
         cubic: The bicubic filter instead of the triangle.
-        unit: 1, or 2 or 4 where results begin at every second or fourth value only, and have a multiple of 4 weights.
+        unit: 1; or 2 or 4 if results begin only at every second or fourth value, and have a multiple of 4 weights.
         starts: (out_size,) int32, set to the first value of each result, counted from `first` on.
         room: float32, of which the first (count * out_size,) are set to the weights.
 
     Returns:
-        (first, behind, count): The first value that is wanted, the one behind the last (with a unit of 2 or 4 it may
-        lie behind all values), and how many weights each result has.
+        (first, behind, count): The first value that is needed, the one after the last (with a unit of 2 or 4 it may
+        be after all values), and the number of weights of each result.
     """
     scale = length / out_size
     stretch = max(scale, 1.0)
@@ -71,7 +71,7 @@ def weigh(size, begin, length, out_size, cubic, unit, starts, room):
         offsets[i] = start - center + 0.5
     for k in range(count):
         weights = part(room, k * out_size, out_size)
-        # The filters are zero where they do not reach.
+        # The filters are zero outside of their support.
         if cubic:
             for i in range(out_size):
                 weights[i] = _keys((offsets[i] + np.float32(k)) * narrow)
@@ -101,16 +101,16 @@ def weigh(size, begin, length, out_size, cubic, unit, starts, room):
 
 @kernel
 def pair_up(out_size, count, unit, room, pairs):
-    """Make of weights what `sum_pairs` wants: int16 that count in pairs, result after result.
+    """Convert weights for `sum_pairs`: int16 in pairs, result after result.
 
     Args:
         out_size, count, unit: As `weigh` takes and returns them.
-        room: As `weigh` fills it; changed.
+        room: Filled by `weigh`; changed.
         pairs: int16 (out_size * count,), filled. With a unit of 2 those of two values side by side are a pair; with
             one of 4 those of the first and the third of four are, and of the second and the fourth.
 
     Returns:
-        How many bits of a weight are behind the point.
+        The number of bits of a weight after the point.
     """
     largest = part(room, count * out_size, out_size)
     for i in range(out_size):

@@ -1,1 +1,1 @@
-"""What every kernel stands on: compilation, memory, C functions, clocks, random numbers, unreadable pages."""
+"""The base of all kernels: compilation, memory, C functions, clocks, random numbers, unreadable pages."""

@@ -1,4 +1,4 @@
-"""How every kernel is compiled: without the GIL, once for this processor, and kept on disk for the next process."""
+"""The decorator of kernels: compiled without the GIL, once for this processor, and cached on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 import numba
 from numba.core.runtime import rtsys
 
-# The newest Numba of which it is known that a kept kernel runs without what `_KernelCache` leaves out.
+# The newest Numba that is known to run a cached kernel without the imports that `_KernelCache` leaves out.
 _NEWEST_KNOWN = (0, 68)
 _LONGEST_WAIT_SECONDS = 2.0
 _PACKAGE = Path(__file__).parents[2]
@@ -27,10 +27,10 @@ _IMPORT = re.compile(rf"^\s*(?:from|import)\s+({_PACKAGE.name}[\w.]*)(?:\s+impor
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile a function for each new combination of argument types, or load it from where it is kept.
+    """Compile a function for each new combination of argument types, or load it from the cache.
 
-    It is kept beside its module; where that cannot be written to, in the user's cache folder; else in a folder under
-    the temporary one that only this user can write to. Where there is none either, every process compiles anew.
+    The cache is next to the function's module; if that folder is not writable, in the user's cache folder; else in a
+    folder under the temporary one that only this user can write to. Without any of them every process compiles again.
     NUMBA_CACHE_DIR, Numba's own setting, names another folder.
     """
     dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
@@ -41,7 +41,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     inner = getattr(dispatcher, "_cache", None)
     if inner is not None:
         dispatcher._cache = _KernelCache(inner)
-        # Numba looks at a kernel's own file only; what it calls and the constants that it names may lie in others.
+        # Numba checks only a kernel's own file; its callees and constants may be in others.
         with contextlib.suppress(AttributeError):
             inner._cache_file._source_stamp = (inner._cache_file._source_stamp, _sources_digest(function.__module__))
     return dispatcher
@@ -49,7 +49,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 @cache
 def _sources_digest(module: str) -> str:
-    """Return a digest of the sources of a module and of all that it imports from this package."""
+    """Return a digest of the sources of a module and of everything that it imports from this package."""
     sources: dict[str, bytes] = {}
     waiting = {module}
     while waiting:
@@ -66,7 +66,7 @@ def _sources_digest(module: str) -> str:
 
 @cache
 def _source(module: str) -> tuple[bytes, frozenset[str]]:
-    """Return a module's source and what it may import; nothing for what is no module: a package, or a name in one."""
+    """Return a module's source and the names it may import; nothing for a package or a name in a module."""
     try:
         source = _PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py").read_bytes()
     except OSError:
@@ -77,7 +77,7 @@ def _source(module: str) -> tuple[bytes, frozenset[str]]:
 
 
 class _KernelCache:
-    """What Numba keeps of one kernel, loaded with less work; where that fails, the kernel is compiled."""
+    """Numba's cache of one kernel, loaded with less work; a kernel that does not load is compiled."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -86,11 +86,11 @@ class _KernelCache:
         return getattr(self._inner, name)
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        """Return the kept kernel for these argument types, None where there is none."""
+        """Return the cached kernel for these argument types, None if there is none."""
         try:
             with _locked(self._inner.cache_path, fcntl.LOCK_SH):
                 found = self._load(signature, target)
-        # A file that was cut short fails in any way that unpickling or linking can. It is no reason not to read data.
+        # A file that was cut short may fail with any error of unpickling or linking. Data can be read nevertheless.
         except Exception:
             found = None
             with contextlib.suppress(OSError):
@@ -100,7 +100,7 @@ class _KernelCache:
         return found
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Keep a kernel, if possible."""
+        """Cache a kernel, if possible."""
         try:
             # Numba replaces its files one by one: two processes would give two kernels the same number.
             with _locked(self._inner.cache_path, fcntl.LOCK_EX):
@@ -111,14 +111,14 @@ class _KernelCache:
     def _load(self, signature: Any, target: Any) -> Any:
         found = None
         if numba.version_info.short <= _NEWEST_KNOWN:
-            # Numba first imports all that it can compile, scipy's linear algebra too, which takes ten times as long as
-            # all else. A compiled kernel needs none of it, only Numba's runtime.
+            # Numba first imports everything that it can compile, scipy's linear algebra included, which takes ten times
+            # as long as the rest. A compiled kernel needs only Numba's runtime.
             with contextlib.suppress(AttributeError, TypeError):
                 rtsys.initialize(target)
                 found = self._inner._load_overload(signature, target)
         if found is None:
             found = self._inner.load_overload(signature, target)
-        # Where locks do not work, processes may have exchanged each other's files: that would be another type's code.
+        # Without locks, processes may overwrite each other's files: this could be the code for other types.
         if found is not None and tuple(found.signature.args) != tuple(getattr(signature, "args", signature)):
             raise ValueError(f"kept for {found.signature.args}, expected {signature}")
         return found
@@ -126,7 +126,7 @@ class _KernelCache:
 
 @contextlib.contextmanager
 def _locked(folder: str | None, how: int) -> Iterator[None]:
-    """Hold a lock on the folder of the kept kernels; after a while, or where there are no locks, go on without."""
+    """Hold a lock on the cache's folder; after a while, or if locks do not work, continue without."""
     try:
         handle = os.open(folder, os.O_RDONLY) if folder is not None else None
     except OSError:
@@ -140,7 +140,7 @@ def _locked(folder: str | None, how: int) -> Iterator[None]:
             time.sleep(0.005)
         yield
     finally:
-        # Not by closing alone: a process forked in between holds the same lock.
+        # Closing is not enough: a process forked in between holds the same lock.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
@@ -171,12 +171,12 @@ def _keep_in_private_folder(dispatcher: Any) -> None:
 
 @cache
 def _private_folder() -> str | None:
-    """Return a folder under the temporary one into which nobody else can have put code, None where there is none."""
+    """Return a folder under the temporary one that only this user can write code to, None if there is none."""
     user = os.geteuid()
     try:
         parent = os.path.realpath(tempfile.gettempdir())
         around = os.lstat(parent)
-        # Who may rename our folder could put another one in its place.
+        # A user who may rename our folder could put another one in its place.
         shared = around.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not around.st_mode & stat.S_ISVTX
         if shared or around.st_uid not in (0, user):
             return None

@@ -103,7 +103,7 @@ def copy_line(source, target, nbytes):
         return
     for k in range(0, nbytes - _COPIED + 1, _COPIED):
         _copy_block(source + np.uint64(k), target + np.uint64(k))
-    # The rest again with some of what went before.
+    # The last block overlaps the one before.
     _copy_block(source + np.uint64(nbytes - _COPIED), target + np.uint64(nbytes - _COPIED))
 
 

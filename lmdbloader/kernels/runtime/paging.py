@@ -1,4 +1,4 @@
-"""Which parts of a memory map are in memory, and asking the operating system for those that are not."""
+"""Kernels that ask the operating system which parts of a memory map are in memory, and load the others."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.symbols import madvise, mincore, pread
 
 LOADED, STOPPED, UNREADABLE = 0, 1, 2
-# Linux reads no more for one call than the larger of the file system's readahead (usually 128 KiB) and what the device
-# takes at once, and says nothing of the rest.
+# For one call Linux reads at most the larger of the file system's readahead (usually 128 KiB) and the device's largest
+# request, and does not report the rest.
 PIECE_NBYTES = 128 * 1024
-# Enough requests under way to keep a fast disk busy: 2 MiB were as fast here as 32 MiB; far storage wants more.
+# Enough requests to keep a fast disk busy: 2 MiB were as fast here as 32 MiB; remote storage needs more.
 _AHEAD_NBYTES = 8 * 1024 * 1024
 _WILL_NEED = 3
 
 
 @kernel
 def any_absent(base: int, starts: np.ndarray, page_nbytes: int, found: np.ndarray) -> bool:
-    """Return whether a page is not in memory.
+    """Return whether any of some pages is not in memory.
 
     Args:
         base: Address of the map, at the start of a page.
-        starts: (n,) int64, a byte of each page that is looked at, counted from `base`.
+        starts: (n,) int64, a byte of each page, counted from `base`.
         page_nbytes: Of the system, a power of two.
         found: (1,) uint8, overwritten.
     """
@@ -38,13 +38,13 @@ def any_absent(base: int, starts: np.ndarray, page_nbytes: int, found: np.ndarra
 def advise(
     base: int, starts: np.ndarray, stops: np.ndarray, advice: int, piece_nbytes: int, stopping: np.ndarray
 ) -> int:
-    """Give the system advice on ranges of a map, in pieces; it is free to ignore it.
+    """Give the system advice on ranges of a map, in pieces; it may ignore it.
 
     Args:
         base: Address of the map, at the start of a page.
         starts, stops: (n,) int64, page-aligned, counted from `base`.
         advice: Of madvise.
-        piece_nbytes: The most for one call, in whole pages.
+        piece_nbytes: Most bytes for one call, in whole pages.
         stopping: (1,) uint8; another thread sets it to end this early.
 
     Returns:
@@ -73,20 +73,20 @@ def load(
 ) -> int:
     """Bring ranges of a map into memory and return when they are there.
 
-    What comes next is asked for ahead, exactly, so that neither the system's readahead nor its absence matters. Then
-    each piece is waited for: by having its pages mapped, which copies nothing and spares the reader the page faults,
-    or, where the system cannot, by reading it into the buffer.
+    Exactly the next pieces are requested ahead, independent of the system's readahead. Then the kernel waits for each
+    piece: by mapping its pages, which copies nothing and saves the reader the page faults, or, if the system cannot do
+    that, by reading it into the buffer.
 
     Args:
         base: Address of the map, at the start of a page.
-        starts, stops: (n,) int64, page-aligned, counted from `base`, which is where the file begins.
-        populate: The advice of madvise that maps pages for reading, negative where the system has none.
+        starts, stops: (n,) int64, page-aligned, counted from `base`, the file's first byte.
+        populate: The advice of madvise that maps pages for reading, negative if the system has none.
         fd: The file that is mapped.
         buffer: (PIECE_NBYTES,) uint8, overwritten.
         stopping: (1,) uint8; another thread sets it to end this early.
 
     Returns:
-        LOADED, STOPPED, or UNREADABLE where the file has an error or ends.
+        LOADED, STOPPED, or UNREADABLE if reading fails or the file ends.
     """
     asked, asked_to, ahead = 0, starts[0] if starts.shape[0] else 0, 0
     for i in range(starts.shape[0]):

@@ -6,7 +6,7 @@ import numpy as np
 
 from lmdbloader.kernels.runtime.compile import kernel
 
-# The second half of the key: what a number is drawn for.
+# The second half of the key: the purpose of a number.
 ORDER_STREAM, AUGMENT_STREAM = np.uint64(1), np.uint64(2)
 
 _ROUNDS = 10
@@ -44,6 +44,12 @@ def philox(key0, key1, c0, c1, c2, c3):
 def unit(word):
     """Return a word as a float64 in [0, 1)."""
     return np.float64(word >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@kernel
+def uniform(word, low, high):
+    """Return a word as a float64 in [low, high)."""
+    return low + (high - low) * unit(word)
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Whether bytes of a memory map can be touched: a page that does not read ends the process, and is asked for first."""
+"""Kernels that check whether pages of a memory map can be read: touching an unreadable page would end the process."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _CHOSEN_BITS = 4
 
 @kernel
 def look(guard):
-    """See how long the file is, which costs a tenth of a microsecond; called before some payloads are read.
+    """Check the file's length, which takes a tenth of a microsecond; called before some payloads are read.
 
     Args:
-        guard: Address of the words, 0 where nothing is guarded.
+        guard: Address of the words; 0 for memory that needs no guard.
     """
     if guard == 0:
         return
@@ -61,7 +61,7 @@ def _forget_all(guard):
 
 @kernel
 def _mask(k, first, last):
-    """Return the bits of word k that stand for the pages first ... last."""
+    """Return the bits of word k for the pages first ... last."""
     mask = _ALL
     if k == first >> 6:
         mask = mask << (first & 63)
@@ -72,11 +72,11 @@ def _mask(k, first, last):
 
 @kernel
 def forget(guard, starts, stops):
-    """Take ranges for not read yet.
+    """Mark ranges as not read yet.
 
     Args:
         guard: As in `look`.
-        starts, stops: (n,) int64 bytes of the file, none empty, all inside of what was opened.
+        starts, stops: (n,) int64 bytes of the file; no range is empty, all are inside of the file as opened.
     """
     if guard == 0:
         return
@@ -90,13 +90,13 @@ def forget(guard, starts, stops):
 
 @kernel
 def _bring_in(words, base, first, last):
-    """Have pages first ... last read and mapped; return whether all of them could be."""
+    """Read and map the pages first ... last; return whether all of them could be read."""
     bits = words[PAGE_BITS]
     at, end = first << bits, (last + 1) << bits
     populate = np.int32(words[POPULATE])
     if populate >= 0 and madvise(np.uintp(base) + np.uintp(at), np.uintp(end - at), populate) == 0:
         return True
-    # A system without that advice, or a page that does not read.
+    # A system without that advice, or an unreadable page.
     byte = np.uintp(words.ctypes.data) + np.uintp(8 * BYTE)
     for page in range(first, last + 1):
         if pread(np.int32(words[DESCRIPTOR]), byte, np.uintp(1), np.int64(page << bits)) <= 0:
@@ -108,16 +108,16 @@ def _bring_in(words, base, first, last):
 def is_there(guard, base, at, nbytes):
     """Return whether bytes of a map can be touched; they are read from the disk if they were not yet.
 
-    What was read once is taken for readable from then on: to ask each time takes a tenth to a quarter more for small
-    samples. A system that is short of memory takes pages away, and they are read anew when they are touched: so one
-    payload of 16 is looked at again, and where it is gone all are taken for not read. What can still end the process is
-    to touch bytes that the file lost since `look`, or a page that was taken away and that the disk, which read it
-    before, does not read any more.
+    Pages that were read once count as readable from then on: a check each time would take a tenth to a quarter longer
+    for small samples. A system that is short of memory drops pages, and reads them again when they are touched. For
+    this one payload of 16 is checked again, and if its page is gone all marks are cleared. Two cases can still end the
+    process: touching bytes that the file lost since `look`, or a page that was dropped and that the disk cannot read
+    any more.
 
     Args:
         guard: As in `look`.
         base: Address of the map, at the start of a page.
-        at, nbytes: Which bytes, inside of the map.
+        at, nbytes: The bytes, inside of the map.
     """
     words = i64_at(guard, NUM_HEAD)
     is_chosen = (np.int64(at) * _SPREAD) >> (64 - _CHOSEN_BITS) == 0

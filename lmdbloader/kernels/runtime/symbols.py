@@ -1,4 +1,4 @@
-"""C functions that the lz4 wheel and libc carry, under names that compiled kernels can call without the GIL."""
+"""C functions of the lz4 wheel and libc, which kernels call without the GIL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numba import types
 
 
 def _bind(library: str, symbol: str, signature: types.Type) -> types.ExternalFunction:
-    # The kernels' cache on disk holds the name, not the address, so every process registers the address anew.
+    # The cache of kernels on disk has the name, not the address: every process registers the address.
     name = f"lmdbloader_{symbol}"
     function = getattr(ctypes.CDLL(library), symbol)
     llvm.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
@@ -20,9 +20,9 @@ def _bind(library: str, symbol: str, signature: types.Type) -> types.ExternalFun
 
 _pointer, _int, _size, _u64, _i64 = types.uintp, types.int32, types.uintp, types.uint64, types.int64
 
-# (source, destination, source nbytes, destination capacity) -> nbytes written, negative where the source is malformed
+# (source, destination, source nbytes, destination capacity) -> nbytes written, negative if the source is malformed
 lz4_decompress = _bind(_block.__file__, "LZ4_decompress_safe", _int(_pointer, _pointer, _int, _int))
-# (source, destination, source nbytes, destination capacity) -> nbytes written, 0 where they do not fit
+# (source, destination, source nbytes, destination capacity) -> nbytes written, 0 if they do not fit
 lz4_compress = _bind(_block.__file__, "LZ4_compress_default", _int(_pointer, _pointer, _int, _int))
 # (data, nbytes, seed) -> hash
 xxh64 = _bind(_frame.__file__, "XXH64", _u64(_pointer, _size, _u64))
@@ -32,7 +32,7 @@ memcpy = _bind(None, "memcpy", _pointer(_pointer, _pointer, _size))
 pread = _bind(None, "pread", _i64(_int, _pointer, _size, _i64))
 # (fd, offset, from where) -> offset from the start of the file, -1 for an error
 lseek = _bind(None, "lseek", _i64(_int, _i64, _int))
-# (which clock, destination of seconds and nanoseconds, int64 each) -> 0, or -1 for an error
+# (clock, destination of seconds and nanoseconds, int64 each) -> 0, or -1 for an error
 clock_gettime = _bind(None, "clock_gettime", _int(_int, _pointer))
 # (address of a page, nbytes, advice) -> 0, or -1 for an error
 madvise = _bind(None, "madvise", _int(_pointer, _size, _int))

@@ -1,4 +1,4 @@
-"""The time of each stage, noted by kernels where somebody asks for it."""
+"""Kernels that measure the time of each stage, if asked to."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from lmdbloader.kernels.runtime.symbols import clock_gettime
 
 _MONOTONIC = time.CLOCK_MONOTONIC
 _PAGE_NBYTES = 4096
-# The system maps so many at once where they are in memory, and storage brings in twice as many.
+# The system maps 16 pages at once if they are in memory, and reads twice as many from storage.
 _AROUND_NBYTES = 16 * _PAGE_NBYTES
 _PIECE_NBYTES = 2 * _AROUND_NBYTES
-# No page of memory takes as long to be touched as one that is not there.
+# Touching a page takes longer than this only if it is not in memory.
 _FAULT_NANOSECONDS = 2000
 
 
 @kernel
 def tick(clock, stage):
-    """Say that the time since the last tick went to a stage; clock: address of the words, 0 where nobody asks."""
+    """Add the time since the last tick to a stage; clock: address of the words, 0 to measure nothing."""
     if clock == 0:
         return
     words = i64_at(clock, NUM_WORDS)
@@ -38,21 +38,21 @@ def _touch(words, data, step):
     touched = 0 + data[data.shape[0] - 1]
     for k in range(0, data.shape[0], step):
         touched += data[k]
-    words[SECONDS] = touched  # so that it is not left out for want of use; the clock writes over it
+    words[SECONDS] = touched  # keeps the compiler from removing the loop; the clock overwrites it
 
 
 @kernel
 def tick_read(clock, address, nbytes, is_mapped, is_whole):
-    """Say that bytes were read, and that the time since the last tick went to it.
+    """Count bytes as read, and add the time since the last tick to reading.
 
-    Those of a map are read by being touched: else the checksum would be charged with the wait for storage. Touching
-    each page takes longer than the checksum of what is in memory, so that is for those of which some were not.
+    Bytes of a map are read by touching them: else the wait for storage would count as verifying. Touching each page
+    takes longer than the checksum of bytes in memory, so it is done only if some were not in memory.
 
     Args:
-        clock: As in `tick`.
-        address, nbytes: Where they are, and how many.
+        clock: See `tick`.
+        address, nbytes: Of the bytes.
         is_mapped: Whether they are in a map.
-        is_whole: Whether all of them will be looked at; otherwise many are not touched.
+        is_whole: Whether all of them will be used; if not, many are not touched.
     """
     if clock == 0:
         return

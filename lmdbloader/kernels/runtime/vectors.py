@@ -1,9 +1,9 @@
 """Sixty-four bytes at a time: pixels spread out as pairs of words, weighted sums of the pairs, and blocks turned back.
 
 Four rows or columns of sixteen pixels each go through registers side by side, and no value ever leaves its sixteen.
-LLVM makes of these vectors what the processor has: one register of 512 bits, two of 256, four of 128.
+LLVM compiles these vectors to the registers of the processor: one of 512 bits, two of 256, four of 128.
 
-A pair is two pixels that are weighed together, as two words beside each other. PAIR_NBYTES hold the pairs of 64 rows or
+A pair is two pixels that are weighed together, as two adjacent words. PAIR_NBYTES hold the pairs of 64 rows or
 columns: first those of the even ones of each sixteen, then those of the odd ones.
 """
 
@@ -21,7 +21,7 @@ _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _SIDE = 16
 _NBYTES = 64
 PAIR_NBYTES = 256
-# In this order four bytes that lie beside each other come from, and go into, four vectors by shifts alone.
+# In this order shifts alone move four adjacent bytes from and into four vectors.
 _ORDER = (0, 2, 1, 3)
 
 
@@ -142,7 +142,7 @@ def spread_rows(typing_context, first, second, target):
 
 @intrinsic
 def sum_pairs(typing_context, pairs, weights, count, precision, target):
-    """Write 64 weighted sums as bytes, rounded half up, what is below 0 or above 255 cut off.
+    """Write 64 weighted sums as bytes, rounded half up and clipped to 0 ... 255.
 
     Args:
         pairs: uint64 address of `count` times PAIR_NBYTES.

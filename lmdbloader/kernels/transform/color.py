@@ -1,4 +1,4 @@
-"""Brightness, contrast, saturation and solarisation of an image, as torchvision defines them for integers."""
+"""Kernels for operations on colours: the numbers that each draws for a sample, and its change of the pixels."""
 
 from __future__ import annotations
 
@@ -6,13 +6,23 @@ import numpy as np
 
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import part
+from lmdbloader.kernels.runtime.philox import below, uniform, unit
+from lmdbloader.kernels.transform.opcodes import (
+    COLOR_CODE,
+    COLOR_FACTORS,
+    COLOR_ORDER,
+    COLOR_THRESHOLD,
+    JITTER,
+    JITTER_P,
+    JITTER_THRESHOLD,
+)
 
 BRIGHTNESS, CONTRAST, SATURATION = range(3)
 
 
 @kernel
 def _step(order, place):
-    """Return which of the three comes at a place (0 to 2) in an order (0 to 5): all permutations."""
+    """Return the one of three at a place (0 to 2) of a permutation (0 to 5)."""
     first = order // 2
     if place == 0:
         return first
@@ -32,7 +42,7 @@ def _grey(red, green, blue):
 
 @kernel
 def _blend(pixels, other, factor, top):
-    """Mix pixels with one value, or with nothing for 0, cut off to integers."""
+    """Mix pixels with one value and truncate them to integers."""
     term = (np.float32(1) - factor) * other
     for i in range(pixels.shape[0]):
         pixels[i] = np.int32(min(max(np.float32(pixels[i]) * factor + term, np.float32(0)), top))
@@ -65,14 +75,14 @@ def _saturate(pixels, plane, factor, top):
 
 @kernel
 def jitter(pixels, channels, plane, brightness, contrast, saturation, order):
-    """Change an image in place; after each step values are cut off to integers, and a factor of 1 changes nothing.
+    """Change brightness, contrast and saturation in place, as torchvision does for integers: truncated at each step.
 
     Args:
         pixels: uint8 or uint16, planes one after the other.
         channels: 1 or 3; one channel has no saturation.
         plane: Values of a plane.
-        brightness, contrast, saturation: Factors of at least 0, float64.
-        order: 0 to 5, which of the permutations of the three.
+        brightness, contrast, saturation: Factors of at least 0, float64; 1 changes nothing.
+        order: 0 to 5, the permutation of the three.
     """
     top = np.float32(255 if pixels.itemsize == 1 else 65535)
     image = part(pixels, 0, channels * plane)
@@ -88,7 +98,7 @@ def jitter(pixels, channels, plane, brightness, contrast, saturation, order):
 
 @kernel
 def solarize(pixels, count, threshold):
-    """Invert values of a threshold (float64) or more in place; a negative one changes nothing."""
+    """Invert in place the values of at least a threshold (float64); a negative threshold changes nothing."""
     if threshold < 0:
         return
     image = part(pixels, 0, count)
@@ -97,3 +107,45 @@ def solarize(pixels, count, threshold):
     for i in range(image.shape[0]):
         value = np.int32(image[i])
         image[i] = top - value if value >= least else value
+
+
+@kernel
+def draw_colors(code, numbers, words, more, drawn):
+    """Draw the numbers of one operation on colours for one sample.
+
+    Args:
+        code: Of the operation.
+        numbers: (NUM_REAL,) float64, its real numbers.
+        words, more: Four random words each.
+        drawn: (NUM_COLOR,) float64, filled.
+
+    Returns:
+        Whether the operation changes this sample.
+    """
+    drawn[COLOR_CODE] = code
+    if code == JITTER:
+        if unit(more[0]) >= numbers[JITTER_P]:
+            return False
+        drawn[COLOR_THRESHOLD] = numbers[JITTER_THRESHOLD]
+        for k in range(3):
+            drawn[COLOR_FACTORS + k] = uniform(words[k], numbers[2 * k], numbers[2 * k + 1])
+        drawn[COLOR_ORDER] = below(words[3], 6)
+        return True
+    return False
+
+
+@kernel
+def change_colors(pixels, channels, height, width, drawn):
+    """Apply an operation on colours to an image in place.
+
+    Args:
+        pixels: uint8 or uint16, planes (height, width) one after the other.
+        channels, height, width: Of the image.
+        drawn: (NUM_COLOR,) float64, filled by `draw_colors`.
+    """
+    if drawn[COLOR_CODE] == JITTER:
+        jitter(
+            pixels, channels, height * width, drawn[COLOR_FACTORS], drawn[COLOR_FACTORS + 1], drawn[COLOR_FACTORS + 2],
+            np.int64(drawn[COLOR_ORDER]),
+        )  # fmt: skip
+        solarize(pixels, channels * height * width, drawn[COLOR_THRESHOLD])

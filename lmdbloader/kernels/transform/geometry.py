@@ -1,4 +1,4 @@
-"""Where the pixels of a result come from: a window of an image, cut, mirrored and exchanged."""
+"""Kernels that compose crops, flips and transpositions into the geometry of a result."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def begin(g, height, width):
 
 @kernel
 def is_filled(g):
-    """Return whether a part of the result lies outside of the image and is filled."""
+    """Return whether a part of the result is outside of the image and is filled."""
     return g[TOP] > 0 or g[LEFT] > 0 or g[BOTTOM] < g[HEIGHT] or g[RIGHT] < g[WIDTH]
 
 
 @kernel
 def crop(g, top, left, height, width):
-    """Cut a window, which may reach beyond the image."""
+    """Crop a window, which may extend beyond the image."""
     if g[TRANSPOSED]:
         g[ROW] += g[DOWN] * left
         g[COLUMN] += g[ACROSS] * top

@@ -1,35 +1,42 @@
-"""The numbers by which kernels know transforms; no compiler is imported here."""
+"""Numbers of transforms that kernels and Python share: opcodes, columns, statuses; no compiler is imported here."""
 
-# What a transform does.
+# The operation of a transform. From JITTER on they change colours (see `kernels/transform/color.py`), the others move
+# pixels (see `kernels/transform/program.py`).
 RANDOM_CROP, CENTER_CROP, RANDOM_RESIZED_CROP, RESIZE = range(4)
-HORIZONTAL_FLIP, VERTICAL_FLIP, DIHEDRAL, JITTER, ERASE = range(4, 9)
+HORIZONTAL_FLIP, VERTICAL_FLIP, DIHEDRAL, ERASE = range(4, 8)
+JITTER = 8
 
-# Columns of a program's whole numbers: the transform, which fields it concerns (one bit each), the stage in which it
-# takes part, (height, width) of its result (a width of 0: the shorter side is `height`), padding on every side, how a
-# resize interpolates, which rectangle an erasing writes, and the fill.
+# Columns of an operation's whole numbers: its code, its fields (one bit each), its stage, (height, width) of the result
+# (a width of 0: the height is that of the shorter side), padding on every side, whether a resize is bicubic, the number
+# of an erased rectangle, and the fill of three channels.
 OP_CODE, OP_FIELDS, OP_STAGE, OP_HEIGHT, OP_WIDTH, OP_PADDING, OP_CUBIC, OP_RECTANGLE, OP_FILL = range(9)
 NUM_WHOLE = OP_FILL + 3
-# Its real numbers: a probability and ranges, in the order of the transform's own arguments; of what changes colours the
-# least and most brightness, contrast and saturation, the probability, and from which value on pixels are inverted.
+# Columns of an operation's real numbers, by operation. P is a probability; a range is its low and its high end.
+FLIP_P = 0
+CROP_SCALE_LOW, CROP_SCALE_HIGH, CROP_RATIO_LOW, CROP_RATIO_HIGH = range(4)
+ERASE_P, ERASE_SCALE_LOW, ERASE_SCALE_HIGH, ERASE_RATIO_LOW, ERASE_RATIO_HIGH = range(5)
+# Of JITTER: three ranges of factors (brightness, contrast, saturation), then these.
+JITTER_P, JITTER_THRESHOLD = 6, 7
 NUM_REAL = 8
 
-# What is known of one field of one sample at one stage: out(y, x) is in(row + down * y, column + across * x), with y
-# and x exchanged on the right where `transposed`, for (y, x) inside the valid rectangle, and the fill elsewhere.
+# The geometry of one field of one sample at one stage: out(y, x) is in(row + down * y, column + across * x), with y and
+# x exchanged on the right if `transposed`, for (y, x) inside of the valid rectangle, and the fill elsewhere.
 (
     TRANSPOSED, DOWN, ACROSS, ROW, COLUMN, HEIGHT, WIDTH, TOP, BOTTOM, LEFT, RIGHT, CLOSING, NEW_HEIGHT, NEW_WIDTH,
     CUBIC, FILL,
 ) = range(16)  # fmt: skip
 NUM_GEOMETRY = FILL + 3
-# How a stage ends: handed on as it is, written out as pixels, resized, its colours changed.
-CARRY, WRITE, THEN_RESIZE, THEN_JITTER = range(4)
-# Brightness, contrast, saturation, the order in which they come, and from which value on pixels are inverted.
-NUM_COLOR = 5
-# Fields of a dataset are told apart by the bits of a whole number.
+# The end of a stage: the next one continues from the same pixels; the result is written out, resized, or recoloured.
+CARRY, WRITE, THEN_RESIZE, THEN_COLOR = range(4)
+# The numbers drawn for an operation on colours: its code, then of JITTER: three factors, their order, the threshold.
+COLOR_CODE, COLOR_FACTORS, COLOR_ORDER, COLOR_THRESHOLD = 0, 1, 4, 5
+NUM_COLOR = 1 + NUM_REAL
+# A mask of fields has one bit for each.
 MAX_FIELDS = 62
 
-# What becomes of a value: copied; times a factor plus a term, as float32, bfloat16 or float16; looked up (8, 16 or 32
-# bits come out).
+# How a value of the batch is made from a stored one: copied; times a factor plus a term, as float32, bfloat16 or
+# float16; or looked up in a table of words of 8, 16 or 32 bits.
 COPY, FLOAT, BFLOAT, HALF, TABLE_8, TABLE_16, TABLE_32 = range(7)
 
-# Why a sample does not suit a program.
+# Statuses of a sample that does not suit a program.
 CROP_TOO_LARGE, NOT_SQUARE, NOT_ALIGNED, NOT_DIVISIBLE, WRONG_SHAPE = range(100, 105)

@@ -1,4 +1,4 @@
-"""Pixels on their way into a batch: cut, turned, converted and erased, row by row."""
+"""Kernels that write the result of a geometry into a batch, row by row: cropped, turned, converted and erased."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _copy_row(source, at, step, out, out_at, count):
         pixels = part(source, at - count + 1, count)
         last = np.uint64(count - 1)
         for x in range(count):
-            row[x] = pixels[last - np.uint64(x)]  # unsigned: an index that might be negative is no vector load
+            row[x] = pixels[last - np.uint64(x)]  # unsigned: an index that may be negative prevents vector loads
 
 
 @kernel
@@ -109,7 +109,7 @@ def place(source, row, plane, channels, g, out):
 
     Args:
         source: uint8 or uint16 (n,), the image's planes; row, plane: steps to the next row and plane.
-        channels: How many planes.
+        channels: Number of planes.
         g: (NUM_GEOMETRY,) int64, see `opcodes`.
         out: Of source's type, room for the planes.
     """
@@ -127,7 +127,7 @@ def _bfloat(value):
 
 @kernel
 def _convert(pixels, out, step, kind, factor, term, table):
-    """Convert values that lie side by side into every step-th value at `out`; see `finish`."""
+    """Convert contiguous values into every step-th value at `out`; see `finish`."""
     count = pixels.shape[0]
     reach = (count - 1) * step + 1
     if kind == FLOAT:
@@ -233,11 +233,11 @@ def finish(source, row, plane, channels, g, out, out_itemsize, channels_last, ki
 
     Args:
         source: uint8 or uint16 (n,), the image's planes; row, plane: steps to the next row and plane.
-        channels: How many planes.
+        channels: Number of planes.
         g: (NUM_GEOMETRY,) int64, see `opcodes`.
         out: Address of the image in the batch; out_itemsize: bytes of a value there.
-        channels_last: Whether channels lie side by side there, rather than plane after plane.
-        kind: What becomes of a value, COPY ... TABLE_32.
+        channels_last: Whether a pixel's channels are adjacent there, rather than in planes.
+        kind: How a value is made, COPY ... TABLE_32.
         affine: (channels, 2) float32: factor and term of each channel.
         table, table_step: Address of the first channel's table, and the bytes to the next channel's.
         spare: Of source's type, room for the result in planes.
@@ -252,7 +252,7 @@ def finish(source, row, plane, channels, g, out, out_itemsize, channels_last, ki
             )  # fmt: skip
         return
     if kind == FLOAT and not channels_last and (g[TRANSPOSED] or is_filled(g)):
-        # Plane by plane, so that what was placed is still in the fastest cache when it is converted.
+        # Plane by plane: a plane that was just placed is converted while it is in the fastest cache.
         for c in range(channels):
             placed = part(spare, 0, height * width)
             _place_plane(source, c * plane, row, g, g[FILL + c], placed)
@@ -267,7 +267,7 @@ def finish(source, row, plane, channels, g, out, out_itemsize, channels_last, ki
         place(source, row, plane, channels, g, spare)
         source, start, down, plane = spare, np.int64(0), width, height * width
     runs, length = height, width
-    if down == width:  # nothing lies between the rows
+    if down == width:  # the rows are contiguous
         runs, length = np.int64(1), height * width
     for y in range(runs):
         at = start + y * down
@@ -295,8 +295,8 @@ def erase(out, out_itemsize, channels_last, channels, height, width, box, values
     Args:
         out: Address of the image in the batch.
         out_itemsize: 1, 2 or 4 bytes a value.
-        channels_last, channels, height, width: How it lies there.
-        box: (4,) top, left, height, width; a height of 0 means nothing to do.
+        channels_last, channels, height, width: Its layout there.
+        box: (4,) top, left, height, width; a height of 0: nothing to fill.
         values: (channels,) uint32, the bits of the fill.
     """
     top, left, h, w = box[0], box[1], box[2], box[3]

@@ -1,4 +1,4 @@
-"""What a list of transforms does to one sample: every random choice, composed into a window of each stored image."""
+"""Kernels that draw the random choices of a list of transforms, and compose them into a window of each stored image."""
 
 from __future__ import annotations
 
@@ -6,20 +6,32 @@ import math
 
 import numpy as np
 
+from lmdbloader.kernels.assemble_columns import MOST_BETWEEN, MOST_HEIGHT, MOST_PIXELS, MOST_WIDTH
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.philox import AUGMENT_STREAM, below, philox, unit
+from lmdbloader.kernels.runtime.philox import AUGMENT_STREAM, below, philox, uniform, unit
+from lmdbloader.kernels.transform.color import draw_colors
 from lmdbloader.kernels.transform.geometry import begin, crop, flip_horizontally, flip_vertically, is_filled, transpose
 from lmdbloader.kernels.transform.opcodes import (
     ACROSS,
     CARRY,
     CENTER_CROP,
     CLOSING,
+    CROP_RATIO_HIGH,
+    CROP_RATIO_LOW,
+    CROP_SCALE_HIGH,
+    CROP_SCALE_LOW,
     CROP_TOO_LARGE,
     CUBIC,
     DIHEDRAL,
     DOWN,
     ERASE,
+    ERASE_P,
+    ERASE_RATIO_HIGH,
+    ERASE_RATIO_LOW,
+    ERASE_SCALE_HIGH,
+    ERASE_SCALE_LOW,
     FILL,
+    FLIP_P,
     HEIGHT,
     HORIZONTAL_FLIP,
     JITTER,
@@ -39,7 +51,7 @@ from lmdbloader.kernels.transform.opcodes import (
     OP_WIDTH,
     RANDOM_RESIZED_CROP,
     RESIZE,
-    THEN_JITTER,
+    THEN_COLOR,
     THEN_RESIZE,
     TRANSPOSED,
     VERTICAL_FLIP,
@@ -52,7 +64,7 @@ _TRIES = 10
 
 @kernel
 def _open_next(geometry, stage):
-    """Start the next stage with what this one hands on: the same image, or the one that its closing makes of it."""
+    """Start the next stage: with the same image, or with the result of this stage's closing."""
     g, following = geometry[stage], geometry[stage + 1]
     if g[CLOSING] == CARRY:
         for k in range(g.shape[0]):  # assigning a slice would compile Numba's error messages, for seconds
@@ -65,7 +77,7 @@ def _open_next(geometry, stage):
     if is_filled(g):
         begin(following, height, width)
         return
-    # What is resized is the window as it lies in the image; turning it waits until there are fewer pixels.
+    # The window is resized as stored; it is turned when it has fewer pixels.
     transposed, down, across = g[TRANSPOSED], g[DOWN], g[ACROSS]
     if transposed:
         height, width = width, height
@@ -82,11 +94,11 @@ def _open_next(geometry, stage):
 
 @kernel
 def _align(geometry, fields, stage):
-    """Return how the images of some fields, one a multiple of the other, stand to each other.
+    """Return how the sizes of the images of some fields relate.
 
     Returns:
-        (field of the largest image, grid): positions and sizes in the largest must be multiples of `grid` for all of
-        them to be cut alike; a grid of 0 if some image is not a whole fraction of the largest.
+        (field of the largest image, grid): for all of them to be cropped alike, positions and sizes in the largest must
+        be multiples of `grid`; a grid of 0 if the size of some image is not a whole fraction of the largest.
     """
     largest = -1
     for f in range(geometry.shape[0]):
@@ -107,48 +119,45 @@ def _align(geometry, fields, stage):
 
 
 @kernel
-def _uniform(word, low, high):
-    return low + (high - low) * unit(word)
-
-
-@kernel
 def _box(words, area, scale_low, scale_high, log_low, log_high):
     """Return two sides of a rectangle with a random share of an area, and a random ratio of the second to the first."""
-    target = area * _uniform(words[0], scale_low, scale_high)
-    ratio = math.exp(_uniform(words[1], log_low, log_high))
+    target = area * uniform(words[0], scale_low, scale_high)
+    ratio = math.exp(uniform(words[1], log_low, log_high))
     return np.int64(np.rint(math.sqrt(target / ratio))), np.int64(np.rint(math.sqrt(target * ratio)))
 
 
 @kernel
 def _resized_crop_box(seed, sample, epoch, number, height, width, real):
     """Return (top, left, height, width) as torchvision's RandomResizedCrop.get_params draws it."""
-    log_low, log_high = math.log(real[2]), math.log(real[3])
+    log_low, log_high = math.log(real[CROP_RATIO_LOW]), math.log(real[CROP_RATIO_HIGH])
     for attempt in range(_TRIES):
         words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(attempt))
-        h, w = _box(words, np.float64(height) * width, real[0], real[1], log_low, log_high)
+        area = np.float64(height) * width
+        h, w = _box(words, area, real[CROP_SCALE_LOW], real[CROP_SCALE_HIGH], log_low, log_high)
         if 0 < h <= height and 0 < w <= width:
             return below(words[2], height - h + 1), below(words[3], width - w + 1), h, w
     h, w = height, width
-    if np.float64(width) / height < real[2]:
-        h = min(np.int64(np.rint(width / real[2])), height)
-    elif np.float64(width) / height > real[3]:
-        w = min(np.int64(np.rint(height * real[3])), width)
+    if np.float64(width) / height < real[CROP_RATIO_LOW]:
+        h = min(np.int64(np.rint(width / real[CROP_RATIO_LOW])), height)
+    elif np.float64(width) / height > real[CROP_RATIO_HIGH]:
+        w = min(np.int64(np.rint(height * real[CROP_RATIO_HIGH])), width)
     h, w = max(h, np.int64(1)), max(w, np.int64(1))
     return (height - h) // 2, (width - w) // 2, h, w
 
 
 @kernel
 def _erased_box(seed, sample, epoch, number, height, width, real):
-    """Return (top, left, height, width) as torchvision's RandomErasing.get_params draws it; a height of 0: nothing."""
+    """Return (top, left, height, width) as torchvision's RandomErasing.get_params draws it; a height of 0: no box."""
     words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(_TRIES))
     nothing = (np.int64(0), np.int64(0), np.int64(0), np.int64(0))
-    if unit(words[0]) >= real[0]:
+    if unit(words[0]) >= real[ERASE_P]:
         return nothing
-    log_low, log_high = math.log(real[3]), math.log(real[4])
+    log_low, log_high = math.log(real[ERASE_RATIO_LOW]), math.log(real[ERASE_RATIO_HIGH])
     for attempt in range(_TRIES):
         words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(attempt))
-        # Here torchvision's ratio is height over width, the inverse of what it is for RandomResizedCrop.
-        w, h = _box(words, np.float64(height) * width, real[1], real[2], log_low, log_high)
+        # Here torchvision's ratio is height over width; for RandomResizedCrop it is the inverse.
+        area = np.float64(height) * width
+        w, h = _box(words, area, real[ERASE_SCALE_LOW], real[ERASE_SCALE_HIGH], log_low, log_high)
         if 0 < h < height and 0 < w < width:
             return below(words[2], height - h + 1), below(words[3], width - w + 1), h, w
     return nothing
@@ -156,7 +165,7 @@ def _erased_box(seed, sample, epoch, number, height, width, real):
 
 @kernel
 def _resize_to(op, height, width):
-    """Return the size after a Resize: the one given, or the shorter side's and as much of the other, rounded down."""
+    """Return the size after a Resize to (height, width), or of the shorter side with the other in proportion."""
     if op[OP_WIDTH]:
         return op[OP_HEIGHT], op[OP_WIDTH]
     side = op[OP_HEIGHT]
@@ -167,17 +176,17 @@ def _resize_to(op, height, width):
 
 @kernel
 def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
-    """Compose what a program does to one sample.
+    """Draw and compose the operations of a program for one sample.
 
     Args:
         whole, real: (operations, NUM_WHOLE) int64 and (operations, NUM_REAL) float64, see `opcodes`.
-        seed, epoch, sample: uint64; every random choice depends only on them and on the operation's number.
-        geometry: (fields, stages, NUM_GEOMETRY) int64; [:, 0, HEIGHT] and [:, 0, WIDTH] are the stored images' sizes.
-            Filled.
-        color: (fields, stages, NUM_COLOR) float64, filled where a stage changes colours.
+        seed, epoch, sample: uint64; random choices depend only on them and on the operation's number.
+        geometry: (fields, stages, NUM_GEOMETRY) int64, filled; [:, 0, HEIGHT] and [:, 0, WIDTH] are given, the sizes of
+            the stored images.
+        color: (fields, stages, NUM_COLOR) float64, filled for stages that change colours.
         rectangles: (fields, erasings, 4) int64, filled with (top, left, height, width) in the finished image.
-        most: (4,) int64, raised to the most pixels, height and width that any image had on the way, and to the most
-            that one side of an image that is resized, or cut and resized, times the other side of the result comes to.
+        most: (4,) int64, raised to the largest number of pixels, height and width of any image on the way, and to the
+            largest product of one side of a resized image before, and the other side after the resize.
 
     Returns:
         A status.
@@ -201,12 +210,14 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
         for f in range(num_fields):
             height, width = geometry[f, stage, HEIGHT], geometry[f, stage, WIDTH]
             if geometry[f, stage, CLOSING] == THEN_RESIZE:
-                most[0] = max(most[0], geometry[f, stage, NEW_HEIGHT] * geometry[f, stage, NEW_WIDTH])
-                most[1] = max(most[1], geometry[f, stage, NEW_HEIGHT])
-                most[2] = max(most[2], geometry[f, stage, NEW_WIDTH])
-            most[0] = max(most[0], height * width)
-            most[1] = max(most[1], height)
-            most[2] = max(most[2], width)
+                most[MOST_PIXELS] = max(
+                    most[MOST_PIXELS], geometry[f, stage, NEW_HEIGHT] * geometry[f, stage, NEW_WIDTH]
+                )
+                most[MOST_HEIGHT] = max(most[MOST_HEIGHT], geometry[f, stage, NEW_HEIGHT])
+                most[MOST_WIDTH] = max(most[MOST_WIDTH], geometry[f, stage, NEW_WIDTH])
+            most[MOST_PIXELS] = max(most[MOST_PIXELS], height * width)
+            most[MOST_HEIGHT] = max(most[MOST_HEIGHT], height)
+            most[MOST_WIDTH] = max(most[MOST_WIDTH], width)
     while stage < geometry.shape[1] - 1:
         for f in range(num_fields):
             _open_next(geometry[f], stage)
@@ -216,12 +227,12 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
 
 @kernel
 def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles, most, stage):
-    """Apply one operation to the fields that it concerns; see `draw`."""
+    """Apply one operation to its fields; a new operation that moves pixels gets its branch here. See `draw`."""
     code, fields = op[OP_CODE], op[OP_FIELDS]
     num_fields = geometry.shape[0]
     words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(0))
-    if code == HORIZONTAL_FLIP or code == VERTICAL_FLIP:  # noqa: SIM109 - a tuple takes longer to compile
-        if unit(words[0]) < numbers[0]:
+    if code == HORIZONTAL_FLIP or code == VERTICAL_FLIP:  # noqa: SIM109 - a tuple compiles more slowly
+        if unit(words[0]) < numbers[FLIP_P]:
             for f in range(num_fields):
                 if fields >> f & 1:
                     if code == HORIZONTAL_FLIP:
@@ -243,16 +254,11 @@ def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles
                 if which & 1:
                     flip_horizontally(g)
         return 0
-    if code == JITTER:
-        if unit(philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(1))[0]) >= numbers[6]:
-            return 0
+    if code >= JITTER:
+        more = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(1))
         for f in range(num_fields):
-            if fields >> f & 1:
-                geometry[f, stage, CLOSING] = THEN_JITTER
-                color[f, stage, 4] = numbers[7]
-                for k in range(3):
-                    color[f, stage, k] = _uniform(words[k], numbers[2 * k], numbers[2 * k + 1])
-                color[f, stage, 3] = below(words[3], 6)
+            if fields >> f & 1 and draw_colors(code, numbers, words, more, color[f, stage]):
+                geometry[f, stage, CLOSING] = THEN_COLOR
         return 0
     largest, grid = _align(geometry, fields, stage)
     if grid == 0:
@@ -280,7 +286,7 @@ def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles
         if h > rows or w > columns:
             return CROP_TOO_LARGE
         top, left = below(words[0], rows - h + 1), below(words[1], columns - w + 1)
-        if unit(words[2]) >= numbers[0]:
+        if unit(words[2]) >= numbers[ERASE_P]:
             h, w = np.int64(0), np.int64(0)
     elif code == ERASE:
         height, width = np.int64(0), np.int64(0)
@@ -313,9 +319,9 @@ def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles
             if code == RESIZE or code == RANDOM_RESIZED_CROP:  # noqa: SIM109 - as above
                 g[CLOSING] = THEN_RESIZE
                 g[NEW_HEIGHT], g[NEW_WIDTH], g[CUBIC] = height // ratio, width // ratio, op[OP_CUBIC]
-                # Of what may be cut at random all counts; and what lies turned in its file is resized as it lies there.
+                # The window of a random crop may be the whole image, and an image turned in its file is resized as is.
                 high, wide = full_height // ratio, full_width // ratio
-                most[3] = max(most[3], max(high * g[NEW_WIDTH], wide * g[NEW_HEIGHT]))
+                most[MOST_BETWEEN] = max(most[MOST_BETWEEN], max(high * g[NEW_WIDTH], wide * g[NEW_HEIGHT]))
             elif op[OP_PADDING] > 0:
                 for c in range(3):
                     g[FILL + c] = op[OP_FILL + c]

@@ -1,20 +1,25 @@
-"""One fact with a verdict and a remedy, and what all of them come to."""
+"""The findings of a checkup with their verdicts and remedies, and the facts about a dataset."""
 
 from __future__ import annotations
 
 import dataclasses
-import textwrap
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lmdbloader.lab.machine import Machine
+import numpy as np
+
+from lmdbloader.format.layout import DATA_FILE, INDEX_FILE
+from lmdbloader.lab.formatting import wrap
+from lmdbloader.lab.machine import FileSystem, Machine, filesystem_of, residency
+from lmdbloader.lab.stored import codec_shares
+from lmdbloader.store import Reader
 
 if TYPE_CHECKING:
-    from lmdbloader.lab.checkup.facts import DatasetFacts
     from lmdbloader.lab.profiling import Profile
 
 Verdict = Literal["good", "note", "problem"]
-_WIDTH = 100
 _MARKS = {"good": "good", "note": "note", "problem": "PROBLEM"}
 
 
@@ -23,10 +28,10 @@ class Finding:
     """A fact that matters for loading.
 
     Attributes:
-        name: What was looked at, such as "cores" or "file system".
+        name: The subject, such as "cores" or "file system".
         verdict: "good", "note" (worth knowing, often fine) or "problem" (costs speed or ends in an error).
-        value: What was found.
-        remedy: What to do; empty where nothing is to be done.
+        value: The fact.
+        remedy: The fix; empty if there is nothing to do.
     """
 
     name: str
@@ -37,11 +42,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """What `doctor` found.
+    """The result of `doctor`.
 
     Attributes:
         findings: In the order of the report.
-        machine: What it was judged by.
+        machine: The machine.
         dataset: Facts of the dataset, None without one.
         profile: Of the pass through a Loader, None without one.
     """
@@ -58,7 +63,7 @@ class Checkup:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there is no problem."""
+        """Whether nothing is a problem."""
         return not self.problems
 
     def finding(self, name: str) -> Finding:
@@ -73,7 +78,7 @@ class Checkup:
         raise KeyError(f"{name!r}: found were {', '.join(finding.name for finding in self.findings)}")
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as what JSON knows."""
+        """Return plain values for `json.dumps`."""
         return {
             "is_healthy": self.is_healthy,
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
@@ -84,7 +89,7 @@ class Checkup:
         }
 
     def summary(self) -> str:
-        """Return what it comes to, in one or two sentences."""
+        """Return the result in one or two sentences."""
         notes = sum(finding.verdict == "note" for finding in self.findings)
         noted = "" if not notes else " One note above may be worth a look." if notes == 1 else f" {notes} notes above."
         if not self.problems:
@@ -92,30 +97,88 @@ class Checkup:
         first = self.problems[0]
         count = "One problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
         which = "It" if len(self.problems) == 1 else "The first"
-        # What to do in full stands above.
+        # The full remedy is in the table.
         remedy = first.remedy.split(". ")[0].rstrip(".")
         return f"{count} found.{noted} {which} is {first.name}: {first.value}." + (f" {remedy}." if remedy else "")
 
     def __str__(self) -> str:
-        """Return a table, what to do below each line that needs it, and a sentence."""
+        """Return a table with the remedies, and the summary."""
         width = max(len(finding.name) for finding in self.findings)
         lines = []
         for finding in self.findings:
             start = f"{_MARKS[finding.verdict]:<8} {finding.name:<{width}}  "
-            lines += _wrapped(finding.value, start, " " * len(start))
+            lines += wrap(finding.value, start, " " * len(start))
             if finding.remedy:
-                lines += _wrapped(f"-> {finding.remedy}", " " * len(start), " " * (len(start) + 3))
+                lines += wrap(f"-> {finding.remedy}", " " * len(start), " " * (len(start) + 3))
         if self.profile is not None:
             lines += ["", str(self.profile)]
-        return "\n".join([*lines, "", *_wrapped(self.summary(), "", "  ")])
+        return "\n".join([*lines, "", *wrap(self.summary(), other="  ")])
 
 
-def _wrapped(text: str, first: str, other: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=first,
-        subsequent_indent=other,
-        break_on_hyphens=False,
-        break_long_words=False,
+_ROOT = Path("/")
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFacts:
+    """The properties of a dataset that matter for reading it on this machine.
+
+    Attributes:
+        path: Of the dataset.
+        num_samples: In it.
+        data_nbytes: Of its data and index files.
+        sample_nbytes: Stored bytes of a sample, all fields, on average.
+        codecs: Share of the stored bytes by how they are stored, the largest first.
+        image_side: Median of the longer sides of the largest images of a sample; None without images.
+        varies: Whether images of one field differ in size.
+        filesystem: The file system of its folder.
+        residency: Share of its data file that is in memory; None if unknown.
+    """
+
+    path: str
+    num_samples: int
+    data_nbytes: int
+    sample_nbytes: float
+    codecs: dict[str, float]
+    image_side: int | None
+    varies: bool
+    filesystem: FileSystem
+    residency: float | None
+
+
+def dataset_facts(path: str | os.PathLike[str], root: Path = _ROOT) -> DatasetFacts:
+    """Return facts about a dataset; its pixels are not read.
+
+    Args:
+        path: Of the dataset.
+        root: The folder of `proc` and `sys`; tests plant one.
+
+    Raises:
+        FileNotFoundError: There is nothing at `path`.
+        FormatError: Not a finished dataset of this format version.
+        CorruptError: A file is cut short or damaged.
+    """
+    reader = Reader(path)
+    arrays = reader.index.arrays
+    columns = []
+    sides: list[int] = []
+    varies = False
+    for name, field in reader.fields.items():
+        if field.is_payload:
+            columns.append((arrays[f"{name}.codec"], arrays[f"{name}.stored_nbytes"]))
+        if field.kind == "image" and len(reader):
+            height, width = arrays[f"{name}.height"], arrays[f"{name}.width"]
+            sides.append(int(np.median(np.maximum(height, width))))
+            varies |= bool(np.ptp(height) or np.ptp(width))
+    shares, total = codec_shares(columns)
+    folder = Path(path)
+    return DatasetFacts(
+        os.fspath(path),
+        len(reader),
+        sum((folder / name).stat().st_size for name in (DATA_FILE, INDEX_FILE)),
+        total / max(1, len(reader)),
+        shares,
+        max(sides, default=None),
+        varies,
+        filesystem_of(folder / DATA_FILE, root),
+        residency(folder / DATA_FILE),
     )

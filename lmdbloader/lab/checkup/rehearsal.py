@@ -11,10 +11,9 @@ from lmdbloader.base.cores import read_text
 from lmdbloader.base.units import MIB, show_nbytes
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.checkup.facts import DatasetFacts
-from lmdbloader.lab.checkup.findings import Finding
+from lmdbloader.lab.checkup.findings import DatasetFacts, Finding
 from lmdbloader.lab.profiling import Profile, Recorder
-from lmdbloader.lab.profiling.facts import facts_of
+from lmdbloader.lab.profiling.loader_facts import facts_of
 from lmdbloader.lab.tuning.tuner import crop_of
 from lmdbloader.loader import Loader
 
@@ -25,9 +24,9 @@ _FEWEST_STEPS, _MOST_STEPS = 12, 2000
 _CATCHING_UP = 3
 # A loader that needs less than this share of a step for a batch is not held up by how many it reads at a time.
 _FAST = 0.8
-# Memory that grows by more than this in both of the last quarters of the pass is no accident ...
+# Memory that grows by more than this in both of the last quarters of the pass is a leak ...
 _GROWTH_NBYTES = 8 * MIB
-# ... and matters where so many steps of it would take all that is free.
+# ... and a problem if this many steps would use up the free memory.
 _STEPS = 10_000
 
 
@@ -67,7 +66,7 @@ def try_out(loader: Iterable[Any], step_seconds: float) -> tuple[Profile, list[i
             used.append(_own_memory())
             del batch
             elapsed = time.perf_counter() - began
-            # What is read ahead at first is taken at once: hundreds of small batches would take minutes of long steps.
+            # The batches that were read ahead are taken at once: with long steps, hundreds of them would take minutes.
             if len(used) < emptying:
                 if elapsed > _MOST_SECONDS / 3:
                     emptying = len(used) + 1
@@ -90,7 +89,7 @@ def try_out(loader: Iterable[Any], step_seconds: float) -> tuple[Profile, list[i
 
 
 def judge_pass(found: Profile, used: list[int], step_seconds: float, free_nbytes: int) -> tuple[Finding, ...]:
-    """Return what a pass says.
+    """Return the findings of a pass.
 
     Args:
         found: Its profile.
@@ -130,7 +129,7 @@ def _growth(used: list[int], free_nbytes: int) -> Finding:
 
 
 def _own_memory() -> int:
-    """Return this process's memory in bytes, without what it shares with the page cache; 0 where nothing tells."""
+    """Return this process's memory in bytes, without pages shared with the page cache; 0 if unknown."""
     for line in read_text(Path("/proc/self/status")).splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
+import os
 import platform
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from lmdbloader.base.cores import group_folders, quota_cores, read_text
 from lmdbloader.base.units import show_nbytes
-from lmdbloader.lab.machine.devices import Device, describe_devices
-from lmdbloader.lab.machine.libraries import Libraries, ThreadPools, describe_libraries, describe_thread_pools
-from lmdbloader.lab.machine.memory import Memory, describe_memory
-from lmdbloader.lab.machine.processor import Processor, describe_processor
+from lmdbloader.lab.machine.gpu import Device, describe_devices
 
 _ROOT = Path("/")
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a process finds around it; facts, no opinion.
+    """The machine as one process sees it: facts without a verdict.
 
     Attributes:
         processor, memory: With the limits of the process.
@@ -38,7 +39,7 @@ class Machine:
     python: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as what JSON knows."""
+        """Return plain values for `json.dumps`."""
         return {
             **dataclasses.asdict(self),
             "devices": [dataclasses.asdict(device) for device in self.devices],
@@ -66,10 +67,10 @@ class Machine:
 
 
 def describe(root: Path = _ROOT) -> Machine:
-    """Return what this process finds around it; this imports torch and Pillow.
+    """Return the facts about this machine; this imports torch and Pillow.
 
     Args:
-        root: Where `proc`, `sys` and `dev` lie, which tests plant.
+        root: The folder of `proc`, `sys` and `dev`; tests plant one.
 
     >>> describe().processor.num_usable >= 1
     True
@@ -129,3 +130,216 @@ def _images(found: Libraries) -> str:
     turbo = f"libjpeg-turbo {found.libjpeg_turbo}" if found.libjpeg_turbo else "no libjpeg-turbo"
     simple = f", simplejpeg {found.simplejpeg}" if found.simplejpeg else ""
     return f"{found.pillow} {found.pillow_version} with {turbo}{simple}"
+
+
+_ROOT = Path("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """The processor.
+
+    Attributes:
+        model: As the system names it; else the architecture.
+        num_online: Logical cores of the machine.
+        num_allowed: Cores of the process's CPU affinity.
+        quota: Cores' worth of time that control groups grant, rounded up; None if nothing limits it.
+    """
+
+    model: str
+    num_online: int
+    num_allowed: int
+    quota: int | None
+
+    @property
+    def num_usable(self) -> int:
+        """Cores that this process may use: the least of all limits, at least 1."""
+        return max(1, min(self.num_allowed, self.num_online, self.quota or self.num_online))
+
+
+def describe_processor(root: Path = _ROOT) -> Processor:
+    """Return the facts about the processor."""
+    online = os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else online
+    return Processor(_model(root), online, allowed, quota_cores(root))
+
+
+def _model(root: Path) -> str:
+    for line in read_text(root / "proc" / "cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "Model", "cpu model") and value.strip():  # x86, some ARM boards, MIPS
+            return " ".join(value.split())
+    return platform.machine() or "unknown"
+
+
+_ROOT = Path("/")
+# Version 1 of the control groups has no word for "no limit", but the largest number of whole pages.
+_NO_LIMIT = 2**60
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Sizes in bytes; 0 if unknown.
+
+    Attributes:
+        total_nbytes: Of the machine.
+        available_nbytes: Available without swapping; includes page cache that the system would drop.
+        limit_nbytes: The tightest limit of the process's control groups; None without one.
+        limit_left_nbytes: Left below that limit; includes page cache that the system would drop. None without one.
+        shm_nbytes, shm_free_nbytes: Size of /dev/shm and free space in it; None if it does not exist.
+    """
+
+    total_nbytes: int
+    available_nbytes: int
+    limit_nbytes: int | None
+    limit_left_nbytes: int | None
+    shm_nbytes: int | None
+    shm_free_nbytes: int | None
+
+    @property
+    def usable_nbytes(self) -> int:
+        """Bytes that this process may have at all, its page cache included."""
+        return self.total_nbytes if self.limit_nbytes is None else min(self.total_nbytes, self.limit_nbytes)
+
+    @property
+    def free_nbytes(self) -> int:
+        """Bytes that this process may still take under all limits, droppable page cache included."""
+        left = self.limit_left_nbytes
+        return self.available_nbytes if left is None else min(self.available_nbytes, left)
+
+
+def describe_memory(root: Path = _ROOT) -> Memory:
+    """Return sizes of the memory."""
+    found = {}
+    for line in read_text(root / "proc" / "meminfo").splitlines():
+        name, _, value = line.partition(":")
+        words = value.split()
+        if words and words[0].isdecimal():
+            found[name] = int(words[0]) * 1024
+    total = found.get("MemTotal", 0)
+    available = found.get("MemAvailable", found.get("MemFree", 0) + found.get("Cached", 0))
+    limits = [limit for folder in group_folders("memory", root) if (limit := _limit(folder)) is not None]
+    # A limit beyond the machine's memory is none.
+    limits = [limit for limit in limits if not total or limit[0] < total]
+    shm, shm_free = _shm_sizes(root / "dev" / "shm")
+    return Memory(
+        total,
+        available,
+        min(limit for limit, _ in limits) if limits else None,
+        min(left for _, left in limits) if limits else None,
+        shm,
+        shm_free,
+    )
+
+
+def _limit(folder: Path) -> tuple[int, int] | None:
+    """Return the limit of one control group and the bytes left below it; None if it sets no limit."""
+    for limit_file, usage_file, cache_names in (
+        ("memory.max", "memory.current", ("file", "shmem")),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_cache", "total_shmem")),
+    ):
+        text = read_text(folder / limit_file).strip()
+        if not text.isdecimal() or int(text) >= _NO_LIMIT:
+            continue
+        limit, used = int(text), read_text(folder / usage_file).strip()
+        counts = dict(line.split(None, 1) for line in read_text(folder / "memory.stat").splitlines() if " " in line)
+        # Files in tmpfs count as page cache, and cannot be given up.
+        cache, shared = (int(counts[name]) if counts.get(name, "").isdecimal() else 0 for name in cache_names)
+        taken = int(used) - max(0, cache - shared) if used.isdecimal() else 0
+        return limit, max(0, limit - max(0, taken))
+    return None
+
+
+def _shm_sizes(folder: Path) -> tuple[int | None, int | None]:
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None, None
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+# Each is read when the library is first loaded; OMP_NUM_THREADS counts for torch and for OpenCV built with OpenMP, too.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """The installed libraries.
+
+    Attributes:
+        pillow: Which package is PIL: "Pillow" or "pillow-simd".
+        pillow_version: Its version.
+        libjpeg_turbo: Version of libjpeg-turbo in it; None if it has another libjpeg, which is slower.
+        simplejpeg: Version of simplejpeg, which has a libjpeg-turbo of its own.
+        torch: Version of torch.
+        torch_cuda: Version of CUDA (or "ROCm ...") that torch was built for; None for a build without accelerator.
+        sees_accelerator: Whether torch finds a GPU that it can use.
+        visible_devices: CUDA_VISIBLE_DEVICES, which hides GPUs from torch; None if it is not set.
+    """
+
+    pillow: Literal["Pillow", "pillow-simd"]
+    pillow_version: str
+    libjpeg_turbo: str | None
+    simplejpeg: str | None
+    torch: str
+    torch_cuda: str | None
+    sees_accelerator: bool
+    visible_devices: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPools:
+    """Threads that libraries start in this process, in addition to those of a Loader.
+
+    Attributes:
+        torch: Threads of one torch operation on the CPU.
+        torch_interop: Torch operations at the same time.
+        opencv: Threads of OpenCV; None if nobody has imported it.
+        environment: Those of OMP_NUM_THREADS, MKL_NUM_THREADS ... that are set, as they are.
+    """
+
+    torch: int
+    torch_interop: int
+    opencv: int | None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def describe_libraries() -> Libraries:
+    """Return the installed libraries; this imports torch and Pillow."""
+    import PIL
+    import torch
+    from PIL import features
+
+    hip = getattr(torch.version, "hip", None)
+    # pillow-simd's versions are those of Pillow with a ".post".
+    is_simd = ".post" in PIL.__version__ or (not _version("pillow") and _version("pillow-simd") is not None)
+    return Libraries(
+        "pillow-simd" if is_simd else "Pillow",
+        PIL.__version__,
+        features.version_feature("libjpeg_turbo") if features.check_feature("libjpeg_turbo") else None,
+        _version("simplejpeg"),
+        torch.__version__,
+        f"ROCm {hip}" if hip else torch.version.cuda,
+        torch.cuda.is_available(),
+        os.environ.get("CUDA_VISIBLE_DEVICES"),
+    )
+
+
+def describe_thread_pools() -> ThreadPools:
+    """Return how many threads libraries start in this process; this imports torch."""
+    import torch
+
+    cv2 = sys.modules.get("cv2")
+    return ThreadPools(
+        torch.get_num_threads(),
+        torch.get_num_interop_threads(),
+        None if cv2 is None else int(cv2.getNumThreads()),
+        {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ},
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

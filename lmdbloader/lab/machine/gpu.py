@@ -1,4 +1,4 @@
-"""What an NVIDIA GPU is doing: utilisation, power and memory, looked at from a thread of its own through NVML."""
+"""NVIDIA GPUs: which there are, and their utilisation, power and memory over time, through NVML."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from lmdbloader.base.cores import read_text
+
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["GpuSampler", "GpuUse", "nvml_name"]
 
 _MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What a GPU did over some time.
+    """The use of a GPU over some time.
 
     Attributes:
         name: Of the model.
-        utilization_percent: Share of the time in which it worked at anything, mean; None where it does not tell, as
+        utilization_percent: Share of the time in which a kernel ran, mean; None if unknown, as
             parts of a GPU (MIG) do not.
-        power_watts: Mean; None where it does not tell.
-        memory_mib: The most that was in use, by all programs on it; None where it does not tell.
+        power_watts: Mean; None if unknown.
+        memory_mib: The most that was in use, by all programs on it; None if unknown.
         num_samples: How often it was looked at.
     """
 
@@ -52,7 +53,7 @@ class GpuSampler:
     True
 
     Attributes:
-        use: What was seen, once it is left; None where nothing could be.
+        use: The result, after the context; None if the GPU could not be read.
     """
 
     def __init__(self, gpu: int | str = 0, *, seconds: float = 0.2) -> None:
@@ -98,7 +99,7 @@ class GpuSampler:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Look no more, and say what was seen."""
+        """Stop looking, and set `use`."""
         self._done.set()
         if self._thread is not None:
             self._thread.join()
@@ -122,7 +123,7 @@ class GpuSampler:
         while not self._done.wait(self._seconds):
             try:
                 self._look(handle)
-            except self._nvml.NVMLError:  # the GPU is lost: what was seen stands
+            except self._nvml.NVMLError:  # the GPU is lost: keep the readings so far
                 return
 
     def _look(self, handle: Any) -> None:
@@ -137,14 +138,14 @@ class GpuSampler:
             try:
                 seen.append(look())
             except nvml.NVMLError:
-                if self._seen and self._seen[0][number] is not None:  # it did tell: the GPU is lost
+                if self._seen and self._seen[0][number] is not None:  # it reported before: the GPU is lost
                     raise
-                seen.append(None)  # not every model tells everything
+                seen.append(None)  # not every model reports everything
         self._seen.append((seen[0], seen[1], seen[2]))
 
 
 def nvml_name(device: torch.device) -> int | str | None:
-    """Return what NVML knows a CUDA device by, None where that cannot be told."""
+    """Return the UUID or number of a CUDA device in NVML; None if unknown."""
     import torch
 
     uuid: Any = getattr(torch.cuda.get_device_properties(device), "uuid", None)
@@ -158,3 +159,59 @@ def nvml_name(device: torch.device) -> int | str | None:
 def text_of(name: Any) -> str:
     """Return a name that older releases of NVML give as bytes."""
     return name.decode() if isinstance(name, bytes) else str(name)
+
+
+_ROOT = Path("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU.
+
+    Attributes:
+        name: Of its model.
+        memory_nbytes: Its memory; None if only its name is known.
+    """
+
+    name: str
+    memory_nbytes: int | None
+
+
+def describe_devices(root: Path = _ROOT) -> tuple[Device, ...]:
+    """Return NVIDIA's GPUs: from NVML if nvidia-ml-py is installed, else from the driver's files in `proc`.
+
+    Args:
+        root: The folder of `proc`; NVML is asked only on the machine itself.
+    """
+    found = _from_nvml() if root == _ROOT else None
+    if found is not None:
+        return found
+    devices = []
+    for path in sorted((root / "proc" / "driver" / "nvidia" / "gpus").glob("*/information")):
+        for line in read_text(path).splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "Model":
+                devices.append(Device(value.strip(), None))
+    return tuple(devices)
+
+
+def _from_nvml() -> tuple[Device, ...] | None:
+    """Return the GPUs that NVML reports; None if it cannot be asked."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:  # no driver
+        return None
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
+        return tuple(
+            Device(text_of(pynvml.nvmlDeviceGetName(handle)), int(pynvml.nvmlDeviceGetMemoryInfo(handle).total))
+            for handle in handles
+        )
+    except pynvml.NVMLError:  # one that this process may not ask
+        return None
+    finally:
+        pynvml.nvmlShutdown()

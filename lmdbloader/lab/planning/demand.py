@@ -1,15 +1,17 @@
-"""The arithmetic: what a training run asks of storage, and the batch that fits a GPU."""
+"""The arithmetic of a plan: reads and bytes per second, the storage that serves them, and the batch that fits a GPU."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
-from lmdbloader.base.units import MIB
-
-# A record of a dataset holds as many small samples as fit.
+from lmdbloader.base.units import GIB, KIB, MIB
 from lmdbloader.format.layout import BLOCK_NBYTES as RECORD_NBYTES
 
-# What order="quasi_random" reads in one go.
+# A record of a dataset holds as many small samples as fit.
+
+# The read size of order="quasi_random".
 BLOCK_NBYTES = 4 * MIB
 
 
@@ -30,7 +32,7 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What must come from storage while some experiments run.
+    """The data that storage must deliver while some experiments run.
 
     Attributes:
         experiments: How many, at the same time.
@@ -48,7 +50,7 @@ class Demand:
 
 
 def demand(batch_size: int, step_seconds: float, example_nbytes: int, gpus: int, experiments: int) -> Demand:
-    """Return what experiments ask of storage; the formulas are those of "Feeding the beast".
+    """Return the demand of experiments on storage; the formulas are those of "Feeding the beast".
 
     Read IOPS = n / t, bandwidth = example size x n / t, with n = experiments x GPUs x batch size. Reading samples in
     larger pieces divides the IOPS, and leaves the bandwidth as it is, as long as every sample of a piece is used.
@@ -67,13 +69,13 @@ def demand(batch_size: int, step_seconds: float, example_nbytes: int, gpus: int,
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class GpuFit:
     """How a batch fits the memory of a GPU.
 
     Attributes:
-        batch_nbytes: What the batch takes: n x activations of a sample + parameters.
-        gpu_memory_nbytes: What there is.
-        largest: The largest batch that fits, 0 where not even one sample does.
+        batch_nbytes: Memory of the batch: n x activations of a sample + parameters.
+        gpu_memory_nbytes: Memory of the GPU.
+        largest: The largest batch that fits, 0 if not even one sample does.
         largest_power: The largest power of two of it.
     """
 
@@ -88,17 +90,93 @@ class Fit:
         return self.batch_nbytes <= self.gpu_memory_nbytes
 
 
-def fit(batch_size: int, example_memory_nbytes: int, model_memory_nbytes: int, gpu_memory_nbytes: int) -> Fit:
+def fit_gpu(batch_size: int, example_memory_nbytes: int, model_memory_nbytes: int, gpu_memory_nbytes: int) -> GpuFit:
     """Return how a batch fits a GPU; the formula is that of "Feeding the beast".
 
-    >>> found = fit(128, 103 * MIB, 98 * MIB, 16 * 1024 * MIB)
+    >>> found = fit_gpu(128, 103 * MIB, 98 * MIB, 16 * 1024 * MIB)
     >>> round(found.batch_nbytes / 2**30, 2), found.largest, found.largest_power
     (12.97, 158, 128)
     """
     largest = max(0, (gpu_memory_nbytes - model_memory_nbytes) // example_memory_nbytes)
-    return Fit(
+    return GpuFit(
         batch_size * example_memory_nbytes + model_memory_nbytes,
         gpu_memory_nbytes,
         largest,
         1 << (largest.bit_length() - 1) if largest else 0,
     )
+
+
+# The read size for which the figure of a spinning disk was measured.
+_SEEK_NBYTES = 64 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class StorageClass:
+    """The speed of one device, or of one network file system.
+
+    Attributes:
+        name: For people.
+        kind: "local" for a device in the machine, "network" for a file system that machines share.
+        reads_per_s: Small random reads a second.
+        nbytes_per_s: Bytes a second of large reads.
+        seeks: Whether each read first costs a movement of the head, so that time to find and time to read add up; else
+            whichever limit comes first holds.
+        machine_nbytes_per_s: The most that one machine gets; None if that is all of it.
+        source: Who says so.
+    """
+
+    name: str
+    kind: Literal["local", "network"]
+    reads_per_s: float
+    nbytes_per_s: float
+    seeks: bool
+    machine_nbytes_per_s: float | None
+    source: str
+
+    def reads_of(self, read_nbytes: float) -> float:
+        """Return how many random reads of a size one delivers a second."""
+        if self.seeks:
+            return 1 / (1 / self.reads_per_s + max(0.0, read_nbytes - _SEEK_NBYTES) / self.nbytes_per_s)
+        return min(self.reads_per_s, self.nbytes_per_s / read_nbytes)
+
+    def needed(self, reads_per_s: float, read_nbytes: float) -> int:
+        """Return how many of these serve a rate of random reads of a size.
+
+        >>> STORAGE[0].needed(5885, 64 * 1024)
+        45
+        """
+        # A hair below a whole number is that number, whatever the last digit of a division says.
+        return max(1, math.ceil(reads_per_s / self.reads_of(read_nbytes) - 1e-9))
+
+
+STORAGE = (
+    StorageClass(
+        "spinning disk", "local", 131, 130e6, True, None,
+        '131 random reads of 64 KiB a second: what "Feeding the beast" takes from Wikipedia\'s table of spinning disks '
+        "(5885 reads on about 45 disks); 130 MB/s: the middle of 83 to 175 MB/s in Seagate's Constellation ES.3 manual",
+    ),
+    StorageClass(
+        "SATA SSD", "local", 98_000, 560e6, False, None, "Samsung's data sheet of the 870 EVO: 98,000 IOPS, 560 MB/s"
+    ),
+    StorageClass(
+        "NVMe SSD", "local", 1_000_000, 7000e6, False, None,
+        "Samsung's data sheet of the 980 PRO, 1 TB: 1,000,000 IOPS, 7,000 MB/s",
+    ),
+    StorageClass(
+        "AWS gp3 volume", "local", 3000, 125 * MIB, False, None,
+        "AWS documentation of EBS: 3,000 IOPS and 125 MiB/s come with a gp3 volume; more is paid for",
+    ),
+    StorageClass(
+        "NFS, Filestore basic HDD", "network", 1000, 180 * MIB, False, None,
+        "Google Cloud documentation of Filestore, BASIC_HDD from 10 TiB: 1,000 read IOPS, 180 MiB/s",
+    ),
+    StorageClass(
+        "NFS, Filestore basic SSD", "network", 60_000, 1200 * MIB, False, None,
+        "Google Cloud documentation of Filestore, BASIC_SSD: 60,000 read IOPS, 1,200 MiB/s",
+    ),
+    StorageClass(
+        "NFS, AWS EFS elastic", "network", 90_000, 3 * GIB, False, 1500 * MIB,
+        "AWS documentation of EFS, General Purpose with elastic throughput: 90,000 read IOPS for data not read lately, "
+        "3 GiB/s in every region, 1,500 MiB/s for one machine",
+    ),
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""`plan`: what a training run needs of its data, before anything is bought or converted."""
+"""`plan`: checks the options, and computes the figures of a plan."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from numbers import Integral, Real
 
 from lmdbloader.base.units import parse_nbytes
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.planning.demand import Demand, Fit, demand, fit
+from lmdbloader.lab.planning.demand import STORAGE, Demand, GpuFit, demand, fit_gpu
 from lmdbloader.lab.planning.presets import Preset, find_preset
 from lmdbloader.lab.planning.results import Plan, Serving
-from lmdbloader.lab.planning.storage import STORAGE
 
-# What a published GPU's figures do not state and nearly everyone has: a photograph of ImageNet's size.
+# Used if it is not given: a photograph of ImageNet's size.
 _EXAMPLE = "64KiB"
 
 
@@ -30,7 +29,7 @@ def plan(
     model_memory: int | str | None = None,
     cache_fraction: float = 0.0,
 ) -> Plan:
-    """Return what a training run needs of its data: samples, reads and bytes a second, and what storage serves that.
+    """Return the samples, reads and bytes a second that a training run needs, and the storage that serves them.
 
     The arithmetic is that of "Feeding the beast": a batch of n samples must be there when the GPU has done the one
     before, every t seconds, so storage reads n / t samples a second. Sizes are bytes, or text such as "64KiB", "500K"
@@ -46,8 +45,8 @@ def plan(
         experiments: How many run at the same time on the same storage; (fewest, most) for a range.
         dataset_size: Of all data in use.
         gpu_memory: Of one GPU; with the next two it says whether the batch fits, and the largest that does.
-        example_memory: What the activations of one sample take of it in training.
-        model_memory: What the parameters take; their gradients and the optimizer's state are best included.
+        example_memory: GPU memory of the activations of one sample in training.
+        model_memory: GPU memory of the parameters; best with their gradients and the optimizer's state.
         cache_fraction: Share of the dataset, drawn at random, that each machine keeps on its own disk: from the second
             epoch on that much less comes from the shared storage.
 
@@ -82,7 +81,7 @@ def plan(
         demands[0],
         demands[1],
         _serving(demands[0], demands[1]),
-        _fit(batch_size, gpu_memory, example_memory, model_memory, found),
+        _gpu_fit(batch_size, gpu_memory, example_memory, model_memory, found),
         dataset_nbytes,
         float(cache_fraction),
         found,
@@ -140,18 +139,18 @@ def _nbytes(name: str, given: int | str | None, preset: int | None) -> int | Non
     return preset if given is None else parse_nbytes(given, name=name)
 
 
-def _fit(
+def _gpu_fit(
     batch_size: int,
     gpu_memory: int | str | None,
     example_memory: int | str | None,
     model_memory: int | str | None,
     preset: Preset | None,
-) -> Fit | None:
+) -> GpuFit | None:
     gpu = _nbytes("gpu_memory", gpu_memory, preset.gpu_memory_nbytes if preset else None)
     example = _nbytes("example_memory", example_memory, preset.example_memory_nbytes if preset else None)
     model = _nbytes("model_memory", model_memory, preset.model_memory_nbytes if preset else None)
     if gpu is not None and example is not None:
-        return fit(batch_size, example, model or 0, gpu)
+        return fit_gpu(batch_size, example, model or 0, gpu)
     if gpu_memory is not None or example_memory is not None or model_memory is not None:
         raise OptionError(
             f"gpu_memory={gpu_memory!r}, example_memory={example_memory!r}, model_memory={model_memory!r}: the largest "

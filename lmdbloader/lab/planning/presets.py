@@ -15,16 +15,16 @@ _NVIDIA = "NVIDIA DeepLearningExamples, PyTorch, ResNet50 v1.5, training perform
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A workload. What is None is not stated by its source.
+    """A workload. None stands for a figure that its source does not state.
 
     Attributes:
         name: As `preset` takes it.
-        title: What it is, in a line.
+        title: A description in one line.
         short: The same for a list that fits 80 columns.
         source: Who says so.
         batch_size: Samples of a step on one GPU.
-        step_seconds: Time of a step; None where it follows from `images_per_s`.
-        images_per_s: What one GPU trains a second.
+        step_seconds: Time of a step; None if it follows from `images_per_s`.
+        images_per_s: Images that one GPU trains a second.
         example_nbytes: Bytes of a sample on disk.
         gpus, experiments: How many GPUs an experiment has, and the fewest and most experiments at the same time.
         dataset_nbytes: Of everything that is in use.
@@ -33,7 +33,7 @@ class Preset:
         gpu_memory_nbytes: Memory of the GPU.
         example_flops: Floating-point operations of one sample.
         gpu_flops: Of the GPU, a second.
-        notes: What else one should know, such as where the source's text and its formula disagree.
+        notes: Remarks, such as a contradiction between the source's text and its formula.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Preset:
 
     @property
     def theoretical_images_per_s(self) -> float | None:
-        """What the GPU could train a second if it did nothing but compute: its FLOPS / those of a sample."""
+        """Images a second that the GPU could train if it only computed: its FLOPS / those of a sample."""
         return self.gpu_flops / self.example_flops if self.gpu_flops and self.example_flops else None
 
 
@@ -67,15 +67,9 @@ _ALL = (
         "ResNet-50 on ImageNet, one V100 with 16 GB",
         "ResNet-50, one V100, 1457 images/s",
         BEAST,
-        batch_size=128,
-        images_per_s=1457,
-        example_nbytes=64 * KIB,
-        dataset_nbytes=150 * 10**9,
-        example_memory_nbytes=103 * MIB,
-        model_memory_nbytes=98 * MIB,
-        gpu_memory_nbytes=16 * GIB,
-        example_flops=4e9,
-        gpu_flops=7e12,
+        batch_size=128, images_per_s=1457, example_nbytes=64 * KIB, dataset_nbytes=150 * 10**9,
+        example_memory_nbytes=103 * MIB, model_memory_nbytes=98 * MIB, gpu_memory_nbytes=16 * GIB,
+        example_flops=4e9, gpu_flops=7e12,
         notes=('The document calls its 32-bit numbers "double precision"; they are single precision.',),
     ),
     Preset(
@@ -85,14 +79,9 @@ _ALL = (
         BEAST,
         batch_size=64,
         # "Same amount of computation per batch": half the images, twice the work of each.
-        step_seconds=128 / 1457,
-        example_nbytes=64 * KIB,
-        dataset_nbytes=150 * 10**9,
-        example_memory_nbytes=219 * MIB,
-        model_memory_nbytes=209 * MIB,
-        gpu_memory_nbytes=16 * GIB,
-        example_flops=8e9,
-        gpu_flops=7e12,
+        step_seconds=128 / 1457, example_nbytes=64 * KIB, dataset_nbytes=150 * 10**9,
+        example_memory_nbytes=219 * MIB, model_memory_nbytes=209 * MIB, gpu_memory_nbytes=16 * GIB,
+        example_flops=8e9, gpu_flops=7e12,
         notes=("The document writes 64 * 219MB = 13.8 GB: that is 13.7 GiB, and with the parameters 13.9 GiB.",),
     ),
     Preset(
@@ -100,14 +89,8 @@ _ALL = (
         "ResNet-50 on ImageNet, four V100",
         "ResNet-50, four V100, ImageNet's 150 GB",
         BEAST,
-        batch_size=128,
-        step_seconds=0.087,
-        example_nbytes=64 * KIB,
-        gpus=4,
-        dataset_nbytes=150 * 10**9,
-        example_memory_nbytes=103 * MIB,
-        model_memory_nbytes=98 * MIB,
-        gpu_memory_nbytes=16 * GIB,
+        batch_size=128, step_seconds=0.087, example_nbytes=64 * KIB, gpus=4, dataset_nbytes=150 * 10**9,
+        example_memory_nbytes=103 * MIB, model_memory_nbytes=98 * MIB, gpu_memory_nbytes=16 * GIB,
         notes=("The document's 367 MB/s are MiB/s: 5885 x 64 KiB = 367.8 MiB/s = 385.7 MB/s.",),
     ),
     Preset(
@@ -115,12 +98,8 @@ _ALL = (
         "A team: 5 to 10 experiments of 4 GPUs, large files, a heavy network",
         "5 to 10 experiments, files of 500 KB, steps of 2 s",
         BEAST,
-        batch_size=64,
-        step_seconds=2.0,
-        example_nbytes=500_000,
-        gpus=4,
-        experiments=(5, 10),
-        dataset_nbytes=10 * 10**12,
+        batch_size=64, step_seconds=2.0, example_nbytes=500_000, gpus=4, experiments=(5, 10), dataset_nbytes=10
+        * 10**12,
         notes=(
             "The document writes 600 MB/s to 1.28 GB/s here. Its own formula, bandwidth = example size x n / t, gives "
             "half of that: 640 to 1,280 reads of 500 KB a second are 0.32 to 0.64 GB/s. The formula is right.",
@@ -131,11 +110,7 @@ _ALL = (
         "A team: 5 to 10 experiments of 4 GPUs, small files, short steps",
         "5 to 10 experiments, files of 64 KiB, steps of 0.2 s",
         BEAST,
-        batch_size=256,
-        step_seconds=0.2,
-        example_nbytes=64 * KIB,
-        gpus=4,
-        experiments=(5, 10),
+        batch_size=256, step_seconds=0.2, example_nbytes=64 * KIB, gpus=4, experiments=(5, 10),
         dataset_nbytes=10 * 10**12,
         notes=("The document's 1.6 to 3.2 GB/s are 1,600 to 3,200 MiB/s, or 1.68 to 3.36 GB/s.",),
     ),
@@ -144,25 +119,21 @@ _ALL = (
         "Rule of thumb for little data: steps of tens of milliseconds, batches of 16 or 32",
         "little data: batches of 32 in 50 ms",
         BEAST,
-        batch_size=32,
-        step_seconds=0.05,
+        batch_size=32, step_seconds=0.05,
     ),
     Preset(
         "large-data",
         "Rule of thumb for much data: steps of about 2 s, batches of about 1024",
         "much data: batches of 1024 in 2 s",
         BEAST,
-        batch_size=1024,
-        step_seconds=2.0,
+        batch_size=1024, step_seconds=2.0,
     ),
     Preset(
         "resnet50-v100-fp32",
         "ResNet-50 v1.5, one V100 with 16 GB, single precision",
         "one V100, single precision, 367 images/s",
         _NVIDIA,
-        batch_size=128,
-        images_per_s=367,
-        gpu_memory_nbytes=16 * GIB,
+        batch_size=128, images_per_s=367, gpu_memory_nbytes=16 * GIB,
         notes=("A quarter of the 1457 images/s that the document quotes for single precision on the same GPU.",),
     ),
     Preset(
@@ -170,29 +141,23 @@ _ALL = (
         "ResNet-50 v1.5, one V100 with 16 GB, mixed precision",
         "one V100, mixed precision, 1200 images/s",
         _NVIDIA,
-        batch_size=128,
-        images_per_s=1200,
-        gpu_memory_nbytes=16 * GIB,
+        batch_size=128, images_per_s=1200, gpu_memory_nbytes=16 * GIB,
     ),
     Preset(
         "resnet50-a100-tf32",
         "ResNet-50 v1.5, one A100 with 80 GB, TF32",
         "one A100, TF32, 938 images/s",
         _NVIDIA,
-        batch_size=128,
-        images_per_s=938,
-        gpu_memory_nbytes=80 * GIB,
+        batch_size=128, images_per_s=938, gpu_memory_nbytes=80 * GIB,
     ),
     Preset(
         "resnet50-a100-mixed",
         "ResNet-50 v1.5, one A100 with 80 GB, mixed precision",
         "one A100, mixed precision, 2470 images/s",
         _NVIDIA,
-        batch_size=128,
-        images_per_s=2470,
-        gpu_memory_nbytes=80 * GIB,
+        batch_size=128, images_per_s=2470, gpu_memory_nbytes=80 * GIB,
     ),
-)
+)  # fmt: skip
 PRESETS = {preset.name: preset for preset in _ALL}
 """The published workloads that `plan` knows, by name."""
 

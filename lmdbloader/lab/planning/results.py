@@ -1,16 +1,15 @@
-"""A plan: its figures, a table that is read at a glance, and sentences on what it means and what to do."""
+"""A plan: its figures, and the table and the advice that `print` shows."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from lmdbloader.base.units import GIB, KIB, show_decimal_nbytes, show_nbytes
-from lmdbloader.lab.planning.demand import Demand, Fit
+from lmdbloader.lab.formatting import align, define, wrap
+from lmdbloader.lab.planning.demand import STORAGE, Demand, GpuFit
 from lmdbloader.lab.planning.presets import Preset
-from lmdbloader.lab.planning.storage import STORAGE
 
 _WIDTH = 88
 # From the source's rules of thumb: "a few tens of GB" are for a local SSD; 25,600 reads a second of small files are a
@@ -36,20 +35,20 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a training run needs of its data.
+    """The data rate and storage that a training run needs.
 
     Attributes:
-        batch_size, step_seconds: n of one GPU and t: what every other figure follows from. Each sample must be there
+        batch_size, step_seconds: n of one GPU and t, from which all figures follow. Each sample must be there
             within t, and 99 % of the batches.
         example_nbytes: Bytes of a sample on storage.
         gpus: GPUs of one experiment.
         fewest, most: The demand of the fewest and of the most experiments; the same where one number was given.
-        serving: What would serve it.
-        fit: How the batch fits the GPU; None where its memory or the model's is not known.
-        dataset_nbytes: Size of the dataset, None where it was not given.
+        serving: How many of each storage class would serve it.
+        fit: How the batch fits the GPU; None if its memory or the model's is not known.
+        dataset_nbytes: Size of the dataset, None if it was not given.
         cache_fraction: Share of the dataset that each machine keeps on a disk of its own.
         preset: Where figures that were not given came from.
-        notes: What the source of the preset says differently, and why.
+        notes: Differences from the source of the preset, and their reasons.
     """
 
     batch_size: int
@@ -59,7 +58,7 @@ class Plan:
     fewest: Demand
     most: Demand
     serving: tuple[Serving, ...]
-    fit: Fit | None
+    fit: GpuFit | None
     dataset_nbytes: int | None
     cache_fraction: float
     preset: Preset | None
@@ -67,7 +66,7 @@ class Plan:
 
     @property
     def num_samples(self) -> int | None:
-        """Samples in the dataset; None where its size is not known."""
+        """Samples in the dataset; None if its size is not known."""
         return None if self.dataset_nbytes is None else max(1, round(self.dataset_nbytes / self.example_nbytes))
 
     @property
@@ -78,7 +77,7 @@ class Plan:
         return self.num_samples * self.step_seconds / (self.batch_size * self.gpus)
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as what JSON knows, with the sentences and the sources of the figures."""
+        """Return plain values for `json.dumps`, with the sentences and the sources of the figures."""
         return {
             **asdict(self),
             "num_samples": self.num_samples,
@@ -90,14 +89,14 @@ class Plan:
         }
 
     def __str__(self) -> str:
-        """Return a table, and what it means in sentences."""
-        return told(self)
+        """Return a table, and its consequences in sentences."""
+        return as_text(self)
 
 
-def told(found: Plan) -> str:
+def as_text(found: Plan) -> str:
     """Return the table and the sentences."""
     lines = [*_wrapped(_headline(found), ""), "", "Needed"]
-    lines += _rows(_needed(found))
+    lines += define(list(_needed(found)), indent="  ")
     lines += ["", *_reading(found)]
     lines += ["", "What it means"]
     for sentence in sentences(found):
@@ -110,7 +109,7 @@ def told(found: Plan) -> str:
 
 
 def sentences(found: Plan) -> list[str]:
-    """Return what a plan means and what to do about it, the most important first."""
+    """Return the consequences of a plan and advice, the most important first."""
     return [*_pace(found), *_memory(found), *_packing(found), *_storage(found), *_caching(found)]
 
 
@@ -147,7 +146,7 @@ def _needed(found: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _reading(found: Plan) -> Iterator[str]:
-    # Of large samples a record holds one: then it is no other way to read.
+    # A record holds only one large sample: then records are not another way to read.
     pairs = list(zip(found.fewest.reads, found.most.reads, strict=True))
     ways = [pair for i, pair in enumerate(pairs) if i == 0 or pair[1].read_nbytes > pairs[i - 1][1].read_nbytes]
     heads = [f"{'a ' + way.name} of {_size(way.read_nbytes)}" for _, way in ways]
@@ -166,10 +165,7 @@ def _reading(found: Plan) -> Iterator[str]:
         mark = " (*)" if serving.limits_machine else ""
         cells = [_span(*serving.needed[way.name]) for _, way in ways]
         rows.append((f"  {serving.storage}{mark}", *cells))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(heads) + 1)]
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *[cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]]
-        yield "  ".join(cells).rstrip()
+    yield from align(rows)
     for serving in found.serving:
         if serving.limits_machine:
             yield from _wrapped("(*) one machine gets less from it than one experiment needs.", "  ")
@@ -321,13 +317,5 @@ def _seconds(value: float) -> str:
     return f"{value / 60:.3g} min" if value < 7200 else f"{value / 3600:,.1f} h"
 
 
-def _rows(rows: Iterator[tuple[str, str]]) -> list[str]:
-    table = list(rows)
-    width = max(len(name) for name, _ in table)
-    return [f"  {name.ljust(width)}  {text}" for name, text in table]
-
-
 def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  " * bool(indent), break_on_hyphens=False
-    )
+    return wrap(text, indent, 2 * indent, width=_WIDTH)

@@ -1,28 +1,28 @@
-"""The recorder: watches a training loop ask for batches and work on them, and says what holds it up."""
+"""The recorder, which times the steps of a training loop, and `profile` and `rehearse`, which use it."""
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 import torch
+from torch.optim import optimizer
 
 from lmdbloader.base.stage_times import StageTimes
-from lmdbloader.base.step_timer import PHASES, StepTimer
+from lmdbloader.base.stopwatch import PHASES, StepTimer
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
-from lmdbloader.lab.profiling.advice import advise
-from lmdbloader.lab.profiling.facts import facts_of, loader_in
-from lmdbloader.lab.profiling.figures import Moment, every_second, measure_phase, typical
-from lmdbloader.lab.profiling.naming import feed_of, name_bottleneck
+from lmdbloader.lab.profiling.bottleneck import advise, loading_cost, name_bottleneck
+from lmdbloader.lab.profiling.loader_facts import facts_of, loader_in
 from lmdbloader.lab.profiling.results import Profile
 from lmdbloader.lab.profiling.threads import ThreadTimes, ThreadWatch
+from lmdbloader.lab.profiling.typical_step import CounterReading, every_second, measure_phase, typical_step
 
-__all__ = ["Recorder"]
-
-# The counters are read this often, and every second reading is forgotten where there are many: it costs nothing then.
+# The counters are read this often, and every second reading is forgotten if there are many: it costs nothing then.
 _SECONDS_BETWEEN_MOMENTS = 0.1
 _MOST_MOMENTS = 32
 
@@ -30,7 +30,7 @@ _MOST_MOMENTS = 32
 class Recorder:
     """Records where the time of a training loop's steps goes.
 
-    Iterate over it instead of over the loader. What a step does may be told by `lap`; what is not told is "compute".
+    Iterate over it instead of over the loader. Mark the phases of a step with `lap`; the rest is "compute".
 
     >>> with Recorder([torch.zeros(4, 3, 8, 8)] * 20, warmup=2) as recorder:
     ...     for batch in recorder:
@@ -46,11 +46,11 @@ class Recorder:
         """Prepare; entering it begins to record.
 
         Args:
-            batches: A Loader, torch's DataLoader, or anything else that gives batches. What wraps a Loader and has it
-                as its attribute `loader` counts as one.
-            warmup: Steps at the beginning that are not measured; None leaves out those that what is read ahead at the
-                beginning lasts for.
-            device: That trains; None is the current CUDA device where CUDA is in use, else the CPU.
+            batches: A Loader, torch's DataLoader, or anything else that gives batches. An object that has a Loader
+                as its attribute `loader` counts as it.
+            warmup: Steps at the beginning that are not measured; None leaves out those for which batches were read
+                ahead at the beginning.
+            device: That trains; None is the current CUDA device if CUDA is in use, else the CPU.
 
         Raises:
             OptionError: `warmup` is negative.
@@ -69,7 +69,7 @@ class Recorder:
         self.timer = StepTimer(self.device)
         self._watch, self._loop = ThreadWatch(self._facts.kind), ThreadWatch("main")
         self._follow(getattr(batches, "_iterator", None))  # where DataLoader keeps that of persistent workers
-        self._moments: list[Moment] = []
+        self._moments: list[CounterReading] = []
         self._least_steps = 2 * self._facts.period
         self._next_moment = 0.0
         self._step = 0
@@ -130,12 +130,12 @@ class Recorder:
             self._finish()  # before those who load are gone
 
     def take(self, steps: int) -> Iterator[Any]:
-        """Yield batches of as many epochs as it takes, so many steps after the warm-up.
+        """Yield the batches of the warm-up and of `steps` steps, from as many epochs as that takes.
 
-        What cannot be iterated over again, as a generator cannot, may end sooner.
+        An iterable that cannot be iterated over again, such as a generator, may end sooner.
 
         Raises:
-            OptionError: It was not entered, `steps` is less than 1, or there is no batch.
+            OptionError: It was not entered, `steps` is less than 1, or the loader gives no batch.
         """
         if steps < 1:
             raise OptionError(f"steps={steps}: expected at least 1")
@@ -157,10 +157,10 @@ class Recorder:
         """Say that the step's time since the last lap, or since its batch came, went into a phase.
 
         Args:
-            phase: "copy", "forward", "backward" or "update"; "compute" where it is none of these.
+            phase: "copy", "forward", "backward" or "update"; "compute" if it is none of these.
 
         Raises:
-            OptionError: There is no such phase.
+            OptionError: `phase` is not one of these.
         """
         self.timer.lap(phase)
 
@@ -195,10 +195,10 @@ class Recorder:
         self._is_working = True
 
     def profile(self) -> Profile:
-        """Return what was recorded; waits for the device.
+        """Return the profile of the recorded steps; waits for the device.
 
         Raises:
-            OptionError: There were no steps after the warm-up.
+            OptionError: No step came after the warm-up.
         """
         rows = self.timer.rows()
         if self._step <= self.warmup or not len(rows):
@@ -209,8 +209,8 @@ class Recorder:
         if len(self._moments) < 2 or self._moments[-1].step < len(rows):
             self._take_moment()
         facts, moments = self._facts, self._moments
-        figures = typical(rows, moments)
-        feed = feed_of(figures, facts.kind, facts.num_threads)
+        figures = typical_step(rows, moments)
+        feed = loading_cost(figures, facts.kind, facts.num_threads)
         is_copied = self.device.type != "cpu" and not facts.has_copied_to(self.device)
         name = name_bottleneck(figures, feed, is_copied=is_copied)
         total = float(rows.sum())
@@ -242,7 +242,7 @@ class Recorder:
         )
 
     def _follow(self, iterator: Any) -> None:
-        """Watch the worker processes of an iterator of DataLoader's, where it shows them."""
+        """Watch the worker processes of an iterator of DataLoader's, if it shows them."""
         workers = getattr(iterator, "_workers", None)
         if self._facts.kind == "workers" and workers:
             self._watch.follow([worker.pid for worker in workers])
@@ -266,7 +266,7 @@ class Recorder:
         loading, loop = self._watch.look(), self._loop.look()
         stages = None if self._loader is None else self._loader.stage_times()
         self._moments.append(
-            Moment(
+            CounterReading(
                 step,
                 stages,
                 loading if self._watch.is_there else None,
@@ -300,8 +300,103 @@ def _num_samples(batch: Any) -> int:
 
 
 def _side(batch: Any) -> int | None:
-    """Return the longest side of the images (B, C, H, W) in a batch, None where there are none."""
+    """Return the longest side of the images (B, C, H, W) in a batch, None if there are none."""
     if isinstance(batch, torch.Tensor):
         return max(batch.shape[-2:]) if batch.ndim == 4 else None
     items = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, tuple | list) else ()
     return max((side for item in items if (side := _side(item)) is not None), default=None)
+
+
+def profile(
+    loader: Iterable[Any],
+    step_fn: Callable[..., Any],
+    *,
+    steps: int = 100,
+    warmup: int | None = None,
+    device: torch.device | str | None = None,
+) -> Profile:
+    """Do training steps; report where their time goes, the bottleneck, and the change that would help most.
+
+    The loader's epochs go on: the batches that were read here do not come again.
+
+    Args:
+        loader: A Loader, torch's DataLoader, or any other iterable of batches; it is iterated over again where an epoch
+            is too short.
+        step_fn: Does a step: `step_fn(batch)`, or `step_fn(batch, lap)`, which calls `lap("copy")`, `lap("forward")`,
+            `lap("backward")` and `lap("update")` at the end of each. Without laps, the work of torch's
+            optimisers is "update", and the rest "compute".
+        steps: To measure.
+        warmup: Steps before that, which are not measured; None means until the batches read ahead are used up.
+        device: That trains; None is the current CUDA device if CUDA is in use, else the CPU.
+
+    Returns:
+        The profile: print it.
+
+    Raises:
+        OptionError: A number is out of its range, or the loader gives no batch.
+
+    >>> report = profile([torch.zeros(4, 3, 8, 8)] * 8, lambda batch: time.sleep(0.001), steps=20)
+    >>> report.bottleneck, report.num_steps
+    ('model', 20)
+    """
+    with Recorder(loader, warmup=warmup, device=device) as recorder:
+        if _takes_lap(step_fn):
+            for batch in recorder.take(steps):
+                step_fn(batch, recorder.timer.lap)
+        else:
+            with _updates_told(recorder.timer):
+                for batch in recorder.take(steps):
+                    step_fn(batch)
+    return recorder.profile()
+
+
+def rehearse(
+    loader: Iterable[Any],
+    step_seconds: float,
+    *,
+    steps: int = 100,
+    warmup: int | None = None,
+) -> Profile:
+    """Say whether a loader would feed steps of a given length: each is waited out, as for a device that computes.
+
+    Args:
+        loader: As for `profile`.
+        step_seconds: How long a step takes without waiting for data.
+        steps: To measure.
+        warmup: As for `profile`.
+
+    Returns:
+        The profile; its steps are "compute".
+
+    Raises:
+        OptionError: A number is out of its range, or the loader gives no batch.
+    """
+    if not 0 <= step_seconds < float("inf"):
+        raise OptionError(f"step_seconds={step_seconds}: expected seconds, at least 0")
+
+    def wait(batch: Any) -> None:
+        time.sleep(step_seconds)
+
+    return profile(loader, wait, steps=steps, warmup=warmup, device="cpu")
+
+
+def _takes_lap(step_fn: Callable[..., Any]) -> bool:
+    """Return whether a step function must be given two things."""
+    try:
+        parameters = inspect.signature(step_fn).parameters.values()
+    except (TypeError, ValueError):  # built in
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is p.empty for p in parameters) == 2
+
+
+@contextmanager
+def _updates_told(timer: StepTimer) -> Iterator[None]:
+    """Count the work of torch's optimisers as "update"."""
+    before = optimizer.register_optimizer_step_pre_hook(lambda *_: timer.lap("compute"))
+    after = optimizer.register_optimizer_step_post_hook(lambda *_: timer.lap("update"))
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()

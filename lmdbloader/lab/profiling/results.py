@@ -1,4 +1,4 @@
-"""What a profile says: the phases of a step, the loader's own time, what holds the steps up, and what would help."""
+"""The profile of training steps: their phases, the loader's stages, the bottleneck, and the advice."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import Any
 
 from lmdbloader.base.stage_times import STAGES, StageTimes
 from lmdbloader.errors import OptionError
+from lmdbloader.lab.formatting import html_table
 from lmdbloader.lab.machine.gpu import GpuUse
-from lmdbloader.lab.profiling.advice import Advice
-from lmdbloader.lab.profiling.figures import PhaseTimes
-from lmdbloader.lab.profiling.naming import BOTTLENECKS, Bottleneck
+from lmdbloader.lab.profiling.bottleneck import BOTTLENECKS, Advice, Bottleneck
 from lmdbloader.lab.profiling.threads import ThreadTimes
+from lmdbloader.lab.profiling.typical_step import PhaseTimes
 
 __all__ = ["Comparison", "Profile", "sentence"]
 
 # Of a predicted gain so much must come; figures of one run and the next differ by about the rest.
 _HOLDS = 0.75
-# A step may become so much longer where nothing was predicted.
+# A step may become longer by this share if no gain was predicted.
 _WANDERS = 0.10
 _JSON_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a change has brought, against what was predicted.
+    """The effect of a change, compared with the prediction.
 
     Attributes:
         before_seconds: A step, when the prediction was made.
         predicted_seconds: A step, as it was predicted.
         seconds: A step now.
-        held: Whether at least three quarters of the predicted gain came; where the prediction was the best that the
-            change could bring, whether a quarter did.
+        held: Whether at least three quarters of the predicted gain came; if the prediction was the best case of the
+            change, whether a quarter did.
         text: In words.
     """
 
@@ -54,27 +54,27 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Where the time of training steps went, and what would make them shorter.
+    """Where the time of training steps went, and the change that would make them shorter.
 
     Attributes:
-        bottleneck: What holds the steps up: "storage", "verify", "decode", "transform" (compiled), "function" (Python),
+        bottleneck: The bottleneck: "storage", "verify", "decode", "transform" (compiled), "function" (Python),
             "cpu" (the loading threads wait for cores), "copy" (to the device), or "model": loading keeps up.
         advice: The change that would help most, with the length of a step that it should bring.
         step_seconds: A typical step: mean over the middle half of the run's stretches.
         stall: Share of a typical step that is spent waiting for data.
         phases: Phase ("data", "copy", "forward", "backward", "update", "compute") -> its time, those that occurred.
         step: All phases of a step together.
-        stages: What the Loader's threads did during the measured steps; None where no Loader gives the batches.
-        loading: How long the threads or processes that load had a core, and waited for one; None where the system does
-            not tell.
+        stages: Time of the Loader's threads during the measured steps; None without a Loader.
+        loading: How long the threads or processes that load had a core, and waited for one; None if the system does
+            not report it.
         disk_wait: Seconds of the loading threads that neither ran nor waited for a core, as far as they were reading;
-            None where it is not known.
-        gpu: What the GPU did, None where nothing tells.
+            None if it is not known.
+        gpu: The use of the GPU; None if unknown.
         num_steps: Steps that were measured.
         num_samples: Samples in them, if all batches are as large as the first.
         seconds: All of them together.
         num_threads: Threads or processes that load.
-        loader: What gives the batches: the name of its class.
+        loader: The class of the loader.
     """
 
     bottleneck: Bottleneck
@@ -136,7 +136,7 @@ class Profile:
         """Return the profile that `as_json` was called of.
 
         Args:
-            values: What it returned.
+            values: Its result.
 
         Raises:
             OptionError: It is something else, or of another version.
@@ -189,7 +189,7 @@ Row = tuple[str, float, tuple[str, ...]]
 
 
 def sentence(profile: Profile) -> str:
-    """Return what a profile comes to in one sentence or two."""
+    """Return the result of a profile in one or two sentences."""
     if profile.is_healthy:
         return f"Loading keeps up: the loop waits for data {profile.stall:.1%} of the time."
     what = _HOLDS_UP[profile.bottleneck]
@@ -223,7 +223,7 @@ def _stages(profile: Profile) -> list[Row]:
 
 
 def _notes(profile: Profile) -> list[str]:
-    """Return what is known beside the tables."""
+    """Return the lines below the tables."""
     notes = [
         f"{profile.num_steps:,} steps in {profile.seconds:.2f} s, {profile.samples_per_s:,.0f} samples/s; loaded by "
         f"{profile.loader}, {profile.num_threads} at a time"
@@ -237,8 +237,8 @@ def _notes(profile: Profile) -> list[str]:
     if profile.gpu is not None:
         use = profile.gpu
         figures = ((use.utilization_percent, "% busy"), (use.power_watts, "W"), (use.memory_mib, "MiB in use"))
-        told = [f"{value:,.0f} {what}" for value, what in figures if value is not None]
-        notes.append(f"{use.name}: {', '.join(told)}")
+        parts = [f"{value:,.0f} {what}" for value, what in figures if value is not None]
+        notes.append(f"{use.name}: {', '.join(parts)}")
     return notes
 
 
@@ -260,14 +260,8 @@ def as_html(profile: Profile) -> str:
     """Return a profile as HTML for notebooks, which bring their own style."""
 
     def table(header: tuple[str, ...], rows: list[Row]) -> str:
-        lines = ["<tr>" + "".join(f"<th>{cell}</th>" for cell in header) + "<th></th></tr>"]
-        for name, share, cells in rows:
-            width = 0 if name == "step" else round(160 * share)
-            bar = f'<div style="background:#2a7fb8;height:0.8em;width:{width}px"></div>'
-            lines.append(
-                f"<tr><th>{escape(name)}</th>" + "".join(f"<td>{cell}</td>" for cell in cells) + f"<td>{bar}</td></tr>"
-            )
-        return f"<table>{''.join(lines)}</table>"
+        shares = [0.0 if name == "step" else share for name, share, _ in rows]
+        return html_table(header, [(name, *cells) for name, _, cells in rows], shares)
 
     parts = [f"<p><b>{escape(sentence(profile))}</b> {escape(str(profile.advice))}</p>"]
     parts.append(table(("phase", "mean ms", "p50", "p99", "share"), _phases(profile)))

@@ -1,4 +1,4 @@
-"""What the system says of threads: how long they ran, and how long they were ready to and waited for a core."""
+"""The time of threads as the system counts it: seconds on a core, and seconds of waiting for one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["ThreadTimes", "ThreadWatch"]
 
-# What Loaders and their readahead call their threads.
+# Names of the threads of Loaders and their readahead begin so.
 _LOADER_THREADS = "lmdbloader"
 
 
@@ -33,7 +33,7 @@ class ThreadTimes:
         return self.running + self.delayed
 
     def __sub__(self, earlier: ThreadTimes) -> ThreadTimes:
-        """Return what came since an earlier moment."""
+        """Return the time since an earlier moment."""
         return ThreadTimes(self.running - earlier.running, self.delayed - earlier.delayed)
 
     def part(self, running: float) -> ThreadTimes:
@@ -49,7 +49,7 @@ class ThreadWatch:
     """Adds up the times of threads that come and go; of ended ones as far as they were seen.
 
     Attributes:
-        has_lost: Whether one had ended at the last look, so that what it did since the look before is not known.
+        has_lost: Whether one had ended at the last look: its time since the look before is unknown.
 
     >>> watch = ThreadWatch("main")
     >>> before = watch.look()
@@ -80,7 +80,7 @@ class ThreadWatch:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is anything to watch: the system tells, and there are such threads."""
+        """Whether the system reports times, and there are such threads."""
         return bool(self._seen)
 
     def look(self) -> ThreadTimes:
@@ -115,7 +115,7 @@ class ThreadWatch:
 
 
 def read_times(path: str) -> ThreadTimes | None:
-    """Return the times in a schedstat file, None where the system has none or the thread has ended.
+    """Return the times in a schedstat file, None if the system has none or the thread has ended.
 
     Its three numbers are nanoseconds on a core, nanoseconds of waiting for one, and how often it had one
     (Documentation/scheduler/sched-stats.rst of Linux).

@@ -1,4 +1,4 @@
-"""What charts are drawn from: a head and panels, lines that say their last value, bars, and axes that read well."""
+"""The parts of a chart: its head and panels, lines labelled with their last value, bars, and axes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from matplotlib.patches import Patch
 from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
+from lmdbloader.lab.formatting import number, seconds, three_digits
 from lmdbloader.lab.reporting.style import FRAME, UNITS_PER_INCH, Look, settings
-from lmdbloader.lab.reporting.words import number, seconds, three_digits
 
 # In CSS pixels: charts as wide as a page's column, and as a telephone.
 WIDE, NARROW = 720, 360
@@ -26,9 +26,9 @@ LABEL_SIZE = 10.5
 # Between the values at the ends of lines, so that they do not touch.
 _LABEL_GAP = 13.0
 _MAX_TICKS = 4
-# What the name of a place takes.
+# Width of a place's name.
 _LETTER_WIDTH, _NAME_GAP = 7, 4
-# Beside the places of a panel: the numbers of its axis, the values at the ends of lines.
+# Width of a panel's vertical axis and of the values at the ends of lines.
 _AXIS_WIDTH = 50
 # Around a chart that stands alone; one in a page has the page's own.
 _PADDING = 18
@@ -71,12 +71,12 @@ class Canvas:
         """Begin.
 
         Args:
-            title: Of the chart, shown where it stands alone.
-            subtitle: What is drawn, and in which unit.
+            title: Of the chart, shown if it stands alone.
+            subtitle: The quantity and its unit.
             looks: Of the legend; a single one needs none.
             panels: How many there are.
-            in_a_row: How many stand beside each other where there are so many.
-            panel_height: Of one, with what is written around it, in pixels.
+            in_a_row: The most in one row.
+            panel_height: Of one, with its title and axis labels, in pixels.
             share_y: Whether all have the same vertical axis.
             narrow: Whether for a narrow screen.
             titled: Whether the title is shown.
@@ -91,9 +91,9 @@ class Canvas:
         height = panel_height * rows
         legend_rows = -(-len(looks) // (2 if narrow else _WIDE_LEGEND)) if len(looks) > 1 else 0
         columns = 2 if narrow else -(-len(looks) // max(legend_rows, 1))
-        told = textwrap.wrap(subtitle, _NARROW_LETTERS if narrow else _WIDE_LETTERS)
+        subtitles = textwrap.wrap(subtitle, _NARROW_LETTERS if narrow else _WIDE_LETTERS)
         pad = _PADDING if titled else 0
-        head = pad + _TITLE_HEIGHT * titled + _LINE_HEIGHT * (len(told) + legend_rows) + _HEAD_GAP
+        head = pad + _TITLE_HEIGHT * titled + _LINE_HEIGHT * (len(subtitles) + legend_rows) + _HEAD_GAP
         self._pad, self._width, self._height = pad, (NARROW if narrow else WIDE) + 2 * pad, height + head + pad
         self._ends: list[tuple[Axes, float, Annotation]] = []
         size = self._width / UNITS_PER_INCH, self._height / UNITS_PER_INCH
@@ -103,24 +103,28 @@ class Canvas:
             rect=(self._x(0), pad / self._height, (self._width - 2 * pad - 1) / self._width, height / self._height)
         )
         self.chart = Chart(figsize=size, layout=engine)
-        at = pad
-        if titled:
-            self._write(at, title, size=15.0, weight="bold", color=FRAME["ink"].light)
-            at += _TITLE_HEIGHT
-        for line in told:
-            self._write(at, line, size=11.5, weight="normal", color=FRAME["muted"].light)
-            at += _LINE_HEIGHT
-        if legend_rows:
-            legend = self.chart.legend(
-                handles=[_handle(look) for look in looks], loc="upper left", ncols=columns, labelspacing=0.45,
-                bbox_to_anchor=(self._x(0), self._y(at)),
-            )  # fmt: skip
-            legend.set_in_layout(False)
+        self._write_head(title if titled else "", subtitles, looks if legend_rows else (), columns)
         grid = self.chart.subplots(rows, in_a_row, squeeze=False, sharey=share_y).ravel().tolist()
         self.panels: list[Axes] = grid[:panels]
         for unneeded in grid[panels:]:
             unneeded.remove()
         self.panel_width = (self._width - 2 * pad) / in_a_row
+
+    def _write_head(self, title: str, subtitle: Sequence[str], looks: Sequence[Look], columns: int) -> None:
+        """Write the title if there is one, the lines of the subtitle, and the legend if there are looks."""
+        at = self._pad
+        if title:
+            self._write(at, title, size=15.0, weight="bold", color=FRAME["ink"].light)
+            at += _TITLE_HEIGHT
+        for line in subtitle:
+            self._write(at, line, size=11.5, weight="normal", color=FRAME["muted"].light)
+            at += _LINE_HEIGHT
+        if looks:
+            legend = self.chart.legend(
+                handles=[_handle(look) for look in looks], loc="upper left", ncols=columns, labelspacing=0.45,
+                bbox_to_anchor=(self._x(0), self._y(at)),
+            )  # fmt: skip
+            legend.set_in_layout(False)
 
     def _x(self, at: float) -> float:
         """Return pixels from the left, inside of the padding, as a share of the chart's width."""
@@ -168,14 +172,14 @@ def bar_style(look: Look) -> dict[str, Any]:
 
 
 def _handle(look: Look) -> Line2D | Patch:
-    """Return what stands for a meaning in a legend: a line where it has a marker, a bar where it has none."""
+    """Return the handle of a meaning in a legend: a line if it has a marker, else a bar."""
     if look.marker:
         return Line2D([], [], **line_style(look), label=look.label)
     return Patch(**bar_style(look), label=look.label)
 
 
 def heading(axes: Axes, text: str) -> None:
-    """Write what a panel shows above it."""
+    """Write the title of a panel."""
     axes.set_title(text, color=FRAME["ink"].light, fontsize=12)
 
 
@@ -185,7 +189,7 @@ def categories(axes: Axes, names: Sequence[str], width: float, *, margin: float 
     Args:
         axes: The panel.
         names: Of the places.
-        width: Of the panel in pixels: where it is too narrow for all names, only every second, third ... is written.
+        width: Of the panel in pixels: if it is too narrow for all names, only every second, third ... is written.
         margin: Left and right of them.
 
     Returns:
@@ -253,7 +257,7 @@ def spread(places: Sequence[float], gap: float) -> list[float]:
     groups: list[list[float]] = []
     for place in places:
         groups.append([place])
-        # A group lies around the middle of what it stands for; where it touches the one below they become one.
+        # A group is centred on its places; if it touches the one below, they become one.
         while len(groups) > 1 and _bottom(groups[-1], gap) < _top(groups[-2], gap) + gap:
             groups[-2:] = [groups[-2] + groups[-1]]
     return [_bottom(group, gap) + gap * i for group in groups for i in range(len(group))]

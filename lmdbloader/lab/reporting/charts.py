@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
+from matplotlib.ticker import NullLocator
 
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.reporting import selection
+from lmdbloader.lab.formatting import percent, seconds, window
 from lmdbloader.lab.reporting.canvas import (
+    LABEL_SIZE,
     Canvas,
     Chart,
     amounts,
@@ -16,12 +21,23 @@ from lmdbloader.lab.reporting.canvas import (
     changes,
     durations,
     heading,
+    line_style,
     lines,
 )
-from lmdbloader.lab.reporting.panels import BAR_WIDTH, epoch, epochs, gains, hills, seen, short, sources_by_batch, stack
-from lmdbloader.lab.reporting.style import FRAME, PHASES, SOURCES, STAGES, settings
-from lmdbloader.lab.reporting.words import window
-from lmdbloader.lab.study.results import Study, SweepRow
+from lmdbloader.lab.reporting.style import FRAME, PHASES, SOURCES, STAGES, Look, settings
+from lmdbloader.lab.study.results import Study
+from lmdbloader.lab.study.rows import (
+    Latency,
+    LoaderKind,
+    Phases,
+    Sweep,
+    SweepRow,
+    both_memories,
+    focus,
+    loading,
+    on_gpu,
+    training,
+)
 
 T = TypeVar("T")
 _PANEL_HEIGHT = 230
@@ -32,14 +48,14 @@ def throughput(study: Study, *, narrow: bool = False, titled: bool = True) -> Ch
     """Draw samples a second by batch size, loading alone: a panel for each crop size, a line for each source.
 
     Args:
-        study: What was measured.
+        study: The study.
         narrow: Whether for a screen of 400 pixels.
-        titled: Whether the chart has its title above it, as it needs where it stands alone.
+        titled: Whether the chart has its title above it, as it needs if it stands alone.
 
     Raises:
         OptionError: The study has no such figures.
     """
-    sweep = _having(selection.loading(study), "throughput")
+    sweep = _having(loading(study), "throughput")
     with settings():
         canvas = Canvas(
             "Throughput by batch size", "Samples per second, loading alone, by batch size",
@@ -53,12 +69,12 @@ def throughput(study: Study, *, narrow: bool = False, titled: bool = True) -> Ch
 
 
 def split(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
-    """Draw the seconds of an epoch of training by what they went into: stacked bars by batch size.
+    """Draw the seconds of an epoch of training by phase: stacked bars by batch size.
 
     Above each bar stands the share of the time in which the model waited for data. Arguments and errors are those of
     `throughput`.
     """
-    sweep = _having(selection.training(study), "split")
+    sweep = _having(training(study), "split")
     crops, sources = sweep.crops, sweep.sources
     # On a narrow screen a source is a row, unless there are too many crops to stand side by side.
     pairs = [(c, s) for s in sources for c in crops] if narrow else [(c, s) for c in crops for s in sources]
@@ -83,8 +99,8 @@ def latency(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart
 
     Arguments and errors are those of `throughput`.
     """
-    sweep = _having(selection.loading(study), "latency")
-    crop = selection.focus(study)[1]
+    sweep = _having(loading(study), "latency")
+    crop = focus(study)[1]
     sizes = list(dict.fromkeys((sweep.batch_sizes[0], sweep.batch_sizes[-1])))
     with settings():
         canvas = Canvas(
@@ -105,12 +121,11 @@ def latency(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart
 
 
 def stages(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
-    """Draw what the Loader's threads spend their time on: a bar for each crop size at the smallest and largest batch.
+    """Draw the time of the Loader's threads by stage: a bar for each crop size at the smallest and largest batch.
 
     Arguments and errors are those of `throughput`.
     """
-    told = [row for row in study.sweep if row.stages]
-    sweep = _having(selection.Sweep(tuple(told)), "stages")
+    sweep = _having(Sweep(tuple(row for row in study.sweep if row.stages)), "stages")
     sizes = list(dict.fromkeys((sweep.batch_sizes[0], sweep.batch_sizes[-1])))
     chosen = [row for crop in sweep.crops for size in sizes if (row := sweep.row("lmdbloader", size, crop))]
     with settings():
@@ -135,7 +150,7 @@ def stages(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
 
 
 def threads(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
-    """Draw samples a second by the number of the Loader's threads, beside what one thread gives times their number.
+    """Draw samples a second by the number of the Loader's threads, and the speed of one thread times their number.
 
     Arguments and errors are those of `throughput`.
     """
@@ -225,7 +240,7 @@ def memory(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
 
     Arguments and errors are those of `throughput`.
     """
-    sweep = _having(selection.both_memories(study), "memory")
+    sweep = _having(both_memories(study), "memory")
     with settings():
         canvas = Canvas(
             "Pinned or paged memory",
@@ -247,7 +262,7 @@ def gpu(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
 
     Arguments and errors are those of `throughput`.
     """
-    sweep = _having(selection.on_gpu(study), "gpu")
+    sweep = _having(on_gpu(study), "gpu")
     crop = sweep.crops[-1]
     columns: dict[str, Callable[[SweepRow], float | None]] = {
         _UTILISATION: lambda row: row.training.gpu.utilisation_percent,  # type: ignore[union-attr]
@@ -268,7 +283,7 @@ def gpu(study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
         return canvas.finish()
 
 
-def _having(sweep: selection.Sweep, chart: str) -> selection.Sweep:
+def _having(sweep: Sweep, chart: str) -> Sweep:
     _some(sweep.rows, chart)
     return sweep
 
@@ -277,3 +292,130 @@ def _some(rows: Sequence[T], chart: str) -> Sequence[T]:
     if not rows:
         raise OptionError(f"chart {chart!r}: the study has no figures for it; it was not measured, or cannot be here")
     return rows
+
+
+BAR_WIDTH = 0.72
+# Of a distribution: how high the hill is, and where the words above it stand, of the room that it has.
+_HILL, _WORDS = 0.58, 0.76
+
+
+def short(crop: int | None) -> str:
+    """Return a window of images in few letters."""
+    return "whole" if crop is None else f"{crop} px"
+
+
+def sources_by_batch(
+    canvas: Canvas,
+    axes: Axes,
+    sweep: Sweep,
+    crop: int | None,
+    value: Callable[[SweepRow], float | None],
+) -> None:
+    """Draw a figure by batch size, a line for each source."""
+    places = {size: float(i) for i, size in enumerate(sweep.batch_sizes)}
+    curves = {
+        SOURCES[source]: [
+            (places[row.batch_size], y) for row in sweep.curve(source, crop) if (y := value(row)) is not None
+        ]
+        for source in sweep.sources
+    }
+    amounts(axes, max((y for points in curves.values() for _, y in points), default=0.0))
+    categories(axes, [str(size) for size in sweep.batch_sizes], canvas.panel_width)
+    lines(canvas, axes, curves)
+
+
+def gains(sweep: Sweep, source: LoaderKind, crop: int | None) -> list[tuple[float, float]]:
+    """Return (place of the batch size, how many % faster training is from pinned memory)."""
+    speeds = [
+        {row.batch_size: row.training.samples_per_s for row in sweep.curve(source, crop, pinned=which) if row.training}
+        for which in (True, False)
+    ]
+    return [
+        (float(i), 100 * (speeds[0][size] / speeds[1][size] - 1))
+        for i, size in enumerate(sweep.batch_sizes)
+        if speeds[0].get(size) and speeds[1].get(size)
+    ]
+
+
+def epoch(row: SweepRow) -> tuple[Phases, float]:
+    """Return the phases of a step, and the seconds of an epoch: of the typical turn, which the steps' mean is not."""
+    assert row.training is not None
+    return row.training.phases, row.training.epoch_seconds
+
+
+def epochs(axes: Axes, curve: Sequence[SweepRow], sizes: Sequence[int], width: float) -> None:
+    """Draw a bar for each batch size: an epoch, split. The panel is `width` pixels wide."""
+    named = categories(axes, [str(size) for size in sizes], width, margin=0.6)
+    bars = [(sizes.index(row.batch_size), *epoch(row)) for row in curve]
+    places = [at for at, _, _ in bars]
+    bottoms = [0.0] * len(bars)
+    for name, look in PHASES.items():
+        parts = [height * getattr(phases, name) / (phases.total or 1.0) for _, phases, height in bars]
+        stack(axes.bar(places, parts, BAR_WIDTH, bottoms, **bar_style(look)))
+        bottoms = [bottom + part for bottom, part in zip(bottoms, parts, strict=True)]
+    for at, phases, height in (bar for bar in bars if bar[0] in named):
+        words = axes.annotate(
+            percent(phases.data / (phases.total or 1.0)).removesuffix(" %"), (at, height), (0, 4),
+            textcoords="offset points", ha="center", color=FRAME["ink"].light, fontsize=LABEL_SIZE,
+        )  # fmt: skip
+        words.set_in_layout(False)
+
+
+def stack(bars: BarContainer) -> None:
+    """Keep bars out of the layout, which takes long: they are inside their panel. Drop empty ones."""
+    for bar in bars:
+        bar.set_in_layout(False)
+        if not (bar.get_width() and bar.get_height()):
+            bar.remove()
+
+
+def seen(latency: Latency) -> tuple[float, ...]:
+    """Return the limits of the bins from the first to the last that has a batch in it, and the 99th percentile."""
+    filled = [i for i, count in enumerate(latency.counts) if count]
+    limits = latency.edges[filled[0] : filled[-1] + 2] if filled else ()
+    return tuple(sorted(edge for edge in (*limits, latency.p50_seconds, latency.p99_seconds) if edge > 0)) or (1e-3,)
+
+
+def hills(axes: Axes, latencies: Mapping[Look, Latency], count: int) -> None:
+    """Draw distributions one above the other, each below its name and its percentiles."""
+    for i, (look, latency) in enumerate(latencies.items()):
+        base = count - 1 - i
+        highest = max(latency.counts, default=0) or 1
+        axes.stairs(
+            [base + _HILL * bin_count / highest for bin_count in latency.counts], latency.edges, baseline=base,
+            fill=True, facecolor=look.light, alpha=0.35, edgecolor="none",
+        )  # fmt: skip
+        axes.stairs(
+            [base + _HILL * bin_count / highest for bin_count in latency.counts], latency.edges, baseline=None,
+            color=look.light, linewidth=1.3,
+        )  # fmt: skip
+        axes.plot([latency.p50_seconds], [base], **{**line_style(look), "linestyle": "none"}, clip_on=False, zorder=5)
+        axes.plot(
+            [latency.p99_seconds] * 2, [base, base + _HILL], color=look.light, linewidth=1.6, clip_on=False, zorder=5
+        )
+        line = axes.get_yaxis_transform()
+        axes.text(0, base + _WORDS, look.label, transform=line, color=look.light, fontsize=LABEL_SIZE, weight="bold")
+        axes.text(
+            1, base + _WORDS, f"50 % in {seconds(latency.p50_seconds)}, 99 % in {seconds(latency.p99_seconds)}",
+            transform=line, ha="right", color=FRAME["muted"].light, fontsize=LABEL_SIZE,
+        )  # fmt: skip
+        axes.axhline(base, color=FRAME["axis"].light, linewidth=1.0)
+    axes.set_ylim(-0.12, count + 0.05)
+    axes.yaxis.set_major_locator(NullLocator())
+    axes.spines["bottom"].set_visible(False)
+    axes.grid(visible=False, axis="y")
+    axes.grid(visible=True, axis="x")
+
+
+class Draw(Protocol):
+    """A function that draws a chart."""
+
+    def __call__(self, study: Study, *, narrow: bool = False, titled: bool = True) -> Chart:
+        """Draw a chart."""
+
+
+CHARTS: dict[str, Draw] = {
+    "throughput": throughput, "split": split, "latency": latency, "stages": stages, "threads": threads,
+    "isolation": isolation, "oversubscription": oversubscription, "memory": memory, "gpu": gpu,
+}  # fmt: skip
+"""The charts, by the name of their section."""

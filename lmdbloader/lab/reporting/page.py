@@ -15,24 +15,28 @@ from lmdbloader.base.files import replacing
 from lmdbloader.base.text import counted, plain
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.lab.reporting import sentences, style, svg
+from lmdbloader.lab.formatting import Table
+from lmdbloader.lab.reporting import charts, style, svg
 from lmdbloader.lab.reporting.canvas import NARROW, WIDE
-from lmdbloader.lab.reporting.parts import Part, parts_of
-from lmdbloader.lab.reporting.tables import Table
+from lmdbloader.lab.study import findings
+from lmdbloader.lab.study.findings import Section
 from lmdbloader.lab.study.results import Study
 
 _TEMPLATE = "report.html.j2"
+# Sentences next to the chart; the others are with the table.
+_READ_FIRST = 2
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:s|ms|µs|ns|times)\b)")
 
 
 @dataclass(frozen=True, slots=True)
-class _Section:
-    """A part of one report, as the template takes it."""
+class _ShownSection:
+    """A section as the template takes it."""
 
     name: str
     title: str
     reading: str
     note: str
+    more: tuple[str, ...]
     wide_svg: str
     narrow_svg: str
     table: Table
@@ -50,11 +54,11 @@ def render(study: Study) -> str:
     environment.filters["prose"] = _prose
     name = PurePath(study.dataset.path).name or study.dataset.path
     return environment.get_template(_TEMPLATE).render(
-        title=f"{name}: {sentences.question(study)}",
+        title=f"{name}: {findings.question(study)}",
         dataset=name,
-        verdict=sentences.verdict(study),
-        findings=sentences.findings(study),
-        sections=[_section(part, study) for part in parts_of(study)],
+        verdict=findings.headline(study),
+        findings=findings.summary(study),
+        sections=[_shown_section(section, study) for section in findings.sections(study)],
         facts=[*_facts(study), *((row[0], " ".join(row[1:])) for row in study.machine if row)],
         notes=study.notes,
         study=study,
@@ -69,7 +73,7 @@ def write_report(study: Study, path: str | os.PathLike[str]) -> None:
     """Write a study's report as one HTML file; a file that is there is replaced once the new one is complete.
 
     Args:
-        study: What was measured.
+        study: The study.
         path: Of the file; it ends in .html or .htm.
 
     Raises:
@@ -79,7 +83,7 @@ def write_report(study: Study, path: str | os.PathLike[str]) -> None:
     """
     target = Path(path)
     check_report_path(target)
-    # What no text can have (half of a surrogate pair, from a file name that is no UTF-8) `_shown` has escaped.
+    # `_shown` has escaped half surrogate pairs, which come from file names that are not UTF-8.
     with replacing(target) as hidden:
         hidden.write_bytes(render(study).encode())
 
@@ -103,7 +107,7 @@ def check_charts_folder(folder: Path) -> None:
     """Refuse a folder that cannot be, as `check_report_path` does; it is not made.
 
     Raises:
-        DestinationError: It is a file, or lies in one, or nothing can be written there.
+        DestinationError: It is a file or inside one, or it is not writable.
     """
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir():
@@ -116,8 +120,8 @@ def write_charts(study: Study, folder: str | os.PathLike[str]) -> tuple[Path, ..
     """Write every chart of a study as PNG and as SVG, light, with its title; files that are there are replaced.
 
     Args:
-        study: What was measured.
-        folder: Where to; it is made where it is missing.
+        study: The study.
+        folder: Where to; it is made if it is missing.
 
     Returns:
         The files.
@@ -132,25 +136,35 @@ def write_charts(study: Study, folder: str | os.PathLike[str]) -> tuple[Path, ..
     except (FileExistsError, NotADirectoryError) as error:
         raise DestinationError(f"{target}: is a file, or lies in one. Choose another folder for charts.") from error
     written = []
-    for part in parts_of(study):
-        chart = part.draw(study)
+    for section in findings.sections(study):
+        chart = charts.CHARTS[section.name](study)
         for ending, contents in ((".png", chart.png()), (".svg", svg.file_text(chart).encode())):
-            written.append(target / f"{part.name}{ending}")
+            written.append(target / f"{section.name}{ending}")
             with replacing(written[-1]) as hidden:
                 hidden.write_bytes(contents)
     return tuple(written)
 
 
-def _section(part: Part, study: Study) -> _Section:
-    reading = plain(part.say(study))  # it may name the user's model
+def _shown_section(section: Section, study: Study) -> _ShownSection:
+    reading = plain(" ".join(section.sentences[:_READ_FIRST]))  # it may name the user's model
     wide, narrow = (
         svg.inline(
-            part.draw(study, narrow=is_narrow, titled=False), f"{part.name}-{'narrow' if is_narrow else 'wide'}",
-            title=part.title, description=f"{reading} {part.explanation} The figures are in the table below.",
+            charts.CHARTS[section.name](study, narrow=is_narrow, titled=False),
+            f"{section.name}-{'narrow' if is_narrow else 'wide'}",
+            title=section.title, description=f"{reading} {section.explanation} The figures are in the table below.",
         )
         for is_narrow in (False, True)
     )  # fmt: skip
-    return _Section(part.name, part.title, reading, part.explanation, wide, narrow, part.table(study))
+    return _ShownSection(
+        section.name,
+        section.title,
+        reading,
+        section.explanation,
+        section.sentences[_READ_FIRST:],
+        wide,
+        narrow,
+        section.table,
+    )  # fmt: skip
 
 
 def _prose(text: str) -> Markup:
@@ -159,23 +173,23 @@ def _prose(text: str) -> Markup:
 
 
 def _shown(value: object) -> object:
-    """Return what the template puts in: text on one line, without what could hide or turn it round."""
+    """Return a value for the template: text on one line, without control characters."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return plain(value)
     return value
 
 
 def _facts(study: Study) -> Iterator[tuple[str, str]]:
-    """Yield what was read and how, by name."""
-    told, how = study.dataset, study.settings
-    yield "dataset", told.path
+    """Yield facts about the dataset and the measurement, by name."""
+    data, how = study.dataset, study.settings
+    yield "dataset", data.path
     yield (
         "samples",
-        f"{told.num_samples:,}; {show_nbytes(told.stored_nbytes)} stored, {show_nbytes(told.raw_nbytes)} decoded",
+        f"{data.num_samples:,}; {show_nbytes(data.stored_nbytes)} stored, {show_nbytes(data.raw_nbytes)} decoded",
     )
-    yield "fields", "; ".join(" ".join(filter(None, (f.name, f.kind, f.description))) for f in told.fields)
-    yield "fields read", ", ".join(told.fields_read)
-    yield "digest", told.content_digest
+    yield "fields", "; ".join(" ".join(filter(None, (f.name, f.kind, f.description))) for f in data.fields)
+    yield "fields read", ", ".join(data.fields_read)
+    yield "digest", data.content_digest
     if study.baseline is not None:
         files = study.baseline
         where = "extracted from the dataset" if files.path == "auto" else files.path

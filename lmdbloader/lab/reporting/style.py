@@ -10,9 +10,9 @@ from typing import Any
 import matplotlib
 from cycler import cycler
 
-from lmdbloader.lab.study.results import SOURCE_NAMES
+from lmdbloader.lab.study.rows import LOADER_NAMES
 
-# One unit of a chart is one CSS pixel where it is shown at its own size: text of 12 stays text of 12 pixels.
+# One unit of a chart is one CSS pixel if it is shown at its own size: text of 12 stays text of 12 pixels.
 UNITS_PER_INCH = 72
 _TEXT, _SMALL_TEXT = 12.0, 11.0
 # Any will do; the ids in an SVG file then depend on its contents alone.
@@ -27,7 +27,7 @@ class Look:
         label: Its name in legends.
         light: Its colour on a light page, "#rrggbb", and in files. No two meanings share one.
         dark: Its colour on a dark page.
-        marker: Of its points, so that it is known without colour; none for what is drawn as bars.
+        marker: Of its points, to be recognised without colour; none for bars.
         dash: Of its lines: lengths on and off, in line widths.
         hatch: Of its bars.
     """
@@ -42,11 +42,11 @@ class Look:
 
 # Blue, orange and grey stay apart for the colour-blind, their markers and dashes for everyone.
 SOURCES = {
-    "lmdbloader": Look(SOURCE_NAMES["lmdbloader"], "#1763b6", "#6cb0ff", marker="o"),
-    "dataloader": Look(SOURCE_NAMES["dataloader"], "#b8540c", "#f2a35e", marker="s", dash=(5, 1.6)),
-    "folder": Look(SOURCE_NAMES["folder"], "#6b7078", "#a9b0ba", marker="^", dash=(1.5, 1.5)),
+    "lmdbloader": Look(LOADER_NAMES["lmdbloader"], "#1763b6", "#6cb0ff", marker="o"),
+    "dataloader": Look(LOADER_NAMES["dataloader"], "#b8540c", "#f2a35e", marker="s", dash=(5, 1.6)),
+    "folder": Look(LOADER_NAMES["folder"], "#6b7078", "#a9b0ba", marker="^", dash=(1.5, 1.5)),
 }
-# Waiting for data is what a reader looks for: red and hatched. The model's own work is in blues.
+# Readers look for the wait for data: red and hatched. The model's own work is in blues.
 PHASES = {
     "data": Look("waiting for data", "#d1495b", "#f07f8d", hatch="////"),
     "copy": Look("copy to device", "#b5801f", "#e6bd68", hatch="\\\\\\\\"),

@@ -35,8 +35,8 @@ def inline(figure: Figure, name: str, *, title: str, description: str) -> str:
     Args:
         figure: The figure; its paper becomes transparent.
         name: Unique in the page, letters, digits and hyphens: begins every id.
-        title: What it is called.
-        description: What it shows, for a person who hears the page.
+        title: Its title.
+        description: Its content, for screen readers.
     """
     was = figure.patch.get_alpha()
     figure.patch.set_alpha(0.0)

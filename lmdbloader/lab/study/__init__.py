@@ -1,8 +1,40 @@
-"""The study of how batches come: experiments on one dataset and this machine, and their results."""
+"""The study of loading: experiments on one dataset and this machine, and their results."""
 
 from __future__ import annotations
 
 from lmdbloader.lab.study.experiment import BATCH_SIZES, CROPS, SECTIONS, bench
 from lmdbloader.lab.study.results import Study
+from lmdbloader.lab.study.rows import (
+    BaselineFolder,
+    GpuLoad,
+    IsolationRow,
+    Latency,
+    OversubscriptionRow,
+    Phases,
+    StudiedDataset,
+    StudiedField,
+    StudySettings,
+    SweepRow,
+    ThreadsRow,
+    Training,
+)
 
-__all__ = ["BATCH_SIZES", "CROPS", "SECTIONS", "Study", "bench"]
+__all__ = [
+    "BATCH_SIZES",
+    "CROPS",
+    "SECTIONS",
+    "BaselineFolder",
+    "GpuLoad",
+    "IsolationRow",
+    "Latency",
+    "OversubscriptionRow",
+    "Phases",
+    "StudiedDataset",
+    "StudiedField",
+    "Study",
+    "StudySettings",
+    "SweepRow",
+    "ThreadsRow",
+    "Training",
+    "bench",
+]

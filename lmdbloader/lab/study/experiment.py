@@ -20,16 +20,15 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import DATA_FILE
 from lmdbloader.lab.machine import describe, filesystem_of, residency
-from lmdbloader.lab.study.choices import choose_batch_sizes, choose_crops, choose_dataset, has_images
-from lmdbloader.lab.study.feeds import Material
-from lmdbloader.lab.study.files import AUTO, extract_files, find_files
-from lmdbloader.lab.study.gpu import why_unknown
-from lmdbloader.lab.study.interruption import interruptible
+from lmdbloader.lab.study.endless_loader import BenchData
+from lmdbloader.lab.study.experiments import oversubscribe, scale_threads, sweep
+from lmdbloader.lab.study.image_files import AUTO, extract_files, find_files
+from lmdbloader.lab.study.interrupts import interruptible
 from lmdbloader.lab.study.isolation import isolate
-from lmdbloader.lab.study.results import BaselineFacts, DatasetFacts, FieldFacts, Settings, Study
-from lmdbloader.lab.study.scaling import oversubscribe, scale_threads
-from lmdbloader.lab.study.sweep import Plan, sweep
-from lmdbloader.lab.study.training import Trainer
+from lmdbloader.lab.study.results import Study
+from lmdbloader.lab.study.rows import BaselineFolder, StudiedDataset, StudiedField, StudySettings
+from lmdbloader.lab.study.setup import BenchSetup, choose_batch_sizes, choose_crops, choose_dataset, has_images
+from lmdbloader.lab.study.training import Trainer, why_unknown
 from lmdbloader.show import info
 from lmdbloader.superres.models import MODEL_NAMES, ModelName
 
@@ -56,10 +55,10 @@ def bench(
     device: str | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Study:
-    """Measure how batches of a dataset come on this machine, beside other ways to load the same.
+    """Measure how fast a dataset is loaded on this machine, compared with other ways to load the same images.
 
     Batches of the image fields as they are stored, in random order: from `Loader`, from `lmdbloader.dataloader`, and
-    from torch's DataLoader over the same images as files. What is compared takes turns; medians are the figures.
+    from torch's DataLoader over the same images as files. The loaders take turns; the figures are medians.
 
     Args:
         dataset: A dataset's folder, or an opened one; of a view, its fields and samples.
@@ -67,8 +66,8 @@ def bench(
             field, or one with a folder for each image field whose files pair up by name. "auto" extracts samples as PNG
             files into a temporary folder; all sources then read these samples.
         batch_sizes: Samples in a batch; sizes above the number of samples are left out.
-        crops: Sides of a random window in pixels of each sample's largest image; None stands for whole images. What
-            does not fit is left out; where nothing does, one that fits is chosen.
+        crops: Sides of a random window in pixels of each sample's largest image; None stands for whole images. Sizes
+            that do not fit are left out; if none fits, one is chosen.
         model: Network that is trained on the batches, to restore the larger image of a pair from the smaller one, or
             a single image from its half-size copy; None: batches are only loaded.
         only: The sections to measure.
@@ -77,14 +76,14 @@ def bench(
         processes: How many processes load at the same time in the isolation test, one number after the other; by
             default 1, and as many as cores, from 2 to 8.
         num_workers: Worker processes of torch's DataLoader; by default one for each core, 16 at most.
-        device: Where to train: "cuda", "cuda:1", "cpu"; by default CUDA where there is a device.
+        device: Where to train: "cuda", "cuda:1", "cpu"; by default CUDA if there is a device.
         progress: Gets a line when something begins.
 
     Returns:
         All figures; `print` shows them as tables and sentences.
 
     Raises:
-        OptionError: An option is out of its range, or the dataset allows nothing of what is asked.
+        OptionError: An option is out of its range, or does not suit the dataset.
         WorkerError: A process of the isolation test ended.
     """
     began = time.perf_counter()
@@ -102,7 +101,7 @@ def bench(
         if material.files is not None and baseline is not None and os.fspath(baseline) != AUTO:
             progress("baseline: looks at the files")
             material.files.check(windows)
-        plan = Plan(
+        plan = BenchSetup(
             material=material,
             batch_sizes=choose_batch_sizes(material.dataset, batch_sizes, windows, max(workers, cores), notes),
             crops=windows,
@@ -118,7 +117,7 @@ def bench(
         if model is not None and "sweep" in only and has_images(chosen):
             trainer = Trainer(model, material.dataset, where)
         environment, machine = _machine(chosen)
-        settings = Settings(
+        settings = StudySettings(
             seconds=seconds,
             repeats=repeats,
             batch_sizes=plan.batch_sizes,
@@ -192,12 +191,12 @@ def _named(device: torch.device) -> str:
 def _material(
     dataset: LMDBDataset, baseline: str | os.PathLike[str] | None, notes: list[str], stack: ExitStack,
     progress: Callable[[str], None],
-) -> tuple[Material, BaselineFacts | None]:  # fmt: skip
-    """Return what is read, and what its files are; the stack removes those that were made."""
+) -> tuple[BenchData, BaselineFolder | None]:  # fmt: skip
+    """Return the data and the facts about its files; the stack removes files that were made."""
     if baseline is None:
         if has_images(dataset):
             notes.append("No files were compared with: --baseline DIR names them, --baseline auto makes them.")
-        return Material(dataset, None), None
+        return BenchData(dataset, None), None
     if not has_images(dataset):
         raise OptionError(f"baseline={os.fspath(baseline)!r}: {dataset.path} has no image field to compare")
     fields = list(dataset.fields)
@@ -208,7 +207,7 @@ def _material(
                 f"The baseline has {len(files.samples):,} samples, the dataset {len(dataset):,}: are they the same "
                 "images?"
             )
-        return Material(dataset, files), files.facts(os.fspath(baseline))
+        return BenchData(dataset, files), files.facts(os.fspath(baseline))
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lmdbloader-bench-")))
     progress("baseline: writes the images as PNG files")
     files, samples = extract_files(dataset, fields, folder / "files")
@@ -218,15 +217,15 @@ def _material(
             f"times of epochs are those of all {len(dataset):,}."
         )
         dataset = dataset.select(samples)
-    return Material(dataset, files), files.facts(AUTO)
+    return BenchData(dataset, files), files.facts(AUTO)
 
 
-def _facts(dataset: LMDBDataset, read: LMDBDataset) -> DatasetFacts:
+def _facts(dataset: LMDBDataset, read: LMDBDataset) -> StudiedDataset:
     summary = info(dataset.path)
-    return DatasetFacts(
+    return StudiedDataset(
         path=dataset.path,
         num_samples=len(dataset),
-        fields=tuple(FieldFacts(f.name, f.kind, f.describe()) for f in summary.fields),
+        fields=tuple(StudiedField(f.name, f.kind, f.describe()) for f in summary.fields),
         fields_read=tuple(read.fields),
         raw_nbytes=summary.sizes["raw_nbytes"],
         stored_nbytes=summary.sizes["payload_nbytes"],
@@ -254,9 +253,7 @@ def _note_what_lacks(
     if device.type == "cpu":
         notes.append("Pinned against paged memory was not measured: there is no accelerator, or it was not asked for.")
     else:
-        notes.append(
-            "The Loader's memory is pinned, as by default where there is a GPU: it has no row for paged memory."
-        )
+        notes.append("The Loader's memory is pinned, as by default if there is a GPU: it has no row for paged memory.")
     if trainer is None:
         notes.append("No model was trained: " + ("it was not asked for." if images else "the dataset has no images."))
     elif device.type == "cuda" and not any(row.training is not None and row.training.gpu for row in rows):

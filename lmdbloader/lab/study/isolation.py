@@ -13,20 +13,21 @@ from typing import IO, Any
 
 from lmdbloader.base.text import counted
 from lmdbloader.errors import WorkerError
-from lmdbloader.lab.study.feeds import Setting
-from lmdbloader.lab.study.results import IsolationRow
-from lmdbloader.lab.study.sweep import Plan
+from lmdbloader.lab.study.endless_loader import LoaderSetting
+from lmdbloader.lab.study.experiments import in_turns
+from lmdbloader.lab.study.rows import IsolationRow
+from lmdbloader.lab.study.setup import BenchSetup
 
 # How long a process goes on loading after its own time, as a share of it: the others may have begun later.
 OVERTIME = 0.5
-PROGRAM = ("-m", "lmdbloader.lab.study.isolated")
+PROGRAM = ("-m", "lmdbloader.lab.study.isolation_process")
 _TAIL = 2000
 
 
 class Helper:
-    """Another process of this Python that loads when it is told to."""
+    """Another process of this Python that loads on command."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BenchSetup) -> None:
         """Start it; it imports meanwhile."""
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._connection, other = Pipe()
@@ -44,12 +45,12 @@ class Helper:
         self._send(bytes(current_process().authkey))
         self._send(plan.material)
 
-    def prepare(self, setting: Setting, seconds: float) -> None:
-        """Tell it what it is to load, which it does once without counting: kernels are loaded the first time."""
+    def prepare(self, setting: LoaderSetting, seconds: float) -> None:
+        """Send it a setting, which it loads once without counting: the first time, kernels are loaded."""
         self._send((setting, seconds, OVERTIME * seconds))
 
     def wait_until_ready(self) -> None:
-        """Wait until it only needs to be told to go.
+        """Wait until it is ready for `go`.
 
         Raises:
             WorkerError: It has ended.
@@ -57,7 +58,7 @@ class Helper:
         self._receive()
 
     def go(self) -> None:
-        """Tell it to load."""
+        """Let it load."""
         self._send(None)
 
     def result(self) -> float:
@@ -97,11 +98,11 @@ class Helper:
         )
 
 
-def isolate(plan: Plan, processes: Sequence[int], cores: int) -> Iterator[IsolationRow]:
-    """Yield what so many processes load together, by source and batch size.
+def isolate(plan: BenchSetup, processes: Sequence[int], cores: int) -> Iterator[IsolationRow]:
+    """Yield the speed of several processes that load at the same time, by source and batch size.
 
     Args:
-        plan: What to measure.
+        plan: The settings.
         processes: How many, one after the other.
         cores: Shared out among the loaders as threads or workers, at least one each.
     """
@@ -120,15 +121,13 @@ def isolate(plan: Plan, processes: Sequence[int], cores: int) -> Iterator[Isolat
             helper.close()
 
 
-def _together(plan: Plan, helpers: Sequence[Helper], size: int, workers_each: int) -> Iterator[IsolationRow]:
-    found: dict[Any, list[list[float]]] = {source: [] for source in plan.material.sources}
-    for _ in range(plan.repeats):
-        for source, turns in found.items():
-            turns.append(take_turns(helpers, Setting(source, size, plan.crops[-1], workers_each), plan.seconds))
-    for source, turns in found.items():
+def _together(plan: BenchSetup, helpers: Sequence[Helper], size: int, workers_each: int) -> Iterator[IsolationRow]:
+    settings = [LoaderSetting(source, size, plan.crops[-1], workers_each) for source in plan.material.sources]
+    found = in_turns(settings, plan.repeats, lambda setting, _: take_turns(helpers, setting, plan.seconds))
+    for setting, turns in zip(settings, found, strict=True):
         middle = middle_turns(turns)
         yield IsolationRow(
-            source=source,
+            source=setting.source,
             num_processes=len(helpers),
             batch_size=size,
             workers_each=workers_each,
@@ -138,7 +137,7 @@ def _together(plan: Plan, helpers: Sequence[Helper], size: int, workers_each: in
         )
 
 
-def take_turns(helpers: Sequence[Helper], setting: Setting, seconds: float) -> list[float]:
+def take_turns(helpers: Sequence[Helper], setting: LoaderSetting, seconds: float) -> list[float]:
     """Return the samples a second of processes that begin together."""
     for helper in helpers:
         helper.prepare(setting, seconds)

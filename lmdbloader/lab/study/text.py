@@ -1,164 +1,150 @@
-"""A study as text that fits 100 columns: its tables, and at the end what they say."""
+"""A study as text that fits 100 columns: its tables, arranged to compare the loaders, and its findings."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from lmdbloader.base.text import counted, mebibytes, plain
+from lmdbloader.lab.formatting import WIDTH, Table, align, define, wrap
+from lmdbloader.lab.study import tables
 from lmdbloader.lab.study.findings import conclusions
-from lmdbloader.lab.study.results import SOURCE_NAMES, Source, Study, SweepRow, Training
+from lmdbloader.lab.study.rows import LOADER_NAMES, StudyFigures
 
-WIDTH = 100
-# Who loads, and whether into pinned memory.
-_Column = tuple[Source, bool]
+Record = Mapping[str, Any]
+Show = Callable[[Record], str]
 
 
-def as_text(study: Study) -> str:
+def as_text(study: StudyFigures) -> str:
     """Return the tables and the sentences."""
-    parts = [_head(study)]
-    if study.sweep:
-        parts += _loading(study)
-    if any(row.training is not None for row in study.sweep):
-        parts += _training(study)
-    if study.threads:
-        rows = [[str(r.num_threads), f"{r.samples_per_s:,.0f}"] for r in study.threads]
-        title = f"Threads of the Loader, batches of {study.threads[0].batch_size}"
-        parts.append(_section(title, [["threads", "samples/s"], *rows], left=0))
-    if study.oversubscription:
-        parts.append(_oversubscription(study))
-    if study.isolation:
-        parts.append(_isolation(study))
-    sentences = [
-        textwrap.fill(plain(text), WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
-        for text in conclusions(study)
-    ]
+    parts = ["\n".join(define([(name, plain(value)) for name, value in _head(study)], width=WIDTH))]
+    parts += [f"{title}\n" + "\n".join(lines) for title, lines in _tables(study) if lines]
+    sentences = [line for text in conclusions(study) for line in wrap(plain(text), "- ", "  ")]
     parts.append("\n".join(["What this says", *sentences]))
     return "\n\n".join(parts)
 
 
-def _head(study: Study) -> str:
-    data, s = study.dataset, study.settings
+def _head(study: StudyFigures) -> Iterator[tuple[str, str]]:
+    data, s, files = study.dataset, study.settings, study.baseline
     shown = {f.name: f.description for f in data.fields}
-    read = "; ".join(f"{name} ({plain(shown.get(name, ''))})" for name in data.fields_read)
-    rows = [("dataset", f"{plain(data.path)}: {counted(data.num_samples, 'sample')}"), ("read", read)]
-    if study.baseline is not None:
-        b = study.baseline
-        where = "extracted for this" if b.path == "auto" else plain(b.path)
-        rows.append(("files", f"{where}: {b.num_files:,} ({', '.join(b.formats)}), {mebibytes(b.nbytes)}"))
-    rows += [(name, plain(" ".join(value))) for name, *value in study.machine]
-    turns = f"medians of {counted(s.repeats, 'turn')} of {s.seconds:g} s"
+    yield "dataset", f"{data.path}: {counted(data.num_samples, 'sample')}"
+    yield "read", "; ".join(f"{name} ({shown.get(name, '')})" for name in data.fields_read)
+    if files is not None:
+        where = "extracted for this" if files.path == "auto" else files.path
+        yield "files", f"{where}: {files.num_files:,} ({', '.join(files.formats)}), {mebibytes(files.nbytes)}"
+    yield from ((name, " ".join(value)) for name, *value in study.machine)
     workers = f"{counted(s.num_threads, 'thread')} of the Loader, {counted(s.num_workers, 'worker')} of torch's"
-    rows.append(("measured", f"{turns} that all settings took by turns; {workers}; {study.seconds:.0f} s in all"))
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(
-        textwrap.fill(text, WIDTH, initial_indent=f"{name:<{width}}  ", subsequent_indent=" " * (width + 2))
-        for name, text in rows
+    yield (
+        "measured",
+        f"medians of {counted(s.repeats, 'turn')} of {s.seconds:g} s that all settings took by turns; {workers}; "
+        f"{study.seconds:.0f} s in all",
     )
 
 
-def _loading(study: Study) -> Iterator[str]:
-    yield _pivot(
-        study,
-        "Loading alone: samples/s (seconds of an epoch)",
-        lambda row: f"{row.samples_per_s:,.0f} ({_figure(row.epoch_seconds)})",
-    )
-    yield _pivot(
-        study,
-        "Loading alone: milliseconds from asking for a batch to having it, p50 / p99",
-        lambda row: f"{_ms(row.latency.p50_seconds)} / {_ms(row.latency.p99_seconds)}",
-    )
-    yield _pivot(
-        study,
-        "Loading alone: processor time of a sample in microseconds",
-        lambda row: _figure(row.cpu_seconds_per_sample * 1e6),
-    )
-
-
-def _training(study: Study) -> Iterator[str]:
+def _tables(study: StudyFigures) -> Iterator[tuple[str, list[str]]]:
+    """Yield titles and lines; a section that was not measured has no lines."""
+    loading, training = tables.throughput(study), tables.split(study)
     about = f"Training {study.settings.model} on {study.settings.device}"
-    yield _pivot(
-        study,
-        f"{about}: samples/s (seconds of an epoch)",
-        _of_training(lambda t: f"{t.samples_per_s:,.0f} ({_figure(t.epoch_seconds)})"),
+    yield "Loading alone: samples/s (seconds of an epoch)", _by_loader(loading, _speed)
+    yield (
+        "Loading alone: milliseconds from asking for a batch to having it, p50 / p99",
+        _by_loader(tables.latency(study), lambda r: f"{_ms(r['median'])} / {_ms(r['99 % within'])}"),
     )
-    if any(row.training is not None and row.training.gpu is not None for row in study.sweep):
-        yield _pivot(study, f"{about}: use of the GPU, power in W, most memory in MiB", _of_training(_use))
-    header = ["", "crop", "batch", "memory", "step", "data", "copy", "forward", "backward", "update", "data p99"]
-    sizes = study.settings.batch_sizes
-    rows = [_split(row) for row in study.sweep if row.training is not None and row.batch_size in (sizes[0], sizes[-1])]
-    title = "A training step in milliseconds, by what it was busy with: smallest and largest batches"
-    yield _section(title, [header, *_apart(rows)])
+    yield (
+        "Loading alone: processor time of a sample in microseconds",
+        _by_loader(loading, lambda r: _figure(r["CPU for a sample"] * 1e6)),
+    )
+    yield f"{about}: samples/s (seconds of an epoch)", _by_loader(training, _speed)
+    yield f"{about}: use of the GPU, power in W, most memory in MiB", _by_loader(tables.gpu(study), _gpu)
+    yield (
+        "A training step in milliseconds, by what it was busy with: smallest and largest batches",
+        _steps(study, training),
+    )
+    if study.threads:
+        found = tables.threads(study)
+        yield found.caption, align([found.header, *found.cells()], (), indent="  ")
+    if study.oversubscription:
+        title = f"Threads or workers on {counted(study.cores, 'core')}, batches of "
+        yield (
+            f"{title}{study.oversubscription[0].batch_size}: samples/s (of what one for each core gives)",
+            _oversubscription(tables.oversubscription(study)),
+        )
+    yield (
+        "Processes at the same time, a loader each: samples/s together (of the slowest)",
+        _isolation(tables.isolation(study)),
+    )
 
 
-def _split(row: SweepRow) -> list[str]:
-    assert row.training is not None
-    p = row.training.phases
-    seconds = (p.total, p.data, p.copy, p.forward, p.backward, p.update, row.training.wait.p99_seconds)
-    memory = "pinned" if row.is_pinned else "paged"
-    return [SOURCE_NAMES[row.source], _window(row.crop), str(row.batch_size), memory, *map(_ms, seconds)]
+def _speed(record: Record) -> str:
+    return f"{record['samples/s']:,.0f} ({_figure(record['epoch'])})"
 
 
-def _of_training(show: Callable[[Training], str]) -> Callable[[SweepRow], str]:
-    return lambda row: "" if row.training is None else show(row.training)
+def _gpu(record: Record) -> str:
+    watts = "" if record["power"] is None else f" {record['power']:.0f} W"
+    return f"{record['utilisation']:.0f}%{watts} {record['most memory']:,.0f}"
 
 
-def _use(training: Training) -> str:
-    use = training.gpu
-    if use is None:
-        return ""
-    watts = "" if use.power_watts is None else f" {use.power_watts:.0f} W"
-    return f"{use.utilisation_percent:.0f}%{watts} {use.memory_mib:,.0f}"
-
-
-def _pivot(study: Study, title: str, show: Callable[[SweepRow], str]) -> str:
-    """Return a table with a line for each crop and batch size, and a column for everyone who loads."""
-    columns: list[_Column] = list(dict.fromkeys((row.source, row.is_pinned) for row in study.sweep))
-    has_both = {source for source, is_pinned in columns if (source, not is_pinned) in columns}
-    cells = {(row.source, row.is_pinned, row.crop, row.batch_size): show(row) for row in study.sweep}
-    rows = [
-        [_window(crop), str(size), *(cells.get((*column, crop, size), "") for column in columns)]
-        for crop in study.settings.crops
-        for size in study.settings.batch_sizes
-    ]
-    header = [["crop", "batch", *(SOURCE_NAMES[source] for source, _ in columns)]]
-    if has_both:  # five columns fit where their names stand above each other
-        names = [SOURCE_NAMES[source].partition(" ") for source, _ in columns]
-        memories = [("pinned" if is_pinned else "paged") if source in has_both else "" for source, is_pinned in columns]
+def _by_loader(table: Table, show: Show) -> list[str]:
+    """Return a table of the sweep with a line for each crop and batch size, and a column for each loader."""
+    places = {(r["source"], r.get("memory")): None for r in table.records()}
+    rows, columns = _pivot(table, ("images", "batch"), places, ("source", "memory"), show)
+    if not rows:
+        return []
+    has_both = {source for source, memory in columns if (source, not memory) in columns and memory is not None}
+    header = [["crop", "batch", *(LOADER_NAMES[source] for source, _ in columns)]]
+    if has_both:  # five columns fit if their names are split over lines
+        names = [LOADER_NAMES[source].partition(" ") for source, _ in columns]
+        memories = [("pinned" if memory else "paged") if source in has_both else "" for source, memory in columns]
         header = [["crop", "batch", *(first for first, _, _ in names)], ["", "", *(last for _, _, last in names)]]
         header.append(["", "", *memories])
-    return _section(title, [*header, *_apart(rows, column=0)], left=0)
+    lines = [[_window(row[0]), *map(str, row[1:])] for row in rows]
+    return align([*header, *_apart(lines, 0)], (), indent="  ")
 
 
-def _oversubscription(study: Study) -> str:
-    counts = list(dict.fromkeys(row.num_workers for row in study.oversubscription))
-    rows = [["", *map(str, counts)]]
-    for source in dict.fromkeys(row.source for row in study.oversubscription):
-        found = {row.num_workers: row for row in study.oversubscription if row.source == source}
-        cells = [
-            f"{found[n].samples_per_s:,.0f} ({found[n].of_one_per_core:.0%})" if n in found else "" for n in counts
+def _pivot(
+    table: Table, by: Sequence[str], places: Mapping[Any, Any], across: Sequence[str], show: Show
+) -> tuple[list[list[Any]], list[Any]]:
+    """Return rows of the values of `by` and one cell for each place, and the places: the values of `across`."""
+    found: dict[tuple[Any, ...], dict[Any, str]] = {}
+    for record in table.records():
+        key = tuple(record[name] for name in by)
+        found.setdefault(key, {})[tuple(record.get(name) for name in across)] = show(record)
+    return [[*key, *(cells.get(place, "") for place in places)] for key, cells in found.items()], list(places)
+
+
+def _steps(study: StudyFigures, table: Table) -> list[str]:
+    """Return the phases of a step with the smallest and with the largest batches."""
+    times = ("step", *tables.PHASES, "99 % wait")
+    sizes = study.settings.batch_sizes
+    is_pinned = bool(study.sweep) and study.sweep[0].is_pinned
+    rows = [
+        [
+            LOADER_NAMES[r["source"]], _window(r["images"]), str(r["batch"]),
+            "pinned" if r.get("memory", is_pinned) else "paged", *(_ms(r[name]) for name in times),
         ]
-        rows.append([SOURCE_NAMES[source], *cells])
-    size = study.oversubscription[0].batch_size
-    cores = counted(study.cores, "core")
-    title = f"Threads or workers on {cores}, batches of {size}: samples/s (of what one for each core gives)"
-    return _section(title, rows)
+        for r in table.records()
+        if r["batch"] in (sizes[0], sizes[-1])
+    ]  # fmt: skip
+    header = ["", "crop", "batch", "memory", *times[:-1], "data p99"]
+    return align([header, *_apart(rows, 2)], indent="  ") if rows else []
 
 
-def _isolation(study: Study) -> str:
-    columns = list(dict.fromkeys((row.num_processes, row.batch_size) for row in study.isolation))
-    found = {(row.source, row.num_processes, row.batch_size): row for row in study.isolation}
-    sources = list(dict.fromkeys(row.source for row in study.isolation))
-    rows = [["processes", "workers each", "batch", *(SOURCE_NAMES[source] for source in sources)]]
-    for count, size in columns:
-        each = next(row.workers_each for row in study.isolation if row.num_processes == count)
-        cells = [found.get((source, count, size)) for source in sources]
-        rows.append(
-            [str(count), str(each), str(size)]
-            + ["" if cell is None else f"{cell.samples_per_s:,.0f} ({cell.slowest:,.0f})" for cell in cells]
-        )
-    title = "Processes at the same time, a loader each: samples/s together (of the slowest)"
-    return _section(title, [rows[0], *_apart(rows[1:], column=0)], left=0)
+def _oversubscription(table: Table) -> list[str]:
+    counts = {(r["workers"],): None for r in table.records()}
+    rows, _ = _pivot(
+        table, ("source",), counts, ("workers",),
+        lambda r: f"{r['samples/s']:,.0f} ({r['of one for each core']:.0%})",
+    )  # fmt: skip
+    header = ["", *(str(count) for (count,) in counts)]
+    return align([header, *([LOADER_NAMES[source], *cells] for source, *cells in rows)], indent="  ")
+
+
+def _isolation(table: Table) -> list[str]:
+    sources = {(r["source"],): None for r in table.records()}
+    by = ("processes", "workers each", "batch")
+    rows, _ = _pivot(table, by, sources, ("source",), lambda r: f"{r['samples/s']:,.0f} ({r['slowest']:,.0f})")
+    header = [*by, *(LOADER_NAMES[source] for (source,) in sources)]
+    return align([header, *_apart([list(map(str, row)) for row in rows], 0)], (), indent="  ") if rows else []
 
 
 def _window(crop: int | None) -> str:
@@ -176,27 +162,14 @@ def _figure(value: float) -> str:
     ('0.000', '0.012', '1.23', '12.3', '1,234')
     """
     size = abs(value)
-    return (
-        f"{value:,.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.{2 if size >= 1 else 3}f}"
-    )
+    return f"{value:,.0f}" if size >= 99.95 else f"{value:.{1 if size >= 9.995 else 2 if size >= 1 else 3}f}"
 
 
-def _apart(rows: Sequence[list[str]], column: int = 2) -> list[list[str]]:
-    """Return rows with an empty one wherever a column's value changes."""
+def _apart(rows: Sequence[list[str]], column: int) -> list[list[str]]:
+    """Return rows with an empty one before each change of a column's value."""
     found: list[list[str]] = []
     for row in rows:
         if found and found[-1][column] != row[column]:
             found.append([""] * len(row))
         found.append(row)
     return found
-
-
-def _section(title: str, rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Return a title and aligned columns under it; the first `left` columns are aligned to the left."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  "
-        + "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in rows
-    ]
-    return "\n".join([title, *(line.rstrip() for line in lines)])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any
+from importlib.util import find_spec
 
 import numpy as np
 import numpy.typing as npt
@@ -14,35 +14,36 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lmdbloader.base.stopwatch import StepTimer, take_steps
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
-from lmdbloader.lab.profiling import StepTimer
-from lmdbloader.lab.study.feeds import Feed
-from lmdbloader.lab.study.gpu import sampled
-from lmdbloader.lab.study.results import GpuUse, Phases, Training
-from lmdbloader.lab.study.turns import latency_of
+from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
+from lmdbloader.lab.stored import image_sizes
+from lmdbloader.lab.study.endless_loader import EndlessLoader, latency_of
+from lmdbloader.lab.study.rows import GpuLoad, Phases, Training
 from lmdbloader.superres.models import ModelName, build_model
 from lmdbloader.superres.tensors import unit_floats
 from lmdbloader.superres.training import train_step
 
-# A turn trains at least so many steps; on a GPU it lasts at least so long: NVML knows the use of about the last second.
+# Least steps of a turn, and its least seconds on a GPU: NVML reports the use of about the last second.
 _LEAST_STEPS, _LEAST_GPU_SECONDS = 2, 1.0
+_LOOK_SECONDS = 0.1
 _PHASES = [f.name for f in fields(Phases)]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingTurn:
-    """What one turn of training measured.
+    """One turn of training.
 
     Attributes:
         num_samples: Samples trained on.
         steps: (steps, phases) seconds of each step, see `Phases`.
-        gpu: What the device did meanwhile.
+        gpu: The use of the device meanwhile.
     """
 
     num_samples: int
     steps: npt.NDArray[np.float64]
-    gpu: GpuUse | None
+    gpu: GpuLoad | None
 
 
 class Trainer:
@@ -53,11 +54,6 @@ class Trainer:
 
     def __init__(self, name: ModelName, dataset: LMDBDataset, device: torch.device) -> None:
         """Build the network for a dataset's images.
-
-        Args:
-            name: Of the network.
-            dataset: Whose image fields are read.
-            device: To train on.
 
         Raises:
             OptionError: The network does not take these images.
@@ -91,8 +87,8 @@ class Trainer:
         train_step(self.model, self._optimizer, functional.avg_pool2d(large, 2), large, timer=timer)
 
 
-def take_training_turn(feed: Feed, trainer: Trainer, seconds: float, *, warm_up: bool) -> TrainingTurn:
-    """Train for a while; what starting takes does not count.
+def take_training_turn(feed: EndlessLoader, trainer: Trainer, seconds: float, *, warm_up: bool) -> TrainingTurn:
+    """Train for some seconds; starting does not count.
 
     Args:
         feed: Gives batches.
@@ -109,19 +105,9 @@ def take_training_turn(feed: Feed, trainer: Trainer, seconds: float, *, warm_up:
             trainer.step(batch, StepTimer(trainer.device))
         del batch
         # NVML's first answer would be about the second before, when nothing was trained.
-        until = time.perf_counter() + least
-        while time.perf_counter() < until:
-            trainer.step(next(batches), StepTimer(trainer.device))
-        count = 0
+        take_steps(batches, trainer.step, least, StepTimer(trainer.device), least=0)
         with sampled(trainer.device) as gpu:
-            timer.start()
-            began = time.perf_counter()
-            while count < _LEAST_STEPS or time.perf_counter() - began < max(seconds, least):
-                batch = next(batches)
-                timer.lap("data")
-                trainer.step(batch, timer)
-                del batch
-                count += 1
+            count = take_steps(batches, trainer.step, max(seconds, least), timer, least=_LEAST_STEPS)
             rows = timer.rows()[:, : len(_PHASES)]
     return TrainingTurn(count * feed.setting.batch_size, rows, gpu[0] if gpu else None)
 
@@ -146,9 +132,9 @@ def training_of(turns: Sequence[TrainingTurn], num_samples: int) -> Training:
     )
 
 
-def _mean_use(used: Sequence[GpuUse]) -> GpuUse:
+def _mean_use(used: Sequence[GpuLoad]) -> GpuLoad:
     watts = [use.power_watts for use in used if use.power_watts is not None]
-    return GpuUse(
+    return GpuLoad(
         statistics.fmean(use.utilisation_percent for use in used),
         statistics.fmean(watts) if watts else None,
         max(use.memory_mib for use in used),
@@ -156,8 +142,8 @@ def _mean_use(used: Sequence[GpuUse]) -> GpuUse:
 
 
 def _smallest_and_largest(dataset: LMDBDataset) -> tuple[int, int] | None:
-    """Return the places of two image fields among those that are read; None where there is only one."""
-    areas = [_sides(dataset, name)[0].prod() for name in dataset.fields]
+    """Return the places of two image fields among those that are read; None if there is only one."""
+    areas = [image_sizes(dataset, name)[0].prod() for name in dataset.fields]
     if len(areas) < 2:
         return None
     small, large = int(np.argmin(areas)), int(np.argmax(areas))
@@ -166,18 +152,37 @@ def _smallest_and_largest(dataset: LMDBDataset) -> tuple[int, int] | None:
 
 def _scale(dataset: LMDBDataset, small: int, large: int) -> int:
     names = list(dataset.fields)
-    low, high = _sides(dataset, names[small]), _sides(dataset, names[large])
+    low, high = image_sizes(dataset, names[small]), image_sizes(dataset, names[large])
     scale = int(high[0][0] // max(low[0][0], 1))
     if (low * scale != high).any():
         raise OptionError(
-            f"{dataset.path}: the sizes of fields {names[small]!r} and {names[large]!r} are in no whole ratio, so that "
+            f"{dataset.path}: the sizes of fields {names[small]!r} and {names[large]!r} are not in a whole ratio, so "
             "no model can be trained from one to the other. Give model=None (--model none) to load only."
         )
     return scale
 
 
-def _sides(dataset: LMDBDataset, name: str) -> Any:
-    """Return (samples, 2) heights and widths of a field."""
-    rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-    arrays = dataset.reader.index.arrays
-    return np.stack([arrays[f"{name}.height"][rows], arrays[f"{name}.width"][rows]], axis=1).astype(np.int64)
+@contextmanager
+def sampled(device: torch.device) -> Iterator[list[GpuLoad]]:
+    """Watch a device; afterwards the list holds its use, or is empty if it could not be read."""
+    found: list[GpuLoad] = []
+    if device.type != "cuda":
+        yield found
+        return
+    name = nvml_name(device)
+    if name is None:
+        yield found
+        return
+    with GpuSampler(name, seconds=_LOOK_SECONDS) as sampler:
+        yield found
+    use = sampler.use
+    # A part of a GPU (MIG) does not report how busy it is.
+    if use is not None and use.utilization_percent is not None and use.memory_mib is not None:
+        found.append(GpuLoad(use.utilization_percent, use.power_watts, use.memory_mib))
+
+
+def why_unknown() -> str:
+    """Return why nothing could be asked, as the end of a sentence."""
+    if find_spec("pynvml") is None:
+        return "NVML needs nvidia-ml-py; install lmdbloader[gpu]"
+    return "nvidia-ml-py is installed, but NVML, the driver's part, did not answer for this device"

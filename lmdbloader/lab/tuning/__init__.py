@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lmdbloader.lab.tuning.race import Setting
-from lmdbloader.lab.tuning.results import Row, Tuning
-from lmdbloader.lab.tuning.steps import Verdict
+from lmdbloader.lab.tuning.measuring import StepTrial
+from lmdbloader.lab.tuning.race import ReadSetting
+from lmdbloader.lab.tuning.results import Tuning, TuningRow
 from lmdbloader.lab.tuning.tuner import tune
 from lmdbloader.loader.tuning_cache import forget
 
-__all__ = ["Row", "Setting", "Tuning", "Verdict", "forget", "tune"]
+__all__ = ["ReadSetting", "StepTrial", "Tuning", "TuningRow", "forget", "tune"]

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Sampler
 
+from lmdbloader.base.stopwatch import BatchTimes, time_batches
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.lab.tuning.race import Setting, Turn
+from lmdbloader.lab.tuning.race import ReadSetting
 from lmdbloader.loader import Loader
 from lmdbloader.loader.device import apply
 from lmdbloader.loader.options import compiled_and_functions
@@ -26,7 +27,7 @@ _PREFETCH_FACTOR = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenLoader:
     """A loader that is being read.
 
     Attributes:
@@ -45,10 +46,10 @@ class Measurer:
     """Reads a dataset with any setting.
 
     Attributes:
-        dataset: What is read, a batch at least.
+        dataset: The dataset, with at least one batch.
         batch_size: Samples in a batch.
         transforms: Of the Loader; its compiled ones are the dataset's own for the DataLoader.
-        device: Where batches are copied to; None where there is no accelerator.
+        device: Where batches are copied to; None without an accelerator.
         turn_seconds: How long a turn is, in whole rounds of batches.
     """
 
@@ -58,27 +59,19 @@ class Measurer:
     device: torch.device | None = None
     turn_seconds: float = 0.25
 
-    def __call__(self, setting: Setting, number: int) -> Turn:
+    def __call__(self, setting: ReadSetting, number: int) -> BatchTimes:
         """Measure one turn, with an order of its own."""
         with self.open(setting, number) as opened:
             for _ in range(opened.ahead):
                 next(opened.batches)  # starting is over, and nothing that was ready is counted
             self._synchronize()
-            latencies: list[float] = []
-            began = before = time.perf_counter()
-            # Whole rounds: the batches of all threads arrive at once, and a part of them would count for too much.
-            while before - began < self.turn_seconds:
-                for last in range(opened.per_round - 1, -1, -1):
-                    next(opened.batches)
-                    if not last:
-                        self._synchronize()
-                    now = time.perf_counter()
-                    latencies.append(now - before)
-                    before = now
-            return Turn(len(latencies) * self.batch_size, before - began, tuple(latencies))
+            return time_batches(
+                opened.batches, self.turn_seconds, lambda _: self.batch_size, per_round=opened.per_round,
+                synchronize=self._synchronize,
+            )  # fmt: skip
 
     @contextmanager
-    def open(self, setting: Setting, number: int) -> Iterator[Opened]:
+    def open(self, setting: ReadSetting, number: int) -> Iterator[OpenLoader]:
         """Start reading with a setting; its threads or workers end when this is left."""
         opening = self._open_loader if setting.kind == "threads" else self._open_dataloader
         opened, close = opening(setting, number)
@@ -87,7 +80,7 @@ class Measurer:
         finally:
             close()
 
-    def _open_loader(self, setting: Setting, number: int) -> tuple[Opened, Callable[[], None]]:
+    def _open_loader(self, setting: ReadSetting, number: int) -> tuple[OpenLoader, Callable[[], None]]:
         assert isinstance(self.dataset, LMDBDataset)
         device = self.device if self.device is not None and self.device.type == "cuda" else None
         loader = Loader(
@@ -103,9 +96,9 @@ class Measurer:
         at_once = loader.batches_at_once
         ahead = (setting.count + loader.prefetch) * at_once
         taken = batches if device is not None else self._copied(batches)
-        return Opened(taken, setting.count * at_once, ahead), loader.close
+        return OpenLoader(taken, setting.count * at_once, ahead), loader.close
 
-    def _open_dataloader(self, setting: Setting, number: int) -> tuple[Opened, Callable[[], None]]:
+    def _open_dataloader(self, setting: ReadSetting, number: int) -> tuple[OpenLoader, Callable[[], None]]:
         dataset = self.dataset
         compiled, _ = compiled_and_functions(self.transforms)
         if compiled:
@@ -128,11 +121,11 @@ class Measurer:
                 yield next(held[0])
 
         # Workers end when their iterator is deleted.
-        opened = Opened(self._copied(batches()), max(setting.count, 1), _PREFETCH_FACTOR * setting.count + 1)
+        opened = OpenLoader(self._copied(batches()), max(setting.count, 1), _PREFETCH_FACTOR * setting.count + 1)
         return opened, held.clear
 
     def _copied(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Return batches as a training loop has them: on the accelerator where there is one."""
+        """Return batches as a training loop gets them: on the accelerator if there is one."""
         device = self.device
         if device is None:
             return batches
@@ -144,7 +137,7 @@ class Measurer:
 
 
 class _Draws(Sampler[int]):
-    """Sample numbers at random, without end: what is timed is never the start of an epoch."""
+    """Sample numbers at random, without end: the start of an epoch is never timed."""
 
     def __init__(self, length: int, seed: int) -> None:
         self._length, self._seed = length, seed
@@ -153,3 +146,111 @@ class _Draws(Sampler[int]):
         rng = np.random.default_rng(self._seed)
         while True:
             yield from rng.integers(self._length, size=_DRAWN_AT_ONCE).tolist()
+
+
+# Of the step: handing over a batch that is ready takes some microseconds, too.
+ALLOWED_SHARE = 0.05
+# Share of the batches that must be ready.
+SHARE_READY = 0.99
+# Enough for a 99th percentile that a single batch does not make.
+_MOST_STEPS = 500
+# The system wakes a sleeping thread late by about so much: it looks at the clock for the rest.
+_AWAKE_SECONDS = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrial:
+    """The waits of a consumer whose steps take `step_seconds`, and whether the loader keeps up.
+
+    Attributes:
+        step_seconds: Of its step.
+        share_ready: Share of the batches for which it waited at most `allowed_seconds`.
+        p99_wait_seconds: 99th percentile of its waiting for a batch.
+        allowed_seconds: The longest wait that counts as ready: 5 % of the step.
+        num_steps: How many steps it took.
+        samples_per_s: Speed of the loader without steps.
+        needed_samples_per_s: Speed of the steps: batch size over time.
+    """
+
+    step_seconds: float
+    share_ready: float
+    p99_wait_seconds: float
+    allowed_seconds: float
+    num_steps: int
+    samples_per_s: float
+    needed_samples_per_s: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether 99 % of the batches were ready, and not only because some were read ahead."""
+        return self.share_ready >= SHARE_READY and self.samples_per_s >= self.needed_samples_per_s
+
+    @property
+    def margin(self) -> float:
+        """How many times as much the loader gives as the step takes."""
+        return self.samples_per_s / self.needed_samples_per_s
+
+    def __str__(self) -> str:
+        few = "" if self.num_steps >= 100 else " (few, for so long a step)"
+        return (
+            f"{'PASS' if self.passed else 'FAIL'}: {self.share_ready:.1%} of {self.num_steps} batches{few} were ready "
+            f"within the step of {_milliseconds(self.step_seconds)} ms; 99 % must be. The p99 of waiting for a batch "
+            f"was {_milliseconds(self.p99_wait_seconds)} ms; up to {_milliseconds(self.allowed_seconds)} ms, 5 % of "
+            f"the step, count as ready. The step takes {self.needed_samples_per_s:,.0f} samples/s; "
+            f"{self.samples_per_s:,.0f} can be read, {self.margin:.2f} x as many."
+        )
+
+
+def try_steps(
+    opened: OpenLoader,
+    step_seconds: float,
+    seconds: float,
+    *,
+    samples_per_s: float,
+    needed_samples_per_s: float,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], object] = time.sleep,
+) -> StepTrial:
+    """Take batches as a training loop does whose steps take some time.
+
+    Args:
+        opened: Gives batches.
+        step_seconds: Of each step, in which nothing is taken, and the loader has the processor for itself.
+        seconds: To use, for at most 500 steps; one is measured in any case, after those that are not.
+        samples_per_s: Speed of the loader without steps.
+        needed_samples_per_s: Speed of the steps.
+        clock, sleep: As in `time`.
+    """
+    steps = int(min(max(seconds / step_seconds, 1), _MOST_STEPS))
+    # If reading is slower than the step, batches that were read ahead must not hide it.
+    is_slow = samples_per_s < 1.25 * needed_samples_per_s
+    skip = min(opened.ahead, steps // 3) if is_slow else min(1, steps // 3)
+    until = clock() + seconds
+    next(opened.batches)
+    # Waiting takes time as well as the steps do.
+    waits = time_batches(
+        opened.batches, until - clock(), lambda _: 0, least=skip + 1, most=skip + steps,
+        work=lambda: _work(step_seconds, clock, sleep), clock=clock,
+    ).waits[skip:]  # fmt: skip
+    allowed = ALLOWED_SHARE * step_seconds
+    return StepTrial(
+        step_seconds,
+        float(np.mean(np.array(waits) <= allowed)),
+        float(np.percentile(waits, 99)),
+        allowed,
+        len(waits),
+        samples_per_s,
+        needed_samples_per_s,
+    )
+
+
+def _work(seconds: float, clock: Callable[[], float], sleep: Callable[[float], object]) -> None:
+    """Let time pass as an accelerator does: the processor is free."""
+    until = clock() + seconds
+    sleep(max(seconds - _AWAKE_SECONDS, 0))
+    while clock() < until:
+        pass
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g}"

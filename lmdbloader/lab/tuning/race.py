@@ -1,4 +1,4 @@
-"""Which of several settings is best: short turns of all of them, until chance cannot explain what is left."""
+"""The race of several settings: short turns of all of them, until the best is clear beyond chance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["threads", "workers"]
+from lmdbloader.base.stopwatch import BatchTimes
+
+ReadKind = Literal["threads", "workers"]
 # A setting that costs less is taken if it reaches this much of the best one.
 NEAR = 0.96
 # A kind is decided when the cheapest setting that is left surely reaches this much of every other.
@@ -23,7 +25,7 @@ _T95 = {
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Setting:
+class ReadSetting:
     """One way of reading; those that cost less come first.
 
     Attributes:
@@ -32,7 +34,7 @@ class Setting:
         pinned: Whether the DataLoader's batches go through pinned memory.
     """
 
-    kind: Kind
+    kind: ReadKind
     count: int
     pinned: bool = False
 
@@ -42,42 +44,22 @@ class Setting:
         return f"{who}, {self.count} {noun}{', pinned' if self.pinned else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What one short turn of a setting gave.
-
-    Attributes:
-        samples: How many.
-        seconds: In how long.
-        latencies: Seconds from asking for a batch to having it, of every batch.
-    """
-
-    samples: int
-    seconds: float
-    latencies: tuple[float, ...] = ()
-
-    @property
-    def samples_per_s(self) -> float:
-        """Samples a second."""
-        return self.samples / self.seconds
-
-
 @dataclass(slots=True)
 class Race:
-    """What has been measured, and what follows from it.
+    """The turns of all settings, and the conclusions from them.
 
     Attributes:
         settings: All that take part.
-        worth: Turns a setting's samples a second into what is compared, by default themselves.
+        worth: Turns a setting's samples a second into the value to compare; by default they are the value.
         turns: Of each setting, by number of the round.
         left: Those that may still be chosen.
         decided: The kinds that need no more turns.
     """
 
-    settings: Sequence[Setting]
-    worth: Callable[[Setting, float], float] = lambda setting, rate: rate
-    turns: dict[Setting, dict[int, Turn]] = field(default_factory=dict)
-    left: list[Setting] = field(default_factory=list)
+    settings: Sequence[ReadSetting]
+    worth: Callable[[ReadSetting, float], float] = lambda setting, rate: rate
+    turns: dict[ReadSetting, dict[int, BatchTimes]] = field(default_factory=dict)
+    left: list[ReadSetting] = field(default_factory=list)
     decided: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -86,7 +68,7 @@ class Race:
 
     def run(
         self,
-        measure: Callable[[Setting, int], Turn],
+        measure: Callable[[ReadSetting, int], BatchTimes],
         *,
         seconds: float,
         clock: Callable[[], float],
@@ -102,13 +84,13 @@ class Race:
         Args:
             measure: Gives one turn of a setting in a round of some number.
             seconds: To use at most.
-            clock: Tells seconds.
+            clock: Returns seconds.
             seed: Of the order.
             progress: Called with the seconds that passed since the last call.
         """
         rng = random.Random(seed)
         began = before = clock()
-        took: dict[Setting, float] = {}
+        took: dict[ReadSetting, float] = {}
         number = 0
         while running := [setting for setting in self.left if setting.kind not in self.decided]:
             # At first the dearest, which most likely are the fastest: if there is time for a few only, then for them.
@@ -127,7 +109,7 @@ class Race:
                 self.judge()
 
     def judge(self) -> None:
-        """Drop what surely is not near the best, and note which kinds are decided."""
+        """Drop settings that surely are not near the best, and note which kinds are decided."""
         for kind in {setting.kind for setting in self.left} - self.decided:
             self._judge(kind)
 
@@ -140,8 +122,8 @@ class Race:
         if all(self._bounds(other, cheapest)[1] <= -math.log(_ENOUGH) for other in others):
             self.decided.add(kind)
 
-    def best(self, kind: str) -> Setting:
-        """Return the setting of a kind that is fastest by what is known."""
+    def best(self, kind: str) -> ReadSetting:
+        """Return the setting of a kind that is fastest so far."""
         found = self._of(kind)
         best = found[0]
         for setting in found[1:]:
@@ -149,15 +131,15 @@ class Race:
                 best = setting
         return best
 
-    def pick(self, kind: str) -> Setting | None:
-        """Return the cheapest setting of a kind that is near the best, None where none has had a turn."""
+    def pick(self, kind: str) -> ReadSetting | None:
+        """Return the cheapest setting of a kind that is near the best, None if none has had a turn."""
         if not self._of(kind):
             return None
         best = self.best(kind)
         return next(s for s in self._of(kind) if s == best or self._bounds(s, best)[2] >= math.log(NEAR))
 
-    def seen_as(self, worth: Callable[[Setting, float], float]) -> Race:
-        """Return what follows from the same turns where a setting is worth something else."""
+    def seen_as(self, worth: Callable[[ReadSetting, float], float]) -> Race:
+        """Return a race of the same turns with another `worth`."""
         other = Race(self.settings, worth)
         other.turns = self.turns
         for kind in {setting.kind for setting, turns in self.turns.items() if turns}:
@@ -169,7 +151,7 @@ class Race:
         return all(self.turns[setting] for setting in self.turns if setting.kind == kind)
 
     def doubts(self) -> Iterator[str]:
-        """Yield what time was too short for."""
+        """Yield sentences about settings for which time was too short."""
         missing = [str(setting) for setting in sorted(self.turns) if not self.turns[setting]]
         if missing:
             yield f"There was no time to measure {'; '.join(missing)}. Give more seconds."
@@ -178,7 +160,7 @@ class Race:
             if len(near) > 1 and not missing:
                 yield f"Close, or too noisy to tell in the time: {'; '.join(near)}. The cheapest is taken, if near."
 
-    def samples_per_s(self, setting: Setting) -> float:
+    def samples_per_s(self, setting: ReadSetting) -> float:
         """Return a setting's samples a second, as if it had had as many turns as that of its kind which had the most.
 
         Some are dropped after a few rounds, in which the machine may have been slower, or faster, than after them.
@@ -190,14 +172,14 @@ class Race:
         ratios = [math.log(self.turns[setting][n].samples_per_s / self.turns[longest][n].samples_per_s) for n in common]
         return median * math.exp(statistics.fmean(ratios))
 
-    def _of(self, kind: str) -> list[Setting]:
+    def _of(self, kind: str) -> list[ReadSetting]:
         return [setting for setting in self.left if setting.kind == kind and self.turns[setting]]
 
-    def _bounds(self, setting: Setting, other: Setting) -> tuple[float, float, float]:
+    def _bounds(self, setting: ReadSetting, other: ReadSetting) -> tuple[float, float, float]:
         """Return a 95 % interval of the logarithm of two settings' ratio, and its middle.
 
-        Of rounds in which both had their turns, as all have in the first: what slowed the machine down for a whole
-        round is not in it.
+        Of rounds in which both had their turns, as all have in the first: a slowdown of the machine during a whole
+        round cancels out.
         """
         common = self.turns[setting].keys() & self.turns[other].keys()
         ratios = [math.log(self._worth(setting, n) / self._worth(other, n)) for n in common]
@@ -209,7 +191,7 @@ class Race:
         half = _t95(count - 1) * deviation / math.sqrt(count)
         return mean - half, mean + half, mean
 
-    def _worth(self, setting: Setting, number: int) -> float:
+    def _worth(self, setting: ReadSetting, number: int) -> float:
         return self.worth(setting, self.turns[setting][number].samples_per_s)
 
 

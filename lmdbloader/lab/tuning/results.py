@@ -1,31 +1,32 @@
-"""What tuning found: the grid of settings, the best, and a line of Python that uses it."""
+"""The result of tuning: the grid of settings, the best, a line of Python that uses it, and advice."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lmdbloader.base.text import plain
-from lmdbloader.lab.tuning.race import Kind, Setting
-from lmdbloader.lab.tuning.steps import Verdict
+from lmdbloader.lab.formatting import align
+from lmdbloader.lab.tuning.measuring import StepTrial
+from lmdbloader.lab.tuning.race import ReadKind, ReadSetting
 from lmdbloader.loader.tuning_cache import Workers
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """What was measured of one setting.
+class TuningRow:
+    """The measurements of one setting.
 
     Attributes:
         setting: The setting.
-        samples_per_s: Samples a second, made comparable with the others' by what was measured in the same rounds.
+        samples_per_s: Samples a second, made comparable with the others' through the rounds that they share.
         p50_seconds, p99_seconds: Median and 99th percentile of the time from asking for a batch to having it, when
             batches are taken as fast as they come.
         num_batches: How many batches were timed.
         num_turns: In how many turns; few where the setting was soon seen not to be near the best.
     """
 
-    setting: Setting
+    setting: ReadSetting
     samples_per_s: float
     p50_seconds: float
     p99_seconds: float
@@ -43,24 +44,24 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What `lmdbloader.lab.tune` found; `print` it.
+    """The result of `lmdbloader.lab.tune`; `print` it.
 
     Attributes:
-        dataset: What was read, for people.
+        dataset: The dataset, for people.
         batch_size: Samples in a batch.
-        transforms: What was done to images, for people.
+        transforms: The transforms, for people.
         cores: That this process may use.
-        device: Where batches were copied to, None where there is no accelerator.
+        device: Where batches were copied to; None without an accelerator.
         rows: All settings that were measured, by kind and cost.
-        num_threads: Best for a Loader of this dataset, batch size and size of images; None where it was not measured.
-        workers: Best for torch's DataLoader; None where none was measured.
+        num_threads: Best for a Loader of this dataset, batch size and size of images; None if it was not measured.
+        workers: Best for torch's DataLoader; None if none was measured.
         best: The better of both; with a step time, the cheapest that keeps up with it.
         line: One line of Python that makes the best loader.
-        verdict: Whether the best one feeds a step of the time that was given; None where none was.
-        advice: What else there is to know, a sentence or two each.
+        verdict: Whether the best one feeds a step of the given time; None without one.
+        advice: Further advice, a sentence or two each.
         seconds: How long tuning took.
-        stored: The kinds of which what was found is remembered: `num_threads="auto"` uses that of "threads",
-            `lmdbloader.dataloader` that of "workers". Not where there was no time for all settings of a kind, or the
+        stored: The kinds whose best setting is remembered: `num_threads="auto"` uses that of "threads",
+            `lmdbloader.dataloader` that of "workers". A kind is missing if time was too short for its settings, or the
             user's cache folder cannot be written to.
     """
 
@@ -69,15 +70,15 @@ class Tuning:
     transforms: str
     cores: int
     device: str | None
-    rows: tuple[Row, ...]
+    rows: tuple[TuningRow, ...]
     num_threads: int | None
     workers: Workers | None
-    best: Setting
+    best: ReadSetting
     line: str
-    verdict: Verdict | None
+    verdict: StepTrial | None
     advice: tuple[str, ...]
     seconds: float
-    stored: tuple[Kind, ...]
+    stored: tuple[ReadKind, ...]
 
     @property
     def is_stored(self) -> bool:
@@ -120,23 +121,23 @@ def _stored(tuning: Tuning) -> str:
     users = {"threads": 'num_threads="auto"', "workers": "lmdbloader.dataloader"}
     found = [users[kind] for kind in tuning.stored]
     fastest = ", which reads fastest whatever the step," if tuning.verdict else ""
-    told = [
+    remembered = [
         f"Remembered: {' and '.join(found)} {'use' if len(found) > 1 else 'uses'} what was found{fastest} for this "
         "dataset, batch size and size of images on this machine."
     ]  # fmt: skip
     if tuning.is_stored:
-        return told[0]
+        return remembered[0]
     why = (
         "Not all of it is remembered: there was no time to measure it, or the user's cache folder cannot be written "
         "to. Give the numbers as above."
     )
-    return " ".join([*(told if found else []), why])
+    return " ".join([*(remembered if found else []), why])
 
 
 def _table(tuning: Tuning) -> str:
-    chosen = {Setting("threads", tuning.num_threads)} if tuning.num_threads is not None else set()
+    chosen = {ReadSetting("threads", tuning.num_threads)} if tuning.num_threads is not None else set()
     if tuning.workers is not None:
-        chosen.add(Setting("workers", tuning.workers.num_workers, bool(tuning.workers.pin_memory)))
+        chosen.add(ReadSetting("workers", tuning.workers.num_workers, bool(tuning.workers.pin_memory)))
     most = max(row.samples_per_s for row in tuning.rows)
     header = ["", "samples/s", "of the best", "p50 ms", "p99 ms", "turns", ""]
     lines: list[Sequence[str]] = [header]
@@ -146,12 +147,60 @@ def _table(tuning: Tuning) -> str:
             str(row.setting), f"{row.samples_per_s:,.0f}", f"{row.samples_per_s / most:.2f}",
             f"{row.p50_seconds * 1e3:.2f}", f"{row.p99_seconds * 1e3:.2f}", str(row.num_turns), mark,
         ])  # fmt: skip
-    widths = [max(len(line[k]) for line in lines) for k in range(len(header))]
-    padded = (
-        "  ".join(
-            cell.ljust(width) if k in (0, len(header) - 1) else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
+    return "\n".join(align(lines, (0, len(header) - 1)))
+
+
+# Batches of fewer samples are small.
+_SMALL_BATCH = 64
+_NOTABLY = 1.05
+
+
+def advise(
+    rows: Sequence[TuningRow], picks: Mapping[str, ReadSetting], batch_size: int, *, has_accelerator: bool
+) -> Iterator[str]:
+    """Yield advice that follows from a grid.
+
+    Args:
+        rows: The measurements.
+        picks: The setting that was chosen, by kind.
+        batch_size: Samples in a batch.
+        has_accelerator: Whether pinned memory was measured.
+    """
+    speed = {row.setting: row.samples_per_s for row in rows}
+    workers = [setting for setting in speed if setting.kind == "workers"]
+    pick = picks.get("workers")
+    if pick is not None:
+        most = max(s for s in workers if s.pinned == pick.pinned)
+        if most.count > pick.count and speed[pick] > _NOTABLY * speed[most]:
+            yield (
+                f"More workers are no help here: with {most.count} the DataLoader reads "
+                f"{speed[most] / speed[pick]:.2f} x as much as with {pick.count}."
+            )
+        yield from _about_pinning(speed, pick, has_accelerator)
+        if "threads" in picks:
+            ratio = f"The Loader reads {speed[picks['threads']] / speed[pick]:.2f} x as much as the DataLoader"
+            yield (
+                f"{ratio}, whose workers send every batch to this process."
+                if pick.count
+                else f"{ratio}, which reads best without workers here, and then lets each step wait for its batch."
+            )
+    if batch_size < _SMALL_BATCH:
+        yield _about_small_batches(batch_size, "threads" in picks)
+
+
+def _about_pinning(speed: Mapping[ReadSetting, float], pick: ReadSetting, has_accelerator: bool) -> Iterator[str]:
+    if not has_accelerator:
+        yield "No accelerator: pinned memory, which only copies to one profit from, was not measured and is off."
+        return
+    pinned, paged = (ReadSetting("workers", pick.count, is_pinned) for is_pinned in (True, False))
+    if pinned in speed and paged in speed:
+        ratio = speed[pinned] / speed[paged]
+        yield f"With {pick.count} workers, pinned memory gives {ratio:.2f} x the samples/s of paged."
+
+
+def _about_small_batches(batch_size: int, has_loader: bool) -> str:
+    text = (
+        f"Batches of {batch_size} are small: what a DataLoader's batch costs whatever its size (sending it, pinning "
+        "it) is shared by few samples, so fewer workers and paged memory are often best. Tune each size by itself."
     )
-    return "\n".join(padded)
+    return f"{text} The Loader's threads read several of them in one go." if has_loader else text

@@ -18,23 +18,21 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.memory import free_nbytes
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG
-from lmdbloader.lab.tuning.advice import advise
-from lmdbloader.lab.tuning.measuring import Measurer
-from lmdbloader.lab.tuning.pasting import line_of
-from lmdbloader.lab.tuning.race import Kind, Race, Setting, counts
-from lmdbloader.lab.tuning.results import Row, Tuning
-from lmdbloader.lab.tuning.steps import Verdict, try_steps
+from lmdbloader.lab.stored import column, image_sizes
+from lmdbloader.lab.tuning.measuring import Measurer, StepTrial, try_steps
+from lmdbloader.lab.tuning.race import Race, ReadKind, ReadSetting, counts
+from lmdbloader.lab.tuning.results import Tuning, TuningRow, advise
 from lmdbloader.loader import Loader
 from lmdbloader.loader.options import check_dataset, compiled_and_functions
 from lmdbloader.loader.torch_loader import accelerator
 from lmdbloader.loader.tuning_cache import Workers, case_of, remember_threads, remember_workers
 from lmdbloader.transforms import RandomCrop, RandomResizedCrop, Transform
 
-# Of the time, where there is a step to try afterwards.
+# Of the time, if there is a step to try afterwards.
 _RACE_SHARE = 0.6
 # A loader whose mean just suffices is late for every second batch.
 _HEADROOM = 1.25
-# The DataLoader is recommended where it reads so much more than the Loader, which offers more and takes less memory.
+# The DataLoader is recommended if it is faster by this factor: the Loader offers more and takes less memory.
 _CLEARLY_BETTER = 1.05
 
 
@@ -54,19 +52,19 @@ def tune(
     that surely are not near the best are dropped, and it ends when the cheapest one that is left surely is near it. The
     first turns may read a dataset into memory that was not there yet.
 
-    What was found is remembered in the user's cache folder: `Loader(..., num_threads="auto")` and
+    The result is remembered in the user's cache folder: `Loader(..., num_threads="auto")` and
     `lmdbloader.dataloader` use it for the same dataset, batch size and size of images on the same machine.
 
     Args:
-        dataset: Its folder, or a dataset: an LMDBDataset, a view of one, or any other with a length, of which only the
+        dataset: Its folder, or a dataset: an LMDBDataset, a view of one, or any other with a length, for which only the
             DataLoader is measured.
         batch_size: Samples in a batch.
-        step_seconds: What a training step takes. Then the result says whether 99 % of the batches are ready within it,
-            tried with a consumer that takes so long, and the best is the cheapest setting that keeps up; what is
-            remembered is what reads fastest all the same.
+        step_seconds: Time of a training step. Then the result says whether 99 % of the batches are ready within it,
+            tried with a consumer of that speed, and the best is the cheapest setting that keeps up; the fastest
+            setting is remembered all the same.
         crop: Read windows of crop x crop pixels: RandomCrop, or RandomResizedCrop where single images are JPEG files or
             smaller than that.
-        transforms: What else is done to images, as for a Loader; functions at their end are not for the DataLoader,
+        transforms: Further transforms, as for a Loader; functions at their end are not for the DataLoader,
             which then is not measured.
         seconds: Most of the time to use, but for compiling at the very first use; a batch under way is waited for, and
             so is a step, or two where the cheapest setting does not keep up. Of few steps the result says so.
@@ -100,7 +98,7 @@ def tune(
     best = _better(race, picks)
     verdict = None
     if step_seconds is not None:
-        # What is remembered stays what reads fastest: another loop's step may be shorter.
+        # The fastest setting is remembered all the same: another loop's step may be shorter.
         fitting = race.seen_as(functools.partial(_worth, needed=batch_size / step_seconds))
         cheapest = {kind: pick for kind in picks if (pick := fitting.pick(kind)) is not None}
         left = max(seconds - (time.perf_counter() - began), 0.0)
@@ -123,18 +121,15 @@ def crop_of(dataset: Any, crop: int) -> Transform:
     """Return the transform that people use to have windows of a size from such images.
 
     Raises:
-        OptionError: It is no LMDBDataset.
+        OptionError: It is not an LMDBDataset.
     """
     if not isinstance(dataset, LMDBDataset):
         raise OptionError(f"{type(dataset).__name__}, crop={crop}: only an LMDBDataset is cropped. Leave crop out.")
     images = [name for name, f in dataset.fields.items() if f.kind == "image"]
     if len(images) != 1:  # pairs are cut in step
         return RandomCrop(crop)
-    columns = dataset.reader.index.arrays
-    rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
-    codec, height, width = (columns[f"{images[0]}.{part}"][rows] for part in ("codec", "height", "width"))
-    is_small = min(int(height.min()), int(width.min())) < crop
-    is_jpeg = bool(np.isin(codec, (CODEC_JPEG, CODEC_FILE)).any())
+    is_small = int(image_sizes(dataset, images[0]).min()) < crop
+    is_jpeg = bool(np.isin(column(dataset, images[0], "codec"), (CODEC_JPEG, CODEC_FILE)).any())
     return RandomResizedCrop(crop) if is_small or is_jpeg else RandomCrop(crop)
 
 
@@ -157,14 +152,14 @@ def _can_load(dataset: Any, batch_size: int, transforms: Sequence[Any], crop: in
     return True
 
 
-def _settings(dataset: Any, *, can_load: bool, has_functions: bool) -> list[Setting]:
-    """Return what is measured."""
+def _settings(dataset: Any, *, can_load: bool, has_functions: bool) -> list[ReadSetting]:
+    """Return the settings to measure."""
     cores = count_cores()
-    found = [Setting("threads", n) for n in counts(cores)] if can_load else []
+    found = [ReadSetting("threads", n) for n in counts(cores)] if can_load else []
     if not has_functions:
         workers = [0, *counts(cores)] if free_nbytes() else [0]  # where workers' queues have no room at all
         pinning = (False, True) if accelerator() is not None else (False,)
-        found += [Setting("workers", n, pinned) for n in workers for pinned in pinning]
+        found += [ReadSetting("workers", n, pinned) for n in workers for pinned in pinning]
     if not found:
         raise OptionError(
             f"tune({type(dataset).__name__}): a Loader does not read it, and a DataLoader does not call functions with "
@@ -173,18 +168,18 @@ def _settings(dataset: Any, *, can_load: bool, has_functions: bool) -> list[Sett
     return found
 
 
-def _worth(setting: Setting, samples_per_s: float, *, needed: float) -> float:
-    """Return what a setting brings a training loop whose steps take `needed` samples a second.
+def _worth(setting: ReadSetting, samples_per_s: float, *, needed: float) -> float:
+    """Return the value of a setting for a training loop whose steps take `needed` samples a second.
 
-    That is no more than the step takes: whoever reads ahead must be a little faster than that, and whoever does not
-    lets the step wait for each batch.
+    It is at most the speed of the step. With reading ahead, a loader must be a little faster than the step; without,
+    the step waits for each batch.
     """
-    if setting == Setting("workers", 0, setting.pinned):
+    if setting == ReadSetting("workers", 0, setting.pinned):
         return 1 / (1 / needed + 1 / samples_per_s)
     return min(samples_per_s / _HEADROOM, needed)
 
 
-def _better(race: Race, picks: dict[str, Setting]) -> Setting:
+def _better(race: Race, picks: dict[str, ReadSetting]) -> ReadSetting:
     """Return the better of the kinds' best."""
     if len(picks) == 1:
         return next(iter(picks.values()))
@@ -194,15 +189,15 @@ def _better(race: Race, picks: dict[str, Setting]) -> Setting:
 
 def _try(
     race: Race,
-    best: Setting,
+    best: ReadSetting,
     measurer: Measurer,
     step_seconds: float,
     seconds: float,
     progress: Callable[[float], object] | None,
-) -> tuple[Setting, Verdict]:
-    """Try a step time with the best setting and, where that fails, with the fastest of its kind; return the better."""
+) -> tuple[ReadSetting, StepTrial]:
+    """Try a step time with the best setting and, if that fails, with the fastest of its kind; return the better."""
     fastest = max((s for s in race.turns if s.kind == best.kind and race.turns[s]), key=race.samples_per_s)
-    tried: list[tuple[Setting, Verdict]] = []
+    tried: list[tuple[ReadSetting, StepTrial]] = []
     for setting in dict.fromkeys((best, fastest)):
         before = time.perf_counter()
         with measurer.open(setting, len(tried)) as opened:
@@ -225,14 +220,14 @@ def _tuning(
     dataset: Any,
     measurer: Measurer,
     race: Race,
-    picks: dict[str, Setting],
-    best: Setting,
-    verdict: Verdict | None,
+    picks: dict[str, ReadSetting],
+    best: ReadSetting,
+    verdict: StepTrial | None,
     seconds: float,
 ) -> Tuning:
-    """Remember what was found, and return it."""
+    """Remember the best settings, and return the result."""
     compiled, functions = compiled_and_functions(measurer.transforms)
-    stored: list[Kind] = []
+    stored: list[ReadKind] = []
     num_threads = workers = None
     if "threads" in picks:
         num_threads = picks["threads"].count
@@ -267,8 +262,57 @@ def _tuning(
     )
 
 
-def _row(race: Race, setting: Setting) -> Row:
+def _row(race: Race, setting: ReadSetting) -> TuningRow:
     turns = race.turns[setting].values()
-    latencies = list(chain.from_iterable(turn.latencies for turn in turns))
+    latencies = list(chain.from_iterable(turn.waits for turn in turns))
     p50, p99 = np.percentile(latencies, [50, 99])
-    return Row(setting, race.samples_per_s(setting), float(p50), float(p99), len(latencies), len(turns))
+    return TuningRow(setting, race.samples_per_s(setting), float(p50), float(p99), len(latencies), len(turns))
+
+
+def line_of(
+    dataset: Any, batch_size: int, transforms: Sequence[Any], setting: ReadSetting, *, has_pinned: bool = False
+) -> str:
+    """Return a line that makes a loader with a setting.
+
+    It names a dataset or transforms by variables, `dataset` and `transforms`, where text cannot make them: a view, a
+    subclass, functions.
+
+    Args:
+        dataset: The dataset.
+        batch_size: Samples in a batch.
+        transforms: Of the Loader.
+        setting: Threads or workers.
+        has_pinned: Whether it says if the DataLoader pins memory, too.
+    """
+    imports = ["lmdbloader"]
+    source = f"lmdbloader.LMDBDataset({dataset.path!r})" if _is_plain(dataset) else "dataset"
+    described = ""
+    if transforms:
+        if all(isinstance(t, Transform) for t in transforms):
+            described = f"[{', '.join(f'lmdbloader.transforms.{t!r}' for t in transforms)}]"
+        else:
+            described = "transforms"
+    if "torch." in described:
+        imports.append("torch")
+    if setting.kind == "threads":
+        more = f", transforms={described}" if described else ""
+        made = f"lmdbloader.Loader({source}, batch_size={batch_size}{more}, num_threads={setting.count})"
+    else:
+        read = f"{source}.transformed({described})" if described else source
+        more = f", pin_memory={setting.pinned}" if has_pinned else ""
+        made = (
+            f"lmdbloader.dataloader({read}, batch_size={batch_size}, shuffle=True, num_workers={setting.count}{more})"
+        )
+    return f"import {', '.join(imports)}; loader = {made}"
+
+
+def _is_plain(dataset: Any) -> bool:
+    """Return whether a dataset is all that its path is."""
+    return (
+        type(dataset) is LMDBDataset
+        and dataset._rows is None
+        and not dataset.has_own_transform
+        and not dataset.all_transforms
+        and dataset.reader.io == "mmap"
+        and list(dataset.fields) == list(dataset.reader.fields)
+    )

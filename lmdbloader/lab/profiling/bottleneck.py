@@ -1,0 +1,326 @@
+"""The bottleneck of training steps, the change that would help most, and the step time that it would give."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from lmdbloader.lab.machine import filesystem_of
+from lmdbloader.lab.profiling.loader_facts import BatchMaker, LoaderFacts
+from lmdbloader.lab.profiling.typical_step import TypicalStep
+
+Bottleneck = Literal["storage", "verify", "decode", "transform", "function", "cpu", "copy", "model"]
+BOTTLENECKS: tuple[Bottleneck, ...] = (
+    "storage", "verify", "decode", "transform", "function", "cpu", "copy", "model"
+)  # fmt: skip
+# Stage of the loader -> the name of the bottleneck. Memory is allocated for the transforms.
+_NAMES: dict[str, Bottleneck] = {
+    "read": "storage",
+    "verify": "verify",
+    "decode": "decode",
+    "transform": "transform",
+    "buffer": "transform",
+    "function": "function",
+}
+# Below this share of waiting, or these seconds, nothing worth a change is to be gained.
+_LITTLE_WAITING = 0.05
+_LITTLE_SECONDS = 5e-5
+# A copy that takes more of a step than this, and more than waiting does.
+_LONG_COPY = 0.10
+# The bottleneck is "cpu" only if the loading threads wait for a core for at least this share of their time.
+_DELAYED = 0.30
+# Without waiting for cores the loader would keep up, or miss it by no more than this.
+_KEEPS_UP = 1.2
+# Of its time without a core a loader that computes nothing waits for storage.
+_BLOCKED = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingCost:
+    """Where a batch's time goes, in seconds of the threads that load, and how that makes the length of a step.
+
+    While the loop waits, the loader sets the pace: the thread time of a batch is then in proportion to the step.
+    Without threads of its own, the time of a batch is added to the step.
+
+    Attributes:
+        step: Seconds of a step as it is.
+        busy: Of these, without waiting for data.
+        parts: Bottleneck -> seconds of the loading threads for a batch, with their waiting for cores.
+        delayed: Of these, waiting for a core.
+        busy_delayed: Of `busy`, waiting for a core.
+        is_apart: Whether threads or processes of their own load.
+    """
+
+    step: float
+    busy: float
+    parts: dict[Bottleneck, float]
+    delayed: float
+    busy_delayed: float
+    is_apart: bool
+
+    @property
+    def total(self) -> float:
+        """Seconds of the loading threads for a batch."""
+        return sum(self.parts.values())
+
+    def step_with(self, seconds: float) -> float:
+        """Return how long a step would be if a batch cost the loading threads `seconds`."""
+        if not self.total:
+            return self.step
+        loading = (self.step if self.is_apart else self.step - self.busy) * max(seconds, 0.0) / self.total
+        return max(self.busy, loading) if self.is_apart else self.busy + loading
+
+    def without(self, name: Bottleneck) -> float:
+        """Return how long a step would be if one part were gone; "cpu" is all waiting for cores."""
+        if name != "cpu":
+            return self.step_with(self.total - self.parts.get(name, 0.0))
+        return replace(self, busy=self.busy - self.busy_delayed, step=self._undelayed_step).step_with(
+            self.total - self.delayed
+        )
+
+    @property
+    def _undelayed_step(self) -> float:
+        """Seconds of a step whose loop does not wait for cores, while loading does."""
+        return self.step if self.is_apart else self.step - self.busy_delayed
+
+    @property
+    def keeps_up_undelayed(self) -> bool:
+        """Whether batches would come in time, or nearly, if nobody waited for a core."""
+        return self.without("cpu") <= _KEEPS_UP * (self.busy - self.busy_delayed)
+
+
+def loading_cost(figures: TypicalStep, kind: BatchMaker, num_threads: int) -> LoadingCost:
+    """Return where a batch's time goes.
+
+    Args:
+        figures: Of a typical step.
+        kind: Where batches are made.
+        num_threads: Threads or processes that make them.
+    """
+    loading = figures.loading
+    parts: dict[Bottleneck, float] = {}
+    if figures.stages is not None:
+        for stage, name in _NAMES.items():
+            parts[name] = parts.get(name, 0.0) + getattr(figures.stages, stage)
+        total = sum(parts.values())
+        # Work between two batches is in the threads' times, but in none of the stages.
+        delayed = 0.0 if loading is None else loading.delayed * min(1.0, total / (loading.total or 1.0))
+    else:
+        # While the loop waits, the loading threads are idle only because of storage.
+        available = figures.data if kind == "main" else num_threads * figures.step
+        running = figures.waiting if kind == "main" else 0.0 if loading is None else loading.running
+        if kind == "main" and loading is not None:
+            loading = loading.part(running)
+        delayed = 0.0 if loading is None else loading.delayed
+        delayed = min(delayed, max(available - running, 0.0))
+        blocked = max(available - running - delayed, 0.0)
+        if (kind == "main" or loading is not None) and blocked > _BLOCKED * (blocked + running):
+            parts = {"storage": blocked + delayed, "function": running}
+        else:
+            parts = {"function": running + delayed + blocked}
+    # The loop waits for a core after a batch has come as it does within its step.
+    in_loop = 0.0 if figures.loop is None else figures.loop.delayed * (1 - figures.stall)
+    return LoadingCost(figures.step, figures.busy, parts, delayed, min(in_loop, 0.95 * figures.busy), kind != "main")
+
+
+def name_bottleneck(figures: TypicalStep, feed: LoadingCost, *, is_copied: bool) -> Bottleneck:
+    """Return the bottleneck of the steps.
+
+    Args:
+        figures: Of a typical step.
+        feed: Where a batch's time goes.
+        is_copied: Whether the loop copies batches to the device that trains. Where they come on it, or the CPU trains,
+            the phase "copy" is the loop's own work on them, and belongs to its step.
+    """
+    if is_copied and figures.copy > max(_LONG_COPY * figures.step, figures.data):
+        return "copy"
+    if figures.stall < _LITTLE_WAITING or figures.data < _LITTLE_SECONDS or not feed.total:
+        return "model"
+    name = max(feed.parts, key=feed.parts.__getitem__)
+    # A stage that is too slow by itself is the bottleneck, however busy the cores are.
+    return "cpu" if feed.delayed >= _DELAYED * feed.total and feed.keeps_up_undelayed else name
+
+
+# Speed of an ordinary NVMe disk with many readers; used to predict a move to another disk.
+_LOCAL_NBYTES_PER_S = 1e9
+# For training at 224 pixels images of 256 are stored, as is the custom.
+_SPARE_SIDE = 8 / 7
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A change that would make steps shorter.
+
+    Attributes:
+        text: In words.
+        step_seconds: How long a step would take then, from the measured figures.
+        gain_seconds: How much shorter that is than now.
+        is_bound: Whether it is the best case: the replacement of the slow part was not measured.
+    """
+
+    text: str
+    step_seconds: float
+    gain_seconds: float
+    is_bound: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """Return the text, with the prediction."""
+        if not self.gain_seconds:
+            return self.text
+        now = self.step_seconds + self.gain_seconds
+        bound = "at best " if self.is_bound else ""
+        return f"{self.text} Predicted: {bound}{1000 * self.step_seconds:.3g} ms a step instead of {1000 * now:.3g} ms."
+
+
+# The advice, the seconds of a step with it, and whether that is the best case.
+Change = tuple[str, float, bool]
+
+
+def advise(
+    name: Bottleneck,
+    figures: TypicalStep,
+    feed: LoadingCost,
+    facts: LoaderFacts,
+    *,
+    side: int | None,
+    device: str = "cuda",
+) -> Advice:
+    """Return the change that would help most.
+
+    Args:
+        name: The bottleneck.
+        figures: Of a typical step.
+        feed: Where a batch's time goes.
+        facts: Of the loader.
+        side: Longer side of the images that come out, None if there are none.
+        device: That trains.
+    """
+    changes = list(_changes(name, figures, feed, facts, side, device))
+    text, step, is_bound = min(changes, key=lambda change: change[1])
+    gain = max(figures.step - step, 0.0) if name != "model" else 0.0
+    return Advice(text, figures.step - gain, gain, is_bound)
+
+
+def _changes(
+    name: Bottleneck, figures: TypicalStep, feed: LoadingCost, facts: LoaderFacts, side: int | None, device: str
+) -> Iterator[Change]:
+    if name == "model":
+        waits = "not at all" if figures.stall < 0.0005 else f"{figures.stall:.1%} of the time"
+        yield f"Nothing is to be gained from loading: the loop waits for data {waits}.", figures.step, False
+    elif name == "copy":
+        # Of other devices a Loader knows nothing.
+        is_ours = facts.kind == "loader" and device.startswith("cuda")
+        how = f"Loader(..., device={device!r}) copies" if is_ours else "pin_memory=True and non_blocking=True copy"
+        yield f"{how} the next batch while the step before runs.", figures.step - figures.copy, True
+    elif name == "cpu":
+        yield _cores(feed, facts)
+    elif name == "storage":
+        yield from _storage(figures, feed, facts)
+    elif name == "verify":
+        yield (
+            "Loader(..., verify=False) leaves the checksums out; `lmdbloader verify` checks the file when you like.",
+            feed.without("verify"),
+            False,
+        )
+    elif name == "function":
+        yield _function(feed, facts)
+    else:
+        yield from _compiled(name, feed, facts, side)
+    if name in ("verify", "decode", "transform", "function") and facts.kind == "loader":
+        yield from _threads(feed, facts)
+
+
+def _cores(feed: LoadingCost, facts: LoaderFacts) -> Change:
+    text = (
+        f"Give the loading threads cores: {feed.delayed / feed.total:.0%} of their time they were ready to run and had "
+        f"none. This process may use {facts.num_cores}. End what else runs on them, ask the scheduler for more "
+        "(Slurm: --cpus-per-task), raise the container's CPU quota, or leave torch fewer threads "
+        "(torch.set_num_threads)."
+    )
+    return text, feed.without("cpu"), False
+
+
+def _threads(feed: LoadingCost, facts: LoaderFacts) -> Iterator[Change]:
+    if facts.num_threads < facts.num_cores:
+        ratio = facts.num_threads / facts.num_cores
+        text = f"Loader(..., num_threads={facts.num_cores}) uses all cores; now it is {facts.num_threads}."
+        yield text, feed.step_with(feed.total * ratio), False
+
+
+def _storage(figures: TypicalStep, feed: LoadingCost, facts: LoaderFacts) -> Iterator[Change]:
+    if facts.path is None:
+        text = "Convert the files with `lmdbloader convert` and read them with lmdbloader.Loader, which reads ahead."
+        yield text, feed.without("storage"), True
+        return
+    nbytes = 0.0 if figures.stages is None else figures.stages.nbytes / figures.num_steps
+    seconds = min(feed.parts["storage"], nbytes / _LOCAL_NBYTES_PER_S)
+    found = filesystem_of(facts.path)
+    where = f", which lies on {found}" if found.type else ""
+    command = f"lmdbloader stage {shlex.quote(str(facts.path))} DIR"
+    text = f"Bring the dataset{where}, nearer: `{command}` onto a fast disk of this machine"
+    if facts.order == "random":
+        text += ", or let the disk read long stretches with Loader(..., order='quasi_random')"
+    if facts.images is not None and facts.images.codecs.get("raw", 0.0) > 0.5:
+        text += "; --codec lz4 or --write-mode jpg at conversion makes fewer bytes of it"
+    yield f"{text}.", feed.step_with(feed.total - feed.parts["storage"] + seconds), False
+
+
+def _function(feed: LoadingCost, facts: LoaderFacts) -> Change:
+    if facts.kind != "loader":
+        text = (
+            f"Read with lmdbloader.Loader and compiled lmdbloader.transforms: {facts.name} works sample by sample in "
+            "Python."
+        )
+    elif facts.has_own_transform:
+        text = (
+            "Say what the dataset's own transform does with lmdbloader.transforms, which are compiled, or as a "
+            "function of whole batches: now Python is called for every sample."
+        )
+    else:
+        text = (
+            "Replace the Python functions among the transforms by compiled ones of lmdbloader.transforms, or do their "
+            "work on the device."
+        )
+    return text, feed.without("function"), True
+
+
+def _compiled(name: Bottleneck, feed: LoadingCost, facts: LoaderFacts, side: int | None) -> Iterator[Change]:
+    images = facts.images
+    if images is None:
+        yield "Store without compression: lmdbloader.write(..., codec='raw').", feed.without("decode"), True
+        return
+    # Storing pixels: nothing to decode, and more bytes to read and to check.
+    growth = images.raw_nbytes / max(images.stored_nbytes, 1.0)
+    moved = feed.parts.get("storage", 0.0) + feed.parts.get("verify", 0.0)
+    decode = feed.parts.get("decode", 0.0)
+    if name == "decode" and not images.is_resized:
+        lossless = max(images.codecs, key=images.codecs.__getitem__) in ("lz4", "tiles")
+        how = "--codec raw" if lossless else "--write-mode raw"
+        text = (
+            f"Store pixels: `lmdbloader convert` with {how} leaves nothing to decode, and makes the file "
+            f"{growth:.1f} times as large."
+        )
+        yield text, feed.step_with(feed.total - decode + moved * (growth - 1)), False
+    if images.is_resized and side is not None and side * _SPARE_SIDE < 0.8 * images.side:
+        least = round(side * _SPARE_SIDE)
+        ratio = (least / images.side) ** 2
+        text = (
+            f"Store smaller images: `lmdbloader convert` with --write-mode raw --max-resolution {least}, where they "
+            f"are {images.side} pixels wide or high and {side} come out."
+        )
+        yield text, feed.step_with(feed.total - decode + moved * (growth * ratio - 1)), False
+    elif name == "transform":
+        text = (
+            "Run on twice as many cores, or have the loader do less: leave ToDtype and Normalize to the device (uint8 "
+            "batches are a quarter of the bytes), or train on small images first with lmdbloader.ProgressiveResize."
+        )
+        yield text, feed.step_with(feed.total / 2), False
+    elif name == "decode" and images.is_resized:
+        text = "Store pixels: `lmdbloader convert` with --write-mode raw leaves nothing to decode."
+        yield text, feed.step_with(feed.total - decode + moved * (growth - 1)), True

@@ -1,0 +1,141 @@
+"""Facts about an iterable of batches before a step is timed: who makes the batches, and from which data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from lmdbloader.base.cores import count_cores
+from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.lab.stored import codec_shares, column, image_sizes
+from lmdbloader.loader import Loader
+from lmdbloader.transforms import RandomResizedCrop, Resize, Transform
+
+# Where batches are made: by a Loader's threads, by worker processes, or by the thread that asks for them.
+BatchMaker = Literal["loader", "workers", "main"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredImages:
+    """The payloads of a dataset, mean values a sample, all fields together.
+
+    Attributes:
+        codecs: Codec -> share of the stored bytes, the largest first: raw, lz4, tiles, jpeg, file.
+        stored_nbytes: As stored in the file.
+        raw_nbytes: As pixels.
+        side: Longer side of the largest field's images, the median, in pixels.
+        is_resized: Whether the transforms make images of another size of them by a resize, not by a crop alone.
+    """
+
+    codecs: dict[str, float]
+    stored_nbytes: float
+    raw_nbytes: float
+    side: int
+    is_resized: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderFacts:
+    """Facts about an iterable of batches.
+
+    Attributes:
+        name: Its class.
+        kind: "loader" (threads of a Loader), "workers" (processes) or "main" (the thread of the training loop).
+        num_threads: Threads or processes that load.
+        num_cores: Cores that this process may use.
+        order: Of a Loader: "random", "quasi_random" or "sequential".
+        path: Of the dataset; None unless it is an LMDBDataset.
+        has_own_transform: Whether the dataset has a Python `transform`, called sample by sample.
+        period: Steps after which the way in which batches arrive, several at a time, repeats itself.
+        warmup: Steps until the batches that were ready at the beginning are used up.
+        images: The stored images; None unless it is an LMDBDataset with images.
+        device: To which a Loader copies its batches, None if they come in the computer's memory.
+    """
+
+    name: str
+    kind: BatchMaker
+    num_threads: int
+    num_cores: int
+    order: str | None
+    path: str | None
+    has_own_transform: bool
+    period: int
+    warmup: int
+    images: StoredImages | None
+    device: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    def has_copied_to(self, device: torch.device) -> bool:
+        """Return whether batches are on a device already when the loop gets them; cuda is any one of CUDA's."""
+        if self.device is None:
+            return device.type == "cpu"
+        own = torch.device(self.device)
+        return own.type == device.type and (None in (own.index, device.index) or own.index == device.index)
+
+
+def loader_in(batches: Any) -> Loader | None:
+    """Return the Loader that something is, or has as its attribute `loader` as a wrapper would; None without one."""
+    if isinstance(batches, Loader):
+        return batches
+    inner = getattr(batches, "loader", None)
+    return inner if isinstance(inner, Loader) else None
+
+
+def facts_of(batches: Any) -> LoaderFacts:
+    """Return facts about an iterable of batches."""
+    loader = loader_in(batches)
+    cores = count_cores()
+    if loader is not None:
+        at_once = loader.batches_at_once
+        return LoaderFacts(
+            "Loader",
+            "loader",
+            loader.num_threads,
+            cores,
+            loader.order if isinstance(loader.order, str) else "quasi_random",
+            loader.dataset.path,
+            loader.dataset.has_own_transform,
+            loader.num_threads * at_once,
+            (loader.num_threads + loader.prefetch + 1) * at_once,
+            _stored(loader.dataset, loader.transforms),
+            None if loader.device.type == "cpu" else str(loader.device),
+        )
+    # Of another iterable it is not known whether any of this process's children work for it.
+    workers = batches.num_workers if isinstance(batches, DataLoader) else 0
+    dataset = getattr(batches, "dataset", None)
+    ours = dataset if isinstance(dataset, LMDBDataset) else None
+    return LoaderFacts(
+        type(batches).__name__,
+        "workers" if workers else "main",
+        workers or 1,
+        cores,
+        None,
+        None if ours is None else ours.path,
+        False if ours is None else ours.has_own_transform,
+        workers or 1,
+        (getattr(batches, "prefetch_factor", None) or 0) * workers + 2,
+        None if ours is None else _stored(ours, ours.all_transforms),
+    )
+
+
+def _stored(dataset: LMDBDataset, transforms: Sequence[Transform]) -> StoredImages | None:
+    fields = [name for name, f in dataset.fields.items() if f.kind == "image"]
+    if not fields or not len(dataset):
+        return None
+    shares, total = codec_shares((column(dataset, n, "codec"), column(dataset, n, "stored_nbytes")) for n in fields)
+    raw = sum(int(column(dataset, name, "raw_nbytes").sum(dtype=np.int64)) for name in fields)
+    return StoredImages(
+        shares,
+        total / len(dataset),
+        raw / len(dataset),
+        max(int(np.median(image_sizes(dataset, name).max(axis=1))) for name in fields),
+        any(isinstance(t, RandomResizedCrop | Resize) for t in transforms),
+    )

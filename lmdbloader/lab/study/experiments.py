@@ -1,0 +1,147 @@
+"""The experiments in one process: the sweep of all settings, and the scaling by threads and workers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from lmdbloader.base.stage_times import STAGES
+from lmdbloader.base.stopwatch import BatchTimes
+from lmdbloader.lab.study.endless_loader import LoaderSetting, latency_of, median_speed, open_endless, take_turn
+from lmdbloader.lab.study.rows import LoaderKind, OversubscriptionRow, SweepRow, ThreadsRow
+from lmdbloader.lab.study.setup import BenchSetup
+from lmdbloader.lab.study.training import Trainer, TrainingTurn, take_training_turn, training_of
+
+T = TypeVar("T")
+_BATCH_SIZE = 32
+PER_CORE = (1, 2, 3, 4)
+
+
+def in_turns(
+    settings: Sequence[LoaderSetting], repeats: int, measure: Callable[[LoaderSetting, int], T]
+) -> list[list[T]]:
+    """Return each setting's measurements: one turn of every setting, then the next turn of every setting.
+
+    Args:
+        settings: To measure.
+        repeats: Turns of each.
+        measure: Measures one turn of a setting; gets the number of the turn.
+    """
+    found: list[list[T]] = [[] for _ in settings]
+    for number in range(repeats):
+        for turns, setting in zip(found, settings, strict=True):
+            turns.append(measure(setting, number))
+    return found
+
+
+def sweep(plan: BenchSetup, trainer: Trainer | None) -> list[SweepRow]:
+    """Return a row for every setting: all of them take turns, also those of other sizes.
+
+    Args:
+        plan: The settings.
+        trainer: Trains after loading alone was measured; None: no training.
+    """
+    settings = settings_of(plan)
+
+    def load(setting: LoaderSetting, number: int) -> BatchTimes:
+        _report(plan, "loads", number, setting)
+        with open_endless(plan.material, _in_host_memory(setting)) as loader:
+            return take_turn(loader, plan.seconds)
+
+    def train(setting: LoaderSetting, number: int) -> TrainingTurn:
+        assert trainer is not None
+        _report(plan, "trains", number, setting)
+        with open_endless(plan.material, setting) as loader:
+            return take_training_turn(loader, trainer, plan.seconds, warm_up=number == 0)
+
+    loading = in_turns(settings, plan.repeats, load)
+    training = in_turns(settings, plan.repeats if trainer is not None else 0, train)
+    return [_row(plan, *found) for found in zip(settings, loading, training, strict=True)]
+
+
+def settings_of(plan: BenchSetup) -> list[LoaderSetting]:
+    """Return all settings of the sweep, by crop, batch size, source and memory."""
+    has_device = plan.device != "cpu"
+    found = []
+    for crop, size, source in itertools.product(plan.crops, plan.batch_sizes, plan.material.sources):
+        # The Loader's memory is page-locked wherever there is a device.
+        memories = (False,) if not has_device else (True,) if source == "lmdbloader" else (True, False)
+        count = plan.num_threads if source == "lmdbloader" else plan.num_workers
+        found += [LoaderSetting(source, size, crop, count, is_pinned, plan.device) for is_pinned in memories]
+    return found
+
+
+def _in_host_memory(setting: LoaderSetting) -> LoaderSetting:
+    """Return a setting whose batches come as they are for everyone: pinned or paged, and not copied to a device."""
+    return replace(setting, device=None)
+
+
+def _report(plan: BenchSetup, activity: str, number: int, setting: LoaderSetting) -> None:
+    """Report progress, once in a turn for each size."""
+    if setting.source == plan.material.sources[0]:
+        window = "whole images" if setting.crop is None else f"crop {setting.crop}"
+        plan.progress(f"sweep: {activity}, turn {number + 1}/{plan.repeats}, {window}, batches of {setting.batch_size}")
+
+
+def _row(
+    plan: BenchSetup, setting: LoaderSetting, turns: Sequence[BatchTimes], trained: Sequence[TrainingTurn]
+) -> SweepRow:
+    speed = median_speed(turns)
+    return SweepRow(
+        source=setting.source,
+        batch_size=setting.batch_size,
+        crop=setting.crop,
+        is_pinned=setting.is_pinned,
+        samples_per_s=speed,
+        turns=tuple(turn.samples_per_s for turn in turns),
+        epoch_seconds=plan.num_samples / speed,
+        latency=latency_of([wait for turn in turns for wait in turn.waits]),
+        cpu_seconds_per_sample=sum(t.cpu_seconds for t in turns) / sum(t.num_samples for t in turns),
+        stages=_stages(plan, setting),
+        training=training_of(trained, plan.num_samples) if trained else None,
+    )
+
+
+def _stages(plan: BenchSetup, setting: LoaderSetting) -> dict[str, float] | None:
+    """Return seconds of thread time for each sample by stage, from a turn of its own: watching costs a little."""
+    if setting.source != "lmdbloader":
+        return None
+    with open_endless(plan.material, _in_host_memory(setting)) as loader, loader.timed_stages() as found:
+        take_turn(loader, plan.seconds / 2)
+    times = found[0]
+    return {name: getattr(times, name) / max(times.num_samples, 1) for name in STAGES}
+
+
+def scale_threads(plan: BenchSetup, cores: int) -> Iterator[ThreadsRow]:
+    """Yield the speed of the Loader with one thread, two, four and so on, and one for each core."""
+    counts = sorted({*(2**k for k in range(cores.bit_length())), cores})
+    plan.progress(f"threads: {', '.join(map(str, counts))}")
+    size = middle_size(plan)
+    for count, speed in zip(counts, _speeds(plan, [("lmdbloader", n) for n in counts]), strict=True):
+        yield ThreadsRow(count, size, speed)
+
+
+def oversubscribe(plan: BenchSetup, cores: int) -> Iterator[OversubscriptionRow]:
+    """Yield the speed of every source with one to four threads or worker processes for each core."""
+    size = middle_size(plan)
+    for source in plan.material.sources:
+        plan.progress(f"oversubscription: {source}, {', '.join(str(n * cores) for n in PER_CORE)} on {cores} cores")
+        speeds = _speeds(plan, [(source, n * cores) for n in PER_CORE])
+        for n, speed in zip(PER_CORE, speeds, strict=True):
+            yield OversubscriptionRow(source, n * cores, float(n), size, speed, speed / speeds[0])
+
+
+def middle_size(plan: BenchSetup) -> int:
+    """Return the batch size of the sections that do not go through all: the one that is nearest to 32."""
+    return min(plan.batch_sizes, key=lambda size: abs(size - _BATCH_SIZE))
+
+
+def _speeds(plan: BenchSetup, ways: Sequence[tuple[LoaderKind, int]]) -> list[float]:
+    def measure(setting: LoaderSetting, number: int) -> BatchTimes:
+        with open_endless(plan.material, setting) as loader:
+            return take_turn(loader, plan.seconds)
+
+    settings = [LoaderSetting(source, middle_size(plan), plan.crops[-1], count) for source, count in ways]
+    return [median_speed(turns) for turns in in_turns(settings, plan.repeats, measure)]

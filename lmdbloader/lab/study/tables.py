@@ -1,0 +1,177 @@
+"""The tables of a study: every figure that was measured, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lmdbloader.base.stage_times import STAGES
+from lmdbloader.lab.formatting import Column, Table, number, percent, seconds
+from lmdbloader.lab.study.rows import LOADER_NAMES, Latency, StudyFigures, SweepRow, both_memories
+
+PHASES = ("data", "copy", "forward", "backward", "update")
+_SOURCE = Column("source", lambda source: LOADER_NAMES[source], is_text=True)
+_BATCH = Column("batch", "{:,}".format)
+_SETTING = (
+    _SOURCE,
+    Column("images", lambda crop: "whole" if crop is None else f"{crop} x {crop}", is_text=True),
+    _BATCH,
+    Column("memory", lambda is_pinned: "pinned" if is_pinned else "paged", is_text=True),
+)
+
+
+def throughput(study: StudyFigures) -> Table:
+    """Return the speeds of loading alone."""
+    return _sweep(
+        "Loading alone: the median of the turns, the slowest and the fastest turn",
+        study,
+        [*_columns(number, "samples/s", "slowest", "fastest"), *_columns(seconds, "epoch", "CPU for a sample")],
+        (
+            (row, row.samples_per_s, *_extremes(row.turns), row.epoch_seconds, row.cpu_seconds_per_sample)
+            for row in study.sweep
+        ),
+    )
+
+
+def split(study: StudyFigures) -> Table:
+    """Return the speeds of training, and the parts of a step."""
+    return _sweep(
+        "Training: the mean step and its parts, and the time of an epoch",
+        study,
+        [
+            *_columns(seconds, "step", *PHASES), *_columns(percent, "waiting"),
+            *_columns(seconds, "99 % wait", "epoch"), *_columns(number, "samples/s"),
+        ],
+        (
+            (
+                row, t.phases.total, *(getattr(t.phases, phase) for phase in PHASES), t.stall, t.wait.p99_seconds,
+                t.epoch_seconds, t.samples_per_s,
+            )
+            for row in study.sweep
+            if (t := row.training) is not None
+        ),
+    )  # fmt: skip
+
+
+def latency(study: StudyFigures) -> Table:
+    """Return the waits for a batch."""
+    return _sweep(
+        "The wait for a batch, loading alone",
+        study,
+        [*_columns(seconds, "median", "99 % within", "longest", "mean"), *_columns("{:,}".format, "batches")],
+        ((row, *_waits(row.latency)) for row in study.sweep),
+    )
+
+
+def stages(study: StudyFigures) -> Table:
+    """Return the time of the Loader's threads by stage."""
+    return _sweep(
+        "Thread time for each sample, loading alone",
+        study,
+        _columns(seconds, *STAGES),
+        ((row, *(row.stages.get(stage, 0.0) for stage in STAGES)) for row in study.sweep if row.stages),
+    )
+
+
+def threads(study: StudyFigures) -> Table:
+    """Return the speeds by threads."""
+    first = next((row for row in study.threads if row.num_threads == 1), None)
+    one = first.samples_per_s if first is not None else 0.0
+    return Table(
+        "The Loader by threads",
+        (
+            Column("threads"), _BATCH, Column("samples/s", number),
+            Column("of one thread", lambda ratio: f"{ratio:.2f}" if ratio else ""),
+        ),
+        tuple(
+            (row.num_threads, row.batch_size, row.samples_per_s, row.samples_per_s / one if one else None)
+            for row in study.threads
+        ),
+    )  # fmt: skip
+
+
+def isolation(study: StudyFigures) -> Table:
+    """Return the speeds of several processes."""
+    return Table(
+        "Processes at the same time: samples a second of all, of the slowest and of the fastest process",
+        (
+            _SOURCE, Column("processes"), Column("workers each"), _BATCH,
+            *_columns(number, "samples/s", "slowest", "fastest"),
+        ),
+        tuple(
+            (r.source, r.num_processes, r.workers_each, r.batch_size, r.samples_per_s, r.slowest, r.fastest)
+            for r in study.isolation
+        ),
+    )  # fmt: skip
+
+
+def oversubscription(study: StudyFigures) -> Table:
+    """Return the speeds with more workers than cores."""
+    return Table(
+        "Threads of the Loader, workers of the DataLoader",
+        (
+            _SOURCE, Column("workers"), Column("for each core", "{:g}".format), _BATCH, Column("samples/s", number),
+            Column("of one for each core", percent),
+        ),
+        tuple(
+            (row.source, row.num_workers, row.per_core, row.batch_size, row.samples_per_s, row.of_one_per_core)
+            for row in study.oversubscription
+        ),
+    )  # fmt: skip
+
+
+def memory(study: StudyFigures) -> Table:
+    """Return the speeds of training from pinned and from paged memory."""
+    return _sweep(
+        "Training from pinned and from paged memory",
+        study,
+        [*_columns(number, "samples/s"), *_columns(seconds, "copy"), *_columns(percent, "waiting")],
+        (
+            (row, t.samples_per_s, t.phases.copy, t.stall)
+            for row in both_memories(study).rows
+            if (t := row.training) is not None
+        ),
+    )
+
+
+def gpu(study: StudyFigures) -> Table:
+    """Return the use of the GPU while training."""
+    return _sweep(
+        "The GPU while training, as NVML reports it: means, and the most memory in use",
+        study,
+        [
+            Column("utilisation", "{:.0f} %".format),
+            Column("power", lambda watts: "unknown" if watts is None else f"{watts:.0f} W"),
+            Column("most memory", "{:,.0f} MiB".format),
+        ],
+        (
+            (row, row.training.gpu.utilisation_percent, row.training.gpu.power_watts, row.training.gpu.memory_mib)
+            for row in study.sweep
+            if row.training is not None and row.training.gpu is not None
+        ),
+    )
+
+
+def _sweep(caption: str, study: StudyFigures, columns: Sequence[Column], rows: Iterable[tuple[Any, ...]]) -> Table:
+    """Return a table of rows of the sweep, each given as the SweepRow and its figures.
+
+    The column of the memory is left out if there is only one kind.
+    """
+    places = 4 if len({row.is_pinned for row in study.sweep}) > 1 else 3
+
+    def setting(row: SweepRow) -> tuple[Any, ...]:
+        return (row.source, row.crop, row.batch_size, row.is_pinned)[:places]
+
+    return Table(caption, (*_SETTING[:places], *columns), tuple((*setting(row), *figures) for row, *figures in rows))
+
+
+def _columns(show: Any, *names: str) -> list[Column]:
+    return [Column(name, show) for name in names]
+
+
+def _extremes(turns: Sequence[float]) -> tuple[float, float]:
+    return (min(turns), max(turns)) if turns else (0.0, 0.0)
+
+
+def _waits(found: Latency) -> tuple[float, ...]:
+    return found.p50_seconds, found.p99_seconds, found.max_seconds, found.mean_seconds, sum(found.counts)

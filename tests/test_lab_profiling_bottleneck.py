@@ -1,0 +1,263 @@
+"""The bottleneck, the advice and its gain follow from the times of a typical step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmdbloader.base.stage_times import StageTimes
+from lmdbloader.lab.profiling.bottleneck import BOTTLENECKS, Advice, advise, loading_cost, name_bottleneck
+from lmdbloader.lab.profiling.loader_facts import LoaderFacts, StoredImages
+from lmdbloader.lab.profiling.threads import ThreadTimes
+from lmdbloader.lab.profiling.typical_step import CounterReading, TypicalStep, every_second, typical_step
+
+JPEGS = StoredImages({"jpeg": 1.0}, 100_000, 1_500_000, 1000, is_resized=True)
+PIXELS = StoredImages({"raw": 1.0}, 30_000, 30_000, 100, is_resized=False)
+PACKED = StoredImages({"lz4": 1.0}, 15_000, 30_000, 100, is_resized=False)
+FACTS = LoaderFacts("Loader", "loader", 2, 2, "random", "/data/train.lmdb", False, 2, 8, PIXELS)
+
+
+def figures(step: float, busy: float, *, delayed: float = 0.0, copy: float = 0.0, **stages: float) -> TypicalStep:
+    """Return a typical step, in milliseconds, whose batches cost two threads the times of `stages`."""
+    seconds = {name: value / 1000 for name, value in stages.items()}
+    total = sum(seconds.values())
+    loading = ThreadTimes(max(total - delayed / 1000, 0.0), delayed / 1000)
+    times = StageTimes(**seconds, num_batches=10, nbytes=30_000_000) if stages else None
+    return TypicalStep(step / 1000, (step - busy) / 1000, copy / 1000, times, loading, None, 0.0, 10)
+
+
+def named(
+    found: TypicalStep,
+    facts: LoaderFacts = FACTS,
+    *,
+    is_copied: bool = False,
+    side: int | None = 96,
+    device: str = "cuda",
+) -> Any:
+    """Return the bottleneck and the advice."""
+    feed = loading_cost(found, facts.kind, facts.num_threads)
+    name = name_bottleneck(found, feed, is_copied=is_copied)
+    return name, advise(name, found, feed, facts, side=side, device=device)
+
+
+@pytest.mark.parametrize(
+    ("stages", "expected"),
+    [
+        ({"read": 150, "verify": 5, "decode": 20, "transform": 25}, "storage"),
+        ({"read": 20, "verify": 150, "transform": 30}, "verify"),
+        ({"read": 10, "decode": 150, "transform": 40}, "decode"),
+        ({"read": 10, "decode": 50, "transform": 140}, "transform"),
+        ({"read": 10, "decode": 80, "transform": 60, "buffer": 50}, "transform"),
+        ({"read": 10, "transform": 60, "function": 130}, "function"),
+    ],
+)
+def test_the_largest_stage_holds_up_a_loop_that_waits(stages: dict[str, float], expected: str) -> None:
+    found = figures(100, 10, **stages)
+    name, advice = named(found)
+    assert name == expected
+    assert advice.step_seconds + advice.gain_seconds == pytest.approx(found.step)
+    assert found.busy <= advice.step_seconds + 1e-12
+    # The same stages are not a bottleneck if the loop does not wait.
+    assert named(figures(100, 99, **stages))[0] == "model"
+    assert named(figures(0.1, 0.06, **stages))[0] == "model"
+
+
+@pytest.mark.parametrize(
+    ("step", "busy", "delayed", "expected"),
+    [
+        # Without delays a batch costs a quarter: the loop would have it in time.
+        (100, 40, 150, "cpu"),
+        # Other programs take three quarters of the time, and decoding is too slow all the same.
+        (100, 10, 150, "decode"),
+        # Some delay is always there.
+        (100, 80, 40, "decode"),
+    ],
+)
+def test_waiting_for_a_core_differs_from_being_slow(step: float, busy: float, delayed: float, expected: str) -> None:
+    assert named(figures(step, busy, delayed=delayed, decode=140, transform=60))[0] == expected
+
+
+def test_a_pipeline_that_is_slow_by_itself_keeps_its_name_on_a_crowded_machine() -> None:
+    for delayed in range(0, 190, 10):
+        assert named(figures(100, 2, delayed=delayed, decode=195, transform=5))[0] == "decode"
+
+
+def test_the_loops_wait_for_a_core_does_not_make_cpu_the_bottleneck_of_a_slow_pipeline() -> None:
+    """Two cores that eight others use: the loop's own step seems long, and decoding takes 30 ms a step at best."""
+    found = figures(300, 40, delayed=540, decode=590, transform=10)
+    assert named(found)[0] == "cpu"
+    assert named(replace(found, loop=ThreadTimes(0.001, 0.2)))[0] == "decode"
+    # Of a loop that mostly waits for data, most of its delay is after a batch has come.
+    assert named(replace(found, loop=ThreadTimes(0.001, 0.035)))[0] == "cpu"
+
+
+def test_delays_between_two_batches_are_not_those_of_a_batch() -> None:
+    """The threads waited for cores for longer than their stages took: the rest was before they had a batch to read."""
+    found = replace(figures(100, 10, decode=200), loading=ThreadTimes(0.1, 0.3))
+    assert loading_cost(found, "loader", 2).delayed == pytest.approx(0.15)
+
+
+def test_the_copy_is_named_only_where_there_is_a_device_to_copy_to() -> None:
+    found = figures(100, 95, copy=40, transform=5)
+    name, advice = named(found, is_copied=True)
+    assert (name, advice.gain_seconds) == ("copy", pytest.approx(0.04))
+    assert "device='cuda'" in advice.text
+    assert named(found)[0] == "model"
+    assert "pin_memory=True" in named(found, replace(FACTS, kind="workers"), is_copied=True)[1].text
+    assert "device='cuda:1'" in named(found, is_copied=True, device="cuda:1")[1].text
+    assert "Loader(" not in named(found, is_copied=True, device="mps")[1].text
+
+
+@pytest.mark.parametrize(
+    ("device", "trains", "expected"),
+    [
+        (None, "cpu", True),
+        (None, "cuda", False),
+        ("cuda", "cuda", True),
+        ("cuda", "cuda:0", True),
+        ("cuda:0", "cuda", True),
+        ("cuda:1", "cuda:1", True),
+        ("cuda:1", "cuda:0", False),
+        ("cuda", "cpu", False),
+    ],
+)
+def test_batches_are_on_the_device_that_the_loader_copies_them_to(
+    device: str | None, trains: str, expected: bool
+) -> None:
+    assert replace(FACTS, device=device).has_copied_to(torch.device(trains)) is expected
+
+
+# --- What would help ---
+
+
+def advice_of(facts: LoaderFacts = FACTS, *, side: int | None = 96, **stages: float) -> Advice:
+    found: Advice = named(figures(100, 10, **stages), facts, side=side)[1]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("facts", "stages", "said", "milliseconds"),
+    [
+        # Two threads at 200 ms a batch make 100 ms a step; the rest of the 200 is in proportion.
+        (replace(FACTS, images=PACKED), {"decode": 150, "transform": 50}, "--codec raw", 25),
+        # Twice the bytes are to be read and checked.
+        (replace(FACTS, images=PACKED), {"read": 20, "verify": 20, "decode": 140, "transform": 20}, "--codec raw", 50),
+        (replace(FACTS, images=replace(JPEGS, is_resized=False)), {"decode": 160, "transform": 40}, "raw", 20),
+        # 110 of 1000 pixels a side: 1.21 % of the pixels, 18 % of the bytes.
+        (replace(FACTS, images=JPEGS), {"read": 20, "decode": 140, "transform": 40}, "--max-resolution 110", 21.8),
+        (FACTS, {"transform": 200}, "twice as many cores", 50),
+        (replace(FACTS, num_cores=8), {"transform": 200}, "num_threads=8", 25),
+        (FACTS, {"verify": 180, "transform": 20}, "verify=False", 10),
+        (FACTS, {"function": 100, "transform": 20}, "compiled ones of lmdbloader.transforms", 16.7),
+        (replace(FACTS, has_own_transform=True), {"function": 100}, "dataset's own transform", 10),
+        # 3 MB a step take 3 ms from a fast disk, of 200.
+        (FACTS, {"read": 180, "transform": 20}, "lmdbloader stage /data/train.lmdb", 11.5),
+        (replace(FACTS, path="/my data/a.lmdb"), {"read": 180, "transform": 20}, "stage '/my data/a.lmdb' DIR", 11.5),
+        (FACTS, {"read": 180, "transform": 20}, "order='quasi_random'", 11.5),
+        (replace(FACTS, images=None), {"decode": 200}, "codec='raw'", 10),
+    ],
+)
+def test_the_change_that_helps_most_is_given_with_its_gain(
+    facts: LoaderFacts, stages: dict[str, float], said: str, milliseconds: float
+) -> None:
+    advice = advice_of(facts, **stages)
+    assert said in advice.text
+    assert 1000 * advice.step_seconds == pytest.approx(milliseconds, abs=0.06)
+    assert f"{milliseconds:.3g} ms a step instead of 100 ms" in str(advice)
+
+
+def test_where_nothing_is_to_be_gained_nothing_is_promised() -> None:
+    advice = named(figures(100, 99.5, transform=10))[1]
+    assert (advice.gain_seconds, advice.step_seconds) == (0, 0.1)
+    assert "waits for data 0.5% of the time" in str(advice)
+    assert "Predicted" not in str(advice)
+
+
+# --- Without a Loader ---
+
+
+@pytest.mark.parametrize(
+    ("running", "delayed", "expected"),
+    [
+        (160, 20, "function"),  # of 200 ms that two workers have in a step of 100
+        (20, 170, "cpu"),
+        (20, 10, "storage"),
+        (None, 0, "function"),  # unknown
+    ],
+)
+def test_the_core_time_of_worker_processes_shows_their_bottleneck(
+    running: float | None, delayed: float, expected: str
+) -> None:
+    loading = None if running is None else ThreadTimes(running / 1000, delayed / 1000)
+    found = replace(figures(100, 30), loading=loading)
+    facts = replace(FACTS, name="DataLoader", kind="workers", images=None, path=None)
+    assert named(found, facts)[0] == expected
+
+
+@pytest.mark.parametrize(("waiting", "expected"), [(0.075, "function"), (0.01, "storage")])
+def test_the_core_time_of_the_loops_own_thread_shows_its_bottleneck(waiting: float, expected: str) -> None:
+    found = replace(figures(100, 20), loading=ThreadTimes(waiting + 0.02, 0.0), waiting=waiting)
+    facts = replace(FACTS, name="list", kind="main", num_threads=1, images=None, path=None)
+    name, advice = named(found, facts)
+    assert name == expected
+    assert advice.step_seconds < 0.1
+
+
+seconds = st.floats(0, 10)
+
+
+@given(
+    st.tuples(*[seconds] * 6), seconds, seconds, seconds, st.sampled_from(["loader", "workers", "main"]), st.booleans()
+)
+def test_whatever_was_measured_there_is_a_name_and_a_step_that_can_be(
+    stages: tuple[float, ...], data: float, busy: float, delayed: float, kind: Any, is_copied: bool
+) -> None:
+    times = StageTimes(*stages) if kind == "loader" else None
+    found = TypicalStep(
+        data + busy, data, busy / 3, times, ThreadTimes(sum(stages), delayed), ThreadTimes(busy, delayed), data / 2, 10
+    )
+    name, advice = named(found, replace(FACTS, kind=kind), is_copied=is_copied)
+    assert name in BOTTLENECKS
+    assert 0 <= advice.gain_seconds <= found.step
+    assert advice.step_seconds == pytest.approx(found.step - advice.gain_seconds)
+
+
+# --- A typical step ---
+
+
+def rows_of(steps: list[float]) -> Any:
+    rows = np.zeros((len(steps), 6))
+    rows[:, 0], rows[:, 5] = np.array(steps) - 1, 1
+    return rows
+
+
+def test_stretches_that_others_disturbed_do_not_count() -> None:
+    steps = [2.0] * 4 + [50.0] * 2 + [2.0] * 2 + [1.0] * 2 + [2.0] * 6
+    moments = [
+        CounterReading(k, StageTimes(decode=3.0 * k, num_batches=k), ThreadTimes(1.0 * k), None, 0.0)
+        for k in range(0, 17, 2)
+    ]
+    found = typical_step(rows_of(steps), moments)
+    assert (found.step, found.data, found.busy, found.stall) == (2, 1, 1, 0.5)
+    assert found.stages is not None
+    assert found.stages.decode == pytest.approx(3)
+    assert found.loading == ThreadTimes(1.0, 0.0)
+
+
+def test_a_stretch_in_which_workers_ended_does_not_count() -> None:
+    moments = [CounterReading(k, None, ThreadTimes(0.5 * k), None, 0.0, is_broken=k == 4) for k in (0, 2, 4, 6)]
+    found = typical_step(rows_of([2, 2, 9, 9, 2, 2]), moments)
+    assert (found.step, found.num_steps, found.loading) == (2, 4, ThreadTimes(0.5, 0.0))
+    alone = typical_step(rows_of([9, 9]), [moments[0], replace(moments[2], step=2)])
+    assert (alone.step, alone.loading) == (9, None)
+
+
+def test_halving_the_readings_keeps_the_ends_and_the_broken_ones() -> None:
+    moments = [CounterReading(k, None, None, None, 0.0, is_broken=k == 3) for k in range(5)]
+    assert [(m.step, m.is_broken) for m in every_second(moments)] == [(0, False), (2, False), (4, True)]
