@@ -82,6 +82,8 @@ class FieldKind:
         decode: Returns the value of such bytes, or of a value of its column; raises ValueError. None: they are the
             value. Images and arrays are decoded elsewhere.
         in_batch: Type of a value in the list that a batch has; "" if it has a tensor.
+        name: Its name in the manifest.
+        is_payload: Whether its values are bytes in data.mdb.
     """
 
     type: type[FieldType]
@@ -91,16 +93,13 @@ class FieldKind:
     encode: Callable[[Any], Any] | None = None
     decode: Callable[[Any], Any] | None = None
     in_batch: str = ""
+    name: str = field(init=False)
+    is_payload: bool = field(init=False)
 
-    @property
-    def name(self) -> str:
-        """Its name in the manifest."""
-        return self.type().kind
-
-    @property
-    def is_payload(self) -> bool:
-        """Whether its values are bytes in data.mdb."""
-        return not self.column
+    def __post_init__(self) -> None:
+        """Set the name and `is_payload`, which every sample needs."""
+        object.__setattr__(self, "name", self.type().kind)
+        object.__setattr__(self, "is_payload", not self.column)
 
 
 def kind_names() -> tuple[str, ...]:

@@ -94,5 +94,5 @@ def test_an_unreadable_input_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         raise failure()
 
     monkeypatch.setattr(tasks, "read", read)
-    with pytest.raises(ImageError, match=r"^a\.png: cannot be read \(Input/output error\): the disk failed.*--on"):
+    with pytest.raises(ImageError, match=r"^a\.png: cannot be read \(Input/output error\): the disk failed.*on_error"):
         lmdbloader.convert(tmp_path / "src", tmp_path / "out.lmdb", workers=1)

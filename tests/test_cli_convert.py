@@ -211,7 +211,7 @@ def test_skipped_and_left_out_files_are_named_at_the_end(src: Path, out: Path, c
         (["SRC", "OUT", "--hr", "SRC", "--lr", "SRC"], 2, "together with --hr and --lr"),
         (["OUT", "--hr", "SRC"], 2, "--hr and --lr go together"),
         (["SRC", "OUT", "--patch-size", "17"], 1, "0.png: 24x16 pixels are smaller than a patch of 17"),
-        (["SRC", "SRC/out"], 1, "lies inside"),
+        (["SRC", "SRC/out"], 1, "is inside"),
         (["SRC/nowhere", "OUT"], 1, "there is no such folder"),
         (["SRC", "OUT/deeper"], 1, "does not exist. Create it first"),
     ],

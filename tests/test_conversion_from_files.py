@@ -507,11 +507,11 @@ def test_source_and_destination_inside_each_other(src: Path, tmp_path: Path) -> 
     save(src / "deep" / "a.png", noise(4, 4))
     (tmp_path / "link").symlink_to(src)
     for target in (src, src / "out", src / "deep" / "out", tmp_path, tmp_path / "link" / "out"):
-        with pytest.raises(DestinationError, match="lies inside"):
+        with pytest.raises(DestinationError, match="is inside"):
             convert(src, target)
     make_pairs(tmp_path / "p", 1)
     halves = {"hr": tmp_path / "p" / "DIV2K_train_HR", "lr": tmp_path / "p" / "DIV2K_train_LR_bicubic" / "X2"}
-    with pytest.raises(DestinationError, match="lies inside"):
+    with pytest.raises(DestinationError, match="is inside"):
         convert(None, halves["lr"] / "out", **halves)
     assert sorted(os.listdir(src)) == ["deep"] and os.listdir(src / "deep") == ["a.png"]
 
@@ -621,7 +621,7 @@ def test_a_refused_destination_says_that_its_inputs_differ(src: Path, out: Path)
 def test_names_of_datasets_in_the_making_are_refused(src: Path, tmp_path: Path, name: str) -> None:
     save(src / "a.png", noise(4, 4))
     for make in (lambda out: convert(src, out), lambda out: lmdbloader.write([{"a": 1}], out)):
-        with pytest.raises(DestinationError, match=rf"{name}: names that end in .*\. Choose another name"):
+        with pytest.raises(DestinationError, match=rf"{name}: unfinished datasets .*\. Choose another name"):
             make(tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["src"]
 

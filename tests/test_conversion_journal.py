@@ -189,7 +189,7 @@ def rewrite_unnoticed(path: Path) -> None:
         (lambda src: (src / "03.png").unlink(), r"04\.png stands where another one stood", {}),
         (lambda src: save(src / "02b.png", 5), r"02b\.png stands where another one stood", {}),
         (lambda src: (src / "03.png").rename(src / "99.png"), r"04\.png stands where another one stood", {}),
-        (lambda src: [p.unlink() for p in sorted(src.iterdir())[3:]], r"there are 3 inputs, and more", {}),
+        (lambda src: [p.unlink() for p in sorted(src.iterdir())[3:]], r"there are 3 inputs, fewer", {}),
     ],
     ids=["size", "time", "hash", "removed", "added", "renamed", "fewer"],
 )

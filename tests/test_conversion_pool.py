@@ -279,7 +279,7 @@ def test_a_part_that_cannot_be_mapped_ends_a_conversion_whose_workers_live(
 
     monkeypatch.setattr(pool, "complete_part", refuse)
     sources = list_sources(folder).sources[:3]
-    with WorkerPool(2) as workers, pytest.raises(WorkerError, match=r"^taking what a worker has converted: the system"):
+    with WorkerPool(2) as workers, pytest.raises(WorkerError, match=r"^taking the result of a worker: the system"):
         list(workers.convert(RECIPE, [[s] for s in sources]))
 
 

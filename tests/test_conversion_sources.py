@@ -99,13 +99,13 @@ def test_a_jpeg_in_a_tar_is_kept_as_it_is(tmp_path: Path, out: Path, photos: Pat
 @pytest.mark.parametrize(
     ("member", "reason"),
     [
-        (("bad.cls", b"seven"), "its label: b'seven' is no whole number of 64 bits"),
-        (("bad.cls", b"9" * 19), "its label: .* is no whole number"),
+        (("bad.cls", b"seven"), "its label: b'seven' is not a whole number of 64 bits"),
+        (("bad.cls", b"9" * 19), "its label: .* is not a whole number"),
         (("bad.json", b"{'a': 1}"), "its json: Expecting property name"),
-        (("bad.json", b"[NaN]"), "its json: NaN is no JSON"),
+        (("bad.json", b"[NaN]"), "its json: NaN is not JSON"),
         (("bad.json", b"[1e999]"), "its json: Out of range"),
         (("bad.json", b"[" * 200_000), "its json: .*recursion"),
-        (("bad.txt", b"\xff"), "its text: is no UTF-8"),
+        (("bad.txt", b"\xff"), "its text: is not UTF-8"),
         (("bad.png", b"no image"), "not an image of a supported kind"),
         (("other.png", png(3)), "has no label, which other samples have"),
     ],

@@ -137,21 +137,21 @@ def test_a_damaged_header_loses_nothing_silently(tmp_path: Path) -> None:
     data[1024 + 3] ^= 1
     path = tmp_path / "a.tar"
     path.write_bytes(data)
-    with pytest.raises(SourceError, match=r"a\.tar: there is no member at byte 1024.*would be lost"):
+    with pytest.raises(SourceError, match=r"a\.tar: there is something other than a member .*would be lost"):
         list_sources(path)
 
 
 def test_two_tars_in_one_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes([("a.png", b"x")]) + tar_bytes([("b.png", b"x")]))
-    with pytest.raises(SourceError, match=r"no member at byte 1024.*two tars were put together"):
+    with pytest.raises(SourceError, match=r"a member at byte 1024.*two tars were joined"):
         list_sources(path)
 
 
 @pytest.mark.parametrize("name", ["../../x.png", "/etc/x.png", "a/../../x.png"])
 def test_names_that_lead_out_of_the_archive_are_refused(tmp_path: Path, name: str) -> None:
     path = save_tar(tmp_path / "a.tar", ("ok.png", b"x"), (name, b"x"))
-    with pytest.raises(SourceError, match=r"a\.tar: its member '.*x\.png' leads out of the archive"):
+    with pytest.raises(SourceError, match=r"a\.tar: its member '.*x\.png' is outside of the archive"):
         list_sources(path)
 
 
@@ -192,10 +192,10 @@ def test_links_folders_and_sparse_files_in_a_tar(tmp_path: Path) -> None:
 
 def test_other_things_than_tars_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(b"what" * 400)
-    with pytest.raises(SourceError, match=r"a\.tar: is no tar"):
+    with pytest.raises(SourceError, match=r"a\.tar: is not a tar"):
         list_sources(tmp_path / "a.tar")
     (tmp_path / "e.tar").touch()
-    with pytest.raises(SourceError, match=r"e\.tar: is no tar"):
+    with pytest.raises(SourceError, match=r"e\.tar: is not a tar"):
         list_sources(tmp_path / "e.tar")
     with pytest.raises(SourceError, match=r"nowhere\.tar: there is no such tar"):
         list_sources(tmp_path / "nowhere.tar")
@@ -214,7 +214,7 @@ def test_compressed_tars_are_refused_with_advice(tmp_path: Path) -> None:
     data = gzip.compress(tar_bytes([("a.png", b"x")]))
     for name in ("a.tar.gz", "b.tar"):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(SourceError, match=r"is compressed, so that nothing.*Use gzip -d"):
+        with pytest.raises(SourceError, match=r"is compressed, so .*Use gzip -d"):
             list_sources(tmp_path / name)
     shards(tmp_path, "b.tar")
     assert list_sources(tmp_path).ignored == (("a.tar.gz", "a compressed tar: decompress it first"),)

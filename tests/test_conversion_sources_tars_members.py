@@ -93,10 +93,10 @@ def test_the_map_of_a_sparse_file_is_skipped() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (member(b"l", b"a.png\0", b"L") * 5000, "the member is missing that the header at byte 0 describes"),
-        (pax([(b"size", b"-512")]) + GOOD, "the size b'-512' is no number"),
-        (pax([(b"size", b"1_0")]) + GOOD, "the size b'1_0' is no number"),
-        (pax([(b"size", b"9" * 5000)]) + GOOD, r"the size b'9{40}' is no number"),
+        (member(b"l", b"a.png\0", b"L") * 5000, "the member described at byte 0 is missing"),
+        (pax([(b"size", b"-512")]) + GOOD, "the size b'-512' is not a number"),
+        (pax([(b"size", b"1_0")]) + GOOD, "the size b'1_0' is not a number"),
+        (pax([(b"size", b"9" * 5000)]) + GOOD, r"the size b'9{40}' is not a number"),
         (pax([(b"size", b"9" * 19)]) + GOOD, "has 9{19} bytes, and there are"),
         (pax([(b"path", b"a.png")], b"g") + GOOD, "all members are given the same path"),
         (pax([(b"path", b"a.png")]) + member(b"l", b"b.png\0", b"L") + GOOD, "two names: b'a.png' and b'b.png'"),
@@ -104,8 +104,8 @@ def test_the_map_of_a_sparse_file_is_skipped() -> None:
         (member(b"p", b"9" * 100_000, b"x") + GOOD, "a pax header is damaged"),
         (member(b"p", b"99 a=b\n", b"x") + GOOD, "a pax header is damaged"),
         (member(b"p", b"5 ab\n", b"x") + GOOD, "a pax header is damaged"),
-        (header(b"a.png", b"\xff" * 12) + GOOD, r"the size b'\\xff.*' is no number"),
-        (header(b"a.png", b"\x00 000000005\0") + GOOD, r"the size b'.*' is no number"),
+        (header(b"a.png", b"\xff" * 12) + GOOD, r"the size b'\\xff.*' is not a number"),
+        (header(b"a.png", b"\x00 000000005\0") + GOOD, r"the size b'.*' is not a number"),
         (header(b"l", 4, b"L") + b"long.png".ljust(512, b"\0") + GOOD, "a name is longer than its 4 bytes"),
         (header(b"a.png", 2**80) + GOOD, f"has {2**80} bytes"),
         (header(b"l", 2**40, b"L") + GOOD, f"is described in {2**40} bytes"),
@@ -114,7 +114,7 @@ def test_the_map_of_a_sparse_file_is_skipped() -> None:
     ],
 )
 def test_a_tar_that_is_made_to_do_harm_is_refused(data: bytes, message: str) -> None:
-    with pytest.raises(SourceError, match=rf"^a\.tar: is no tar, or is damaged or cut short \(.*{message}"):
+    with pytest.raises(SourceError, match=rf"^a\.tar: is not a tar, or is damaged or cut short \(.*{message}"):
         found(data + END)
 
 

@@ -83,7 +83,7 @@ def test_a_damaged_copy_is_made_again(db: Path, node: Path, how: str) -> None:
         (path / "data.mdb").unlink()
     lines: list[str] = []
     assert content(lmdbloader.stage(db, node, log=lines.append)) == content(db)
-    assert "damaged; it is copied anew" in lines[0]
+    assert "damaged; it is copied again" in lines[0]
 
 
 @pytest.mark.parametrize("name", ["sha256", "blake3"])
@@ -140,13 +140,13 @@ def test_only_finished_datasets_are_staged(tmp_path: Path, node: Path, db: Path)
 
 
 def test_wrong_places_are_refused(db: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="Is the variable that names it set"):
+    with pytest.raises(OptionError, match="Is its environment variable set"):
         lmdbloader.stage(db, "")
     with pytest.raises(OptionError, match="timeout=-1"):
         lmdbloader.stage(db, tmp_path, timeout=-1)
     with pytest.raises(DestinationError, match="its parent does not exist"):
         lmdbloader.stage(db, tmp_path / "not" / "mounted")
-    with pytest.raises(DestinationError, match="lies inside"):
+    with pytest.raises(DestinationError, match="is inside"):
         lmdbloader.stage(db, db)
 
 
@@ -175,7 +175,7 @@ def test_a_byte_that_changes_on_its_way_is_found(db: Path, node: Path, monkeypat
                 file.write(b"\xff\x00\xff")
 
     monkeypatch.setattr(staging, "fsync", damage)
-    with pytest.raises(CorruptError, match=r"read back differs .* behind byte 0"):
+    with pytest.raises(CorruptError, match=r"read back differs .* after byte 0"):
         lmdbloader.stage(db, node)
     assert list(node.iterdir()) == []
 

@@ -274,7 +274,7 @@ def test_labels_follow_given_classes(tmp_path: Path) -> None:
     assert again.was_finished
     with pytest.raises(DestinationError):  # with other labels it is another dataset
         lmdbloader.convert(tmp_path / "src", out, classes=["cat", "dog"], workers=1)
-    with pytest.raises(OptionError, match="class folder 'dog' is none of the 1 classes given"):
+    with pytest.raises(OptionError, match="class folder 'dog' is not among the 1 classes given"):
         lmdbloader.convert(tmp_path / "src", tmp_path / "other", classes=["cat"])
 
 

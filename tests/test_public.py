@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Iterator
 
 import pytest
+from imports import PACKAGE
 
 import lmdbloader
 
@@ -61,3 +64,24 @@ def test_an_unknown_name_is_an_ordinary_error() -> None:
 def test_what_measures_is_in_the_lab(name: str) -> None:
     assert inspect.getdoc(getattr(lmdbloader.lab, name))
     assert name in dir(lmdbloader.lab)
+
+
+def test_functions_are_short() -> None:
+    public = {*lmdbloader.__all__, *lmdbloader.lab.__all__}
+    long = []
+    for path in PACKAGE.rglob("*.py"):
+        for name, node in functions_of(ast.parse(path.read_text("utf-8"))):
+            num_lines = (node.end_lineno or 0) - node.lineno + 1
+            num_parameters = len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs])
+            if "kernels" not in path.parts and name not in public and (num_lines > 60 or num_parameters > 12):
+                long.append(f"{path.name}:{node.lineno} {name}: {num_lines} lines, {num_parameters} parameters")
+    assert long == []
+
+
+def functions_of(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Yield the functions of a module with their names; a method has the name of its class."""
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    owners = {id(method): node.name for node in classes for method in node.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield owners.get(id(node), node.name), node

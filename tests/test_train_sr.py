@@ -408,7 +408,7 @@ def test_a_file_other_than_a_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"made with \{'scale': 2\}, this run has \{'scale': 3\}"):
         load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 3})
     path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(CorruptError, match=r"run\.pt: does not end with a checkpoint's digest: it was cut short"):
+    with pytest.raises(CorruptError, match=r"run\.pt: does not end with a checkpoint's digest: it was truncated"):
         load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 2})
     for other in (b"", b"short", b"x" * 5000):
         path.write_bytes(other)

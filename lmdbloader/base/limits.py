@@ -96,9 +96,14 @@ def no_memory(what: str, error: BaseException, advice: str) -> str:
         advice: A sentence on how to use less memory, for a machine that has no more.
     """
     why = str(error).partition("\n")[0] or type(error).__name__
-    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+    if has_address_limit():
         advice = f"Maps of files and libraries count too, so it must be far above the memory in use: {_RAISE_IT}"
     return f"{what}: the system refuses memory ({why}). {_address_space()} {advice}"
+
+
+def has_address_limit() -> bool:
+    """Return whether the address space of this process is limited."""
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 def _address_space() -> str:

@@ -36,8 +36,10 @@ def read_values(reader: Reader, f: Field, rows: I64, clock: Clock = NO_CLOCK) ->
     if f.kind == "array":
         return stack_if_equal([torch.from_numpy(reader.read_array(f.name, row, clock=clock)) for row in rows.tolist()])
     kind = kind_named(f.kind)
+    if kind.is_payload and kind.decode is None:
+        return [reader.read_bytes(f.name, row, clock=clock).tobytes() for row in rows.tolist()]
     if kind.is_payload:
-        return [_read_value(reader, f.name, kind, row, clock) for row in rows.tolist()]
+        return [_read_decoded(reader, f.name, kind, row, clock) for row in rows.tolist()]
     if kind.column == "text":
         values: Any = [reader.index.text(f.name, row) for row in rows.tolist()]
     else:
@@ -51,15 +53,13 @@ def read_json(reader: Reader, name: str, row: int, clock: Clock = NO_CLOCK) -> A
     Raises:
         CorruptError: Its payload is damaged, or is not JSON.
     """
-    return _read_value(reader, name, kind_named("json"), row, clock)
+    return _read_decoded(reader, name, kind_named("json"), row, clock)
 
 
-def _read_value(reader: Reader, name: str, kind: FieldKind, row: int, clock: Clock) -> Any:
+def _read_decoded(reader: Reader, name: str, kind: FieldKind, row: int, clock: Clock) -> Any:
     value = reader.read_bytes(name, row, clock=clock).tobytes()
-    if kind.decode is None:
-        return value
     try:
-        return kind.decode(value)
+        return kind.decode(value) if kind.decode else value
     except (ValueError, RecursionError) as error:
         shown = "JSON" if kind.name == "json" else kind.name
         raise reader.corrupt(name, row, f"does not read as {shown} ({error})") from error

@@ -11,8 +11,10 @@ Every file in here without a leading underscore is a command, called like the fi
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import importlib
+import os
 import pkgutil
 import signal
 import sys
@@ -21,7 +23,7 @@ from types import FrameType, ModuleType
 from typing import NoReturn
 
 from lmdbloader import __version__
-from lmdbloader.base.limits import no_memory, refused_memory
+from lmdbloader.base.limits import has_address_limit, no_memory, refused_memory
 from lmdbloader.base.option_names import naming_flags
 from lmdbloader.base.text import plain
 from lmdbloader.cli._options import flags_of
@@ -74,6 +76,9 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         text = error if why is None else no_memory(options.command, why, "Use fewer processes or threads.")
         say(f"lmdbloader: {text}", error=True)
+        if why is not None and has_address_limit():
+            # A library that was refused memory while it was loaded may crash when it is unloaded.
+            atexit.register(os._exit, 1)
         return 1
     except KeyboardInterrupt:
         say("lmdbloader: interrupted", error=True)

@@ -78,7 +78,10 @@ class ConvertOptions:
     """The options that `convert` and `estimate` share. Every field is a keyword argument of both and a flag."""
 
     layout: Layout | Literal["auto"] = opt(
-        "auto", TAKE, "how {src} is laid out (default: auto)", choices=lambda: ("auto", *layout_names())
+        "auto",
+        TAKE,
+        "how {src} is laid out, or auto to detect it (default: auto)",
+        choices=lambda: ("auto", *layout_names()),
     )
     hr: str | os.PathLike[str] | None = opt(
         None, TAKE, "folder or LMDB of pairs' high-resolution images, instead of {src}", metavar="DIR"

@@ -201,17 +201,19 @@ class Reader:
             f"{self.where(name, row)}: {reason}", sample=row, field=name, source=self.source(row), path=str(self.path)
         )
 
-    def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int]:
-        """Return a field's arguments for the gather kernel: index columns, geometry, tile side, bytes of one tile."""
+    def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int, bool]:
+        """Return index columns, geometry, tile side, bytes of one tile, and whether Python decodes some payloads."""
         a = self.index.arrays
         columns = tuple(a[f"{f.name}.{part}"] for part in INDEX_COLUMNS[: CODEC + 1])
+        # Of a million samples the largest number is found faster than all numbers are looked up.
+        in_python = bool(self._in_python[: int(columns[CODEC].max(initial=0)) + 1].any())
         if f.kind != "image":  # only images have tiles; the kernel ignores the geometry of the others
             unused = columns[STORED_NBYTES], columns[STORED_NBYTES], columns[CODEC], columns[CODEC]
-            return columns, unused, 1, 0
+            return columns, unused, 1, 0, in_python
         geometry = tuple(a[f"{f.name}.{part}"] for part in INDEX_COLUMNS[CODEC + 1 :])
         tile = f.tile_size or 1
         tiled = bool((columns[CODEC] == CODEC_TILES).any())
-        return columns, geometry, tile, tile * tile * 3 * 2 * tiled
+        return columns, geometry, tile, tile * tile * 3 * 2 * tiled, in_python
 
     def extents(self, fields: Sequence[str], rows: I64) -> tuple[I64, I64]:
         """Return for each sample the offset of its first payload (n,) and the bytes of all its payloads (n,)."""
@@ -249,9 +251,9 @@ class Reader:
         Raises:
             CorruptError: A payload is damaged; the message names the sample and its source.
         """
-        columns, geometry, tile, scratch_nbytes = self._gathered[name]
-        in_python = self.decodes_in_python(columns[CODEC][rows])
-        if in_python.any():
+        columns, geometry, tile, scratch_nbytes, has_in_python = self._gathered[name]
+        if has_in_python:
+            in_python = self.decodes_in_python(columns[CODEC][rows])
             for row, at in zip(rows[in_python].tolist(), start[in_python].tolist(), strict=True):
                 values = self.read_file(name, row, verify=verify, clock=clock)
                 out[at : at + values.nbytes] = values.reshape(-1).view(np.uint8)
@@ -327,7 +329,7 @@ class Reader:
 
     def jpeg_room(self, name: str) -> int:
         """Return the bytes of scratch that decoding any of a field's JPEGs takes; 0 if it has none."""
-        columns, (height, width, _, _), _, _ = self._gathered[name]
+        columns, (height, width, _, _), _, _, _ = self._gathered[name]
         is_jpeg = columns[CODEC] == CODEC_JPEG
         if self.fields[name].kind != "image" or not is_jpeg.any():
             return 0

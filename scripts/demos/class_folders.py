@@ -12,7 +12,7 @@ from PIL import Image
 
 from lmdbloader.errors import LmdbloaderError, SourceError
 
-# Photographs whose pieces are easy to tell apart.
+# Photographs whose pieces are easy to distinguish.
 CLASSES = (
     "astronaut.png",
     "brick.png",

@@ -108,12 +108,7 @@ def partial_folder(
                 f"{partial}: an unfinished conversion is there. Finish it with the command that began it, or remove it."
             )
 
-    advice = ""
-    if resumable:
-        advice = (
-            f"; if you are certain that it has ended, {option('take_over', True)} continues from its committed data. "
-            "The rest is lost then, and if it is still running, it ends with an error"
-        )
+    advice = _take_over_advice() if resumable else ""
     occupy_standard_descriptors()
     lock = claim(partial, check, keep=_worth_keeping, advice=advice, take_over=take_over, log=log)
     folder = inside(lock.folder, partial)
@@ -140,6 +135,13 @@ def partial_folder(
         lock.close()
         if is_removed:
             _remove_empty(partial)
+
+
+def _take_over_advice() -> str:
+    return (
+        f"; if you are certain that it has ended, {option('take_over', True)} continues from its committed data. "
+        "The rest is lost then, and if it is still running, it ends with an error"
+    )
 
 
 def _worth_keeping(folder: Path) -> tuple[str, ...]:

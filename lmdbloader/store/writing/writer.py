@@ -137,14 +137,8 @@ class Writer:
             map_nbytes = max(map_nbytes, data.stat().st_size + 2 * TRANSACTION_NBYTES)
         self._spool = Spool(partial / COLUMNS_FOLDER, fields, with_source=with_source)
         map_nbytes = max(_whole_pages(map_nbytes), _MIN_MAP_NBYTES)
-        with self._explain_lmdb(map_nbytes):
-            self._env = lmdb.open(
-                os.fsencode(data),
-                subdir=False,
-                map_size=map_nbytes,
-                lock=False,  # the folder's own lock keeps others out
-                readahead=False,
-            )
+        with self._explain_lmdb(map_nbytes):  # without LMDB's lock: the folder's own lock keeps others out
+            self._env = lmdb.open(os.fsencode(data), subdir=False, map_size=map_nbytes, lock=False, readahead=False)
         try:
             # After a power cut, a transaction is of no use if its file's name is lost. And LMDB leaves its first two
             # pages to the first transaction, which may never finish.
