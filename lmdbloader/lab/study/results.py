@@ -51,6 +51,9 @@ class Study(StudyFigures):
     def from_json(cls, value: Any) -> Study:
         """Return the study that `as_json` gave.
 
+        Args:
+            value: Parsed JSON.
+
         Raises:
             FormatError: It is not a study, of another version, or an entry is missing, unknown or of another type.
         """
