@@ -65,12 +65,7 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
         self._is_saving = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin to record.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-        """
+        """Begin to record."""
         recorder = Recorder(trainer.train_dataloader, warmup=self._warmup, device=pl_module.device)
         self._left = recorder.warmup + self._steps
         self._is_saving = False
@@ -78,57 +73,26 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
         recorder.ask()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Leave out the time between two epochs.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-        """
+        """Leave out the time between two epochs."""
         if self._recorder is not None:
             self._recorder.leave_out()
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Note that a batch has come.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-            batch: The batch.
-            batch_idx: Its number in the epoch.
-        """
+        """Note that a batch has come."""
         if self._recorder is not None:
             self._leave_out_saving()
             self._recorder.got(batch)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
-        """Note the end of the forward pass.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-            loss: Of the step.
-        """
+        """Note the end of the forward pass."""
         self._lap("forward")
 
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
-        """Note the end of the backward pass.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-        """
+        """Note the end of the backward pass."""
         self._lap("backward")
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Note the end of a step; the last one ends the recording.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-            outputs: Of the step.
-            batch: The batch.
-            batch_idx: Its number in the epoch.
-        """
+        """Note the end of a step; the last one ends the recording."""
         if self._recorder is None:
             return
         if not self._leave_out_saving():
@@ -140,42 +104,20 @@ class ProfileCallback(_callback()):  # type: ignore[misc]
             self._end(trainer)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Note that a checkpoint is being written; Lightning does not report its end.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-            checkpoint: Its contents.
-        """
+        """Note that a checkpoint is being written; Lightning does not report its end."""
         self._is_saving = True
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Leave out the time of validation.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-        """
+        """Leave out the time of validation."""
         if self._recorder is not None:
             self._recorder.leave_out()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report the recording if the training was shorter than it.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-        """
+        """Report the recording if the training was shorter than it."""
         self._end(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Stop to record.
-
-        Args:
-            trainer: Lightning's.
-            pl_module: The model.
-            exception: The reason why the training ends.
-        """
+        """Stop to record."""
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             recorder.__exit__(None, None, None)
