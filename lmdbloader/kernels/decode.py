@@ -93,20 +93,21 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
     Returns:
         A status.
     """
+    _, size, _, _, clock = file
     height, width, channels, itemsize = image
     top, bottom, left, right = window
     tiles_down = (height + tile - 1) // tile
     tiles_across = (width + tile - 1) // tile
     num_tiles = tiles_down * tiles_across
     table_nbytes = num_tiles * TILE_ENTRY_NBYTES
-    if at < 0 or at > file[1] - nbytes:
+    if at < 0 or at > size - nbytes:
         return OUT_OF_BOUNDS
     if table_nbytes > nbytes:
         return BAD_TILES
     address = fetch(file, at, table_nbytes, room, True)
     if address == 0:
         return OUT_OF_BOUNDS
-    if verify and not is_intact(address, table_nbytes, checksum, file[4]):
+    if verify and not is_intact(address, table_nbytes, checksum, clock):
         return BAD_CHECKSUM
     table = u8_at(address, table_nbytes)
     body_at = at + table_nbytes
@@ -129,7 +130,7 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
             source = fetch(file, body_at + start, end - start, room + table_nbytes, True)
             if source == 0:
                 return OUT_OF_BOUNDS
-            if verify and not is_intact(source, end - start, _load(table, 8 * number, 8), file[4]):
+            if verify and not is_intact(source, end - start, _load(table, 8 * number, 8), clock):
                 return BAD_CHECKSUM
             if end - start < raw:  # a tile as long as its pixels is stored raw
                 if lz4_decompress(source, np.uint64(scratch), np.int32(end - start), np.int32(raw)) != raw:
@@ -144,7 +145,7 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
                 for y in range(first, last):
                     inside = (c * (y1 - y0) + y - y0) * tile_line + (from_x - x0) * itemsize
                     copy_line(source + np.uint64(inside), np.uint64(origin + (y - top) * out_row), line)
-            tick(file[4], DECODE)
+            tick(clock, DECODE)
     return OK
 
 
@@ -161,20 +162,21 @@ def decode_block(file, at, nbytes, raw, checksum, codec, verify, out, room):
     Returns:
         A status.
     """
+    _, _, _, _, clock = file
     source = fetch(file, at, nbytes, room, True)
     if source == 0:
         return OUT_OF_BOUNDS
-    if verify and not is_intact(source, nbytes, checksum, file[4]):
+    if verify and not is_intact(source, nbytes, checksum, clock):
         return BAD_CHECKSUM
     if codec == CODEC_RAW:
         if nbytes != raw:
             return OUT_OF_BOUNDS
         memcpy(np.uint64(out), source, np.uint64(nbytes))
-        tick(file[4], DECODE)
+        tick(clock, DECODE)
         return OK
     if codec == CODEC_LZ4:
         got = lz4_decompress(source, np.uint64(out), np.int32(nbytes), np.int32(raw))
-        tick(file[4], DECODE)
+        tick(clock, DECODE)
         return OK if got == raw else BAD_LZ4
     return BAD_CODEC
 
@@ -194,13 +196,14 @@ def decode_jpeg(file, at, nbytes, checksum, verify, image, window, out, room, wo
     Returns:
         A status.
     """
+    _, _, _, _, clock = file
     source = fetch(file, at, nbytes, room, verify)
     if source == 0:
         return OUT_OF_BOUNDS
-    if verify and not is_intact(source, nbytes, checksum, file[4]):
+    if verify and not is_intact(source, nbytes, checksum, clock):
         return BAD_CHECKSUM
     fine = decode_pixels(source, nbytes, image, window, np.uint64(out), np.uint64(work))
-    tick(file[4], DECODE)
+    tick(clock, DECODE)
     return OK if fine else BAD_JPEG
 
 
@@ -217,14 +220,15 @@ def decode_jpeg_resized(
     Returns:
         A status.
     """
+    _, _, _, _, clock = file
     source = fetch(file, at, nbytes, room, verify)
     if source == 0:
         return OUT_OF_BOUNDS
-    if verify and not is_intact(source, nbytes, checksum, file[4]):
+    if verify and not is_intact(source, nbytes, checksum, clock):
         return BAD_CHECKSUM
     fine = decode_resized(
         source, nbytes, image, window, new_height, new_width, cubic, np.uint64(out), np.uint64(other),
-        np.uint64(work), scratch, file[4],
+        np.uint64(work), scratch, clock,
     )  # fmt: skip
     return OK if fine else BAD_JPEG
 

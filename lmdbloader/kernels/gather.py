@@ -33,13 +33,15 @@ def read_window(file, at, nbytes, checksum, codec, verify, image, tile, window, 
     Returns:
         A status.
     """
-    window_nbytes = (window[1] - window[0]) * (window[3] - window[2]) * image[2] * image[3]
-    raw = np.float64(image[0]) * image[1] * image[2] * image[3]
-    if out.shape[0] < window_nbytes:
+    height, width, channels, itemsize = image
+    top, bottom, left, right = window
+    _, _, _, guard, _ = file
+    raw = np.float64(height) * width * channels * itemsize
+    if out.shape[0] < (bottom - top) * (right - left) * channels * itemsize:
         return OUT_OF_BOUNDS
     if not has_room(codec, nbytes, raw, image, tile, tile_room.shape[0], work.shape[0]):
         return OUT_OF_BOUNDS
-    look(file[3])
+    look(guard)
     return decode_window(
         file, at, nbytes, checksum, codec, verify, image, tile, window, np.int64(out.ctypes.data),
         (np.int64(room.ctypes.data), np.int64(tile_room.ctypes.data), np.int64(work.ctypes.data)),
@@ -68,23 +70,25 @@ def gather(file, rows, columns, verify, geometry, tile, out, out_start, room, sc
     """
     offset, stored, raw, checksum, codec = columns
     height, width, channels, bits = geometry
-    tick(file[4], FUNCTION)
-    look(file[3])
+    _, _, descriptor, guard, clock = file
+    tick(clock, FUNCTION)
+    look(guard)
     for j in range(rows.shape[0]):
         failed[0] = j
         i = rows[j]
         at, nbytes, want, start = np.int64(offset[i]), np.int64(stored[i]), np.int64(raw[i]), out_start[j]
-        if start < 0 or start + want > out.shape[0] or (file[2] >= 0 and nbytes > room.shape[0]):
+        if start < 0 or start + want > out.shape[0] or (descriptor >= 0 and nbytes > room.shape[0]):
             return OUT_OF_BOUNDS
         target = np.int64(out.ctypes.data) + start
         if has_windows(codec[i]):
-            image = np.int64(height[i]), np.int64(width[i]), np.int64(channels[i]), np.int64(bits[i]) // 8
+            h, w = np.int64(height[i]), np.int64(width[i])
+            image = h, w, np.int64(channels[i]), np.int64(bits[i]) // 8
             # All of the image is written.
             if not has_room(codec[i], nbytes, want, image, tile, scratch.shape[0], work.shape[0]):
                 return OUT_OF_BOUNDS
             status = decode_window(
                 file, at, nbytes, checksum[i], codec[i], verify, image, tile,
-                (np.int64(0), image[0], np.int64(0), image[1]), target,
+                (np.int64(0), h, np.int64(0), w), target,
                 (np.int64(room.ctypes.data), np.int64(scratch.ctypes.data), np.int64(work.ctypes.data)),
             )  # fmt: skip
         else:
