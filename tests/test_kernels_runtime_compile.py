@@ -324,3 +324,10 @@ def test_a_change_of_an_imported_module_compiles_a_kernel_again(
     path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
     assert run("uint8", step=step) == 1
     assert run("uint8", step=step) == 0
+
+
+def test_without_jit_kernels_are_plain_functions(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import numpy as np; from tiny.kernels.outer import add_to_all as f; out = np.zeros(2)"
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    ran = [sys.executable, "-c", f"{code}; print(type(f).__name__, f(np.ones(2), out), *out)"]
+    assert subprocess.run(ran, capture_output=True, text=True, check=True).stdout == "function 8 2.0 2.0\n"

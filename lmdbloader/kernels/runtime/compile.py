@@ -32,7 +32,11 @@ def kernel(function: Callable[..., Any]) -> Any:
     The cache is next to the function's module; if that folder is not writable, in the user's cache folder; else in a
     folder under the temporary one that only this user can write to. Without any of them every process compiles again.
     NUMBA_CACHE_DIR, Numba's own setting, names another folder.
+
+    With NUMBA_DISABLE_JIT=1 the function stays Python's, for a debugger.
     """
+    if numba.config.DISABLE_JIT:
+        return function
     dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
     try:
         dispatcher.enable_caching()
