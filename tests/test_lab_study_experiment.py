@@ -23,11 +23,11 @@ from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.errors import OptionError, WorkerError
 from lmdbloader.lab.study import Study, isolation_process
 from lmdbloader.lab.study.endless_loader import BenchData, EndlessLoader, LoaderSetting, open_endless
-from lmdbloader.lab.study.experiments import settings_of, sweep
 from lmdbloader.lab.study.image_files import extract_files, find_files
 from lmdbloader.lab.study.isolation import middle_turns, take_turns
 from lmdbloader.lab.study.isolation_process import serve
 from lmdbloader.lab.study.setup import BenchSetup
+from lmdbloader.lab.study.sweeps import settings_of, sweep
 from lmdbloader.lab.study.training import TrainingTurn, take_training_turn, why_unknown
 
 QUICK: dict[str, Any] = {"seconds": 0.002, "repeats": 1, "num_workers": 1}
@@ -330,8 +330,8 @@ def test_loading_alone_ends_in_host_memory_for_every_source(pairs: Path, monkeyp
             self.setting = setting
 
     monkeypatch.setattr("lmdbloader.lab.study.endless_loader.EndlessLoader", StubLoader)
-    monkeypatch.setattr("lmdbloader.lab.study.experiments.take_turn", turn)
-    monkeypatch.setattr("lmdbloader.lab.study.experiments.take_training_turn", training_turn)
+    monkeypatch.setattr("lmdbloader.lab.study.sweeps.take_turn", turn)
+    monkeypatch.setattr("lmdbloader.lab.study.sweeps.take_training_turn", training_turn)
     material: Any = BenchData(lmdbloader.LMDBDataset(pairs), None)
     trainer: Any = object()
     rows = sweep(BenchSetup(material, (8,), (16,), 0.01, 1, 1, 0, "cuda", 96, lambda line: None), trainer)

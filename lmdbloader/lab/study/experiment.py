@@ -21,13 +21,13 @@ from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import DATA_FILE
 from lmdbloader.lab.machine import describe, filesystem_of, residency
 from lmdbloader.lab.study.endless_loader import BenchData
-from lmdbloader.lab.study.experiments import oversubscribe, scale_threads, sweep
 from lmdbloader.lab.study.image_files import AUTO, extract_files, find_files
 from lmdbloader.lab.study.interrupts import interruptible
 from lmdbloader.lab.study.isolation import isolate
 from lmdbloader.lab.study.results import Study
 from lmdbloader.lab.study.rows import BaselineFolder, StudiedDataset, StudiedField, StudySettings
 from lmdbloader.lab.study.setup import BenchSetup, choose_batch_sizes, choose_crops, choose_dataset, has_images
+from lmdbloader.lab.study.sweeps import oversubscribe, scale_threads, sweep
 from lmdbloader.lab.study.training import Trainer, why_unknown
 from lmdbloader.show import info
 from lmdbloader.superres.models import MODEL_NAMES, ModelName

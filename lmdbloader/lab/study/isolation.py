@@ -14,9 +14,9 @@ from typing import IO, Any
 from lmdbloader.base.text import counted
 from lmdbloader.errors import WorkerError
 from lmdbloader.lab.study.endless_loader import LoaderSetting
-from lmdbloader.lab.study.experiments import in_turns
 from lmdbloader.lab.study.rows import IsolationRow
 from lmdbloader.lab.study.setup import BenchSetup
+from lmdbloader.lab.study.sweeps import in_turns
 
 # How long a process goes on loading after its own time, as a share of it: the others may have begun later.
 OVERTIME = 0.5
