@@ -159,7 +159,6 @@ def student(degrees: float, quantile: float = 0.975) -> float:
 _WRITTEN_NBYTES = 64 * 2**20
 # A digest of this many bytes loads all of its code.
 _LOADING_NBYTES = 2**18
-_LEAST = 4
 _PAGE_NBYTES, _PAGE_HEAD_NBYTES, _ENTRY_NBYTES = 4096, 16, 48
 # An LMDB without records, and the frame of an index without rows.
 _EMPTY_DATA_NBYTES, _EMPTY_INDEX_NBYTES, _MANIFEST_NBYTES = 4 * _PAGE_NBYTES, 4096, 2048

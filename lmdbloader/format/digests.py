@@ -12,7 +12,6 @@ from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
-from lmdbloader.errors import OptionError
 from lmdbloader.format.codecs import RunningChecksum, checksum
 
 DigestName = Literal["xxh64", "sha256", "blake3"]
@@ -30,17 +29,6 @@ class Digest(Protocol):
         """Add a bytes-like object."""
 
     def __str__(self) -> str: ...
-
-
-def check_digest(name: str) -> DigestName:
-    """Return the name of an algorithm.
-
-    Raises:
-        OptionError: It is not one of DIGESTS.
-    """
-    if name not in DIGESTS:
-        raise OptionError(f"digest {name!r}: expected one of {', '.join(DIGESTS)}")
-    return name
 
 
 def new_file_digest(name: DigestName) -> Digest:

@@ -227,16 +227,6 @@ class Sources(Sequence[Source]):
             {name: spans.take(numbers) for name, spans in self.attached.items()},
         )
 
-    def local_paths(self) -> Iterator[bytes]:
-        """Yield every local file that holds sources, once."""
-        for names, spans in ((self.names, self.spans), (self.lr_names, self.lr_spans)):
-            paths: Iterable[bytes] = ()
-            if spans is not None:
-                paths = spans.paths
-            elif names is not None and not is_url(names.folder):
-                paths = map(names.path, range(len(names)))
-            yield from (path for path in paths if not is_url(path))
-
 
 def _file(names: Names, spans: Spans | None, number: int) -> File:
     return names.path(number) if spans is None else spans[number]
