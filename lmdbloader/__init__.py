@@ -58,7 +58,7 @@ _MOVED = {
     **{name: f"lmdbloader.lab.{name}" for name in ("Checkup", "Plan", "Profile", "Recorder", "Study", "Tuning")},
     **{name: f"lmdbloader.lab.{name}" for name in ("bench", "doctor", "plan", "profile", "tune")},
     **{name: f"lmdbloader.conversion.{name}" for name in ("Estimate", "Report", "Split")},
-    "classify": "scripts/classification in the repository",
+    "classify": "scripts/classification in the repository, used by scripts/train_classifier.py",
     "open": "lmdbloader.LMDBDataset(path)",
 }
 
@@ -69,7 +69,7 @@ def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(importlib.import_module(f"lmdbloader.{_HOMES[name]}"), name)
     if name in _MOVED:
-        message = f"lmdbloader.{name} is {_MOVED[name]}"
+        message = f"lmdbloader.{name} is now {_MOVED[name]}"
         # `from lmdbloader import name` would replace the message of an AttributeError with its own.
         raise ImportError(message, name=name) if _is_imported_by(sys._getframe(1)) else AttributeError(message)
     raise AttributeError(f"module 'lmdbloader' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Draws docs/concepts/pictures/rooms.svg: the rooms of the package and who imports whom."""
+"""Draws the rooms of the package and who imports whom, and writes the table of rooms in CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from html import escape
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+BEGIN, END = "<!-- rooms: written by scripts/draw_rooms.py -->\n", "<!-- end of rooms -->\n"
 PICTURE = ROOT / "docs" / "concepts" / "pictures" / "rooms.svg"
 ROW, COLUMN, NAMES, HEADER = 30, 30, 110, 96
 STYLE = """
@@ -36,7 +38,7 @@ def read_edges() -> dict[str, str]:
 def read_purposes(rooms: list[str]) -> dict[str, str]:
     """Return the sentence with which each room begins."""
     texts = {room: (ROOT / "lmdbloader" / room / "__init__.py").read_text("utf-8") for room in rooms}
-    return {room: ast.get_docstring(ast.parse(text)) or "" for room, text in texts.items()}
+    return {room: (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0] for room, text in texts.items()}
 
 
 def draw(edges: Mapping[str, str], purposes: Mapping[str, str]) -> str:
@@ -71,10 +73,20 @@ def draw(edges: Mapping[str, str], purposes: Mapping[str, str]) -> str:
     )
 
 
+def with_table(text: str, purposes: Mapping[str, str]) -> str:
+    """Return the text of CONTRIBUTING.md with the table of rooms as they are."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    rows = "".join(f"| `{room}` | {purpose} |\n" for room, purpose in purposes.items())
+    return f"{before}{BEGIN}\n| room | what it owns |\n| --- | --- |\n{rows}\n{END}{after}"
+
+
 def main() -> None:
-    """Write the picture."""
+    """Write the picture and the table."""
     edges = read_edges()
-    PICTURE.write_text(draw(edges, read_purposes(list(edges))), "utf-8")
+    purposes = read_purposes(list(edges))
+    PICTURE.write_text(draw(edges, purposes), "utf-8")
+    CONTRIBUTING.write_text(with_table(CONTRIBUTING.read_text("utf-8"), purposes), "utf-8")
 
 
 if __name__ == "__main__":

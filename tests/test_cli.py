@@ -18,7 +18,20 @@ from lmdbloader.errors import CorruptError, ImageError, OptionError
 
 ROOT = Path(__file__).resolve().parent.parent
 Capture = pytest.CaptureFixture[str]
-COMMANDS = ("plan", "estimate", "convert", "stage", "info", "verify", "preview", "extract", "tune", "doctor")
+COMMANDS = (
+    "plan",
+    "estimate",
+    "convert",
+    "stage",
+    "info",
+    "verify",
+    "repair",
+    "preview",
+    "extract",
+    "tune",
+    "doctor",
+    "bench",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,14 @@ def test_the_picture_is_current(draw_rooms: ModuleType) -> None:
     assert stored == drawn, "the rooms changed: run `python scripts/draw_rooms.py` and commit the picture"
 
 
+def test_the_table_is_current(draw_rooms: ModuleType) -> None:
+    text = draw_rooms.CONTRIBUTING.read_text("utf-8")
+    assert draw_rooms.with_table(text, draw_rooms.read_purposes(list(EDGES))) == text, (
+        "run python scripts/draw_rooms.py"
+    )
+    assert all(f"| `{room}` | " in text for room in EDGES)
+
+
 def test_every_edge_is_a_dot(draw_rooms: ModuleType) -> None:
     assert draw_rooms.read_edges() == EDGES
     drawn = draw_rooms.draw(

@@ -43,7 +43,7 @@ def test_a_name_that_moved_says_where_it_is(name: str) -> None:
     place = lmdbloader._MOVED[name]
     with pytest.raises(AttributeError) as raised:
         getattr(lmdbloader, name)
-    assert str(raised.value) == f"lmdbloader.{name} is {place}"
+    assert str(raised.value) == f"lmdbloader.{name} is now {place}"
     with pytest.raises(ImportError) as refused:
         exec(f"from lmdbloader import {name}")
     assert str(refused.value) == str(raised.value)

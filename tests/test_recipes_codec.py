@@ -117,3 +117,13 @@ def test_every_row_has_the_number_and_name_that_kernels_know() -> None:
     assert [entry.name for entry in codecs.TABLE.values()] == list(codec_numbers.CODEC_NAMES)
     for number, entry in codecs.TABLE.items():
         assert entry.number == number == getattr(codec_numbers, f"CODEC_{entry.name.upper()}")
+
+
+def test_a_conversion_stores_pixels_with_it(registered: None, photos: Path, tmp_path: Path) -> None:
+    lmdbloader.convert(photos, tmp_path / "db", codec="xor", workers=1)
+    (field,) = lmdbloader.info(tmp_path / "db").fields
+    assert (field.codec, set(field.codecs or {})) == ("xor", {"xor"})
+    lmdbloader.convert(photos, tmp_path / "raw", codec="raw", workers=1)
+    mine, raw = (lmdbloader.LMDBDataset(tmp_path / name) for name in ("db", "raw"))
+    for i in range(len(raw)):
+        torch.testing.assert_close(mine[i].image, raw[i].image, rtol=0, atol=0)

@@ -23,6 +23,7 @@ class WithSpeckles(ConvertOptions):
     """The options that convert and estimate share, and two more."""
 
     speckles: int | None = opt(None, STORE, "speckles in an image, see {codec}", metavar="N", limits=(1, 9))
+    note: str | None = opt(None, STORE, "a remark that the dataset records", metavar="TEXT")
     tint: Literal["none", "sepia"] = opt("none", STORE, "colour of old photographs (default: none)")
 
 
@@ -52,6 +53,8 @@ def test_a_field_is_a_keyword_argument() -> None:
     [
         ({"speckles": 10}, "speckles=10: expected a whole number from 1 to 9"),
         ({"speckles": "3"}, "speckles='3': expected a whole number"),
+        ({"note": 3}, "note=3: expected a str"),
+        ({"note": b"x"}, "note=b'x': expected a str"),
         ({"tint": "blue"}, "tint='blue': expected none or sepia"),
     ],
 )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from lmdbloader.base.arguments import whole
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.philox import below, unit
@@ -36,6 +37,7 @@ class InvertRows(Geometry):
     p: float = 0.5
 
     code = INVERT_ROWS
+    checks = {"step": lambda transform, value: whole("step", value, 1)}  # noqa: RUF012
 
     @property
     def real_numbers(self) -> tuple[float, ...]:
@@ -106,3 +108,20 @@ def test_one_that_sets_the_size_follows_the_resolution() -> None:
 
     assert full_size([CropTop((8, 6))]) == (8, 6)
     assert with_resolution([Resize(32), CropTop((8, 6))], (4, 3)) == [Resize(16), CropTop((4, 3))]
+
+
+@pytest.mark.parametrize("step", [0, -1, 1.5, None, "2", float("nan")])
+def test_its_own_argument_is_checked(step: Any) -> None:
+    with pytest.raises(OptionError, match=r"^step=.*: expected a whole number of at least 1"):
+        InvertRows(step)
+
+
+def test_an_argument_without_a_check_is_an_error() -> None:
+    @dataclass(frozen=True, slots=True, repr=False)
+    class Unchecked(Geometry):
+        strength: float
+
+        code = 99
+
+    with pytest.raises(OptionError, match=r"^Unchecked\.strength: has no check"):
+        Unchecked(1.0)

@@ -265,6 +265,8 @@ def _checked(f: Field[Any], hint: Any, value: Any) -> Any:
         return number
     if kind is bool:
         return arguments.flag(f.name, value)
+    if hint in (str, str | None) and not isinstance(value, str):
+        raise OptionError(f"{option(f.name, value)}: expected a str")
     return arguments.function(f.name, value) if get_origin(hint) is Callable else value
 
 

@@ -141,7 +141,7 @@ def make_fields(recipe: Recipe, others: Sequence[tuple[str, Kind]], codec: str) 
     images: list[tuple[str, Kind]] = [
         (name, "image") for name in (("lr", "hr") if recipe.options.scale else ("image",))
     ]
-    return tuple(make_field(name, kind, "raw" if codec == "raw" else "lz4") for name, kind in (*images, *others))
+    return tuple(make_field(name, kind, "lz4" if codec == "auto" else codec) for name, kind in (*images, *others))
 
 
 def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> Trial:

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from lmdbloader.conversion.storage import PIXELS, Storage, encode_one, fit_withi
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.fields import is_pil, is_pixels, is_tensor, kind_named
 from lmdbloader.format.codecs import Payloads, encode_many, holds_pixels, join, saves_enough
-from lmdbloader.format.layout import ARRAY_DTYPES, MAX_PAYLOAD_NBYTES, Codec, Field, array_type
+from lmdbloader.format.layout import ARRAY_DTYPES, MAX_PAYLOAD_NBYTES, Field, array_type
 
 _INT64 = range(-(2**63), 2**63)
 # The most digits of an integer that Python reads by default. The pattern matches from the start of a run of digits.
@@ -66,7 +66,7 @@ class PayloadColumn:
             codec: "raw", "lz4", or "auto" for lz4 if it saves enough of the values.
             storage: How images are stored.
         """
-        self._field = f if codec == "auto" else replace(f, codec=cast(Codec, codec))
+        self._field = f if codec == "auto" else replace(f, codec=codec)
         self._codec = codec
         self._storage = storage
         self._images: list[npt.NDArray[Any]] = []
@@ -105,7 +105,7 @@ class PayloadColumn:
             self._flat.append(_bytes(f, value, number))
         return len(self._flat[-1])
 
-    def encode(self) -> tuple[Payloads, dict[str, Any], Codec]:
+    def encode(self) -> tuple[Payloads, dict[str, Any], str]:
         """Return the payloads, their columns in the index, and their codec."""
         payloads = self._encode("lz4" if self._codec == "auto" else self._codec)
         codec = self._codec
@@ -119,14 +119,14 @@ class PayloadColumn:
             columns = image_geometry(self._field.name, self._shapes)
         elif self._field.kind == "array":
             columns = {f"{self._field.name}.type": self._types}
-        return payloads, columns, cast(Codec, codec)
+        return payloads, columns, codec
 
     def _encode(self, codec: str) -> Payloads:
         if self._field.kind != "image":
             data = np.frombuffer(b"".join(self._flat), np.uint8)
-            return encode_many(data, np.array([len(v) for v in self._flat], np.int64), cast(Codec, codec))
+            return encode_many(data, np.array([len(v) for v in self._flat], np.int64), codec)
         if self._images:
-            f = replace(self._field, codec=cast(Codec, codec))
+            f = replace(self._field, codec=codec)
             kept = zip(self._images, self._numbers, strict=True)
             return join([encode_one(self._storage, f, image, str(number)) for image, number in kept])
         return join(self._encoded)

@@ -25,7 +25,6 @@ from lmdbloader.format.layout import (
     CODEC_TILES,
     MAX_PAYLOAD_NBYTES,
     TILED_ABOVE_NBYTES,
-    Codec,
 )
 from lmdbloader.kernels.codec_numbers import TILE_ENTRY_NBYTES
 
@@ -192,7 +191,7 @@ class RunningChecksum:
         return int(_xxhash().XXH64_digest(self._state))
 
 
-def encode_many(data: U8, nbytes: I64, codec: Codec) -> Payloads:
+def encode_many(data: U8, nbytes: I64, codec: str) -> Payloads:
     """Encode payloads.
 
     Args:
@@ -222,7 +221,7 @@ def _encode_lz4(data: U8, nbytes: I64) -> tuple[U8, I64, U8]:
     return packed[:size], stored_nbytes, numbers
 
 
-def encode_image(image: npt.NDArray[Any], codec: Codec, tile_size: int) -> Payloads:
+def encode_image(image: npt.NDArray[Any], codec: str, tile_size: int) -> Payloads:
     """Encode one image (H, W, C) uint8 or uint16: a large one in tiles, a small one as one (C, H, W) payload.
 
     Raises:

@@ -50,7 +50,6 @@ PROGRESS_KEY = b"progress"
 DESCRIPTION_KEY = b"description"
 RECORD_KEY_NBYTES = 16
 
-Codec = Literal["raw", "lz4"]
 
 # A sample's file and position in it: columns of index and records, absent in datasets written from Python.
 SOURCE_COLUMNS = ("source", "top", "left")
@@ -75,7 +74,7 @@ class Field:
 
     name: str
     kind: Kind
-    codec: Codec | None = None
+    codec: str | None = None
     layout: Literal["CHW"] | None = None
     tile_size: int | None = None
 
@@ -85,7 +84,7 @@ class Field:
         return kind_named(self.kind).is_payload
 
 
-def make_field(name: str, kind: Kind, codec: Codec = "raw") -> Field:
+def make_field(name: str, kind: Kind, codec: str = "raw") -> Field:
     """Return a field as this release writes it.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
@@ -60,18 +60,24 @@ class Geometry(Transform):
         sets_size: Whether its result has its `size`.
         resizes: Whether it resizes images.
         erases: Whether it fills a rectangle of the finished image with its `value`.
+        checks: Checks of arguments that no other transform has, by name: called with the transform and the value,
+            they return the value to store or raise OptionError.
     """
 
     code: ClassVar[int]
+    checks: ClassVar[Mapping[str, Callable[[object, object], object]]] = {}
     sets_size: ClassVar[bool] = False
     resizes: ClassVar[bool] = False
     erases: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         Transform.__post_init__(self)
-        for name, check in _CHECKS.items():
-            if hasattr(self, name):
-                object.__setattr__(self, name, check(self, getattr(self, name)))
+        checks = {**_CHECKS, **self.checks}
+        for f in dataclasses.fields(self):
+            if f.name in checks:
+                object.__setattr__(self, f.name, checks[f.name](self, getattr(self, f.name)))
+            elif f.name != "fields":
+                raise OptionError(f"{type(self).__name__}.{f.name}: has no check; add one to the class's `checks`")
 
     @property
     def size_numbers(self) -> tuple[int, int]:

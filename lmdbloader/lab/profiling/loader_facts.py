@@ -14,7 +14,7 @@ from lmdbloader.base.cores import count_cores
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.lab.stored import codec_shares, column, image_sizes
 from lmdbloader.loader import Loader
-from lmdbloader.transforms import RandomResizedCrop, Resize, Transform
+from lmdbloader.transforms import Geometry, Transform
 
 # Where batches are made: by a Loader's threads, by worker processes, or by the thread that asks for them.
 BatchMaker = Literal["loader", "workers", "main"]
@@ -137,5 +137,5 @@ def _stored(dataset: LMDBDataset, transforms: Sequence[Transform]) -> StoredImag
         total / len(dataset),
         raw / len(dataset),
         max(int(np.median(image_sizes(dataset, name).max(axis=1))) for name in fields),
-        any(isinstance(t, RandomResizedCrop | Resize) for t in transforms),
+        any(isinstance(t, Geometry) and t.resizes for t in transforms),
     )
