@@ -95,6 +95,11 @@ def named_codecs() -> dict[str, CodecEntry]:
     return {entry.name: entry for entry in TABLE.values() if entry.encode}
 
 
+def _named(name: str) -> CodecEntry:
+    """Return the codec with a name; quicker than `named_codecs`, as `write` asks for each image."""
+    return next(entry for entry in TABLE.values() if entry.name == name)
+
+
 def by_number(value: Callable[[CodecEntry], Any], unknown: Any) -> npt.NDArray[Any]:
     """Return an array (256,) with a value for each codec number; `unknown` for numbers without a codec.
 
@@ -105,6 +110,18 @@ def by_number(value: Callable[[CodecEntry], Any], unknown: Any) -> npt.NDArray[A
     for entry in TABLE.values():
         found[entry.number] = value(entry)
     return found
+
+
+def limits_of(codecs: npt.NDArray[np.uint8], value: Callable[[CodecEntry], Any], unknown: Any) -> Any:
+    """Return a value of the table for each of some codec numbers (n,); a single one if all of them are equal.
+
+    >>> limits_of(np.array([3, 3], np.uint8), lambda entry: entry.max_bits, 16)
+    8
+    """
+    first = int(codecs[0]) if len(codecs) else CODEC_RAW
+    if (codecs == first).all():
+        return value(TABLE[first]) if first in TABLE else unknown
+    return by_number(value, unknown)[codecs]
 
 
 def holds_pixels(numbers: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
@@ -201,7 +218,7 @@ def encode_many(data: U8, nbytes: I64, codec: str) -> Payloads:
     """
     from lmdbloader.kernels.gather import hash_many
 
-    encode = named_codecs()[codec].encode or _encode_raw
+    encode = _named(codec).encode or _encode_raw
     stored, stored_nbytes, numbers = encode(data, nbytes)
     sums = np.empty(len(nbytes), np.uint64)
     hash_many(stored, np.cumsum(stored_nbytes) - stored_nbytes, stored_nbytes, sums)
@@ -215,9 +232,9 @@ def _encode_raw(data: U8, nbytes: I64) -> tuple[U8, I64, U8]:
 def _encode_lz4(data: U8, nbytes: I64) -> tuple[U8, I64, U8]:
     from lmdbloader.kernels.patches import compress_many
 
-    packed, stored_nbytes, numbers = np.empty(data.size, np.uint8), np.empty_like(nbytes), _encode_raw(data, nbytes)[2]
-    start = np.cumsum(nbytes) - nbytes
-    size = compress_many(data, start, nbytes, LEAST_SAVING, packed, stored_nbytes, numbers)
+    packed, stored_nbytes = np.empty(data.size, np.uint8), np.empty_like(nbytes)
+    numbers = np.full(len(nbytes), CODEC_RAW, np.uint8)
+    size = compress_many(data, np.cumsum(nbytes) - nbytes, nbytes, LEAST_SAVING, packed, stored_nbytes, numbers)
     return packed[:size], stored_nbytes, numbers
 
 
@@ -234,7 +251,7 @@ def encode_image(image: npt.NDArray[Any], codec: str, tile_size: int) -> Payload
             f"an image of {image.shape} {image.dtype}: {image.nbytes} bytes exceed one payload's 2 GiB. Cut it."
         )
     flat = np.empty(image.size, image.dtype)
-    if image.nbytes <= TILED_ABOVE_NBYTES or not named_codecs()[codec].in_tiles:
+    if image.nbytes <= TILED_ABOVE_NBYTES or not _named(codec).in_tiles:
         cut(image, 0, 0, image.shape[0], image.shape[1], flat)
         return encode_many(flat.view(np.uint8), np.array([image.nbytes]), codec)
     cut_tiles(image, tile_size, flat)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lmdbloader.errors import CorruptError, FormatError
-from lmdbloader.format.codecs import by_number
+from lmdbloader.format.codecs import limits_of
 from lmdbloader.format.layout import (
     ARRAY_DTYPES,
     CODEC_RAW,
@@ -111,8 +111,8 @@ def _rules(
     at, codec = columns["offset"], columns["codec"]
     stored, raw = (columns[name].astype(np.int64) for name in ("stored_nbytes", "raw_nbytes"))
     yield (at < 0) | (at > data_nbytes - stored), f"{DATA_FILE}'s {data_nbytes} bytes"
-    fits_kind = by_number(lambda entry: entry.only_kind in (None, f.kind), False)
-    yield ~fits_kind[codec], f"the codecs of {f.kind}s"
+    fits_kind = limits_of(codec, lambda entry: entry.only_kind in (None, f.kind), False)
+    yield np.broadcast_to(np.logical_not(fits_kind), codec.shape), f"the codecs of {f.kind}s"
     yield np.maximum(stored, raw) > MAX_PAYLOAD_NBYTES, f"the {MAX_PAYLOAD_NBYTES} bytes that one payload may have"
     yield (codec == CODEC_RAW) & (raw != stored), "the raw codec, which does not change a length"
     body = stored
@@ -120,7 +120,7 @@ def _rules(
         height, width, channels, bits = (columns[name] for name in _SHAPE)
         sound = ((bits == 8) | (bits == 16)) & ((channels == 1) | (channels == 3)) & (height > 0) & (width > 0)
         yield ~sound, f"an image: one of {', '.join(_SHAPE)} is not valid"
-        yield bits > by_number(lambda entry: entry.max_bits, 16)[codec], "its codec, which has fewer bits"
+        yield bits > limits_of(codec, lambda entry: entry.max_bits, 16), "its codec, which has fewer bits"
         # Doubles are exact up to 2**53, and their products do not wrap around.
         yield height.astype(np.float64) * width * (channels * (bits // 8)) != raw, f"its {', '.join(_SHAPE)}"
         is_tiled = codec == CODEC_TILES
@@ -130,8 +130,8 @@ def _rules(
             body = np.where(is_tiled, stored - tables.astype(np.int64), stored)
     elif lengths is not None:
         yield lengths != raw, "its array's type"
-    max_ratio = by_number(lambda entry: entry.max_ratio, MAX_PAYLOAD_NBYTES)
-    yield raw > max_ratio[codec] * body, "its codec, which cannot compress that much"
+    max_ratio = limits_of(codec, lambda entry: entry.max_ratio, MAX_PAYLOAD_NBYTES)
+    yield raw > max_ratio * body, "its codec, which cannot compress that much"
 
 
 def _array_lengths(f: Field, batch: pa.RecordBatch, path: Path) -> npt.NDArray[np.float64]:
