@@ -254,8 +254,8 @@ def test_crops_are_those_that_people_use(path: Path, jpegs: Path, speeds: dict[R
         ({"batch_size": 4, "step_seconds": 0.0}, "step_seconds=0.0: expected seconds, more than 0"),
         ({"batch_size": 4, "seconds": float("nan")}, "seconds=nan"),
         ({"batch_size": 4, "seconds": float("inf")}, "seconds=inf"),
-        ({"batch_size": 10_000}, "less than one batch"),
-        ({"batch_size": 4, "crop": 500}, "a crop is larger than the image"),
+        ({"batch_size": 10_000}, "fewer than one batch"),
+        ({"batch_size": 4, "crop": 500}, "a crop or a Cutout is larger than the image"),
     ],
 )
 def test_bad_options_are_refused(path: Path, options: dict[str, Any], message: str, cache: Path) -> None:

@@ -53,7 +53,7 @@ images that are not plain 8-bit grey or RGB:
 An OUT that was made from the same inputs with the same options is left as it
 is. The progress of an interrupted conversion is kept in OUT.partial: the same
 command continues it, if its options are the same (--workers and --on-error may
-change) and the inputs that are done have not changed.
+change) and the inputs converted so far have not changed.
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 examples:
@@ -133,7 +133,7 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
         _tell_kept(out, "--restart discards it and starts again.")
         raise
     except (LmdbloaderError, OSError, MemoryError, KeyboardInterrupt):
-        _tell_kept(out, "The same command goes on with it; --restart starts again.")
+        _tell_kept(out, "The same command resumes it; --restart starts again.")
         raise
 
 
@@ -164,8 +164,8 @@ def _tell(report: Any, *, quiet: bool) -> None:
 def _show(report: Any) -> None:
     if report.was_finished:
         say(
-            f"{report.path}: made already from the same inputs with the same options "
-            f"({report.num_samples} samples); nothing to do"
+            f"{report.path}: already made from the same inputs with the same options ({report.num_samples} samples); "
+            "nothing to do"
         )
         return
     sizes = report.sizes

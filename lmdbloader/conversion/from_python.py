@@ -66,7 +66,7 @@ def write(
             or (3, H, W); other arrays and tensors keep their shape. Each sample is copied or encoded before the next
             one is requested, so the same array, buffer or dict may be filled again.
         path: The new dataset.
-        codec: "raw", "lz4" or "auto" (lz4 if it saves 10 % of the first samples), for all fields or field by field. For
+        codec: "raw", "lz4" or "auto" (lz4 if it saves 10 % on the first samples), for all fields or field by field. For
             images it is the codec of pixels. By default "auto", or "raw" for images with some write modes.
         fields: Names for tuples, in order; or a mapping from names to types (`Image()`, `Array()` ...), to set types
             that should not be guessed.

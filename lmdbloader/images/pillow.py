@@ -167,7 +167,7 @@ def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int, data: memo
     if isinstance(image, PpmImagePlugin.PpmImageFile) and isinstance(args, tuple):
         maximum = args[-1]
         if isinstance(maximum, int) and maximum > 255:  # `pnm` reads these, except with a comment within the number
-            return f"a PNM file of maximum {maximum} with a comment within it; write its header without"
+            return f"a PNM file of maximum {maximum} with a comment in its header; save it without the comment"
     if kind == "BMP":
         return _unusable_bmp(image, codec, offset, args, data)
     if isinstance(image, _TiffFile):

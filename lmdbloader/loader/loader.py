@@ -65,8 +65,8 @@ class Loader:
     """Iterates over batches of a dataset; every iteration is the next epoch.
 
     Batches are named tuples of the dataset's fields: images as tensors (B, C, H, W), numbers as tensors (B,), text and
-    bytes as lists. Threads read ahead; a batch that is still referred to never changes. It pickles with its place: the
-    copy goes on where this one is.
+    bytes as lists. Threads read ahead; a batch that is still referred to never changes. Pickling keeps its place: the
+    copy continues where this one is.
 
     >>> loader = Loader(dataset, 16, transforms=[RandomCrop(64), RandomDihedral()])  # doctest: +SKIP
     >>> for lr, hr in loader:  # doctest: +SKIP
@@ -160,7 +160,7 @@ class Loader:
         if num_threads != "auto" and num_threads > cores:
             # More would only take turns; waiting for the disk is done in the background.
             warnings.warn(
-                f"num_threads={num_threads}, and this process may use {cores} cores: {cores} threads are used",
+                f"num_threads={num_threads}, but this process may use {cores} cores: {cores} threads are used",
                 stacklevel=2,
             )
         compiled, functions = compiled_and_functions(transforms)
@@ -243,11 +243,11 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; the one after it is epoch + 1.
 
-        It begins at the epoch's start. Only the epoch that `load_state_dict` has restored keeps its place, until a
-        batch of it was taken.
+        It begins at the epoch's start. Only the epoch that `load_state_dict` has restored keeps its place, until one of
+        its batches is taken.
 
         Raises:
-            OptionError: It is negative, or does not fit 63 bits.
+            OptionError: It is negative, or does not fit into 63 bits.
         """
         epoch, place = check_epoch(epoch), self._place
         if place is not None and place.num_steps == 0 and place.epoch == epoch:  # a new iterator
@@ -261,9 +261,9 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Return this loader's place as whole numbers and text, for torch.save, JSON and the like.
 
-        It is the place of the iterator that was made last, also of an unfinished one after `set_epoch` as long as
-        something refers to that. It counts the batches that the loop has got, not those that are read ahead. All ranks
-        are at the same place after the same number of steps.
+        It is the place of the newest iterator, even of an unfinished one after `set_epoch`, as long as something refers
+        to that iterator. It counts the batches that the loop has got, not those that are read ahead. All ranks are at
+        the same place after the same number of steps.
         """
         return self._described().state(*self._reached())
 
@@ -335,7 +335,7 @@ class Loader:
         )
 
     def benchmark(self, seconds: float = 5.0) -> Throughput:
-        """Return the throughput, measured for some `seconds`; the epoch of the next iteration stays the same.
+        """Return the throughput, measured for `seconds`; the epoch of the next iteration stays the same.
 
         Raises:
             OptionError: This loader has no batch.
@@ -365,7 +365,7 @@ class Loader:
     def time_stages(self, on: bool = True) -> bool:
         """Start timing the stages of the threads from zero, or stop it; see `stage_times`.
 
-        Groups of batches that threads are reading at that moment count if timing stops, and do not if it starts. If
+        Groups of batches that threads are reading at that moment count when timing stops, and do not when it starts. If
         timing is already on, or off, nothing changes.
 
         Returns:

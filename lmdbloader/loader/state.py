@@ -171,7 +171,7 @@ class Identity:
                 raise OptionError(
                     f"load_state_dict: the state is of {other}: its {name} is {state[name]!r}, this loader's is "
                     f"{getattr(self, name)!r}. A position is not valid there; use the same, or set_epoch("
-                    f"{state['epoch']}) to begin that epoch."
+                    f"{state['epoch']}) to start that epoch."
                 )
         epoch, position = int(state["epoch"]), int(state["position"])
         if not 0 <= epoch < 2**63 or not 0 <= position <= self.length:

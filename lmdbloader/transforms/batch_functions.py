@@ -27,7 +27,7 @@ class BatchFunction:
 
         Args:
             batch: A named tuple of the dataset's fields, images as tensors (B, C, H, W), numbers as tensors (B,).
-            random: Of this batch alone.
+            random: The random generator of this batch alone.
         """
         raise NotImplementedError
 

@@ -76,7 +76,7 @@ class GpuFit:
         batch_nbytes: Memory of the batch: n x activations of a sample + parameters.
         gpu_memory_nbytes: Memory of the GPU.
         largest: The largest batch that fits, 0 if not even one sample does.
-        largest_power: The largest power of two of it.
+        largest_power: The largest power of two up to that.
     """
 
     batch_nbytes: int

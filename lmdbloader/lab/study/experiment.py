@@ -61,7 +61,7 @@ def bench(
     from torch's DataLoader over the same images as files. The loaders take turns; the figures are medians.
 
     Args:
-        dataset: A dataset's folder, or an opened one; of a view, its fields and samples.
+        dataset: A dataset's folder, or an open dataset; a view's own fields and samples are read.
         baseline: A folder with the same images as files: one that `lmdbloader extract` wrote, or any for one image
             field, or one with a folder for each image field whose files pair up by name. "auto" extracts samples as PNG
             files into a temporary folder; all sources then read these samples.
@@ -77,7 +77,7 @@ def bench(
             default 1, and as many as cores, from 2 to 8.
         num_workers: Worker processes of torch's DataLoader; by default one for each core, 16 at most.
         device: Where to train: "cuda", "cuda:1", "cpu"; by default CUDA if there is a device.
-        progress: Gets a line when something begins.
+        progress: Called with a line of text when a part of the study begins.
 
     Returns:
         All figures; `print` shows them as tables and sentences.

@@ -44,12 +44,12 @@ class Study(StudyFigures):
         return as_text(self)
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as `json.dumps` takes it."""
+        """Return plain values for `json.dumps`."""
         return {"study_version": STUDY_VERSION, **to_plain(self)}
 
     @classmethod
     def from_json(cls, value: Any) -> Study:
-        """Return the study that `as_json` gave.
+        """Return the study from the result of `as_json`.
 
         Args:
             value: Parsed JSON.

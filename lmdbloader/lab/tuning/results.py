@@ -23,7 +23,7 @@ class TuningRow:
         p50_seconds, p99_seconds: Median and 99th percentile of the time from asking for a batch to having it, when
             batches are taken as fast as they come.
         num_batches: How many batches were timed.
-        num_turns: In how many turns; few where the setting was soon seen not to be near the best.
+        num_turns: In how many turns; few if the setting was soon seen not to be near the best.
     """
 
     setting: ReadSetting
@@ -173,7 +173,7 @@ def advise(
         most = max(s for s in workers if s.pinned == pick.pinned)
         if most.count > pick.count and speed[pick] > _NOTABLY * speed[most]:
             yield (
-                f"More workers are no help here: with {most.count} the DataLoader reads "
+                f"More workers do not help here: with {most.count} the DataLoader reads "
                 f"{speed[most] / speed[pick]:.2f} x as much as with {pick.count}."
             )
         yield from _about_pinning(speed, pick, has_accelerator)

@@ -342,8 +342,8 @@ def _is_free(
     who = str(owner or "an unknown process")
     if take_over:
         log(
-            f"{partial}: taken over from {who}. Its committed data is kept; the rest is lost, and it ends with an "
-            "error if it is still running"
+            f"{partial}: taken over from {who}. Its committed data is kept; the rest is lost, and that process ends "
+            "with an error if it is still running"
         )
     elif not wait:
         raise _locked(partial, owner, "Wait for it, or stop it.")

@@ -140,7 +140,7 @@ def partial_folder(
 def _take_over_advice() -> str:
     return (
         f"; if you are certain that it has ended, {option('take_over', True)} continues from its committed data. "
-        "The rest is lost then, and if it is still running, it ends with an error"
+        "The rest is lost, and if the process is still running, it ends with an error"
     )
 
 
