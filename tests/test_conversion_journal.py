@@ -361,7 +361,7 @@ def test_a_class_that_changes_the_labels_of_finished_sources_is_refused(tmp_path
         make_images(src / name)
     interrupt_classes(src, out)
     make_images(src / "cat")
-    with pytest.raises(DestinationError, match=r"cat-big/00\.png stands where .*or has another label"):
+    with pytest.raises(DestinationError, match=r"cat-big/00\.png replaces another input, or has another label"):
         convert(src, out, layout="classes")
     report = convert(src, out, layout="classes", restart=True)
     assert report.num_sources == 3 * NUM_IMAGES

@@ -57,7 +57,7 @@ def test_the_extension_starts_at_the_first_dot_of_the_base_name(tmp_path: Path) 
     assert dict(listing.ignored) == {
         "v1.0/.hidden.jpg": "no key and extension in its name",
         "README": "no key and extension in its name",
-        "*.seg.png": "1 members with an extension that is not read",
+        "*.seg.png": "1 members with an unsupported extension",
     }
 
 

@@ -79,7 +79,7 @@ def test_a_recorder_records_once() -> None:
     recorder = Recorder(list(batches(3)), warmup=0)
     with recorder:
         list(recorder)
-    with pytest.raises(OptionError, match="has recorded already"), recorder:
+    with pytest.raises(OptionError, match="was used already"), recorder:
         pass
     assert recorder.profile().num_steps == 3
 

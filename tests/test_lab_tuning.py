@@ -148,7 +148,7 @@ def test_a_cache_that_cannot_be_written_is_reported(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     found = lmdbloader.lab.tune(path, 4)
     assert not found.is_stored
-    assert "Not all of it is remembered" in str(found)
+    assert "Not every result is remembered" in str(found)
 
 
 def test_kinds_without_time_to_measure_are_not_remembered(
@@ -181,7 +181,7 @@ def test_kinds_that_were_not_measured_are_not_listed_as_remembered(
     monkeypatch.setattr(tuner, "remember_workers", lambda *_: False)
     half = lmdbloader.lab.tune(path, 4)
     assert not half.is_stored and half.as_json()["stored"] == ["threads"]
-    assert "auto" in stored(half) and "Not all of it is remembered" in stored(half)
+    assert "auto" in stored(half) and "Not every result is remembered" in stored(half)
 
 
 def test_the_dataloader_is_recommended_if_it_is_clearly_faster(path: Path, speeds: dict[ReadSetting, float]) -> None:

@@ -234,7 +234,7 @@ class LMDBDataset(Dataset[Any]):
         return view
 
     def with_io(self, io: IO) -> Self:
-        """Return a view of the same open files that reads them as `io` says, even if they were replaced since.
+        """Return a view that reads the same open files as `io` says, even if they were replaced since.
 
         Raises:
             OptionError: `io` is neither "mmap" nor "pread".

@@ -27,7 +27,7 @@ def add_flags(parser: argparse.ArgumentParser, options: type[ConvertOptions]) ->
         for f in fields(options):
             if flag := _flag(f):
                 groups[f.metadata["group"]].add_argument(flag, **_keywords(f, hints[f.name]))
-    groups["what to take"].add_argument("--split", action="store_true", help=_SPLIT)
+    groups["inputs"].add_argument("--split", action="store_true", help=_SPLIT)
     return groups["running"]
 
 

@@ -61,7 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "it has a folder for each; 'auto' writes PNG files of up to 4,000 samples into a temporary folder",
     )
     parser.add_argument("--only", metavar="SECTION", nargs="+", choices=_SECTIONS, help="measure only these sections")
-    parser.add_argument("--batch-sizes", metavar="N", type=int, nargs="+", help="default: 8 16 32 64 128")
+    parser.add_argument(
+        "--batch-sizes", metavar="N", type=int, nargs="+", help="samples in a batch (default: 8 16 32 64 128)"
+    )
     parser.add_argument(
         "--crops",
         metavar="N",
@@ -74,14 +76,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         choices=_MODELS,
         default=_MEASURING["model"],
-        help="network to train: %(choices)s, which only loads (default: %(default)s)",
+        help="network to train: %(choices)s; none only loads (default: %(default)s)",
     )
     parser.add_argument(
         "--seconds",
         metavar="S",
         type=float,
         default=_MEASURING["seconds"],
-        help="length of a turn of one setting (default: %(default)s)",
+        help="seconds of one turn of a setting (default: %(default)s)",
     )
     parser.add_argument(
         "--repeats",
@@ -98,7 +100,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="processes of the isolation test (default: 1, and one for each core, 2 to 8)",
     )
     parser.add_argument(
-        "--num-workers", metavar="N", type=int, help="of torch's DataLoader (default: one for each core, 16 at most)"
+        "--num-workers",
+        metavar="N",
+        type=int,
+        help="worker processes of torch's DataLoader (default: one for each core, 16 at most)",
     )
     parser.add_argument(
         "--device", metavar="NAME", help="where to train: cpu, cuda, cuda:1 (default: cuda if available)"
@@ -168,7 +173,7 @@ def _stored(options: argparse.Namespace) -> Study:
     if asked:
         given = ", ".join("--" + name.replace("_", "-") for name in asked)
         raise OptionError(
-            f"{path}: is a finished study, which is only shown; {given} needs a new measurement. Give the dataset's "
+            f"{path}: is a finished study, which is only shown; {given} would need a new measurement. Give the dataset's "
             "folder for that."
         )
     if not path.exists():

@@ -43,16 +43,16 @@ EPILOG = """\
 images that are not plain 8-bit grey or RGB:
   EXIF rotation is applied. Palette, CMYK and YCbCr become RGB; 1 bit becomes
   8-bit grey; 16 bits stay 16 bits (uint16). Transparency is refused unless
-  --alpha says what to do. Files of several frames are refused, and so are
+  --alpha says what to do. Files with several frames are refused, as are
   images of more than --max-pixels, and files that do not decode.
   A refused image stops the conversion or, with --on-error skip, is left out
   and listed at the end and in OUT/skipped.tsv.
   Links to folders are not followed. Broken links and other things that are not
-  regular files are named and left out.
+  regular files are reported and left out.
 
 An OUT that was made from the same inputs with the same options is left as it
 is. The progress of an interrupted conversion is kept in OUT.partial: the same
-command continues it, if its options are the same (--workers and --on-error may
+command resumes it, if its options are the same (--workers and --on-error may
 change) and the inputs converted so far have not changed.
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 

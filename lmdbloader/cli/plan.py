@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of the dataset that is kept on local disks (default: 0)",
     )
     memory = parser.add_argument_group("the largest batch")
-    memory.add_argument("--gpu-memory", metavar="SIZE", help="of one GPU")
+    memory.add_argument("--gpu-memory", metavar="SIZE", help="memory of one GPU")
     memory.add_argument("--example-memory", metavar="SIZE", help="GPU memory of one sample's activations in training")
     memory.add_argument("--model-memory", metavar="SIZE", help="GPU memory of the parameters")
     parser.add_argument("--json", action="store_true", help="print the plan as one JSON object")

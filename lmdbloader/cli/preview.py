@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--count", type=int, default=24, metavar="N", help="samples on the sheet (default: 24)")
     parser.add_argument("--seed", type=int, metavar="S", help="choose samples at random (default: evenly spread)")
-    parser.add_argument("--columns", type=int, metavar="N", help="of the sheet (default: about 1,600 pixels wide)")
+    parser.add_argument(
+        "--columns", type=int, metavar="N", help="columns of the sheet (default: about 1,600 pixels wide)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

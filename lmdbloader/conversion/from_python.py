@@ -82,7 +82,7 @@ def write(
         smart_threshold: Bytes of pixels above which "smart" stores a JPEG.
         digest: The algorithm of the dataset's digests, "xxh64", "sha256" or "blake3", as in `convert`.
         seed: The seed of "proportion", 0 by default; the choice depends on it and the number of the sample.
-        overwrite: Replace a dataset that is there already, once the new one is complete.
+        overwrite: Replace an existing dataset, once the new one is complete.
         progress: Called with the number of samples written since the last call.
 
     Returns:

@@ -31,8 +31,8 @@ from lmdbloader.conversion.sources.layouts import Layout, layout_names
 
 # The groups of flags in `lmdbloader convert --help`, in order.
 GROUPS: dict[str, str | None] = {
-    "what to take": None,
-    "what to make of it": None,
+    "inputs": None,
+    "samples and codecs": None,
     "how images are stored": "By default whole JPEG files are stored unchanged; all other images, and\n"
     "patches, are stored as pixels.",
     "unusual images": None,

@@ -176,7 +176,7 @@ class EpochRun:
         self.results = SimpleQueue()
 
     def arrived(self) -> Iterator[tuple[int, list[Item], BaseException | None]]:
-        """Yield the results that are there."""
+        """Yield the results that are ready."""
         with suppress(Empty):
             while True:
                 yield self.results.get_nowait()

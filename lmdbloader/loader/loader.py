@@ -99,9 +99,9 @@ class Loader:
         Args:
             dataset: The dataset to read. A `transform` of its own is called sample by sample, which is slow.
             batch_size: Samples in a batch of this rank.
-            order: "random" (every epoch another uniform permutation), "quasi_random" (shuffled within large windows of
+            order: "random" (a new uniform permutation in every epoch), "quasi_random" (shuffled within large windows of
                 neighbouring samples, for datasets larger than memory; a `QuasiRandom` sets the windows), "sequential".
-            seed: Of the order and of every random choice, which depend on it, the epoch and the sample's number only.
+            seed: Of the order and of every random choice, which depend only on it, the epoch and the sample's number.
             drop_last: Whether to leave out the last batches if they are short.
             pad: Whether to fill the last batches up with samples from the beginning of the epoch, so that every rank
                 has the same number of batches, of the same sizes; each rank then reads ceil(samples / ranks).
@@ -118,7 +118,8 @@ class Loader:
                 none are. "auto" pins if there is CUDA and the device is not "cpu". A copy that torch has started may
                 still read a batch that the loop no longer holds; for other copies see the page on loading.
             memory_format: torch.contiguous_format or torch.channels_last, of the images.
-            shard: (rank, world_size) reads this rank's share of one common order; "auto" asks torch.distributed.
+            shard: (rank, world_size) reads this rank's share of one common order; "auto" takes them from
+                torch.distributed.
             resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
             io: "mmap" reads through a memory map; "pread" reads copies, which costs some speed and avoids the map's
                 rare risks (see docs/reliability.md). By default as the dataset was opened.

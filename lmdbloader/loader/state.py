@@ -176,8 +176,8 @@ class Identity:
         epoch, position = int(state["epoch"]), int(state["position"])
         if not 0 <= epoch < 2**63 or not 0 <= position <= self.length:
             raise OptionError(
-                f"load_state_dict: epoch {epoch} and position {position}; expected an epoch from 0 on and a position "
-                f"from 0 to {self.length}"
+                f"load_state_dict: epoch {epoch} and position {position}; expected an epoch of at least 0 and a "
+                f"position from 0 to {self.length}"
             )
         return epoch, position
 

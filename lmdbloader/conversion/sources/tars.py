@@ -190,7 +190,7 @@ class _Shards:
 
     def unknown(self) -> list[tuple[str, str]]:
         return [
-            (f"*.{extension}", f"{count} members with an extension that is not read")
+            (f"*.{extension}", f"{count} members with an unsupported extension")
             for extension, count in sorted(self.extensions.items())
         ]
 

@@ -1,4 +1,4 @@
-"""A short pass through a Loader with steps of a given length: does it keep up, and does memory stay as it is."""
+"""A short pass through a Loader with steps of a given length: whether it keeps up, and whether memory grows."""
 
 from __future__ import annotations
 

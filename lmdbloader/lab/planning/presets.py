@@ -1,4 +1,4 @@
-"""Workloads that somebody has published, each with its source."""
+"""Published workloads, each with its source."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ def _plural(count: int, name: str) -> str:
 
 
 def _seconds(value: float) -> str:
-    """Return a time as people say it.
+    """Return a time in a suitable unit.
 
     >>> [_seconds(value) for value in (0.0005, 0.087, 2, 150, 30000)]
     ['0.5 ms', '87 ms', '2 s', '2.5 min', '8.3 h']

@@ -43,11 +43,11 @@ class Recorder:
     def __init__(
         self, batches: Iterable[Any], *, warmup: int | None = None, device: torch.device | str | None = None
     ) -> None:
-        """Prepare; entering it begins to record.
+        """Prepare; recording begins when it is entered.
 
         Args:
-            batches: A Loader, torch's DataLoader, or anything else that gives batches. An object that has a Loader
-                as its attribute `loader` counts as it.
+            batches: A Loader, torch's DataLoader, or anything else that gives batches. An object whose attribute
+                `loader` is a Loader counts as that Loader.
             warmup: Steps at the beginning that are not measured; None leaves out those for which batches were read
                 ahead at the beginning.
             device: The device that trains; None means the current CUDA device if CUDA is in use, else the CPU.
@@ -85,7 +85,7 @@ class Recorder:
             OptionError: It was entered before.
         """
         if self._has_recorded:
-            raise OptionError("the recorder has recorded already: make another one, lmdbloader.lab.Recorder(loader)")
+            raise OptionError("the recorder was used already: make a new one, lmdbloader.lab.Recorder(loader)")
         self._has_recorded = True
         if self._loader is not None:
             self._was_timed = self._loader.time_stages()

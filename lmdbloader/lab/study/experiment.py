@@ -99,7 +99,7 @@ def bench(
         material, compared = _material(chosen, baseline, notes, stack, progress)
         windows = choose_crops(material.dataset, crops, notes)
         if material.files is not None and baseline is not None and os.fspath(baseline) != AUTO:
-            progress("baseline: looks at the files")
+            progress("baseline: reading the files")
             material.files.check(windows)
         plan = BenchSetup(
             material=material,
@@ -209,7 +209,7 @@ def _material(
             )
         return BenchData(dataset, files), files.facts(os.fspath(baseline))
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lmdbloader-bench-")))
-    progress("baseline: writes the images as PNG files")
+    progress("baseline: writing the images as PNG files")
     files, samples = extract_files(dataset, fields, folder / "files")
     if len(samples) < len(dataset):
         notes.append(
@@ -234,7 +234,7 @@ def _facts(dataset: LMDBDataset, read: LMDBDataset) -> StudiedDataset:
 
 
 def _machine(dataset: LMDBDataset) -> tuple[dict[str, Any], tuple[tuple[str, ...], ...]]:
-    """Return the machine as it is before anything is measured, and the same for people."""
+    """Return the machine as it is before anything is measured, and the same as text to show."""
     found = describe()
     share = residency(Path(dataset.path) / DATA_FILE)
     rows = [*found.rows(), ("dataset on", str(filesystem_of(dataset.path)))]
@@ -251,7 +251,9 @@ def _note_what_lacks(
     if not rows:
         return
     if device.type == "cpu":
-        notes.append("Pinned against paged memory was not measured: there is no accelerator, or it was not asked for.")
+        notes.append(
+            "Pinned memory was not compared with paged memory: there is no accelerator, or it was not asked for."
+        )
     else:
         notes.append("The Loader's memory is pinned, as by default if there is a GPU: it has no row for paged memory.")
     if trainer is None:

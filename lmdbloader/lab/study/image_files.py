@@ -1,4 +1,4 @@
-"""The same images as files in a folder: found, or extracted, and read as people read them, with Pillow."""
+"""The same images as files in a folder: found or extracted, and read with Pillow, as is usual."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Study(StudyFigures):
         created: When it ended, as "2026-01-31T12:00:00Z".
         seconds: How long all of it took.
         environment: The machine: `machine.describe().as_json()`.
-        machine: The same for people: (name, value) of each line, and the load before the study.
+        machine: The same as text to show: (name, value) of each line, and the load before the study.
         cores: Cores that the process could use.
         dataset: The dataset.
         baseline: The folder of files; None if there was none.

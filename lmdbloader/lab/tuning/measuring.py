@@ -197,7 +197,7 @@ class StepTrial:
             f"within the step of {_milliseconds(self.step_seconds)} ms; 99 % must be. The p99 of waiting for a batch "
             f"was {_milliseconds(self.p99_wait_seconds)} ms; up to {_milliseconds(self.allowed_seconds)} ms, 5 % of "
             f"the step, count as ready. The step takes {self.needed_samples_per_s:,.0f} samples/s; "
-            f"{self.samples_per_s:,.0f} can be read, {self.margin:.2f} x as many."
+            f"{self.samples_per_s:,.0f} samples/s can be read, {self.margin:.2f} x as many."
         )
 
 

@@ -119,7 +119,7 @@ def _check(batch_size: int, step_seconds: float | None, crop: int | None, second
 
 
 def crop_of(dataset: Any, crop: int) -> Transform:
-    """Return the transform that people use to have windows of a size from such images.
+    """Return the usual transform for windows of a size from such images.
 
     Raises:
         OptionError: It is not an LMDBDataset.

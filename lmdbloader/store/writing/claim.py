@@ -221,7 +221,7 @@ def claim(
         advice: Appended to the error that an owner on another host is alive.
         take_over: Do not wait for signs of life.
         wait: Wait for them; otherwise an owner on another host counts as alive.
-        log: Called with lines of text for people.
+        log: Called with each message, a line of text.
 
     Raises:
         LockedError: Another process writes to it.

@@ -90,7 +90,7 @@ def partial_folder(
         resumable: Keep the files of an earlier conversion in it, and leave an unfinished one in it after an error.
             Otherwise its content is removed first.
         take_over: Continue the conversion of a process on another host without waiting for signs of life from it.
-        log: Called with lines of text for people.
+        log: Called with each message, a line of text.
 
     Raises:
         LockedError: Another process is writing to it.
