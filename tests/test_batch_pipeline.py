@@ -305,7 +305,7 @@ UNSUITED = [
     ("two", [T.RandomCrop(42)], r"of sample 0 \(lr 20x18, hr 40x36\): a crop or a Cutout is larger than the image"),
     ("two", [T.RandomCrop((40, 38))], "a crop or a Cutout is larger than the image"),
     ("two", [T.CenterCrop(42)], "a crop or a Cutout is larger than the image"),
-    ("two", [T.Cutout((2, 38))], "larger than the image, or a Cutout"),
+    ("two", [T.Cutout((2, 38))], "a crop or a Cutout is larger than the image"),
     ("two", [T.Cutout(3)], "not a multiple of the scale"),
     ("two", [T.RandomDihedral()], "RandomDihedral needs square images"),
     ("two", [T.RandomCrop((8, 6)), T.RandomDihedral()], "RandomDihedral needs square images"),
@@ -341,7 +341,7 @@ def test_images_of_different_kinds_are_refused(tmp_path: Path) -> None:
         Pipeline(mixed, ["image"], [T.RandomHorizontalFlip()])
     assert Pipeline(mixed, ["image"], rows=np.array([0, 0])).outputs[0].shape == (3, 9, 9)
     assert Pipeline(mixed, ["image"], [T.CenterCrop((5, 9))]).outputs[0].shape == (3, 5, 9)
-    with pytest.raises(OptionError, match=r"sample 2 .*5x9.*: a crop is larger"):
+    with pytest.raises(OptionError, match=r"sample 2 .*5x9.*: a crop or a Cutout is larger"):
         Pipeline(mixed, ["image"], [T.CenterCrop(7)])
     with pytest.raises(OptionError, match="5 to 9 rows"):
         Pipeline(mixed, ["image"], [T.RandomTranslate(3)])

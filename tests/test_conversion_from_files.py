@@ -275,7 +275,7 @@ def test_a_misaligned_pair_is_refused_and_named(src: Path, out: Path) -> None:
     pairs = make_pairs(src)
     shifted = np.roll(pairs[1][0], 1, axis=1)
     save(src / "DIV2K_train_LR_bicubic" / "X2" / "0001x2.png", shifted)
-    with pytest.raises(ImageError, match=r"^0001\.png: the HR image downscaled by 2 .* agree to \d+\.\d dB only"):
+    with pytest.raises(ImageError, match=r"^0001\.png: the HR image downscaled by 2 .* agree to only \d+\.\d dB"):
         convert(src, out)
     assert_nothing_left(out)
     assert convert(src, out, min_pair_psnr=0).num_samples == 3

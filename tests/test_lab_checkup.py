@@ -151,7 +151,7 @@ def test_each_planted_fault_of_a_machine_is_named(change: Change, name: str, ver
          ["Every epoch comes over the network", "nconnect=8", "rsize=65536", 'io="pread"', "quasi_random"]),
         (replace(LARGE, filesystem=FAST_NFS), {"file system": "problem", "page cache": "note", "order": "note"},
          ["stage"]),
-        (replace(DATASET, filesystem=TMPFS), {"file system": "note"}, ["tmpfs in memory", "5 GiB take memory"]),
+        (replace(DATASET, filesystem=TMPFS), {"file system": "note"}, ["tmpfs in memory", "takes 5 GiB of memory"]),
         (replace(DATASET, filesystem=OVERLAY), {"file system": "note"}, ["overlay", "container"]),
         (replace(DATASET, filesystem=DISK, residency=1.0), {"file system": "note"}, ["spinning disk", "sequential"]),
         (replace(LARGE, filesystem=DISK), {"file system": "problem", "page cache": "note", "order": "note"},

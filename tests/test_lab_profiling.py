@@ -384,5 +384,5 @@ def test_a_prediction_holds_or_not(
     assert told.held is held
     assert str(told).startswith("The prediction held" if held else "The prediction did not hold")
     assert json.loads(json.dumps(told.as_json()))["seconds"] == now
-    assert "It is still decode" in replace(before, step_seconds=now).compare(before).text
-    assert "Now verify holds" in replace(before, bottleneck="verify").compare(before).text
+    assert "The bottleneck is still decode" in replace(before, step_seconds=now).compare(before).text
+    assert "The bottleneck is now verify" in replace(before, bottleneck="verify").compare(before).text

@@ -265,7 +265,7 @@ def test_bad_options_are_refused(path: Path, options: dict[str, Any], message: s
 
 
 def test_images_of_different_shapes_are_refused_with_a_remedy(jpegs: Path) -> None:
-    with pytest.raises(OptionError, match=r"different shapes.*tune\(\.\.\., crop=N\) does that"):
+    with pytest.raises(OptionError, match=r"different shapes.*tune\(\.\.\., crop=N\) adds a crop"):
         lmdbloader.lab.tune(jpegs, 4)
     with pytest.raises(OptionError, match="only an LMDBDataset"):
         lmdbloader.lab.tune(TensorDataset(torch.zeros(9)), 4, crop=5)

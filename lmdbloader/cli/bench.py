@@ -173,8 +173,8 @@ def _stored(options: argparse.Namespace) -> Study:
     if asked:
         given = ", ".join("--" + name.replace("_", "-") for name in asked)
         raise OptionError(
-            f"{path}: is a finished study, which is only shown; {given} would need a new measurement. Give the dataset's "
-            "folder for that."
+            f"{path}: is a finished study, which is only shown; {given} would need a new measurement. Give the "
+            "dataset's folder for that."
         )
     if not path.exists():
         raise FormatError(

@@ -199,5 +199,8 @@ def _about_pinning(speed: Mapping[ReadSetting, float], pick: ReadSetting, has_ac
 
 
 def _about_small_batches(batch_size: int, has_loader: bool) -> str:
-    text = f"Batches of {batch_size} are small: the fixed cost of a DataLoader's batch (sending it, pinning it) is shared by few samples, so fewer workers and paged memory are often best. Tune each size by itself."
+    text = (
+        f"Batches of {batch_size} are small: the fixed cost of a DataLoader's batch (sending it, pinning it) is shared "
+        "by few samples, so fewer workers and paged memory are often best. Tune each size by itself."
+    )
     return f"{text} The Loader's threads read several of them at once." if has_loader else text
