@@ -60,7 +60,7 @@ def make_study(*, gpu: bool = False, baseline: bool = True, model: str | None = 
     """
     sources: tuple[LoaderKind, ...] = ("lmdbloader", "dataloader", *(("folder",) if baseline else ()))
     environment: dict[str, Any] = {**_ENVIRONMENT, "devices": [{"name": "NVIDIA H100 80GB HBM3"}] if gpu else []}
-    notes = [] if gpu else ["Pinned against paged memory was not measured: there is no accelerator here."]
+    notes = [] if gpu else ["Pinned memory was not compared with paged memory: there is no accelerator here."]
     if not baseline:
         notes.append("No folder of files was compared with: --baseline DIR names one, --baseline auto makes one.")
     return Study(

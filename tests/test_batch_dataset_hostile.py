@@ -247,11 +247,11 @@ def test_a_file_that_is_larger_than_the_index_says_is_not_decoded(sound: dict[st
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (b"[" * 100_000, "does not read as JSON"),
+        (b"[" * 100_000, "cannot be read as JSON"),
         (b"9" * 5000, None),
-        (b'{"a":' * 5000 + b"1" + b"}" * 5000, "does not read as JSON"),
-        (b"\xff\xfe\xff", "does not read as JSON"),
-        (b"", "does not read as JSON"),
+        (b'{"a":' * 5000 + b"1" + b"}" * 5000, "cannot be read as JSON"),
+        (b"\xff\xfe\xff", "cannot be read as JSON"),
+        (b"", "cannot be read as JSON"),
     ],
 )
 def test_json_that_does_not_read_is_our_error(tmp_path: Path, text: bytes, expected: str | None) -> None:
@@ -259,7 +259,7 @@ def test_json_that_does_not_read_is_our_error(tmp_path: Path, text: bytes, expec
     try:
         LMDBDataset(path)[0]
     except CorruptError as error:
-        assert "field 'notes' of sample 0 (from 0.png): does not read as JSON" in str(error)
+        assert "field 'notes' of sample 0 (from 0.png): cannot be read as JSON" in str(error)
         assert (error.sample, error.field, error.source) == (0, "notes", "0.png")
         return
     assert expected is None

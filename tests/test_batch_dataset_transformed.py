@@ -107,7 +107,7 @@ def test_a_view_pickles_with_its_seed_and_epoch(ds: LMDBDataset) -> None:
 
 
 def test_a_transform_that_does_not_suit_is_refused_at_once(ds: LMDBDataset) -> None:
-    with pytest.raises(OptionError, match="a crop is larger than the image"):
+    with pytest.raises(OptionError, match="a crop or a Cutout is larger than the image"):
         ds.transformed([RandomCrop(20)])
     with pytest.raises(OptionError, match="seed=-1"):
         ds.transformed(RANDOM, seed=-1)

@@ -302,10 +302,10 @@ def test_nothing_to_read_is_no_mistake(datasets: Any) -> None:
 
 
 UNSUITED = [
-    ("two", [T.RandomCrop(42)], r"of sample 0 \(lr 20x18, hr 40x36\): a crop is larger than the image"),
-    ("two", [T.RandomCrop((40, 38))], "a crop is larger than the image"),
-    ("two", [T.CenterCrop(42)], "a crop is larger than the image"),
-    ("two", [T.Cutout((2, 38))], "larger than the image, or a Cutout"),
+    ("two", [T.RandomCrop(42)], r"of sample 0 \(lr 20x18, hr 40x36\): a crop or a Cutout is larger than the image"),
+    ("two", [T.RandomCrop((40, 38))], "a crop or a Cutout is larger than the image"),
+    ("two", [T.CenterCrop(42)], "a crop or a Cutout is larger than the image"),
+    ("two", [T.Cutout((2, 38))], "a crop or a Cutout is larger than the image"),
     ("two", [T.Cutout(3)], "not a multiple of the scale"),
     ("two", [T.RandomDihedral()], "RandomDihedral needs square images"),
     ("two", [T.RandomCrop((8, 6)), T.RandomDihedral()], "RandomDihedral needs square images"),
@@ -334,14 +334,14 @@ def test_images_of_different_kinds_are_refused(tmp_path: Path) -> None:
         return Reader(write(tmp_path / name, [{"image": image} for image in images], "raw"))
 
     rgb, deep = (np.zeros((9, 9, 3), t) for t in (np.uint8, np.uint16))
-    with pytest.raises(OptionError, match="holds images of 8 and of 16 bits"):
+    with pytest.raises(OptionError, match="holds 8-bit and 16-bit images"):
         Pipeline(reader("bits", rgb, deep), ["image"])
     mixed = reader("shapes", rgb, np.zeros((9, 12, 3), np.uint8), np.zeros((5, 9, 3), np.uint8))
     with pytest.raises(OptionError, match="different shapes, 5 to 9 rows and 9 to 12 columns"):
         Pipeline(mixed, ["image"], [T.RandomHorizontalFlip()])
     assert Pipeline(mixed, ["image"], rows=np.array([0, 0])).outputs[0].shape == (3, 9, 9)
     assert Pipeline(mixed, ["image"], [T.CenterCrop((5, 9))]).outputs[0].shape == (3, 5, 9)
-    with pytest.raises(OptionError, match=r"sample 2 .*5x9.*: a crop is larger"):
+    with pytest.raises(OptionError, match=r"sample 2 .*5x9.*: a crop or a Cutout is larger"):
         Pipeline(mixed, ["image"], [T.CenterCrop(7)])
     with pytest.raises(OptionError, match="5 to 9 rows"):
         Pipeline(mixed, ["image"], [T.RandomTranslate(3)])

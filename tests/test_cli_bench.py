@@ -112,7 +112,7 @@ def test_a_stored_study_is_not_measured(
     assert "study.json: there is no such file; expected output of `lmdbloader" in capsys.readouterr().err
     stored.write_text(json.dumps(make_study().as_json()))
     assert main(["bench", str(stored), "--batch-sizes", "8", "--seconds", "2"]) == 2
-    assert "--batch-sizes, --seconds would measure again" in capsys.readouterr().err
+    assert "--batch-sizes, --seconds would need a new measurement" in capsys.readouterr().err
     assert not asked
 
 

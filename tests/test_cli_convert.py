@@ -183,7 +183,7 @@ def test_the_same_again_says_so(src: Path, out: Path, capsys: Capture) -> None:
     assert main(["convert", str(src), str(out)]) == 0
     capsys.readouterr()
     assert main(["convert", str(src), str(out)]) == 0
-    expected = f"{out}: made already from the same inputs with the same options (3 samples); nothing to do\n"
+    expected = f"{out}: already made from the same inputs with the same options (3 samples); nothing to do\n"
     assert capsys.readouterr() == (expected, "")
     assert main(["convert", str(src), str(out), "--patch-size", "8"]) == 1
     assert "--overwrite" in capsys.readouterr().err
@@ -206,7 +206,7 @@ def test_skipped_and_left_out_files_are_named_at_the_end(src: Path, out: Path, c
     ("words", "status", "message"),
     [
         (["SRC", "OUT", "--stride", "4"], 2, "--stride without --patch-size"),
-        (["SRC", "OUT", "--codec", "zip"], 2, "codec 'zip': expected one of auto, raw, lz4"),
+        (["SRC", "OUT", "--codec", "zip"], 2, "--codec zip: expected one of auto, raw, lz4"),
         (["SRC", "OUT", "--patch-size", "9", "--scale", "2"], 2, "expected multiples of the scale 2"),
         (["SRC", "OUT", "--hr", "SRC", "--lr", "SRC"], 2, "together with --hr and --lr"),
         (["OUT", "--hr", "SRC"], 2, "--hr and --lr go together"),
@@ -367,7 +367,7 @@ def test_a_full_disk_leaves_nothing(out: Path, tmp_path: Path) -> None:
     )
     assert child.returncode == 1
     assert child.stderr.count("\n") == 1
-    assert "disk full (" in child.stderr and "Free some room and run it again" in child.stderr
+    assert "disk full (" in child.stderr and "Free some space and run it again" in child.stderr
     assert left(out) == []
 
 

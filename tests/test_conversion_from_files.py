@@ -275,7 +275,7 @@ def test_a_misaligned_pair_is_refused_and_named(src: Path, out: Path) -> None:
     pairs = make_pairs(src)
     shifted = np.roll(pairs[1][0], 1, axis=1)
     save(src / "DIV2K_train_LR_bicubic" / "X2" / "0001x2.png", shifted)
-    with pytest.raises(ImageError, match=r"^0001\.png: the HR image downscaled by 2 .* agree to \d+\.\d dB only"):
+    with pytest.raises(ImageError, match=r"^0001\.png: the HR image downscaled by 2 .* agree to only \d+\.\d dB"):
         convert(src, out)
     assert_nothing_left(out)
     assert convert(src, out, min_pair_psnr=0).num_samples == 3
@@ -475,7 +475,7 @@ def test_policies_reach_the_decoder(src: Path, out: Path, tmp_path: Path) -> Non
         ({"patch_size": 8, "stride": 0}, "stride=0: expected a whole number of at least 1"),
         ({"scale": 1}, "scale=1: expected a whole number from 2 to 8"),
         ({"scale": 9}, "scale=9: expected a whole number from 2 to 8"),
-        ({"codec": "zip"}, "codec 'zip': expected one of auto, raw, lz4"),
+        ({"codec": "zip"}, "codec='zip': expected one of auto, raw, lz4"),
         ({"workers": 0}, "workers=0: expected a whole number of at least 1"),
         ({"bicubic": "cubic"}, "bicubic='cubic': expected matlab or pillow"),
         ({"on_error": "ignore"}, "on_error='ignore': expected stop or skip"),

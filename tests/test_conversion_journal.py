@@ -89,7 +89,7 @@ def resumed(src: Path, out: Path, **options: Any) -> int:
     lines: list[str] = []
     report = convert(src, out, log=lines.append, **options)
     assert report.num_sources == NUM_IMAGES and not report.was_finished
-    found = [line for line in lines if "going on after" in line]
+    found = [line for line in lines if "resuming after" in line]
     return int(found[0].split("after ")[1].split()[0]) if found else 0
 
 
@@ -97,7 +97,7 @@ def test_what_is_done_is_not_done_again_and_the_dataset_is_the_same(src: Path, o
     interrupt(src, out)
     report_lines: list[str] = []
     report = convert(src, out, log=report_lines.append)
-    assert f"going on after {BROKEN} of {NUM_IMAGES} images" in report_lines[1]
+    assert f"resuming after {BROKEN} of {NUM_IMAGES} images" in report_lines[1]
     assert report.num_samples == 4 * NUM_IMAGES and report.stored_as == {"raw": 4 * NUM_IMAGES}
     assert_only(out)
     assert digest(out) == digest_of_undisturbed(src, tmp_path)
@@ -183,12 +183,12 @@ def rewrite_unnoticed(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message", "options"),
     [
-        (lambda src: grow(src / "03.png"), r"03\.png has \d+ bytes, and had \d+", {}),
-        (lambda src: rewrite(src / "03.png"), r"03\.png has another content", {}),
-        (lambda src: rewrite_unnoticed(src / "03.png"), r"03\.png has another content", {"check_content": True}),
-        (lambda src: (src / "03.png").unlink(), r"04\.png stands where another one stood", {}),
-        (lambda src: save(src / "02b.png", 5), r"02b\.png stands where another one stood", {}),
-        (lambda src: (src / "03.png").rename(src / "99.png"), r"04\.png stands where another one stood", {}),
+        (lambda src: grow(src / "03.png"), r"03\.png has \d+ bytes; it had \d+", {}),
+        (lambda src: rewrite(src / "03.png"), r"03\.png has other content", {}),
+        (lambda src: rewrite_unnoticed(src / "03.png"), r"03\.png has other content", {"check_content": True}),
+        (lambda src: (src / "03.png").unlink(), r"04\.png replaces another input", {}),
+        (lambda src: save(src / "02b.png", 5), r"02b\.png replaces another input", {}),
+        (lambda src: (src / "03.png").rename(src / "99.png"), r"04\.png replaces another input", {}),
         (lambda src: [p.unlink() for p in sorted(src.iterdir())[3:]], r"there are 3 inputs, fewer", {}),
     ],
     ids=["size", "time", "hash", "removed", "added", "renamed", "fewer"],
@@ -361,7 +361,7 @@ def test_a_class_that_changes_the_labels_of_finished_sources_is_refused(tmp_path
         make_images(src / name)
     interrupt_classes(src, out)
     make_images(src / "cat")
-    with pytest.raises(DestinationError, match=r"cat-big/00\.png stands where .*or has another label"):
+    with pytest.raises(DestinationError, match=r"cat-big/00\.png replaces another input, or has another label"):
         convert(src, out, layout="classes")
     report = convert(src, out, layout="classes", restart=True)
     assert report.num_sources == 3 * NUM_IMAGES

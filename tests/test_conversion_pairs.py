@@ -82,7 +82,7 @@ def test_noise_on_purpose_is_not_taken_for_a_shift(photographs: dict[str, Any]) 
 
 def test_another_picture_is_refused(photographs: dict[str, Any]) -> None:
     with pytest.raises(
-        ImageError, match=r"^a: the HR image downscaled by 2 .* agree to \d+\.\d dB only, expected at least 20"
+        ImageError, match=r"^a: the HR image downscaled by 2 .* agree to only \d+\.\d dB, expected at least 20"
     ):
         check_alignment(photographs["astronaut"], downscale(photographs["cat"], 2), 2, 20, "a")
 

@@ -197,7 +197,8 @@ def test_a_killed_worker_is_named_with_the_image_it_was_at(
     with WorkerPool(2) as workers, pytest.raises(WorkerError) as caught:
         list(workers.convert(RECIPE.changed(on_error="skip"), make_tasks(sources)))
     killer.join()
-    advice = "Out of memory? Use fewer workers. Convert again with the same options: a conversion goes on where it was."
+    advice = "Out of memory? Use fewer workers. Convert again with the same options: the conversion resumes where it "
+    advice += "stopped."
     how = f"worker process {(tmp_path / 'slow').read_text()} was killed by SIGKILL"
     assert str(caught.value) == f"{how} while converting {name}. {advice}"
 

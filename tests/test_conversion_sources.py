@@ -239,7 +239,7 @@ def test_worker_processes_read_from_s3(tmp_path: Path, out: Path, monkeypatch: p
         assert not [r for r in requests if r.startswith("GET /bucket/set")]  # nothing is newer
         convert("s3://bucket/shards/a.tar", tmp_path / "tar.lmdb")
         assert [s.label for s in lmdbloader.LMDBDataset(tmp_path / "tar.lmdb")] == [7, -2]
-        with pytest.raises(SourceError, match=r"s3://nowhere/set: there is nothing"):
+        with pytest.raises(SourceError, match=r"s3://nowhere/set: nothing is there"):
             convert("s3://nowhere/set", tmp_path / "none.lmdb")
         assert not (tmp_path / "none.lmdb").exists()
         objects["set/dog/9.png"] = b"no image at all"

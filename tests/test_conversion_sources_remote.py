@@ -122,9 +122,9 @@ def test_members_close_together_come_by_one_request(s3: list[str]) -> None:
 
 
 def test_missing_remote_files(bucket: str) -> None:
-    with pytest.raises(SourceError, match=r"nowhere: there is nothing"):
+    with pytest.raises(SourceError, match=r"nowhere: nothing is there"):
         list_sources(locate(f"{bucket}/nowhere"))
-    with pytest.raises(SourceError, match=r"//other/set: there is nothing"):
+    with pytest.raises(SourceError, match=r"//other/set: nothing is there"):
         list_sources(locate(bucket.replace("bucket", "other") + "/set"))
     with pytest.raises(SourceError, match=r"other: no images in it \(looked for"):
         list_sources(locate(f"{bucket}/other"))
@@ -134,7 +134,7 @@ def test_missing_remote_files(bucket: str) -> None:
         list_sources(locate(f"{bucket}/set"), layout="tar")
     with pytest.raises(SourceError, match=r"set/\*\.tar: there is no such tar \(looked for"):
         list_sources(locate(f"{bucket}/set/*.tar"))
-    with pytest.raises(SourceError, match=r"c\.tar: there is nothing"):
+    with pytest.raises(SourceError, match=r"c\.tar: nothing is there"):
         list_sources(locate(f"{bucket}/tars/{{a,c}}.tar"))
     with pytest.raises(SourceError, match=r"has no pair of folders"):
         list_sources(locate(f"{bucket}/pairs"), layout="pairs")
@@ -194,7 +194,7 @@ def test_plain_http_serves_folders_but_no_parts_of_files() -> None:
         assert [s.nbytes for s in listing.sources] == [len(png(1)), len(png(2))]
         assert listing.changed_ns is None
         tar = list_sources(locate(f"{url}/set/x.tar")).sources[0]
-        with pytest.raises(OSError, match="does not serve parts of files; copy it to a disk first"):
+        with pytest.raises(OSError, match="does not send parts of files; copy it to a disk first"):
             read(tar.file)
 
 

@@ -57,7 +57,7 @@ def test_the_extension_starts_at_the_first_dot_of_the_base_name(tmp_path: Path) 
     assert dict(listing.ignored) == {
         "v1.0/.hidden.jpg": "no key and extension in its name",
         "README": "no key and extension in its name",
-        "*.seg.png": "1 members with an extension that is not read",
+        "*.seg.png": "1 members with an unsupported extension",
     }
 
 
@@ -157,7 +157,7 @@ def test_names_that_lead_out_of_the_archive_are_refused(tmp_path: Path, name: st
 
 def test_samples_must_be_whole_and_clear(tmp_path: Path) -> None:
     apart = save_tar(tmp_path / "apart.tar", ("a.png", b"x"), ("b.png", b"x"), ("a.cls", b"1"))
-    with pytest.raises(SourceError, match=r"a\.cls: the members of a do not follow each other.*--sort=name"):
+    with pytest.raises(SourceError, match=r"a\.cls: the members of a are not next to each other.*--sort=name"):
         list_sources(apart)
     twice = save_tar(tmp_path / "twice.tar", ("a.png", b"x"), ("a.png", b"y"))
     with pytest.raises(SourceError, match=r"holds a\.png twice"):

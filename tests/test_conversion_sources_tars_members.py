@@ -98,7 +98,7 @@ def test_the_map_of_a_sparse_file_is_skipped() -> None:
         (pax([(b"size", b"1_0")]) + GOOD, "the size b'1_0' is not a number"),
         (pax([(b"size", b"9" * 5000)]) + GOOD, r"the size b'9{40}' is not a number"),
         (pax([(b"size", b"9" * 19)]) + GOOD, "has 9{19} bytes, and there are"),
-        (pax([(b"path", b"a.png")], b"g") + GOOD, "all members are given the same path"),
+        (pax([(b"path", b"a.png")], b"g") + GOOD, "gives all members the same path"),
         (pax([(b"path", b"a.png")]) + member(b"l", b"b.png\0", b"L") + GOOD, "two names: b'a.png' and b'b.png'"),
         (member(b"p", b"0 a=b\n", b"x") + GOOD, "at byte 512 a pax header is damaged"),
         (member(b"p", b"9" * 100_000, b"x") + GOOD, "a pax header is damaged"),

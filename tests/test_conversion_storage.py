@@ -208,7 +208,7 @@ def test_a_damaged_jpeg_is_noticed_when_it_is_converted(src: Path, tmp_path: Pat
 
 REFUSED = [
     ({"write_mode": "jpeg"}, "write_mode='jpeg': expected raw, jpg"),
-    ({"write_mode": "original", "patch_size": 8}, "whole files: it does not go with patches"),
+    ({"write_mode": "original", "patch_size": 8}, "whole files: it cannot be combined with patches"),
     ({"write_mode": "smart"}, "give the limit with smart_threshold"),
     ({"write_mode": "raw", "jpeg_quality": 80}, "jpeg_quality has no effect without write_mode='jpg'"),
     ({"write_mode": "jpg", "smart_threshold": 5}, "smart_threshold has no effect"),

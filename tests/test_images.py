@@ -722,7 +722,7 @@ def test_a_plain_pnm_of_many_pieces():
         (b"P2 1 1 65536 1", "maximum 65536; expected at most 65535"),
         (b"P6 1 1 0 \0\0\0", "maximum 0; expected at most 65535"),
         (b"P5 1 1 15 \7", "maximum 15; expected 255 (8 bits) or more (16 bits)"),
-        (b"P3 2 1 10#c\n00 1 2 3 4 5 1000", "maximum 1000 with a comment within it"),
+        (b"P3 2 1 10#c\n00 1 2 3 4 5 1000", "maximum 1000 with a comment in its header"),
     ],
 )
 def test_a_pnm_that_contradicts_its_header_is_refused(data, reason):

@@ -151,14 +151,14 @@ def test_each_planted_fault_of_a_machine_is_named(change: Change, name: str, ver
          ["Every epoch comes over the network", "nconnect=8", "rsize=65536", 'io="pread"', "quasi_random"]),
         (replace(LARGE, filesystem=FAST_NFS), {"file system": "problem", "page cache": "note", "order": "note"},
          ["stage"]),
-        (replace(DATASET, filesystem=TMPFS), {"file system": "note"}, ["tmpfs in memory", "5 GiB take memory"]),
+        (replace(DATASET, filesystem=TMPFS), {"file system": "note"}, ["tmpfs in memory", "takes 5 GiB of memory"]),
         (replace(DATASET, filesystem=OVERLAY), {"file system": "note"}, ["overlay", "container"]),
         (replace(DATASET, filesystem=DISK, residency=1.0), {"file system": "note"}, ["spinning disk", "sequential"]),
         (replace(LARGE, filesystem=DISK), {"file system": "problem", "page cache": "note", "order": "note"},
          ["130 random reads a second", "quasi_random"]),
         (replace(DATASET, filesystem=UNKNOWN), {"file system": "note"}, ["fuse.mystery"]),
         (LARGE, {"page cache": "note", "order": "note"},
-         ["500 GiB, more than the 50 GiB of free memory", "order='quasi_random'", "reads each alone"]),
+         ["500 GiB, more than the 50 GiB of free memory", "order='quasi_random'", "reads each sample separately"]),
         (replace(DATASET, codecs={"file": 0.9, "jpeg": 0.1}, image_side=2040), {"stored as": "note"},
          ["images of 2040 pixels", "--max-resolution"]),
     ],
@@ -272,7 +272,7 @@ def test_the_report_and_its_json_say_the_same(pairs: Path) -> None:
     assert stated["profile"] is None
     lines = str(found).splitlines()
     assert max(len(line) for line in lines if str(pairs.parent) not in line) <= 100
-    with pytest.raises(KeyError, match="found were cores"):
+    with pytest.raises(KeyError, match=r"no finding 'luck'; there are cores"):
         found.finding("luck")
 
 

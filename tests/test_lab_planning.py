@@ -33,7 +33,7 @@ def test_the_demand_follows_from_n_and_t() -> None:
     assert found.most.samples_per_s == 256 / 0.5
     assert found.as_json()["max_latency_seconds"] == 0.5
     assert found.as_json()["batches_within_step"] == 0.99
-    assert "in 500 ms or less, 99 times of 100; each sample in that time, too" in str(found)
+    assert "in 500 ms or less, 99 times out of 100; each sample within that time, too" in str(found)
 
 
 def test_resnet_50_on_a_v100() -> None:
@@ -258,8 +258,8 @@ def test_arguments_override_the_preset() -> None:
         ({"batch_size": 8, "step_seconds": 1, "cache_fraction": -0.1}, "cache_fraction=-0.1"),
         ({"batch_size": 8, "step_seconds": 1, "gpu_memory": "16GB"}, "example_memory=None"),
         ({"batch_size": 8, "step_seconds": 1, "model_memory": "16GB"}, "follows from gpu_memory"),
-        ({"preset": "resnet51"}, "there is no such preset; there are resnet50-v100"),
-        ({"preset": "team-on-nfs", "batch_size": 7}, "for a batch of 64 only. Give step_seconds"),
+        ({"preset": "resnet51"}, "no such preset; expected one of resnet50-v100"),
+        ({"preset": "team-on-nfs", "batch_size": 7}, "only for batches of 64. Give step_seconds"),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:

@@ -79,7 +79,7 @@ def test_a_recorder_records_once() -> None:
     recorder = Recorder(list(batches(3)), warmup=0)
     with recorder:
         list(recorder)
-    with pytest.raises(OptionError, match="has recorded already"), recorder:
+    with pytest.raises(OptionError, match="was used already"), recorder:
         pass
     assert recorder.profile().num_steps == 3
 
@@ -384,5 +384,5 @@ def test_a_prediction_holds_or_not(
     assert told.held is held
     assert str(told).startswith("The prediction held" if held else "The prediction did not hold")
     assert json.loads(json.dumps(told.as_json()))["seconds"] == now
-    assert "It is still decode" in replace(before, step_seconds=now).compare(before).text
-    assert "Now verify holds" in replace(before, bottleneck="verify").compare(before).text
+    assert "The bottleneck is still decode" in replace(before, step_seconds=now).compare(before).text
+    assert "The bottleneck is now verify" in replace(before, bottleneck="verify").compare(before).text

@@ -84,7 +84,7 @@ def test_pairs_are_compared_with_their_files(pairs: Path) -> None:
     assert study.settings.model == "srcnn915"
     assert study.threads == study.oversubscription == study.isolation == ()
     assert any("there is no accelerator" in note for note in study.notes)
-    assert lines[0].startswith("baseline: writes") and "sweep: loads, turn 1/1, crop 16, batches of 2" in lines
+    assert lines[0].startswith("baseline: writing") and "sweep: loads, turn 1/1, crop 16, batches of 2" in lines
     command = study.settings.command
     assert command.startswith(f"lmdbloader bench {pairs} --baseline auto --batch-sizes 8 2 --crops 16 --only sweep")
 

@@ -157,7 +157,7 @@ def test_files_that_make_no_batch_are_named_before_anything_is_measured(
             lmdbloader.LMDBDataset(pairs.path, fields=["hr"]),
             baseline=tmp_path, batch_sizes=[2], crops=[24], progress=lines.append,
         )  # fmt: skip
-    assert lines == ["baseline: looks at the files"]
+    assert lines == ["baseline: reading the files"]
     (tmp_path / "c.png").write_bytes(b"no image")
     with pytest.raises(OptionError, match=r"c\.png: Pillow cannot open it"):
         find_files(tmp_path, ["hr"]).check([8])

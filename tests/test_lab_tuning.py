@@ -148,7 +148,7 @@ def test_a_cache_that_cannot_be_written_is_reported(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     found = lmdbloader.lab.tune(path, 4)
     assert not found.is_stored
-    assert "Not all of it is remembered" in str(found)
+    assert "Not every result is remembered" in str(found)
 
 
 def test_kinds_without_time_to_measure_are_not_remembered(
@@ -181,7 +181,7 @@ def test_kinds_that_were_not_measured_are_not_listed_as_remembered(
     monkeypatch.setattr(tuner, "remember_workers", lambda *_: False)
     half = lmdbloader.lab.tune(path, 4)
     assert not half.is_stored and half.as_json()["stored"] == ["threads"]
-    assert "auto" in stored(half) and "Not all of it is remembered" in stored(half)
+    assert "auto" in stored(half) and "Not every result is remembered" in stored(half)
 
 
 def test_the_dataloader_is_recommended_if_it_is_clearly_faster(path: Path, speeds: dict[ReadSetting, float]) -> None:
@@ -254,8 +254,8 @@ def test_crops_are_those_that_people_use(path: Path, jpegs: Path, speeds: dict[R
         ({"batch_size": 4, "step_seconds": 0.0}, "step_seconds=0.0: expected seconds, more than 0"),
         ({"batch_size": 4, "seconds": float("nan")}, "seconds=nan"),
         ({"batch_size": 4, "seconds": float("inf")}, "seconds=inf"),
-        ({"batch_size": 10_000}, "less than one batch"),
-        ({"batch_size": 4, "crop": 500}, "a crop is larger than the image"),
+        ({"batch_size": 10_000}, "fewer than one batch"),
+        ({"batch_size": 4, "crop": 500}, "a crop or a Cutout is larger than the image"),
     ],
 )
 def test_bad_options_are_refused(path: Path, options: dict[str, Any], message: str, cache: Path) -> None:
@@ -265,7 +265,7 @@ def test_bad_options_are_refused(path: Path, options: dict[str, Any], message: s
 
 
 def test_images_of_different_shapes_are_refused_with_a_remedy(jpegs: Path) -> None:
-    with pytest.raises(OptionError, match=r"different shapes.*tune\(\.\.\., crop=N\) does that"):
+    with pytest.raises(OptionError, match=r"different shapes.*tune\(\.\.\., crop=N\) adds a crop"):
         lmdbloader.lab.tune(jpegs, 4)
     with pytest.raises(OptionError, match="only an LMDBDataset"):
         lmdbloader.lab.tune(TensorDataset(torch.zeros(9)), 4, crop=5)

@@ -111,7 +111,7 @@ def test_of_those_near_the_best_the_cheapest_is_picked() -> None:
 def test_doubts_are_reported() -> None:
     race = Machine(threads(100, 990, 1000), noise=0.2).run(seconds=8)
     assert next(race.doubts()).startswith(
-        "Close, or too noisy to tell in the time: Loader, 2 threads; Loader, 3 threads."
+        "Too close, or too noisy, to tell apart in the time: Loader, 2 threads; Loader, 3 threads."
     )
     assert not [*Machine(threads(100, 200)).run().doubts()]
 

@@ -45,7 +45,7 @@ def test_flags_are_true_or_false(ds: LMDBDataset, name: str, value: Any) -> None
 
 
 def test_more_threads_than_cores_are_warned_of_and_work(ds: LMDBDataset) -> None:
-    with pytest.warns(UserWarning, match=r"num_threads=1000, and this process may use"):
+    with pytest.warns(UserWarning, match=r"num_threads=1000, but this process may use"):
         Loader(ds, 4, num_threads=1000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -90,7 +90,7 @@ def test_benchmark_measures_and_leaves_the_epoch(ds: LMDBDataset) -> None:
         ({"transforms": [3]}, "3 is neither"),
         ({"transforms": [RandomCrop]}, r"RandomCrop is a class; expected an instance: RandomCrop\(...\)"),
         ({"transforms": [len, RandomCrop(4)]}, "Move them last"),
-        ({"transforms": [RandomCrop(98)]}, "a crop is larger than the image"),
+        ({"transforms": [RandomCrop(98)]}, "a crop or a Cutout is larger than the image"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name(ds: LMDBDataset, options: dict[str, Any], message: str) -> None:

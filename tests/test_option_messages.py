@@ -48,9 +48,9 @@ REFUSED: list[tuple[Options, str, str]] = [
     ),
     (
         {"write_mode": "original", "patch_size": 4},
-        "write_mode='original' keeps whole files: it does not go with patches, scale or pairs. "
+        "write_mode='original' keeps whole files: it cannot be combined with patches, scale or pairs. "
         "Leave them out, or use write_mode='raw'",
-        "--write-mode original keeps whole files: it does not go with patches, --scale or pairs. "
+        "--write-mode original keeps whole files: it cannot be combined with patches, --scale or pairs. "
         "Leave them out, or use --write-mode raw",
     ),
     ({"max_resolution": 8, "scale": 2}, "max_resolution with pairs", "--max-resolution with pairs"),
@@ -72,6 +72,7 @@ REFUSED: list[tuple[Options, str, str]] = [
     ({"subset": 2, "seed": -1}, "seed=-1: expected", "--seed -1: expected"),
     ({"subset": 9}, "subset=9 of 3 sources", "--subset 9 of 3 sources"),
     ({"workers": 0}, "workers=0: expected", "--workers 0: expected"),
+    ({"codec": "zip"}, "codec='zip': expected one of auto, raw, lz4", "--codec zip: expected one of auto, raw, lz4"),
     ({"layout": "pairs"}, "Name them with hr and lr", "Name them with --hr and --lr"),
     ({"layout": "classes"}, "use layout='images'", "use --layout images"),
     ({"hr": "nowhere"}, "hr and lr go together", "--hr and --lr go together"),

@@ -104,7 +104,7 @@ def test_a_changed_byte_is_found(tmp_path: Path) -> None:
 
 
 def test_without_its_row_it_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(OptionError, match="codec 'xor': expected one of auto, raw, lz4"):
+    with pytest.raises(OptionError, match="codec='xor': expected one of auto, raw, lz4"):
         lmdbloader.write(SAMPLES, tmp_path / "xor", codec="xor")
     with monkeypatch.context() as patch:
         patch.setattr(codecs, "TABLE", {**codecs.TABLE, XOR.number: XOR})

@@ -98,7 +98,7 @@ def test_a_payload_that_does_not_decode_is_named(tmp_path: Path, monkeypatch: py
     longer = FieldKind(Complex, KINDS["complex"].is_value, encode=lambda value: bytes(17), decode=to_complex)
     monkeypatch.setattr(fields, "TABLE", {**fields.TABLE, "complex": longer})
     lmdbloader.write([{"value": 1j}], tmp_path / "toys")
-    with pytest.raises(CorruptError, match=r"'value' of sample 0: does not read as complex \(17 bytes, expected 16\)"):
+    with pytest.raises(CorruptError, match=r"'value' of sample 0: cannot be read as complex \(17 bytes, expected 16\)"):
         lmdbloader.LMDBDataset(tmp_path / "toys")[0]
 
 

@@ -134,7 +134,7 @@ def test_the_work_of_a_dead_owner_elsewhere_is_continued(src: Path, out: Path, p
     lines: list[str] = []
     assert lmdbloader.convert(src, out, log=lines.append).num_samples == 4
     assert "process 7 on host node17 began to write there; waiting 0.3 s for a sign of life" in lines[0]
-    assert any("going on after 3 of 4" in line for line in lines)
+    assert any("resuming after 3 of 4" in line for line in lines)
     assert os.listdir(out.parent) == ["out"]
 
 
@@ -149,7 +149,7 @@ def test_the_old_owner_cannot_change_the_copy_that_is_taken_over(
 
     def log(line: str) -> None:
         lines.append(line)
-        if "going on after 3 of 4" in line:  # it wakes up, and writes as if nothing had happened
+        if "resuming after 3 of 4" in line:  # it wakes up, and writes as if nothing had happened
             os.pwrite(theirs, b"\xff" * os.fstat(theirs).st_size, 0)
 
     try:
@@ -157,7 +157,7 @@ def test_the_old_owner_cannot_change_the_copy_that_is_taken_over(
     finally:
         os.close(theirs)
     assert ("taken over from process 7 on host node17" in lines[0] and "lost" in lines[0]) is alive
-    assert len([line for line in lines if "going on after" in line]) == 1
+    assert len([line for line in lines if "resuming after" in line]) == 1
     assert lmdbloader.verify(out).is_sound
     assert os.listdir(out.parent) == ["out"]
 

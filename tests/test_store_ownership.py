@@ -131,7 +131,7 @@ def test_an_unfinished_conversion_that_others_could_write_to_is_continued(
     (src / "2.pgm").write_bytes(b"P5 4 4 255 " + bytes(16))
     lines: list[str] = []
     assert lmdbloader.convert(src, out, log=lines.append).num_samples == 3
-    assert any(line.startswith(f"{partial}: going on after 2 of 3") for line in lines)
+    assert any(line.startswith(f"{partial}: resuming after 2 of 3") for line in lines)
 
 
 @pytest.mark.parametrize("when", ["before the first transaction", "before it is put in place"])

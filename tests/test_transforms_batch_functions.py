@@ -88,7 +88,7 @@ def test_they_follow_each_other() -> None:
     [
         (lambda: T.MixUp(0, num_classes=3), "alpha of more than 0"),
         (lambda: T.CutMix(1, num_classes=0), "at least one class"),
-        (lambda: T.LabelSmoothing(1, num_classes=3), "smoothing from 0 on below 1"),
+        (lambda: T.LabelSmoothing(1, num_classes=3), "smoothing of at least 0 and less than 1"),
         (lambda: T.MixUp(1, num_classes=4)(batch(dtype=torch.uint8)), "'image' are torch.uint8; expected floats"),
         (lambda: T.MixUp(1, num_classes=3)(batch()), "labels from 0 to 3; expected 0 to 2"),
         (lambda: T.MixUp(1, num_classes=4)(batch()._replace(label=torch.rand(6))), "expected whole numbers"),

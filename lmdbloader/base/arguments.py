@@ -107,7 +107,7 @@ def ordered_texts(name: str, value: Any) -> tuple[str, ...]:
     """
     expected = "different names (str) in order, as a list or tuple"
     if isinstance(value, Set | Mapping):
-        raise _refused(name, value, f"{expected}: a {type(value).__name__} has no numbers that its names belong to")
+        raise _refused(name, value, f"{expected}: a {type(value).__name__} has no order")
     if isinstance(value, str | bytes) or not (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
         raise _refused(name, value, expected)
     try:
@@ -124,7 +124,7 @@ def path_text(name: str, value: Any) -> str:
     """Return a path as text; undecodable bytes are escaped, as Python does with file names.
 
     Raises:
-        OptionError: It is not a path, or no file can have it.
+        OptionError: It is not a path, or no file can have this name.
 
     >>> path_text("out", b"train.lmdb")
     'train.lmdb'
@@ -134,9 +134,9 @@ def path_text(name: str, value: Any) -> str:
     except TypeError as error:
         raise _refused(name, value, "a path") from error
     except UnicodeEncodeError as error:
-        raise _refused(name, value, "a path that the system's encoding has") from error
+        raise _refused(name, value, "a path that the system's encoding can represent") from error
     if "\0" in text:
-        raise _refused(name, value, "a path without NUL, which no name of a file has")
+        raise _refused(name, value, "a path without NUL, which file names cannot contain")
     return text
 
 

@@ -49,7 +49,7 @@ def disk_failed(path: str | bytes | os.PathLike[str], error: Exception) -> DiskE
     """Return the error to raise when the disk fails on a file; `error` is the system's."""
     reason = getattr(error, "strerror", None) or str(error)
     return DiskError(
-        f"{os.fsdecode(path)}: the disk failed ({reason}). Data that was not flushed before is not trusted. Check "
+        f"{os.fsdecode(path)}: the disk failed ({reason}). Data that was not flushed yet is not trusted. Check "
         "the system log (dmesg), then run it again; use another disk if this one fails again."
     )
 
@@ -79,13 +79,13 @@ def disk_full(path: Path, error: Exception, needed_nbytes: int = 0) -> DiskFullE
     free = shutil.disk_usage(path if path.exists() else path.absolute().parent).free
     there = f"{free // 2**20} MiB are free there"
     if needed_nbytes > free:
-        there = f"about {_mebibytes(needed_nbytes - free)} MiB are missing, {there}"
+        there = f"about {_mebibytes(needed_nbytes - free)} MiB more are needed, {there}"
     elif needed_nbytes:
         there = (
-            f"about {_mebibytes(needed_nbytes)} MiB are still to be written, {there}, and a quota or a limit of files' "
-            "sizes (ulimit -f) may allow less"
+            f"about {_mebibytes(needed_nbytes)} MiB are still to be written, {there}, and a quota or a file size limit "
+            "(ulimit -f) may allow less"
         )
-    return DiskFullError(f"{path}: disk full ({error}): {there}. Free some room and run it again.")
+    return DiskFullError(f"{path}: disk full ({error}): {there}. Free some space and run it again.")
 
 
 def _mebibytes(nbytes: int) -> int:

@@ -70,7 +70,7 @@ def no_address_space(path: Path, nbytes: int, advice: str) -> str:
         advice: A sentence on how to do without the map, in addition to raising the limit.
     """
     said = f"{path}: the system refuses to map {nbytes} bytes of it. {_address_space()} {advice}"
-    return f"{said} A map does not take memory by itself: {_RAISE_IT}"
+    return f"{said} A map takes no memory by itself: {_RAISE_IT}"
 
 
 def refused_memory(error: BaseException) -> BaseException | None:
@@ -113,7 +113,10 @@ def _address_space() -> str:
 
 
 def _refused(what: str, advice: str, error: Exception) -> WorkerError:
-    limits = ", ".join(_limits()) or "none is set for this user or container, so it is memory or the machine's own"
+    limits = (
+        ", ".join(_limits())
+        or "none is set for this user or container, so the cause is memory or the machine's own limit"
+    )
     why = error.strerror if isinstance(error, OSError) else str(error)
     return WorkerError(
         f"{what} cannot be started ({why}). Limits of processes and threads: {limits}. {advice} Or raise the limit: "

@@ -66,7 +66,7 @@ def time_batches(
     """Take batches for some seconds, as fast as they come or with work before each, and time every wait.
 
     Args:
-        batches: An endless iterator. What is ready before the call should be taken before.
+        batches: An endless iterator. Batches that are ready before the call should be taken first.
         seconds: How long; whole rounds are taken, at least one.
         num_samples: Returns the number of samples in a batch.
         least: Batches to take at least, unless that takes `patience` times as long.

@@ -1,4 +1,4 @@
-"""Formats numbers and texts for people, and makes text safe for terminals."""
+"""Formats numbers and texts for display, and makes text safe for terminals."""
 
 from __future__ import annotations
 

@@ -151,8 +151,8 @@ def finished(
         samples = list(map(transform, Batch(batch._asdict(), len(batch[0]))))
         if any(sample is None for sample in samples):
             raise OptionError(
-                f"{described(transform)} returned None for a sample; expected the sample, changed or as it is. End it "
-                "with `return sample`. To leave samples out, choose the others before: dataset.select(numbers)."
+                f"{described(transform)} returned None for a sample; expected the sample, changed or not. End it "
+                "with `return sample`. To leave samples out, select the others first: dataset.select(numbers)."
             )
         batch = collate(samples)
     for function in functions:
@@ -176,7 +176,7 @@ def collate(samples: Sequence[Any]) -> Any:
     elif any(sample is None for sample in samples):
         raise OptionError(
             "a sample is None: the dataset's transform returned nothing for it. End it with `return sample`. To leave "
-            "samples out, choose the others before: dataset.select(numbers)."
+            "samples out, select the others first: dataset.select(numbers)."
         )
     elif in_worker:
         batch = collate_with(list(samples), collate_fn_map={**default_collate_fn_map, torch.Tensor: _stacked_shared})
@@ -212,7 +212,7 @@ def stacked(name: str, column: Any) -> Any:
     if isinstance(first, torch.Tensor):
         shapes = sorted({tuple(value.shape) for value in column})
         raise OptionError(
-            f"field {name!r}: the values of one batch have different shapes ({shapes[0]} and {shapes[-1]} among them). "
+            f"field {name!r}: the values of one batch have different shapes, such as {shapes[0]} and {shapes[-1]}. "
             "Convert with --patch-size, crop them in a transform, or use batch_size=1."
         )
     if isinstance(first, int) and not isinstance(first, bool):

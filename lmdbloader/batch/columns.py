@@ -62,7 +62,7 @@ def _read_decoded(reader: Reader, name: str, kind: FieldKind, row: int, clock: C
         return kind.decode(value) if kind.decode else value
     except (ValueError, RecursionError) as error:
         shown = "JSON" if kind.name == "json" else kind.name
-        raise reader.corrupt(name, row, f"does not read as {shown} ({error})") from error
+        raise reader.corrupt(name, row, f"cannot be read as {shown} ({error})") from error
 
 
 def read_different_images(

@@ -234,7 +234,7 @@ class LMDBDataset(Dataset[Any]):
         return view
 
     def with_io(self, io: IO) -> Self:
-        """Return a view of the same open files that reads them as `io` says, even if they were replaced since.
+        """Return a view that reads the same open files as `io` says, even if they were replaced since.
 
         Raises:
             OptionError: `io` is neither "mmap" nor "pread".
@@ -247,7 +247,7 @@ class LMDBDataset(Dataset[Any]):
         """Set the epoch of the random choices of `transformed`, also in worker processes that are running.
 
         Raises:
-            OptionError: It is negative, or does not fit 63 bits.
+            OptionError: It is negative, or does not fit into 63 bits.
         """
         self._epoch[0] = check_epoch(epoch)
 
@@ -258,7 +258,7 @@ class LMDBDataset(Dataset[Any]):
             indices: Numbers of samples in this view; negative ones count from its end.
 
         Raises:
-            IndexError: A number is beyond either end.
+            IndexError: A number is out of range.
             OptionError: The mask has another length.
         """
         everything = np.arange(len(self), dtype=np.int64)
@@ -267,7 +267,9 @@ class LMDBDataset(Dataset[Any]):
         else:
             array = np.asarray(indices)
             if array.dtype == np.bool_ and array.shape != everything.shape:
-                raise OptionError(f"a mask of shape {array.shape} for a dataset of {len(self)} samples")
+                raise OptionError(
+                    f"a mask of shape {array.shape} for a dataset of {len(self)} samples; expected one bool per sample"
+                )
             chosen = everything[array] if array.dtype == np.bool_ else check_rows(array, len(self))
         view = copy.copy(self)
         view._rows = chosen if self._rows is None else self._rows[chosen]

@@ -165,7 +165,7 @@ class Pipeline:
             return ImageField(self.fields[f], 3, torch.uint8)
         if (bits != bits[0]).any():
             raise OptionError(
-                f"{self.reader.path}: field {self.fields[f]!r} holds images of 8 and of 16 bits, which do not fit "
+                f"{self.reader.path}: field {self.fields[f]!r} holds 8-bit and 16-bit images, which do not fit "
                 "in one batch. Select those of one kind first."
             )
         # In a batch with colour images a grey one has three equal channels.
@@ -330,7 +330,7 @@ class Pipeline:
 
 _UNSUITED = {
     opcodes.CROP_TOO_LARGE: (
-        "a crop is larger than the image, or a Cutout. Use a smaller one, a padding, or Resize first."
+        "a crop or a Cutout is larger than the image. Use a smaller one, add padding, or Resize first."
     ),
     opcodes.NOT_SQUARE: "RandomDihedral needs square images. Crop to a square first.",
     opcodes.NOT_ALIGNED: (
@@ -341,5 +341,5 @@ _UNSUITED = {
         "a size or padding is not a multiple of the scale between the images of one sample. Choose one that is, or "
         "limit the transform to some of them with fields=."
     ),
-    opcodes.WRONG_SHAPE: "its shape is not that of the index. Was the dataset replaced? Open it again.",
+    opcodes.WRONG_SHAPE: "its shape differs from the index. Was the dataset replaced? Open it again.",
 }

@@ -96,7 +96,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="lmdbloader",
         description="Turn a folder of images into one memory-mapped LMDB dataset, look at it and check it; plan what a "
-        "training run needs, tune how batches are loaded, examine what slows them down (doctor), and measure (bench).",
+        "training run needs, tune how batches are loaded, find what slows loading down (doctor), and measure its speed "
+        "(bench).",
         epilog="lmdbloader COMMAND --help explains a command. Start with: lmdbloader convert PHOTOS train.lmdb",
     )
     parser.add_argument("--version", action="version", version=f"lmdbloader {__version__}")

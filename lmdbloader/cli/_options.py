@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from lmdbloader.conversion import Split
 
 _SPLIT = (
-    "convert train/, val/, ... in SRC into a dataset each: OUT/train.lmdb, OUT/val.lmdb, ... Other folders in "
-    "SRC too, if they hold images. Class folders of the same name have the same label in all of them"
+    "convert train/, val/ and any other folder of images in SRC to one dataset each: OUT/train.lmdb, OUT/val.lmdb, "
+    "... Class folders of the same name have the same label in all of them"
 )
 
 
@@ -27,7 +27,7 @@ def add_flags(parser: argparse.ArgumentParser, options: type[ConvertOptions]) ->
         for f in fields(options):
             if flag := _flag(f):
                 groups[f.metadata["group"]].add_argument(flag, **_keywords(f, hints[f.name]))
-    groups["what to take"].add_argument("--split", action="store_true", help=_SPLIT)
+    groups["inputs"].add_argument("--split", action="store_true", help=_SPLIT)
     return groups["running"]
 
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from lmdbloader.lab.study import Study
 
 ORDER = 120
-HELP = "measure how fast batches come, compared with other ways to load"
+HELP = "measure how fast batches are loaded, compared with other ways to load them"
 DESCRIPTION = """\
-Measure how batches of a dataset come on this machine: from lmdbloader's Loader,
-from torch's DataLoader over the same dataset and, with --baseline, from torch's
-DataLoader over the same images as files. The sections:
+Measure how fast batches of a dataset are loaded on this machine: by the Loader
+of lmdbloader, by torch's DataLoader over the same dataset and, with --baseline,
+by torch's DataLoader over the same images as files. The sections:
 
   sweep             batch sizes 8 to 128 and crops 16 and 64, loading alone and
                     training SRCNN: samples/s, latency, processor time, where a
@@ -30,10 +30,10 @@ DataLoader over the same images as files. The sections:
   oversubscription  one to four threads or workers for each core
   isolation         several processes at the same time, each with a loader
 
-All settings take turns and medians are shown, because other programs disturb.
-The tables end in sentences with the findings, and with what was left out and
-why. Progress goes to stderr. By default it takes two to three minutes on 2
-cores.
+The settings take turns, and medians are shown, because other programs disturb
+the measurement. Sentences below the tables state the findings, and what was
+left out and why. Progress goes to stderr. By default it takes two to three
+minutes on 2 cores.
 """
 EPILOG = """\
 examples:
@@ -57,11 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--baseline",
         metavar="DIR",
-        help="compare with torch's DataLoader over this folder of the same images as files; one with several image "
-        "fields has a folder for each; 'auto' writes PNG files of up to 4,000 samples into a temporary folder",
+        help="compare with torch's DataLoader over this folder of the same images as files; for several image fields "
+        "it has a folder for each; 'auto' writes PNG files of up to 4,000 samples into a temporary folder",
     )
     parser.add_argument("--only", metavar="SECTION", nargs="+", choices=_SECTIONS, help="measure only these sections")
-    parser.add_argument("--batch-sizes", metavar="N", type=int, nargs="+", help="default: 8 16 32 64 128")
+    parser.add_argument(
+        "--batch-sizes", metavar="N", type=int, nargs="+", help="samples in a batch (default: 8 16 32 64 128)"
+    )
     parser.add_argument(
         "--crops",
         metavar="N",
@@ -74,14 +76,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         choices=_MODELS,
         default=_MEASURING["model"],
-        help="network to train: %(choices)s, which only loads (default: %(default)s)",
+        help="network to train: %(choices)s; none only loads (default: %(default)s)",
     )
     parser.add_argument(
         "--seconds",
         metavar="S",
         type=float,
         default=_MEASURING["seconds"],
-        help="length of a turn of one setting (default: %(default)s)",
+        help="seconds of one turn of a setting (default: %(default)s)",
     )
     parser.add_argument(
         "--repeats",
@@ -98,10 +100,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="processes of the isolation test (default: 1, and one for each core, 2 to 8)",
     )
     parser.add_argument(
-        "--num-workers", metavar="N", type=int, help="of torch's DataLoader (default: one for each core, 16 at most)"
+        "--num-workers",
+        metavar="N",
+        type=int,
+        help="worker processes of torch's DataLoader (default: one for each core, 16 at most)",
     )
-    parser.add_argument("--device", metavar="NAME", help="where to train: cpu, cuda, cuda:1 (default: cuda if there)")
-    parser.add_argument("--json", metavar="FILE", help="write every figure as JSON; '-': to stdout, in place of tables")
+    parser.add_argument(
+        "--device", metavar="NAME", help="where to train: cpu, cuda, cuda:1 (default: cuda if available)"
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", help="write every figure as JSON; '-' writes to stdout, in place of tables"
+    )
     parser.add_argument(
         "--report", metavar="FILE", help="write a report with charts, one HTML file (needs lmdbloader[report])"
     )
@@ -164,8 +173,8 @@ def _stored(options: argparse.Namespace) -> Study:
     if asked:
         given = ", ".join("--" + name.replace("_", "-") for name in asked)
         raise OptionError(
-            f"{path}: is a file of figures, which is shown as it is; {given} would measure again. Name the dataset's "
-            "folder for that."
+            f"{path}: is a finished study, which is only shown; {given} would need a new measurement. Give the "
+            "dataset's folder for that."
         )
     if not path.exists():
         raise FormatError(

@@ -43,17 +43,17 @@ EPILOG = """\
 images that are not plain 8-bit grey or RGB:
   EXIF rotation is applied. Palette, CMYK and YCbCr become RGB; 1 bit becomes
   8-bit grey; 16 bits stay 16 bits (uint16). Transparency is refused unless
-  --alpha says what to do. Files of several frames are refused, and so are
+  --alpha says what to do. Files with several frames are refused, as are
   images of more than --max-pixels, and files that do not decode.
   A refused image stops the conversion or, with --on-error skip, is left out
   and listed at the end and in OUT/skipped.tsv.
   Links to folders are not followed. Broken links and other things that are not
-  regular files are named and left out.
+  regular files are reported and left out.
 
 An OUT that was made from the same inputs with the same options is left as it
 is. The progress of an interrupted conversion is kept in OUT.partial: the same
-command continues it, if its options are the same (--workers and --on-error may
-change) and the inputs that are done have not changed.
+command resumes it, if its options are the same (--workers and --on-error may
+change) and the inputs converted so far have not changed.
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 examples:
@@ -133,7 +133,7 @@ def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> A
         _tell_kept(out, "--restart discards it and starts again.")
         raise
     except (LmdbloaderError, OSError, MemoryError, KeyboardInterrupt):
-        _tell_kept(out, "The same command goes on with it; --restart starts again.")
+        _tell_kept(out, "The same command resumes it; --restart starts again.")
         raise
 
 
@@ -164,8 +164,8 @@ def _tell(report: Any, *, quiet: bool) -> None:
 def _show(report: Any) -> None:
     if report.was_finished:
         say(
-            f"{report.path}: made already from the same inputs with the same options "
-            f"({report.num_samples} samples); nothing to do"
+            f"{report.path}: already made from the same inputs with the same options ({report.num_samples} samples); "
+            "nothing to do"
         )
         return
     sizes = report.sizes

@@ -11,19 +11,19 @@ ORDER = 110
 HELP = "find what makes loading slow here, and what helps"
 DESCRIPTION = """\
 Look at this machine, and at a dataset on it, for causes of slow loading and of
-errors: cores and their limits, threads, memory, /dev/shm, libraries,
-the GPU; the file system of the dataset, and whether it fits in memory and is
-there already. Each fact has a verdict, and a remedy if one is needed.
+errors: cores and their limits, threads, memory, /dev/shm, libraries, the GPU;
+the file system of the dataset, whether it fits in memory, and how much of it is
+in memory now. Each fact has a verdict, and a remedy if one is needed.
 
-With --batch-size and --step-seconds the dataset is read for some seconds by a
-Loader whose steps take that long, and the bottleneck is named, with the change
-that would help most. Long steps are waited out for about a minute, but for two
-of them at least; if they are very few, the result says so.
+With --batch-size and --step-seconds, a Loader reads the dataset for a few
+seconds in steps of that length; the result names the bottleneck, and the change
+that would help most. Long steps are run for about a minute, but at least two of
+them; if there were very few, the result says so.
 """
 
 EPILOG = """\
-Exit status: 0 no problem found (notes are none), 1 a problem found, or no such
-dataset, 2 wrong usage.
+Exit status: 0 no problem found (notes do not count), 1 a problem found, or no
+such dataset, 2 wrong usage.
 
 examples:
   lmdbloader doctor
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, metavar="N", help="samples in a batch; reads the dataset")
     parser.add_argument("--step-seconds", type=float, metavar="T", help="time of a training step without loading")
     parser.add_argument("--crop", type=int, metavar="PIXELS", help="read windows of this side, as in training")
-    parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     if options.batch_size is None and options.crop is not None:
         options.parser.error("--crop needs --batch-size and --step-seconds")
     if options.dataset is None and options.batch_size is not None:
-        options.parser.error("expected DB, which --batch-size and --step-seconds are about")
+        options.parser.error("expected DB, the dataset to read with --batch-size and --step-seconds")
     found = doctor(options.dataset, batch_size=options.batch_size, step_seconds=options.step_seconds, crop=options.crop)
     say_lines(json.dumps(found.as_json(), indent=2) if options.json else str(found))
     return 0 if found.is_healthy else 1

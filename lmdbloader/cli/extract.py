@@ -9,7 +9,7 @@ from lmdbloader.base.text import mebibytes
 from lmdbloader.cli._streams import say
 
 ORDER = 90
-HELP = "write its samples back to files"
+HELP = "write a dataset's samples back to files"
 DESCRIPTION = """\
 Write a dataset's samples back to files: images that are stored as JPEG or as
 their original files byte for byte, others as PNG with the same pixels (8 or 16
@@ -23,7 +23,7 @@ leaves no half-written files behind.
 
 EPILOG = """\
 WHICH: 7, -1 (the last), 0:100, -20: and 0:1000:10 as in Python, or several of
-them with commas: 0:10,50,90:100
+them, separated by commas: 0:10,50,90:100
 
 examples:
   lmdbloader extract train.lmdb files/
@@ -40,12 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="image_format",
         default="stored",
         choices=("stored", "png"),
-        help="of images: stored (default), which writes pixels as PNG; or all as PNG, EXIF rotation applied",
+        help="format of images: as they are stored (default), with pixels as PNG; or all as PNG, with EXIF rotation "
+        "applied",
     )
-    parser.add_argument("--fields", metavar="NAMES", help="with commas between them (default: all)")
+    parser.add_argument("--fields", metavar="NAMES", help="names of fields, separated by commas (default: all)")
     parser.add_argument("--samples", metavar="WHICH", help="such as 0:100, see below (default: all)")
     parser.add_argument(
-        "--overwrite", action="store_true", help="replace, as a whole, a DIR that an earlier extraction made"
+        "--overwrite", action="store_true", help="replace a DIR that an earlier extraction made, as a whole"
     )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 

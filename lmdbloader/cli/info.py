@@ -29,7 +29,7 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
-    parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -10,11 +10,11 @@ from lmdbloader.cli._streams import say_lines
 from lmdbloader.lab.planning import PRESETS
 
 ORDER = 10
-HELP = "say what a training run needs of its data and storage"
+HELP = "compute the data rate and storage that a training run needs"
 DESCRIPTION = """\
-Say what a training run needs of its data: samples, reads and bytes a second,
-the storage that serves it, the largest batch that fits the GPU, and the effect
-of packing small files into larger reads. Nothing is measured and no dataset is
+Compute what a training run needs: samples, reads and bytes per second, the
+storage that serves them, the largest batch that fits the GPU, and the effect of
+packing small files into larger reads. Nothing is measured and no dataset is
 needed: everything follows from the batch size and the time of a step.
 
 Sizes are like 64KiB, 500K, 150GB or 16GiB: K, M, G count in thousands; Ki, Mi,
@@ -39,12 +39,14 @@ EPILOG = EPILOG.format(presets="\n".join(f"  {name.ljust(_WIDTH)}  {preset.short
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("--batch-size", type=int, metavar="N", help="samples of a step on one GPU")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="samples per step on one GPU")
     parser.add_argument(
         "--step-seconds", type=float, metavar="T", help="time of a step on the GPU: forward, backward and update"
     )
-    parser.add_argument("--example-size", metavar="SIZE", help="a sample on storage (default: 64KiB)")
-    parser.add_argument("--preset", metavar="NAME", help="takes what is not given from a published workload; see below")
+    parser.add_argument("--example-size", metavar="SIZE", help="size of a sample on storage (default: 64KiB)")
+    parser.add_argument(
+        "--preset", metavar="NAME", help="take figures that are not given from a published workload; see below"
+    )
     parser.add_argument("--gpus", type=int, metavar="G", help="GPUs of one experiment (default: 1)")
     parser.add_argument(
         "--experiments",
@@ -52,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="experiments at the same time on the same storage, or a range like 5-10 (default: 1)",
     )
-    parser.add_argument("--dataset-size", metavar="SIZE", help="all data in use: then the time of an epoch is known")
+    parser.add_argument("--dataset-size", metavar="SIZE", help="size of all data in use; adds the time of an epoch")
     parser.add_argument(
         "--cache-fraction",
         type=float,
@@ -61,10 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of the dataset that is kept on local disks (default: 0)",
     )
     memory = parser.add_argument_group("the largest batch")
-    memory.add_argument("--gpu-memory", metavar="SIZE", help="of one GPU")
+    memory.add_argument("--gpu-memory", metavar="SIZE", help="memory of one GPU")
     memory.add_argument("--example-memory", metavar="SIZE", help="GPU memory of one sample's activations in training")
     memory.add_argument("--model-memory", metavar="SIZE", help="GPU memory of the parameters")
-    parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
+    parser.add_argument("--json", action="store_true", help="print the plan as one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,13 +7,13 @@ import argparse
 from lmdbloader.cli._streams import say
 
 ORDER = 80
-HELP = "draw a contact sheet of its images"
+HELP = "draw a contact sheet of a dataset's images"
 DESCRIPTION = """\
 Draw a contact sheet of a dataset's images as a PNG file, with sample numbers,
-source names and labels under them. Pairs stand side by side at one size, the
-smaller one enlarged by repeating its pixels. Images with many pixels are
-reduced, those with few enlarged. 16-bit images are shown in 8 bits, the
-brightest pixel of the sheet in white.
+source names and labels under them. Pairs are shown side by side at the
+same size, the smaller image enlarged by repeating its pixels. Images with many
+pixels are reduced, those with few enlarged. 16-bit images are shown in 8 bits,
+with the brightest pixel of the sheet as white.
 """
 
 
@@ -21,11 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help="the PNG file to write; a file that is there is replaced"
+        "-o", "--output", metavar="FILE", required=True, help="the PNG file to write; an existing file is replaced"
     )
     parser.add_argument("--count", type=int, default=24, metavar="N", help="samples on the sheet (default: 24)")
     parser.add_argument("--seed", type=int, metavar="S", help="choose samples at random (default: evenly spread)")
-    parser.add_argument("--columns", type=int, metavar="N", help="of the sheet (default: about 1,600 pixels wide)")
+    parser.add_argument(
+        "--columns", type=int, metavar="N", help="columns of the sheet (default: about 1,600 pixels wide)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

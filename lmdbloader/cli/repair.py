@@ -10,7 +10,7 @@ from lmdbloader.cli._streams import say
 ORDER = 70
 HELP = "rebuild a lost index, or write a new dataset without the damaged samples"
 DESCRIPTION = """\
-Mend a dataset. First everything in it is checked, as `lmdbloader verify` does.
+Repair a dataset. First everything in it is checked, as `lmdbloader verify` does.
 
 If index.arrow or manifest.json is lost or damaged, and data.mdb is sound, they
 are rebuilt from data.mdb and put in place in one step: readers that have the
@@ -20,14 +20,14 @@ If data.mdb is damaged or cut short, the sound samples are written to a new
 dataset, OUT: in their order, with the same stored bytes, fields, classes and
 source names. The others are listed here and in OUT/left_out.tsv. DB is not
 changed. Without OUT only the damage is listed. This needs neither an index nor
-an LMDB that opens: without an index, data.mdb is searched for complete records.
-If the former number of samples is unknown, the list says so.
+an LMDB that can be opened: without an index, data.mdb is searched for complete
+records. If the original number of samples is unknown, the list says so.
 
 Nothing is written for a dataset that is sound.
 """
 
 EPILOG = """\
-Exit status: 0 mended, or nothing to do; 1 cannot be mended, or not without
+Exit status: 0 repaired, or nothing to do; 1 cannot be repaired, or not without
 OUT; 2 wrong usage; 130 interrupted.
 """
 

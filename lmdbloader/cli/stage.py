@@ -11,13 +11,13 @@ ORDER = 40
 HELP = "copy a dataset to another disk, once for all jobs"
 DESCRIPTION = """\
 Copy a finished dataset into the folder DIR, where it keeps its name, and print
-the path of the copy: onto a node's own disk before training, or into a vault
-after a conversion.
+the path of the copy: onto a node's own disk before training, or to archive
+storage after a conversion.
 
 A dataset that is there already is not copied again. Of several jobs that stage
 at once, one copies; the others wait and use its copy. Every byte of the copy is
-read back and compared. It gets its name when it is complete, so the rest of an
-interrupted copy (DIR/NAME.partial) is never used, and the next one removes it.
+read back and compared. It gets its name when it is complete, so what is left of
+an interrupted copy (DIR/NAME.partial) is never used; the next copy removes it.
 """
 
 EPILOG = """\
@@ -27,7 +27,8 @@ standard error. In a job script:
   DB=$(lmdbloader stage /shared/train.lmdb "$TMPDIR" --quiet) || exit 1
   python scripts/train_classifier.py "$DB"
 
-Exit status: 0 it is there, 1 refused or failed, 2 wrong usage, 130 interrupted.
+Exit status: 0 the copy is there, 1 refused or failed, 2 wrong usage,
+130 interrupted.
 """
 
 
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long to wait for another job that is copying (default: no limit)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace another dataset that has its name in DIR")
+    parser.add_argument("--overwrite", action="store_true", help="replace another dataset of the same name in DIR")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the path, and errors")
 
 

@@ -9,7 +9,7 @@ import sys
 from lmdbloader.cli._streams import say, say_lines
 
 ORDER = 100
-HELP = "find the threads or workers that read it fastest here"
+HELP = "find the threads or workers that read a dataset fastest here"
 DESCRIPTION = """\
 Measure how fast a dataset reads on this machine: with 1, 2, ... threads of the
 Loader, and with 0, 1, 2, ... workers of torch's DataLoader, through pinned and
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--crop",
         type=int,
         metavar="S",
-        help="read windows of S x S pixels: random crops, or random resized crops where single images are JPEG files "
+        help="read windows of S x S pixels: random crops, or random resized crops if single images are JPEG files "
         "or smaller than that (default: images as they are stored, which then must have one size)",
     )
     parser.add_argument(
@@ -59,9 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=40.0,
         metavar="S",
-        help="measure for so long at most; a long step is tried once in any case (default: 40)",
+        help="measure for at most this long; a long step is tried once in any case (default: 40)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument(
         "--forget", action="store_true", help="forget the measurements of this dataset, and measure nothing"
     )

@@ -16,7 +16,7 @@ and every payload's checksum, the index against the records, and the content
 digest. skipped.tsv and left_out.tsv are notes, and not checked.
 
 Prints the problems of each file, every damaged sample by number, field and
-source file, and whether `lmdbloader repair` can mend it. Nothing is changed.
+source file, and whether `lmdbloader repair` can repair it. Nothing is changed.
 
 Exit status: 0 sound, 1 damaged (or no dataset), 2 wrong usage.
 """
@@ -25,7 +25,7 @@ Exit status: 0 sound, 1 damaged (or no dataset), 2 wrong usage.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
-    parser.add_argument("--quiet", action="store_true", help="print nothing if the dataset is sound; print damage")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but damage")
 
 
 def run(options: argparse.Namespace) -> int:

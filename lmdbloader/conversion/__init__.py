@@ -1,4 +1,4 @@
-"""Makes datasets: from folders of images, and from samples made in Python; and takes them apart again."""
+"""Makes datasets from folders of images and from samples made in Python, and extracts them to files again."""
 
 from __future__ import annotations
 

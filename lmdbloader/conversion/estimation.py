@@ -220,7 +220,7 @@ def estimate(src: str | os.PathLike[str] | None, options: EstimateOptions) -> Es
     Raises:
         OptionError: An option is out of its range, or contradicts another.
         SourceError: No folder, no images, pairs that do not match, or none of the inputs tried can be used.
-        ImageError: No pair can be used whose scale would be that of all.
+        ImageError: No pair can be used to find the scale of all pairs.
     """
     began = time.monotonic()
     plan = make_plan(src, options)

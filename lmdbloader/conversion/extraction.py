@@ -364,7 +364,7 @@ def put_in_place(partial: Path, target: Path) -> None:
         return
     aside = target.with_name(target.name + _REPLACED_SUFFIX)
     if aside.exists():
-        raise DestinationError(f"{aside}: exists, but the replaced folder needs this name for a moment. Move it away.")
+        raise DestinationError(f"{aside}: exists, but the replaced folder needs this name temporarily. Move it away.")
     os.rename(target, aside)
     try:
         os.rename(partial, target)

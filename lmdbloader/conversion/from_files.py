@@ -93,7 +93,7 @@ def convert(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], opt
         ImageError: An image cannot be used (named, with the reason).
         OptionError: An option is out of its range, or contradicts another.
         DestinationError: `out` is taken, locked, or inside the source; or another conversion is unfinished there, or
-            inputs that are done have changed.
+            inputs that were already converted have changed.
         DiskFullError: No room left.
         WorkerError: A worker process died.
         CorruptError: The progress of an interrupted conversion is damaged.
@@ -142,7 +142,7 @@ def _resume(job: _Job, folder: Path) -> tuple[Begun, Progress, Written]:
         begun = read_plan(folder, job.made_by) or _begin(job, folder, pool)
         done = recover(folder, listing.sources, check_content=options.check_content, digest=options.digest)
         if done.num_sources:
-            progress = f"going on after {done.num_sources} of {len(listing.sources)} {noun} that are done"
+            progress = f"resuming after {done.num_sources} of {len(listing.sources)} {noun} that are done"
             options.log(plain(f"{job.target}{PARTIAL_SUFFIX}: {progress}"))
         return begun, done, _write(job, folder, begun, done, pool)
 
@@ -208,7 +208,7 @@ def _write(job: _Job, folder: Path, begun: Begun, done: Progress, pool: WorkerPo
             if done.records not in (None, writer.kept_records):
                 raise CorruptError(
                     f"{folder / DATA_FILE}: does not hold the samples that {JOURNAL_FILE} lists: one of the two files "
-                    "is of another conversion. Put back the one that belongs there, or discard both with "
+                    "belongs to another conversion. Put back the right one, or discard both with "
                     f"{option('restart', True)}."
                 )
             try:

@@ -66,7 +66,7 @@ def write(
             or (3, H, W); other arrays and tensors keep their shape. Each sample is copied or encoded before the next
             one is requested, so the same array, buffer or dict may be filled again.
         path: The new dataset.
-        codec: "raw", "lz4" or "auto" (lz4 if it saves 10 % of the first samples), for all fields or field by field. For
+        codec: "raw", "lz4" or "auto" (lz4 if it saves 10 % on the first samples), for all fields or field by field. For
             images it is the codec of pixels. By default "auto", or "raw" for images with some write modes.
         fields: Names for tuples, in order; or a mapping from names to types (`Image()`, `Array()` ...), to set types
             that should not be guessed.
@@ -82,7 +82,7 @@ def write(
         smart_threshold: Bytes of pixels above which "smart" stores a JPEG.
         digest: The algorithm of the dataset's digests, "xxh64", "sha256" or "blake3", as in `convert`.
         seed: The seed of "proportion", 0 by default; the choice depends on it and the number of the sample.
-        overwrite: Replace a dataset that is there already, once the new one is complete.
+        overwrite: Replace an existing dataset, once the new one is complete.
         progress: Called with the number of samples written since the last call.
 
     Returns:

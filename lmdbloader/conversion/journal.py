@@ -232,25 +232,25 @@ def _compare(partial: Path, done: Sequence[Sequence[int]], sources: Sources, fir
             name_hash, nbytes, changed_ns, *_, digest = done[at + i]
             changed = ""
             if _name_hash(source) != name_hash:
-                changed = "stands where another one stood, or has another label: inputs were added, removed or renamed"
+                changed = "replaces another input, or has another label: inputs were added, removed or renamed"
             elif source.nbytes != nbytes:
-                changed = f"has {source.nbytes} bytes, and had {nbytes}"
+                changed = f"has {source.nbytes} bytes; it had {nbytes}"
             elif check_content or changed_at(source) != changed_ns:
                 found = hashes[i] if check_content else hash_files([source])[0]
                 if not found and digest:
                     read_files(source)  # raises why it cannot be read
                 if found != digest:
-                    changed = "has another content"
+                    changed = "has other content"
             if changed:
                 raise _changed(partial, f"{source.name} {changed}")
     if len(now) < len(done):
-        raise _changed(partial, f"there are {first + len(now)} inputs, fewer than are done")
+        raise _changed(partial, f"there are {first + len(now)} inputs, fewer than were converted")
 
 
 def _changed(partial: Path, change: str) -> DestinationError:
     return DestinationError(
-        f"{partial}: inputs that are converted already have changed since: {change}. Put them back as they were and "
-        f"convert again, or discard the progress with {option('restart', True)}."
+        f"{partial}: inputs that were already converted have changed: {change}. Put them back as they were and convert "
+        f"again, or discard the progress with {option('restart', True)}."
     )
 
 

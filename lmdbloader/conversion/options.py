@@ -31,10 +31,10 @@ from lmdbloader.conversion.sources.layouts import Layout, layout_names
 
 # The groups of flags in `lmdbloader convert --help`, in order.
 GROUPS: dict[str, str | None] = {
-    "what to take": None,
-    "what to make of it": None,
-    "how images are stored": "By default whole JPEG files are kept as they are; of all other images, and\n"
-    "of patches, pixels are stored.",
+    "inputs": None,
+    "samples and codecs": None,
+    "how images are stored": "By default whole JPEG files are stored unchanged; all other images, and\n"
+    "patches, are stored as pixels.",
     "unusual images": None,
     "running": None,
 }
@@ -90,15 +90,15 @@ class ConvertOptions:
     min_pair_psnr: float = opt(
         20.0,
         TAKE,
-        "refuse a given pair when its downscaled HR image and its LR image agree less than this, PSNR in dB "
-        "(default: 20), or agree better when one is moved by a pixel; 0 accepts every pair",
+        "refuse a given pair if the PSNR between its downscaled HR image and its LR image is below this, in dB "
+        "(default: 20), or rises when one of them is moved by a pixel; 0 accepts every pair",
         metavar="DB",
     )
-    subset: int | None = opt(None, TAKE, "take only N of the images, chosen at random, in order", metavar="N")
+    subset: int | None = opt(None, TAKE, "take only N of the images, chosen at random, in their order", metavar="N")
     seed: int | None = opt(
         None,
         TAKE,
-        "seed of {subset} and of {write_mode:proportion} (default: 0); the choice depends on it and the names only",
+        "seed of {subset} and of {write_mode:proportion} (default: 0); the choice depends only on it and the names",
         metavar="S",
         limits=(0, 2**64 - 1),
     )
@@ -108,7 +108,7 @@ class ConvertOptions:
     patch_size: int | None = opt(
         None,
         MAKE,
-        "cut patches of N x N pixels, of hr where there are pairs (default: store whole images)",
+        "cut patches of N x N pixels, of hr if there are pairs (default: store whole images)",
         metavar="N",
         limits=(1, None),
     )
@@ -119,7 +119,7 @@ class ConvertOptions:
         None,
         MAKE,
         "make lr from hr, S times smaller (2 to 8), by bicubic downscaling; hr is first cropped at the right "
-        "and bottom to a multiple of S. Of given pairs: the factor that they must have",
+        "and bottom to a multiple of S. For given pairs: the factor that they must have",
         metavar="S",
         limits=(2, 8),
     )
@@ -129,8 +129,8 @@ class ConvertOptions:
     codec: str | None = opt(
         None,
         MAKE,
-        "how pixels are stored (default: auto, which takes lz4 if it saves 10 % of a few of the inputs). "
-        "Given without {write_mode}, all images are stored as pixels",
+        "codec of pixels (default: auto, which takes lz4 if that saves 10 % on a few inputs that are tried). If it is "
+        "given without {write_mode}, all images are stored as pixels",
         metavar="{auto,raw,lz4}",
     )
     digest: Literal["xxh64", "sha256", "blake3"] = opt(
@@ -142,8 +142,8 @@ class ConvertOptions:
     write_mode: Literal["raw", "jpg", "proportion", "smart", "original"] | None = opt(
         None,
         STORE,
-        "raw: pixels, not compressed (see {codec}). jpg: as JPEG. proportion: some of them as JPEG, the others as "
-        "pixels. smart: large ones as JPEG, the others as pixels. original: the files' own bytes",
+        "how images are stored. raw: pixels, not compressed (see {codec}). jpg: as JPEG. proportion: some of them as "
+        "JPEG, the others as pixels. smart: large ones as JPEG, the others as pixels. original: the files' own bytes",
         metavar="MODE",
     )
     max_resolution: int | None = opt(
@@ -154,28 +154,32 @@ class ConvertOptions:
         limits=(1, 65500),  # the most that libjpeg writes
     )
     jpeg_quality: int | None = opt(
-        None, STORE, "of the JPEGs that are made, 1 to 100 (default: 90)", metavar="Q", limits=(1, 100)
+        None, STORE, "quality of the JPEGs that are made, 1 to 100 (default: 90)", metavar="Q", limits=(1, 100)
     )
     compress_probability: float | None = opt(
-        None, STORE, "share of JPEGs with proportion, 0 to 1 (default: 0.5)", metavar="P", limits=(0, 1)
+        None,
+        STORE,
+        "share of the images that proportion stores as JPEG, 0 to 1 (default: 0.5)",
+        metavar="P",
+        limits=(0, 1),
     )
     smart_threshold: int | None = opt(
         None,
         STORE,
-        "with smart, images of more bytes of pixels (height x width x channels) than this become JPEG",
+        "smart stores images with more bytes of pixels (height x width x channels) than this as JPEG",
         metavar="BYTES",
         limits=(0, None),
     )
     alpha: Literal["refuse", "drop", "white"] = opt(
         "refuse",
         UNUSUAL,
-        "transparent images: refuse them (default), drop the transparency, or lay them over white",
+        "transparent images: refuse them (default), drop the transparency, or put them on a white background",
     )
     max_pixels: int = opt(
         200_000_000, UNUSUAL, "refuse larger images (default: 200 million)", metavar="N", limits=(1, None)
     )
     on_error: Literal["stop", "skip"] = opt(
-        "stop", UNUSUAL, "what to do at an image that cannot be used (default: stop)"
+        "stop", UNUSUAL, "what to do with an image that cannot be used (default: stop)"
     )
     workers: int | None = opt(
         None,
@@ -192,25 +196,23 @@ class RunOptions(ConvertOptions):
     """The options of `convert`."""
 
     overwrite: bool = opt(False, RUN, "convert again, and replace the dataset at {out} once the new one is complete")
-    restart: bool = opt(
-        False, RUN, "discard what is done of a conversion that was interrupted (default: go on with it)"
-    )
+    restart: bool = opt(False, RUN, "discard the progress of an interrupted conversion (default: resume it)")
     take_over: bool = opt(
         False,
         RUN,
-        "continue a conversion that a process on another host began, even if it seems to be running: its "
-        "committed data is kept, the rest is lost, and it ends with an error (default: refused while it gives "
-        "signs of life)",
+        "continue a conversion that a process on another host began, even if that process seems to be running: "
+        "its committed data is kept, the rest is lost, and the process ends with an error (default: refuse while it "
+        "gives signs of life)",
     )
     check_content: bool = opt(
         False,
         RUN,
-        "find inputs that changed since they were converted by reading all of them again (default: compare size, "
+        "find inputs that have changed since their conversion by reading all of them again (default: compare size, "
         "head and tail, and read the content only if the timestamp has changed)",
         flag="--hash",
     )
     progress: bool = opt(False, RUN, "show a progress bar on a terminal", flag=None)
-    log: Callable[[str], None] = opt(lambda line: None, RUN, "called with lines of text for people", flag=None)
+    log: Callable[[str], None] = opt(lambda line: None, RUN, "called with each message, a line of text", flag=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,8 +55,9 @@ def check_alignment(hr: Pixels, lr: Pixels, scale: int, min_psnr: float, name: s
     if found < min_psnr:
         raise ImageError(
             name,
-            f"the HR image downscaled by {scale} and the LR image agree to {found:.1f} dB only, expected at least "
-            f"{min_psnr:g}: another picture, or not aligned ({option('min_pair_psnr')} sets the bound)",
+            f"the HR image downscaled by {scale} and the LR image agree to only {found:.1f} dB, expected at least "
+            f"{min_psnr:g}: they show different pictures, or are not aligned ({option('min_pair_psnr')} sets the "
+            "bound)",
         )
     if found < max(_SURELY_ALIGNED_PSNR, min_psnr) and min(lr.shape[:2]) > 2:
         psnr, down, right = max((_psnr_moved(ours, lr, y, x), y, x) for y in (-1, 0, 1) for x in (-1, 0, 1))

@@ -133,7 +133,7 @@ class WorkerPool:
         while len(self._workers) < min(self._num_workers, len(tasks)):
             count = min(self._num_workers, len(tasks))
             fewer = option("workers", max(1, count // 2))
-            advice = f"Use fewer, as {fewer}; the same conversion goes on where it was."
+            advice = f"Use fewer, such as {fewer}; the same conversion resumes where it stopped."
             with explain_limit(f"worker process {len(self._workers) + 1} of {count}", advice):
                 self._workers.append(_Worker())
         yield from _collect(self._workers, recipe, tasks)
@@ -246,7 +246,7 @@ class _Worker:
                 raise
             raise WorkerError(no_memory("taking the result of a worker", why, _fewer())) from error
         if not self.tasks:
-            raise WorkerError(f"a worker sent {type(item).__name__} unasked")
+            raise WorkerError(f"a worker sent {type(item).__name__} unexpectedly")
         self.arrived[self.tasks[0][0]].append(item)
         if not isinstance(item, Part):
             self.num_done += len(self.tasks.popleft()[1])
@@ -281,12 +281,12 @@ class _Worker:
             return WorkerError(no_memory(f"worker process {self.process.pid}{during}", refused, _fewer()))
         # C++ ends a process by SIGABRT if it gets no memory.
         advice = f" Out of memory? Use fewer {option('workers')}." if code in (-signal.SIGKILL, -signal.SIGABRT) else ""
-        again = "Convert again with the same options: a conversion goes on where it was."
+        again = "Convert again with the same options: the conversion resumes where it stopped."
         return WorkerError(f"worker process {self.process.pid} {how}{during}.{advice} {again}")
 
 
 def _fewer() -> str:
-    return f"Use fewer {option('workers')}: the same conversion goes on where it was."
+    return f"Use fewer {option('workers')}: the same conversion resumes where it stopped."
 
 
 def _one_thread() -> dict[str, str]:

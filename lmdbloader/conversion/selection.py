@@ -61,7 +61,7 @@ def with_classes(listing: Listing, classes: Sequence[str]) -> Listing:
     """
     names = ordered_texts("classes", classes)
     if listing.layout != "classes" or listing.sources.labels is None:
-        raise OptionError(f"{option('classes')} is given, and the layout is {listing.layout!r}: expected class folders")
+        raise OptionError(f"{option('classes')} is given, but the layout is {listing.layout!r}: expected class folders")
     numbers = {name: i for i, name in enumerate(names)}
     unknown = [name for name in listing.classes if name not in numbers]
     if unknown:
@@ -94,7 +94,7 @@ class Split:
 def find_splits(
     src: str | os.PathLike[str], *, layout: Layout | Literal["auto"] = "auto", prefer_images: bool = False
 ) -> list[Split]:
-    """Return the folders in a folder that `convert` makes a dataset of each: train/, val/ and others with images.
+    """Return the splits in a folder, each for a dataset of its own: train/, val/ and others with images.
 
     With class folders, a class has the same label in all splits: its index among the classes of all splits, in byte
     order.
@@ -113,7 +113,9 @@ def find_splits(
     """
     folder = locate(src)
     if isinstance(folder, str):
-        raise OptionError(f"{folder}: a URL, in which splits are not searched. Convert its folders one by one.")
+        raise OptionError(
+            f"{folder}: is a URL; splits are found only in local folders. Convert its folders one by one."
+        )
     if not folder.is_dir():
         raise SourceError(f"{folder}: there is no such folder")
     paths = sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink() and not p.name.startswith("."))

@@ -50,7 +50,7 @@ def stage(
         overwrite: Replace another dataset that has its name there.
         timeout: Seconds to wait for a process that is copying; without limit by default.
         progress: Show a progress bar on a terminal.
-        log: Called with lines of text for people.
+        log: Called with each message, a line of text.
 
     Returns:
         The path of the copy.
@@ -67,7 +67,7 @@ def stage(
     if timeout is not None and not timeout >= 0:
         raise OptionError(f"{option('timeout', timeout)}: expected seconds, 0 or more")
     if not os.fspath(directory):
-        raise OptionError("the folder to stage into is an empty text. Is its environment variable set?")
+        raise OptionError("the folder to stage into is an empty string. Is its environment variable set?")
     source = Reader(named_folder(db))
     folder = Path(directory).absolute()
     target = folder / source.path.name

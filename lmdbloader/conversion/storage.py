@@ -69,8 +69,8 @@ def make_storage(given: ConvertOptions, *, is_cut: bool, of_files: bool = True) 
     mode = given.write_mode
     if is_cut and mode == "original":
         raise OptionError(
-            f"{option('write_mode', mode)} keeps whole files: it does not go with patches, {option('scale')} or pairs. "
-            f"Leave them out, or use {option('write_mode', 'raw')} or 'jpg'."
+            f"{option('write_mode', mode)} keeps whole files: it cannot be combined with patches, {option('scale')} or "
+            f"pairs. Leave them out, or use {option('write_mode', 'raw')} or 'jpg'."
         )
     # A codec alone asks for pixels, and so do patches.
     chosen = "raw" if mode is None and (given.codec is not None or is_cut) else mode

@@ -225,7 +225,7 @@ def to_json(value: Any) -> bytes:
         if "set_int_max_str_digits" not in str(error):
             raise
         # Python's advice would not help: other readers have such limits too.
-        message = f"an integer of more than {_MOST_DIGITS} digits; readers of JSON expect less than {_MOST_DIGITS}"
+        message = f"an integer of more than {_MOST_DIGITS} digits; readers of JSON expect fewer than {_MOST_DIGITS}"
         raise ValueError(message) from error
     # A walk through the value costs about as much as the text, and few values have keys that may have been numbers.
     if _OTHER_KEY.search(text[::-1]):
@@ -264,7 +264,7 @@ def _check_keys(value: Any) -> None:
 
 def _refuse_long(digits: str) -> None:
     if (found := len(digits.lstrip("-"))) >= _MOST_DIGITS:
-        raise ValueError(f"an integer of {found} digits; readers of JSON expect less than {_MOST_DIGITS}")
+        raise ValueError(f"an integer of {found} digits; readers of JSON expect fewer than {_MOST_DIGITS}")
 
 
 _INTEGER = re.compile(rb"[+-]?\d{1,19}")

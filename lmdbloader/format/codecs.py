@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from lmdbloader.base.option_names import option
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.format.layout import (
     CODEC_FILE,
@@ -376,7 +377,7 @@ def saves_enough(stored_nbytes: int, raw_nbytes: int) -> bool:
 def check_codec(name: str) -> None:
     """Raise OptionError unless codec= can have this name, or it is "auto"."""
     if name not in (names := ("auto", *named_codecs())):
-        raise OptionError(f"codec {name!r}: expected one of {', '.join(names)}")
+        raise OptionError(f"{option('codec', name)}: expected one of {', '.join(names)}")
 
 
 #: Every codec by number. A new one gets its row here, its number in `lmdbloader.kernels.codec_numbers` and, if kernels

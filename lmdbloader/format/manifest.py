@@ -215,7 +215,7 @@ def _other_digest(found: object, where: str) -> DigestName:
         known = " or ".join(name for name in DIGESTS if name != DEFAULT_DIGEST)
         raise FormatError(
             f"{where}: its digest is {found!r:.80}, expected one of {known}: it was changed after it was written, or "
-            "comes from a release that knows more. Upgrade lmdbloader, or copy it again."
+            "comes from a newer release. Upgrade lmdbloader, or copy it again."
         )
     return name
 

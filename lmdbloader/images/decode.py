@@ -204,7 +204,7 @@ def _accepted_header(data: bytes | bytearray | memoryview, policy: DecodePolicy,
         raise ImageError(
             name,
             f"{header.width}x{header.height} is {header.width * header.height:,} pixels, "
-            f"more than the limit of {policy.max_pixels:,}; raise max_pixels if the file is to be trusted",
+            f"more than the limit of {policy.max_pixels:,}; raise max_pixels if you trust the file",
         )
     if header.alpha and policy.alpha == "refuse":
         raise ImageError(

@@ -98,7 +98,7 @@ def _read_frame_size(body: bytes, name: str) -> tuple[int, int, int]:
     precision, num_components = body[0], body[5]
     height, width = int.from_bytes(body[1:3], "big"), int.from_bytes(body[3:5], "big")
     if precision != 8:
-        raise ImageError(name, f"a JPEG of {precision} bits a sample; only 8 bits are supported")
+        raise ImageError(name, f"a JPEG with {precision} bits per sample; only 8 bits are supported")
     if num_components not in _COLORSPACES:
         raise ImageError(name, f"a JPEG of {num_components} components; expected 1 (grey), 3 (colour) or 4 (CMYK)")
     if not height or not width:

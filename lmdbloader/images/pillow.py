@@ -161,13 +161,13 @@ def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int, data: memo
     if image.mode not in _GREY_MODES | _RGB_MODES:
         return (
             f"pixels of Pillow's mode {image.mode} are not supported; "
-            "save it with 8 or 16 bits a sample as grey, RGB, palette or CMYK"
+            "save it with 8 or 16 bits per sample as grey, RGB, palette or CMYK"
         )
     codec, _, offset, args = _tile_parts(image.tile[0]) if image.tile else ("", None, 0, None)
     if isinstance(image, PpmImagePlugin.PpmImageFile) and isinstance(args, tuple):
         maximum = args[-1]
         if isinstance(maximum, int) and maximum > 255:  # `pnm` reads these, except with a comment within the number
-            return f"a PNM file of maximum {maximum} with a comment within it; write its header without"
+            return f"a PNM file of maximum {maximum} with a comment in its header; save it without the comment"
     if kind == "BMP":
         return _unusable_bmp(image, codec, offset, args, data)
     if isinstance(image, _TiffFile):

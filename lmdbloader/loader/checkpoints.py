@@ -199,8 +199,8 @@ def _open(path: str | os.PathLike[str]) -> IO[bytes]:
 def _expect(holds: bool, path: str | os.PathLike[str], part: str) -> None:
     if not holds:
         raise CorruptError(
-            f"{path}: its part {part!r} is missing or invalid, although the digest is right: save_checkpoint has not "
-            "written it like this. Start again without --resume."
+            f"{path}: its part {part!r} is missing or invalid, although the digest is right: save_checkpoint did not "
+            "write it this way. Start again without --resume."
         )
 
 

@@ -35,7 +35,7 @@ def usable_device(device: str | int | torch.device | None) -> torch.device | Non
     if wanted.type != "cuda":
         raise OptionError(f"device={str(device)!r}: batches are copied to CUDA devices only; {expected}")
     if not torch.cuda.is_available():
-        _logger.warning("lmdbloader: device=%r, and there is no CUDA device here: batches stay on the CPU", str(device))
+        _logger.warning("lmdbloader: device=%r, but there is no CUDA device here: batches stay on the CPU", str(device))
         return None
     count = torch.cuda.device_count()
     if (wanted.index or 0) >= count:

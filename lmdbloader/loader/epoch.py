@@ -176,7 +176,7 @@ class EpochRun:
         self.results = SimpleQueue()
 
     def arrived(self) -> Iterator[tuple[int, list[Item], BaseException | None]]:
-        """Yield the results that are there."""
+        """Yield the results that are ready."""
         with suppress(Empty):
             while True:
                 yield self.results.get_nowait()
@@ -249,7 +249,7 @@ class EpochRun:
         if batch is LEFT_OUT and not self._may_lack:
             raise CorruptError(
                 f"{damaged[0].reason} All {len(samples)} samples of a batch are damaged, and it cannot be left out: "
-                "the other ranks would be a batch ahead. Use larger ones, or repair the dataset."
+                "the other ranks would be a batch ahead. Use larger batches, or repair the dataset."
             )
         return batch, damaged
 

@@ -65,8 +65,8 @@ class Loader:
     """Iterates over batches of a dataset; every iteration is the next epoch.
 
     Batches are named tuples of the dataset's fields: images as tensors (B, C, H, W), numbers as tensors (B,), text and
-    bytes as lists. Threads read ahead; a batch that is still referred to never changes. It pickles with its place: the
-    copy goes on where this one is.
+    bytes as lists. Threads read ahead; a batch that is still referred to never changes. Pickling keeps its place: the
+    copy continues where this one is.
 
     >>> loader = Loader(dataset, 16, transforms=[RandomCrop(64), RandomDihedral()])  # doctest: +SKIP
     >>> for lr, hr in loader:  # doctest: +SKIP
@@ -99,9 +99,9 @@ class Loader:
         Args:
             dataset: The dataset to read. A `transform` of its own is called sample by sample, which is slow.
             batch_size: Samples in a batch of this rank.
-            order: "random" (every epoch another uniform permutation), "quasi_random" (shuffled within large windows of
+            order: "random" (a new uniform permutation in every epoch), "quasi_random" (shuffled within large windows of
                 neighbouring samples, for datasets larger than memory; a `QuasiRandom` sets the windows), "sequential".
-            seed: Of the order and of every random choice, which depend on it, the epoch and the sample's number only.
+            seed: Of the order and of every random choice, which depend only on it, the epoch and the sample's number.
             drop_last: Whether to leave out the last batches if they are short.
             pad: Whether to fill the last batches up with samples from the beginning of the epoch, so that every rank
                 has the same number of batches, of the same sizes; each rank then reads ceil(samples / ranks).
@@ -118,7 +118,8 @@ class Loader:
                 none are. "auto" pins if there is CUDA and the device is not "cpu". A copy that torch has started may
                 still read a batch that the loop no longer holds; for other copies see the page on loading.
             memory_format: torch.contiguous_format or torch.channels_last, of the images.
-            shard: (rank, world_size) reads this rank's share of one common order; "auto" asks torch.distributed.
+            shard: (rank, world_size) reads this rank's share of one common order; "auto" takes them from
+                torch.distributed.
             resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
             io: "mmap" reads through a memory map; "pread" reads copies, which costs some speed and avoids the map's
                 rare risks (see docs/reliability.md). By default as the dataset was opened.
@@ -160,7 +161,7 @@ class Loader:
         if num_threads != "auto" and num_threads > cores:
             # More would only take turns; waiting for the disk is done in the background.
             warnings.warn(
-                f"num_threads={num_threads}, and this process may use {cores} cores: {cores} threads are used",
+                f"num_threads={num_threads}, but this process may use {cores} cores: {cores} threads are used",
                 stacklevel=2,
             )
         compiled, functions = compiled_and_functions(transforms)
@@ -243,11 +244,11 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; the one after it is epoch + 1.
 
-        It begins at the epoch's start. Only the epoch that `load_state_dict` has restored keeps its place, until a
-        batch of it was taken.
+        It begins at the epoch's start. Only the epoch that `load_state_dict` has restored keeps its place, until one of
+        its batches is taken.
 
         Raises:
-            OptionError: It is negative, or does not fit 63 bits.
+            OptionError: It is negative, or does not fit into 63 bits.
         """
         epoch, place = check_epoch(epoch), self._place
         if place is not None and place.num_steps == 0 and place.epoch == epoch:  # a new iterator
@@ -261,9 +262,9 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Return this loader's place as whole numbers and text, for torch.save, JSON and the like.
 
-        It is the place of the iterator that was made last, also of an unfinished one after `set_epoch` as long as
-        something refers to that. It counts the batches that the loop has got, not those that are read ahead. All ranks
-        are at the same place after the same number of steps.
+        It is the place of the newest iterator, even of an unfinished one after `set_epoch`, as long as something refers
+        to that iterator. It counts the batches that the loop has got, not those that are read ahead. All ranks are at
+        the same place after the same number of steps.
         """
         return self._described().state(*self._reached())
 
@@ -335,7 +336,7 @@ class Loader:
         )
 
     def benchmark(self, seconds: float = 5.0) -> Throughput:
-        """Return the throughput, measured for some `seconds`; the epoch of the next iteration stays the same.
+        """Return the throughput, measured for `seconds`; the epoch of the next iteration stays the same.
 
         Raises:
             OptionError: This loader has no batch.
@@ -365,7 +366,7 @@ class Loader:
     def time_stages(self, on: bool = True) -> bool:
         """Start timing the stages of the threads from zero, or stop it; see `stage_times`.
 
-        Groups of batches that threads are reading at that moment count if timing stops, and do not if it starts. If
+        Groups of batches that threads are reading at that moment count when timing stops, and do not when it starts. If
         timing is already on, or off, nothing changes.
 
         Returns:

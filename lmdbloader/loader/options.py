@@ -22,7 +22,7 @@ def check_dataset(dataset: Any) -> None:
     """Raise OptionError unless a Loader reads the same samples as the dataset itself."""
     if not isinstance(dataset, LMDBDataset):
         raise OptionError(
-            f"Loader({type(dataset).__name__}): expected an LMDBDataset. torch's DataLoader reads any other."
+            f"Loader({type(dataset).__name__}): expected an LMDBDataset. Use torch's DataLoader for any other."
         )
     for name in ("__getitem__", "__getitems__"):
         if getattr(type(dataset), name) is not getattr(LMDBDataset, name):

@@ -171,13 +171,13 @@ class Identity:
                 raise OptionError(
                     f"load_state_dict: the state is of {other}: its {name} is {state[name]!r}, this loader's is "
                     f"{getattr(self, name)!r}. A position is not valid there; use the same, or set_epoch("
-                    f"{state['epoch']}) to begin that epoch."
+                    f"{state['epoch']}) to start that epoch."
                 )
         epoch, position = int(state["epoch"]), int(state["position"])
         if not 0 <= epoch < 2**63 or not 0 <= position <= self.length:
             raise OptionError(
-                f"load_state_dict: epoch {epoch} and position {position}; expected an epoch from 0 on and a position "
-                f"from 0 to {self.length}"
+                f"load_state_dict: epoch {epoch} and position {position}; expected an epoch of at least 0 and a "
+                f"position from 0 to {self.length}"
             )
         return epoch, position
 

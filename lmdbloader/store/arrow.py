@@ -41,7 +41,7 @@ def read_file(content: Any, schema: pa.Schema) -> pa.RecordBatch:
     """
     buffer = pa.py_buffer(content)
     if buffer.size < len(_FILE_MAGIC) or buffer[: len(_FILE_MAGIC)].to_pybytes() != _FILE_MAGIC:
-        raise pa.ArrowInvalid("it does not begin as an Arrow file")
+        raise pa.ArrowInvalid("it does not start like an Arrow file")
     stream = buffer[len(_FILE_MAGIC) :]
     for message in pa.ipc.MessageReader.open_stream(stream):
         if message.type in (_RECORD_BATCH, _DICTIONARY_BATCH):

@@ -152,14 +152,14 @@ def _check_probability(of: object, p: object) -> float:
 def _check_share(of: object, scale: object) -> tuple[float, float]:
     values = _numbers(scale)
     if len(values) != 2 or not 0 < values[0] <= values[1] <= 1:
-        raise OptionError(f"{of}: expected as scale the least and the most share of the area, above 0 and up to 1")
+        raise OptionError(f"{of}: expected scale=(least, most), shares of the area above 0 and up to 1")
     return values[0], values[1]
 
 
 def _check_ratio(of: object, ratio: object) -> tuple[float, float]:
     values = _numbers(ratio)
     if len(values) != 2 or not 0 < values[0] <= values[1]:
-        raise OptionError(f"{of}: expected as ratio the least and the most ratio of the sides, above 0")
+        raise OptionError(f"{of}: expected ratio=(least, most), ratios of the sides above 0")
     return values[0], values[1]
 
 

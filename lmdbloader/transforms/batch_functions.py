@@ -27,7 +27,7 @@ class BatchFunction:
 
         Args:
             batch: A named tuple of the dataset's fields, images as tensors (B, C, H, W), numbers as tensors (B,).
-            random: Of this batch alone.
+            random: The random generator of this batch alone.
         """
         raise NotImplementedError
 
@@ -113,7 +113,7 @@ class LabelSmoothing(BatchFunction):
     def __post_init__(self) -> None:
         """Check the numbers."""
         if not 0 <= self.smoothing < 1 or self.num_classes < 1:
-            raise OptionError(f"{self}: expected a smoothing from 0 on below 1, and at least one class")
+            raise OptionError(f"{self}: expected a smoothing of at least 0 and less than 1, and at least one class")
 
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
         """Return a batch with labels (B, num_classes) float32."""

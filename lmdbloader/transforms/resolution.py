@@ -47,7 +47,9 @@ class ProgressiveResize:
             raise OptionError(f"{self}: expected an initial_scale of more than 0 and at most 1")
         fractions = self.delay_fraction, self.finetune_fraction
         if min(fractions) < 0 or sum(fractions) > 1:
-            raise OptionError(f"{self}: expected delay_fraction and finetune_fraction from 0 on, together at most 1")
+            raise OptionError(
+                f"{self}: expected delay_fraction and finetune_fraction of at least 0, together at most 1"
+            )
 
     def scale_at(self, epoch: int) -> float:
         """Return the scale of the sides in an epoch, counted from 0 on."""

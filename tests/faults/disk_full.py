@@ -23,9 +23,9 @@ _SMALL_NBYTES = 24 * 2**20
 _ENOUGH_FAILURES = 20
 # Commands other than conversions start over.
 _OTHERS = ("write", "stage")
-_SAYS = re.compile(r"lmdbloader: \S+: disk full \(.*\): .*\d+ MiB are free there.* Free some room and run it again\.")
-_SAYS_BEFORE = re.compile(r"lmdbloader: \S+: \S+ takes .* MiB are missing\. Free some room")
-_SAYS_HOW_MUCH = re.compile(r"about \d+ MiB are (missing|still to be written)")
+_SAYS = re.compile(r"lmdbloader: \S+: disk full \(.*\): .*\d+ MiB are free there.* Free some space and run it again\.")
+_SAYS_BEFORE = re.compile(r"lmdbloader: \S+: \S+ takes .* MiB are missing\. Free some space")
+_SAYS_HOW_MUCH = re.compile(r"about \d+ MiB (more are needed|are still to be written)")
 
 
 def run(count: int, seed: int, folder: Path) -> Outcome:

@@ -21,7 +21,7 @@ _MUST_HOLD = "named, the next run is right"
 _ENOUGH_FAILURES = 40
 CALLS = ("read", "write", "fsync", "fdatasync", "rename", "truncate")
 # Texts of errors that name a remedy.
-_ADVICE = ("run it again", "verify", "Copy", "copy", "Restore", "repair", "--restart", "--on-error", "Free some room")
+_ADVICE = ("run it again", "verify", "Copy", "copy", "Restore", "repair", "--restart", "--on-error", "Free some space")
 
 
 @dataclass(frozen=True, slots=True)

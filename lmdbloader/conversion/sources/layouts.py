@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from lmdbloader.conversion.sources.listing import Found, Listing, Location
 
 Layout = Literal["images", "pairs", "classes", "lmdb", "tar"]
-# The module that lists each layout, see `Source`. "auto" asks the modules from the last to the first, which takes
-# every place. The command line needs the names only, so a module is imported when it is asked.
+# The module that lists each layout, see `Source`. "auto" tries the modules from the last to the first, which takes
+# every place. The command line needs the names only, so a module is imported when it is tried.
 LAYOUTS: dict[str, str] = {
     "images": "lmdbloader.conversion.sources.folders",
     "pairs": "lmdbloader.conversion.sources.folders",
@@ -47,7 +47,7 @@ class Source(Protocol):
 
 
 def layout_names() -> tuple[str, ...]:
-    """Return the layouts that there are."""
+    """Return the names of all layouts."""
     return tuple(LAYOUTS)
 
 
@@ -108,5 +108,5 @@ def _module(layout: str) -> Source:
 
 
 def _modules() -> list[Source]:
-    """Return the modules in the order in which "auto" asks them."""
+    """Return the modules in the order in which "auto" tries them."""
     return [cast(Source, import_module(name)) for name in dict.fromkeys(reversed(LAYOUTS.values()))]

@@ -44,7 +44,7 @@ def find_half(src: Location) -> Found:
         SourceError: It is not an LMDB, is a dataset of lmdbloader, is damaged, or its values are not images.
     """
     if isinstance(src, str):
-        raise OptionError(f"{src}: an LMDB is read from a disk. Copy it to one first.")
+        raise OptionError(f"{src}: an LMDB is read from a disk only. Copy it to one first.")
     if is_dataset(src):
         raise SourceError(
             f"{src}: is a dataset of lmdbloader already. Read it with lmdbloader.LMDBDataset, or convert its own "

@@ -43,10 +43,10 @@ def read(file: File, fetched: Fetched | None = None) -> bytes:
         if not isinstance(file, Span):
             return opened.read()
         if file.nbytes > _MOST_READ_NBYTES:
-            raise OSError(f"a part of {file.nbytes} bytes; at most 2 GiB of {os.fsdecode(path)} can be one")
+            raise OSError(f"a part of {file.nbytes} bytes; a part of {os.fsdecode(path)} can have at most 2 GiB")
         content = os.pread(opened.fileno(), file.nbytes, file.start)
     if len(content) != file.nbytes:
-        raise OSError(f"{os.fsdecode(path)} ends at byte {file.start + len(content)}, within it")
+        raise OSError(f"{os.fsdecode(path)} ends at byte {file.start + len(content)}, inside this part")
     return content
 
 

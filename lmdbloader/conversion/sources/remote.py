@@ -64,8 +64,8 @@ def open_place(url: str) -> tuple[Any, str]:
     except ImportError as error:
         raise OptionError(
             f"{url}: needs a package that is not installed ({error}). Install the extra: pip install "
-            "'lmdbloader[remote]', in a clone pip install '.[remote]'. It brings fsspec and what S3 takes; other "
-            "services have packages of their own."
+            "'lmdbloader[remote]', in a clone pip install '.[remote]'. It installs fsspec and its support for S3; "
+            "other services need packages of their own."
         ) from error
     except ValueError as error:
         raise OptionError(f"{url}: {error}") from error
@@ -80,7 +80,7 @@ def explain(url: str) -> Iterator[None]:
     except (SourceError, OptionError):
         raise
     except FileNotFoundError as error:
-        raise SourceError(f"{url}: there is nothing ({error})") from error
+        raise SourceError(f"{url}: nothing is there ({error})") from error
     except Exception as error:
         raise SourceError(f"{url}: cannot be listed ({type(error).__name__}: {error})") from error
 
@@ -140,7 +140,9 @@ def list_folder(filesystem: Any, root: str, folder: bytes, url: str) -> list[tup
         sizes = filesystem.sizes([found[i][1]["name"] for i in without_size])
         for i, size in zip(without_size, sizes, strict=True):
             if size is None:
-                raise SourceError(f"{url}: gives no size for {as_text(found[i][0])}. Copy it to a disk first.")
+                raise SourceError(
+                    f"{url}: the server gives no size for {as_text(found[i][0])}. Copy it to a disk first."
+                )
             found[i][1]["size"] = size
     return found
 
@@ -232,7 +234,7 @@ def _cut(file: File, whole: File, answer: bytes | Exception) -> bytes | Exceptio
         return answer
     if len(answer) != whole.nbytes:
         return OSError(
-            f"{len(answer)} bytes came instead of {whole.nbytes}: the file was changed, or its server does not serve "
+            f"{len(answer)} bytes arrived instead of {whole.nbytes}: the file was changed, or its server does not send "
             "parts of files; copy it to a disk first"
         )
     return answer[file.start - whole.start :][: file.nbytes]

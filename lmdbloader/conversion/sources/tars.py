@@ -190,7 +190,7 @@ class _Shards:
 
     def unknown(self) -> list[tuple[str, str]]:
         return [
-            (f"*.{extension}", f"{count} members with an extension that is not read")
+            (f"*.{extension}", f"{count} members with an unsupported extension")
             for extension, count in sorted(self.extensions.items())
         ]
 
@@ -211,7 +211,7 @@ def _refuse_scattered(file: IO[bytes], where: str, suspects: set[int]) -> None:
         key = parts[1]
         if key in finished:
             raise SourceError(
-                f"{where}: {parts[0]}: the members of {key} do not follow each other. Sort the names when packing "
+                f"{where}: {parts[0]}: the members of {key} are not next to each other. Sort the names when packing "
                 "(tar --sort=name)."
             )
         if hash(key) in suspects:
@@ -477,7 +477,7 @@ def _read_extra(blocks: bytes, size: int, kind: bytes, at: int, extra: _Extra) -
         return
     for key, value in _pax_records(blocks[:size], at):
         if kind == _PAX_OF_ALL and (key in (b"path", b"size") or key.startswith(b"GNU.sparse.")):
-            raise _Damage(f"at byte {at} all members are given the same {key.decode()}")
+            raise _Damage(f"at byte {at} a pax header gives all members the same {key.decode()}")
         if key in (b"path", b"GNU.sparse.name"):
             _name(value, at, extra)
         elif key == b"size":

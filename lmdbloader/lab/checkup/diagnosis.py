@@ -27,10 +27,10 @@ def doctor(
 
     Args:
         path: A dataset, to be judged with its file system and the memory of this machine.
-        batch_size: With `step_seconds`: reads the dataset for some seconds, by a Loader with batches of so many
-            samples, and names the bottleneck.
+        batch_size: Samples in a batch. With `step_seconds`, a Loader reads the dataset for a few seconds, and the
+            result names the bottleneck.
         step_seconds: Time of a training step without waiting for data.
-        crop: Side of the windows that are read; needed where images differ in size.
+        crop: Side of the windows that are read; needed if images differ in size.
         loader: With `step_seconds`, in place of `batch_size`: your own Loader or DataLoader, with your transforms.
 
     Returns:
@@ -55,9 +55,11 @@ def doctor(
             "loader=...: give it with step_seconds, and without batch_size and crop, which it has itself."
         )
     if loader is None and path is None and (batch_size is not None or crop is not None):
-        raise OptionError("batch_size, step_seconds, crop: these are about a dataset. Give its path, too.")
+        raise OptionError("batch_size, step_seconds, crop: they need a dataset. Give its path, too.")
     if crop is not None and batch_size is None:
-        raise OptionError(f"crop={crop}: it is how the dataset is read. Give batch_size and step_seconds, too.")
+        raise OptionError(
+            f"crop={crop}: it applies only when the dataset is read. Give batch_size and step_seconds, too."
+        )
     machine = describe()
     facts = None if path is None else dataset_facts(path)
     found = examine(machine, facts)

@@ -70,12 +70,12 @@ class Checkup:
         """Return the finding of a name.
 
         Raises:
-            KeyError: There is none.
+            KeyError: There is no such finding.
         """
         for finding in self.findings:
             if finding.name == name:
                 return finding
-        raise KeyError(f"{name!r}: found were {', '.join(finding.name for finding in self.findings)}")
+        raise KeyError(f"no finding {name!r}; there are {', '.join(finding.name for finding in self.findings)}")
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for `json.dumps`."""

@@ -1,4 +1,4 @@
-"""A short pass through a Loader with steps of a given length: does it keep up, and does memory stay as it is."""
+"""A short pass through a Loader with steps of a given length: whether it keeps up, and whether memory grows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def loader_for(facts: DatasetFacts, batch_size: int, crop: int | None) -> Loader
     except OptionError as error:
         if crop is not None or not facts.varies or batch_size < 1:
             raise
-        hint = "The side of the windows that you train with, crop=N or --crop N, does that."
+        hint = "Give the side of the windows that you train with: crop=N or --crop N."
         raise OptionError(f"{error} {hint}") from error
 
 
@@ -124,7 +124,7 @@ def _growth(used: list[int], free_nbytes: int) -> Finding:
         "memory growth",
         "problem",
         f"{value}, {show_nbytes(each)} more with each step",
-        "Something keeps every batch: a list of losses that are still tensors, a cache without limit in `transform`.",
+        "Something keeps every batch: a list of losses that are still tensors, an unbounded cache in `transform`.",
     )
 
 

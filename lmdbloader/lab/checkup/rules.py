@@ -84,7 +84,7 @@ def _memory(machine: Machine) -> Iterator[Finding]:
         value = f"{show_nbytes(free)} free of {show_nbytes(usable)}"
         if found.limit_nbytes is not None:
             value += f", the limit of a control group on a machine with {show_nbytes(found.total_nbytes)}"
-        remedy = "What reads needs room for batches, and the page cache keeps what was read before: free some, "
+        remedy = "Loading needs memory for batches, and the page cache keeps data that was read before: free some, "
         remedy += "or ask for more (--mem of Slurm, --memory of Docker, resources.limits.memory of Kubernetes)."
         if free < min(_LITTLE_MEMORY, usable / 4):
             yield Finding("memory", "problem", value, remedy)
@@ -93,7 +93,7 @@ def _memory(machine: Machine) -> Iterator[Finding]:
         else:
             yield Finding("memory", "good", value)
     else:
-        yield Finding("memory", "note", "unknown: /proc/meminfo does not read")
+        yield Finding("memory", "note", "unknown: /proc/meminfo cannot be read")
     size, left = found.shm_nbytes, found.shm_free_nbytes
     remedy = (
         "torch's own DataLoader hands batches over there and ends with a bus error when it is full; a Loader and "
@@ -202,7 +202,7 @@ def _filesystem(dataset: DatasetFacts, fits: bool) -> Iterator[Finding]:
     stage = "`lmdbloader stage DB DIR` makes a checked copy on a disk of this machine, once for all jobs"
     if found.kind == "network":
         value += f", from {found.source}" if found.source else ""
-        careful = 'io="pread" makes an error of a server that fails in every case.'
+        careful = 'With io="pread" a failing server always raises an error.'
         if fits:
             remedy = f"The first epoch comes over the network, later ones from memory. {stage}. {careful}"
             yield Finding("file system", "note", value, remedy)
@@ -212,14 +212,14 @@ def _filesystem(dataset: DatasetFacts, fits: bool) -> Iterator[Finding]:
                 remedy += f"{_nfs(found.options)}"
             yield Finding("file system", "problem", value, remedy)
     elif found.kind == "memory":
-        remedy = f"Its {show_nbytes(dataset.data_nbytes)} take memory, and are gone when the machine starts anew."
+        remedy = f"It takes {show_nbytes(dataset.data_nbytes)} of memory, and is gone when the machine restarts."
         yield Finding("file system", "note", value, remedy)
     elif found.kind == "overlay":
-        remedy = "It lies in a container's image or its writable layer. Mount the folder from outside, so that the "
-        remedy += "data outlive the container."
+        remedy = "It is in a container's image or writable layer. Mount the folder from outside, so that the "
+        remedy += "data outlives the container."
         yield Finding("file system", "note", value, remedy)
     elif found.device == "spinning disk" and not fits:
-        remedy = f"It makes about 130 random reads a second. {stage}, best an SSD."
+        remedy = f"It makes about 130 random reads a second. {stage}, ideally an SSD."
         yield Finding("file system", "problem", value, remedy)
     elif found.device == "spinning disk":
         yield Finding("file system", "note", value, "The first epoch is slow: read it with order='sequential' once.")
@@ -244,7 +244,7 @@ def _nfs(options: str) -> str:
 def _cache(dataset: DatasetFacts, machine: Machine, fits: bool) -> Iterator[Finding]:
     size, room = show_nbytes(dataset.data_nbytes), show_nbytes(machine.memory.free_nbytes)
     share = dataset.residency
-    inside = "nobody tells how much of it is in memory" if share is None else f"{share:.0%} of it is in memory now"
+    inside = "how much of it is in memory is unknown" if share is None else f"{share:.0%} of it is in memory now"
     if dataset.filesystem.kind == "memory":
         yield Finding("page cache", "good", f"{size}, all in memory")
     elif fits:
@@ -269,9 +269,9 @@ def _order(dataset: DatasetFacts, fits: bool) -> Iterator[Finding]:
         yield Finding(
             "order",
             "note",
-            f"{each}: order='random' reads each alone from storage",
+            f"{each}: order='random' reads each sample separately from storage",
             "Use Loader(..., order='quasi_random'): blocks of 4 MiB, shuffled in windows of 128 MiB, so that storage "
-            "sees large reads; `lmdbloader plan` says what that saves.",
+            "sees large reads; `lmdbloader plan` shows how much that saves.",
         )
 
 

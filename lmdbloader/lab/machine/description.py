@@ -48,7 +48,7 @@ class Machine:
         }
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return it as a table of names and values, for people."""
+        """Return it as a table of names and values."""
         return [
             ("processor", self.processor.model),
             ("cores", _cores(self.processor)),

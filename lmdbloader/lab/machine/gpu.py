@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: which there are, and their utilisation, power and memory over time, through NVML."""
+"""NVIDIA GPUs: a list of them, and their utilisation, power and memory over time, through NVML."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class GpuFit:
         batch_nbytes: Memory of the batch: n x activations of a sample + parameters.
         gpu_memory_nbytes: Memory of the GPU.
         largest: The largest batch that fits, 0 if not even one sample does.
-        largest_power: The largest power of two of it.
+        largest_power: The largest power of two up to that.
     """
 
     batch_nbytes: int
@@ -115,14 +115,14 @@ class StorageClass:
     """The speed of one device, or of one network file system.
 
     Attributes:
-        name: For people.
+        name: A name to show.
         kind: "local" for a device in the machine, "network" for a file system that machines share.
         reads_per_s: Small random reads a second.
         nbytes_per_s: Bytes a second of large reads.
         seeks: Whether each read first costs a movement of the head, so that time to find and time to read add up; else
             whichever limit comes first holds.
         machine_nbytes_per_s: The most that one machine gets; None if that is all of it.
-        source: Who says so.
+        source: The publication.
     """
 
     name: str

@@ -31,9 +31,9 @@ def plan(
 ) -> Plan:
     """Return the samples, reads and bytes a second that a training run needs, and the storage that serves them.
 
-    The arithmetic is that of "Feeding the beast": a batch of n samples must be there when the GPU has done the one
-    before, every t seconds, so storage reads n / t samples a second. Sizes are bytes, or text such as "64KiB", "500K"
-    (thousands) and "150GB".
+    The arithmetic is that of "Feeding the beast": a batch of n samples must be ready when the GPU has finished the
+    previous one, every t seconds, so storage reads n / t samples a second. Sizes are bytes, or text such as "64KiB",
+    "500K" (thousands) and "150GB".
 
     Args:
         batch_size: Samples of a step on one GPU.
@@ -48,7 +48,7 @@ def plan(
         example_memory: GPU memory of the activations of one sample in training.
         model_memory: GPU memory of the parameters; best with their gradients and the optimizer's state.
         cache_fraction: Share of the dataset, drawn at random, that each machine keeps on its own disk: from the second
-            epoch on that much less comes from the shared storage.
+            epoch on, the shared storage delivers that much less.
 
     Raises:
         OptionError: Something is missing or out of its range.
@@ -106,8 +106,8 @@ def _step(batch_size: int | None, step_seconds: float | None, preset: Preset | N
             step_seconds = preset.step_seconds
         else:
             raise OptionError(
-                f"batch_size={count}: preset {preset.name} tells the time of a step for a batch of {preset.batch_size} "
-                "only. Give step_seconds, too."
+                f"batch_size={count}: preset {preset.name} gives the time of a step only for batches of "
+                f"{preset.batch_size}. Give step_seconds, too."
             )
     if (
         isinstance(step_seconds, bool)
@@ -154,9 +154,9 @@ def _gpu_fit(
     if gpu_memory is not None or example_memory is not None or model_memory is not None:
         raise OptionError(
             f"gpu_memory={gpu_memory!r}, example_memory={example_memory!r}, model_memory={model_memory!r}: the largest "
-            "batch follows from gpu_memory and example_memory, what the activations of one sample take in training. "
-            "Give both, or a preset that has them; torch.cuda.max_memory_allocated() of steps with one and with two "
-            "samples tells it."
+            "batch follows from gpu_memory and example_memory, the memory of the activations of one sample in "
+            "training. Give both, or a preset that has them. To measure example_memory, compare "
+            "torch.cuda.max_memory_allocated() of steps with one and with two samples."
         )
     return None
 

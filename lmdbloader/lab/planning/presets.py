@@ -1,4 +1,4 @@
-"""Workloads that somebody has published, each with its source."""
+"""Published workloads, each with its source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Preset:
         name: As `preset` takes it.
         title: A description in one line.
         short: The same for a list that fits 80 columns.
-        source: Who says so.
+        source: The publication.
         batch_size: Samples of a step on one GPU.
         step_seconds: Time of a step; None if it follows from `images_per_s`.
         images_per_s: Images that one GPU trains a second.
@@ -169,5 +169,5 @@ def find_preset(name: str) -> Preset:
         OptionError: There is none of that name.
     """
     if name not in PRESETS:
-        raise OptionError(f"preset={name!r}: there is no such preset; there are {', '.join(PRESETS)}")
+        raise OptionError(f"preset={name!r}: no such preset; expected one of {', '.join(PRESETS)}")
     return PRESETS[name]

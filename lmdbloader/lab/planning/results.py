@@ -42,12 +42,12 @@ class Plan:
             within t, and 99 % of the batches.
         example_nbytes: Bytes of a sample on storage.
         gpus: GPUs of one experiment.
-        fewest, most: The demand of the fewest and of the most experiments; the same where one number was given.
+        fewest, most: The demand of the fewest and of the most experiments; the same if one number was given.
         serving: How many of each storage class would serve it.
         fit: How the batch fits the GPU; None if its memory or the model's is not known.
         dataset_nbytes: Size of the dataset, None if it was not given.
         cache_fraction: Share of the dataset that each machine keeps on a disk of its own.
-        preset: Where figures that were not given came from.
+        preset: The workload that figures not given were taken from.
         notes: Differences from the source of the preset, and their reasons.
     """
 
@@ -127,7 +127,10 @@ def _headline(found: Plan) -> str:
 def _needed(found: Plan) -> Iterator[tuple[str, str]]:
     low, high = found.fewest, found.most
     yield "samples", f"{_span(low.samples_per_s, high.samples_per_s)} a second"
-    yield "a batch", f"in {_seconds(found.step_seconds)} or less, 99 times of 100; each sample in that time, too"
+    yield (
+        "a batch",
+        f"in {_seconds(found.step_seconds)} or less, 99 times out of 100; each sample within that time, too",
+    )
     yield "reads", f"{_span(low.reads[0].reads_per_s, high.reads[0].reads_per_s)} a second (IOPS), a sample each"
     yield "bandwidth", f"{_rate(low, high, decimal=True)} ({_rate(low, high, decimal=False)})"
     if found.dataset_nbytes is not None and found.num_samples is not None and found.epoch_seconds is not None:
@@ -176,8 +179,8 @@ def _pace(found: Plan) -> Iterator[str]:
     each = found.most.samples_per_s / found.most.experiments
     yield (
         f"The GPUs of one experiment never wait if {each:,.0f} samples a second are ready: 99 of 100 batches within "
-        f"{_seconds(found.step_seconds)}. Whether a machine can is what `lmdbloader tune DB --batch-size "
-        f"{found.batch_size} --step-seconds {found.step_seconds:.4g}` measures, once there is a dataset."
+        f"{_seconds(found.step_seconds)}. Once there is a dataset, `lmdbloader tune DB --batch-size {found.batch_size} "
+        f"--step-seconds {found.step_seconds:.4g}` measures whether a machine keeps up."
     )
 
 
@@ -249,8 +252,8 @@ def _storage(found: Plan) -> Iterator[str]:
         yield f"{names} gives one machine at most {show_decimal_nbytes(limit)}/s, less than one experiment needs."
     if found.example_nbytes >= 256 * KIB:
         yield (
-            "Store images no larger than they are trained at (`lmdbloader convert --max-resolution`): bytes that are "
-            "scaled away a moment later need no bandwidth."
+            "Store images no larger than they are trained at (`lmdbloader convert --max-resolution`): then no "
+            "bandwidth goes to pixels that are scaled away."
         )
 
 
@@ -305,7 +308,7 @@ def _plural(count: int, name: str) -> str:
 
 
 def _seconds(value: float) -> str:
-    """Return a time as people say it.
+    """Return a time in a suitable unit.
 
     >>> [_seconds(value) for value in (0.0005, 0.087, 2, 150, 30000)]
     ['0.5 ms', '87 ms', '2 s', '2.5 min', '8.3 h']

@@ -154,7 +154,7 @@ class Advice:
     """A change that would make steps shorter.
 
     Attributes:
-        text: In words.
+        text: The change, in words.
         step_seconds: How long a step would take then, from the measured figures.
         gain_seconds: How much shorter that is than now.
         is_bound: Whether it is the best case: the replacement of the slow part was not measured.
@@ -212,7 +212,7 @@ def _changes(
 ) -> Iterator[Change]:
     if name == "model":
         waits = "not at all" if figures.stall < 0.0005 else f"{figures.stall:.1%} of the time"
-        yield f"Nothing is to be gained from loading: the loop waits for data {waits}.", figures.step, False
+        yield f"Faster loading would gain nothing: the loop waits for data {waits}.", figures.step, False
     elif name == "copy":
         # Of other devices a Loader knows nothing.
         is_ours = facts.kind == "loader" and device.startswith("cuda")
@@ -224,7 +224,7 @@ def _changes(
         yield from _storage(figures, feed, facts)
     elif name == "verify":
         yield (
-            "Loader(..., verify=False) leaves the checksums out; `lmdbloader verify` checks the file when you like.",
+            "Loader(..., verify=False) skips the checksums; `lmdbloader verify` checks the file at any time.",
             feed.without("verify"),
             False,
         )
@@ -239,8 +239,8 @@ def _changes(
 def _cores(feed: LoadingCost, facts: LoaderFacts) -> Change:
     text = (
         f"Give the loading threads cores: {feed.delayed / feed.total:.0%} of their time they were ready to run and had "
-        f"none. This process may use {facts.num_cores}. End what else runs on them, ask the scheduler for more "
-        "(Slurm: --cpus-per-task), raise the container's CPU quota, or leave torch fewer threads "
+        f"none. This process may use {facts.num_cores}. Stop other programs on them, ask the scheduler for more "
+        "(Slurm: --cpus-per-task), raise the container's CPU quota, or give torch fewer threads "
         "(torch.set_num_threads)."
     )
     return text, feed.without("cpu"), False
@@ -261,13 +261,13 @@ def _storage(figures: TypicalStep, feed: LoadingCost, facts: LoaderFacts) -> Ite
     nbytes = 0.0 if figures.stages is None else figures.stages.nbytes / figures.num_steps
     seconds = min(feed.parts["storage"], nbytes / _LOCAL_NBYTES_PER_S)
     found = filesystem_of(facts.path)
-    where = f", which lies on {found}" if found.type else ""
+    where = f", which is on {found}" if found.type else ""
     command = f"lmdbloader stage {shlex.quote(str(facts.path))} DIR"
-    text = f"Bring the dataset{where}, nearer: `{command}` onto a fast disk of this machine"
+    text = f"Copy the dataset{where}{',' if where else ''} to a fast disk of this machine: `{command}`"
     if facts.order == "random":
         text += ", or let the disk read long stretches with Loader(..., order='quasi_random')"
     if facts.images is not None and facts.images.codecs.get("raw", 0.0) > 0.5:
-        text += "; --codec lz4 or --write-mode jpg at conversion makes fewer bytes of it"
+        text += "; --codec lz4 or --write-mode jpg at conversion makes it smaller"
     yield f"{text}.", feed.step_with(feed.total - feed.parts["storage"] + seconds), False
 
 
@@ -279,8 +279,8 @@ def _function(feed: LoadingCost, facts: LoaderFacts) -> Change:
         )
     elif facts.has_own_transform:
         text = (
-            "Say what the dataset's own transform does with lmdbloader.transforms, which are compiled, or as a "
-            "function of whole batches: now Python is called for every sample."
+            "Replace the dataset's own transform by compiled ones of lmdbloader.transforms, or by a function of "
+            "whole batches: now Python is called for every sample."
         )
     else:
         text = (
@@ -311,8 +311,8 @@ def _compiled(name: Bottleneck, feed: LoadingCost, facts: LoaderFacts, side: int
         least = round(side * _SPARE_SIDE)
         ratio = (least / images.side) ** 2
         text = (
-            f"Store smaller images: `lmdbloader convert` with --write-mode raw --max-resolution {least}, where they "
-            f"are {images.side} pixels wide or high and {side} come out."
+            f"Store smaller images: `lmdbloader convert` with --write-mode raw --max-resolution {least}. They are "
+            f"{images.side} pixels wide or high, and batches are {side}."
         )
         yield text, feed.step_with(feed.total - decode + moved * (growth * ratio - 1)), False
     elif name == "transform":

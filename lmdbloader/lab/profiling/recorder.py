@@ -43,14 +43,14 @@ class Recorder:
     def __init__(
         self, batches: Iterable[Any], *, warmup: int | None = None, device: torch.device | str | None = None
     ) -> None:
-        """Prepare; entering it begins to record.
+        """Prepare; recording begins when it is entered.
 
         Args:
-            batches: A Loader, torch's DataLoader, or anything else that gives batches. An object that has a Loader
-                as its attribute `loader` counts as it.
+            batches: A Loader, torch's DataLoader, or anything else that gives batches. An object whose attribute
+                `loader` is a Loader counts as that Loader.
             warmup: Steps at the beginning that are not measured; None leaves out those for which batches were read
                 ahead at the beginning.
-            device: That trains; None is the current CUDA device if CUDA is in use, else the CPU.
+            device: The device that trains; None means the current CUDA device if CUDA is in use, else the CPU.
 
         Raises:
             OptionError: `warmup` is negative.
@@ -85,7 +85,7 @@ class Recorder:
             OptionError: It was entered before.
         """
         if self._has_recorded:
-            raise OptionError("the recorder has recorded already: make another one, lmdbloader.lab.Recorder(loader)")
+            raise OptionError("the recorder was used already: make a new one, lmdbloader.lab.Recorder(loader)")
         self._has_recorded = True
         if self._loader is not None:
             self._was_timed = self._loader.time_stages()
@@ -135,7 +135,7 @@ class Recorder:
         An iterable that cannot be iterated over again, such as a generator, may end sooner.
 
         Raises:
-            OptionError: It was not entered, `steps` is less than 1, or the loader gives no batch.
+            OptionError: The recorder was not entered, `steps` is less than 1, or the loader gives no batch.
         """
         if steps < 1:
             raise OptionError(f"steps={steps}: expected at least 1")
@@ -151,10 +151,12 @@ class Recorder:
             if left == before:
                 if self._step:
                     return
-                raise OptionError(f"{self._facts.name}: it gives no batch; the dataset is empty, or smaller than one.")
+                raise OptionError(
+                    f"{self._facts.name}: it gives no batch; the dataset is empty, or smaller than one batch."
+                )
 
     def lap(self, phase: str) -> None:
-        """Say that the step's time since the last lap, or since its batch came, went into a phase.
+        """Count the step's time since the last lap, or since its batch came, as a phase.
 
         Args:
             phase: "copy", "forward", "backward" or "update"; "compute" if it is none of these.
@@ -165,13 +167,13 @@ class Recorder:
         self.timer.lap(phase)
 
     def leave_out(self) -> None:
-        """Let the time since the last lap not count: validation, a checkpoint."""
+        """Leave out the time since the last lap, such as that of validation or a checkpoint."""
         self.timer.start()
         if self._facts.kind == "main":
             self._began_waiting = time.thread_time()
 
     def ask(self) -> None:
-        """Say that the loop asks for a batch now; iterating does it by itself."""
+        """Record that the loop asks for a batch now; iterating does it by itself."""
         self._end_step()
         if self._step == self.warmup and not self._moments:
             self.timer.clear()
@@ -186,7 +188,7 @@ class Recorder:
             self._began_waiting = time.thread_time()
 
     def got(self, batch: Any) -> None:
-        """Say that a batch has come; iterating does it by itself."""
+        """Record that a batch has come; iterating does it by itself."""
         if self._facts.kind == "main":
             self._waiting += time.thread_time() - self._began_waiting
         self.timer.lap("data")
@@ -315,19 +317,19 @@ def profile(
     warmup: int | None = None,
     device: torch.device | str | None = None,
 ) -> Profile:
-    """Do training steps; report where their time goes, the bottleneck, and the change that would help most.
+    """Run training steps; report where their time goes, the bottleneck, and the change that would help most.
 
     The loader's epochs go on: the batches that were read here do not come again.
 
     Args:
-        loader: A Loader, torch's DataLoader, or any other iterable of batches; it is iterated over again where an epoch
-            is too short.
+        loader: A Loader, torch's DataLoader, or any other iterable of batches; it is iterated over again if an epoch is
+            too short.
         step_fn: Does a step: `step_fn(batch)`, or `step_fn(batch, lap)`, which calls `lap("copy")`, `lap("forward")`,
             `lap("backward")` and `lap("update")` at the end of each. Without laps, the work of torch's
             optimisers is "update", and the rest "compute".
         steps: To measure.
         warmup: Steps before that, which are not measured; None means until the batches read ahead are used up.
-        device: That trains; None is the current CUDA device if CUDA is in use, else the CPU.
+        device: The device that trains; None means the current CUDA device if CUDA is in use, else the CPU.
 
     Returns:
         The profile: print it.
@@ -357,7 +359,7 @@ def rehearse(
     steps: int = 100,
     warmup: int | None = None,
 ) -> Profile:
-    """Say whether a loader would feed steps of a given length: each is waited out, as for a device that computes.
+    """Measure whether a loader keeps up with steps of a given length; a step only waits, as for a device that computes.
 
     Args:
         loader: As for `profile`.

@@ -29,9 +29,9 @@ class Comparison:
     """The effect of a change, compared with the prediction.
 
     Attributes:
-        before_seconds: A step, when the prediction was made.
-        predicted_seconds: A step, as it was predicted.
-        seconds: A step now.
+        before_seconds: Length of a step when the prediction was made.
+        predicted_seconds: Length of a step, as it was predicted.
+        seconds: Length of a step now.
         held: Whether at least three quarters of the predicted gain came; if the prediction was the best case of the
             change, whether a quarter did.
         text: In words.
@@ -122,9 +122,9 @@ class Profile:
             f"ms, and {bound}{1000 * predicted:.3g} ms was predicted."
         )
         if self.bottleneck == before.bottleneck and not self.is_healthy:
-            text += f" It is still {self.bottleneck} that holds the steps up."
+            text += f" The bottleneck is still {self.bottleneck}."
         elif not self.is_healthy:
-            text += f" Now {self.bottleneck} holds the steps up."
+            text += f" The bottleneck is now {self.bottleneck}."
         return Comparison(old, predicted, new, held, text)
 
     def as_json(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Profile:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Profile:
-        """Return the profile that `as_json` was called of.
+        """Return the profile from the result of `as_json`.
 
         Args:
             values: Its result.
@@ -143,7 +143,7 @@ class Profile:
         """
         version = values.get("version") if isinstance(values, Mapping) else None
         if version != _JSON_VERSION:
-            raise OptionError(f"a profile of version {version!r}: this release reads {_JSON_VERSION}. Take it anew.")
+            raise OptionError(f"a profile of version {version!r}: this release reads {_JSON_VERSION}. Make a new one.")
         try:
             if values["bottleneck"] not in BOTTLENECKS:
                 raise ValueError(f"bottleneck {values['bottleneck']!r}")
@@ -158,7 +158,7 @@ class Profile:
                 **plain,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise OptionError(f"not what Profile.as_json() returns: {error!r}. Take the profile anew.") from error
+            raise OptionError(f"not what Profile.as_json() returns: {error!r}. Make a new profile.") from error
 
     def __str__(self) -> str:
         """Return a sentence, a table and the advice."""

@@ -1,4 +1,4 @@
-"""A study as people read it: charts, and a report that is one HTML file."""
+"""Presents a study: as charts, and as a report that is one HTML file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes a study for people: one HTML file that needs nothing else, and its charts as files."""
+"""Writes a study as one HTML file that needs no others, and its charts as files."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def render(study: Study) -> str:
 
 
 def write_report(study: Study, path: str | os.PathLike[str]) -> None:
-    """Write a study's report as one HTML file; a file that is there is replaced once the new one is complete.
+    """Write a study's report as one HTML file; an existing file is replaced once the new one is complete.
 
     Args:
         study: The study.
@@ -117,7 +117,7 @@ def check_charts_folder(folder: Path) -> None:
 
 
 def write_charts(study: Study, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """Write every chart of a study as PNG and as SVG, light, with its title; files that are there are replaced.
+    """Write every chart of a study as PNG and as SVG, light, with its title; existing files are replaced.
 
     Args:
         study: The study.

@@ -1,4 +1,4 @@
-"""Who makes the batches that a study times: our Loader, or torch's DataLoader over the dataset or over files."""
+"""The loaders that a study times: the Loader, and torch's DataLoader over the dataset or over image files."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def bench(
     from torch's DataLoader over the same images as files. The loaders take turns; the figures are medians.
 
     Args:
-        dataset: A dataset's folder, or an opened one; of a view, its fields and samples.
+        dataset: A dataset's folder, or an open dataset; a view's own fields and samples are read.
         baseline: A folder with the same images as files: one that `lmdbloader extract` wrote, or any for one image
             field, or one with a folder for each image field whose files pair up by name. "auto" extracts samples as PNG
             files into a temporary folder; all sources then read these samples.
@@ -77,7 +77,7 @@ def bench(
             default 1, and as many as cores, from 2 to 8.
         num_workers: Worker processes of torch's DataLoader; by default one for each core, 16 at most.
         device: Where to train: "cuda", "cuda:1", "cpu"; by default CUDA if there is a device.
-        progress: Gets a line when something begins.
+        progress: Called with a line of text when a part of the study begins.
 
     Returns:
         All figures; `print` shows them as tables and sentences.
@@ -99,7 +99,7 @@ def bench(
         material, compared = _material(chosen, baseline, notes, stack, progress)
         windows = choose_crops(material.dataset, crops, notes)
         if material.files is not None and baseline is not None and os.fspath(baseline) != AUTO:
-            progress("baseline: looks at the files")
+            progress("baseline: reading the files")
             material.files.check(windows)
         plan = BenchSetup(
             material=material,
@@ -209,7 +209,7 @@ def _material(
             )
         return BenchData(dataset, files), files.facts(os.fspath(baseline))
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lmdbloader-bench-")))
-    progress("baseline: writes the images as PNG files")
+    progress("baseline: writing the images as PNG files")
     files, samples = extract_files(dataset, fields, folder / "files")
     if len(samples) < len(dataset):
         notes.append(
@@ -234,7 +234,7 @@ def _facts(dataset: LMDBDataset, read: LMDBDataset) -> StudiedDataset:
 
 
 def _machine(dataset: LMDBDataset) -> tuple[dict[str, Any], tuple[tuple[str, ...], ...]]:
-    """Return the machine as it is before anything is measured, and the same for people."""
+    """Return the machine as it is before anything is measured, and the same as text to show."""
     found = describe()
     share = residency(Path(dataset.path) / DATA_FILE)
     rows = [*found.rows(), ("dataset on", str(filesystem_of(dataset.path)))]
@@ -251,7 +251,9 @@ def _note_what_lacks(
     if not rows:
         return
     if device.type == "cpu":
-        notes.append("Pinned against paged memory was not measured: there is no accelerator, or it was not asked for.")
+        notes.append(
+            "Pinned memory was not compared with paged memory: there is no accelerator, or it was not asked for."
+        )
     else:
         notes.append("The Loader's memory is pinned, as by default if there is a GPU: it has no row for paged memory.")
     if trainer is None:

@@ -1,4 +1,4 @@
-"""The same images as files in a folder: found, or extracted, and read as people read them, with Pillow."""
+"""The same images as files in a folder: found or extracted, and read with Pillow, as is usual."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ class ImageFiles(Dataset[Any]):
                 if is_deep != deep:
                     bits = (16, 8) if is_deep else (8, 16)
                     raise OptionError(
-                        f"{path}: has {bits[0]} bits for each value, others of the baseline have {bits[1]}; they make "
-                        "no batch. Convert it."
+                        f"{path}: has {bits[0]} bits for each value, others of the baseline have {bits[1]}; they do "
+                        "not fit in one batch. Convert it."
                     )
                 if None in crops and size != expected:
                     other = self.samples[0][paths.index(path)]
                     raise OptionError(
                         f"{path}: is {_by(size)} pixels, {other} is {_by(expected)}; whole images that "
-                        "differ in size make no batch. Give a crop that fits all (--crops)."
+                        "differ in size do not fit in one batch. Give a crop that fits all (--crops)."
                     )
             for crop in crops:
                 if crop is not None and not _suits([(height, width) for (width, height), _ in found], crop):

@@ -109,7 +109,7 @@ def isolate(plan: BenchSetup, processes: Sequence[int], cores: int) -> Iterator[
     sizes = sorted({plan.batch_sizes[0], plan.batch_sizes[len(plan.batch_sizes) // 2], plan.batch_sizes[-1]})
     helpers: list[Helper] = []
     try:
-        plan.progress(f"isolation: starts {max(processes)} processes")
+        plan.progress(f"isolation: starting {max(processes)} processes")
         for _ in range(max(processes)):
             helpers.append(Helper(plan))
         for count in processes:

@@ -27,7 +27,7 @@ class Study(StudyFigures):
         created: When it ended, as "2026-01-31T12:00:00Z".
         seconds: How long all of it took.
         environment: The machine: `machine.describe().as_json()`.
-        machine: The same for people: (name, value) of each line, and the load before the study.
+        machine: The same as text to show: (name, value) of each line, and the load before the study.
         cores: Cores that the process could use.
         dataset: The dataset.
         baseline: The folder of files; None if there was none.
@@ -44,12 +44,12 @@ class Study(StudyFigures):
         return as_text(self)
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as `json.dumps` takes it."""
+        """Return plain values for `json.dumps`."""
         return {"study_version": STUDY_VERSION, **to_plain(self)}
 
     @classmethod
     def from_json(cls, value: Any) -> Study:
-        """Return the study that `as_json` gave.
+        """Return the study from the result of `as_json`.
 
         Args:
             value: Parsed JSON.

@@ -60,7 +60,7 @@ class BaselineFolder:
     """The folder of image files that was read for comparison.
 
     Attributes:
-        path: As it was given; "auto" where the files were extracted from the dataset for the study.
+        path: As it was given; "auto" if the files were extracted from the dataset for the study.
         num_samples: Samples that its files make: pairs count once.
         num_files: Files.
         nbytes: Of the files together.

@@ -171,7 +171,7 @@ def _objection(dataset: LMDBDataset, crop: int | None) -> str | None:
     if crop is not None and crop > side:
         return f"the smallest image has a side of {side} pixels"
     if crop is None and any((sides != sides[0]).any() for sides in _sides(dataset)):
-        return "the images differ in size, so that whole ones make no batch"
+        return "the images differ in size, so whole ones do not fit in one batch"
     try:
         Loader(dataset, 1, num_threads=1, transforms=random_crop(crop)).close()
     except OptionError as error:

@@ -167,7 +167,7 @@ class StepTrial:
         share_ready: Share of the batches for which it waited at most `allowed_seconds`.
         p99_wait_seconds: 99th percentile of its waiting for a batch.
         allowed_seconds: The longest wait that counts as ready: 5 % of the step.
-        num_steps: How many steps it took.
+        num_steps: Steps that were measured.
         samples_per_s: Speed of the loader without steps.
         needed_samples_per_s: Speed of the steps: batch size over time.
     """
@@ -187,7 +187,7 @@ class StepTrial:
 
     @property
     def margin(self) -> float:
-        """How many times as much the loader gives as the step takes."""
+        """Speed of the loader divided by the speed of the steps."""
         return self.samples_per_s / self.needed_samples_per_s
 
     def __str__(self) -> str:
@@ -197,7 +197,7 @@ class StepTrial:
             f"within the step of {_milliseconds(self.step_seconds)} ms; 99 % must be. The p99 of waiting for a batch "
             f"was {_milliseconds(self.p99_wait_seconds)} ms; up to {_milliseconds(self.allowed_seconds)} ms, 5 % of "
             f"the step, count as ready. The step takes {self.needed_samples_per_s:,.0f} samples/s; "
-            f"{self.samples_per_s:,.0f} can be read, {self.margin:.2f} x as many."
+            f"{self.samples_per_s:,.0f} samples/s can be read, {self.margin:.2f} x as many."
         )
 
 

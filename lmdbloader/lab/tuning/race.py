@@ -158,7 +158,10 @@ class Race:
         for kind in sorted({setting.kind for setting in self.turns} - self.decided):
             near = [str(setting) for setting in self._of(kind)]
             if len(near) > 1 and not missing:
-                yield f"Close, or too noisy to tell in the time: {'; '.join(near)}. The cheapest is taken, if near."
+                yield (
+                    f"Too close, or too noisy, to tell apart in the time: {'; '.join(near)}. The cheapest is taken if "
+                    "it is near the best."
+                )
 
     def samples_per_s(self, setting: ReadSetting) -> float:
         """Return a setting's samples a second, as if it had had as many turns as that of its kind which had the most.

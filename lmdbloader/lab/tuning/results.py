@@ -23,7 +23,7 @@ class TuningRow:
         p50_seconds, p99_seconds: Median and 99th percentile of the time from asking for a batch to having it, when
             batches are taken as fast as they come.
         num_batches: How many batches were timed.
-        num_turns: In how many turns; few where the setting was soon seen not to be near the best.
+        num_turns: In how many turns; few if the setting was soon seen not to be near the best.
     """
 
     setting: ReadSetting
@@ -47,9 +47,9 @@ class Tuning:
     """The result of `lmdbloader.lab.tune`; `print` it.
 
     Attributes:
-        dataset: The dataset, for people.
+        dataset: The dataset, as text to show.
         batch_size: Samples in a batch.
-        transforms: The transforms, for people.
+        transforms: The transforms, as text to show.
         cores: That this process may use.
         device: Where batches were copied to; None without an accelerator.
         rows: All settings that were measured, by kind and cost.
@@ -128,7 +128,7 @@ def _stored(tuning: Tuning) -> str:
     if tuning.is_stored:
         return remembered[0]
     why = (
-        "Not all of it is remembered: there was no time to measure it, or the user's cache folder cannot be written "
+        "Not every result is remembered: there was no time to measure it, or the user's cache folder cannot be written "
         "to. Give the numbers as above."
     )
     return " ".join([*(remembered if found else []), why])
@@ -173,7 +173,7 @@ def advise(
         most = max(s for s in workers if s.pinned == pick.pinned)
         if most.count > pick.count and speed[pick] > _NOTABLY * speed[most]:
             yield (
-                f"More workers are no help here: with {most.count} the DataLoader reads "
+                f"More workers do not help here: with {most.count} the DataLoader reads "
                 f"{speed[most] / speed[pick]:.2f} x as much as with {pick.count}."
             )
         yield from _about_pinning(speed, pick, has_accelerator)
@@ -182,7 +182,7 @@ def advise(
             yield (
                 f"{ratio}, whose workers send every batch to this process."
                 if pick.count
-                else f"{ratio}, which reads best without workers here, and then lets each step wait for its batch."
+                else f"{ratio}, which reads fastest here without workers, so each step waits for its batch."
             )
     if batch_size < _SMALL_BATCH:
         yield _about_small_batches(batch_size, "threads" in picks)
@@ -190,7 +190,7 @@ def advise(
 
 def _about_pinning(speed: Mapping[ReadSetting, float], pick: ReadSetting, has_accelerator: bool) -> Iterator[str]:
     if not has_accelerator:
-        yield "No accelerator: pinned memory, which only copies to one profit from, was not measured and is off."
+        yield "No accelerator: pinned memory was not measured and is off: it speeds up only copies to an accelerator."
         return
     pinned, paged = (ReadSetting("workers", pick.count, is_pinned) for is_pinned in (True, False))
     if pinned in speed and paged in speed:
@@ -200,7 +200,7 @@ def _about_pinning(speed: Mapping[ReadSetting, float], pick: ReadSetting, has_ac
 
 def _about_small_batches(batch_size: int, has_loader: bool) -> str:
     text = (
-        f"Batches of {batch_size} are small: what a DataLoader's batch costs whatever its size (sending it, pinning "
-        "it) is shared by few samples, so fewer workers and paged memory are often best. Tune each size by itself."
+        f"Batches of {batch_size} are small: the fixed cost of a DataLoader's batch (sending it, pinning it) is shared "
+        "by few samples, so fewer workers and paged memory are often best. Tune each size by itself."
     )
-    return f"{text} The Loader's threads read several of them in one go." if has_loader else text
+    return f"{text} The Loader's threads read several of them at once." if has_loader else text

@@ -48,9 +48,9 @@ def tune(
 ) -> Tuning:
     """Find the threads of the Loader, and the workers of torch's DataLoader, with which a dataset reads best here.
 
-    All settings take short turns, again and again, so that whatever else the machine does falls on all of them. Those
-    that surely are not near the best are dropped, and it ends when the cheapest one that is left surely is near it. The
-    first turns may read a dataset into memory that was not there yet.
+    All settings take short turns, again and again, so other programs slow all of them down alike. Settings that are
+    clearly slower than the best are dropped, and tuning ends when the cheapest remaining one is clearly near the best.
+    The first turns may read a dataset that is not in memory yet.
 
     The result is remembered in the user's cache folder: `Loader(..., num_threads="auto")` and
     `lmdbloader.dataloader` use it for the same dataset, batch size and size of images on the same machine.
@@ -62,13 +62,14 @@ def tune(
         step_seconds: Time of a training step. Then the result says whether 99 % of the batches are ready within it,
             tried with a consumer of that speed, and the best is the cheapest setting that keeps up; the fastest
             setting is remembered all the same.
-        crop: Read windows of crop x crop pixels: RandomCrop, or RandomResizedCrop where single images are JPEG files or
+        crop: Read windows of crop x crop pixels: RandomCrop, or RandomResizedCrop if single images are JPEG files or
             smaller than that.
         transforms: Further transforms, as for a Loader; functions at their end are not for the DataLoader,
             which then is not measured.
-        seconds: Most of the time to use, but for compiling at the very first use; a batch under way is waited for, and
-            so is a step, or two where the cheapest setting does not keep up. Of few steps the result says so.
-        progress: Called with the seconds that passed, as they do.
+        seconds: The longest time to measure, without compiling at the very first use. A batch that is being read is
+            finished, and so is a step, or two if the cheapest setting does not keep up. If there were few steps, the
+            result says so.
+        progress: Called with the seconds that passed since the last call.
 
     Returns:
         The settings, how each of them did, and one line of Python to paste.
@@ -82,7 +83,7 @@ def tune(
     length = len(ds)  # type: ignore[arg-type]
     if length < batch_size:
         raise OptionError(
-            f"tune({ds!r}, {batch_size}): it has {length} samples, less than one batch. Take smaller ones."
+            f"tune({ds!r}, {batch_size}): it has {length} samples, fewer than one batch. Use smaller batches."
         )
     everything = [*([] if crop is None else [crop_of(ds, crop)]), *transforms]
     compiled, functions = compiled_and_functions(everything)
@@ -118,7 +119,7 @@ def _check(batch_size: int, step_seconds: float | None, crop: int | None, second
 
 
 def crop_of(dataset: Any, crop: int) -> Transform:
-    """Return the transform that people use to have windows of a size from such images.
+    """Return the usual transform for windows of a size from such images.
 
     Raises:
         OptionError: It is not an LMDBDataset.
@@ -146,7 +147,7 @@ def _can_load(dataset: Any, batch_size: int, transforms: Sequence[Any], crop: in
     try:
         loader = Loader(dataset, batch_size, transforms=transforms, num_threads=1, prefetch=0)
     except OptionError as error:
-        raise OptionError(f"{error} tune(..., crop=N) does that." if crop is None else str(error)) from error
+        raise OptionError(f"{error} tune(..., crop=N) adds a crop." if crop is None else str(error)) from error
     next(iter(loader))
     loader.close()
     return True
@@ -162,7 +163,7 @@ def _settings(dataset: Any, *, can_load: bool, has_functions: bool) -> list[Read
         found += [ReadSetting("workers", n, pinned) for n in workers for pinned in pinning]
     if not found:
         raise OptionError(
-            f"tune({type(dataset).__name__}): a Loader does not read it, and a DataLoader does not call functions with "
+            f"tune({type(dataset).__name__}): a Loader cannot read it, and a DataLoader does not call functions with "
             "whole batches. Leave the functions out."
         )
     return found

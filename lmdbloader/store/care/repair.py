@@ -84,7 +84,7 @@ def repair(
         path: The dataset's.
         out: The new dataset's, needed if data.mdb is damaged; nothing is written there otherwise.
         progress: Called with the number of samples checked since the last call.
-        log: Called with lines of text for people: all faults, and the repairs.
+        log: Called with each message, a line of text: all faults, and the repairs.
 
     Returns:
         The repaired files, and the samples that had to be left out.
@@ -314,7 +314,9 @@ def _make(data: Path, description: Description, work: Path) -> Manifest:
         with explain_lmdb(data), reading(data) as transaction:
             spool_records(transaction, spool, schema, data)
             if bytes(transaction.get(PROGRESS_KEY, b"")) != progress_value(spool.num_samples):
-                raise CorruptError(f"{data}: holds {spool.num_samples} samples; its progress entry states others")
+                raise CorruptError(
+                    f"{data}: holds {spool.num_samples} samples; its progress entry states another number"
+                )
         spool.write(work / INDEX_FILE, places)
         return make_manifest(description, spool, work / INDEX_FILE, data)
     finally:

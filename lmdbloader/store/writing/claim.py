@@ -221,7 +221,7 @@ def claim(
         advice: Appended to the error that an owner on another host is alive.
         take_over: Do not wait for signs of life.
         wait: Wait for them; otherwise an owner on another host counts as alive.
-        log: Called with lines of text for people.
+        log: Called with each message, a line of text.
 
     Raises:
         LockedError: Another process writes to it.
@@ -342,8 +342,8 @@ def _is_free(
     who = str(owner or "an unknown process")
     if take_over:
         log(
-            f"{partial}: taken over from {who}. Its committed data is kept; the rest is lost, and it ends with an "
-            "error if it is still running"
+            f"{partial}: taken over from {who}. Its committed data is kept; the rest is lost, and that process ends "
+            "with an error if it is still running"
         )
     elif not wait:
         raise _locked(partial, owner, "Wait for it, or stop it.")

@@ -90,7 +90,7 @@ def partial_folder(
         resumable: Keep the files of an earlier conversion in it, and leave an unfinished one in it after an error.
             Otherwise its content is removed first.
         take_over: Continue the conversion of a process on another host without waiting for signs of life from it.
-        log: Called with lines of text for people.
+        log: Called with each message, a line of text.
 
     Raises:
         LockedError: Another process is writing to it.
@@ -140,7 +140,7 @@ def partial_folder(
 def _take_over_advice() -> str:
     return (
         f"; if you are certain that it has ended, {option('take_over', True)} continues from its committed data. "
-        "The rest is lost then, and if it is still running, it ends with an error"
+        "The rest is lost, and if the process is still running, it ends with an error"
     )
 
 
