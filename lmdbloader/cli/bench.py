@@ -108,6 +108,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", metavar="NAME", help="where to train: cpu, cuda, cuda:1 (default: cuda if available)"
     )
+    _add_outputs(parser)
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", metavar="FILE", help="write every figure as JSON; '-' writes to stdout, in place of tables"
     )
