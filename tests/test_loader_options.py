@@ -134,3 +134,9 @@ def test_a_device_that_is_not_there_leaves_batches_on_the_cpu(ds: LMDBDataset, c
     loader = Loader(ds, 4, device="cuda")
     assert "no CUDA device" in caplog.text
     assert next(iter(loader)).hr.device.type == "cpu"
+
+
+@pytest.mark.parametrize("shard", [(0.5, 2), (0, 2.0), (0, "2"), "x", (0, 1, 2), 3, (2, 2), (-1, 2), (True, 2)])
+def test_a_shard_of_another_type_or_range_is_refused(shard: Any, ds: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match=r"^shard=.*: expected 'auto', None, or \(rank, world_size\)"):
+        Loader(ds, 4, shard=shard)

@@ -284,3 +284,8 @@ def test_several_at_once_lose_no_entry_and_read_no_half_file(
         list(pool.map(_remember_some, range(0, 40, 10)))
     assert len(json.loads(file.read_text())["entries"]) == 40
     assert [p.name for p in file.parent.iterdir()] == ["settings.json"]
+
+
+def test_the_key_of_a_dataset_does_not_depend_on_where_its_class_is_defined(tmp_path: Path) -> None:
+    lmdbloader.write([{"image": np.zeros((2, 2), np.uint8)}], tmp_path / "db")
+    assert "lmdbloader.dataset.LMDBDataset" in case_of(LMDBDataset(tmp_path / "db"), 4).parts

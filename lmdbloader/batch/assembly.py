@@ -148,7 +148,7 @@ def finished(
         OptionError: The transform or a function returned no batch.
     """
     if transform is not None:
-        samples = list(map(transform, Batch(batch._asdict(), len(batch[0]))))
+        samples = each(transform, Batch(batch._asdict(), len(batch[0])))
         if any(sample is None for sample in samples):
             raise OptionError(
                 f"{described(transform)} returned None for a sample; expected the sample, changed or not. End it "
@@ -158,6 +158,21 @@ def finished(
     for function in functions:
         batch = call(function, batch, seed=seed, epoch=epoch, first_sample=first_sample)
     return batch
+
+
+def each(transform: Callable[[Any], Any], samples: Sequence[Any]) -> list[Any]:
+    """Return samples after a Python function that is called with each.
+
+    Raises:
+        OptionError: It raised StopIteration, which a loop would take for the end of the epoch.
+    """
+    try:
+        return [transform(sample) for sample in samples]
+    except StopIteration as error:
+        raise OptionError(
+            f"{described(transform)} raised StopIteration, which would end a loop without an error. Give next() a "
+            "default value, or catch the exception."
+        ) from error
 
 
 def collate(samples: Sequence[Any]) -> Any:

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import Dataset
 
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
-from lmdbloader.batch.assembly import Assembler
+from lmdbloader.batch.assembly import Assembler, each
 from lmdbloader.batch.memory import SharedMemory, shared_tensor
 from lmdbloader.batch.pipeline import Pipeline, check_epoch, check_seed
 from lmdbloader.batch.splits import groups_of, share_out
@@ -115,14 +115,17 @@ class LMDBDataset(Dataset[Any]):
         return sample if self._transform is None else self._transform(sample)
 
     @property
-    def own_transform(self) -> Callable[[Any], Any] | None:
+    def _own_transform(self) -> Callable[[Any], Any] | None:
         """The Python function that samples go through one by one; None if there is none."""
+        if "transform" in self.__dict__:  # assigned, as people do with torchvision's datasets
+            assigned: Callable[[Any], Any] | None = self.__dict__["transform"]
+            return assigned
         return self._transform if type(self).transform is LMDBDataset.transform else self.transform
 
     @property
     def has_own_transform(self) -> bool:
         """Whether samples go through a Python function one by one."""
-        return self.own_transform is not None
+        return self._own_transform is not None
 
     def __len__(self) -> int:
         return len(self.reader) if self._rows is None else len(self._rows)
@@ -230,7 +233,7 @@ class LMDBDataset(Dataset[Any]):
         view._epoch = shared_tensor(8).view(torch.int64).zero_()
         if transforms and not any(f.kind == "image" for f in self.fields.values()):
             raise OptionError(f"{self.path}: transformed({list(transforms)}): the dataset has no image field")
-        view._open()  # checks that the transforms suit the images
+        view._open_assembler()  # checks that the transforms suit the images
         return view
 
     def with_io(self, io: IO) -> Self:
@@ -326,15 +329,15 @@ class LMDBDataset(Dataset[Any]):
         clock = self._stopwatch.take()
         try:
             numbers = check_rows(indices, len(self))
-            batch = self._open().read_samples(self.rows_of(numbers), numbers, int(self._epoch[0]), clock)
-            transform = self.own_transform
-            found = batch if transform is None else list(map(transform, batch))
+            batch = self._open_assembler().read_samples(self.rows_of(numbers), numbers, int(self._epoch[0]), clock)
+            transform = self._own_transform
+            found = batch if transform is None else each(transform, batch)
             clock.count(len(found), 1)
             return found
         finally:
             clock.end()
 
-    def _open(self) -> Assembler:
+    def _open_assembler(self) -> Assembler:
         """Return the assembler of samples, made when it is first needed."""
         if self._assembler is None:
             images = [name for name, f in self.fields.items() if f.kind == "image"]

@@ -76,7 +76,7 @@ class BatchReader:
 
     def finish(self, batch: Any, epoch: int, first_sample: int) -> Any:
         """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch."""
-        transform = self.dataset.own_transform
+        transform = self.dataset._own_transform
         return finished(batch, transform, self._functions, seed=self._seed, epoch=epoch, first_sample=first_sample)
 
     def read_sound(self, samples: I64, epoch: int, clock: Clock) -> tuple[Any, tuple[Damage, ...]]:

@@ -232,8 +232,8 @@ class EpochRun:
         """Return the batches first ... end - 1 up to the one that cannot be read."""
         items: list[Item] = []
         for number in range(first, end):
-            samples = self._order.samples[self._starts[number] : self._stops[number]]
             try:
+                samples = self._order.samples[self._starts[number] : self._stops[number]]
                 items.append(self._read_one(samples, clock))
             except BaseException as error:
                 return items, error

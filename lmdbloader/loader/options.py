@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from lmdbloader.base.arguments import whole
+from lmdbloader.base.arguments import shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms import Transform
@@ -105,9 +105,13 @@ def resolve_shard(shard: Shard) -> tuple[int, int]:
     if shard is None:
         return 0, 1
     if shard != "auto":
-        rank, world_size = shard
-        if not 0 <= rank < world_size:
-            raise OptionError(f"shard={shard}: expected (rank, world_size) with a rank from 0 to world_size - 1")
+        expected = "expected 'auto', None, or (rank, world_size) with a rank from 0 to world_size - 1"
+        try:
+            rank, world_size = (whole("shard", number, 0) for number in shard)
+        except (TypeError, ValueError, OptionError) as error:
+            raise OptionError(f"shard={shown(shard)}: {expected}") from error
+        if rank >= world_size:
+            raise OptionError(f"shard={shown(shard)}: {expected}")
         return rank, world_size
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():

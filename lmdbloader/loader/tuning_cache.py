@@ -98,9 +98,11 @@ def case_of(
 
 def _describe(dataset: Any, transforms: Sequence[Transform]) -> Iterator[tuple[bool, str]]:
     """Yield texts that identify a dataset and those it is made of, each with whether it is a content digest."""
-    yield False, f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    # The text for our own class is fixed: measurements stay valid when its module moves.
+    name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    yield False, "lmdbloader.dataset.LMDBDataset" if type(dataset) is LMDBDataset else name
     if isinstance(dataset, LMDBDataset):
-        own: Any = dataset._transform
+        own: Any = dataset.__dict__.get("transform", dataset._transform)
         yield True, dataset.reader.manifest.content_digest
         yield False, f"{list(dataset.fields)} {own if own is None else _name(own)}"
         yield False, _size([*dataset.all_transforms, *transforms])
