@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lmdbloader.format import codecs
 from lmdbloader.format.codecs import Payloads, checksum, encode_image, encode_many
-from lmdbloader.format.layout import CODEC_LZ4, CODEC_RAW, CODEC_TILES, Codec
+from lmdbloader.format.layout import CODEC_LZ4, CODEC_RAW, CODEC_TILES
 from lmdbloader.kernels.codec_numbers import (
     BAD_CHECKSUM,
     BAD_CODEC,
@@ -103,7 +103,7 @@ def store(parts: list[tuple[Payloads, tuple[int, int, int, int]]], lead: int = 5
     )
 
 
-def encode_tiled(image: np.ndarray, codec: Codec) -> Payloads:
+def encode_tiled(image: np.ndarray, codec: str) -> Payloads:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codecs, "TILED_ABOVE_NBYTES", 0)
         return encode_image(image, codec, TILE)
@@ -162,7 +162,7 @@ def test_any_order_of_any_payloads_decodes_into_its_places(images: list[Any], or
 
 @settings(max_examples=40)
 @given(st.data(), st.sampled_from([1, 3]), st.sampled_from([np.uint8, np.uint16]), st.sampled_from(["raw", "lz4"]))
-def test_a_window_equals_the_slice(data: st.DataObject, channels: int, dtype: Any, codec: Codec) -> None:
+def test_a_window_equals_the_slice(data: st.DataObject, channels: int, dtype: Any, codec: str) -> None:
     height, width = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 60))
     top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
     bottom, right = data.draw(st.integers(top + 1, height)), data.draw(st.integers(left + 1, width))
