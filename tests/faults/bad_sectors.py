@@ -52,7 +52,7 @@ def _prepare(sound: str, mounted: str, bad: str, seed: int) -> Case:
     work = Path(bad).with_name("work")
 
     def case(number: int) -> dict[str, int]:
-        rng = random.Random(f"{seed} {mounted} {number}")
+        rng = random.Random(f"{seed} {Path(sound).name} {number}")
         name = rng.choices(FILES, (8, 1, 1))[0]
         size = Path(sound, name).stat().st_size
         ranges = [_sectors(rng, size) for _ in range(rng.choice((1, 1, 2, 5)))]
