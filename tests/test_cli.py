@@ -150,6 +150,6 @@ def test_it_runs_as_a_module(module: str) -> None:
 def test_help_needs_none_of_the_heavy_libraries() -> None:
     code = (
         "import sys\nfrom lmdbloader.cli import make_parser\nmake_parser().format_help()\n"
-        "print([name for name in ('torch', 'numba', 'pyarrow', 'lmdb', 'PIL') if name in sys.modules])"
+        "print([name for name in ('torch', 'numpy', 'numba', 'pyarrow', 'lmdb', 'PIL') if name in sys.modules])"
     )
     assert python("-c", code).stdout == "[]\n"

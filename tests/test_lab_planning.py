@@ -199,11 +199,13 @@ def test_an_epoch_takes_its_steps() -> None:
 
 
 def test_the_sizes_of_pieces_are_those_that_are_read() -> None:
+    from lmdbloader.format.layout import BLOCK_NBYTES
     from lmdbloader.lab.planning import demand
     from lmdbloader.loader.orders import QuasiRandom
 
     assert QuasiRandom().block_nbytes == demand.BLOCK_NBYTES
-    assert demand.RECORD_NBYTES == 256 * KIB
+    assert BLOCK_NBYTES == 256 * KIB
+    assert "a record of 256 KiB" in str(plan(batch_size=8, step_seconds=1, example_size="4KiB"))
 
 
 def test_a_record_of_a_large_sample_is_as_large_as_the_sample() -> None:
