@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import importlib
 import sys
 from typing import TYPE_CHECKING
@@ -58,8 +57,18 @@ _MOVED = {
     **{name: f"lmdbloader.lab.{name}" for name in ("Checkup", "Plan", "Profile", "Recorder", "Study", "Tuning")},
     **{name: f"lmdbloader.lab.{name}" for name in ("bench", "doctor", "plan", "profile", "tune")},
     **{name: f"lmdbloader.conversion.{name}" for name in ("Estimate", "Report", "Split")},
+    **{
+        name: f"lmdbloader.lab.{name}"
+        for name in ("checkup", "machine", "planning", "profiling", "reporting", "study", "tuning")
+    },
+    "checkpoints": "lmdbloader.loader.checkpoints",
     "classify": "scripts/classification in the repository, used by scripts/train_classifier.py",
+    "dataset": "lmdbloader.batch.dataset",
+    "extraction": "lmdbloader.conversion.extraction",
+    "loading": "lmdbloader.loader.torch_loader",
+    "looking": "lmdbloader.show",
     "open": "lmdbloader.LMDBDataset(path)",
+    "stages": "lmdbloader.base.stage_times",
 }
 
 
@@ -76,6 +85,9 @@ def __getattr__(name: str) -> object:
 
 
 def _is_imported_by(frame: object) -> bool:
+    """Return whether the code of a frame is at `from ... import`."""
+    import dis
+
     code, position = getattr(frame, "f_code", None), getattr(frame, "f_lasti", -1)
     return code is not None and position >= 0 and dis.opname[code.co_code[position]] == "IMPORT_FROM"
 

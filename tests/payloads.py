@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+import lmdbloader
 from lmdbloader.format.codecs import Payloads, checksum, encode_image, encode_jpeg, encode_many, pack_file, pack_jpeg
 from lmdbloader.format.layout import make_field
 from lmdbloader.store import Chunk, encode_blocks, open_writer
@@ -125,3 +126,21 @@ def one_of_each(seed: int = 0) -> dict[str, Stored]:
 def footer(payload: bytes) -> tuple[int, int, int, int]:
     """Return (bytes of the file, number of entries, MCUs from one to the next, orientation) of a JPEG payload."""
     return struct.unpack_from("<IIHB", payload, len(payload) - 16)
+
+
+def write_columns(folder: Path, count: int) -> Path:
+    """Write samples of two images, an int, a float, a text and an array; those of a field have one shape."""
+    rng = np.random.default_rng(3)
+    samples = [
+        {
+            "image": rng.integers(0, 256, (6, 4, 3), dtype=np.uint8),
+            "depth": rng.integers(0, 65536, (3, 5), dtype=np.uint16),
+            "number": i,
+            "weight": i / 3,
+            "name": f"n{i}",
+            "vector": rng.standard_normal(4).astype(np.float32),
+        }
+        for i in range(count)
+    ]
+    lmdbloader.write(samples, folder)
+    return folder

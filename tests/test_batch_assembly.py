@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from payloads import write_columns
 from torch.utils.data import default_collate
 
 import lmdbloader
@@ -24,23 +25,7 @@ TRANSFORMS = (RandomCrop(3, fields=("image",)), RandomHorizontalFlip())
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rng = np.random.default_rng(3)
-    folder = tmp_path_factory.mktemp("datasets") / "d"
-    lmdbloader.write(
-        [
-            {
-                "image": rng.integers(0, 256, (6, 4, 3), dtype=np.uint8),
-                "depth": rng.integers(0, 65536, (3, 5), dtype=np.uint16),
-                "number": i,
-                "weight": i / 3,
-                "name": f"n{i}",
-                "vector": rng.standard_normal(4).astype(np.float32),
-            }
-            for i in range(COUNT)
-        ],
-        folder,
-    )
-    return folder
+    return write_columns(tmp_path_factory.mktemp("datasets") / "d", COUNT)
 
 
 @pytest.fixture

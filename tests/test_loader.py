@@ -399,3 +399,23 @@ def test_an_epoch_keeps_a_dataset_that_is_replaced_while_it_is_read(path: Path, 
     (tmp_path / "a").rename(tmp_path / "old")
     (tmp_path / "b").rename(tmp_path / "a")
     assert all((batch.image == 1).all() for batch in loader)
+
+
+def test_an_error_in_finding_the_samples_of_a_batch_reaches_the_loop(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With such a share the bounds of batches are not whole numbers; the loop waited for ever.
+    monkeypatch.setattr("lmdbloader.loader.loader.resolve_shard", lambda shard: (0.5, 2))
+    loader = Loader(LMDBDataset(path), 2, num_threads=1)
+    raised: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            list(loader)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert [type(error) for error in raised] == [TypeError]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 from collections.abc import Iterator
@@ -30,7 +31,6 @@ def test_there_are_few_public_names() -> None:
 def test_a_public_name_is_there_and_documented(name: str) -> None:
     found = getattr(lmdbloader, name)
     assert inspect.getdoc(found)
-    assert found is getattr(importlib.import_module("lmdbloader"), name)
 
 
 def test_no_subpackage_has_the_name_of_a_function() -> None:
@@ -47,9 +47,12 @@ def test_a_name_that_moved_says_where_it_is(name: str) -> None:
     with pytest.raises(ImportError) as refused:
         exec(f"from lmdbloader import {name}")
     assert str(refused.value) == str(raised.value)
-    if place.startswith("lmdbloader.") and "(" not in place:
+    if place.startswith("lmdbloader.") and "(" not in place and "reporting" not in place:  # which needs matplotlib
         module, _, attribute = place.rpartition(".")
-        assert callable(getattr(importlib.import_module(module), attribute))
+        if name.islower() and importlib.util.find_spec(place) is not None:
+            assert importlib.import_module(place)
+        else:
+            assert callable(getattr(importlib.import_module(module), attribute))
 
 
 def test_an_unknown_name_is_an_ordinary_error() -> None:
@@ -61,7 +64,7 @@ def test_an_unknown_name_is_an_ordinary_error() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(importlib.import_module("lmdbloader.lab").__all__))
-def test_what_measures_is_in_the_lab(name: str) -> None:
+def test_measuring_is_in_the_lab(name: str) -> None:
     assert inspect.getdoc(getattr(lmdbloader.lab, name))
     assert name in dir(lmdbloader.lab)
 
