@@ -63,6 +63,22 @@ def test_a_field_is_checked(options: dict[str, Any], message: str) -> None:
         convert("a", "b", **options)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (("a", "b", 96), {}, "too many positional arguments"),
+        (("a",), {}, "missing a required argument: 'out'"),
+        (("a", "b"), {"patch": 96}, "got an unexpected keyword argument 'patch'"),
+        (("a", "b"), {"options": WithSpeckles()}, "got an unexpected keyword argument 'options'"),
+    ],
+)
+def test_wrong_arguments_are_named_as_those_of_any_function(
+    arguments: tuple[Any, ...], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=rf"^convert\(\) {message}"):
+        convert(*arguments, **options)
+
+
 def test_a_field_is_a_flag() -> None:
     parser = argparse.ArgumentParser()
     add_flags(parser, WithSpeckles)

@@ -8,7 +8,7 @@ from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from lmdbloader.base.option_names import naming_flags
-from lmdbloader.conversion.options import GROUPS, ConvertOptions, choices_of, explain, kind_of
+from lmdbloader.conversion.options import GROUPS, RUN, TAKE, ConvertOptions, choices_of, explain, kind_of
 
 if TYPE_CHECKING:
     from lmdbloader.conversion import Split
@@ -27,8 +27,8 @@ def add_flags(parser: argparse.ArgumentParser, options: type[ConvertOptions]) ->
         for f in fields(options):
             if flag := _flag(f):
                 groups[f.metadata["group"]].add_argument(flag, **_keywords(f, hints[f.name]))
-    groups["inputs"].add_argument("--split", action="store_true", help=_SPLIT)
-    return groups["running"]
+    groups[TAKE].add_argument("--split", action="store_true", help=_SPLIT)
+    return groups[RUN]
 
 
 def given(namespace: argparse.Namespace, options: type[ConvertOptions]) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from lmdbloader.cli._streams import say
 ORDER = 70
 HELP = "rebuild a lost index, or write a new dataset without the damaged samples"
 DESCRIPTION = """\
-Repair a dataset. Everything in it is checked first, as `lmdbloader verify`
-does.
+Check a dataset as `lmdbloader verify` does, and repair it.
 
 If index.arrow or manifest.json is lost or damaged, and data.mdb is sound, they
 are rebuilt from data.mdb and put in place in one step: readers that have the

@@ -321,6 +321,10 @@ class with_options(Generic[P, O_contra]):
 
         @functools.wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
+            try:
+                call.__signature__.bind(*args, **keywords)  # type: ignore[attr-defined]
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
             given = {name: keywords.pop(name) for name in names & keywords.keys()}
             return function(*args, **keywords, options=checked(self._options(**given)))
 
