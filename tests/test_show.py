@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -183,3 +184,19 @@ def test_a_sheet_replaces_a_file_but_not_a_folder_and_leaves_no_partial_file(mix
     with pytest.raises(OptionError, match=r"ends in \.png"):
         save_sheet(sheet, tmp_path / "sheet.jpg")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["folder.png", "old.png"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"count": "3"}, "count='3': expected a whole number"),
+        ({"count": 2.0}, "count=2.0: expected a whole number"),
+        ({"count": True}, "count=True: expected a whole number"),
+        ({"seed": 1.5}, "seed=1.5: expected a whole number"),
+        ({"columns": 2.5}, "columns=2.5: expected a whole number"),
+        ({"output": "sheet.jpg"}, r"sheet\.jpg: expected a file name that ends in \.png"),
+    ],
+)
+def test_wrong_options_of_a_preview_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=rf"^{message}"):
+        lmdbloader.preview("not opened", **options)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
+from lmdbloader.base.arguments import optional, whole
 from lmdbloader.base.files import replacing
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.store import Reader, check_rows
@@ -102,6 +103,10 @@ def preview(
     >>> preview(path).rows
     (0, 1, 2)
     """
+    count, seed = whole("count", count), optional(whole, "seed", seed)
+    columns = optional(whole, "columns", columns)
+    if output is not None:
+        _check_output(Path(output))
     reader = Reader(path)
     sheet = contact_sheet(reader, spread(len(reader), count, seed), columns=columns)
     if output is not None:
@@ -151,14 +156,18 @@ def save_sheet(sheet: Sheet, path: str | os.PathLike[str]) -> None:
         DestinationError: It is a folder, or its folder does not exist.
     """
     target = Path(path)
+    _check_output(target)
+    with replacing(target) as hidden:
+        sheet.image.save(hidden, "PNG")
+
+
+def _check_output(target: Path) -> None:
     if target.suffix.lower() != ".png":
         raise OptionError(f"{target}: expected a file name that ends in .png, the format of a sheet")
     if target.is_dir():
         raise DestinationError(f"{target}: is a folder. Choose another name.")
     if not target.absolute().parent.is_dir():
         raise DestinationError(f"{target}: the folder {target.absolute().parent} does not exist. Create it first.")
-    with replacing(target) as hidden:
-        sheet.image.save(hidden, "PNG")
 
 
 def _brightest(reader: Reader, names: Sequence[str], rows: Sequence[int]) -> int:
