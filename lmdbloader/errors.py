@@ -11,6 +11,7 @@ __all__ = [
     "DiskFullError",
     "FormatError",
     "ImageError",
+    "KernelError",
     "LmdbloaderError",
     "LockedError",
     "OptionError",
@@ -78,6 +79,10 @@ class ImageError(LmdbloaderError, ValueError):
 
     def __reduce__(self) -> tuple[type[ImageError], tuple[str, str]]:
         return type(self), (self.name, self.reason)
+
+
+class KernelError(LmdbloaderError, ImportError):
+    """The compiled kernels are missing, damaged, not for this processor, or not allowed to run."""
 
 
 class SourceError(LmdbloaderError, ValueError):

@@ -6,7 +6,6 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,8 @@ from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_RAW, CODEC_TILES
 from lmdbloader.kernels import assemble_columns as at
+from lmdbloader.kernels import entries
+from lmdbloader.kernels.calls.entry import Prepared
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.store import Reader
 from lmdbloader.transforms import Transform
@@ -28,14 +29,6 @@ _BITS = {dtype: bits for bits, dtype in _DTYPES.items()}
 # Bytes of the largest pixel: three channels of 16 bits.
 _PIXEL_NBYTES = 6
 _ALIGNMENT = 64
-
-
-@cache
-def _kernels() -> Any:
-    """Return the kernels; numba is imported when the first payload is read."""
-    from lmdbloader.kernels import assemble
-
-    return assemble
 
 
 def check_seed(seed: int) -> int:
@@ -106,6 +99,18 @@ class Scratch:
         self.resize = (np.empty(bounds, np.int32), np.empty(weights, np.float32), np.empty(line, np.float32))
         self.drawn = drawn
         self.failed = np.zeros(2, np.int64)
+        self.call: _Call | None = None
+
+
+class _Call:
+    """The call that fills batches, of one thread; `read` replaces what is not the same each time."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.run = prepared
+        self.set_clock, self.set_epoch = prepared.number("file", 4), prepared.number("epoch")
+        self.set_batch_size, self.set_given = prepared.number("batch_size"), prepared.copied("given")
+        self.set_rows, self.set_samples = prepared.copied("rows"), prepared.copied("samples")
+        self.set_out = prepared.copied("out")
 
 
 class Pipeline:
@@ -214,7 +219,7 @@ class Pipeline:
                 self._most = np.maximum(self._most, [(height * width).max(), height.max(), width.max(), 0])
             return shapes
         failed = np.zeros(2, np.int64)
-        status = _kernels().measure(self._addresses, self._operations, rows, self._drawn(self._most), shapes, failed)
+        status = entries.measure(self._addresses, self._operations, rows, self._drawn(self._most), shapes, failed)
         if status:
             raise self._error(status, int(rows[failed[at.FAILED_ROW]]), 0)
         return shapes
@@ -271,12 +276,10 @@ class Pipeline:
         """Return the items of the arrays that a resize needs: bounds, weights and one line."""
         if not self.program.resizes:
             return 1, 1, 1
-        from lmdbloader.kernels.resize.antialias import resize_scratch
-
         longest = int(self._most[[at.MOST_HEIGHT, at.MOST_WIDTH]].max())
         # An image that is resized in one direction: the window's height, and the width of the window or the result.
         between = int(self._most.max())
-        bounds, weights, line = resize_scratch(longest, longest, longest, longest, 3, True, between)
+        bounds, weights, line = entries.resize_scratch(longest, longest, longest, longest, 3, True, between)
         return bounds, weights, line
 
     def read(
@@ -296,21 +299,38 @@ class Pipeline:
         Raises:
             CorruptError: A payload is damaged; names the sample and its source.
         """
-        given, _alive = self._decode_files(rows, clock)
-        status = _kernels().assemble(
-            (*self._file, clock.address), self._verify, self._addresses, given, self._described, self._affine,
-            self._erased, self._operations, self._seed, np.uint64(epoch), rows, samples, out, batch_size, scratch.rooms,
-            scratch.resize, scratch.drawn, scratch.failed,
-        )  # fmt: skip
+        call = scratch.call
+        if call is None:
+            call = scratch.call = self._prepare(rows, samples, out, scratch)
+        if self._has_files:
+            given, _alive = self._decode_files(rows, clock)
+            call.set_given(given)
+        call.set_rows(rows)
+        call.set_samples(samples)
+        call.set_out(out)
+        call.set_epoch(epoch)
+        call.set_batch_size(batch_size)
+        call.set_clock(clock.address)
+        status = call.run()
         if status:
             failed = scratch.failed
             raise self._error(status, int(rows[failed[at.FAILED_ROW]]), int(failed[at.FAILED_FIELD]))
 
+    def _prepare(self, rows: I64, samples: I64, out: I64, scratch: Scratch) -> _Call:
+        """Return the call for a thread's working memory; these rows, samples and addresses are an example."""
+        given = np.zeros((0, len(self.fields)), np.int64)
+        prepared = entries.assemble.prepare(
+            (*self._file, 0), self._verify, self._addresses, given, self._described, self._affine, self._erased,
+            self._operations, self._seed, 0, rows, samples, out, 1, scratch.rooms, scratch.resize, scratch.drawn,
+            scratch.failed,
+        )  # fmt: skip
+        return _Call(prepared)
+
     def _decode_files(self, rows: I64, clock: Clock) -> tuple[I64, list[npt.NDArray[Any]]]:
-        """Return addresses (n or 0, fields) of images that Python decodes, 0 for others, and their pixels."""
+        """Return addresses (n, fields) of images that Python decodes, 0 for others, and their pixels."""
         pixels: list[npt.NDArray[Any]] = []
-        given = np.zeros((len(rows) if self._has_files else 0, len(self.fields)), np.int64)
-        for f in range(len(self.fields)) if self._has_files else ():
+        given = np.zeros((len(rows), len(self.fields)), np.int64)
+        for f in range(len(self.fields)):
             codecs = self._columns[f][at.CODEC][rows]
             for j in np.flatnonzero(self.reader.decodes_in_python(codecs)).tolist():
                 image = self.reader.read_file(self.fields[f], int(rows[j]), verify=self._verify, clock=clock)

@@ -17,6 +17,7 @@ from lmdbloader.conversion.sources.layouts import Layout, list_sources
 from lmdbloader.conversion.sources.listing import Listing, Names, is_image_name
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.errors import OptionError, SourceError
+from lmdbloader.kernels import entries
 
 _U64 = npt.NDArray[np.uint64]
 
@@ -38,10 +39,9 @@ def choose_subset(listing: Listing, count: int, seed: int) -> Listing:
 
 
 def _hashes(names: Names) -> _U64:
-    from lmdbloader.kernels.gather import hash_many
-
     found = np.empty(len(names), np.uint64)
-    hash_many(np.frombuffer(names.text, np.uint8), names.bounds[:-1], np.diff(names.bounds), found)
+    bounds = names.bounds.astype(np.int64, copy=False)
+    entries.hash_many(np.frombuffer(names.text, np.uint8), bounds[:-1], np.diff(bounds), found)
     return found
 
 

@@ -16,6 +16,7 @@ from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.format.codecs import Payloads, checksum, encode_image, encode_jpeg, pack_file, pack_jpeg
 from lmdbloader.format.layout import MAX_PAYLOAD_NBYTES, TILE_SIZE, Field
 from lmdbloader.images.decode import DecodePolicy, decode_image, image_info, inspect_image, is_jpeg
+from lmdbloader.kernels import entries
 
 WriteMode = Literal["raw", "jpg", "proportion", "smart", "original"]
 #: The write modes of images that come without a file.
@@ -281,13 +282,11 @@ def shrink(image: Pixels, new_height: int, new_width: int) -> Pixels:
     height, width, channels = image.shape
     if (height, width) == (new_height, new_width):
         return image
-    from lmdbloader.kernels.patches import cut
-    from lmdbloader.kernels.resize.antialias import resize_scratch, resize_window
-
     planes, out = np.empty(image.size, image.dtype), np.empty((channels, new_height, new_width), image.dtype)
-    cut(image, 0, 0, height, width, planes)
-    bounds, weights, line = resize_scratch(height, width, new_height, new_width, channels, True)
-    resize_window(
+    entries.cut(np.ascontiguousarray(image), 0, 0, height, width, planes)
+    between = height * max(width, new_width)
+    bounds, weights, line = entries.resize_scratch(height, width, new_height, new_width, channels, True, between)
+    entries.resize_window(
         planes, 0, width, height * width, channels, height, width, 0.0, 0.0, float(height), float(width),
         out.reshape(-1), new_height, new_width, True, np.empty(bounds, np.int32), np.empty(weights, np.float32),
         np.empty(line, np.float32),

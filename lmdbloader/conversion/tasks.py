@@ -25,6 +25,7 @@ from lmdbloader.format.codecs import Payloads, checksum, encode_many, join
 from lmdbloader.format.layout import TILED_ABOVE_NBYTES, Field
 from lmdbloader.images.decode import DecodePolicy, decode_image, is_jpeg
 from lmdbloader.images.downscale import crop_to_multiple, downscale
+from lmdbloader.kernels import entries
 from lmdbloader.store import Block, Chunk, encode_blocks
 
 # A part of this size is yielded before the next image is decoded, which bounds memory.
@@ -293,8 +294,6 @@ def _encode(
 
 
 def _encode_patches(recipe: Recipe, f: Field, image: Pixels, tops: Any, lefts: Any, side: int, name: str) -> Payloads:
-    from lmdbloader.kernels.patches import cut_many
-
     nbytes = side * side * image.shape[2] * image.itemsize
     if nbytes > TILED_ABOVE_NBYTES or recipe.storage.mode not in (None, "raw"):
         return join([
@@ -302,7 +301,8 @@ def _encode_patches(recipe: Recipe, f: Field, image: Pixels, tops: Any, lefts: A
             for t, x in zip(tops.tolist(), lefts.tolist(), strict=True)
         ])  # fmt: skip
     cut = np.empty((len(tops), side * side * image.shape[2]), image.dtype)
-    cut_many(image, tops, lefts, side, cut)
+    corners = (np.ascontiguousarray(numbers, np.int64) for numbers in (tops, lefts))
+    entries.cut_many(np.ascontiguousarray(image), *corners, side, cut)
     return encode_many(cut.reshape(-1).view(np.uint8), np.full(len(tops), nbytes, np.int64), f.codec or "raw")
 
 

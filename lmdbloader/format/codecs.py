@@ -27,7 +27,13 @@ from lmdbloader.format.layout import (
     MAX_PAYLOAD_NBYTES,
     TILED_ABOVE_NBYTES,
 )
-from lmdbloader.kernels.codec_numbers import TILE_ENTRY_NBYTES
+from lmdbloader.kernels import entries
+from lmdbloader.kernels.codec_numbers import (
+    SEEK_ENTRY_NBYTES,
+    SEEK_FOOTER_NBYTES,
+    SEEK_MAGIC,
+    TILE_ENTRY_NBYTES,
+)
 
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
@@ -217,12 +223,10 @@ def encode_many(data: U8, nbytes: I64, codec: str) -> Payloads:
         nbytes: (n,) int64 length of each.
         codec: With "lz4", a payload that does not shrink by 10 % is stored raw.
     """
-    from lmdbloader.kernels.gather import hash_many
-
     encode = _named(codec).encode or _encode_raw
     stored, stored_nbytes, numbers = encode(data, nbytes)
     sums = np.empty(len(nbytes), np.uint64)
-    hash_many(stored, np.cumsum(stored_nbytes) - stored_nbytes, stored_nbytes, sums)
+    entries.hash_many(stored, np.cumsum(stored_nbytes) - stored_nbytes, stored_nbytes, sums)
     return Payloads(stored, stored_nbytes, nbytes, sums, numbers)
 
 
@@ -231,11 +235,9 @@ def _encode_raw(data: U8, nbytes: I64) -> tuple[U8, I64, U8]:
 
 
 def _encode_lz4(data: U8, nbytes: I64) -> tuple[U8, I64, U8]:
-    from lmdbloader.kernels.patches import compress_many
-
     packed, stored_nbytes = np.empty(data.size, np.uint8), np.empty_like(nbytes)
     numbers = np.full(len(nbytes), CODEC_RAW, np.uint8)
-    size = compress_many(data, np.cumsum(nbytes) - nbytes, nbytes, LEAST_SAVING, packed, stored_nbytes, numbers)
+    size = entries.compress_many(data, np.cumsum(nbytes) - nbytes, nbytes, LEAST_SAVING, packed, stored_nbytes, numbers)
     return packed[:size], stored_nbytes, numbers
 
 
@@ -245,17 +247,15 @@ def encode_image(image: npt.NDArray[Any], codec: str, tile_size: int) -> Payload
     Raises:
         OptionError: It has more bytes than a payload can have.
     """
-    from lmdbloader.kernels.patches import cut, cut_tiles
-
     if image.nbytes > MAX_PAYLOAD_NBYTES * 0.99:
         raise OptionError(
             f"an image of {image.shape} {image.dtype}: {image.nbytes} bytes exceed one payload's 2 GiB. Cut it."
         )
-    flat = np.empty(image.size, image.dtype)
+    flat, image = np.empty(image.size, image.dtype), np.ascontiguousarray(image)
     if image.nbytes <= TILED_ABOVE_NBYTES or not _named(codec).in_tiles:
-        cut(image, 0, 0, image.shape[0], image.shape[1], flat)
+        entries.cut(image, 0, 0, image.shape[0], image.shape[1], flat)
         return encode_many(flat.view(np.uint8), np.array([image.nbytes]), codec)
-    cut_tiles(image, tile_size, flat)
+    entries.cut_tiles(image, tile_size, flat)
     tiles = encode_many(flat.view(np.uint8), tile_nbytes(image.shape, image.itemsize, tile_size), codec)
     ends = np.cumsum(tiles.stored_nbytes).astype("<u4")
     table = tiles.checksum.astype("<u8").tobytes() + ends.tobytes()
@@ -287,19 +287,16 @@ def pack_jpeg(data: bytes, orientation: int, raw_nbytes: int) -> Payloads | None
         orientation: From its EXIF data, 1 to 8.
         raw_nbytes: Of its decoded pixels.
     """
-    from lmdbloader.kernels.jpeg import seek as jpegseek
-    from lmdbloader.kernels.jpeg.workspace import jpeg_room
-
     source = np.frombuffer(data, np.uint8)
-    work = np.empty(jpeg_room(len(data), 0, 0), np.uint8)
-    at = np.uint64(work.ctypes.data)
-    expected, step = jpegseek.count_entries(source, at)
-    entries = np.empty(expected * jpegseek.ENTRY_NBYTES, np.uint8)
-    status, number, height, width, components = jpegseek.scan(source, step, at, entries)
+    work = np.empty(entries.jpeg_room(len(data), 0, 0), np.uint8)
+    at = work.ctypes.data
+    expected, step = entries.count_entries(source, at)
+    table = np.empty(expected * SEEK_ENTRY_NBYTES, np.uint8)
+    status, number, height, width, components = entries.scan(source, step, at, table)
     if status or height * width * components != raw_nbytes:
         return None
-    footer = struct.pack("<IIHBx4s", len(data), number, step, orientation, jpegseek.SEEK_MAGIC)
-    stored = np.concatenate([source, entries[: number * jpegseek.ENTRY_NBYTES], np.frombuffer(footer, np.uint8)])
+    footer = struct.pack("<IIHBx4s", len(data), number, step, orientation, SEEK_MAGIC)
+    stored = np.concatenate([source, table[: number * SEEK_ENTRY_NBYTES], np.frombuffer(footer, np.uint8)])
     return _one_payload(stored, raw_nbytes, CODEC_JPEG, checksum(stored))
 
 
@@ -309,13 +306,11 @@ def unpack_jpeg(payload: bytes | memoryview) -> bytes:
     Raises:
         FormatError: It has no seek table.
     """
-    from lmdbloader.kernels.jpeg import seek as jpegseek
-
     data = bytes(payload)
-    if len(data) < jpegseek.FOOTER_NBYTES or not data.endswith(jpegseek.SEEK_MAGIC):
+    if len(data) < SEEK_FOOTER_NBYTES or not data.endswith(SEEK_MAGIC):
         raise FormatError(f"a JPEG payload of {len(data)} bytes: expected a seek table at its end")
-    nbytes, number = struct.unpack_from("<II", data, len(data) - jpegseek.FOOTER_NBYTES)
-    if nbytes + number * jpegseek.ENTRY_NBYTES + jpegseek.FOOTER_NBYTES != len(data):
+    nbytes, number = struct.unpack_from("<II", data, len(data) - SEEK_FOOTER_NBYTES)
+    if nbytes + number * SEEK_ENTRY_NBYTES + SEEK_FOOTER_NBYTES != len(data):
         raise FormatError(f"a JPEG payload of {len(data)} bytes: its seek table says that the file has {nbytes}")
     return data[:nbytes]
 

@@ -13,6 +13,8 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 
 from lmdbloader.format.codecs import RunningChecksum, checksum
+from lmdbloader.kernels import entries
+from lmdbloader.kernels.blake3_sizes import GROUP_NBYTES, STACK_ROWS, WORK_NBYTES
 
 DigestName = Literal["xxh64", "sha256", "blake3"]
 DIGESTS: tuple[DigestName, ...] = get_args(DigestName)
@@ -131,18 +133,15 @@ class Blake3:
     """
 
     def __init__(self) -> None:
-        from lmdbloader.kernels import blake3
-
-        self._kernels = blake3
-        self._stack = np.zeros((blake3.STACK_ROWS, 8), np.uint32)
-        self._work = np.zeros(blake3.WORK_NBYTES, np.uint8)
+        self._stack = np.zeros((STACK_ROWS, 8), np.uint32)
+        self._work = np.zeros(WORK_NBYTES, np.uint8)
         self._num_groups = 0
         # Bytes that are not in the stack. Some always wait here, as the last bytes of all are hashed in another way.
         self._rest = bytearray()
 
     def update(self, piece: Any, /) -> None:
         """Add a bytes-like object."""
-        most = self._kernels.GROUP_NBYTES
+        most = GROUP_NBYTES
         if isinstance(piece, bytes) and len(self._rest) + len(piece) <= most:  # JSON comes in millions of small pieces
             self._rest += piece
             return
@@ -161,13 +160,13 @@ class Blake3:
 
     def _add(self, data: Any, num_groups: int) -> None:
         stack, work = self._stack.ctypes.data, self._work.ctypes.data
-        self._kernels.add_groups(data.ctypes.data, num_groups, self._num_groups, stack, work)
+        entries.add_groups(data.ctypes.data, num_groups, self._num_groups, stack, work)
         self._num_groups += num_groups
 
     def __str__(self) -> str:
-        rest, stack, out = np.zeros(self._kernels.GROUP_NBYTES, np.uint8), self._stack.copy(), np.zeros(8, np.uint32)
+        rest, stack, out = np.zeros(GROUP_NBYTES, np.uint8), self._stack.copy(), np.zeros(8, np.uint32)
         rest[: len(self._rest)] = np.frombuffer(self._rest, np.uint8)
-        self._kernels.finish(
+        entries.finish_blake3(
             rest.ctypes.data,
             len(self._rest),
             self._num_groups,

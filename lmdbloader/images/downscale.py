@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import OptionError
+from lmdbloader.kernels import entries
 
 __all__ = ["BicubicMethod", "crop_to_multiple", "downscale", "psnr_between"]
 
@@ -93,14 +94,12 @@ def psnr_between(a: npt.NDArray[Sample], b: npt.NDArray[Sample]) -> float:
     >>> psnr_between(np.zeros((2, 2, 1), np.uint8), np.full((2, 2, 1), 255, np.uint8))
     0.0
     """
-    from lmdbloader.kernels.resize.downscale import squared_error
-
     if a.shape != b.shape or a.dtype != b.dtype or a.dtype not in (np.uint8, np.uint16) or not a.size:
         raise OptionError(
             f"cannot compare {a.dtype} of shape {a.shape} with {b.dtype} of shape {b.shape}; "
             "expected two arrays of one shape, both uint8 or both uint16"
         )
-    total = int(squared_error(np.ascontiguousarray(a).reshape(-1), np.ascontiguousarray(b).reshape(-1)))
+    total = int(entries.squared_error(np.ascontiguousarray(a).reshape(-1), np.ascontiguousarray(b).reshape(-1)))
     if not total:
         return math.inf
     return 10.0 * math.log10(int(np.iinfo(a.dtype).max) ** 2 * a.size / total)
@@ -140,8 +139,6 @@ def _mirrored(indices: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64
 
 
 def _downscale_matlab(image: npt.NDArray[Sample], scale: int) -> npt.NDArray[Sample]:
-    from lmdbloader.kernels.resize import downscale
-
     height, width, channels = image.shape
     out_height, out_width = height // scale, width // scale
     first, numerators, divisor = _bicubic_weights(scale)
@@ -160,15 +157,15 @@ def _downscale_matlab(image: npt.NDArray[Sample], scale: int) -> npt.NDArray[Sam
     integer: type[np.int32] | type[np.int64] = np.int32 if fits else np.int64
     shift = divisor.bit_length() - 1 if divisor & (divisor - 1) == 0 else -1
     out = np.empty((out_height, out_width * channels), image.dtype)
-    downscale.downscale(
+    entries.downscale(
         np.ascontiguousarray(image).reshape(height, width * channels),
         row_at,
         np.array(numerators, integer),
         sample_at,
         offset_at,
-        integer(divisor),
-        integer(shift),
-        integer(top),
+        divisor,
+        shift,
+        top,
         np.empty(width * channels, integer),
         np.empty(width * channels, image.dtype),
         np.empty(sample_at.size, image.dtype),

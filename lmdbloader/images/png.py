@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.images.header import ImageHeader, Pixels, exif_orientation
+from lmdbloader.kernels import entries
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -204,12 +205,10 @@ def _inflate(png: _Png, expected: int) -> npt.NDArray[np.uint8]:
 
 def _samples(png: _Png, raw: npt.NDArray[np.uint8], height: int, width: int, row_nbytes: int) -> Pixels:
     """Undo the filters of one pass and return its samples, unscaled, as (height, width, samples)."""
-    from lmdbloader.kernels.png import unfilter
-
     samples_a_pixel = _SAMPLES[png.color_type]
     rows = np.empty((height, row_nbytes), np.uint8)
     step = max(1, samples_a_pixel * png.bit_depth // 8)
-    bad_row = unfilter(raw.reshape(height, 1 + row_nbytes), np.zeros(row_nbytes, np.uint8), rows, step)
+    bad_row = entries.unfilter_png(raw.reshape(height, 1 + row_nbytes), np.zeros(row_nbytes, np.uint8), rows, step)
     if bad_row >= 0:
         raise ImageError(png.name, f"the PNG image data is damaged: row {bad_row} names a filter that does not exist")
     if png.bit_depth == 16:

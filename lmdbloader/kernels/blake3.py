@@ -17,13 +17,10 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from lmdbloader.kernels.blake3_sizes import BLOCK_NBYTES, CHUNK_NBYTES, GROUP_NBYTES
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import u32_at
 
-CHUNK_NBYTES = 1024
-BLOCK_NBYTES = 64
-GROUP_NBYTES = 64 * CHUNK_NBYTES
-STACK_ROWS = 64
 _LANES = 16
 _GROUP = GROUP_NBYTES // CHUNK_NBYTES
 _CHUNK_START, _CHUNK_END, _PARENT, _ROOT = 1, 2, 4, 8
@@ -42,7 +39,6 @@ _COLUMNS_AND_DIAGONALS = (
 _COUNTERS = 8 * 4 * _LANES
 _ROWS = _COUNTERS + 2 * 4 * _LANES
 _NODE = _ROWS + 32 * (_GROUP + 2 * _LANES)
-WORK_NBYTES = _NODE + BLOCK_NBYTES
 _ROW_NBYTES = 32
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)

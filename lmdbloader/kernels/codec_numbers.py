@@ -7,6 +7,9 @@ CODEC_NAMES = ("raw", "lz4", "tiles", "jpeg", "file")
 CODEC_RAW, CODEC_LZ4, CODEC_TILES, CODEC_JPEG, CODEC_FILE = range(5)
 # A tile's entry in the table at the start of its payload: XXH64 of its stored bytes, and where they end.
 TILE_ENTRY_NBYTES = 12
+# A JPEG payload's seek table: an entry, and the footer with its last bytes.
+SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES = 8, 16
+SEEK_MAGIC = b"SEEK"
 
 # Statuses of decoding a payload, and the damage that each of them means.
 OK, OUT_OF_BOUNDS, BAD_CHECKSUM, BAD_LZ4, BAD_TILES, BAD_CODEC, BAD_JPEG = range(7)

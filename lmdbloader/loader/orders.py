@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import OptionError
+from lmdbloader.kernels import entries
 
 I64 = npt.NDArray[np.int64]
 # The window of an order that is that of storage.
 _SEQUENTIAL_NBYTES = 32 * 2**20
 # The shuffles of one epoch, whose random numbers must differ.
-_SAMPLES, _BLOCKS, _WINDOWS = np.uint64(0), np.uint64(1), np.uint64(2)
+_SAMPLES, _BLOCKS, _WINDOWS = range(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +77,23 @@ def epoch_order(order: Order, *, seed: int, epoch: int, offset: I64, nbytes: I64
     if order == "sequential":
         samples = np.arange(len(offset), dtype=np.int64)
         return EpochOrder(samples, _parts(nbytes, _SEQUENTIAL_NBYTES))
-    from lmdbloader.kernels.orders import shuffle, shuffle_parts
-
-    key = np.uint64(seed), np.uint64(epoch)
+    key = seed, epoch
     if order == "random":
         samples = np.arange(len(offset), dtype=np.int64)
-        shuffle(samples, *key, _SAMPLES, np.uint64(0))
+        entries.shuffle(samples, *key, _SAMPLES, 0)
         return EpochOrder(samples, None)
     sizes = order if isinstance(order, QuasiRandom) else QuasiRandom()
     stored = _storage_order(offset)
     blocks = _parts(nbytes[stored], sizes.block_nbytes)
     numbers = np.arange(len(blocks) - 1, dtype=np.int64)
-    shuffle(numbers, *key, _BLOCKS, np.uint64(0))
+    entries.shuffle(numbers, *key, _BLOCKS, 0)
     lengths = (blocks[1:] - blocks[:-1])[numbers]
     ends = np.cumsum(lengths)
     samples = stored[np.arange(len(stored)) + np.repeat(blocks[:-1][numbers] - (ends - lengths), lengths)]
     # A window is a number of whole blocks.
     block_nbytes = np.add.reduceat(nbytes[samples], ends - lengths) if len(ends) else ends
     windows = np.append(0, ends)[_parts(block_nbytes, sizes.window_nbytes)]
-    shuffle_parts(samples, windows, *key, _WINDOWS)
+    entries.shuffle_parts(samples, windows, *key, _WINDOWS)
     return EpochOrder(samples, windows)
 
 

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,8 @@ import numpy.typing as npt
 from lmdbloader.base.limits import start_threads
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_TILES
+from lmdbloader.kernels import entries
+from lmdbloader.kernels.runtime.paging_words import PIECE_NBYTES
 from lmdbloader.store.opening import POPULATE_READ, DataFile, reports_residency
 from lmdbloader.store.reader import Reader
 
@@ -31,19 +32,10 @@ GAP_NBYTES = 16 * 1024
 LARGE_NBYTES = 1024 * 1024
 _PROBED_ROWS = 4
 # With "pread", as with the map: Linux reads at most this much per call, and this much in flight keeps a disk busy.
-_PIECE_NBYTES = 128 * 1024
 _AHEAD_NBYTES = 8 * 1024 * 1024
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 # Storage that does not answer must not block `close`.
 _JOIN_SECONDS = 1.0
-
-
-@cache
-def _kernels() -> Any:
-    """Return the kernels; numba is imported with the first request."""
-    from lmdbloader.kernels.runtime import paging
-
-    return paging
 
 
 def coalesce(starts: I64, stops: I64, *, gap_nbytes: int = GAP_NBYTES, page_nbytes: int = 1) -> tuple[I64, I64]:
@@ -163,7 +155,7 @@ class _Worker:
 
     def _run(self) -> None:
         try:
-            buffer = np.empty(max(_PIECE_NBYTES, _kernels().PIECE_NBYTES), np.uint8)
+            buffer = np.empty(PIECE_NBYTES, np.uint8)
             while not self._stopping[0]:
                 self._current = self._requests.get()
                 if self._current is None:
@@ -186,11 +178,10 @@ def _serve(request: _Request, buffer: U8, stopping: U8) -> None:
         else:
             _will_need(descriptor, starts, stops, stopping)
         return
-    paging = _kernels()
     if request.awaited:
-        paging.load(base, starts, stops, POPULATE_READ, descriptor, buffer, stopping)
+        entries.load(base, starts, stops, POPULATE_READ, descriptor, buffer, stopping)
     else:
-        paging.advise(base, starts, stops, mmap.MADV_WILLNEED, paging.PIECE_NBYTES, stopping)
+        entries.advise(base, starts, stops, mmap.MADV_WILLNEED, PIECE_NBYTES, stopping)
 
 
 class Readahead:
@@ -239,7 +230,7 @@ class Readahead:
             return not _is_absent(self._file.descriptor, starts)
         if not self._reports_residency:
             return False
-        return not _kernels().any_absent(self._file.data.ctypes.data, starts, mmap.PAGESIZE, self._probe)
+        return not entries.any_absent(self._file.data.ctypes.data, starts, mmap.PAGESIZE, self._probe)
 
     def will_need(self, rows: I64) -> None:
         """Read the payloads of samples in the background, without a ticket.
@@ -283,7 +274,7 @@ class Readahead:
             return
         advice = mmap.MADV_RANDOM if random else mmap.MADV_NORMAL
         whole = np.array([data.size], np.int64)
-        _kernels().advise(data.ctypes.data, whole - whole, whole, advice, data.size, np.zeros(1, np.uint8))
+        entries.advise(data.ctypes.data, whole - whole, whole, advice, data.size, np.zeros(1, np.uint8))
 
     def close(self) -> None:
         """End the thread; all tickets are done, and later requests do nothing."""
@@ -303,9 +294,7 @@ class Readahead:
             raise worker.failure
         guard = self._file.for_kernels()[3]
         if guard:  # these pages may have left memory, and may be unreadable now
-            from lmdbloader.kernels.runtime import presence
-
-            presence.forget(guard, starts, stops)
+            entries.forget(guard, starts, stops)
         worker.put(_Request(self._file, starts, stops, awaited, ticket))
         return ticket
 
@@ -327,7 +316,6 @@ class Readahead:
         pid = os.getpid()
         found = self._workers.get(pid)
         if found is None:
-            _kernels()
             fresh = _Worker()
             # If several threads come here at once, one of them wins; a lock could stay locked in a forked child.
             found = self._workers.setdefault(pid, fresh)
@@ -378,7 +366,7 @@ def _load(descriptor: int, starts: I64, stops: I64, buffer: U8, stopping: U8) ->
 
     Args:
         descriptor, starts, stops, stopping: As in `_will_need`.
-        buffer: (_PIECE_NBYTES,) uint8, overwritten.
+        buffer: (PIECE_NBYTES,) uint8, overwritten.
 
     Raises:
         OSError: The file cannot be read.
@@ -395,8 +383,8 @@ def _load(descriptor: int, starts: I64, stops: I64, buffer: U8, stopping: U8) ->
 
 def _pieces(starts: I64, stops: I64) -> Iterator[tuple[int, int]]:
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-        for at in range(start, stop, _PIECE_NBYTES):
-            yield at, min(_PIECE_NBYTES, stop - at)
+        for at in range(start, stop, PIECE_NBYTES):
+            yield at, min(PIECE_NBYTES, stop - at)
 
 
 def _ask(descriptor: int, at: int, nbytes: int) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Sequence
-from functools import cache
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,9 @@ from lmdbloader.format.layout import (
     parse_array_type,
 )
 from lmdbloader.format.manifest import Manifest
+from lmdbloader.kernels import entries
 from lmdbloader.kernels.assemble_columns import CHECKSUM, CODEC, INDEX_COLUMNS, OFFSET, STORED_NBYTES
+from lmdbloader.kernels.calls.entry import Prepared
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, DAMAGES, OUT_OF_BOUNDS
 from lmdbloader.store.index import Index
 from lmdbloader.store.opening import IO, DataFile, check_io, open_index, read_manifest, wrong_size
@@ -38,12 +41,14 @@ if TYPE_CHECKING:
 I64 = npt.NDArray[np.int64]
 
 
-@cache
-def _kernels() -> Any:
-    """Return the kernels; numba is imported with the first payload."""
-    from lmdbloader.kernels import gather
+class _Call:
+    """The call that decodes payloads of one field; `read_into` replaces what is not the same each time."""
 
-    return gather
+    def __init__(self, prepared: Prepared, failed: I64) -> None:
+        self.run, self.failed = prepared, failed
+        self.set_clock, self.set_verify = prepared.number("file", 4), prepared.number("verify")
+        self.set_rows, self.set_start = prepared.copied("rows"), prepared.copied("out_start")
+        self.set_out, self.set_room = prepared.array("out"), prepared.array("room")
 
 
 class Reader:
@@ -96,6 +101,8 @@ class Reader:
         self.data_file = file
         self._thread = threading.local()
         self._in_python = by_number(lambda entry: entry.decode is not None, False)
+        # Calls that no thread is making.
+        self._calls: dict[str, list[_Call]] = defaultdict(list)
         self._gathered = {f.name: self._gather_arguments(f) for f in self.manifest.fields if f.is_payload}
 
     @classmethod
@@ -258,15 +265,32 @@ class Reader:
                 values = self.read_file(name, row, verify=verify, clock=clock)
                 out[at : at + values.nbytes] = values.reshape(-1).view(np.uint8)
             rows, start = rows[~in_python], start[~in_python]
-        scratch = np.empty(scratch_nbytes, np.uint8)
-        room = self._room(int(columns[STORED_NBYTES][rows].max()) if len(rows) else 0)
-        failed = np.empty(1, np.int64)
-        status = _kernels().gather(
-            (*self.file, clock.address), rows, columns, verify, geometry, tile, out, start, room, scratch,
-            self._jpeg_work(name), failed,
-        )  # fmt: skip
+        waiting, call = self._calls[name], None
+        with suppress(IndexError):
+            call = waiting.pop()  # from here on neither another thread uses it, nor a signal's handler in this one
+        if call is None:
+            call = self._prepare(name, rows, out, start)
+        call.set_rows(rows)
+        call.set_start(start)
+        call.set_out(out)
+        call.set_verify(verify)
+        call.set_clock(clock.address)
+        if self.io == "pread":
+            call.set_room(self._room(int(columns[STORED_NBYTES][rows].max()) if len(rows) else 0))
+        status, failed = call.run(), int(call.failed[0])
+        waiting.append(call)
         if status:
-            raise self.damaged(name, int(rows[failed[0]]), status)
+            raise self.damaged(name, int(rows[failed]), status)
+
+    def _prepare(self, name: str, rows: I64, out: npt.NDArray[np.uint8], start: I64) -> _Call:
+        """Return the call for one thread; these rows, memory and places are an example."""
+        columns, geometry, tile, scratch_nbytes, _ = self._gathered[name]
+        failed, room = np.zeros(1, np.int64), self._room(0)
+        scratch, work = np.empty(scratch_nbytes, np.uint8), np.empty(self.jpeg_room(name), np.uint8)
+        prepared = entries.gather.prepare(
+            (*self.file, 0), rows, columns, True, geometry, tile, out, start, room, scratch, work, failed
+        )
+        return _Call(prepared, failed)
 
     def decodes_in_python(self, codecs: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
         """Return for codec numbers (n,) whether `read_file` decodes such payloads, rather than a kernel."""
@@ -317,7 +341,7 @@ class Reader:
             return np.ascontiguousarray(whole[:, top : top + height, left : left + width])
         nbytes = int(a[f"{name}.stored_nbytes"][row])
         out = np.empty((channels, height, width), dtype)
-        status = _kernels().read_window(
+        status = entries.read_window(
             (*self.file, 0), int(a[f"{name}.offset"][row]), nbytes, a[f"{name}.checksum"][row], codec, True,
             (full_height, full_width, channels, dtype.itemsize), tile, (top, top + height, left, left + width),
             out.reshape(-1).view(np.uint8), self._room(nbytes), np.empty(tile * tile * 6, np.uint8),
@@ -333,12 +357,10 @@ class Reader:
         is_jpeg = columns[CODEC] == CODEC_JPEG
         if self.fields[name].kind != "image" or not is_jpeg.any():
             return 0
-        from lmdbloader.kernels.jpeg.workspace import jpeg_room
-
         nbytes, height, width = (column[is_jpeg].astype(np.int64) for column in (columns[STORED_NBYTES], height, width))
         # An image with the longest of all sides and the most pixels of all takes at least as much as any.
         longest = int(np.maximum(height, width).max())
-        return int(jpeg_room(int(nbytes.max()), longest, -(-int((height * width).max()) // longest)))
+        return int(entries.jpeg_room(int(nbytes.max()), longest, -(-int((height * width).max()) // longest)))
 
     def _jpeg_work(self, name: str) -> npt.NDArray[np.uint8]:
         """Return this thread's scratch for decoding JPEGs of a field."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.format.codecs import Payloads, checksum
 from lmdbloader.format.layout import BLOCK_NBYTES, CODEC_TILES, MAX_PAYLOAD_NBYTES, Field, record_schema
+from lmdbloader.kernels import entries
 from lmdbloader.kernels.codec_numbers import TILE_ENTRY_NBYTES
 from lmdbloader.store.arrow import decode_runs, read_record
 
@@ -157,8 +158,6 @@ def decode_block(
 
 
 def _payload_checksums(raw: npt.NDArray[np.uint8], f: Field, columns: Mapping[str, Any]) -> npt.NDArray[np.uint64]:
-    from lmdbloader.kernels.gather import hash_many
-
     hashed = columns[f"{f.name}.stored_nbytes"]
     tiled = np.asarray(columns[f"{f.name}.codec"]) == CODEC_TILES
     if f.tile_size and tiled.any():
@@ -166,5 +165,6 @@ def _payload_checksums(raw: npt.NDArray[np.uint8], f: Field, columns: Mapping[st
         across = -(-np.asarray(columns[f"{f.name}.width"]).astype(np.int64) // f.tile_size)
         hashed = np.where(tiled, np.minimum(down * across * TILE_ENTRY_NBYTES, hashed), hashed)
     sums = np.empty(len(hashed), np.uint64)
-    hash_many(raw, columns[f"{f.name}.offset"], hashed, sums)
+    start, nbytes = (np.ascontiguousarray(values, np.int64) for values in (columns[f"{f.name}.offset"], hashed))
+    entries.hash_many(raw, start, nbytes, sums)
     return sums

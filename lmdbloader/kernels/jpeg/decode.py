@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
 from lmdbloader.kernels.jpeg.bits import decode_coefficients, load_bits, load_i32, store_i16, unstuff
 from lmdbloader.kernels.jpeg.color import stored_window, turn, write_pixels
 from lmdbloader.kernels.jpeg.head import (
@@ -19,8 +20,6 @@ from lmdbloader.kernels.jpeg.head import (
 )
 from lmdbloader.kernels.jpeg.idct import clear_block, fill_block, transform_block
 from lmdbloader.kernels.jpeg.seek import (
-    ENTRY_NBYTES,
-    FOOTER_NBYTES,
     entry_at,
     load,
     offset_at,
@@ -171,12 +170,12 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
     """
     none = np.int64(0)
     bad = (False, work, none, work, none, none, none, none, none, none, False, False)
-    if nbytes < FOOTER_NBYTES:
+    if nbytes < SEEK_FOOTER_NBYTES:
         return bad
     whole = u8_at(payload, nbytes)
-    footer = nbytes - FOOTER_NBYTES
+    footer = nbytes - SEEK_FOOTER_NBYTES
     file_nbytes, num_entries, step = load(whole, footer, 4), load(whole, footer + 4, 4), load(whole, footer + 8, 2)
-    if step < 1 or file_nbytes + num_entries * ENTRY_NBYTES != footer:
+    if step < 1 or file_nbytes + num_entries * SEEK_ENTRY_NBYTES != footer:
         return bad
     data = u8_at(payload, file_nbytes)
     if prepare(data, work) != FINE:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
 from lmdbloader.kernels.jpeg.bits import decode_coefficients, load_u64, store_u64, stuffed_position, unstuff
 from lmdbloader.kernels.jpeg.head import (
     ACROSS_MOST,
@@ -45,11 +46,9 @@ from lmdbloader.kernels.jpeg.workspace import (
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import i64_at, u8_at
 
-ENTRY_NBYTES, FOOTER_NBYTES = 8, 16
 _OFFSET_BITS, _LEVEL_BITS = 25, 12
 # Pixels from one entry of a row to the next: a window's row is decoded from at most so many before it on.
 _SPACING = 64
-SEEK_MAGIC = b"SEEK"
 
 
 @kernel
@@ -106,7 +105,7 @@ def scan(data, step, work, entries):
     plan, planned = i64_at(work + np.uint64(PLAN_AT), 6 * PLANNED), num_planned(head)
     levels = i64_at(work + np.uint64(LEVELS_AT), 3)
     at, mcu, restarts, number = head[SCAN], np.int64(0), np.int64(0), np.int64(0)
-    if ((across + step - 1) // step) * down * ENTRY_NBYTES > entries.shape[0] or size >= 1 << _OFFSET_BITS:
+    if ((across + step - 1) // step) * down * SEEK_ENTRY_NBYTES > entries.shape[0] or size >= 1 << _OFFSET_BITS:
         return UNSUPPORTED, np.int64(0), shape[0], shape[1], shape[2]
     column, due = np.int64(0), np.int64(0)
     while mcu < total:
@@ -128,7 +127,7 @@ def scan(data, step, work, entries):
                         return UNSUPPORTED, number, shape[0], shape[1], shape[2]
                     at_bit = np.uint64(_OFFSET_BITS + 3 + _LEVEL_BITS * c)
                     entry |= np.uint64(level & ((1 << _LEVEL_BITS) - 1)) << at_bit
-                store_u64(entries.ctypes.data + np.uint64(number * ENTRY_NBYTES), entry)
+                store_u64(entries.ctypes.data + np.uint64(number * SEEK_ENTRY_NBYTES), entry)
                 number += 1
                 due = step
             for b in range(0, planned, PLANNED):
@@ -172,7 +171,7 @@ def load(data, at, nbytes):
 @kernel
 def offset_at(data, table, number):
     """Return the byte that entry `number` of the table at data[table] points to."""
-    return load(data, table + number * ENTRY_NBYTES, 4) & ((1 << _OFFSET_BITS) - 1)
+    return load(data, table + number * SEEK_ENTRY_NBYTES, 4) & ((1 << _OFFSET_BITS) - 1)
 
 
 @kernel
@@ -185,7 +184,7 @@ def _level(entry, component):
 @kernel
 def entry_at(data, table, number):
     """Return (byte, bit, DC levels of the three components) of entry `number` of the table at data[table]."""
-    entry = load_u64(data.ctypes.data + np.uint64(table + number * ENTRY_NBYTES))
+    entry = load_u64(data.ctypes.data + np.uint64(table + number * SEEK_ENTRY_NBYTES))
     bit = np.int64(entry >> np.uint64(_OFFSET_BITS)) & 7
     return offset_at(data, table, number), bit, (_level(entry, 0), _level(entry, 1), _level(entry, 2))
 
@@ -193,5 +192,5 @@ def entry_at(data, table, number):
 @kernel
 def orientation_of(payload, nbytes):
     """Return the orientation in a payload's footer; 1 if it is invalid."""
-    found = np.int64(u8_at(payload + np.uint64(nbytes - FOOTER_NBYTES + 10), 1)[0]) if nbytes >= FOOTER_NBYTES else 1
+    found = np.int64(u8_at(payload + np.uint64(nbytes - SEEK_FOOTER_NBYTES + 10), 1)[0]) if nbytes >= SEEK_FOOTER_NBYTES else 1
     return found if found >= 1 and found <= 8 else np.int64(1)

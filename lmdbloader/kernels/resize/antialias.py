@@ -13,9 +13,8 @@ from lmdbloader.kernels.transform.place import transpose_plane
 _MOST_TAPS_AT_ONCE = 4
 
 
-def resize_scratch(
-    height: int, width: int, out_height: int, out_width: int, channels: int, cubic: bool, between: int | None = None
-) -> tuple[int, int, int]:
+@kernel
+def resize_scratch(height, width, out_height, out_width, channels, cubic, between):
     """Return the lengths of the scratch of `resize_window` for windows and results up to these sizes.
 
     Args:
@@ -24,13 +23,12 @@ def resize_scratch(
         channels: Number of planes.
         cubic: Whether the filter is BICUBIC.
         between: The largest product of a window's height and its own or its result's width: the values of an image that
-            is resized in one direction. Less than the product of the above if the highest window is not the widest.
+            is resized in one direction; at most height * max(width, out_width), and less if the highest window is not
+            the widest.
 
     Returns:
         Lengths of bounds (int32), weights (float32) and line (float32).
     """
-    if between is None:
-        between = height * max(width, out_width)
     weights, nbytes = bytes_scratch(height, width, out_height, out_width, channels, cubic, between)
     # Of uint16 images: a line of sums, and two planes.
     line = max(height, out_width) + 2 * (between // 2 + 1)

@@ -19,9 +19,8 @@ _FIXED_NBYTES = _PLACES_NBYTES + _COPIES_NBYTES + _SUMS_NBYTES
 _PAIRS_OF_COLUMNS_NBYTES = _COLUMNS // 2 * PAIR_NBYTES
 
 
-def bytes_scratch(
-    height: int, width: int, out_height: int, out_width: int, channels: int, cubic: bool, between: int
-) -> tuple[int, int]:
+@kernel
+def bytes_scratch(height, width, out_height, out_width, channels, cubic, between):
     """Return how many weights (float32) and bytes `resize_bytes` needs; the arguments are those of `resize_scratch`."""
     weights = most_weights(height, out_height, cubic) + most_weights(width, out_width, cubic)
     pairs = (max(height, width) // _COLUMNS + 2) * _PAIRS_OF_COLUMNS_NBYTES

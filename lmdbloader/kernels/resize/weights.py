@@ -10,7 +10,8 @@ from lmdbloader.kernels.runtime.memory import part
 _LARGEST_WEIGHT = 32766.0
 
 
-def most_weights(size: int, out_size: int, cubic: bool) -> int:
+@kernel
+def most_weights(size, out_size, cubic):
     """Return how much room `weigh` may need for at most `size` values and `out_size` results."""
     reach = 4 if cubic else 2
     # Shrinking: every value counts for `reach` results; enlarging: every result is made of `reach` values; and some

@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.paging_words import LOADED, PIECE_NBYTES, STOPPED, UNREADABLE
 from lmdbloader.kernels.runtime.symbols import madvise, mincore, pread
 
-LOADED, STOPPED, UNREADABLE = 0, 1, 2
-# For one call Linux reads at most the larger of the file system's readahead (usually 128 KiB) and the device's largest
-# request, and does not report the rest.
-PIECE_NBYTES = 128 * 1024
 # Enough requests to keep a fast disk busy: 2 MiB were as fast here as 32 MiB; remote storage needs more.
 _AHEAD_NBYTES = 8 * 1024 * 1024
 _WILL_NEED = 3

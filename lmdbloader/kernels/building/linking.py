@@ -1,0 +1,141 @@
+"""From LLVM code to shared libraries: optimised for each target by LLVM, linked by zig's linker."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+import llvmlite.binding as llvm
+
+from lmdbloader.kernels.building.lowering import BuildError, Lowering
+from lmdbloader.kernels.building.targets import TARGETS, Target, targets_here
+from lmdbloader.kernels.calls.libraries import INVENTORY, built_from, source_digest
+from lmdbloader.kernels.entries import all_entries
+
+_SYSTEM = Path(__file__).with_name("system.c")
+# Of Numba's messages for exceptions. Kernels raise none, so nothing may refer to them once unused code is gone.
+_EXCEPTION = ".const.picklebuf"
+
+
+def build(
+    targets: Iterable[Target],
+    out: Path,
+    *,
+    if_changed: bool = False,
+    report: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Build the library of each target into a folder, and the inventory of them.
+
+    Lowered kernels are kept in `units` of that folder for the next build.
+
+    Args:
+        targets: Of the libraries.
+        out: Is made if necessary; libraries of other targets are removed.
+        if_changed: Whether to do nothing if the folder was built from the present sources, for whatever targets.
+        report: Called with a line about each step.
+
+    Raises:
+        BuildError: A kernel or a library cannot be built.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / "lock", "w") as lock, _locked(lock):
+        sources = source_digest()
+        if if_changed and built_from(out) == sources:
+            return
+        units = out / "units"
+        units.mkdir(exist_ok=True)
+        lowering = Lowering(units)
+        entries = [(name, s) for entry in all_entries() for name, s in entry.variants.items() if not ('LZ4_SOURCES' in os.environ and name[:3] in ('bla','png'))]
+        text = lowering.lower(entries)
+        report(f"lowered {lowering.num_lowered}, {lowering.num_kept} are as they were")
+        digests = {}
+        for target in targets:
+            with tempfile.TemporaryDirectory(dir=out) as folder:
+                compiled, library = Path(folder, "kernels.o"), Path(folder, target.file_name)
+                compiled.write_bytes(optimised(text, target))
+                _link(library, compiled, target)
+                digests[target.file_name] = hashlib.sha256(library.read_bytes()).hexdigest()
+                report(f"{target.file_name}: {library.stat().st_size:,} bytes")
+                os.replace(library, out / target.file_name)
+        _finish(out, digests, sources)
+
+
+def _finish(out: Path, digests: dict[str, str], sources: str) -> None:
+    """Write the inventory and remove other libraries."""
+    partial = out / f"{INVENTORY}.partial"
+    partial.write_text(json.dumps({"libraries": digests, "sources": sources}, indent=1, sort_keys=True) + "\n", "utf-8")
+    os.replace(partial, out / INVENTORY)
+    for path in out.glob("kernels-*"):
+        if path.name not in digests:
+            path.unlink()
+
+
+def best_here() -> Target:
+    """Return the target for this machine's processor; raise BuildError if there is none."""
+    has = llvm.get_host_cpu_features()
+    needed = {2: ("sse4.2", "popcnt"), 3: ("avx2", "bmi2", "f16c", "fma"), 4: ("avx512f", "avx512bw", "avx512vl")}
+    fitting = [
+        target
+        for target in targets_here()
+        if all(has.get(name) for name in needed.get(int(target.kind[-1]) if "x86" in target.kind else 0, ()))
+    ]
+    if not fitting:
+        known = ", ".join(t.name for t in TARGETS)
+        raise BuildError(f"kernels cannot be built for {platform.system()} on {platform.machine()}; known: {known}")
+    return fitting[-1]
+
+
+def optimised(text: str, target: Target) -> bytes:
+    """Return the object file of a module's text for one target."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(target.triple).create_target_machine(target.processor, "", 3, "pic", "default")
+    # All targets have 64 bits and are little-endian, and Numba's types are laid out alike.
+    text = re.sub(r'^target triple = ".*"$', f'target triple = "{target.triple}"', text, flags=re.MULTILINE)
+    text = re.sub(r'^target datalayout = ".*"$', f'target datalayout = "{machine.target_data}"', text, flags=re.MULTILINE)
+    module = llvm.parse_assembly(text)
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization, options.slp_vectorization = True, False  # as Numba has it
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    raising = [v.name for v in module.global_variables if v.name.startswith(_EXCEPTION)]
+    if raising:
+        users = [f.name for f in module.functions if not f.is_declaration and raising[0] in str(f)]
+        raise BuildError(f"a kernel may raise an exception, which nobody would see, in {users}. Return a status.")
+    return bytes(machine.emit_object(module))
+
+
+@contextlib.contextmanager
+def _locked(file: IO[str]) -> Iterator[None]:
+    """Let one process build at a time."""
+    import fcntl
+
+    fcntl.flock(file, fcntl.LOCK_EX)
+    yield  # closing the file unlocks it
+
+
+def _link(library: Path, compiled: Path, target: Target) -> None:
+    """Link an object file with what it asks of the system; nothing may stay undefined."""
+    command = [
+        sys.executable, "-m", "ziglang", "cc", "-target", target.linked_for,
+        f"-mcpu={target.processor.replace('-', '_')}", "-shared", "-O2", "-s", "-g0", "-fvisibility=hidden",
+        "-ffp-contract=off", "-Wall", str(_SYSTEM), str(compiled), "-o", str(library),
+    ]  # fmt: skip
+    if "LZ4_SOURCES" in os.environ:
+        d = Path(os.environ["LZ4_SOURCES"])
+        command += ["-DLZ4LIB_VISIBILITY=", f"-I{d}", str(d/"lz4.c"), str(d/"xxhash.c"), str(d/"shim.c")]
+    if target.system == "Linux":
+        command.append("-Wl,--no-undefined")
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise BuildError(f"{target.name} was not linked: {done.stderr.strip() or done.stdout.strip()}")

@@ -1,0 +1,470 @@
+"""Kernels become LLVM code that fits every target: types and lowering by Numba, without a wrapper and not optimised.
+
+Numba's compiler is used as it is, with a context of its own. Each kernel becomes one module (a `Unit`), which names the
+kernels that it calls by stable names. Units are kept on disk by what they were made of, so that after an edit only
+the kernels that changed are lowered again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import re
+import sys
+import types as python_types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+for setting in [name for name in os.environ if name.startswith("NUMBA_")]:
+    del os.environ[setting]  # bounds checks, debugging and the like must not get into a library
+os.environ["NUMBA_DISABLE_INTEL_SVML"] = "1"  # a library of mathematics that nobody has
+
+import llvmlite
+import llvmlite.binding as llvm
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils, codegen, compiler, cpu, dispatcher, errors, funcdesc, registry, typing
+from numba.core.runtime import rtsys
+
+from lmdbloader.kernels.calls.signatures import NUM_RESULTS, Array, Group, Number, Signature
+
+PREFIX = "lmdbloader_"
+_WORD = ir.IntType(64)
+_TYPES = {
+    "i64": types.int64, "u64": types.uint64, "i32": types.int32, "u32": types.uint32, "u16": types.uint16,
+    "u8": types.uint8, "i8": types.int8, "f32": types.float32, "f64": types.float64, "bool": types.boolean,
+}  # fmt: skip
+# Kernels see memory that others own, so nothing counts references. A copy whose length is known becomes instructions.
+_PRELUDE = """
+define void @NRT_incref(ptr %p) alwaysinline { ret void }
+define void @NRT_decref(ptr %p) alwaysinline { ret void }
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+define i64 @lmdbloader_memcpy(i64 %to, i64 %from, i64 %nbytes) alwaysinline {
+  %target = inttoptr i64 %to to ptr
+  %source = inttoptr i64 %from to ptr
+  call void @llvm.memcpy.p0.p0.i64(ptr %target, ptr %source, i64 %nbytes, i1 false)
+  ret i64 %to
+}
+"""
+_PACKAGE = Path(__file__).parents[2]
+_IMPORT = re.compile(rf"^\s*(?:from|import)\s+({_PACKAGE.name}[\w.]*)(?:\s+import\s+(\([^)]*\)|.*))?", re.MULTILINE)
+
+
+class BuildError(Exception):
+    """The kernels cannot be built; the message says which one and why."""
+
+
+class _Library(codegen.AOTCodeLibrary):
+    """Keeps what Numba lowers as it is: optimising it and linking it into each caller is most of a compiler's time."""
+
+    def add_llvm_module(self, module: Any) -> None:
+        self._final_module.link_in(module)
+
+    def add_linking_library(self, library: Any) -> None:
+        pass
+
+    def finalize(self) -> None:
+        self._finalized = True
+
+
+class _Codegen(codegen.AOTCPUCodegen):
+    _library_class = _Library
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.libraries: list[_Library] = []
+
+    def create_library(self, name: str, **options: Any) -> Any:
+        self.libraries.append(super().create_library(name, **options))
+        return self.libraries[-1]
+
+
+class _Context(cpu.CPUContext):
+    """Lowers for no processor in particular."""
+
+    allow_dynamic_globals, aot_mode, is32bit = False, True, False
+
+    def init(self) -> None:
+        self._internal_codegen = _Codegen("kernels")
+
+    def post_lowering(self, module: Any, library: Any) -> None:
+        pass
+
+    def get_executable(self, library: Any, fndesc: Any, env: Any) -> Any:
+        return [].append  # nothing is run; this is the key of a kernel from here on, a new one each time
+
+    def add_dynamic_addr(self, builder: Any, intaddr: int, info: str) -> Any:
+        if info != "CPUDispatcher":
+            raise BuildError(f"the address of a {info} would get into the code")
+        return ir.Constant(cgutils.voidptr_t, None)  # a kernel is called by its name: nothing reads its address
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One kernel, lowered for one combination of types.
+
+    Attributes:
+        name: Of the module, of the function in it, and the types of its arguments, as JSON: its stable name.
+        code: Its LLVM module, bitcode.
+        result: The type of its result, as JSON.
+        calls: The stable names of the kernels that it calls, and the types of their results.
+    """
+
+    name: str
+    code: bytes
+    result: str
+    calls: tuple[tuple[str, str], ...]
+
+
+class Lowering:
+    """Lowers kernels; one for a process, in which nothing else uses Numba."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """Prepare Numba, and import no kernel yet; `folder` keeps units from one build to the next."""
+        self.num_lowered = self.num_kept = 0
+        self._folder = folder
+        self._units: dict[str, Unit] = {}
+        self._names: dict[str, str] = {}  # Numba's name of a kernel -> its stable name
+        rtsys.initialize = lambda context: None
+        self._context = _Context(registry.cpu_target.typing_context, "cpu")
+        registry.cpu_target.__dict__["_toplevel_target_context"] = self._context
+        dispatcher.Dispatcher.enable_caching = lambda self: None
+        module = importlib.import_module(f"{_PACKAGE.name}.kernels.runtime.compile")
+        module.kernel = self._kernel
+
+    def lower(self, signatures: Sequence[tuple[str, Signature]]) -> str:
+        """Return the text of one LLVM module with an entry point for each (symbol, signature), not optimised."""
+        entries, called = [], []
+        for symbol, signature in signatures:
+            module = importlib.import_module(f"{_PACKAGE.name}.kernels.{signature.module}")
+            kernel = getattr(module, signature.name)
+            argtypes = tuple(_numba_type(kind) for _, kind in signature.arguments)
+            try:
+                kernel.compile(argtypes)
+            except errors.NumbaError as error:
+                said = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+                raise BuildError(f"{signature.module}.{signature.name}: {said}") from error
+            made = kernel.overloads[argtypes]
+            _check_results(signature, made.signature.return_type)
+            called.append(_name(kernel, argtypes))
+            entries.append(str(self._entry(symbol, called[-1], made.fndesc, signature)))
+        whole = llvm.parse_assembly(str(self._context.create_module("kernels")))
+        for text in (_PRELUDE, *entries):
+            whole.link_in(llvm.parse_assembly(text))
+        for unit in sorted(self._needed(called), key=lambda unit: unit.name):
+            whole.link_in(llvm.parse_bitcode(unit.code))
+        exported = {PREFIX + symbol for symbol, _ in signatures}
+        for value in [*whole.functions, *whole.global_variables]:
+            if not value.is_declaration and value.name not in exported:
+                value.linkage = "internal"
+        return str(whole)
+
+    def _kernel(self, function: Any) -> Any:
+        """Stand for the decorator of kernels."""
+        made = numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+        made._cache = _Kept(self, made)
+        return made
+
+    def _needed(self, waiting: list[str]) -> list[Unit]:
+        """Return the units of kernels and of all that they call."""
+        found: dict[str, Unit] = {}
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found[name] = self._units[name]
+                waiting += [called for called, _ in found[name].calls]
+        return list(found.values())
+
+    def _entry(self, symbol: str, called: str, described: Any, signature: Signature) -> Any:
+        """Return the module of `void symbol(int64_t *block)`."""
+        context = self._context
+        module = context.create_module(symbol)
+        kind = context.call_conv.get_function_type(described.restype, described.argtypes)
+        callee = ir.Function(module, kind, called)
+        function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_WORD.as_pointer()]), PREFIX + symbol)
+        builder = ir.IRBuilder(function.append_basic_block())
+        number = iter(range(NUM_RESULTS, 1 << 16))
+
+        def word() -> Any:
+            return builder.load(builder.gep(function.args[0], [_WORD(next(number))]))
+
+        values = [self._load(builder, t, word) for t in described.argtypes]
+        _, result = context.call_conv.call_function(builder, callee, described.restype, described.argtypes, values)
+        many = isinstance(described.restype, types.BaseTuple)
+        results = cgutils.unpack_tuple(builder, result) if many else [result] * (described.restype != types.none)
+        for k, (value, code) in enumerate(zip(results, signature.results, strict=True)):
+            if value.type != _WORD:
+                value = (builder.sext if code.startswith("i") else builder.zext)(value, _WORD)
+            builder.store(value, builder.gep(function.args[0], [_WORD(k)]))
+        builder.ret_void()
+        return module
+
+    def _load(self, builder: Any, numba_type: Any, word: Any) -> Any:
+        """Return one argument from the block, whose words `word` loads one after the other."""
+        context = self._context
+        if isinstance(numba_type, types.BaseTuple):
+            return context.make_tuple(builder, numba_type, [self._load(builder, t, word) for t in numba_type])
+        if isinstance(numba_type, types.Array):
+            itemsize = context.get_abi_sizeof(context.get_data_type(numba_type.dtype))
+            address, shape = word(), [word() for _ in range(numba_type.ndim)]
+            strides = [_WORD(itemsize)]
+            for extent in reversed(shape[1:]):
+                strides.insert(0, builder.mul(strides[0], extent))
+            array = context.make_array(numba_type)(context, builder)
+            data = builder.inttoptr(address, array.data.type)
+            context.populate_array(array, data=data, shape=shape, strides=strides, itemsize=itemsize, meminfo=None)
+            return array._getvalue()
+        kind, value = context.get_value_type(numba_type), word()
+        if isinstance(kind, ir.IntType):
+            return builder.trunc(value, kind) if kind.width < _WORD.width else value
+        return builder.bitcast(value, kind)  # float64
+
+    def find(self, kernel: Any, argtypes: tuple[Any, ...]) -> Unit | None:
+        """Return a kernel of an earlier build if it is the same still, and the kernels that it calls return the same."""
+        name = _name(kernel, argtypes)
+        stem = self._stem(kernel, name)
+        if stem is None:
+            return None
+        try:
+            code = stem.with_suffix(".bc").read_bytes()
+            digest, result, calls = json.loads(stem.with_suffix(".json").read_text())
+            unit = Unit(name, code, result, tuple((called, its) for called, its in calls))
+        except (OSError, ValueError, TypeError):
+            return None
+        if digest != hashlib.sha256(code).hexdigest() or any(_result_of(c) != result for c, result in unit.calls):
+            return None
+        self._units[name] = unit
+        self.num_kept += 1
+        return unit
+
+    def keep(self, kernel: Any, made: Any) -> None:
+        """Keep a kernel that was just lowered."""
+        self.num_lowered += 1
+        name = _name(kernel, tuple(made.signature.args))
+        self._names[made.fndesc.mangled_name] = name
+        module, calls = self._self_contained(name, made)
+        unit = Unit(name, module.as_bitcode(), _text_of(made.signature.return_type), calls)
+        self._units[name] = unit
+        stem = self._stem(kernel, name)
+        if stem is not None:
+            described = [hashlib.sha256(unit.code).hexdigest(), unit.result, unit.calls]
+            stem.with_suffix(".bc").write_bytes(unit.code)
+            stem.with_suffix(".json").write_text(json.dumps(described))
+
+    def _stem(self, kernel: Any, name: str) -> Path | None:
+        if self._folder is None:
+            return None
+        key = json.dumps([name, _versions(), _fingerprint(kernel.py_func)])
+        return self._folder / hashlib.sha256(key.encode()).hexdigest()[:32]
+
+    def _self_contained(self, name: str, made: Any) -> tuple[Any, tuple[tuple[str, str], ...]]:
+        """Return a kernel's module with Numba's helpers in it, and the kernels that it calls."""
+        homes = {
+            function.name: library
+            for library in self._context.codegen().libraries
+            for function in library._final_module.functions
+            if not function.is_declaration
+        }
+        module = llvm.parse_bitcode(made.library._final_module.as_bitcode())
+        missing = before = _undefined(module)
+        while missing:
+            found = [homes[symbol] for symbol in missing if symbol in homes and symbol not in self._names]
+            for library in {id(library): library for library in found}.values():
+                module.link_in(llvm.parse_bitcode(library._final_module.as_bitcode()))
+            missing = _undefined(module) - before
+            before = before | missing
+        calls = {}
+        for function in module.functions:
+            stable = self._names.get(function.name, function.name)
+            if function.is_declaration:
+                if stable.startswith("["):
+                    calls[stable] = _result_of(stable)
+            elif stable != name:
+                function.linkage = "internal"
+            if stable != function.name:
+                function.name = stable
+        for variable in module.global_variables:
+            if not variable.is_declaration:
+                variable.linkage = "internal"
+        return module, tuple(sorted(calls.items()))
+
+
+class _Kept:
+    """What Numba takes for its cache of one kernel."""
+
+    def __init__(self, lowering: Lowering, kernel: Any) -> None:
+        self._lowering, self._kernel = lowering, kernel
+
+    def load_overload(self, argtypes: Any, target: Any) -> Any:
+        """Return a kernel of an earlier build, None if it has to be lowered."""
+        unit = self._lowering.find(self._kernel, tuple(argtypes))
+        return unit and _described(self._kernel, tuple(argtypes), unit)
+
+    def save_overload(self, argtypes: Any, made: Any) -> None:
+        """Keep a kernel."""
+        self._lowering.keep(self._kernel, made)
+
+
+def _described(kernel: Any, argtypes: tuple[Any, ...], unit: Unit) -> Any:
+    """Return what Numba wants to know of a kernel to lower calls of it."""
+    function, result = kernel.py_func, _type_of(unit.result)
+    described = funcdesc.PythonFunctionDescriptor(
+        True, function.__module__, function.__qualname__, unit.name, "", None, result, None,
+        list(inspect.signature(function).parameters), (), mangler=lambda *_, **__: unit.name, argtypes=argtypes,
+    )  # fmt: skip
+    return compiler.compile_result(
+        typing_context=kernel.typingctx, target_context=kernel.targetctx, entry_point=[].append,
+        signature=typing.signature(result, *argtypes), objectmode=False, fndesc=described, reload_init=(),
+        referenced_envs=(),
+    )  # fmt: skip
+
+
+def _name(kernel: Any, argtypes: tuple[Any, ...]) -> str:
+    function = kernel.py_func
+    return json.dumps([function.__module__, function.__qualname__, *map(_encode, argtypes)])
+
+
+def _result_of(name: str) -> str:
+    """Return the type of a kernel's result, lowering it if necessary; empty if there is none such any more."""
+    module, function, *argtypes = json.loads(name)
+    try:
+        kernel = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError):
+        return ""
+    argtypes = tuple(map(_decode, argtypes))
+    kernel.compile(argtypes)
+    return _text_of(kernel.overloads[argtypes].signature.return_type)
+
+
+def _encode(kind: Any) -> Any:
+    """Return a type as JSON."""
+    if isinstance(kind, types.BaseTuple):
+        return ["tuple", *map(_encode, kind)]
+    if isinstance(kind, types.Array):
+        return ["array", _encode(kind.dtype), kind.ndim, kind.layout, kind.mutable]
+    if isinstance(kind, types.Literal):
+        return ["literal", kind.literal_value]
+    if kind == types.none:
+        return "none"
+    if getattr(types, str(kind), None) != kind:
+        raise BuildError(f"a kernel takes or returns {kind}; expected numbers, arrays and tuples of them")
+    return str(kind)
+
+
+def _decode(value: Any) -> Any:
+    """Return the type that `_encode` made JSON of."""
+    if isinstance(value, str):
+        return getattr(types, value)
+    if value[0] == "tuple":
+        return types.Tuple([_decode(item) for item in value[1:]])
+    if value[0] == "literal":
+        return types.literal(value[1])
+    return types.Array(_decode(value[1]), value[2], value[3], readonly=not value[4])
+
+
+def _text_of(kind: Any) -> str:
+    return json.dumps(_encode(kind))
+
+
+def _type_of(text: str) -> Any:
+    return _decode(json.loads(text))
+
+
+@cache
+def _versions() -> list[str]:
+    here = Path(__file__)
+    return [numba.__version__, llvmlite.__version__, sys.version, hashlib.sha256(here.read_bytes()).hexdigest()]
+
+
+@cache
+def _fingerprint(function: Any) -> str:
+    """Return a digest of everything that a function's code depends on, but the code of kernels that it calls."""
+    digest = hashlib.sha256()
+    waiting = [function.__code__]
+    while waiting:
+        code = waiting.pop()
+        digest.update(code.co_code)
+        for constant in code.co_consts:
+            if isinstance(constant, python_types.CodeType):
+                waiting.append(constant)
+            else:
+                digest.update(f"{constant!r} ".encode())
+        for name in code.co_names:
+            value = function.__globals__.get(name, None)
+            digest.update(f"{name} {_fingerprint_of(value)} ".encode())
+    for cell in function.__closure__ or ():
+        digest.update(_fingerprint_of(cell.cell_contents).encode())
+    return digest.hexdigest()
+
+
+def _fingerprint_of(value: Any) -> str:
+    """Return a digest or name of what a name in a kernel stands for."""
+    if isinstance(value, dispatcher.Dispatcher):
+        if value.targetoptions.get("inline") == "always" or not isinstance(value._cache, _Kept):
+            return _fingerprint(value.py_func)
+        return f"{value.py_func.__module__}.{value.py_func.__qualname__}"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, python_types.ModuleType):
+        return value.__name__ if not value.__name__.startswith(_PACKAGE.name) else _sources_digest(value.__name__)
+    # An intrinsic, whose code may use anything in its module.
+    module = getattr(getattr(value, "_defn", None), "__module__", "")
+    if module.startswith(_PACKAGE.name):
+        return f"{module} {_sources_digest(module)}"
+    # A number or tuple, one of Numba's or NumPy's functions, or a function of the C library with its types.
+    named = getattr(value, "__qualname__", None)
+    return repr(value) if named is None else f"{getattr(value, '__module__', '')}.{named}"
+
+
+@cache
+def _sources_digest(module: str) -> str:
+    """Return a digest of the sources of a module and of everything that it imports from this package."""
+    sources: dict[str, bytes] = {}
+    waiting = {module}
+    while waiting:
+        name = waiting.pop()
+        source, imports = _source(name)
+        if source:
+            sources[name] = source
+            waiting |= imports - sources.keys()
+    digest = hashlib.sha256()
+    for name, source in sorted(sources.items()):
+        digest.update(f"{name} {len(source)}\n".encode() + source)
+    return digest.hexdigest()
+
+
+@cache
+def _source(module: str) -> tuple[bytes, frozenset[str]]:
+    """Return a module's source and the names it may import; nothing for a package or a name in a module."""
+    try:
+        source = _PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py").read_bytes()
+    except OSError:
+        return b"", frozenset()
+    found = _IMPORT.findall(source.decode("utf-8", "replace"))
+    inside = {f"{name}.{word}" for name, words in found for word in re.findall(r"\w+", words)}
+    return source, frozenset({name for name, _ in found} | inside)
+
+
+def _undefined(module: Any) -> set[str]:
+    return {f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")}
+
+
+def _numba_type(kind: Number | Array | Group) -> Any:
+    if isinstance(kind, Group):
+        return types.Tuple([_numba_type(item) for item in kind.items])
+    return types.Array(_TYPES[kind.code], kind.ndim, "C") if isinstance(kind, Array) else _TYPES[kind.code]
+
+
+def _check_results(signature: Signature, found: Any) -> None:
+    results = list(found) if isinstance(found, types.BaseTuple) else [found] * (found != types.none)
+    codes = [code for result in results for code, kind in _TYPES.items() if kind == getattr(result, "literal_type", result)]
+    if tuple(codes) != signature.results:
+        raise BuildError(f"{signature.module}.{signature.name} returns {found}; its entry says {signature.results}")

@@ -1,0 +1,178 @@
+"""Entry points: kernels as Python functions, and calls whose arguments stay packed from one to the next."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import itertools
+from array import array
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from lmdbloader.kernels.calls import libraries
+from lmdbloader.kernels.calls.signatures import NUM_RESULTS, Array, Number, Signature, address_of, parse
+
+_PACKAGE = __name__.split(".")[0]
+
+
+class Entry:
+    """A kernel that Python calls; it holds no GIL while it runs.
+
+    Arrays are checked for type, dimensions and layout, numbers are converted, and nothing else is checked.
+    """
+
+    def __init__(self, text: str, **variables: str) -> None:
+        """Describe a kernel.
+
+        Args:
+            text: Its signature, see `signatures`; it is read when the kernel is first called.
+            variables: The types that a letter in the signature may stand for. Each combination is a variant.
+        """
+        self._text, self._variables = text, variables
+
+    @cached_property
+    def variants(self) -> dict[str, Signature]:
+        """The signatures by the names of the functions in the library."""
+        found = {}
+        for codes in itertools.product(*(types.split() for types in self._variables.values())):
+            text = self._text
+            for letter, code in zip(self._variables, codes, strict=True):
+                text = text.replace(f": {letter}", f": {code}")
+            signature = parse(text)
+            found["_".join([signature.module.replace(".", "_"), signature.name, *codes])] = signature
+        return found
+
+    @cached_property
+    def _functions(self) -> dict[str, Any]:
+        found = {}
+        for name in self.variants:
+            function = libraries.load()[f"{_PACKAGE}_{name}"]
+            function.argtypes, function.restype = (ctypes.c_void_p,), None
+            found[name] = function
+        return found
+
+    @cached_property
+    def _kernel(self) -> Any:
+        signature = next(iter(self.variants.values()))
+        return getattr(importlib.import_module(f"{_PACKAGE}.kernels.{signature.module}"), signature.name)
+
+    def __call__(self, *values: Any) -> Any:
+        """Run the kernel; raise TypeError for arguments of other types."""
+        name, signature, words = self._pack(values)
+        if libraries.wants_jit():
+            return self._kernel(*signature.convert(values))
+        block = array("q", bytes(8 * NUM_RESULTS))
+        block.extend(words)
+        self._functions[name](block.buffer_info()[0])
+        return _results(block, signature)
+
+    def prepare(self, *values: Any) -> Prepared:
+        """Return a call with these arguments, some of which can be replaced before it is made."""
+        name, signature, words = self._pack(values)
+        return Prepared(None if libraries.wants_jit() else self._functions[name], signature, words, values, self)
+
+    def _pack(self, values: tuple[Any, ...]) -> tuple[str, Signature, list[int]]:
+        """Return the variant for these arguments, and their words."""
+        refused: TypeError | None = None
+        for name, signature in self.variants.items():
+            try:
+                return name, signature, signature.pack(values)
+            except TypeError as error:
+                refused = refused or error
+        assert refused is not None
+        raise refused
+
+
+class Prepared:
+    """One call of a kernel, made as often as necessary by one thread at a time.
+
+    Its arguments are kept alive. Packing all of them takes longer than many a call, so only the changed ones are.
+    """
+
+    def __init__(
+        self, function: Any, signature: Signature, words: list[int], values: tuple[Any, ...], entry: Entry
+    ) -> None:
+        self._function, self._signature, self._entry = function, signature, entry
+        self._values = list(values)
+        self._block = array("q", bytes(8 * NUM_RESULTS))
+        self._block.extend(words)
+        self._address = self._block.buffer_info()[0]
+        self._numbers = {name: k for k, (name, _) in enumerate(signature.arguments)}
+
+    def number(self, name: str, item: int | None = None) -> Callable[[int], None]:
+        """Return a function that replaces a number: an argument, or one item of a tuple of numbers."""
+        kind = self._signature.arguments[self._numbers[name]][1]
+        assert isinstance(kind if item is None else kind.items[item], Number)
+        place, position = self._signature.place(name) + (item or 0), self._numbers[name]
+        block, values = self._block, self._values
+        if self._function is not None:
+            return lambda value: block.__setitem__(place, value)
+
+        def replace(value: int) -> None:
+            whole = values[position]
+            values[position] = value if item is None else (*whole[:item], value, *whole[item + 1 :])
+
+        return replace
+
+    def copied(self, name: str) -> Callable[[Any], None]:
+        """Return a function that replaces an array of int64 by the values of another, copied into memory of the call.
+
+        A copy of some hundred numbers takes less time than asking NumPy for the address of an array.
+        """
+        kind = self._signature.arguments[self._numbers[name]][1]
+        assert kind == Array("i64", kind.ndim)
+        place, position, block, values = self._signature.place(name), self._numbers[name], self._block, self._values
+        memory, is_jit = np.array(values[position], np.int64), self._function is None
+        block[place] = memory.ctypes.data
+
+        def replace(array: Any) -> None:
+            nonlocal memory
+            count = len(array)
+            if count > len(memory) or array.shape[1:] != memory.shape[1:]:
+                memory = np.empty((2 * count, *array.shape[1:]), np.int64)
+                block[place] = memory.ctypes.data
+                if kind.ndim == 2:
+                    block[place + 2] = array.shape[1]
+            memory[:count] = array
+            block[place + 1] = count
+            values[position] = memory[:count] if is_jit else memory
+
+        replace(values[position])
+        return replace
+
+    def array(self, name: str) -> Callable[[Any], None]:
+        """Return a function that replaces an array of one dimension, of the same type and contiguous (unchecked).
+
+        Whoever makes the call keeps that array alive until it has returned.
+        """
+        place, position, block, values = self._signature.place(name), self._numbers[name], self._block, self._values
+
+        def replace(array: Any) -> None:
+            block[place], block[place + 1] = address_of(array), len(array)
+
+        def replace_value(array: Any) -> None:
+            values[position] = array
+
+        if self._function is None:
+            return replace_value
+        values[position] = None
+        return replace
+
+    def __call__(self) -> Any:
+        """Make the call and return its result; a tuple if there are several."""
+        if self._function is None:
+            return self._entry._kernel(*self._signature.convert(tuple(self._values)))
+        self._function(self._address)
+        return self._block[0]
+
+
+def _results(block: Any, signature: Signature) -> Any:
+    if not signature.results:
+        return None
+    found = [
+        bool(word) if code == "bool" else word for word, code in zip(block, signature.results)  # noqa: B905
+    ]
+    return found[0] if len(found) == 1 else tuple(found)

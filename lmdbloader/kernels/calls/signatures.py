@@ -1,0 +1,211 @@
+"""The signatures of the kernels that Python calls, and how arguments become the words that compiled code reads.
+
+A signature is written like a Python function with short names of types:
+
+    gather.hash_many(data: u8[:], start: i64[:], nbytes: i64[:], out: u64[:])
+    orders.example(file: (i64, i64), is_whole: bool) -> i64, i64
+
+Compiled code takes one address, of a block of int64 words: NUM_RESULTS words for results, then the arguments, one after
+the other. A number is one word (a float64 its bits, unsigned ones modulo 2**64), an array is its address and its shape,
+a tuple is its items. Arrays are C-contiguous.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+NUM_RESULTS = 8
+_DTYPES = {
+    "i64": np.dtype(np.int64), "u64": np.dtype(np.uint64), "i32": np.dtype(np.int32), "u32": np.dtype(np.uint32),
+    "u16": np.dtype(np.uint16), "u8": np.dtype(np.uint8), "i8": np.dtype(np.int8), "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64), "bool": np.dtype(np.bool_),
+}  # fmt: skip
+_TOKEN = re.compile(r"\s*(->|\w+(?:\.\w+)*|\[[:,\s]*\]|[(),:])")
+_float_bits, _bits = struct.Struct("d"), struct.Struct("q")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One number; `code` is one of the short names of types."""
+
+    code: str
+
+    @property
+    def num_words(self) -> int:
+        """The words of the block that it takes."""
+        return 1
+
+    def pack(self, value: Any, words: list[int], where: str) -> None:
+        """Append the word of a value."""
+        if self.code == "f64":
+            words += _bits.unpack(_float_bits.pack(value))
+        else:
+            number = int(value)
+            words.append(number - 2**64 if number >= 2**63 else number)
+
+    def convert(self, value: Any) -> Any:
+        """Return a value as a NumPy number of this type, which Numba's compiler tells from others."""
+        return bool(value) if self.code == "bool" else _DTYPES[self.code].type(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A C-contiguous array."""
+
+    code: str
+    ndim: int
+
+    @property
+    def num_words(self) -> int:
+        """The words of the block that it takes."""
+        return 1 + self.ndim
+
+    def pack(self, value: Any, words: list[int], where: str) -> None:
+        """Append address and shape; raise TypeError for any other kind of array."""
+        dtype = _DTYPES[self.code]
+        if getattr(value, "dtype", None) != dtype or value.ndim != self.ndim or not value.flags.c_contiguous:
+            found = (
+                f"{value.dtype} of shape {value.shape} and strides {value.strides}"
+                if isinstance(value, np.ndarray)
+                else f"{type(value).__name__}"
+            )
+            raise TypeError(f"{where}: expected a contiguous array of {dtype} with {self.ndim} dimensions, got {found}")
+        words.append(address_of(value))
+        words += value.shape
+
+    def convert(self, value: Any) -> Any:
+        """Return the array itself."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A tuple of values."""
+
+    items: tuple[Any, ...]
+
+    @property
+    def num_words(self) -> int:
+        """The words of the block that it takes."""
+        return sum(item.num_words for item in self.items)
+
+    def pack(self, value: Any, words: list[int], where: str) -> None:
+        """Append the words of all items."""
+        for item, part in zip(self.items, value, strict=True):
+            item.pack(part, words, where)
+
+    def convert(self, value: Any) -> Any:
+        """Return the items, each converted."""
+        return tuple(item.convert(part) for item, part in zip(self.items, value, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The types of one kernel.
+
+    Attributes:
+        module: Of the kernel, inside `lmdbloader.kernels`.
+        name: Of the kernel.
+        arguments: Name and type of each.
+        results: The short names of the results' types.
+    """
+
+    module: str
+    name: str
+    arguments: tuple[tuple[str, Any], ...]
+    results: tuple[str, ...]
+
+    def pack(self, values: tuple[Any, ...]) -> list[int]:
+        """Return the words of all arguments, without those of results; raise TypeError if one does not fit."""
+        if len(values) != len(self.arguments):
+            raise TypeError(f"{self.name}: expected {len(self.arguments)} arguments, got {len(values)}")
+        words: list[int] = []
+        for (name, kind), value in zip(self.arguments, values, strict=True):
+            kind.pack(value, words, f"{self.name}, argument {name}")
+        return words
+
+    def convert(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return values with the types that Numba's compiler is to see."""
+        return tuple(kind.convert(value) for (_, kind), value in zip(self.arguments, values, strict=True))
+
+    def place(self, argument: str) -> int:
+        """Return the number of an argument's first word in the block."""
+        at = NUM_RESULTS
+        for name, kind in self.arguments:
+            if name == argument:
+                return at
+            at += int(kind.num_words)
+        raise KeyError(f"{self.name} has no argument {argument}")
+
+
+def parse(text: str) -> Signature:
+    """Return the signature that a text describes.
+
+    >>> signature = parse("orders.shuffle(values: i64[:], seed: u64) -> bool")
+    >>> signature.module, signature.name, signature.arguments[0]
+    ('orders', 'shuffle', ('values', Array(code='i64', ndim=1)))
+    """
+    tokens = _tokens(text)
+    module, _, name = next(tokens).rpartition(".")
+    if next(tokens) != "(":
+        raise ValueError(f"{text!r}: expected ( after the name of the kernel")
+    arguments, token = [], next(tokens)
+    while token != ")":
+        argument = token
+        if next(tokens) != ":":
+            raise ValueError(f"{text!r}: expected : after {argument}")
+        kind, token = _kind(next(tokens), tokens)
+        arguments.append((argument, kind))
+        if token == ",":
+            token = next(tokens)
+    rest = [token for token in tokens if token not in ("->", ",", "")]
+    unknown = [code for code in rest if code not in _DTYPES]
+    if unknown:
+        raise ValueError(f"{text!r}: {unknown[0]!r} is not the name of a type")
+    return Signature(module, name, tuple(arguments), tuple(rest))
+
+
+def _tokens(text: str) -> Iterator[str]:
+    at = 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            if text[at:].strip():
+                raise ValueError(f"{text!r}: cannot read {text[at:]!r}")
+            break
+        yield found[1]
+        at = found.end()
+    yield ""
+
+
+def _kind(token: str, tokens: Iterator[str]) -> tuple[Any, str]:
+    """Return the type that begins with a token, and the token behind it."""
+    if token == "(":
+        items, token = [], next(tokens)
+        while token != ")":
+            item, token = _kind(token, tokens)
+            items.append(item)
+            if token == ",":
+                token = next(tokens)
+        return Group(tuple(items)), next(tokens)
+    if token not in _DTYPES:
+        raise ValueError(f"{token!r} is not the name of a type")
+    behind = next(tokens)
+    if behind.startswith("["):
+        return Array(token, behind.count(":")), next(tokens)
+    return Number(token), behind
+
+
+def address_of(array: Any) -> int:
+    """Return the address of an array's data; three times as fast as NumPy's own way where it can be written to."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+    except (TypeError, ValueError):  # read-only, or empty
+        return int(array.ctypes.data)

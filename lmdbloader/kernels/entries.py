@@ -1,0 +1,81 @@
+"""The kernels that Python calls, with the types of their arguments; what they do is documented where they are written."""
+
+from __future__ import annotations
+
+from lmdbloader.kernels.calls.entry import Entry
+
+_FILE = "file: (i64, i64, i64, i64, i64), at: i64, nbytes: i64, checksum: u64"
+
+assemble = Entry(
+    "assemble.assemble(file: (i64, i64, i64, i64, i64), verify: bool, columns: i64[:,:], given: i64[:,:],"
+    " described: i64[:,:], affine: f32[:,:,:], erased: u32[:,:,:], program: (i64[:,:], f64[:,:]), seed: u64,"
+    " epoch: u64, rows: i64[:], samples: i64[:], out: i64[:,:], batch_size: i64, rooms: i64[:],"
+    " scratch: (i32[:], f32[:], f32[:]), drawn: (i64[:,:,:], f64[:,:,:], i64[:,:,:], i64[:]), failed: i64[:]) -> i64"
+)
+measure = Entry(
+    "assemble.measure(columns: i64[:,:], program: (i64[:,:], f64[:,:]), rows: i64[:],"
+    " drawn: (i64[:,:,:], f64[:,:,:], i64[:,:,:], i64[:]), shapes: i64[:,:], failed: i64[:]) -> i64"
+)
+gather = Entry(
+    "gather.gather(file: (i64, i64, i64, i64, i64), rows: i64[:], columns: (i64[:], u32[:], u32[:], u64[:], u8[:]),"
+    " verify: bool, geometry: (u32[:], u32[:], u8[:], u8[:]), tile: i64, out: u8[:], out_start: i64[:], room: u8[:],"
+    " scratch: u8[:], work: u8[:], failed: i64[:]) -> i64"
+)
+read_window = Entry(
+    f"gather.read_window({_FILE}, codec: u8, verify: bool, image: (i64, i64, i64, i64), tile: i64,"
+    " window: (i64, i64, i64, i64), out: u8[:], room: u8[:], tile_room: u8[:], work: u8[:]) -> i64"
+)
+hash_many = Entry("gather.hash_many(data: u8[:], start: i64[:], nbytes: i64[:], out: u64[:])")
+
+cut = Entry("patches.cut(image: T[:,:,:], top: i64, left: i64, height: i64, width: i64, out: T[:])", T="u8 u16")
+cut_many = Entry("patches.cut_many(image: T[:,:,:], tops: i64[:], lefts: i64[:], size: i64, out: T[:,:])", T="u8 u16")
+cut_tiles = Entry("patches.cut_tiles(image: T[:,:,:], tile: i64, out: T[:])", T="u8 u16")
+compress_many = Entry(
+    "patches.compress_many(data: u8[:], start: i64[:], nbytes: i64[:], least_saving: f64, out: u8[:],"
+    " out_nbytes: i64[:], codec: u8[:]) -> i64"
+)
+unfilter_png = Entry("png.unfilter(raw: u8[:,:], zeros: u8[:], out: u8[:,:], step: i64) -> i64")
+
+jpeg_room = Entry("jpeg.workspace.jpeg_room(nbytes: i64, height: i64, width: i64) -> i64")
+count_entries = Entry("jpeg.seek.count_entries(data: u8[:], work: u64) -> i64, i64")
+scan = Entry("jpeg.seek.scan(data: u8[:], step: i64, work: u64, entries: u8[:]) -> i64, i64, i64, i64, i64")
+
+resize_scratch = Entry(
+    "resize.antialias.resize_scratch(height: i64, width: i64, out_height: i64, out_width: i64, channels: i64,"
+    " cubic: bool, between: i64) -> i64, i64, i64"
+)
+resize_window = Entry(
+    "resize.antialias.resize_window(source: T[:], origin: i64, row: i64, plane: i64, channels: i64, height: i64,"
+    " width: i64, top: f64, left: f64, box_height: f64, box_width: f64, out: T[:], out_height: i64, out_width: i64,"
+    " cubic: bool, bounds: i32[:], weights: f32[:], line: f32[:])",
+    T="u8 u16",
+)
+downscale = Entry(
+    "resize.downscale.downscale(src: T[:,:], row_at: i64[:,:], weights: A[:], sample_at: i64[:], offset_at: i64[:],"
+    " divisor: A, shift: A, top: A, acc: A[:], row: T[:], phases: T[:], out: T[:,:])",
+    T="u8 u16",
+    A="i32 i64",
+)
+squared_error = Entry("resize.downscale.squared_error(a: T[:], b: T[:]) -> i64", T="u8 u16")
+
+shuffle = Entry("orders.shuffle(values: i64[:], seed: u64, epoch: u64, purpose: u64, number: u64)")
+shuffle_parts = Entry("orders.shuffle_parts(values: i64[:], bounds: i64[:], seed: u64, epoch: u64, purpose: u64)")
+
+any_absent = Entry("runtime.paging.any_absent(base: i64, starts: i64[:], page_nbytes: i64, found: u8[:]) -> bool")
+advise = Entry(
+    "runtime.paging.advise(base: i64, starts: i64[:], stops: i64[:], advice: i64, piece_nbytes: i64,"
+    " stopping: u8[:]) -> i64"
+)
+load = Entry(
+    "runtime.paging.load(base: i64, starts: i64[:], stops: i64[:], populate: i64, fd: i64, buffer: u8[:],"
+    " stopping: u8[:]) -> i64"
+)
+forget = Entry("runtime.presence.forget(guard: i64, starts: i64[:], stops: i64[:])")
+
+add_groups = Entry("blake3.add_groups(data: i64, num_groups: i64, done: i64, stack: i64, work: i64)")
+finish_blake3 = Entry("blake3.finish(data: i64, nbytes: i64, done: i64, stack: i64, work: i64, out: i64)")
+
+
+def all_entries() -> list[Entry]:
+    """Return every entry point."""
+    return [value for value in globals().values() if isinstance(value, Entry)]
