@@ -38,11 +38,11 @@ _SIXTEEN, _THIRTY_TWO, _SIXTY_FOUR = np.uint64(16), np.uint64(32), np.uint64(64)
 _READ = np.uint64(1 + 1 + 32 + 2 + 1)
 _WRITTEN = np.uint64(32 + 32)
 # From so many bytes on, the library's copy is faster than a loop.
-_LIBRARY = np.uint64(512)
+_LIBRARY = np.uint64(64)
 # For offsets below 8: which bits of a word repeat, and the factor that repeats them in all of it.
 _MASKS = np.array([0, *((1 << 8 * offset) - 1 for offset in range(1, 8))], np.uint64)
 _REPEATED = np.array([0, *(sum(1 << at for at in range(0, 64, 8 * o)) for o in range(1, 8))], np.uint64)
-# How many bytes of whole repetitions a word has, for offsets from 8 on: 32 bytes.
+# How many bytes of whole repetitions a word of 8 bytes has; for offsets from 8 on, 32 bytes.
 _STEPS = np.array([1, *((8 if o < 8 else 32) // o * o for o in range(1, 32))], np.uint64)
 
 
