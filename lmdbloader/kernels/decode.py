@@ -22,11 +22,13 @@ from lmdbloader.kernels.codec_numbers import (
 from lmdbloader.kernels.jpeg.decode import decode_pixels
 from lmdbloader.kernels.jpeg.resize import decode_resized
 from lmdbloader.kernels.jpeg.workspace import jpeg_room
+from lmdbloader.kernels.lz4.decompress import lz4_decompress
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import copy_line, u8_at
 from lmdbloader.kernels.runtime.presence import is_there
-from lmdbloader.kernels.runtime.symbols import lz4_decompress, memcpy, pread, xxh64
+from lmdbloader.kernels.runtime.symbols import memcpy, pread
 from lmdbloader.kernels.runtime.timing import tick, tick_read
+from lmdbloader.kernels.runtime.xxhash import xxh64
 
 
 @kernel
@@ -133,7 +135,7 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
             if verify and not is_intact(source, end - start, _load(table, 8 * number, 8), clock):
                 return BAD_CHECKSUM
             if end - start < raw:  # a tile as long as its pixels is stored raw
-                if lz4_decompress(source, np.uint64(scratch), np.int32(end - start), np.int32(raw)) != raw:
+                if lz4_decompress(source, np.uint64(scratch), end - start, raw) != raw:
                     return BAD_LZ4
                 source = np.uint64(scratch)
             tile_line = (x1 - x0) * itemsize
@@ -175,7 +177,7 @@ def decode_block(file, at, nbytes, raw, checksum, codec, verify, out, room):
         tick(clock, DECODE)
         return OK
     if codec == CODEC_LZ4:
-        got = lz4_decompress(source, np.uint64(out), np.int32(nbytes), np.int32(raw))
+        got = lz4_decompress(source, np.uint64(out), nbytes, raw)
         tick(clock, DECODE)
         return OK if got == raw else BAD_LZ4
     return BAD_CODEC

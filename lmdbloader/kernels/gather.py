@@ -9,8 +9,8 @@ from lmdbloader.kernels.codec_numbers import OK, OUT_OF_BOUNDS
 from lmdbloader.kernels.decode import decode_block, decode_window, has_room, has_windows
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.presence import look
-from lmdbloader.kernels.runtime.symbols import xxh64
 from lmdbloader.kernels.runtime.timing import tick
+from lmdbloader.kernels.runtime.xxhash import xxh64
 
 
 @kernel

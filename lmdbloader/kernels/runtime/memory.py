@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -82,15 +83,64 @@ def part(array, at, count):
     return array_at(array.ctypes.data + np.uint64(at * array.itemsize), count, array)
 
 
-@intrinsic
-def _copy_block(typing_context, source, target):
-    def generate(context, builder, signature, arguments):
-        pointer = ir.VectorType(_I8, _COPIED).as_pointer()
-        block = builder.load(builder.inttoptr(arguments[0], pointer), align=1)
-        builder.store(block, builder.inttoptr(arguments[1], pointer), align=1)
-        return context.get_dummy_value()
+def _load_of(kind: ir.Type, found: types.Type) -> Any:
+    @intrinsic
+    def load(typing_context, address):
+        def generate(context, builder, signature, arguments):
+            return builder.load(builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
 
-    return types.void(types.uint64, types.uint64), generate
+        return found(types.uint64), generate
+
+    return load
+
+
+def _store_of(kind: ir.Type, given: types.Type) -> Any:
+    @intrinsic
+    def store(typing_context, address, value):
+        def generate(context, builder, signature, arguments):
+            builder.store(arguments[1], builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.uint64, given), generate
+
+    return store
+
+
+def _copy_of(nbytes: int) -> Any:
+    @intrinsic
+    def copy(typing_context, source, target):
+        def generate(context, builder, signature, arguments):
+            pointer = ir.VectorType(_I8, nbytes).as_pointer()
+            block = builder.load(builder.inttoptr(arguments[0], pointer), align=1)
+            builder.store(block, builder.inttoptr(arguments[1], pointer), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.uint64, types.uint64), generate
+
+    return copy
+
+
+# load_...(uint64 address) -> value, store_...(uint64 address, value): of the processor's byte order, not aligned.
+load_u8, load_u16, load_u32, load_u64 = (
+    _load_of(ir.IntType(kind.bitwidth), kind) for kind in (types.uint8, types.uint16, types.uint32, types.uint64)
+)
+store_u8, store_u16, store_u32, store_u64 = (
+    _store_of(ir.IntType(kind.bitwidth), kind) for kind in (types.uint8, types.uint16, types.uint32, types.uint64)
+)
+# copy_...(uint64 address of the source, of the target): so many bytes, all read before the first is written.
+copy_4, copy_8, copy_16, copy_32 = (_copy_of(nbytes) for nbytes in (4, 8, 16, _COPIED))
+
+
+@intrinsic
+def likely(typing_context, condition):
+    """Return a condition that the compiler lays out as the usual case."""
+
+    def generate(context, builder, signature, arguments):
+        bit = ir.IntType(1)
+        expect = cgutils.get_or_insert_function(builder.module, ir.FunctionType(bit, (bit, bit)), "llvm.expect.i1")
+        return builder.call(expect, (arguments[0], bit(1)))
+
+    return types.boolean(types.boolean), generate
 
 
 @njit(inline="always")
@@ -102,9 +152,9 @@ def copy_line(source, target, nbytes):
             write[k] = read[k]
         return
     for k in range(0, nbytes - _COPIED + 1, _COPIED):
-        _copy_block(source + np.uint64(k), target + np.uint64(k))
+        copy_32(source + np.uint64(k), target + np.uint64(k))
     # The last block overlaps the one before.
-    _copy_block(source + np.uint64(nbytes - _COPIED), target + np.uint64(nbytes - _COPIED))
+    copy_32(source + np.uint64(nbytes - _COPIED), target + np.uint64(nbytes - _COPIED))
 
 
 @intrinsic
