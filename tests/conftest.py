@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 from collections.abc import Iterator
@@ -12,8 +11,9 @@ from typing import Any
 import pytest
 from browser import BROWSERS, Browser, find_browser
 from hypothesis import settings
-from imports import may_compile
 from nursery import Nursery
+
+from lmdbloader.kernels.calls import libraries
 
 # Read once, when torch is imported: its threads, and those of every process that a test starts, do not spin while they
 # wait for each other. The tests that run beside them have better use for the cores.
@@ -46,60 +46,19 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     started.close()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def kernels_if_needed(request: pytest.FixtureRequest) -> None:
-    """Have the kernels compiled before the tests of a module that can reach them; others wait for no compiler."""
-    if may_compile(request.path):
-        request.getfixturevalue("compiled_kernels")
-
-
-@pytest.fixture(scope="session")
-def compiled_kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Have the kernels compiled and kept, so that no process that a test starts has to say that it is compiling."""
-    base = tmp_path_factory.getbasetemp()
-    # Of several that test at the same time one compiles, the others wait; their folders have the same parent.
-    common = base.parent if hasattr(request.config, "workerinput") else base
-    with (common / "compiled").open("a") as done:
-        fcntl.flock(done, fcntl.LOCK_EX)
-        if done.tell() == 0:
-            compile_kernels(tmp_path_factory.mktemp("compiling"))
-            done.write("yes")
-    # What is there now lives to the end (torch, Numba, thousands of tests): no later collection needs to go over it.
+@pytest.fixture(scope="session", autouse=True)
+def built_kernels() -> None:
+    """Have the kernels built from the present sources, so that no process that a test starts has to say that it does."""
+    libraries.load()
+    # What is there now lives to the end (torch, thousands of tests): no later collection needs to go over it.
     gc.collect()
     gc.freeze()
 
 
-def compile_kernels(folder: Path) -> None:
-    """Convert, verify and read in every way that needs kernels of its own."""
-    import numpy as np
-    from PIL import Image
-
-    import lmdbloader
-    from lmdbloader.transforms import RandomCrop
-
-    shades = np.arange(40 * 40 * 3, dtype=np.uint8).reshape(40, 40, 3)
-    large = np.resize(shades, (400, 400, 3))
-    for name, ending in (("photos", "png"), ("jpegs", "jpg")):
-        (folder / name).mkdir()
-        Image.fromarray(shades).save(folder / name / f"a.{ending}")
-    for name, size in (("b", 41), ("c", 401)):  # not a multiple of the scale: what is left of them is a view
-        Image.fromarray(np.resize(shades, (size, size, 3))).save(folder / "photos" / f"{name}.png")
-    for codec in ("lz4", "raw"):
-        options: dict[str, Any] = {"scale": 2, "codec": codec, "workers": 1}
-        lmdbloader.convert(folder / "photos", folder / f"pairs {codec}", patch_size=16, **options)
-        lmdbloader.convert(folder / "photos", folder / f"whole {codec}", **options)
-        assert lmdbloader.verify(folder / f"pairs {codec}").is_sound
-        lmdbloader.write([{"image": large, "more": b"bytes"}], folder / f"large {codec}", codec=codec)
-        whole = lmdbloader.LMDBDataset(folder / f"large {codec}")
-        assert whole[0].more == b"bytes"
-        assert whole.crop(0, top=1, left=1, height=2, width=2).shape == (3, 2, 2)
-    lmdbloader.write([{"image": large}], folder / "blake3", codec="raw", digest="blake3")
-    ds = lmdbloader.LMDBDataset(folder / "pairs lz4")
-    for order in ("random", "quasi_random"):
-        next(iter(lmdbloader.Loader(ds, 2, order=order, transforms=[RandomCrop(8)])))
-    for name, options in (("kept", {}), ("made", {"write_mode": "jpg", "max_resolution": 30, "subset": 1})):
-        lmdbloader.convert(folder / "jpegs", folder / name, workers=1, **options)
-        assert lmdbloader.LMDBDataset(folder / name)[0].image.shape[0] == 3
+@pytest.fixture(params=["library", "jit"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a test with the library of kernels, and with kernels that Numba compiles when they are called."""
+    monkeypatch.setenv(libraries.CHOICE, libraries.JIT if request.param == "jit" else "")
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "lmdbloader"
-# Whatever imports this module compiles kernels.
-COMPILER = "lmdbloader.kernels.runtime.compile"
 
 
 def modules_of(package: Path) -> dict[str, Path]:
@@ -52,22 +49,3 @@ def reached(start: str, imported_by: Callable[[str], set[str]]) -> set[str]:
         seen |= new
         waiting += new
     return seen
-
-
-def may_compile(test: Path) -> bool:
-    """Return whether a test module's imports reach the compiler of kernels."""
-    return COMPILER in reached(".".join(test.relative_to(ROOT).with_suffix("").parts), _imported_by)
-
-
-@cache
-def _modules() -> dict[str, Path]:
-    # Tests import each other by their bare names, as pytest puts their folder on the path.
-    tests = ROOT / "tests"
-    named = {path.stem: path for path in tests.glob("*.py")}
-    return {**modules_of(PACKAGE), **modules_of(tests), **named}
-
-
-@cache
-def _imported_by(name: str) -> set[str]:
-    modules = _modules()
-    return {module_of(target, modules) for _, target in imports_of(name, modules[name])} - {"", name}

@@ -18,7 +18,7 @@ from lmdbloader import transforms as T
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import CODEC_JPEG
-from lmdbloader.kernels import gather as gather_kernels
+from lmdbloader.kernels.entries import jpeg_room, read_window
 from lmdbloader.store import Reader
 
 # A kernel that writes beyond its buffers would write here.
@@ -57,13 +57,11 @@ def decode_between_guards(stored: Stored, window: tuple[int, int, int, int]) -> 
     height, width, channels = stored.shape
     top, bottom, left, right = window
     nbytes = (bottom - top) * (right - left) * channels
-    from lmdbloader.kernels.jpeg.workspace import jpeg_room
-
     room = jpeg_room(len(stored.data), height, width)
     work, out = (np.full(GUARD + size + GUARD, 0xA5, np.uint8) for size in (room, nbytes))
     data = np.frombuffer(stored.data, np.uint8)
     nowhere = np.empty(0, np.uint8)
-    status = gather_kernels.read_window(
+    status = read_window(
         (data.ctypes.data, len(data), -1, 0, 0), 0, len(data), np.uint64(checksum(stored.data)), np.uint8(CODEC_JPEG),
         True, (*stored.shape, 1), 64, window, out[GUARD : GUARD + nbytes], nowhere, nowhere, work[GUARD : GUARD + room],
     )  # fmt: skip
@@ -278,8 +276,6 @@ def test_an_array_of_an_odd_shape_is_an_array(tmp_path: Path, shape: str) -> Non
 def test_scratch_is_for_the_largest_image_not_for_one_as_high_and_wide_as_any(
     tmp_path: Path, shapes: list[tuple[int, int]]
 ) -> None:
-    from lmdbloader.kernels.jpeg.workspace import jpeg_room
-
     rows = [{"image": Stored(bytes(h * w * 3 // 512 + 1), h * w * 3, 3, shape=(h, w, 3))} for h, w in shapes]
     reader = Reader(write_payloads(tmp_path / "d", {"image": "image"}, rows))
     needed = max(jpeg_room(len(row["image"].data), h, w) for row, (h, w) in zip(rows, shapes, strict=True))

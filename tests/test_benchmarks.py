@@ -18,8 +18,6 @@ import torch
 
 from lmdbloader.loader.orders import QuasiRandom, epoch_order
 
-# These tests start programs that read datasets.
-pytestmark = pytest.mark.usefixtures("compiled_kernels")
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 STORES = ["PNG files", "HDF5", "HDF5 lzf", "LMDB by hand", "LMDBDataset raw", "LMDBDataset lz4"]
 

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lmdbloader.kernels import blake3
+from lmdbloader.kernels import blake3_sizes as sizes
+from lmdbloader.kernels.entries import add_groups, finish_blake3
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 START = [0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19]
 ORDER = [2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8]
@@ -73,18 +76,18 @@ class Guarded:
 
 def by_kernels(data: np.ndarray, cuts: list[int]) -> list[int]:
     """Return the hash, whole groups being added in the given numbers at once."""
-    stack, work, out = Guarded(blake3.STACK_ROWS * 32), Guarded(blake3.WORK_NBYTES), Guarded(32)
-    groups = max(len(data) - 1, 0) // blake3.GROUP_NBYTES
+    stack, work, out = Guarded(sizes.STACK_ROWS * 32), Guarded(sizes.WORK_NBYTES), Guarded(32)
+    groups = max(len(data) - 1, 0) // sizes.GROUP_NBYTES
     done = 0
     for count in [*cuts, groups]:
         count = min(count, groups - done)
-        address = data[done * blake3.GROUP_NBYTES :].ctypes.data
-        blake3.add_groups(address, count, done, stack.address, work.address)
+        address = data[done * sizes.GROUP_NBYTES :].ctypes.data
+        add_groups(address, count, done, stack.address, work.address)
         done += count
-    rest = np.zeros(blake3.GROUP_NBYTES, np.uint8)
-    tail = data[done * blake3.GROUP_NBYTES :]
+    rest = np.zeros(sizes.GROUP_NBYTES, np.uint8)
+    tail = data[done * sizes.GROUP_NBYTES :]
     rest[: len(tail)] = tail
-    blake3.finish(rest.ctypes.data, len(tail), done, stack.address, work.address, out.address)
+    finish_blake3(rest.ctypes.data, len(tail), done, stack.address, work.address, out.address)
     assert stack.is_untouched_around and work.is_untouched_around and out.is_untouched_around
     return [int(word) for word in out.inside.view("<u4")]
 
@@ -115,10 +118,10 @@ def test_any_number_of_bytes(nbytes: int) -> None:
 
 def test_numbers_of_chunks_beyond_32_bits_count() -> None:
     """The tree of a file of 4 TiB and one byte: the stack before its last chunk is made by hand."""
-    done = 2**42 // blake3.GROUP_NBYTES
-    stack, work, out = Guarded(blake3.STACK_ROWS * 32), Guarded(blake3.WORK_NBYTES), Guarded(32)
-    rest = np.zeros(blake3.GROUP_NBYTES, np.uint8)
-    blake3.finish(rest.ctypes.data, 1, done, stack.address, work.address, out.address)
+    done = 2**42 // sizes.GROUP_NBYTES
+    stack, work, out = Guarded(sizes.STACK_ROWS * 32), Guarded(sizes.WORK_NBYTES), Guarded(32)
+    rest = np.zeros(sizes.GROUP_NBYTES, np.uint8)
+    finish_blake3(rest.ctypes.data, 1, done, stack.address, work.address, out.address)
     last = hash_of(b"\0", 2**32, 0)
     found = [int(word) for word in out.inside.view("<u4")]
     assert found == compressed(START, struct.pack("<16I", *[0] * 8, *last), 0, 4 | 8)

@@ -22,7 +22,9 @@ from lmdbloader.kernels.codec_numbers import (
     OUT_OF_BOUNDS,
     TILE_ENTRY_NBYTES,
 )
-from lmdbloader.kernels.gather import gather, hash_many, read_window
+from lmdbloader.kernels.entries import gather, hash_many, read_window
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 GUARD = 64
 MARK = 0xA5

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from skimage import data as photographs
 
-from lmdbloader.kernels.jpeg import decode as jpeg
 from lmdbloader.kernels.jpeg.decode import decode_planes
-from lmdbloader.kernels.jpeg.seek import ENTRY_NBYTES, FOOTER_NBYTES, count_entries, scan
-from lmdbloader.kernels.jpeg.workspace import jpeg_room
+from lmdbloader.kernels.codec_numbers import CODEC_JPEG, OK, SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
+from lmdbloader.kernels.entries import count_entries, jpeg_room, read_window, scan
 
 MARK, GUARD = 0xA5, 4096
 ORIENTATION_TAG = 0x0112
 PHOTOGRAPHS = [photographs.astronaut(), photographs.coffee(), photographs.camera()]
 
-pytestmark = pytest.mark.usefixtures("compiled_kernels")
 
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 def packed(file: bytes, step: int, orientation: int = 1) -> bytes | None:
     """Return a file with its seek table, None if the kernels refuse it."""
@@ -31,12 +31,12 @@ def packed(file: bytes, step: int, orientation: int = 1) -> bytes | None:
     work = np.empty(jpeg_room(len(file), 0, 0), np.uint8)
     at = np.uint64(work.ctypes.data)
     most = int(count_entries(source, at)[0]) * 8  # with the least step
-    entries = np.empty(most * ENTRY_NBYTES, np.uint8)
-    status, number, *_ = scan(source, step, at, entries)
+    table = np.empty(most * SEEK_ENTRY_NBYTES, np.uint8)
+    status, number, *_ = scan(source, step, at, table)
     if status:
         return None
     counts = len(file).to_bytes(4, "little") + int(number).to_bytes(4, "little") + step.to_bytes(2, "little")
-    return file + entries[: number * ENTRY_NBYTES].tobytes() + counts + bytes([orientation, 0]) + b"SEEK"
+    return file + table[: number * SEEK_ENTRY_NBYTES].tobytes() + counts + bytes([orientation, 0]) + b"SEEK"
 
 
 def decoded(payload: bytes, image: tuple[int, int, int], window: tuple[int, int, int, int]) -> np.ndarray | None:
@@ -47,13 +47,14 @@ def decoded(payload: bytes, image: tuple[int, int, int], window: tuple[int, int,
     room = jpeg_room(len(payload), image[0], image[1])
     work = np.full(room + 2 * GUARD, MARK, np.uint8)
     source = np.frombuffer(payload, np.uint8)
-    fine = jpeg.decode_pixels(
-        np.uint64(source.ctypes.data), len(payload), image, window, np.uint64(out.ctypes.data + GUARD),
-        np.uint64(work.ctypes.data + GUARD),
+    none = np.empty(0, np.uint8)
+    status = read_window(
+        (source.ctypes.data, len(payload), -1, 0, 0), 0, len(payload), 0, CODEC_JPEG, False, (*image, 1), 1, window,
+        out[GUARD:-GUARD], none, none, work[GUARD:-GUARD],
     )  # fmt: skip
     for guarded in (out, work):
         assert (guarded[:GUARD] == MARK).all() and (guarded[-GUARD:] == MARK).all(), "written outside of its room"
-    return out[GUARD : GUARD + nbytes].reshape(image[2], bottom - top, right - left) if fine else None
+    return out[GUARD : GUARD + nbytes].reshape(image[2], bottom - top, right - left) if status == OK else None
 
 
 def reference(file: bytes) -> np.ndarray:
@@ -208,7 +209,7 @@ def test_damage_is_never_unsafe(file: bytes, changes: list[tuple[float, int]]) -
     for place, value in changes:
         payload = with_bytes(payload, int(place * len(payload)), value)
     decoded(payload, (height, width, channels), (0, height, 0, width))  # this test is about its guards
-    packed(payload[:-FOOTER_NBYTES], 2)
+    packed(payload[:-SEEK_FOOTER_NBYTES], 2)
 
 
 def test_a_payload_of_another_size_is_refused() -> None:

@@ -6,16 +6,19 @@ from typing import Any
 
 import lz4.block
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lmdbloader.format.layout import CODEC_LZ4, CODEC_RAW
-from lmdbloader.kernels.patches import compress_many, cut, cut_many, cut_tiles
+from lmdbloader.kernels.entries import compress_many, cut, cut_many, cut_tiles
 
 images = st.tuples(
     st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 2, 3]), st.sampled_from([np.uint8, np.uint16])
 )
 
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 def picture(height: int, width: int, channels: int, dtype: Any) -> np.ndarray:
     """Return an image (H, W, C) no two pixels of which are equal, as far as its dtype goes."""

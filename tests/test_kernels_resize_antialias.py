@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from transform_reference import resize as defined
 
-from lmdbloader.kernels.resize.antialias import resize_scratch, resize_window
+from lmdbloader.kernels.entries import resize_scratch, resize_window
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 GUARD = 32
 MARK = 0x5B
@@ -27,7 +29,7 @@ def resized(
     channels, full_height, full_width = image.shape
     top, left, h, w = window or (0, 0, full_height, full_width)
     box = [float(value) for value in box or (0, 0, h, w)]
-    lengths = resize_scratch(h, w, height, width, channels, cubic)
+    lengths = resize_scratch(h, w, height, width, channels, cubic, h * max(w, width))
     kinds = (np.int32, np.float32, np.float32)
     scratch = [np.full(n + GUARD, MARK, kind) for n, kind in zip(lengths, kinds, strict=True)]
     out = np.full(channels * height * width + 2 * GUARD, MARK, image.dtype)
@@ -141,7 +143,7 @@ def test_extreme_sizes_stay_inside_their_scratch(size: tuple[int, int, int, int]
 BETWEEN_FORBIDDEN_PAGES = """
 import ctypes, mmap
 import numpy as np
-from lmdbloader.kernels.resize.antialias import resize_scratch, resize_window
+from lmdbloader.kernels.entries import resize_scratch, resize_window
 
 PAGE, PAGES = mmap.PAGESIZE, 16
 memory = mmap.mmap(-1, (PAGES + 2) * PAGE)
@@ -156,7 +158,7 @@ for dtype in (np.uint8, np.uint16):
     for h, w, top, left in WINDOWS:
         for size in ((9, 9), (80, 120)):
             count = 3 * h * w
-            lengths = resize_scratch(h, w, *size, 3, True)
+            lengths = resize_scratch(h, w, *size, 3, True, h * max(w, size[1]))
             scratch = [np.zeros(n, kind) for n, kind in zip(lengths, (np.int32, np.float32, np.float32))]
             for source in (pixels[:count], pixels[-count:]):
                 resize_window(

@@ -11,7 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmdbloader.kernels.runtime.paging import LOADED, PIECE_NBYTES, STOPPED, UNREADABLE, advise, any_absent, load
+from lmdbloader.kernels.entries import advise, any_absent, load
+from lmdbloader.kernels.runtime.paging_words import LOADED, PIECE_NBYTES, STOPPED, UNREADABLE
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 PAGE = mmap.PAGESIZE
 NUM_PAGES = 24 * 2**20 // PAGE

@@ -27,7 +27,7 @@ PHASES = ("data", "copy", "forward", "backward", "update", "compute")
 
 
 @pytest.fixture(scope="module")
-def patches(photos: Path, compiled_kernels: None, tmp_path_factory: pytest.TempPathFactory) -> lmdbloader.LMDBDataset:
+def patches(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> lmdbloader.LMDBDataset:
     """384 patches of 24 pixels, as they are."""
     path = tmp_path_factory.mktemp("profiling") / "patches"
     lmdbloader.convert(photos, path, patch_size=24, codec="raw", workers=1)

@@ -38,7 +38,7 @@ def planted() -> Iterator[ModuleType]:
 
 
 @pytest.fixture(scope="module")
-def datasets(planted: ModuleType, compiled_kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def datasets(planted: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the data of the plants."""
     folder = tmp_path_factory.mktemp("planted")
     planted.make_datasets(folder)

@@ -17,8 +17,6 @@ import pytest
 from loading_scripts import load_script
 from PIL import Image
 
-# These tests start programs that read datasets.
-pytestmark = pytest.mark.usefixtures("compiled_kernels")
 ROOT = Path(__file__).resolve().parent.parent
 make_notebook: ModuleType = load_script("make_notebook")
 Notebook = nbformat.NotebookNode

@@ -21,8 +21,6 @@ from pathlib import Path
 
 import pytest
 
-# These tests start programs that read datasets.
-pytestmark = pytest.mark.usefixtures("compiled_kernels")
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON, SHELL = {"python", "py"}, {"bash", "console", "sh", "shell"}

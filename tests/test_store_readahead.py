@@ -69,7 +69,7 @@ def cold(written: Path) -> Reader:
 
 def resident_part(reader: Reader, field: str, rows: np.ndarray) -> float:
     """Return the share of payloads in memory, 0 to 1, judged by one page of each."""
-    from lmdbloader.kernels.runtime.paging import any_absent
+    from lmdbloader.kernels.entries import any_absent
 
     starts = reader.index.arrays[f"{field}.offset"][rows] + 5000
     found, base = np.zeros(1, np.uint8), reader.data.ctypes.data
@@ -163,7 +163,7 @@ def test_will_need_brings_samples_in_but_no_large_tiled_image(cold: Reader, io: 
 
 
 def cold_at(reader: Reader, at: int) -> bool:
-    from lmdbloader.kernels.runtime.paging import any_absent
+    from lmdbloader.kernels.entries import any_absent
 
     return bool(any_absent(reader.data.ctypes.data, np.array([at]), mmap.PAGESIZE, np.zeros(1, np.uint8)))
 

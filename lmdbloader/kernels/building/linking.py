@@ -31,16 +31,16 @@ def build(
     targets: Iterable[Target],
     out: Path,
     *,
+    units: Path | None = None,
     if_changed: bool = False,
     report: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Build the library of each target into a folder, and the inventory of them.
 
-    Lowered kernels are kept in `units` of that folder for the next build.
-
     Args:
         targets: Of the libraries.
         out: Is made if necessary; libraries of other targets are removed.
+        units: Where lowered kernels are kept for the next build; by default in the folder.
         if_changed: Whether to do nothing if the folder was built from the present sources, for whatever targets.
         report: Called with a line about each step.
 
@@ -52,8 +52,8 @@ def build(
         sources = source_digest()
         if if_changed and built_from(out) == sources:
             return
-        units = out / "units"
-        units.mkdir(exist_ok=True)
+        units = units or out / "units"
+        units.mkdir(parents=True, exist_ok=True)
         lowering = Lowering(units)
         entries = [(name, s) for entry in all_entries() for name, s in entry.variants.items() if not ('LZ4_SOURCES' in os.environ and name[:3] in ('bla','png'))]
         text = lowering.lower(entries)

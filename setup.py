@@ -1,0 +1,74 @@
+"""Builds the libraries of compiled kernels into the package, and names wheels after the system that they are for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+from setuptools.dist import Distribution
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))  # a build runs in an environment of its own, without this folder
+
+# The wheel's platform, to build for another system than this one; scripts/make_wheels.py sets it.
+PLATFORM = os.environ.get("LMDBLOADER_WHEEL", "")
+
+
+def wheel_platform() -> str:
+    """Return the platform in the wheel's name."""
+    from lmdbloader.kernels.building.targets import targets_here
+
+    here = targets_here()
+    if not PLATFORM and not here:
+        raise SystemExit("lmdbloader: no kernels are made for this system and processor; see docs/installation.md")
+    return PLATFORM or here[0].wheel
+
+
+class BuildWithKernels(build_py):  # type: ignore[misc]
+    """Builds the kernels with the modules: for this processor in an editable installation, for all kinds in a wheel."""
+
+    def run(self) -> None:
+        """Copy the modules, then build."""
+        super().run()
+        from lmdbloader.kernels.building.linking import best_here, build
+        from lmdbloader.kernels.building.targets import targets_of_wheel
+        from lmdbloader.kernels.calls.libraries import BUILT
+
+        if self.editable_mode:
+            build([best_here()], BUILT, if_changed=True, report=print)
+        else:
+            out = Path(self.build_lib, BUILT.relative_to(HERE))
+            build(targets_of_wheel(wheel_platform()), out, units=BUILT / "units", report=print)
+            for path in out.iterdir():
+                if path.name == "lock":
+                    path.unlink()
+
+
+class PlatformWheel(bdist_wheel):  # type: ignore[misc]
+    """A wheel for every Python 3 of one platform: the libraries do not know Python."""
+
+    def finalize_options(self) -> None:
+        """Say that the wheel is not for all platforms."""
+        super().finalize_options()
+        self.root_is_pure = False
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Return the three parts of the wheel's name."""
+        return "py3", "none", wheel_platform()
+
+
+class WithLibraries(Distribution):
+    """A package that is installed where platforms' own packages go."""
+
+    def has_ext_modules(self) -> bool:
+        """Return that it has compiled parts."""
+        return True
+
+
+options: dict[str, Any] = {"cmdclass": {"build_py": BuildWithKernels, "bdist_wheel": PlatformWheel}}
+setup(distclass=WithLibraries, **options)
