@@ -234,6 +234,26 @@ def bits_of(typing_context, value):
     return types.uint32(types.float32), generate
 
 
+@intrinsic
+def bits_of_double(typing_context, value):
+    """Return the bits of a float64 as a uint64."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], _I64)
+
+    return types.uint64(types.float64), generate
+
+
+@intrinsic
+def double_of_bits(typing_context, bits):
+    """Return the float64 that has these bits, a uint64."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.uint64), generate
+
+
 def _converts_to_half() -> bool:
     features = llvm.get_host_cpu_features()
     return bool(features.get("f16c")) or "fullfp16" in features or platform.machine() in ("aarch64", "arm64")
