@@ -13,7 +13,9 @@ import numba
 import numpy as np
 from common import Pairs
 
-from lmdbloader.kernels.runtime.symbols import lz4_decompress, memcpy, xxh64
+from lmdbloader.kernels.lz4.decompress import lz4_decompress
+from lmdbloader.kernels.runtime.symbols import memcpy
+from lmdbloader.kernels.runtime.xxhash import xxh64
 
 BATCH = 128
 # Each thread writes into some buffers in turn, as a loader does.
@@ -34,9 +36,7 @@ def _convert(source, out):  # type: ignore[no-untyped-def]
 @numba.njit(nogil=True, error_model="numpy")
 def _decompress(data, start, nbytes, out):  # type: ignore[no-untyped-def]
     for i in range(start.shape[0]):
-        lz4_decompress(
-            data.ctypes.data + np.uint64(start[i]), out.ctypes.data, np.int32(nbytes[i]), np.int32(out.shape[0])
-        )
+        lz4_decompress(data.ctypes.data + np.uint64(start[i]), out.ctypes.data, nbytes[i], out.shape[0])
 
 
 @numba.njit(nogil=True, error_model="numpy")

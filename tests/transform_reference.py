@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from lmdbloader import transforms as T
+from lmdbloader.kernels.runtime.exponential import exp, log
 
 LARGEST = {torch.uint8: 255, torch.uint16: 65535}
 AUGMENTATIONS = 2
@@ -100,7 +101,7 @@ def resized_crop_box(draw: Any, height: int, width: int, t: Any) -> tuple[int, i
     for block in range(10):
         w0, w1, w2, w3 = draw(block)
         area = height * width * uniform(w0, *t.scale)
-        ratio = math.exp(uniform(w1, math.log(t.ratio[0]), math.log(t.ratio[1])))
+        ratio = exp(uniform(w1, log(t.ratio[0]), log(t.ratio[1])))
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
             return below(w2, height - h + 1), below(w3, width - w + 1), h, w
@@ -120,7 +121,7 @@ def erased_box(draw: Any, height: int, width: int, t: Any) -> tuple[int, int, in
     for block in range(10):
         w0, w1, w2, w3 = draw(block)
         area = height * width * uniform(w0, *t.scale)
-        ratio = math.exp(uniform(w1, math.log(t.ratio[0]), math.log(t.ratio[1])))
+        ratio = exp(uniform(w1, log(t.ratio[0]), log(t.ratio[1])))
         h, w = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < h < height and 0 < w < width:
             return below(w2, height - h + 1), below(w3, width - w + 1), h, w

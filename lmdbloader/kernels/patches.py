@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from lmdbloader.kernels.codec_numbers import CODEC_LZ4, CODEC_RAW
+from lmdbloader.kernels.lz4.compress import lz4_compress
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.symbols import lz4_compress, memcpy
+from lmdbloader.kernels.runtime.symbols import memcpy
 
 
 @kernel
@@ -67,12 +68,12 @@ def compress_many(data, start, nbytes, least_saving, out, out_nbytes, codec):
     for i in range(start.shape[0]):
         source = data.ctypes.data + np.uint64(start[i])
         target = out.ctypes.data + np.uint64(at)
-        room = np.int32(nbytes[i] * (1 - least_saving))
-        written = lz4_compress(source, target, np.int32(nbytes[i]), room) if room > 0 else 0
+        room = np.int64(nbytes[i] * (1 - least_saving))
+        written = lz4_compress(source, target, np.int64(nbytes[i]), room)
         if written > 0:
             codec[i] = CODEC_LZ4
         else:
-            written = np.int32(nbytes[i])
+            written = np.int64(nbytes[i])
             codec[i] = CODEC_RAW
             memcpy(target, source, np.uint64(nbytes[i]))
         out_nbytes[i] = written

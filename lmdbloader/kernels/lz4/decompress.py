@@ -13,10 +13,10 @@ from numba import njit
 
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import (
-    copy_4,
     copy_8,
     copy_16,
     copy_32,
+    copy_literals,
     likely,
     load_u8,
     load_u16,
@@ -26,7 +26,6 @@ from lmdbloader.kernels.runtime.memory import (
     store_u32,
     store_u64,
 )
-from lmdbloader.kernels.runtime.symbols import memcpy
 
 _LEAST_MATCH = np.uint64(4)
 _LONG = np.uint64(15)
@@ -37,45 +36,11 @@ _SIXTEEN, _THIRTY_TWO, _SIXTY_FOUR = np.uint64(16), np.uint64(32), np.uint64(64)
 # offset, a length. And what it may write: 32 literals, and a match of up to 18 bytes as 32.
 _READ = np.uint64(1 + 1 + 32 + 2 + 1)
 _WRITTEN = np.uint64(32 + 32)
-# From so many bytes on, the library's copy is faster than a loop.
-_LIBRARY = np.uint64(64)
 # For offsets below 8: which bits of a word repeat, and the factor that repeats them in all of it.
 _MASKS = np.array([0, *((1 << 8 * offset) - 1 for offset in range(1, 8))], np.uint64)
 _REPEATED = np.array([0, *(sum(1 << at for at in range(0, 64, 8 * o)) for o in range(1, 8))], np.uint64)
 # How many bytes of whole repetitions a word of 8 bytes has; for offsets from 8 on, 32 bytes.
 _STEPS = np.array([1, *((8 if o < 8 else 32) // o * o for o in range(1, 32))], np.uint64)
-
-
-@njit(inline="always")
-def _copy_literals(source, target, count):
-    """Copy bytes of one buffer to another, exactly so many."""
-    if count >= _THIRTY_TWO:
-        if count >= _LIBRARY:
-            memcpy(target, source, count)
-        else:
-            last = count - _THIRTY_TWO
-            at = _ZERO
-            while at < last:
-                copy_32(source + at, target + at)
-                at += _THIRTY_TWO
-            copy_32(source + last, target + last)
-    elif count >= _SIXTEEN:
-        last = count - _SIXTEEN
-        copy_16(source, target)
-        copy_16(source + last, target + last)
-    elif count >= _EIGHT:
-        last = count - _EIGHT
-        copy_8(source, target)
-        copy_8(source + last, target + last)
-    elif count >= _FOUR:
-        last = count - _FOUR
-        copy_4(source, target)
-        copy_4(source + last, target + last)
-    else:
-        at = _ZERO
-        while at < count:
-            store_u8(target + at, load_u8(source + at))
-            at += _ONE
 
 
 @njit(inline="always")
@@ -287,7 +252,7 @@ def lz4_decompress(source, destination, nbytes, capacity):
         has_token = False
         if count > read_end - read or count > write_end - write:
             return np.int64(-1)
-        _copy_literals(read, write, count)
+        copy_literals(read, write, count)
         read += count
         write += count
         if read_end - read < _TWO:

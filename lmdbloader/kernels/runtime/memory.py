@@ -12,9 +12,13 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from lmdbloader.kernels.runtime.symbols import memcpy
+
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _BLOCK = 16
 _COPIED = 32
+# From so many bytes on the library's copy is faster than a loop.
+_LIBRARY = 64
 
 
 @intrinsic
@@ -157,6 +161,69 @@ def copy_line(source, target, nbytes):
     copy_32(source + np.uint64(nbytes - _COPIED), target + np.uint64(nbytes - _COPIED))
 
 
+@njit(inline="always")
+def copy_literals(source, target, count):
+    """Copy bytes from one uint64 address to another, exactly so many (uint64); the two do not overlap."""
+    if count >= np.uint64(32):
+        if count >= np.uint64(_LIBRARY):
+            memcpy(target, source, count)
+        else:
+            last = count - np.uint64(32)
+            at = np.uint64(0)
+            while at < last:
+                copy_32(source + at, target + at)
+                at += np.uint64(32)
+            copy_32(source + last, target + last)
+    elif count >= np.uint64(16):
+        last = count - np.uint64(16)
+        copy_16(source, target)
+        copy_16(source + last, target + last)
+    elif count >= np.uint64(8):
+        last = count - np.uint64(8)
+        copy_8(source, target)
+        copy_8(source + last, target + last)
+    elif count >= np.uint64(4):
+        last = count - np.uint64(4)
+        copy_4(source, target)
+        copy_4(source + last, target + last)
+    else:
+        at = np.uint64(0)
+        while at < count:
+            store_u8(target + at, load_u8(source + at))
+            at += np.uint64(1)
+
+
+@intrinsic
+def trailing_zeros(typing_context, value):
+    """Return how many of the lowest bits of a uint64 are zero, as uint64; the value is not 0."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(types.uint64), generate
+
+
+def zeroed_room_of(nbytes: int) -> Any:
+    """Return a function for kernels: it returns the uint64 address of so many zeros, which live until the kernel ends.
+
+    The memory is on the stack, once for each kernel that calls the function: a second call zeroes it again.
+    """
+
+    @intrinsic
+    def zeroed_room(typing_context):
+        def generate(context, builder, signature, arguments):
+            # In the entry block, even of a kernel that this one is inlined into: a loop takes no more of the stack.
+            with builder.goto_entry_block():
+                room = builder.alloca(ir.ArrayType(_I8, nbytes))
+            room.align = 64
+            cgutils.memset(builder, room, _I64(nbytes), 0)
+            return builder.ptrtoint(room, _I64)
+
+        return types.uint64(), generate
+
+    return zeroed_room
+
+
 @intrinsic
 def bits_of(typing_context, value):
     """Return the bits of a float32 as a uint32."""
@@ -165,6 +232,26 @@ def bits_of(typing_context, value):
         return builder.bitcast(arguments[0], _I32)
 
     return types.uint32(types.float32), generate
+
+
+@intrinsic
+def bits_of_double(typing_context, value):
+    """Return the bits of a float64 as a uint64."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], _I64)
+
+    return types.uint64(types.float64), generate
+
+
+@intrinsic
+def double_of_bits(typing_context, bits):
+    """Return the float64 that has these bits, a uint64."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.uint64), generate
 
 
 def _converts_to_half() -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 
 from lmdbloader.kernels.assemble_columns import MOST_BETWEEN, MOST_HEIGHT, MOST_PIXELS, MOST_WIDTH
 from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.exponential import exp, log
 from lmdbloader.kernels.runtime.philox import AUGMENT_STREAM, below, philox, uniform, unit
 from lmdbloader.kernels.transform.color import draw_colors
 from lmdbloader.kernels.transform.geometry import begin, crop, flip_horizontally, flip_vertically, is_filled, transpose
@@ -122,14 +123,14 @@ def _align(geometry, fields, stage):
 def _box(words, area, scale_low, scale_high, log_low, log_high):
     """Return two sides of a rectangle with a random share of an area, and a random ratio of the second to the first."""
     target = area * uniform(words[0], scale_low, scale_high)
-    ratio = math.exp(uniform(words[1], log_low, log_high))
+    ratio = exp(uniform(words[1], log_low, log_high))
     return np.int64(np.rint(math.sqrt(target / ratio))), np.int64(np.rint(math.sqrt(target * ratio)))
 
 
 @kernel
 def _resized_crop_box(seed, sample, epoch, number, height, width, real):
     """Return (top, left, height, width) as torchvision's RandomResizedCrop.get_params draws it."""
-    log_low, log_high = math.log(real[CROP_RATIO_LOW]), math.log(real[CROP_RATIO_HIGH])
+    log_low, log_high = log(real[CROP_RATIO_LOW]), log(real[CROP_RATIO_HIGH])
     for attempt in range(_TRIES):
         words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(attempt))
         area = np.float64(height) * width
@@ -152,7 +153,7 @@ def _erased_box(seed, sample, epoch, number, height, width, real):
     nothing = (np.int64(0), np.int64(0), np.int64(0), np.int64(0))
     if unit(words[0]) >= real[ERASE_P]:
         return nothing
-    log_low, log_high = math.log(real[ERASE_RATIO_LOW]), math.log(real[ERASE_RATIO_HIGH])
+    log_low, log_high = log(real[ERASE_RATIO_LOW]), log(real[ERASE_RATIO_HIGH])
     for attempt in range(_TRIES):
         words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(attempt))
         # Here torchvision's ratio is height over width; for RandomResizedCrop it is the inverse.
