@@ -275,8 +275,8 @@ class Reader:
         call.set_out(out)
         call.set_verify(verify)
         call.set_clock(clock.address)
-        if self.io == "pread":
-            call.set_room(self._room(int(columns[STORED_NBYTES][rows].max()) if len(rows) else 0))
+        if self.io == "pread":  # `room` has to live until the call returns
+            call.set_room(room := self._room(int(columns[STORED_NBYTES][rows].max()) if len(rows) else 0))
         status, failed = call.run(), int(call.failed[0])
         waiting.append(call)
         if status:
