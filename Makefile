@@ -14,7 +14,7 @@ SETUP_OPTIONS := $(if $(PIL),--pil "$(PIL)") $(if $(TORCH_INDEX),--torch-index "
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-floors faults lint format bench gpu-rehearsal notebook docs clean
+.PHONY: help setup demo test test-floors kernels faults lint format bench gpu-rehearsal notebook docs clean
 
 help:  ## Print this list
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -33,6 +33,9 @@ test: $(if $(ARGS),setup,lint)  ## Run the linters and every test; with ARGS onl
 
 test-floors:  ## Run the tests of pixels and datasets with the lowest versions of setup.cfg, in .venv-floors
 	@$(PYTHON) scripts/floors.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)
+
+kernels: setup  ## Build the compiled kernels again if a source of theirs has changed (it happens by itself, too)
+	@$(ENV) -m lmdbloader.kernels.building --if-changed
 
 faults: setup  ## Run all fault tests in full (ARGS="--only flips --count 100")
 	@$(ENV) -m tests.faults $(ARGS)
@@ -60,4 +63,5 @@ docs: setup  ## Build the documentation into site/; warnings are errors (ARGS=se
 
 clean:  ## Remove everything that make created, including .venv
 	rm -rf .venv .venv-cache .venv-gpu benchmarks/gpu/pack *.egg-info build dist site demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf lmdbloader/kernels/built
 	find lmdbloader scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = "demo,test,dev,bench,docs"
 PILLOW, SIMD = "pillow", "pillow-simd"
-INPUTS = ("setup.cfg", "constraints.txt", "scripts/setup_env.py")
+INPUTS = ("setup.cfg", "pyproject.toml", "constraints.txt", "scripts/setup_env.py")
 
 # Run in a fresh interpreter: the PIL in place must import, and write and read the two formats that matter most.
 CHECK = """
@@ -248,8 +248,17 @@ def install_everything(env: Environment, *, anew: bool, torch_index: str | None,
         say(f"The requirements changed: bringing {env.venv} up to date.")
         env.pip("uninstall", "--yes", SIMD, log=env.cache / "uninstall.log")
     index = ["--extra-index-url", torch_index] if torch_index else []
-    constraints = str(env.root / "constraints.txt")
-    env.pip("install", "--no-compile", *index, "--constraint", constraints, "--editable", f"{env.root}[{EXTRAS}]")
+    pinned = ["--no-compile", *index, "--constraint", str(env.root / "constraints.txt")]
+    # What builds the kernels stays in the environment: it builds them again after a change of their sources.
+    env.pip("install", *pinned, *build_tools(env.root))
+    say("Building the compiled kernels for this processor (about a minute).")
+    env.pip("install", *pinned, "--no-build-isolation", "--editable", f"{env.root}[{EXTRAS}]")
+
+
+def build_tools(root: Path) -> list[str]:
+    """Return what the build of the package requires."""
+    found = re.search(r"(?ms)^\[build-system\].*?^requires = \[(.*?)\]", (root / "pyproject.toml").read_text("utf-8"))
+    return re.findall(r'"([^"]+)"', found[1]) if found else []
 
 
 def set_up(

@@ -75,6 +75,8 @@ class FakePip:
         verb = next(word for word in command if word in ("install", "uninstall", "wheel"))
         if verb == "wheel":
             return f"wheel {command[-1]}"
+        if verb == "install" and any(word.startswith("setuptools") for word in command):
+            return "tools"
         if verb == "install" and command[-1].endswith(".whl"):
             return f"install {Path(command[-1]).name.split('-')[0].replace('_', '-')}"
         return verb
@@ -103,6 +105,7 @@ def pip(tmp_path: Path) -> FakePip:
 def test_the_first_call_installs_everything_then_exchanges_pillow(pip: FakePip) -> None:
     assert pip.set_up() == [
         "venv",
+        "tools",
         "install",
         "wheel pillow-simd",
         "wheel pillow",
@@ -121,7 +124,7 @@ def test_a_second_call_runs_nothing_and_prints_the_pil_in_use(pip: FakePip) -> N
 
 def test_without_a_compiler_pillow_stays_and_the_reason_is_printed_each_time(pip: FakePip) -> None:
     pip.broken = {"wheel pillow-simd"}
-    assert pip.set_up() == ["venv", "install", "wheel pillow-simd", "check pillow"]
+    assert pip.set_up() == ["venv", "tools", "install", "wheel pillow-simd", "check pillow"]
     assert pip.said[-1].startswith("PIL is pillow 13.0.0, for pillow-simd could not be used:")
     assert "no compiler" in pip.said[-1]
     assert pip.set_up() == []
@@ -165,14 +168,14 @@ def test_other_compiler_flags_build_another_wheel(pip: FakePip, monkeypatch: pyt
     assert "wheel pillow-simd" in pip.set_up("pillow-simd")
 
 
-@pytest.mark.parametrize("name", ["setup.cfg", "constraints.txt", "scripts/setup_env.py"])
+@pytest.mark.parametrize("name", ["setup.cfg", "pyproject.toml", "constraints.txt", "scripts/setup_env.py"])
 def test_changed_inputs_bring_the_environment_up_to_date(pip: FakePip, name: str) -> None:
     pip.set_up()
     with (pip.root / name).open("a") as file:
         file.write("\n# changed\n")
     asked = pip.set_up()
     assert "venv" not in asked
-    assert asked[:2] == ["uninstall", "install"]
+    assert asked[:3] == ["uninstall", "tools", "install"]
     assert pip.in_place() == "pillow-simd"
     assert pip.set_up() == []
 
@@ -184,7 +187,7 @@ def test_changed_inputs_keep_the_pil_that_was_chosen(pip: FakePip) -> None:
     assert pip.in_place() == "pillow"
 
 
-@pytest.mark.parametrize("step", ["venv", "install", "wheel pillow-simd", "uninstall", "check pillow-simd"])
+@pytest.mark.parametrize("step", ["venv", "tools", "install", "wheel pillow-simd", "uninstall", "check pillow-simd"])
 def test_an_interrupted_set_up_starts_again(pip: FakePip, step: str) -> None:
     pip.interrupt = step
     with pytest.raises(KeyboardInterrupt):
@@ -206,7 +209,7 @@ def test_an_interrupted_switch_is_repaired(pip: FakePip) -> None:
     assert pip.set_up() == []
 
 
-@pytest.mark.parametrize("step", ["venv", "install"])
+@pytest.mark.parametrize("step", ["venv", "tools", "install"])
 def test_a_set_up_that_fails_is_not_taken_for_finished(pip: FakePip, step: str) -> None:
     pip.broken = {step}
     with pytest.raises(setup_env.SetupError, match="no compiler"):
