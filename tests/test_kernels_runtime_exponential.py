@@ -46,7 +46,7 @@ def test_log_is_within_one_unit_in_the_last_place(x: float) -> None:
         (-745.2, 0.0),
         (-745.1, 5e-324),
     ],
-)
+)  # fmt: skip
 def test_exp_of_zero_and_at_the_ends(x: float, value: float) -> None:
     assert exp(x) == value
 

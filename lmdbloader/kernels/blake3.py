@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from lmdbloader.kernels.blake3_sizes import BLOCK_NBYTES, CHUNK_NBYTES, GROUP_NBYTES
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import u32_at
+from lmdbloader.kernels.runtime.memory import copy_32, u32_at
 
 _LANES = 16
 _GROUP = GROUP_NBYTES // CHUNK_NBYTES
@@ -169,7 +169,7 @@ def _push(stack, depth, row, number, work):
         depth -= 1
         _join(stack + depth * _ROW_NBYTES, row, row, 0, work)
         number >>= 1
-    u32_at(stack + depth * _ROW_NBYTES, 8)[:] = u32_at(row, 8)
+    copy_32(np.uint64(row), np.uint64(stack + depth * _ROW_NBYTES))
     return depth + 1
 
 

@@ -4,6 +4,7 @@ import numba
 import numpy as np
 
 from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import u8_at
 
 
 @numba.njit(inline="always")
@@ -44,9 +45,11 @@ def _unfilter_row(kind, row, above, out, step):
     n = row.size
     first = min(step, n)
     if kind == 0:
-        out[:] = row
+        for i in range(n):
+            out[i] = row[i]
     elif kind == 1:
-        out[:first] = row[:first]
+        for i in range(first):
+            out[i] = row[i]
         for i in range(step, n):
             out[i] = row[i] + out[i - step]
     elif kind == 2:
@@ -71,7 +74,7 @@ def unfilter(raw, zeros, out, step):
     """Undo the filters of an image's rows.
 
     Args:
-        raw: (height, 1 + row_nbytes) uint8: each row's filter number, then its filtered bytes.
+        raw: (height, 1 + row_nbytes) uint8, C-contiguous: each row's filter number, then its filtered bytes.
         zeros: (row_nbytes,) uint8 of zeros: the row above the first.
         out: (height, row_nbytes) uint8, C-contiguous, that is filled.
         step: Bytes of a whole pixel, at least 1.
@@ -79,9 +82,14 @@ def unfilter(raw, zeros, out, step):
     Returns:
         -1, or the number of the first row whose filter number is not one of PNG's; rows from there on are not filled.
     """
+    n = raw.shape[1] - 1
+    above = u8_at(zeros.ctypes.data, n)
     for y in range(raw.shape[0]):
         kind = raw[y, 0]
         if kind > 4:
             return y
-        _unfilter_row(kind, raw[y, 1:], zeros if y == 0 else out[y - 1], out[y], step)
+        row = u8_at(raw.ctypes.data + np.uint64(y * raw.shape[1] + 1), n)
+        target = u8_at(out.ctypes.data + np.uint64(y * n), n)
+        _unfilter_row(kind, row, above, target, step)
+        above = target
     return -1

@@ -16,6 +16,8 @@ from lmdbloader.transforms import Geometry, Normalize, ToDtype, Transform
 
 _LARGEST = {torch.uint8: 255.0, torch.uint16: 65535.0}
 _CARRIERS = {torch.uint8: np.uint8, torch.uint16: np.uint16, torch.float32: np.float32}
+# How a kernel computes floats of a type.
+_AFFINE_KINDS = {torch.float32: opcodes.FLOAT, torch.bfloat16: opcodes.BFLOAT, torch.float16: opcodes.HALF}
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,21 +225,12 @@ class _Chain:
         stored = np.arange(self.table.shape[1])
         if self.dtype == self.field.dtype and (self.table == stored).all():
             return Values(self.dtype, opcodes.COPY, affine, None, erased)
-        kind = _affine_kind(self.dtype)
+        kind = _AFFINE_KINDS.get(self.dtype)
         if kind is not None and self.is_affine:
             return Values(self.dtype, kind, affine, None, erased)
         table = np.ascontiguousarray(_words(self.table, self.dtype))
         kind = {1: opcodes.TABLE_8, 2: opcodes.TABLE_16, 4: opcodes.TABLE_32}[table.itemsize]
         return Values(self.dtype, kind, affine, table, erased)
-
-
-def _affine_kind(dtype: torch.dtype) -> int | None:
-    """Return how a kernel computes floats of a type, None if a table is faster."""
-    if dtype == torch.float16:
-        from lmdbloader.kernels.runtime.memory import HAS_HALF
-
-        return opcodes.HALF if HAS_HALF else None
-    return {torch.float32: opcodes.FLOAT, torch.bfloat16: opcodes.BFLOAT}.get(dtype)
 
 
 def _words(values: npt.NDArray[np.float64], dtype: torch.dtype) -> npt.NDArray[Any]:

@@ -52,7 +52,8 @@ def downscale(src, row_at, weights, sample_at, offset_at, divisor, shift, top, a
     width = out.shape[1]
     half = divisor // 2
     for y in range(out.shape[0]):
-        acc[:] = half
+        for i in range(acc.size):
+            acc[i] = half
         for tap in range(0, weights.size, 4):
             _add_four(
                 acc,
@@ -68,7 +69,8 @@ def downscale(src, row_at, weights, sample_at, offset_at, divisor, shift, top, a
         _divide_into(acc, divisor, shift, top, row)
         for i in range(phases.size):
             phases[i] = row[sample_at[i]]
-        acc[:width] = half
+        for i in range(width):
+            acc[i] = half
         for tap in range(0, weights.size, 4):
             _add_four(
                 acc[:width],

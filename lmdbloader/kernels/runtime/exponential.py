@@ -1,8 +1,8 @@
 """exp and log of float64, the same bits on every machine: C libraries differ in the last one.
 
-They add, subtract, multiply and divide, and nothing is fused. The error is less than one unit in the last place. Source:
-the splitting by ln 2, in two parts, and the forms of the two sums that lose no digits, are those of Sun's fdlibm (1993);
-the polynomials are the series of Taylor.
+They add, subtract, multiply and divide, and nothing is fused. The error is less than one unit in the last place.
+Source: the splitting by ln 2, in two parts, and the forms of the two sums that lose no digits, are those of Sun's
+fdlibm (1993); the polynomials are the series of Taylor.
 """
 
 from __future__ import annotations

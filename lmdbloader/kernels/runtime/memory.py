@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import carray, njit, types
@@ -252,27 +250,6 @@ def double_of_bits(typing_context, bits):
         return builder.bitcast(arguments[0], ir.DoubleType())
 
     return types.float64(types.uint64), generate
-
-
-def _converts_to_half() -> bool:
-    features = llvm.get_host_cpu_features()
-    return bool(features.get("f16c")) or "fullfp16" in features or platform.machine() in ("aarch64", "arm64")
-
-
-# Without an instruction for it, float16 would need a library function that compiled kernels do not find.
-HAS_HALF = _converts_to_half()
-
-
-@intrinsic
-def half_bits_of(typing_context, value):
-    """Return the bits of a float32 rounded to float16 as a uint16; only where HAS_HALF."""
-
-    def generate(context, builder, signature, arguments):
-        if not HAS_HALF:
-            return ir.Constant(ir.IntType(16), 0)
-        return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
-
-    return types.uint16(types.float32), generate
 
 
 @intrinsic

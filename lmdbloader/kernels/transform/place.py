@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.half import half_bits_of
 from lmdbloader.kernels.runtime.memory import (
     array_at,
     bits_of,
     f32_at,
-    half_bits_of,
     part,
     transpose_block,
     u8_at,
