@@ -21,6 +21,7 @@ from lmdbloader.kernels.building.lowering import BuildError, Lowering
 from lmdbloader.kernels.building.targets import TARGETS, Target, targets_here
 from lmdbloader.kernels.calls.libraries import INVENTORY, built_from, source_digest
 from lmdbloader.kernels.entries import all_entries
+from lmdbloader.kernels.runtime import half
 
 _SYSTEM = Path(__file__).with_name("system.c")
 # Of Numba's messages for exceptions. Kernels raise none, so nothing may refer to them once unused code is gone.
@@ -55,7 +56,7 @@ def build(
         units = units or out / "units"
         units.mkdir(parents=True, exist_ok=True)
         lowering = Lowering(units)
-        entries = [(name, s) for entry in all_entries() for name, s in entry.variants.items() if not ('LZ4_SOURCES' in os.environ and name[:3] in ('bla','png'))]
+        entries = [(name, s) for entry in all_entries() for name, s in entry.variants.items()]
         text = lowering.lower(entries)
         report(f"lowered {lowering.num_lowered}, {lowering.num_kept} are as they were")
         digests = {}
@@ -104,6 +105,8 @@ def optimised(text: str, target: Target) -> bytes:
     text = re.sub(r'^target triple = ".*"$', f'target triple = "{target.triple}"', text, flags=re.MULTILINE)
     text = re.sub(r'^target datalayout = ".*"$', f'target datalayout = "{machine.target_data}"', text, flags=re.MULTILINE)
     module = llvm.parse_assembly(text)
+    module.link_in(llvm.parse_assembly(half.half_bits_body(target.converts_to_half)))
+    module.get_function(half.NAME).linkage = "internal"
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization, options.slp_vectorization = True, False  # as Numba has it
     builder = llvm.create_pass_builder(machine, options)
@@ -131,9 +134,6 @@ def _link(library: Path, compiled: Path, target: Target) -> None:
         f"-mcpu={target.processor.replace('-', '_')}", "-shared", "-O2", "-s", "-g0", "-fvisibility=hidden",
         "-ffp-contract=off", "-Wall", str(_SYSTEM), str(compiled), "-o", str(library),
     ]  # fmt: skip
-    if "LZ4_SOURCES" in os.environ:
-        d = Path(os.environ["LZ4_SOURCES"])
-        command += ["-DLZ4LIB_VISIBILITY=", f"-I{d}", str(d/"lz4.c"), str(d/"xxhash.c"), str(d/"shim.c")]
     if target.system == "Linux":
         command.append("-Wl,--no-undefined")
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)

@@ -35,6 +35,7 @@ from numba.core import cgutils, codegen, compiler, cpu, dispatcher, errors, func
 from numba.core.runtime import rtsys
 
 from lmdbloader.kernels.calls.signatures import NUM_RESULTS, Array, Group, Number, Signature
+from lmdbloader.kernels.runtime import half
 
 PREFIX = "lmdbloader_"
 _WORD = ir.IntType(64)
@@ -161,7 +162,7 @@ class Lowering:
             whole.link_in(llvm.parse_assembly(text))
         for unit in sorted(self._needed(called), key=lambda unit: unit.name):
             whole.link_in(llvm.parse_bitcode(unit.code))
-        exported = {PREFIX + symbol for symbol, _ in signatures}
+        exported = {half.NAME, *(PREFIX + symbol for symbol, _ in signatures)}
         for value in [*whole.functions, *whole.global_variables]:
             if not value.is_declaration and value.name not in exported:
                 value.linkage = "internal"
@@ -287,7 +288,7 @@ class Lowering:
             if function.is_declaration:
                 if stable.startswith("["):
                     calls[stable] = _result_of(stable)
-            elif stable != name:
+            elif stable not in (name, half.NAME):
                 function.linkage = "internal"
             if stable != function.name:
                 function.name = stable

@@ -34,6 +34,11 @@ class Target:
         return f"{self.system.lower()}-{self.kind}"
 
     @property
+    def converts_to_half(self) -> bool:
+        """Whether the processor has an instruction that converts float32 to float16."""
+        return self.kind != "x86-64-v2"
+
+    @property
     def file_name(self) -> str:
         """Of its library."""
         return file_name(self.kind, self.system)
