@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from skimage import data as photographs
 
-from lmdbloader.kernels.jpeg.decode import decode_planes
 from lmdbloader.kernels.codec_numbers import CODEC_JPEG, OK, SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
 from lmdbloader.kernels.entries import count_entries, jpeg_room, read_window, scan
+from lmdbloader.kernels.jpeg.decode import decode_planes
 
 MARK, GUARD = 0xA5, 4096
 ORIENTATION_TAG = 0x0112
 PHOTOGRAPHS = [photographs.astronaut(), photographs.coffee(), photographs.camera()]
 
 
-
 pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 def packed(file: bytes, step: int, orientation: int = 1) -> bytes | None:
     """Return a file with its seek table, None if the kernels refuse it."""

@@ -20,6 +20,7 @@ images = st.tuples(
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
+
 def picture(height: int, width: int, channels: int, dtype: Any) -> np.ndarray:
     """Return an image (H, W, C) no two pixels of which are equal, as far as its dtype goes."""
     return (np.arange(height * width * channels) * 31).astype(dtype).reshape(height, width, channels)

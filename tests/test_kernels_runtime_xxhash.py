@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lmdbloader.kernels.runtime.xxhash import STATE_NBYTES, xxh64, xxh64_add, xxh64_begin, xxh64_value
+from lmdbloader.kernels.codec_numbers import XXH64_STATE_NBYTES
+from lmdbloader.kernels.entries import xxh64, xxh64_add, xxh64_begin, xxh64_value
 
 P1, P2, P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 P4, P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
@@ -88,7 +89,7 @@ def test_long_data() -> None:
 @example([5, 100, 3], 0)
 @example([31, 33], 0)
 def test_pieces_give_the_hash_of_all(pieces: list[int], seed: int) -> None:
-    memory = np.full(STATE_NBYTES + 16, 0xA5, np.uint8)
+    memory = np.full(XXH64_STATE_NBYTES + 16, 0xA5, np.uint8)
     state = np.uint64(memory.ctypes.data + 8)
     xxh64_begin(state, np.uint64(seed))
     end = 0

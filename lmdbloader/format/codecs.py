@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import math
 import struct
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,6 +30,7 @@ from lmdbloader.kernels.codec_numbers import (
     SEEK_FOOTER_NBYTES,
     SEEK_MAGIC,
     TILE_ENTRY_NBYTES,
+    XXH64_STATE_NBYTES,
 )
 
 U8 = npt.NDArray[np.uint8]
@@ -164,25 +162,6 @@ class Payloads:
     codec: U8
 
 
-@cache
-def _xxhash() -> ctypes.CDLL:
-    from lz4.frame import _frame
-
-    library = ctypes.CDLL(_frame.__file__)
-    state, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
-    for name, arguments, result in (
-        ("XXH64", (ctypes.c_void_p, size, number), number),
-        ("XXH64_createState", (), state),
-        ("XXH64_reset", (state, number), ctypes.c_int),
-        ("XXH64_update", (state, ctypes.c_void_p, size), ctypes.c_int),
-        ("XXH64_digest", (state,), number),
-        ("XXH64_freeState", (state,), ctypes.c_int),
-    ):
-        getattr(library, name).argtypes = arguments
-        getattr(library, name).restype = result
-    return library
-
-
 def checksum(data: Any) -> int:
     """Return XXH64 (seed 0) of a bytes-like object.
 
@@ -190,29 +169,26 @@ def checksum(data: Any) -> int:
     '0xef46db3751d8e999'
     """
     view = np.frombuffer(data, np.uint8)
-    return int(_xxhash().XXH64(view.ctypes.data, view.nbytes, 0))
+    return int(entries.xxh64(view.ctypes.data, view.nbytes, 0))
 
 
 class RunningChecksum:
     """XXH64 (seed 0) of bytes that are added piece by piece."""
 
     def __init__(self) -> None:
-        library = _xxhash()
-        self._state = library.XXH64_createState()
-        if not self._state:
-            raise MemoryError("no memory for the state of a checksum")
-        weakref.finalize(self, library.XXH64_freeState, self._state)
-        library.XXH64_reset(self._state, 0)
+        self._state = np.zeros(XXH64_STATE_NBYTES, np.uint8)
+        self._address = self._state.ctypes.data
+        entries.xxh64_begin(self._address, 0)
 
     def update(self, piece: Any) -> None:
         """Add a bytes-like object."""
         view = np.frombuffer(piece, np.uint8)
-        _xxhash().XXH64_update(self._state, view.ctypes.data, view.nbytes)
+        entries.xxh64_add(self._address, view.ctypes.data, view.nbytes)
 
     @property
     def value(self) -> int:
         """The checksum of all bytes added so far."""
-        return int(_xxhash().XXH64_digest(self._state))
+        return int(entries.xxh64_value(self._address))
 
 
 def encode_many(data: U8, nbytes: I64, codec: str) -> Payloads:

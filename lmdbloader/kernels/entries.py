@@ -25,6 +25,10 @@ read_window = Entry(
     f"gather.read_window({_FILE}, codec: u8, verify: bool, image: (i64, i64, i64, i64), tile: i64,"
     " window: (i64, i64, i64, i64), out: u8[:], room: u8[:], tile_room: u8[:], work: u8[:]) -> i64"
 )
+xxh64 = Entry("runtime.xxhash.xxh64(address: u64, nbytes: u64, seed: u64) -> u64")
+xxh64_begin = Entry("runtime.xxhash.xxh64_begin(state: u64, seed: u64)")
+xxh64_add = Entry("runtime.xxhash.xxh64_add(state: u64, address: u64, nbytes: u64)")
+xxh64_value = Entry("runtime.xxhash.xxh64_value(state: u64) -> u64")
 hash_many = Entry("gather.hash_many(data: u8[:], start: i64[:], nbytes: i64[:], out: u64[:])")
 
 cut = Entry("patches.cut(image: T[:,:,:], top: i64, left: i64, height: i64, width: i64, out: T[:])", T="u8 u16")

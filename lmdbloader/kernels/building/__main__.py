@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from lmdbloader.kernels.building.targets import TARGETS, Target, targets_here
 from lmdbloader.kernels.calls.libraries import BUILT
 
 
-def main() -> int:
-    """Run the command; return its exit status."""
+def main() -> None:
+    """Run the command; a failure ends it with a message and status 1."""
     parser = argparse.ArgumentParser(
         prog="python -m lmdbloader.kernels.building", description="Build the libraries of the compiled kernels."
     )
@@ -28,23 +27,20 @@ def main() -> int:
     try:
         from lmdbloader.kernels.building.linking import BuildError, best_here, build
     except ImportError as error:
-        print(f"{error.name} is not installed, which builds the kernels: pip install numba ziglang", file=sys.stderr)
-        return 1
+        sys.exit(f"{error.name} is not installed, which builds the kernels: pip install numba ziglang")
     chosen: Sequence[Target] = [t for t in TARGETS if t.name in (options.target or ())]
     if options.all_here:
         chosen = targets_here()
-    began = time.perf_counter()
     try:
         build(chosen or [best_here()], options.out, if_changed=options.if_changed, report=_report)
     except BuildError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+        sys.exit(str(error))
 
 
 def _report(text: str) -> None:
-    print(f"kernels: {text}", flush=True)
+    sys.stdout.write(f"kernels: {text}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,7 +11,6 @@ import hashlib
 import importlib
 import inspect
 import json
-import os
 import re
 import sys
 import types as python_types
@@ -20,10 +19,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-for setting in [name for name in os.environ if name.startswith("NUMBA_")]:
-    del os.environ[setting]  # bounds checks, debugging and the like must not get into a library
-os.environ["NUMBA_DISABLE_INTEL_SVML"] = "1"  # a library of mathematics that nobody has
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -229,7 +224,7 @@ class Lowering:
         return builder.bitcast(value, kind)  # float64
 
     def find(self, kernel: Any, argtypes: tuple[Any, ...]) -> Unit | None:
-        """Return a kernel of an earlier build if it is the same still, and the kernels that it calls return the same."""
+        """Return a kernel of an earlier build if it and the results of the kernels that it calls are the same."""
         name = _name(kernel, argtypes)
         stem = self._stem(kernel, name)
         if stem is None:
@@ -466,6 +461,8 @@ def _numba_type(kind: Number | Array | Group) -> Any:
 
 def _check_results(signature: Signature, found: Any) -> None:
     results = list(found) if isinstance(found, types.BaseTuple) else [found] * (found != types.none)
-    codes = [code for result in results for code, kind in _TYPES.items() if kind == getattr(result, "literal_type", result)]
+    codes = [
+        code for result in results for code, kind in _TYPES.items() if kind == getattr(result, "literal_type", result)
+    ]
     if tuple(codes) != signature.results:
         raise BuildError(f"{signature.module}.{signature.name} returns {found}; its entry says {signature.results}")

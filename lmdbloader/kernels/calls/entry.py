@@ -18,6 +18,10 @@ from lmdbloader.kernels.calls.signatures import NUM_RESULTS, Array, Number, Sign
 _PACKAGE = __name__.split(".")[0]
 
 
+# Words are signed.
+_RESULTS: dict[str, Callable[[int], Any]] = {"bool": bool, "u64": lambda word: word & (1 << 64) - 1}
+
+
 class Entry:
     """A kernel that Python calls; it holds no GIL while it runs.
 
@@ -172,7 +176,5 @@ class Prepared:
 def _results(block: Any, signature: Signature) -> Any:
     if not signature.results:
         return None
-    found = [
-        bool(word) if code == "bool" else word for word, code in zip(block, signature.results)  # noqa: B905
-    ]
+    found = [_RESULTS.get(code, int)(word) for word, code in zip(block, signature.results, strict=False)]
     return found[0] if len(found) == 1 else tuple(found)

@@ -166,6 +166,8 @@ def refresh() -> None:
         done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
             said = done.stderr.strip().splitlines()[-1:] or [f"it ended with status {done.returncode}"]
-            raise KernelError(f"the sources of the kernels in {BUILT.parent} have changed and were not built: {said[0]}")
+            raise KernelError(
+                f"the sources of the kernels in {BUILT.parent} have changed and were not built: {said[0]}"
+            )
     with contextlib.suppress(OSError):
         kept.write_text(stamp, "utf-8")

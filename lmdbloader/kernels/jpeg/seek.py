@@ -192,5 +192,9 @@ def entry_at(data, table, number):
 @kernel
 def orientation_of(payload, nbytes):
     """Return the orientation in a payload's footer; 1 if it is invalid."""
-    found = np.int64(u8_at(payload + np.uint64(nbytes - SEEK_FOOTER_NBYTES + 10), 1)[0]) if nbytes >= SEEK_FOOTER_NBYTES else 1
+    found = (
+        np.int64(u8_at(payload + np.uint64(nbytes - SEEK_FOOTER_NBYTES + 10), 1)[0])
+        if nbytes >= SEEK_FOOTER_NBYTES
+        else 1
+    )
     return found if found >= 1 and found <= 8 else np.int64(1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from lmdbloader.kernels.codec_numbers import XXH64_STATE_NBYTES
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import load_u8, load_u32, load_u64, store_u8, store_u64
 
@@ -19,7 +20,6 @@ _P1, _P2, _P3, _P4, _P5 = (
 _ONE, _FOUR, _EIGHT = np.uint64(1), np.uint64(4), np.uint64(8)
 _SIXTEEN, _TWENTY_FOUR, _STRIPE = np.uint64(16), np.uint64(24), np.uint64(32)
 _SEED, _TOTAL, _KEPT = np.uint64(32), np.uint64(40), np.uint64(48)
-STATE_NBYTES = 80
 
 
 @njit(inline="always")
@@ -115,7 +115,7 @@ def xxh64_begin(state, seed):
     """Begin a hash of bytes that are added piece by piece.
 
     Args:
-        state: uint64 address of STATE_NBYTES: the four lanes, the seed, how many bytes there were, and those of them
+        state: uint64 address of XXH64_STATE_NBYTES: the four lanes, the seed, how many bytes there were, and those of them
             that are no whole stripe yet.
         seed: uint64.
     """
@@ -133,7 +133,7 @@ def xxh64_add(state, address, nbytes):
     store_u64(state + _TOTAL, total + nbytes)
     kept = state + _KEPT + total % _STRIPE
     if total % _STRIPE:
-        room = state + np.uint64(STATE_NBYTES) - kept
+        room = state + np.uint64(XXH64_STATE_NBYTES) - kept
         if nbytes < room:
             _copy(address, kept, nbytes)
             return
