@@ -1,4 +1,4 @@
-"""The kernels that Python calls, with the types of their arguments; what they do is documented where they are written."""
+"""The kernels that Python calls, with the types of their arguments; where they are written says what they do."""
 
 from __future__ import annotations
 

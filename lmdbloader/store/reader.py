@@ -45,7 +45,7 @@ class _Call:
     """The call that decodes payloads of one field; `read_into` replaces what is not the same each time."""
 
     def __init__(self, prepared: Prepared, failed: I64) -> None:
-        self.run, self.failed = prepared, failed
+        self.run, self.failed, self.room = prepared, failed, failed.view(np.uint8)[:0]
         self.set_clock, self.set_verify = prepared.number("file", 4), prepared.number("verify")
         self.set_rows, self.set_start = prepared.copied("rows"), prepared.copied("out_start")
         self.set_out, self.set_room = prepared.array("out"), prepared.array("room")
@@ -258,7 +258,7 @@ class Reader:
         Raises:
             CorruptError: A payload is damaged; the message names the sample and its source.
         """
-        columns, geometry, tile, scratch_nbytes, has_in_python = self._gathered[name]
+        columns, _, _, _, has_in_python = self._gathered[name]
         if has_in_python:
             in_python = self.decodes_in_python(columns[CODEC][rows])
             for row, at in zip(rows[in_python].tolist(), start[in_python].tolist(), strict=True):
@@ -275,8 +275,9 @@ class Reader:
         call.set_out(out)
         call.set_verify(verify)
         call.set_clock(clock.address)
-        if self.io == "pread":  # `room` has to live until the call returns
-            call.set_room(room := self._room(int(columns[STORED_NBYTES][rows].max()) if len(rows) else 0))
+        if self.io == "pread":
+            call.room = self._room(int(columns[STORED_NBYTES][rows].max()) if len(rows) else 0)
+            call.set_room(call.room)
         status, failed = call.run(), int(call.failed[0])
         waiting.append(call)
         if status:

@@ -102,10 +102,8 @@ def optimised(text: str, target: Target) -> bytes:
     llvm.initialize_all_asmprinters()
     machine = llvm.Target.from_triple(target.triple).create_target_machine(target.processor, "", 3, "pic", "default")
     # All targets have 64 bits and are little-endian, and Numba's types are laid out alike.
-    text = re.sub(r'^target triple = ".*"$', f'target triple = "{target.triple}"', text, flags=re.MULTILINE)
-    text = re.sub(
-        r'^target datalayout = ".*"$', f'target datalayout = "{machine.target_data}"', text, flags=re.MULTILINE
-    )
+    for name, value in (("triple", target.triple), ("datalayout", machine.target_data)):
+        text = re.sub(rf'^target {name} = ".*"$', f'target {name} = "{value}"', text, flags=re.MULTILINE)
     module = llvm.parse_assembly(text)
     module.link_in(llvm.parse_assembly(half.half_bits_body(target.converts_to_half)))
     module.get_function(half.NAME).linkage = "internal"

@@ -45,27 +45,24 @@ class Target:
 
 
 _LEVELS = (2, 3, 4)
-TARGETS = tuple(
-    [
-        *(
-            Target("Linux", f"x86-64-v{n}", "x86_64-unknown-linux-gnu", f"x86-64-v{n}", "x86_64-linux-gnu.2.17",
-                   "manylinux_2_17_x86_64.manylinux2014_x86_64")
-            for n in _LEVELS
-        ),
-        Target("Linux", "aarch64", "aarch64-unknown-linux-gnu", "generic", "aarch64-linux-gnu.2.17",
-               "manylinux_2_17_aarch64.manylinux2014_aarch64"),
-        *(
-            Target("Windows", f"x86-64-v{n}", "x86_64-pc-windows-gnu", f"x86-64-v{n}", "x86_64-windows-gnu",
-                   "win_amd64")
-            for n in _LEVELS
-        ),
-        Target("Darwin", "aarch64", "arm64-apple-macosx11.0.0", "apple-m1", "aarch64-macos.11.0", "macosx_11_0_arm64"),
-        *(
-            Target("Darwin", f"x86-64-v{n}", "x86_64-apple-macosx10.15.0", f"x86-64-v{n}", "x86_64-macos.10.15",
-                   "macosx_10_15_x86_64")
-            for n in _LEVELS[:2]
-        ),
-    ]
+TARGETS = (
+    *(
+        Target("Linux", f"x86-64-v{n}", "x86_64-unknown-linux-gnu", f"x86-64-v{n}", "x86_64-linux-gnu.2.17",
+               "manylinux_2_17_x86_64.manylinux2014_x86_64")
+        for n in _LEVELS
+    ),
+    Target("Linux", "aarch64", "aarch64-unknown-linux-gnu", "generic", "aarch64-linux-gnu.2.17",
+           "manylinux_2_17_aarch64.manylinux2014_aarch64"),
+    *(
+        Target("Windows", f"x86-64-v{n}", "x86_64-pc-windows-gnu", f"x86-64-v{n}", "x86_64-windows-gnu", "win_amd64")
+        for n in _LEVELS
+    ),
+    Target("Darwin", "aarch64", "arm64-apple-macosx11.0.0", "apple-m1", "aarch64-macos.11.0", "macosx_11_0_arm64"),
+    *(
+        Target("Darwin", f"x86-64-v{n}", "x86_64-apple-macosx10.15.0", f"x86-64-v{n}", "x86_64-macos.10.15",
+               "macosx_10_15_x86_64")
+        for n in _LEVELS[:2]  # few Macs have AVX-512, and none of the newer ones
+    ),
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import hashlib
 import json
+import logging
 import os
 import platform
 import sys
@@ -102,8 +103,8 @@ def _load(kind: str, inventory: dict[str, str]) -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise KernelError(
-            f"the system did not load {path} ({error}). Code must be allowed to run from that folder (it is not mounted "
-            "noexec, and no policy forbids it), or install lmdbloader somewhere else."
+            f"the system did not load {path} ({error}). Code must be allowed to run from that folder: no noexec mount, "
+            "and no policy against it. Or install lmdbloader somewhere else."
         ) from error
 
 
@@ -161,6 +162,9 @@ def refresh() -> None:
     if built_from(BUILT) != source_digest():
         import subprocess
 
+        logging.getLogger("lmdbloader").warning(
+            "lmdbloader: building the kernels of this clone, as a source has changed; the first time takes a minute"
+        )
         command = [sys.executable, "-m", f"{__name__.split('.')[0]}.kernels.building", "--if-changed"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_CHECKOUT), os.environ.get("PYTHONPATH", "")])}
         done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)

@@ -115,8 +115,8 @@ def xxh64_begin(state, seed):
     """Begin a hash of bytes that are added piece by piece.
 
     Args:
-        state: uint64 address of XXH64_STATE_NBYTES: the four lanes, the seed, how many bytes there were, and those of them
-            that are no whole stripe yet.
+        state: uint64 address of XXH64_STATE_NBYTES: the four lanes, the seed, how many bytes there were, and those of
+            them that are no whole stripe yet.
         seed: uint64.
     """
     a, b, c, d = _first_lanes(seed)
