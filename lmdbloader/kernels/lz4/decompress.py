@@ -139,7 +139,7 @@ def _append_match(target, offset, count, room):
         count -= _ONE
 
 
-@kernel
+@njit(inline="always")
 def _rest_of_length(read, read_end):
     """Return (what the bytes of a long length add to it, the address behind them); 0 there if they do not end."""
     count = _ZERO
