@@ -74,6 +74,15 @@ def test_mixing_and_reads_differ_between_orders(module: Callable[[str], Any]) ->
     assert reads[1][0] * reads[1][1] == 200_000
 
 
+def test_kernels_agree_with_the_c_functions_that_they_stand_for(tmp_path: Path) -> None:
+    text, found = run("kernels_against_c.py", tmp_path, "--markdown")  # it ends with an error where they do not
+    sections = ["LZ4, decompression", "LZ4, compression", "XXH64", "exp and log"]
+    assert list(found) == ["environment", *sections]
+    for section, rows in zip(sections, tables(text), strict=True):
+        assert [row[0] for row in rows[1:]] == list(found[section])
+        assert all(figure["ratio"] > 0 and figure["c"] > 0 for figure in found[section].values())
+
+
 def test_the_cost_of_profiling_is_measured_and_a_healthy_pipeline_named(tmp_path: Path) -> None:
     text, found = run("profiling.py", tmp_path, "--markdown")
     cost, named = tables(text)

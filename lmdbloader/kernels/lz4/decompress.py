@@ -31,7 +31,7 @@ _LEAST_MATCH = np.uint64(4)
 _LONG = np.uint64(15)
 _GOES_ON = np.uint64(255)
 _ZERO, _ONE, _TWO, _FOUR, _EIGHT = (np.uint64(value) for value in (0, 1, 2, 4, 8))
-_SIXTEEN, _THIRTY_TWO, _SIXTY_FOUR = np.uint64(16), np.uint64(32), np.uint64(64)
+_SIXTEEN, _TWENTY_FOUR, _THIRTY_TWO, _SIXTY_FOUR = (np.uint64(value) for value in (16, 24, 32, 64))
 # What one round of the fast loop may read of the source before it looks again: a token, a length, 32 literals, an
 # offset, a length. And what it may write: 32 literals, and a match of up to 18 bytes as 32.
 _READ = np.uint64(1 + 1 + 32 + 2 + 1)
@@ -74,7 +74,8 @@ def _copy_match(target, offset, count):
     if likely(offset >= _THIRTY_TWO):
         at = target
         while at < end:
-            copy_32(source, at)
+            copy_16(source, at)
+            copy_16(source + _SIXTEEN, at + _SIXTEEN)
             source += _THIRTY_TWO
             at += _THIRTY_TWO
     elif offset < _EIGHT:
@@ -100,6 +101,9 @@ def _copy_match(target, offset, count):
 @kernel
 def _append_match(target, offset, count, room):
     """Append exactly so many bytes that are `offset` bytes back; there is room for `room`."""
+    if room - count >= _THIRTY_TWO:
+        _copy_match(target, offset, count)
+        return
     if count > _SIXTY_FOUR:
         done = count - _THIRTY_TWO
         _copy_match(target, offset, done)
@@ -135,7 +139,7 @@ def _append_match(target, offset, count, room):
         count -= _ONE
 
 
-@kernel
+@njit(inline="always")
 def _rest_of_length(read, read_end):
     """Return (what the bytes of a long length add to it, the address behind them); 0 there if they do not end."""
     count = _ZERO
@@ -252,7 +256,12 @@ def lz4_decompress(source, destination, nbytes, capacity):
         has_token = False
         if count > read_end - read or count > write_end - write:
             return np.int64(-1)
-        copy_literals(read, write, count)
+        if count <= _SIXTEEN and read_end - read >= _SIXTEEN and write_end - write >= _SIXTEEN:
+            copy_16(read, write)
+        elif count <= _THIRTY_TWO and read_end - read >= _THIRTY_TWO and write_end - write >= _THIRTY_TWO:
+            copy_32(read, write)
+        else:
+            copy_literals(read, write, count)
         read += count
         write += count
         if read_end - read < _TWO:
@@ -271,6 +280,12 @@ def lz4_decompress(source, destination, nbytes, capacity):
         room = write_end - write
         if count > room:
             return np.int64(-1)
-        _append_match(write, offset, count, room)
+        if offset >= _EIGHT and count <= _TWENTY_FOUR and room >= _TWENTY_FOUR:
+            match = write - offset
+            copy_8(match, write)
+            copy_8(match + _EIGHT, write + _EIGHT)
+            copy_8(match + _SIXTEEN, write + _SIXTEEN)
+        else:
+            _append_match(write, offset, count, room)
         write += count
     return np.int64(-1)

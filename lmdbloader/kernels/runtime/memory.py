@@ -15,8 +15,6 @@ from lmdbloader.kernels.runtime.symbols import memcpy
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _BLOCK = 16
 _COPIED = 32
-# From so many bytes on the library's copy is faster than a loop.
-_LIBRARY = 64
 
 
 @intrinsic
@@ -162,15 +160,12 @@ def copy_line(source, target, nbytes):
 @njit(inline="always")
 def copy_literals(source, target, count):
     """Copy bytes from one uint64 address to another, exactly so many (uint64); the two do not overlap."""
-    if count >= np.uint64(32):
-        if count >= np.uint64(_LIBRARY):
+    if count >= np.uint64(_COPIED):
+        if count > np.uint64(2 * _COPIED):
             memcpy(target, source, count)
         else:
-            last = count - np.uint64(32)
-            at = np.uint64(0)
-            while at < last:
-                copy_32(source + at, target + at)
-                at += np.uint64(32)
+            last = count - np.uint64(_COPIED)
+            copy_32(source, target)
             copy_32(source + last, target + last)
     elif count >= np.uint64(16):
         last = count - np.uint64(16)

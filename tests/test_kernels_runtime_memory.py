@@ -1,0 +1,101 @@
+"""Raw memory in kernels: copies of every length, to the byte, and zeros on the stack."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmdbloader.kernels.runtime.memory import (
+    bits_of_double,
+    copy_line,
+    copy_literals,
+    double_of_bits,
+    load_u8,
+    load_u16,
+    load_u32,
+    load_u64,
+    store_u8,
+    store_u16,
+    store_u32,
+    store_u64,
+    trailing_zeros,
+    zeroed_room_of,
+)
+
+MARK = 0xA5
+ROOM = 4096
+zeroed_room = zeroed_room_of(ROOM)
+
+
+@numba.njit
+def literals_copied(source, target, count):  # type: ignore[no-untyped-def]
+    copy_literals(source, target, np.uint64(count))
+
+
+@numba.njit
+def line_copied(source, target, count):  # type: ignore[no-untyped-def]
+    copy_line(source, target, count)
+
+
+@numba.njit
+def words_copied(source, target):  # type: ignore[no-untyped-def]
+    store_u8(target, load_u8(source))
+    store_u16(target + np.uint64(1), load_u16(source + np.uint64(1)))
+    store_u32(target + np.uint64(3), load_u32(source + np.uint64(3)))
+    store_u64(target + np.uint64(7), load_u64(source + np.uint64(7)))
+
+
+@numba.njit
+def zeros_of(value):  # type: ignore[no-untyped-def]
+    return trailing_zeros(value)
+
+
+@numba.njit
+def turned_over(value):  # type: ignore[no-untyped-def]
+    return double_of_bits(bits_of_double(value) ^ np.uint64(1 << 63))
+
+
+@numba.njit
+def dirtied_rooms(times):  # type: ignore[no-untyped-def]
+    """Return the sum of the bytes of a room that is dirtied each time after they were added."""
+    dirty = 0
+    for k in range(times):
+        room = zeroed_room()
+        for at in range(ROOM):
+            dirty += load_u8(room + np.uint64(at))
+            store_u8(room + np.uint64(at), np.uint8(k + 1))
+    return dirty
+
+
+@pytest.mark.parametrize("copy", [literals_copied, line_copied])
+@pytest.mark.parametrize("count", [*range(0, 140), 511, 512, 513, 5000])
+def test_a_copy_has_exactly_so_many_bytes(copy: numba.core.dispatcher.Dispatcher, count: int) -> None:
+    source = np.random.default_rng(count).integers(0, 256, count + 3, np.uint8)[3:]
+    target = np.full(count + 128, MARK, np.uint8)
+    copy(np.uint64(source.ctypes.data), np.uint64(target.ctypes.data + 64), count)
+    np.testing.assert_array_equal(target[64 : 64 + count], source)
+    assert (target[:64] == MARK).all() and (target[64 + count :] == MARK).all()
+
+
+def test_words_need_no_alignment() -> None:
+    source, target = np.arange(1, 33, dtype=np.uint8), np.zeros(32, np.uint8)
+    words_copied(np.uint64(source.ctypes.data + 1), np.uint64(target.ctypes.data + 3))
+    assert target[3:18].tolist() == source[1:16].tolist()
+    assert not target[:3].any() and not target[18:].any()
+
+
+@given(st.integers(0, 63), st.integers(0, 2**64 - 1))
+def test_trailing_zeros(bit: int, above: int) -> None:
+    assert zeros_of(np.uint64(((above | 1) << bit) % 2**64)) == bit
+
+
+@given(st.floats(allow_nan=False))
+def test_the_bits_of_a_double(value: float) -> None:
+    assert turned_over(value) == -value
+
+
+def test_a_room_on_the_stack_is_zeroed_each_time() -> None:
+    assert dirtied_rooms(20) == 0
