@@ -101,16 +101,19 @@ def make_field(name: str, kind: Kind, codec: str = "raw") -> Field:
     return Field(name, kind, codec if kind_named(kind).is_payload else None)
 
 
-def index_schema(fields: Sequence[Field], *, with_source: bool) -> pa.Schema:
-    """Return the Arrow schema of index.arrow: one row a sample.
+def index_columns(fields: Sequence[Field], *, with_source: bool) -> dict[str, str]:
+    """Return the columns of index.arrow, one row a sample: their types by name, in order.
+
+    A type is a dtype such as "int64", "text" (Arrow's large_string), or "names", texts that repeat (a dictionary of
+    strings with int32 numbers).
 
     Args:
         fields: The fields, in order.
         with_source: Whether samples have the name of a source and a position in it.
-    """
-    import pyarrow as pa
 
-    arrow = {"names": pa.dictionary(pa.int32(), pa.string()), "text": pa.large_string()}
+    >>> index_columns([make_field("label", "int")], with_source=True)
+    {'source': 'names', 'top': 'uint32', 'left': 'uint32', 'label': 'int64'}
+    """
     payload = {"offset": "int64", "stored_nbytes": "uint32", "raw_nbytes": "uint32", "checksum": "uint64"}
     columns = {"source": "names", "top": "uint32", "left": "uint32"} if with_source else {}
     for f in fields:
@@ -119,6 +122,15 @@ def index_schema(fields: Sequence[Field], *, with_source: bool) -> pa.Schema:
             columns |= {f"{f.name}.{part}": type_name for part, type_name in described.items()}
         else:
             columns[f.name] = kind_named(f.kind).column
+    return columns
+
+
+def index_schema(fields: Sequence[Field], *, with_source: bool) -> pa.Schema:
+    """Return the Arrow schema of index.arrow; see `index_columns`."""
+    import pyarrow as pa
+
+    arrow = {"names": pa.dictionary(pa.int32(), pa.string()), "text": pa.large_string()}
+    columns = index_columns(fields, with_source=with_source)
     return pa.schema([(name, arrow.get(kind) or getattr(pa, kind)()) for name, kind in columns.items()])
 
 
