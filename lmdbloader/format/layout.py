@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.fields import Kind as Kind
 from lmdbloader.fields import kind_named
+from lmdbloader.format.sizes import BLOCK_NBYTES as BLOCK_NBYTES
 from lmdbloader.kernels.codec_numbers import CODEC_FILE as CODEC_FILE
 from lmdbloader.kernels.codec_numbers import CODEC_JPEG as CODEC_JPEG
 from lmdbloader.kernels.codec_numbers import CODEC_LZ4 as CODEC_LZ4
@@ -36,8 +37,6 @@ SKIPPED_FILE, LEFT_OUT_FILE = "skipped.tsv", "left_out.tsv"
 # The files that a conversion read. Not a part of the dataset: it describes the files, not their content.
 SOURCES_FILE = "sources.arrow"
 
-# LMDB stores values in whole pages: 256 KiB a value keeps the waste under 2 % for small samples.
-BLOCK_NBYTES = 256 * 1024
 # Pixel payloads above this size are cut into tiles: a crop reads only some of them.
 TILED_ABOVE_NBYTES = 256 * 1024
 TILE_SIZE = 64
