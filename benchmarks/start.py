@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common import cut_pairs, print_sections, table
-from fresh import in_fresh_process
+from fresh import in_fresh_process, of_fresh_process
 from stores import write_ours_lz4
 
 import lmdbloader
@@ -102,9 +102,8 @@ def time_command(words: Sequence[str], folder: Path) -> tuple[float, float]:
     shutil.rmtree(out, ignore_errors=True)
     names = {name: str(folder / name) for name in ("patches", "image", "out")}
     command = [sys.executable, "-m", "lmdbloader", *(word.format(**names) for word in words)]
-    path = os.pathsep.join(filter(None, [str(Path(lmdbloader.__file__).parent.parent), os.environ.get("PYTHONPATH")]))
     before, wall = os.times(), time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": path})
+    subprocess.run(command, check=True, capture_output=True, env=of_fresh_process())
     seconds, after = time.perf_counter() - wall, os.times()
     spent = after.children_user + after.children_system - before.children_user - before.children_system
     return seconds, spent
