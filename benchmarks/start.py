@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common import cut_pairs, print_sections, table
-from fresh import in_fresh_process, of_fresh_process
+from fresh import in_fresh_process, in_this_process, of_fresh_process
 from stores import write_ours_lz4
 
 import lmdbloader
@@ -118,10 +118,11 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, fl
         for what, value in (("seconds", seconds), ("cpu_seconds", cpu_seconds)):
             found[name][what] = min(value, found[name].get(what, value))
 
+    timed = in_this_process if options.quick else in_fresh_process
     for _ in range(options.repeats + 1):  # the first turn fills the page cache and Python's own
         for f in FIGURES:
             code = _TIMED.format(before=f.before, code=f.code)
-            seconds, cpu_seconds = in_fresh_process(code, str(folder / f.dataset))
+            seconds, cpu_seconds = timed(code, str(folder / f.dataset))
             note(f.name, seconds, cpu_seconds)
         for name, (_, words) in COMMANDS.items():
             note(name, *time_command(words, folder))

@@ -252,7 +252,7 @@ def _type_of(field: Table) -> str:
         return "a column with metadata"
     if not field.number(1, "?"):
         return "not nullable"
-    if field.tables(5, most=1):
+    if field.count(5):
         return "nested"
     number, kind = field.number(2, "B"), field.table(3)
     if field.has(4):

@@ -37,7 +37,7 @@ class Table:
         """
         _check(data, at, 4, 4)
         slots_at = at - _I32.unpack_from(data, at)[0]
-        _check(data, slots_at, 4, 2)
+        _check(data, slots_at, 2, 2)
         (nbytes,) = _U16.unpack_from(data, slots_at)
         if nbytes % 2 or nbytes < 4:
             raise FlatbufferError(f"the slots of a table take {nbytes} bytes")
@@ -68,11 +68,11 @@ class Table:
         Raises:
             FlatbufferError: It is not within the bytes.
         """
-        if not self.has(slot):
+        if slot >= len(self._slots) or not self._slots[slot]:
             return 0
-        number = _NUMBERS[kind]
-        at = self._at + self._slots[slot]
-        _check(self._data, at, number.size, number.size)
+        number, at = _NUMBERS[kind], self._at + self._slots[slot]
+        if at % number.size or at + number.size > len(self._data):
+            _check(self._data, at, number.size, number.size)
         return int(number.unpack_from(self._data, at)[0])
 
     def table(self, slot: int) -> Table:
@@ -93,6 +93,14 @@ class Table:
         if self.has(slot) and self._data[at + nbytes : at + nbytes + 1] != b"\0":
             raise FlatbufferError("a text has no end")
         return self._data[at : at + nbytes]
+
+    def count(self, slot: int) -> int:
+        """Return the number of tables in a vector of them, 0 if it is left out; they are not checked.
+
+        Raises:
+            FlatbufferError: It is not within the bytes.
+        """
+        return self._vector(slot, 4)[1]
 
     def tables(self, slot: int, most: int) -> list[Table]:
         """Return the first `most` tables of a vector of them, none if it is left out.
@@ -138,7 +146,7 @@ def _target(data: bytes, at: int) -> int:
 
 
 def _check(data: bytes, at: int, nbytes: int, alignment: int) -> None:
-    if at < 0 or at + nbytes > len(data):
-        raise FlatbufferError(f"an offset points to bytes {at} to {at + nbytes} of {len(data)}")
-    if at % alignment:
-        raise FlatbufferError(f"an offset points to byte {at}, which is not aligned to {alignment}")
+    if at < 0 or at + nbytes > len(data) or at % alignment:
+        raise FlatbufferError(
+            f"an offset points to bytes {at} to {at + nbytes} of {len(data)}; expected a multiple of {alignment} in them"
+        )
