@@ -148,5 +148,5 @@ def _target(data: bytes, at: int) -> int:
 def _check(data: bytes, at: int, nbytes: int, alignment: int) -> None:
     if at < 0 or at + nbytes > len(data) or at % alignment:
         raise FlatbufferError(
-            f"an offset points to bytes {at} to {at + nbytes} of {len(data)}; expected a multiple of {alignment} in them"
+            f"an offset points to bytes {at} to {at + nbytes} of {len(data)}; expected a multiple of {alignment}"
         )
