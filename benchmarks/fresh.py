@@ -72,13 +72,20 @@ def storage_reads(order: EpochOrder, offset: I64, nbytes: I64, *, gap_nbytes: in
     return len(first), float((last_end - start[first]).mean()) if len(first) else 0.0
 
 
-def in_fresh_process(code: str, *arguments: str) -> list[float]:
-    """Return the numbers that a piece of code prints."""
+def of_fresh_process() -> dict[str, str]:
+    """Return the environment of a process that finds this package and these benchmarks."""
     path = os.pathsep.join([str(Path(lmdbloader.__file__).parent.parent), str(Path(__file__).parent)])
     path = os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))
+    # Python keeps what it compiled of a module, as an installation does; compiling it again would be timed.
+    others = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**others, "PYTHONPATH": path}
+
+
+def in_fresh_process(code: str, *arguments: str) -> list[float]:
+    """Return the numbers that a piece of code prints."""
     child = subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path},
+        check=True, stdout=subprocess.PIPE, text=True, env=of_fresh_process(),
     )  # fmt: skip
     return [float(word) for word in child.stdout.split()]
 

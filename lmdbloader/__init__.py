@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from lmdbloader.loader import Loader as Loader
     from lmdbloader.loader.orders import QuasiRandom as QuasiRandom
     from lmdbloader.loader.torch_loader import dataloader as dataloader
-    from lmdbloader.show import info as info
-    from lmdbloader.show import preview as preview
+    from lmdbloader.show.sheet import preview as preview
+    from lmdbloader.show.summary import info as info
     from lmdbloader.store import repair as repair
     from lmdbloader.store import verify as verify
     from lmdbloader.transforms.resolution import ProgressiveResize as ProgressiveResize
@@ -42,8 +42,8 @@ _HOMES = {
     "estimate": "conversion",
     "extract": "conversion.extraction",
     "find_splits": "conversion",
-    "info": "show",
-    "preview": "show",
+    "info": "show.summary",
+    "preview": "show.sheet",
     "repair": "store",
     "stage": "conversion.staging",
     "verify": "store",

@@ -253,3 +253,15 @@ def test_the_recommendation_of_tune_is_compared_with_the_best_of_all(tmp_path: P
         assert 0 < figure["low"] <= figure["ratio"] <= figure["high"]
         assert figure["ratio"] <= 1 + 1e-9  # nothing is better than the best
     assert re.search(r"The bar, 90% in under 60 s, is (reached|MISSED)\.", text)
+
+
+def test_start_up_is_compared_with_its_bounds(tmp_path: Path) -> None:
+    text, found = run("start.py", tmp_path, "--markdown")
+    ((header, *rows),) = tables(text)
+
+    assert header[1:4] == ["seconds", "processor seconds", "bound"]
+    assert [row[0] for row in rows] == list(found["start"])
+    assert {"import lmdbloader", "the first ds[0] after it", "lmdbloader info"} <= set(found["start"])
+    for row, figure in zip(rows, found["start"].values(), strict=True):
+        assert figure["seconds"] > 0
+        assert row[4] == ("reached" if figure["seconds"] <= figure["bound"] else "MISSED")

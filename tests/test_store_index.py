@@ -23,8 +23,8 @@ from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, Option
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import MANIFEST_FILE, make_field
 from lmdbloader.store import Chunk, Reader, read_manifest
-from lmdbloader.store.index import Spool, content_digest
 from lmdbloader.store.opening import map_file
+from lmdbloader.store.spool import Spool, content_digest
 
 
 def samples(count: int = 40) -> Iterator[dict[str, Any]]:
@@ -224,7 +224,7 @@ def test_names_of_sources_are_not_held_in_memory(tmp_path: Path) -> None:
 
 
 def test_more_names_than_an_index_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmdbloader.store.index._MAX_NAMES_NBYTES", 6)
+    monkeypatch.setattr("lmdbloader.store.spool._MAX_NAMES_NBYTES", 6)
     spool = Spool(tmp_path / "columns", [make_field("label", "int")], with_source=True)
     add_sources(spool, ["abc", "abc", "def"])
     with pytest.raises(OptionError, match=r"names of the first 3 sources take more than the 6 bytes"):

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -23,11 +22,12 @@ from lmdbloader.format.layout import (
     CODEC_TILES,
     MAX_PAYLOAD_NBYTES,
     array_type,
-    index_schema,
+    index_columns,
     make_field,
     parse_array_type,
 )
 from lmdbloader.store import index_checks
+from lmdbloader.store.arrow_file import Columns, Names, Texts
 from lmdbloader.store.index_checks import array_nbytes, check_index
 
 DATA_NBYTES = 10_000
@@ -58,15 +58,30 @@ def check(
         items = [{**default, **item} for item in items]
         for part in {**default, "height": 0, "width": 0, "type": ""}:
             columns[f"{f.name}.{part}"] = [item.get(part) for item in items]
-    schema = index_schema(fields, with_source=sources)
-    batch = pa.RecordBatch.from_arrays([pa.array(columns[c.name], c.type) for c in schema], schema=schema)
-    arrays = {c.name: batch.column(c.name).to_numpy() for c in schema if pa.types.is_integer(c.type)}
+    kinds = index_columns(fields, with_source=sources)
+    found = Columns(
+        len(rows),
+        {name: np.array(columns[name], kind) for name, kind in kinds.items() if kind not in ("text", "names")},
+        {},
+        {name: names_of(columns[name]) for name, kind in kinds.items() if kind == "names"},
+    )
     totals = {
         key: sum(item.get(part, 0) for item in [*rows, *second])
         for key, part in (("payload_nbytes", "stored_nbytes"), ("raw_nbytes", "raw_nbytes"))
     }
     manifest: Any = SimpleNamespace(fields=tuple(fields), with_source=sources, sizes={**totals, **sizes})
-    check_index(arrays, batch, manifest, DATA_NBYTES, Path("/d"))
+    check_index(found, manifest, DATA_NBYTES, Path("/d"))
+
+
+def texts_of(values: Sequence[str]) -> Texts:
+    data = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, data)], dtype=np.int32)
+    return Texts(ends, np.frombuffer(b"".join(data), np.uint8))
+
+
+def names_of(values: Sequence[str]) -> Names:
+    known = list(dict.fromkeys(values))
+    return Names(np.array([known.index(value) for value in values], np.int32), texts_of(known))
 
 
 def plain(at: int, nbytes: int) -> dict[str, Any]:
@@ -217,7 +232,7 @@ odd = st.sampled_from(
 @given(texts=st.lists(sound, max_size=8), other=st.none() | odd, skipped=st.integers(0, 2))
 def test_lengths_are_those_of_each_type(texts: list[str], other: str | None, skipped: int, at_once: int) -> None:
     texts = texts if other is None else [*texts, other, *texts]
-    column = pa.array(["bool[]"] * skipped + texts, pa.string())[skipped:]
+    column = texts_of(["bool[]"] * skipped + texts).part(skipped, skipped + len(texts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_checks, "_TYPES_AT_ONCE", at_once)
         try:
@@ -236,7 +251,7 @@ def test_lengths_are_those_of_each_type(texts: list[str], other: str | None, ski
 
 
 def test_an_array_of_the_largest_sizes_can_be_made() -> None:
-    nbytes = array_nbytes(pa.array(["uint8[0,999999999999]", "uint8[0,999999999999,999999999999]"], pa.string()))
+    nbytes = array_nbytes(texts_of(["uint8[0,999999999999]", "uint8[0,999999999999,999999999999]"]))
     assert nbytes.tolist() == [0, np.inf]
     assert np.empty(0, np.uint8).reshape(0, 10**12 - 1).nbytes == 0
     with pytest.raises(ValueError, match="too big"):

@@ -105,10 +105,13 @@ class LMDBDataset(Dataset[Any]):
         """The small columns, one row per sample: labels, text, source, patch position, image sizes."""
         import pyarrow as pa
 
-        batch = self.reader.index.batch
-        shown = [name for name in batch.schema.names if not name.endswith(_HIDDEN_COLUMNS)]
-        table = pa.Table.from_batches([batch]).select(shown)
+        table = pa.Table.from_batches([self.reader.index.batch]).select(self._column_names)
         return table if self._rows is None else table.take(pa.array(self._rows))
+
+    @property
+    def _column_names(self) -> list[str]:
+        """The columns of `table`."""
+        return [name for name in self.reader.index.column_names if not name.endswith(_HIDDEN_COLUMNS)]
 
     def transform(self, sample: Any) -> Any:
         """Return a sample as `ds[i]` gives it; override it in a subclass."""
@@ -312,7 +315,7 @@ class LMDBDataset(Dataset[Any]):
         Raises:
             OptionError: The fractions do not add up to 1, there are fewer groups than views, or no such column.
         """
-        parts = share_out(groups_of(self.reader, self.table.column_names, self._rows, by), fractions, seed)
+        parts = share_out(groups_of(self.reader, self._column_names, self._rows, by), fractions, seed)
         return tuple(self.select(part) for part in parts)
 
     def rows_of(self, samples: I64) -> I64:

@@ -27,14 +27,16 @@ def groups_of(reader: Reader, columns: Sequence[str], rows: I64 | None, by: str 
     Raises:
         OptionError: The table does not have this column.
     """
-    batch = reader.index.batch
-    if by is None or (by == "source" and by not in batch.schema.names):
+    index = reader.index
+    if by is None or (by == "source" and by not in index.column_names):
         return np.arange(len(reader) if rows is None else len(rows))
     if by not in columns:
         raise OptionError(f"{reader.path}: by={by!r}; expected one of {', '.join(columns)}, or None")
-    column = batch.column(by)
-    values = column.indices if hasattr(column, "indices") else column.dictionary_encode().indices
-    codes: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    codes: npt.NDArray[Any]
+    if by in index.names:
+        codes = index.names[by].codes
+    else:
+        codes = index.batch.column(by).dictionary_encode().indices.to_numpy(zero_copy_only=False)
     return codes if rows is None else codes[rows]
 
 

@@ -26,7 +26,6 @@ from lmdbloader import __version__
 from lmdbloader.base.limits import has_address_limit, no_memory, refused_memory
 from lmdbloader.base.option_names import naming_flags
 from lmdbloader.base.text import plain
-from lmdbloader.cli._options import flags_of
 from lmdbloader.cli._streams import forget, say, standard_streams
 from lmdbloader.errors import LmdbloaderError, OptionError, OutputError
 
@@ -40,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    parser = make_parser()
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = make_parser(words[0] if words else None)
     options, rest = parser.parse_known_args(arguments)
     # argparse takes a varying number of paths only up to the next option: `convert SRC --scale 2 OUT`.
     if rest and (not hasattr(options, "paths") or any(word.startswith("-") for word in rest)):
@@ -51,7 +51,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a path may hold characters that the encoding lacks
     try:
-        with naming_flags(flags_of(options.parser)):
+        with naming_flags(_flags_of(options.parser)):
             status: int = options.run(options)
         sys.stdout.flush()
         return status
@@ -91,8 +91,12 @@ def _leave() -> NoReturn:
     os._exit(1)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command."""
+def make_parser(command_name: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of the whole command.
+
+    Args:
+        command_name: The only command that is needed, which saves loading the others; all if it is not one of them.
+    """
     parser = _Parser(
         prog="lmdbloader",
         description="Turn a folder of images into one memory-mapped LMDB dataset, look at it and check it; plan what a "
@@ -102,7 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"lmdbloader {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
-    for name, module in _commands():
+    for name, module in _commands(command_name):
         command = commands.add_parser(
             name,
             help=module.HELP,
@@ -116,11 +120,22 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _commands() -> list[tuple[str, ModuleType]]:
-    """Return the names and modules of the commands, in the order of the help."""
+def _commands(only: str | None) -> list[tuple[str, ModuleType]]:
+    """Return the names and modules of the commands, or of one of them, in the order of the help."""
     names = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
-    found = [(name, importlib.import_module(f"{__name__}.{name}")) for name in names]
+    found = [(name, importlib.import_module(f"{__name__}.{name}")) for name in ([only] if only in names else names)]
     return sorted(found, key=lambda item: getattr(item[1], "ORDER", _LAST))
+
+
+def _flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """Return how messages call the arguments of a command, by their Python names."""
+    found = {}
+    for action in parser._actions:
+        if action.option_strings:
+            found[action.dest] = action.option_strings[-1]
+        elif isinstance(action.metavar, str):
+            found |= {word.lower(): word for word in action.metavar.split()}
+    return found
 
 
 class _Parser(argparse.ArgumentParser):

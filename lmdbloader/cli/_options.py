@@ -46,17 +46,6 @@ def splits_of(namespace: argparse.Namespace, src: str | None) -> list[Split]:
     return find_splits(str(src), layout=namespace.layout, prefer_images=prefer_images)
 
 
-def flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
-    """Return how messages call the arguments of a command, by their Python names."""
-    found = {}
-    for action in parser._actions:
-        if action.option_strings:
-            found[action.dest] = action.option_strings[-1]
-        elif isinstance(action.metavar, str):
-            found |= {word.lower(): word for word in action.metavar.split()}
-    return found
-
-
 def _flags(options: type[ConvertOptions]) -> Mapping[str, str]:
     return {"src": "SRC", "out": "OUT", **{f.name: flag for f in fields(options) if (flag := _flag(f))}}
 

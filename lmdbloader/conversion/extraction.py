@@ -27,7 +27,7 @@ from lmdbloader.base.limits import explain_limit
 from lmdbloader.base.option_names import flags_in_use, option, use_flags
 from lmdbloader.batch.columns import read_json
 from lmdbloader.conversion.destination import refuse_inside
-from lmdbloader.errors import CorruptError, DestinationError, FormatError, OptionError
+from lmdbloader.errors import DestinationError, FormatError, OptionError
 from lmdbloader.format.codecs import codec_of
 from lmdbloader.format.layout import PARTIAL_SUFFIX, Field
 from lmdbloader.images.decode import IMAGE_SUFFIXES
@@ -169,12 +169,8 @@ def _make_plan(reader: Reader, names: Sequence[str] | None, image_format: str) -
     folders = {name: name if len(as_files) > 1 else "" for name in as_files}
     if not reader.manifest.with_source:
         return _Plan(fields, folders, [], None, False, image_format)
-    column = reader.index.batch.column("source")
-    source_of = column.indices.to_numpy()
-    try:
-        stems = unique_stems(column.dictionary.to_pylist())
-    except UnicodeDecodeError as error:
-        raise CorruptError(f"{reader.path}: the index holds names that are not UTF-8 ({error})") from error
+    sources = reader.index.names["source"]
+    source_of, stems = sources.codes, unique_stems(sources.texts.to_list())
     arrays = reader.index.arrays
     positions = bool(arrays["top"].any() or arrays["left"].any() or np.bincount(source_of).max(initial=0) > 1)
     return _Plan(fields, folders, stems, source_of, positions, image_format)

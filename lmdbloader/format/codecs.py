@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from lmdbloader.base.option_names import option
 from lmdbloader.errors import FormatError, OptionError
@@ -248,6 +247,8 @@ def encode_jpeg(image: npt.NDArray[Any], quality: int) -> Payloads:
         image: With 1 or 3 channels, neither side above 65,535 pixels.
         quality: 1 to 100, as in libjpeg.
     """
+    from PIL import Image  # who reads needs it for few files
+
     file = io.BytesIO()
     plain = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
     plain.save(file, "JPEG", quality=quality, restart_marker_rows=1)

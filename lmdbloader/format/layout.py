@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.fields import Kind as Kind
 from lmdbloader.fields import kind_named
+from lmdbloader.format.sizes import BLOCK_NBYTES as BLOCK_NBYTES
 from lmdbloader.kernels.codec_numbers import CODEC_FILE as CODEC_FILE
 from lmdbloader.kernels.codec_numbers import CODEC_JPEG as CODEC_JPEG
 from lmdbloader.kernels.codec_numbers import CODEC_LZ4 as CODEC_LZ4
@@ -36,8 +37,6 @@ SKIPPED_FILE, LEFT_OUT_FILE = "skipped.tsv", "left_out.tsv"
 # The files that a conversion read. Not a part of the dataset: it describes the files, not their content.
 SOURCES_FILE = "sources.arrow"
 
-# LMDB stores values in whole pages: 256 KiB a value keeps the waste under 2 % for small samples.
-BLOCK_NBYTES = 256 * 1024
 # Pixel payloads above this size are cut into tiles: a crop reads only some of them.
 TILED_ABOVE_NBYTES = 256 * 1024
 TILE_SIZE = 64
@@ -101,16 +100,19 @@ def make_field(name: str, kind: Kind, codec: str = "raw") -> Field:
     return Field(name, kind, codec if kind_named(kind).is_payload else None)
 
 
-def index_schema(fields: Sequence[Field], *, with_source: bool) -> pa.Schema:
-    """Return the Arrow schema of index.arrow: one row a sample.
+def index_columns(fields: Sequence[Field], *, with_source: bool) -> dict[str, str]:
+    """Return the columns of index.arrow, one row a sample: their types by name, in order.
+
+    A type is a dtype such as "int64", "text" (Arrow's large_string), or "names", texts that repeat (a dictionary of
+    strings with int32 numbers).
 
     Args:
         fields: The fields, in order.
         with_source: Whether samples have the name of a source and a position in it.
-    """
-    import pyarrow as pa
 
-    arrow = {"names": pa.dictionary(pa.int32(), pa.string()), "text": pa.large_string()}
+    >>> index_columns([make_field("label", "int")], with_source=True)
+    {'source': 'names', 'top': 'uint32', 'left': 'uint32', 'label': 'int64'}
+    """
     payload = {"offset": "int64", "stored_nbytes": "uint32", "raw_nbytes": "uint32", "checksum": "uint64"}
     columns = {"source": "names", "top": "uint32", "left": "uint32"} if with_source else {}
     for f in fields:
@@ -119,6 +121,15 @@ def index_schema(fields: Sequence[Field], *, with_source: bool) -> pa.Schema:
             columns |= {f"{f.name}.{part}": type_name for part, type_name in described.items()}
         else:
             columns[f.name] = kind_named(f.kind).column
+    return columns
+
+
+def index_schema(fields: Sequence[Field], *, with_source: bool) -> pa.Schema:
+    """Return the Arrow schema of index.arrow; see `index_columns`."""
+    import pyarrow as pa
+
+    arrow = {"names": pa.dictionary(pa.int32(), pa.string()), "text": pa.large_string()}
+    columns = index_columns(fields, with_source=with_source)
     return pa.schema([(name, arrow.get(kind) or getattr(pa, kind)()) for name, kind in columns.items()])
 
 

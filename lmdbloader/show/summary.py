@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lmdbloader.base.files import NotRegularError, open_regular
 from lmdbloader.base.text import extent, plain
-from lmdbloader.errors import CorruptError
 from lmdbloader.format.codecs import name_counts
 from lmdbloader.format.layout import SKIPPED_FILE, Field
-from lmdbloader.store import Reader
+from lmdbloader.store import Names, Reader
 
 _TYPES_SHOWN = 3
 _CHANNELS = {1: "grey", 3: "RGB"}
@@ -196,14 +193,13 @@ def _summarize_field(reader: Reader, f: Field) -> FieldSummary:
             bits=_counts(arrays[f"{f.name}.bits"]),
         )
     if f.kind == "array":
-        return FieldSummary(**common, types=_count_texts(reader.index.batch.column(f"{f.name}.type"), reader.path))
+        return FieldSummary(**common, types=_count_texts(reader.index.names[f"{f.name}.type"]))
     return FieldSummary(**common, length=_range(raw))
 
 
 def _summarize_column(reader: Reader, f: Field) -> FieldSummary:
     if f.kind == "text":
-        lengths = pc.utf8_length(reader.index.batch.column(f.name)).to_numpy(zero_copy_only=False)
-        return FieldSummary(f.name, f.kind, length=_range(lengths))
+        return FieldSummary(f.name, f.kind, length=_range(reader.index.texts[f.name].num_characters()))
     values = reader.index.arrays[f.name]
     if f.kind == "int":
         return FieldSummary(f.name, f.kind, values=_range(values))
@@ -216,7 +212,7 @@ def _samples_per_source(reader: Reader) -> Any:
     """Return the number of samples of each source that has any, None if the dataset has no sources."""
     if not reader.manifest.with_source:
         return None
-    counts = np.bincount(reader.index.batch.column("source").indices.to_numpy())
+    counts = np.bincount(reader.index.names["source"].codes)
     return counts[counts > 0]
 
 
@@ -234,12 +230,9 @@ def _count_skipped(path: Path) -> int:
         return 0
 
 
-def _count_texts(column: pa.DictionaryArray, path: Path) -> dict[str, int]:
-    try:
-        names = column.dictionary.to_pylist()
-    except UnicodeDecodeError as error:
-        raise CorruptError(f"{path}: the index holds text that is not UTF-8 ({error}). Convert again.") from error
-    counts = np.bincount(column.indices.to_numpy(), minlength=len(names)).tolist()
+def _count_texts(column: Names) -> dict[str, int]:
+    names = column.texts.to_list()
+    counts = np.bincount(column.codes, minlength=len(names)).tolist()
     return {name: count for name, count in zip(names, counts, strict=True) if count}
 
 

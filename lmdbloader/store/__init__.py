@@ -2,45 +2,59 @@
 
 from __future__ import annotations
 
-from lmdbloader.store.care.repair import Repair, repair
-from lmdbloader.store.care.verify import Damage, Verification, verify
-from lmdbloader.store.lmdb_records import num_committed
-from lmdbloader.store.opening import IO, read_manifest
-from lmdbloader.store.readahead import Readahead, Ticket
-from lmdbloader.store.reader import Reader, check_rows
-from lmdbloader.store.records import Block, Chunk, encode_blocks
-from lmdbloader.store.writing.publish import (
-    check_destination,
-    clear_leftovers,
-    is_dataset,
-    partial_folder,
-    put_in_place,
-)
-from lmdbloader.store.writing.writer import Writer, Written, estimate_map_nbytes, open_writer
+import importlib
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "IO",
-    "Block",
-    "Chunk",
-    "Damage",
-    "Readahead",
-    "Reader",
-    "Repair",
-    "Ticket",
-    "Verification",
-    "Writer",
-    "Written",
-    "check_destination",
-    "check_rows",
-    "clear_leftovers",
-    "encode_blocks",
-    "estimate_map_nbytes",
-    "is_dataset",
-    "num_committed",
-    "open_writer",
-    "partial_folder",
-    "put_in_place",
-    "read_manifest",
-    "repair",
-    "verify",
-]
+if TYPE_CHECKING:
+    from lmdbloader.store.arrow_file import Names as Names
+    from lmdbloader.store.care.repair import Repair as Repair
+    from lmdbloader.store.care.repair import repair as repair
+    from lmdbloader.store.care.verify import Verification as Verification
+    from lmdbloader.store.care.verify import verify as verify
+    from lmdbloader.store.damage import Damage as Damage
+    from lmdbloader.store.lmdb_records import num_committed as num_committed
+    from lmdbloader.store.opening import IO as IO
+    from lmdbloader.store.opening import read_manifest as read_manifest
+    from lmdbloader.store.readahead import Readahead as Readahead
+    from lmdbloader.store.readahead import Ticket as Ticket
+    from lmdbloader.store.reader import Reader as Reader
+    from lmdbloader.store.reader import check_rows as check_rows
+    from lmdbloader.store.records import Block as Block
+    from lmdbloader.store.records import Chunk as Chunk
+    from lmdbloader.store.records import encode_blocks as encode_blocks
+    from lmdbloader.store.writing.publish import check_destination as check_destination
+    from lmdbloader.store.writing.publish import clear_leftovers as clear_leftovers
+    from lmdbloader.store.writing.publish import is_dataset as is_dataset
+    from lmdbloader.store.writing.publish import partial_folder as partial_folder
+    from lmdbloader.store.writing.publish import put_in_place as put_in_place
+    from lmdbloader.store.writing.writer import Writer as Writer
+    from lmdbloader.store.writing.writer import Written as Written
+    from lmdbloader.store.writing.writer import estimate_map_nbytes as estimate_map_nbytes
+    from lmdbloader.store.writing.writer import open_writer as open_writer
+
+# Each loads when it is first used: who reads samples needs neither LMDB nor Arrow's library.
+_NAMES = {
+    "arrow_file": "Names",
+    "care.repair": "Repair repair",
+    "care.verify": "Verification verify",
+    "damage": "Damage",
+    "lmdb_records": "num_committed",
+    "opening": "IO read_manifest",
+    "readahead": "Readahead Ticket",
+    "reader": "Reader check_rows",
+    "records": "Block Chunk encode_blocks",
+    "writing.publish": "check_destination clear_leftovers is_dataset partial_folder put_in_place",
+    "writing.writer": "Writer Written estimate_map_nbytes open_writer",
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lmdbloader.store' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"lmdbloader.store.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

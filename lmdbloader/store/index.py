@@ -1,227 +1,21 @@
-"""index.arrow: its columns are collected in temporary files, written once, and checked when read."""
+"""index.arrow of a dataset that is opened: its columns, checked against the manifest and against each other."""
 
 from __future__ import annotations
 
 import mmap
-import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
-from lmdbloader.base.disk_errors import naming
-from lmdbloader.errors import CorruptError, FormatError, OptionError
-from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName, digest_of_file, new_text_digest
-from lmdbloader.format.layout import INDEX_FILE, Field, index_schema
+from lmdbloader.errors import CorruptError, FormatError
+from lmdbloader.format.digests import digest_of_file
+from lmdbloader.format.layout import INDEX_FILE, index_columns, index_schema
 from lmdbloader.format.manifest import Manifest
-from lmdbloader.store.arrow import read_file
+from lmdbloader.store.arrow_file import ArrowFileError, read_columns
 from lmdbloader.store.index_checks import check_index
-from lmdbloader.store.records import Block, Chunk
 
-_ROWS_AT_ONCE = 1 << 16
-# Fewer texts than numbers at once: while they are hashed they are Python objects.
-_TEXTS_AT_ONCE = 1 << 12
-# Arrow addresses the dictionary of an index with 32 bits.
-_MAX_NAMES_NBYTES = 2**31 - 1
-_SOURCE_NAMES = "source.names"
-# The most bytes in memory, of one column and of all together; each flush opens and closes a file.
-_COLUMN_WAITING_NBYTES = 8 * 2**10
-_WAITING_NBYTES = 64 * 2**20
-
-
-class Spool:
-    """The columns of the future index, each in a temporary file, so they need not fit in memory.
-
-    No file stays open, neither while it is written nor while it is mapped: a sample may have thousands of fields, and a
-    process is often limited to 1,024 descriptors.
-    """
-
-    def __init__(self, folder: Path, fields: Sequence[Field], *, with_source: bool) -> None:
-        self.fields = tuple(fields)
-        self.schema = index_schema(fields, with_source=with_source)
-        self._kinds = {column.name: column.type for column in self.schema}
-        self.num_samples = 0
-        self._folder = folder
-        # By column: the bytes that are not in its file yet, and the length of the file.
-        self._waiting: dict[str, bytearray] = {}
-        self._waiting_nbytes = 0
-        self._file_nbytes: dict[str, int] = {}
-        self._types: dict[str, dict[str, int]] = {}
-        self._source: str | None = None
-        self._num_sources = self._names_nbytes = 0
-        folder.mkdir()
-
-    def add(self, chunk: Chunk, blocks: Sequence[Block]) -> None:
-        """Append a chunk's rows; offsets count from their block's first byte until `write` adds the block's own."""
-        columns = dict(chunk.columns)
-        for f in self.fields:
-            if f.is_payload:
-                payloads = chunk.payloads[f.name]
-                columns[f"{f.name}.offset"] = _offsets_in_blocks(payloads.stored_nbytes, blocks, f.name)
-                for part in ("stored_nbytes", "raw_nbytes", "checksum", "codec"):
-                    columns[f"{f.name}.{part}"] = getattr(payloads, part)
-        self.add_columns(columns, chunk.num_samples, [b.num_samples for b in blocks])
-
-    def add_columns(self, columns: Mapping[str, Any], num_samples: int, block_samples: Sequence[int]) -> None:
-        """Append rows column by column, with offsets as in `add`; `block_samples` are the samples of each block."""
-        for name, values in columns.items():
-            self._append(name, values)
-        self._append("block.num_samples", np.array(block_samples, np.int64))
-        self.num_samples += num_samples
-
-    def blocks(self) -> npt.NDArray[np.int64]:
-        """Return the number of samples of every block."""
-        return self._map("block.num_samples", np.dtype(np.int64))
-
-    def column(self, name: str) -> npt.NDArray[Any]:
-        """Return a column of numbers (n,), mapped from its file."""
-        return self._map(name, _dtype_of(self._kinds[name]))
-
-    def total(self, part: str) -> int:
-        """Return the sum of one column of all payload fields, such as "stored_nbytes"."""
-        return sum(int(self.column(f"{f.name}.{part}").sum(dtype=np.int64)) for f in self.fields if f.is_payload)
-
-    def write(self, path: Path, block_at: npt.NDArray[np.int64]) -> None:
-        """Write the index.
-
-        Args:
-            path: Of index.arrow.
-            block_at: (number of blocks,) offset of each block's value in data.mdb.
-        """
-        counts = self.blocks()
-        for f in self.fields:
-            if f.is_payload and self.num_samples:
-                _shift(self._map(f"{f.name}.offset", np.dtype(np.int64), writable=True), counts, block_at)
-        # The same samples give the same bytes: dictionaries are in the order of first use, and there is one batch.
-        arrays = [self._array(column) for column in self.schema]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        with naming(path), pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, self.schema) as writer:
-            writer.write_batch(batch)
-
-    def close(self) -> None:
-        """Remove the temporary files; a second call does nothing."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _append(self, name: str, values: Any) -> None:
-        if isinstance(values, pa.Array) and not _is_number(values.type):
-            values = values.to_pylist()
-        kind = self._kinds.get(name)
-        if name == "source":
-            self._write(name, self._number_sources(values))
-        elif kind is not None and pa.types.is_dictionary(kind):
-            known = self._types.setdefault(name, {})
-            self._write(name, np.array([known.setdefault(v, len(known)) for v in values], np.int32))
-        elif kind is not None and pa.types.is_large_string(kind):
-            self._write_texts(name, values)
-        else:
-            number = np.dtype(np.int64) if kind is None else _dtype_of(kind)
-            self._write(name, np.ascontiguousarray(np.asarray(values).astype(number)))
-
-    def _number_sources(self, names: Sequence[str]) -> npt.NDArray[np.int32]:
-        """Return each sample's source number; samples of one source are consecutive, so only the last is kept."""
-        new: list[str] = []
-        numbers = np.empty(len(names), np.int32)
-        for i, name in enumerate(names):
-            if name != self._source:
-                self._source = name
-                new.append(name)
-            numbers[i] = self._num_sources + len(new) - 1
-        self._num_sources += len(new)
-        self._names_nbytes += self._write_texts(_SOURCE_NAMES, new)
-        if self._names_nbytes > _MAX_NAMES_NBYTES:
-            raise OptionError(
-                f"the names of the first {self._num_sources} sources take more than the {_MAX_NAMES_NBYTES} bytes that "
-                "one dataset can hold. Shorten them, or make several datasets."
-            )
-        return numbers
-
-    def _write_texts(self, name: str, values: Sequence[str]) -> int:
-        """Append texts and their lengths; return the bytes of text."""
-        texts = [v.encode() for v in values]
-        self._write(f"{name}.text", text := b"".join(texts))
-        self._write(name, np.array([len(t) for t in texts], np.int64))
-        return len(text)
-
-    def _write(self, name: str, data: Any) -> None:
-        waiting = self._waiting.setdefault(name, bytearray())
-        before = len(waiting)
-        waiting.extend(data)
-        self._waiting_nbytes += len(waiting) - before
-        if len(waiting) >= _COLUMN_WAITING_NBYTES:
-            self._flush(name)
-        elif self._waiting_nbytes >= _WAITING_NBYTES:
-            for column in list(self._waiting):
-                self._flush(column)
-
-    def _flush(self, name: str) -> None:
-        waiting = self._waiting.pop(name, None)
-        if not waiting:
-            return
-        self._waiting_nbytes -= len(waiting)
-        path = self._folder / name
-        with naming(path), open(path, "ab") as file:
-            file.write(waiting)
-        self._file_nbytes[name] = self._file_nbytes.get(name, 0) + len(waiting)
-
-    def _map(self, name: str, kind: np.dtype[Any], *, writable: bool = False) -> npt.NDArray[Any]:
-        self._flush(name)
-        if name not in self._file_nbytes:
-            return np.empty(0, kind)
-        if writable:
-            return np.memmap(self._folder / name, kind, "r+")
-        # Arrow's map, unlike Python's, does not keep a descriptor.
-        with pa.memory_map(os.fsencode(self._folder / name)) as file:
-            return np.frombuffer(file.read_buffer(), kind)
-
-    def _array(self, column: pa.Field) -> pa.Array:
-        if pa.types.is_dictionary(column.type):
-            codes = pa.array(self._map(column.name, np.dtype(np.int32)))
-            if column.name == "source":
-                return pa.DictionaryArray.from_arrays(codes, self._texts(_SOURCE_NAMES, pa.string()))
-            names = pa.array(list(self._types.get(column.name, {})), pa.string())
-            return pa.DictionaryArray.from_arrays(codes, names)
-        if pa.types.is_large_string(column.type):
-            return self._texts(column.name, column.type)
-        return pa.Array.from_buffers(column.type, self.num_samples, [None, pa.py_buffer(self.column(column.name))])
-
-    def _texts(self, name: str, kind: pa.DataType) -> pa.Array:
-        lengths = self._map(name, np.dtype(np.int64))
-        text = self._map(f"{name}.text", np.dtype(np.uint8))
-        ends = np.append(0, np.cumsum(lengths)).astype(np.int64 if pa.types.is_large_string(kind) else np.int32)
-        return pa.Array.from_buffers(kind, len(lengths), [None, pa.py_buffer(ends), pa.py_buffer(text)])
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
-
-
-def _dtype_of(kind: pa.DataType) -> np.dtype[Any]:
-    """Return NumPy's dtype for a numeric Arrow type; pyarrow's own mapping needs pandas in most of its releases."""
-    if pa.types.is_floating(kind):
-        return np.dtype(f"f{kind.bit_width // 8}")
-    return np.dtype(f"{'i' if pa.types.is_signed_integer(kind) else 'u'}{kind.bit_width // 8}")
-
-
-def _offsets_in_blocks(stored: npt.NDArray[np.int64], blocks: Sequence[Block], name: str) -> npt.NDArray[np.int64]:
-    starts = np.cumsum(stored) - stored
-    first = 0
-    for block in blocks:
-        here = slice(first, first + block.num_samples)
-        starts[here] += block.payload_at[name] - starts[first]
-        first += block.num_samples
-    return starts
-
-
-def _shift(offsets: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], block_at: npt.NDArray[np.int64]) -> None:
-    first = 0
-    for at in range(0, len(counts), _ROWS_AT_ONCE):
-        moved = np.repeat(block_at[at : at + _ROWS_AT_ONCE], counts[at : at + _ROWS_AT_ONCE])
-        offsets[first : first + len(moved)] += moved
-        first += len(moved)
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Index:
@@ -229,8 +23,10 @@ class Index:
 
     Attributes:
         content: The bytes of index.arrow; the columns are views of them.
-        batch: Every column, one row a sample.
+        column_names: Of every column, in order.
         arrays: Every numeric column as a read-only NumPy view of the map.
+        texts: The columns of texts.
+        names: The columns of texts that repeat: the samples' sources, and the types of arrays.
     """
 
     def __init__(self, path: Path, manifest: Manifest, data_nbytes: int, content: mmap.mmap | bytes) -> None:
@@ -254,66 +50,41 @@ class Index:
                 f"`lmdbloader repair {path}` makes a new one.",
                 path=str(path),
             )
-        expected = index_schema(manifest.fields, with_source=manifest.with_source)
+        expected = index_columns(manifest.fields, with_source=manifest.with_source)
         try:
-            self.batch = read_file(content, expected)
-        except (pa.ArrowException, OSError) as error:
+            columns = read_columns(content, expected)
+        except ArrowFileError as error:
             raise FormatError(f"{where}: is not a valid index of this dataset ({error})") from error
-        if self.batch.num_rows != manifest.num_samples:
-            raise FormatError(f"{where}: {self.batch.num_rows} rows, the manifest says {manifest.num_samples} samples")
-        self.arrays = {
-            column.name: self.batch.column(column.name).to_numpy(zero_copy_only=True)
-            for column in expected
-            if _is_number(column.type)
-        }
+        if columns.num_rows != manifest.num_samples:
+            raise FormatError(f"{where}: {columns.num_rows} rows, the manifest says {manifest.num_samples} samples")
         # Kernels read them by address.
-        if not all(array.flags.aligned for array in self.arrays.values()):
+        if not all(array.flags.aligned for array in columns.arrays.values()):
             raise FormatError(f"{where}: a column is not aligned to the size of its numbers")
-        check_index(self.arrays, self.batch, manifest, data_nbytes, path)
+        check_index(columns, manifest, data_nbytes, path)
+        self.column_names = tuple(expected)
+        self.arrays, self.texts, self.names = columns.arrays, columns.texts, columns.names
+        self._path, self._manifest = path, manifest
+
+    @cached_property
+    def batch(self) -> pa.RecordBatch:
+        """Every column, one row a sample; imports Arrow's library, which reading samples does without.
+
+        Raises:
+            CorruptError: Somebody has written into the file since it was opened.
+        """
+        import pyarrow as pa
+
+        from lmdbloader.store.arrow import read_file
+
+        schema = index_schema(self._manifest.fields, with_source=self._manifest.with_source)
+        try:
+            return read_file(self.content, schema)
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptError(
+                f"{self._path / INDEX_FILE}: was changed since it was opened ({error}). Copy the dataset again.",
+                path=str(self._path),
+            ) from error
 
     def text(self, name: str, row: int) -> str:
-        """Return one value of a text or dictionary column."""
-        return str(self.batch.column(name)[row].as_py())
-
-
-def content_digest(columns: Iterator[tuple[str, Any]], algorithm: DigestName = DEFAULT_DIGEST) -> str:
-    """Return the digest of samples in order: over every column except offsets, in the index's order.
-
-    Args:
-        columns: (name, values); values are an array of numbers or an Arrow array of text.
-        algorithm: Of the dataset's digests.
-    """
-    digest = new_text_digest(algorithm)
-    for name, values in columns:
-        digest.update(name.encode() + b"\0")
-        step = _ROWS_AT_ONCE if isinstance(values, np.ndarray) else _TEXTS_AT_ONCE
-        for at in range(0, len(values), step):
-            part = values[at : at + step]
-            if isinstance(part, np.ndarray):
-                digest.update(np.ascontiguousarray(part).data)
-                continue
-            digest.update(b"".join(_framed_texts(part)))
-    return str(digest)
-
-
-def _framed_texts(values: Any) -> Iterator[bytes]:
-    """Yield every text with its length in front; texts of a dictionary are encoded once, not once a row."""
-    is_dictionary = pa.types.is_dictionary(values.type)
-    numbers = values.indices.unique() if is_dictionary else None
-    texts = values.dictionary.take(numbers) if is_dictionary else values
-    data = [text.encode() for text in texts.to_pylist()]
-    framed = [len(text).to_bytes(8, "little") + text for text in data]
-    if numbers is None:
-        yield from framed
-        return
-    by_number = dict(zip(numbers.to_pylist(), framed, strict=True))
-    yield from map(by_number.__getitem__, values.indices.to_pylist())
-
-
-def digest_columns(batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:
-    """Yield the columns of an index for `content_digest`."""
-    for column in batch.schema:
-        if column.name.endswith(".offset"):
-            continue
-        values = batch.column(column.name)
-        yield column.name, values.to_numpy(zero_copy_only=True) if _is_number(column.type) else values
+        """Return one value of a column of texts."""
+        return self.texts[name][row] if name in self.texts else self.names[name][row]

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.codecs import limits_of
@@ -25,8 +24,9 @@ from lmdbloader.format.layout import (
 )
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.kernels.codec_numbers import TILE_ENTRY_NBYTES
+from lmdbloader.store.arrow_file import Columns, Names, Texts
 
-Columns = Mapping[str, npt.NDArray[Any]]
+Arrays = Mapping[str, npt.NDArray[Any]]
 Bools = npt.NDArray[np.bool_]
 
 I64 = npt.NDArray[np.int64]
@@ -44,12 +44,11 @@ _MOST_DIGITS, _MOST_SIZES = 12, 32
 _MOST_NBYTES = 2.0**62
 
 
-def check_index(arrays: Columns, batch: pa.RecordBatch, manifest: Manifest, data_nbytes: int, path: Path) -> None:
+def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Path) -> None:
     """Check the columns of an index against each other, data.mdb's length and the manifest.
 
     Args:
-        arrays: The index's numeric columns by name, (n,) each.
-        batch: All of its columns.
+        columns: Of the index.
         manifest: The dataset's.
         data_nbytes: Bytes of data.mdb.
         path: The dataset's, for messages.
@@ -58,21 +57,20 @@ def check_index(arrays: Columns, batch: pa.RecordBatch, manifest: Manifest, data
         CorruptError: They contradict each other; names the first such sample.
         FormatError: The type of an array does not parse.
     """
-    where = _Where(path, batch if manifest.with_source else None)
+    arrays = columns.arrays
+    where = _Where(path, columns.names["source"] if manifest.with_source else None)
     fields = [f for f in manifest.fields if f.is_payload]
     totals = {"stored_nbytes": 0, "raw_nbytes": 0}
     for f in fields:
-        lengths = _array_lengths(f, batch, path) if f.kind == "array" else None
-        for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
+        lengths = _array_lengths(f, columns, path) if f.kind == "array" else None
+        for first in range(0, columns.num_rows, _ROWS_AT_ONCE):
             rows = slice(first, first + _ROWS_AT_ONCE)
-            columns = {
-                name: arrays[f"{f.name}.{name}"][rows] for name in _PARTS + (_SHAPE if f.kind == "image" else ())
-            }
-            for wrong, reason in _rules(f, columns, None if lengths is None else lengths[rows], data_nbytes):
+            part = {name: arrays[f"{f.name}.{name}"][rows] for name in _PARTS + (_SHAPE if f.kind == "image" else ())}
+            for wrong, reason in _rules(f, part, None if lengths is None else lengths[rows], data_nbytes):
                 if wrong.any():
                     raise where.error(f, arrays, first + int(np.flatnonzero(wrong)[0]), reason)
             for name in totals:
-                totals[name] += int(columns[name].sum(dtype=np.int64))
+                totals[name] += int(part[name].sum(dtype=np.int64))
     _check_overlaps(fields, arrays, where)
     for name, key in (("stored_nbytes", "payload_nbytes"), ("raw_nbytes", "raw_nbytes")):
         if totals[name] != manifest.sizes[key]:
@@ -86,13 +84,13 @@ def check_index(arrays: Columns, batch: pa.RecordBatch, manifest: Manifest, data
 class _Where:
     """Makes errors that name a row and its source."""
 
-    def __init__(self, path: Path, sourced: pa.RecordBatch | None) -> None:
-        self._path, self._sourced = path, sourced
+    def __init__(self, path: Path, sources: Names | None) -> None:
+        self._path, self._sources = path, sources
 
-    def error(self, f: Field, arrays: Columns, row: int, reason: str) -> CorruptError:
+    def error(self, f: Field, arrays: Arrays, row: int, reason: str) -> CorruptError:
         """Return the error for a row."""
         values = {name: int(arrays[f"{f.name}.{name}"][row]) for name in _PARTS}
-        source = None if self._sourced is None else str(self._sourced.column("source")[row].as_py())
+        source = None if self._sources is None else self._sources[row]
         named = f" (from {source})" if source else ""
         return CorruptError(
             f"{self._path / INDEX_FILE}: row {row}{named}, field {f.name!r}: {values} does not fit {reason}. Restore "
@@ -105,7 +103,7 @@ class _Where:
 
 
 def _rules(
-    f: Field, columns: Columns, lengths: npt.NDArray[np.float64] | None, data_nbytes: int
+    f: Field, columns: Arrays, lengths: npt.NDArray[np.float64] | None, data_nbytes: int
 ) -> Iterator[tuple[Bools, str]]:
     """Yield each rule as the rows (n,) that break it, and the end of the sentence "does not fit ..."."""
     at, codec = columns["offset"], columns["codec"]
@@ -134,16 +132,16 @@ def _rules(
     yield raw > max_ratio * body, "its codec, which cannot compress that much"
 
 
-def _array_lengths(f: Field, batch: pa.RecordBatch, path: Path) -> npt.NDArray[np.float64]:
-    column = batch.column(f"{f.name}.type")
+def _array_lengths(f: Field, columns: Columns, path: Path) -> npt.NDArray[np.float64]:
+    types = columns.names[f"{f.name}.type"]
     try:
-        nbytes = array_nbytes(column.dictionary)
+        nbytes = array_nbytes(types.texts)
     except FormatError as error:
         raise FormatError(f"{path / INDEX_FILE}: field {f.name!r}: {error}") from error
-    return nbytes[column.indices.to_numpy()] if len(nbytes) else np.empty(0)
+    return nbytes[types.codes] if len(nbytes) else np.empty(0)
 
 
-def _check_overlaps(fields: Sequence[Field], arrays: Columns, where: _Where) -> None:
+def _check_overlaps(fields: Sequence[Field], arrays: Arrays, where: _Where) -> None:
     """Refuse payloads that overlap; empty ones have no place."""
     if not fields:
         return
@@ -166,7 +164,7 @@ def _check_overlaps(fields: Sequence[Field], arrays: Columns, where: _Where) -> 
     raise where.error(fields[f], arrays, row, "its place, which overlaps another payload")
 
 
-def array_nbytes(types: pa.StringArray) -> F64:
+def array_nbytes(types: Texts) -> F64:
     """Return the bytes (n,) of arrays of types (n,), exact below 2**53; infinity if NumPy has no arrays that large.
 
     Raises:
@@ -174,10 +172,10 @@ def array_nbytes(types: pa.StringArray) -> F64:
     """
     nbytes = np.empty(len(types))
     for first in range(0, len(types), _TYPES_AT_ONCE):
-        part = types[first : first + _TYPES_AT_ONCE]
+        part = types.part(first, min(first + _TYPES_AT_ONCE, len(types)))
         found = _regular(part)
         # If at least one is unusual, parse them one by one: slower, and the error names it.
-        nbytes[first : first + _TYPES_AT_ONCE] = [_nbytes(t) for t in part.to_pylist()] if found is None else found
+        nbytes[first : first + _TYPES_AT_ONCE] = [_nbytes(t) for t in part.to_list()] if found is None else found
     return nbytes
 
 
@@ -190,17 +188,16 @@ def _nbytes(text: str) -> float:
     return nbytes if spread <= _MOST_NBYTES else np.inf
 
 
-def _regular(types: pa.StringArray) -> F64 | None:
+def _regular(types: Texts) -> F64 | None:
     """Return the same as `array_nbytes`, but vectorised, or None if a text is unusual."""
-    _, offsets, data = types.buffers()
-    ends = np.frombuffer(offsets, np.int32)[types.offset : types.offset + len(types) + 1].astype(np.int64)
+    ends = types.ends.astype(np.int64)
     length = np.diff(ends)
     longest = int(length.max())
-    if data is None or not 0 < longest <= _LONGEST_TEXT:
+    if not 0 < longest <= _LONGEST_TEXT:
         return None
     # One text a column, padded with zeros.
     column = np.arange(longest)[:, None]
-    text = np.frombuffer(data, np.uint8).take(ends[:-1] + column, mode="clip")
+    text = types.data.take(ends[:-1] + column, mode="clip")
     behind = column >= length
     if not (text.astype(bool) | behind).all():
         return None

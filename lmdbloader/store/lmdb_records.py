@@ -28,11 +28,11 @@ from lmdbloader.format.layout import (
     record_schema,
 )
 from lmdbloader.format.manifest import Description
-from lmdbloader.store.index import Spool
 from lmdbloader.store.lmdb_file import explain_lmdb, last_transactions, page_problems, reading, take_back_torn
 from lmdbloader.store.opening import read_through
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.records import decode_block
+from lmdbloader.store.spool import Spool
 
 
 def num_committed(partial: Path) -> int:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lmdbloader.base.units import GIB, KIB, MIB
+from lmdbloader.format.sizes import BLOCK_NBYTES as RECORD_NBYTES
 
-# A record of a dataset holds as many small samples as fit.
-
-# The read size of order="quasi_random".
+# The read size of order="quasi_random". A record of a dataset holds as many small samples as fit into its own size.
 BLOCK_NBYTES = 4 * MIB
 
 
@@ -61,8 +60,6 @@ def demand(batch_size: int, step_seconds: float, example_nbytes: int, gpus: int,
     samples_per_step = batch_size * gpus * experiments
     samples_per_s = samples_per_step / step_seconds
     nbytes_per_s = samples_per_s * example_nbytes
-    from lmdbloader.format.layout import BLOCK_NBYTES as RECORD_NBYTES  # loads NumPy, and the help needs the rest
-
     sizes = {"sample": example_nbytes, "record": RECORD_NBYTES, "block": BLOCK_NBYTES}
     reads = [Reads(name, max(size, example_nbytes), 0.0) for name, size in sizes.items()]
     reads = [Reads(way.name, way.read_nbytes, nbytes_per_s / way.read_nbytes) for way in reads]

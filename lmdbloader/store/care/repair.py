@@ -31,13 +31,15 @@ from lmdbloader.format.layout import (
 from lmdbloader.format.manifest import Description, Manifest
 from lmdbloader.store.care.pages import find_description, find_num_samples
 from lmdbloader.store.care.salvage import RecordSalvage, sound_samples
-from lmdbloader.store.care.verify import Damage, Verification, verify
-from lmdbloader.store.index import Index, Spool
+from lmdbloader.store.care.verify import Verification, verify
+from lmdbloader.store.damage import Damage
+from lmdbloader.store.index import Index
 from lmdbloader.store.lmdb_file import explain_lmdb, list_values, reading
 from lmdbloader.store.lmdb_records import spool_records
 from lmdbloader.store.opening import DataFile, map_file, open_index, read_manifest
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.records import Chunk, encode_blocks
+from lmdbloader.store.spool import Spool
 from lmdbloader.store.writing.ownership import is_own_file, open_own_file
 from lmdbloader.store.writing.publish import COLUMNS_FOLDER, REPAIR_FOLDER, fsync
 from lmdbloader.store.writing.writer import estimate_map_nbytes, make_manifest, open_writer

@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 
 from lmdbloader.base.files import read_regular
-from lmdbloader.base.text import plain
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.digests import DigestName, new_file_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, is_signed, parse_description
 from lmdbloader.store.care.pages import find_description, needed_nbytes
-from lmdbloader.store.index import Index, content_digest, digest_columns
+from lmdbloader.store.damage import Damage
+from lmdbloader.store.index import Index
 from lmdbloader.store.lmdb_file import page_problems
 from lmdbloader.store.lmdb_records import compare_records, damaged_records, stored_description
 from lmdbloader.store.opening import DataFile, open_index, read_manifest
 from lmdbloader.store.reader import Reader
+from lmdbloader.store.spool import content_digest, digest_columns
 
 _ROWS_AT_ONCE = 256
 _READ_AT_ONCE_NBYTES = 64 * 2**20
@@ -31,26 +32,6 @@ _OTHER_TEXT = (
 )
 # The most findings shown of one file: a damaged tree has a hundred.
 _SHOWN = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """One damaged value.
-
-    Attributes:
-        sample: The sample's number.
-        field: The field that cannot be read.
-        source: Relative path of the file that it was made from, None if the dataset has no sources.
-        reason: The damage.
-    """
-
-    sample: int
-    field: str
-    source: str | None
-    reason: str
-
-    def __str__(self) -> str:
-        return plain(f"sample {self.sample}, field {self.field}, from {self.source or 'no file'}: {self.reason}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,10 +40,10 @@ from lmdbloader.format.layout import (
     record_schema,
 )
 from lmdbloader.format.manifest import Description, Manifest
-from lmdbloader.store.index import Spool, content_digest, digest_columns
 from lmdbloader.store.lmdb_records import delete_records, records, spool_records
 from lmdbloader.store.opening import map_file
 from lmdbloader.store.records import Block, Chunk, chained
+from lmdbloader.store.spool import Spool, content_digest, digest_columns
 from lmdbloader.store.writing.publish import (
     COLUMNS_FOLDER,
     fsync,
