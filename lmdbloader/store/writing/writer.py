@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lmdbloader.base import system
 from lmdbloader.base.disk_errors import DISK_FULL, disk_failed, disk_full, explain_full_disk, has_no_room, naming
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import CorruptError, DestinationError
@@ -46,7 +47,7 @@ from lmdbloader.store.opening import map_file
 from lmdbloader.store.records import Block, Chunk, chained
 from lmdbloader.store.writing.publish import (
     COLUMNS_FOLDER,
-    fsync,
+    flush,
     partial_folder,
     put_in_place,
 )
@@ -142,8 +143,8 @@ class Writer:
         try:
             # After a power cut, a transaction is of no use if its file's name is lost. And LMDB leaves its first two
             # pages to the first transaction, which may never finish.
-            fsync(data)
-            fsync(partial)
+            flush(data)
+            flush(partial)
             if keep_samples:
                 self._take_over(keep_samples)
             else:
@@ -279,9 +280,9 @@ class Writer:
             advice = "Writing a dataset maps it, and half as much again."
             raise DestinationError(no_address_space(self._partial / DATA_FILE, map_nbytes, advice)) from error
         except lmdb.Error as error:
-            short_write = os.strerror(errno.EIO) in str(error)
+            short_write = system.means(errno.EIO, str(error))
             data = self._partial / DATA_FILE
-            is_full = any(os.strerror(code) in str(error) for code in DISK_FULL)
+            is_full = any(system.means(code, str(error)) for code in DISK_FULL)
             if is_full or (short_write and has_no_room(data, self._pending_nbytes)):
                 raise disk_full(self._partial, error, self._missing_nbytes()) from error
             if short_write:
@@ -367,7 +368,7 @@ def make_manifest(description: Description, spool: Spool, index: Path, data: Pat
         OSError: A file cannot be read.
     """
     content = map_file(index)
-    descriptor = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = system.open_to_read(data)
     try:
         with naming(data):
             data_digest = read_digest(descriptor, description.digest)
