@@ -121,16 +121,15 @@ class DataFile:
         num_marks = -(-self.nbytes // (64 << bits))
         guard = np.zeros(NUM_HEAD + num_marks, np.int64)
         guard[: NUM_HEAD] = (
-            system.handle_of(self.descriptor), self.nbytes, _watches_length(self.descriptor), system.POPULATE_READ,
+            self.descriptor, self.nbytes, _watches_length(self.descriptor), system.POPULATE_READ,
             system.tells_residency(self.descriptor), bits, num_marks, 0,
         )  # fmt: skip
         return guard
 
     def for_kernels(self) -> tuple[int, int, int, int]:
-        """Return the map's address, the file's length, its handle to read it by or -1, and the map's guard or 0."""
+        """Return the map's address, the file's length, a descriptor to use instead or -1, and the map's guard or 0."""
         guard = 0 if self._guard is None else self._guard.ctypes.data
-        handle = system.handle_of(self.descriptor) if self.io == "pread" else -1
-        return self.data.ctypes.data, self.nbytes, handle, guard
+        return self.data.ctypes.data, self.nbytes, self.descriptor if self.io == "pread" else -1, guard
 
     def read(self, at: int, nbytes: int) -> bytes:
         """Return a copy of some bytes, fewer at the end of the file.

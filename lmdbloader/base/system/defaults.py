@@ -42,7 +42,7 @@ def drop_cache(descriptor: int) -> None:
 
 
 def handle_of(descriptor: int) -> int:
-    """Return the number by which compiled code and other processes know an open file."""
+    """Return the number by which other processes know an open file."""
     return descriptor
 
 

@@ -111,10 +111,10 @@ _wait_for = _bound("WaitForSingleObject", _HANDLE, _NUMBER, result=_NUMBER)
 
 def _failed(code: int, path: str | os.PathLike[str] | None = None) -> OSError:
     """Return the error of the system's code, with the number EIO if a device failed."""
-    text = ctypes.FormatError(code).strip()
-    if code in _DEVICE_FAILED:
-        return OSError(errno.EIO, text, path and os.fspath(path))
-    return OSError(None, text, path and os.fspath(path), code)
+    error = OSError(errno.EIO, ctypes.FormatError(code)) if code in _DEVICE_FAILED else ctypes.WinError(code)
+    if path is not None:
+        error.filename = os.fspath(path)
+    return error
 
 
 # -- Files
