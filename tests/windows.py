@@ -33,8 +33,8 @@ LACKING = {
         "O_CLOEXEC O_DIRECTORY O_NOCTTY O_NOFOLLOW O_NONBLOCK RWF_NOWAIT POSIX_FADV_DONTNEED POSIX_FADV_NORMAL "
         "POSIX_FADV_RANDOM POSIX_FADV_WILLNEED chown fchmod fchown fork forkpty fstatvfs getegid geteuid getgid "
         "getloadavg getpgid getuid killpg lchown memfd_create mkfifo nice posix_fadvise posix_fallocate pread preadv "
-        "pwrite pwritev register_at_fork sched_getaffinity sched_setaffinity sendfile setsid statvfs sysconf sync uname "
-        "wait wait3 wait4 waitid"
+        "pwrite pwritev register_at_fork sched_getaffinity sched_setaffinity sendfile setsid statvfs sysconf sync "
+        "uname wait wait3 wait4 waitid"
     ),
     signal: "SIGALRM SIGCHLD SIGHUP SIGKILL SIGQUIT SIGUSR1 SIGUSR2 setitimer alarm pthread_sigmask",
     time: "CLOCK_MONOTONIC clock_gettime clock_gettime_ns",
@@ -130,7 +130,7 @@ def only_paths(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def played(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that takes the attributes of ctypes, and sets the last error to 0 or to a code that it raises."""
+    """Return a function that takes the attributes of ctypes, and forgets the last error."""
 
     def call(*arguments: Any) -> Any:
         _code.last = 0
@@ -225,21 +225,22 @@ def memory_status(found: Any) -> int:
     return 1
 
 
-class Kernel32:
-    """The library; every function that the package may call."""
+KERNEL32: dict[str, Callable[..., Any]] = {
+    "CreateFileW": create_file, "CreateMutexW": create_mutex, "CloseHandle": close_handle, "ReadFile": read_file,
+    "WriteFile": write_file, "GetFinalPathNameByHandleW": final_path, "OpenProcess": open_process,
+    "GetProcessTimes": process_times, "GetExitCodeProcess": exit_code, "GetProcessAffinityMask": affinity,
+    "GlobalMemoryStatusEx": memory_status, "WaitForSingleObject": lambda handle, milliseconds: 0,
+}  # fmt: skip
 
-    functions: dict[str, Callable[..., Any]] = {
-        "CreateFileW": create_file, "CreateMutexW": create_mutex, "CloseHandle": close_handle, "ReadFile": read_file,
-        "WriteFile": write_file, "GetFinalPathNameByHandleW": final_path, "OpenProcess": open_process,
-        "GetProcessTimes": process_times, "GetExitCodeProcess": exit_code, "GetProcessAffinityMask": affinity,
-        "GlobalMemoryStatusEx": memory_status, "WaitForSingleObject": lambda handle, milliseconds: 0,
-    }  # fmt: skip
+
+class Kernel32:
+    """The library."""
 
     def __init__(self, name: str, use_last_error: bool = False) -> None:
         assert (name, use_last_error) == ("kernel32", True)
 
     def __getattr__(self, name: str) -> Any:
-        return played(self.functions[name])
+        return played(KERNEL32[name])
 
 
 # -- Processes
@@ -282,12 +283,12 @@ def make_msvcrt() -> ModuleType:
 
 def become() -> None:
     """Change this process. Other libraries are imported first: they may use what this system has."""
-    import importlib
 
     import PIL.Image
 
-    for name in kernel_modules():
-        importlib.import_module(name)
+    from lmdbloader.kernels.calls import libraries
+
+    libraries.load()
     assert "lmdbloader.base.system" not in sys.modules, "it was imported as on this system"
     PIL.Image.init()
     sys.modules["msvcrt"] = make_msvcrt()
@@ -321,10 +322,3 @@ def become() -> None:
         pass
     finally:
         sys.platform = was
-
-
-def kernel_modules() -> list[str]:
-    """Return the modules of kernels, which are not looked at here."""
-    from imports import PACKAGE, modules_of
-
-    return [name for name in modules_of(PACKAGE) if name.startswith("lmdbloader.kernels")]
