@@ -13,6 +13,7 @@ import pytest
 from imports import PACKAGE, ROOT, modules_of
 
 import lmdbloader
+from lmdbloader.transforms import RandomCrop
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in needs /proc")
 
@@ -53,15 +54,16 @@ import json, shutil, sys
 from pathlib import Path
 import lmdbloader
 from lmdbloader.base import system
+from lmdbloader.store import open_writer
+from lmdbloader.transforms import RandomCrop
 photos, here = Path(sys.argv[1]), Path(".")
 out = here / "d.lmdb"
 lmdbloader.convert(photos, out, workers=1, codec="lz4")
 found = {"problems": list(lmdbloader.verify(out).problems)}
 for io in ("mmap", "pread"):
-    with_loader = lmdbloader.Loader(out, batch_size=2, transform=lmdbloader.transforms.RandomCrop(32), io=io, seed=1)
-    found[io] = [int(batch.image.sum()) for batch in with_loader]
-    with_loader.close()
-    del with_loader
+    with lmdbloader.Loader(lmdbloader.LMDBDataset(out), 2, transforms=[RandomCrop(32)], io=io, seed=1) as loader:
+        found[io] = [int(batch.image.sum()) for batch in loader]
+    del loader
 reader = lmdbloader.LMDBDataset(out)
 found["first"] = int(reader[0].image.sum())
 try:
@@ -81,7 +83,7 @@ lmdbloader.repair(out)
 found["repaired"] = list(lmdbloader.verify(out).problems)
 lmdbloader.extract(out, here / "files")
 found["files"] = sorted(p.name for p in (here / "files").rglob("*.png"))
-with lmdbloader.store.open_writer(here / "w.lmdb", (), with_source=False, map_nbytes=2**20):
+with open_writer(here / "w.lmdb", (), with_source=False, map_nbytes=2**20):
     found["owner"] = json.loads((here / "w.lmdb.partial" / "owner.json").read_bytes())
     try:
         lmdbloader.convert(photos, here / "w.lmdb", workers=1)
@@ -98,9 +100,7 @@ def test_the_life_of_a_dataset(photos: Path, tmp_path: Path) -> None:
     ours = lmdbloader.LMDBDataset(tmp_path / "here.lmdb")
     found = on_windows(LIFE, tmp_path, photos)
     assert found["problems"] == [] == found["repaired"]
-    loader = lmdbloader.Loader(
-        tmp_path / "here.lmdb", batch_size=2, transform=lmdbloader.transforms.RandomCrop(32), seed=1
-    )
+    loader = lmdbloader.Loader(ours, 2, transforms=[RandomCrop(32)], seed=1)
     assert found["mmap"] == found["pread"] == [int(batch.image.sum()) for batch in loader]
     assert {found[name] for name in ("first", "still", "raw", "staged")} == {int(ours[0].image.sum())}
     assert "open or mapped. Close what reads it" in found["refused"] and "d.lmdb" in found["refused"]

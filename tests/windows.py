@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import importlib
 import mmap
 import multiprocessing.connection
 import multiprocessing.reduction
@@ -283,14 +284,11 @@ def make_msvcrt() -> ModuleType:
 
 def become() -> None:
     """Change this process. Other libraries are imported first: they may use what this system has."""
-
-    import PIL.Image
-
-    from lmdbloader.kernels.calls import libraries
-
-    libraries.load()
+    for name in ("lmdb.verify", "PIL.Image", "pyarrow.compute", "torch.multiprocessing", "torch.utils.data", "tqdm"):
+        importlib.import_module(name)
+    importlib.import_module("PIL.Image").init()
+    importlib.import_module("lmdbloader.kernels.calls.libraries").load()
     assert "lmdbloader.base.system" not in sys.modules, "it was imported as on this system"
-    PIL.Image.init()
     sys.modules["msvcrt"] = make_msvcrt()
     ctypes.WinDLL = Kernel32
     ctypes.get_last_error = lambda: _code.last
@@ -316,9 +314,9 @@ def become() -> None:
                 delattr(module, name)
     for name in MODULES:
         sys.modules[name] = None
-    was = sys.platform
+    here = sys.platform
     sys.platform = "win32"
     try:
-        pass
+        importlib.import_module("lmdbloader.base.system")
     finally:
-        sys.platform = was
+        sys.platform = here

@@ -179,12 +179,15 @@ class Writer:
         classes: Mapping[str, Sequence[str]],
         made_by: Mapping[str, Any],
         digest: DigestName = DEFAULT_DIGEST,
+        close_others: Callable[[], None] = lambda: None,
     ) -> Written:
         """Commit the rest, write index and manifest, and put the dataset in place.
 
         Args:
             classes, made_by: As in the manifest.
             digest: The algorithm of the digests in the manifest.
+            close_others: Called when everything is written: it closes the caller's files in the folder, which could
+                not get its name on every system while one of them is open.
 
         Raises:
             DiskFullError: No room left.
@@ -204,6 +207,7 @@ class Writer:
             self._spool.close()
             with naming(self._partial / MANIFEST_FILE):
                 (self._partial / MANIFEST_FILE).write_bytes(manifest.to_json())
+            close_others()
             put_in_place(self._partial, self._out)
         return Written(self.num_samples, manifest.sizes, self.map_growths, manifest.content_digest)
 
