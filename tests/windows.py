@@ -118,6 +118,11 @@ def fsync(descriptor: int) -> None:
     _real.fsync(descriptor)
 
 
+def disk_usage(path: Any) -> Any:
+    found = _real.statvfs(path)
+    return SimpleNamespace(free=found.f_bavail * found.f_frsize)
+
+
 def only_paths(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(path: Any = ".", *arguments: Any, **options: Any) -> Any:
         if isinstance(path, int) or "dir_fd" in options:
@@ -300,7 +305,8 @@ def become() -> None:
     subprocess.Popen = Popen
     subprocess.STARTUPINFO = SimpleNamespace
     subprocess.CREATE_NEW_PROCESS_GROUP = 512
-    shutil._use_fd_functions = False
+    shutil._use_fd_functions = shutil._USE_CP_SENDFILE = False
+    shutil.disk_usage = disk_usage
     os.O_BINARY, os.O_NOINHERIT = BINARY, NO_INHERIT
     os.set_handle_inheritable = os.set_inheritable
     os.open, os.rename, os.replace = open_, rename, replace

@@ -8,17 +8,26 @@ import os
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 from lmdbloader.base.system.defaults import ROOT
 
 assert sys.platform == "darwin"  # for mypy
 
-__all__ = ["exchange", "flush", "flush_path", "memory_sizes", "processor_name", "reserve"]
+__all__ = ["exchange", "flush", "flush_path", "memory_sizes", "processor_name", "read_into", "reserve"]
 
 _RENAME_SWAP = 2
 # Of fcntl.h.
 _FULL_FLUSH, _PREALLOCATE = 51, 42
 _ALLOCATE_ALL, _FROM_END = 4, 3
+
+
+def read_into(descriptor: int, buffer: Any, at: int) -> int:
+    """Copy the bytes once: not every version has preadv."""
+    view = memoryview(buffer).cast("B")
+    data = os.pread(descriptor, view.nbytes, at)
+    view[: len(data)] = data
+    return len(data)
 
 
 def flush(descriptor: int) -> None:
