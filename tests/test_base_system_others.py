@@ -74,7 +74,8 @@ found["still"] = int(reader[0].image.sum())
 del reader
 pool.TASK_NBYTES = 1
 lmdbloader.convert(photos, out, workers=2, codec="raw", overwrite=True)
-found["digest"] = lmdbloader.LMDBDataset(out).reader.manifest.content_digest
+manifest = lmdbloader.LMDBDataset(out).reader.manifest
+found["digest"], found["nbytes"] = manifest.content_digest, manifest.sizes["data_nbytes"]
 (here / "node").mkdir()
 staged = lmdbloader.stage(out, here / "node")
 found["staged"] = int(lmdbloader.LMDBDataset(staged)[0].image.sum())
@@ -107,6 +108,7 @@ def test_the_life_of_a_dataset(system: str, photos: Path, tmp_path: Path) -> Non
     assert found["mmap"] == found["pread"] == [int(batch.image.sum()) for batch in loader]
     assert {found[name] for name in ("first", "still", "staged")} == {int(ours[0].image.sum())}
     assert found["digest"] == raw.reader.manifest.content_digest  # made by two processes
+    assert found["nbytes"] < 1.1 * raw.reader.manifest.sizes["data_nbytes"]  # not as long as LMDB's map
     assert found["files"] == len(ours)
     assert "process" in found["locked"] and "is writing there. Wait for it, or stop it." in found["locked"]
     assert found["left"] == ["d.lmdb", "files", "lz4.lmdb", "mutexes", "node", "raw.lmdb"]
@@ -162,7 +164,8 @@ from pathlib import Path
 from lmdbloader.base import cores, disk_errors, system
 here = Path(".")
 found = {"names": [system.usable_name(name) for name in (
-    "cat", "a:b?.png", "NUL", "com1.tar.gz", "com10", "end. ", "console", 'x"<>|*\\y', "lpt\u00b9.txt", "aux .x", "..a")]}
+    "cat", "a:b?.png", "NUL", "com1.tar.gz", "com10", "end. ", "console", 'x"<>|*\\y', "lpt\u00b9.txt", "aux .x",
+    "..a")]}
 (here / "a").write_bytes(b"line\r\nwith \x1a inside")
 descriptor = system.open_to_read("a")
 room = bytearray(4)
@@ -215,7 +218,8 @@ def test_the_parts(system: str, tmp_path: Path) -> None:
     found = run_on(system, PARTS, tmp_path)
     is_windows = system == "windows"
     given = [
-        "cat", "a:b?.png", "NUL", "com1.tar.gz", "com10", "end. ", "console", 'x"<>|*\\y', "lpt\u00b9.txt", "aux .x", "..a",
+        "cat", "a:b?.png", "NUL", "com1.tar.gz", "com10", "end. ", "console", 'x"<>|*\\y', "lpt\u00b9.txt", "aux .x",
+        "..a",
     ]  # fmt: skip
     usable = [
         "cat", "a_b_.png", "_NUL", "_com1.tar.gz", "com10", "end__", "console", "x______y", "_lpt\u00b9.txt", "_aux .x",

@@ -123,6 +123,18 @@ def disk_usage(path: Any) -> Any:
     return SimpleNamespace(free=found.f_bavail * found.f_frsize)
 
 
+def lengthened(open_environment: Callable[..., Any]) -> Callable[..., Any]:
+    """Return LMDB's function that opens an environment, whose file gets as long as its map."""
+
+    def call(path: bytes, **options: Any) -> Any:
+        environment = open_environment(path, **options)
+        if not options.get("readonly"):
+            os.truncate(path, max(options["map_size"], os.path.getsize(path)))
+        return environment
+
+    return call
+
+
 def only_paths(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(path: Any = ".", *arguments: Any, **options: Any) -> Any:
         if isinstance(path, int) or "dir_fd" in options:
@@ -292,6 +304,8 @@ def become() -> None:
     for name in ("lmdb.verify", "PIL.Image", "pyarrow.compute", "torch.multiprocessing", "torch.utils.data", "tqdm"):
         importlib.import_module(name)
     importlib.import_module("PIL.Image").init()
+    lmdb = importlib.import_module("lmdb")
+    lmdb.open = lengthened(lmdb.open)
     importlib.import_module("lmdbloader.kernels.calls.libraries").load()
     assert "lmdbloader.base.system" not in sys.modules, "it was imported as on this system"
     sys.modules["msvcrt"] = make_msvcrt()

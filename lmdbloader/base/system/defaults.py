@@ -12,16 +12,19 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 __all__ = [
-    "MAPPED_FILES_SHRINK", "NORMAL", "POPULATE_READ", "RANDOM", "WILL_NEED", "address_limit", "advise_order",
-    "allowed_cores", "boot_id", "connection_pair", "descriptor_of", "drop_cache", "exchange", "group_folders",
-    "handle_of", "is_cached", "load_average", "machine_id", "memory_file", "memory_sizes", "own_memory", "path_of",
-    "populate", "process_limit", "process_seconds", "processor_name", "quota_cores", "read_text", "resident_pages",
-    "sizes_of", "start_of", "tells_residency", "thread_times", "umask", "usable_name", "will_read",
+    "MAPPED_FILES_SHRINK", "MAPS_LENGTHEN_FILES", "NORMAL", "POPULATE_READ", "RANDOM", "WILL_NEED", "address_limit",
+    "advise_order", "allowed_cores", "boot_id", "connection_pair", "descriptor_of", "drop_cache", "exchange",
+    "group_folders", "handle_of", "is_cached", "load_average", "machine_id", "memory_file", "memory_sizes",
+    "own_memory", "path_of", "populate", "process_limit", "process_seconds", "processor_name", "quota_cores",
+    "read_text", "resident_pages", "sizes_of", "start_of", "tells_residency", "thread_times", "umask", "usable_name",
+    "will_read",
 ]  # fmt: skip
 
 ROOT = Path("/")
 # Whether a file can get shorter while it is mapped: touching a page beyond its end ends the process.
 MAPPED_FILES_SHRINK = True
+# Whether a map for writing makes its file as long as itself.
+MAPS_LENGTHEN_FILES = False
 # The advice to madvise about the order of reads, and about pages that are needed soon.
 NORMAL, RANDOM, WILL_NEED = 0, 1, 3
 # The advice that maps pages for reading, and fails if one cannot be read; negative on a system without it.

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 assert sys.platform == "win32"  # for mypy, which checks this file with --platform win32
 
 __all__ = [
-    "FOLDERS_MOVE_WITH_OPEN_FILES", "MAPPED_FILES_SHRINK", "allowed_cores", "clock_ns", "close", "connect",
-    "descriptor_of", "entries", "flush", "flush_path", "handle_of", "how_ended", "lock", "map_shared", "means",
-    "memory_sizes", "move_folder", "open_folder", "open_in", "open_itself", "open_to_read", "permissions",
+    "FOLDERS_MOVE_WITH_OPEN_FILES", "MAPPED_FILES_SHRINK", "MAPS_LENGTHEN_FILES", "allowed_cores", "clock_ns", "close",
+    "connect", "descriptor_of", "entries", "flush", "flush_path", "handle_of", "how_ended", "lock", "map_shared",
+    "means", "memory_sizes", "move_folder", "open_folder", "open_in", "open_itself", "open_to_read", "permissions",
     "process_seconds", "read_at", "read_into", "receive_file", "remove_in", "replace_file", "reserve", "send_file",
     "set_permissions", "start_of", "start_python", "status_in", "touch_in", "usable_name", "user", "wait_for_end_of",
     "write_at",
@@ -40,6 +40,7 @@ __all__ = [
 FOLDERS_MOVE_WITH_OPEN_FILES = False
 # The system refuses to cut a file that is mapped.
 MAPPED_FILES_SHRINK = False
+MAPS_LENGTHEN_FILES = True
 
 _FLAGS = os.O_BINARY | os.O_NOINHERIT
 _GENERIC_READ, _SHARE_ALL, _OPEN_EXISTING = 0x80000000, 7, 3

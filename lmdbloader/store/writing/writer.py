@@ -200,7 +200,10 @@ class Writer:
         self._commit()
         with explain_full_disk(self._partial, lambda: _INDEX_ROW_NBYTES * self.num_samples):
             at = self._harvest()
+            used_nbytes = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
             self._env.close()
+            if system.MAPS_LENGTHEN_FILES:
+                os.truncate(self._partial / DATA_FILE, used_nbytes)
             index_path = self._partial / INDEX_FILE
             self._spool.write(index_path, at)
             manifest = make_manifest(description, self._spool, index_path, self._partial / DATA_FILE)
