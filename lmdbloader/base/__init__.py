@@ -1,1 +1,1 @@
-"""Needs nothing else of this package: text, units, files, disks, cores, threads, arguments, clocks, operating systems."""
+"""Needs nothing else of this package: text, units, files, disks, cores, threads, arguments, clocks, systems."""

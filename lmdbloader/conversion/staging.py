@@ -211,7 +211,8 @@ def _compare(copy: Path, sums: list[int], source: Path, bar: Any) -> None:
     room = memoryview(bytearray(_PIECE_NBYTES))
     descriptor = system.open_to_read(copy)
     try:
-        system.drop_cache(descriptor)
+        with naming(copy):
+            system.drop_cache(descriptor)
         for number in range(len(sums) + 1):
             nbytes = _read(descriptor, copy, room, number * _PIECE_NBYTES)
             found = [checksum(room[:nbytes])] if nbytes else []
