@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import functools
 import hashlib
 import json
@@ -22,6 +21,14 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:
+    sys.exit(
+        "setup_env: `make` and its environment need Linux or macOS. On Windows make one by hand: py -m venv .venv, "
+        "then .venv\\Scripts\\pip install -c constraints.txt -e .[test]"
+    )
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = "demo,test,dev,bench,docs"

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmdbloader.base import cores
-from lmdbloader.base.cores import count_cores, quota_cores
+from lmdbloader.base import system
+from lmdbloader.base.cores import count_cores
+from lmdbloader.base.system import quota_cores
 
-PROJECT = Path(cores.__file__).resolve().parent.parent
+PROJECT = Path(system.__file__).resolve().parents[3]
 
 
 def plant(root: Path, files: dict[str, str]) -> Path:
@@ -83,13 +84,13 @@ def test_a_quota_is_rounded_up(tmp_path_factory: pytest.TempPathFactory, quota: 
 @pytest.mark.parametrize(("quota", "expected"), [(None, 8), (3, 3), (64, 8)])
 def test_the_least_limit_holds(monkeypatch: pytest.MonkeyPatch, quota: int | None, expected: int) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    monkeypatch.setattr(cores, "quota_cores", lambda: quota)
+    monkeypatch.setattr(system, "quota_cores", lambda: quota)
     assert count_cores() == expected
 
 
 def test_without_affinity_the_machine_s_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(cores, "quota_cores", lambda: None)
+    monkeypatch.setattr(system, "quota_cores", lambda: None)
     for found, expected in ((6, 6), (None, 1)):
         monkeypatch.setattr(os, "cpu_count", lambda found=found: found)
         assert count_cores() == expected

@@ -174,7 +174,7 @@ def test_a_byte_that_changes_on_its_way_is_found(db: Path, node: Path, monkeypat
                 file.seek(9000)
                 file.write(b"\xff\x00\xff")
 
-    monkeypatch.setattr(staging, "fsync", damage)
+    monkeypatch.setattr(staging, "flush", damage)
     with pytest.raises(CorruptError, match=r"read back differs .* after byte 0"):
         lmdbloader.stage(db, node)
     assert list(node.iterdir()) == []
@@ -190,7 +190,7 @@ def test_large_files_are_compared_to_their_end(db: Path, node: Path, monkeypatch
 
     assert content(lmdbloader.stage(db, node)) == content(db)
     shutil.rmtree(node / "train.lmdb")
-    monkeypatch.setattr(staging, "fsync", damage)
+    monkeypatch.setattr(staging, "flush", damage)
     with pytest.raises(CorruptError, match="read back differs"):
         lmdbloader.stage(db, node)
 

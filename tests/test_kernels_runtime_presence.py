@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lmdbloader.base.system import POPULATE_READ
 from lmdbloader.kernels.entries import any_absent
 from lmdbloader.kernels.runtime.guard_words import LENGTH, LOOKS, NUM_HEAD, POPULATE
 from lmdbloader.kernels.runtime.presence import forget, is_there, look
-from lmdbloader.store.opening import POPULATE_READ, DataFile
+from lmdbloader.store.opening import DataFile
 
 PAGE = mmap.PAGESIZE
 NUM_PAGES = 300

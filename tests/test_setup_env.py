@@ -273,6 +273,14 @@ def test_the_check_fails_when_pil_returns_other_pixels() -> None:
     assert "levels apart" in child.stderr
 
 
+def test_on_windows_one_sentence_says_what_to_do_instead() -> None:
+    code = "import runpy, sys; sys.modules['fcntl'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
+    script = str(ROOT / "scripts" / "setup_env.py")
+    child = subprocess.run([sys.executable, "-c", code, script], capture_output=True, text=True)
+    assert child.returncode == 1 and child.stderr.count("\n") == 1
+    assert child.stderr.startswith("setup_env: ") and "pip install -c constraints.txt" in child.stderr
+
+
 def test_a_python_that_is_too_old_is_refused_by_make(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
     fake = tmp_path / "python-old"

@@ -21,6 +21,7 @@ import pytest
 from PIL import Image
 
 import lmdbloader
+from lmdbloader.base import system
 from lmdbloader.cli import main
 from lmdbloader.errors import DestinationError, ImageError, LockedError
 from lmdbloader.format.layout import make_field
@@ -97,7 +98,7 @@ def host(name: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fcntl, "flock", lambda descriptor, operation: None)
         patch.setattr(socket, "gethostname", lambda: name)
-        patch.setattr(claim, "boot_id", lambda: f"boot of {name}")
+        patch.setattr(system, "boot_id", lambda: f"boot of {name}")
         yield
 
 

@@ -21,6 +21,7 @@ import pytest
 from damage import flip, with_column
 
 import lmdbloader
+from lmdbloader.base import system
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.codecs import checksum, encode_many
 from lmdbloader.format.digests import DIGESTS, DigestName, digest_of_text
@@ -501,7 +502,7 @@ def test_an_unreadable_disk_is_a_finding(path: Path, monkeypatch: pytest.MonkeyP
     def check_pages(path: Path) -> list[str]:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(os, "pread", pread)
+    monkeypatch.setattr(system, "read_at", pread)
     monkeypatch.setattr(importlib.import_module("lmdbloader.store.care.verify"), "page_problems", check_pages)
     found = verify(path)
     assert any(re.match("data.mdb: cannot be read from byte .*Input/output error", p) for p in found.problems)

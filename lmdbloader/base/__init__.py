@@ -1,1 +1,1 @@
-"""Needs nothing else of this package: text, units, files, disk errors, cores, threads, checked arguments, clocks."""
+"""Needs nothing else of this package: text, units, files, disks, cores, threads, arguments, clocks, systems."""

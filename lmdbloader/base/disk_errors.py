@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lmdbloader.base import system
 from lmdbloader.errors import CorruptError, DiskError, DiskFullError
 
 # Errors of a disk, or of the connection to it, that no program causes.
@@ -98,7 +99,7 @@ def has_no_room(file: Path, nbytes: int) -> bool:
         with open(file, "ab") as handle:
             size = handle.tell()
             try:
-                os.posix_fallocate(handle.fileno(), size, max(nbytes, 1))
+                system.reserve(handle.fileno(), size, max(nbytes, 1))
             finally:
                 os.ftruncate(handle.fileno(), size)
     except OSError as error:

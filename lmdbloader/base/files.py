@@ -1,4 +1,4 @@
-"""Opens regular files only, replaces files in one step, drops them from the page cache, guards descriptors 0 to 2."""
+"""Opens regular files only, replaces files in one step, guards descriptors 0 to 2."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk
 
 _KINDS = (
@@ -35,7 +36,7 @@ def open_regular(path: str | bytes | os.PathLike[str]) -> int:
     """
     _check(os.stat(path).st_mode, path)
     # The file may have been replaced since.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    descriptor = system.open_to_read(path)
     try:
         _check(os.fstat(descriptor).st_mode, path)
     except OSError:
@@ -77,22 +78,9 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         with explain_full_disk(path):
             yield hidden
-            os.replace(hidden, path)
+            system.replace_file(hidden, path)
     finally:
         hidden.unlink(missing_ok=True)
-
-
-def forget(descriptor: int) -> None:
-    """Drop a file from the page cache, so that only data that reached the disk is read.
-
-    After a failed write, Linux keeps pages in memory that are on no disk, and reports them as written.
-
-    Raises:
-        OSError: Data that is still to be written cannot be.
-    """
-    os.fsync(descriptor)  # unwritten pages would stay
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def occupy_standard_descriptors() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import resource
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 
-from lmdbloader.base.cores import group_folders
+from lmdbloader.base import system
 from lmdbloader.errors import WorkerError
 
 _ROOT = Path("/")
@@ -103,13 +102,12 @@ def no_memory(what: str, error: BaseException, advice: str) -> str:
 
 def has_address_limit() -> bool:
     """Return whether the address space of this process is limited."""
-    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    return system.address_limit() is not None
 
 
 def _address_space() -> str:
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    limit = "none is set" if soft == resource.RLIM_INFINITY else f"{soft} bytes"
-    return f"Limit of the process's address space (ulimit -v): {limit}."
+    limit = system.address_limit()
+    return f"Limit of the process's address space (ulimit -v): {'none is set' if limit is None else f'{limit} bytes'}."
 
 
 def _refused(what: str, advice: str, error: Exception) -> WorkerError:
@@ -125,9 +123,9 @@ def _refused(what: str, advice: str, error: Exception) -> WorkerError:
 
 
 def _limits(root: Path = _ROOT) -> Iterator[str]:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if soft != resource.RLIM_INFINITY:
-        yield f"{soft} of this user (ulimit -u)"
-    for folder in group_folders("pids", root):
+    limit = system.process_limit()
+    if limit is not None:
+        yield f"{limit} of this user (ulimit -u)"
+    for folder in system.group_folders("pids", root):
         with suppress(OSError, ValueError):
             yield f"{int((folder / 'pids.max').read_text())} of the control group {folder}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base import clock_words
+from lmdbloader.base import clock_words, system
 
 # The fields of StageTimes that are seconds, in the order of the words of a clock.
 STAGES = ("read", "verify", "decode", "transform", "function", "buffer")
@@ -95,11 +94,11 @@ class Clock:
 
     def begin(self) -> None:
         """Start: the time before now belongs to none of the stages."""
-        self.words[clock_words.LAST] = _now()
+        self.words[clock_words.LAST] = system.clock_ns()
 
     def tick(self, stage: int) -> None:
         """Add the time since the last tick to a stage: `clock_words.READ` ... `BUFFER`."""
-        words, now = self.words, _now()
+        words, now = self.words, system.clock_ns()
         words[stage] += now - words[clock_words.LAST]
         words[clock_words.LAST] = now
 
@@ -140,11 +139,6 @@ class _NoClock(Clock):
 
 
 NO_CLOCK = _NoClock()
-
-
-def _now() -> int:
-    # The clock that kernels read, too.
-    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
 class Stopwatch:

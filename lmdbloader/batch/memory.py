@@ -17,12 +17,11 @@ import torch
 from torch.multiprocessing import get_sharing_strategy
 from torch.utils.data import get_worker_info
 
+from lmdbloader.base import system
 from lmdbloader.errors import DiskFullError
 
 # The C library's folder for shared memory with a name, and for semaphores.
 NAMED_FOLDER = "/dev/shm"
-# Errors of a system that has no memory without a name, or forbids it.
-_REFUSALS = (errno.ENOSYS, errno.EPERM, errno.EACCES)
 # Fresh memory costs a page fault for every 4 KiB, about as much as filling it. Less than this is not worth keeping.
 _SMALLEST_NBYTES = 64 * 1024
 _MOST_SIZES = 8
@@ -177,14 +176,11 @@ def _without_name(nbytes: int) -> torch.UntypedStorage | None:
 
     torch's own is in /dev/shm, which is small in containers, and takes twice as long to make.
     """
-    if not hasattr(os, "memfd_create") or get_sharing_strategy() != "file_descriptor":  # type: ignore[no-untyped-call]
+    if get_sharing_strategy() != "file_descriptor":  # type: ignore[no-untyped-call]
         return None
-    try:
-        descriptor = os.memfd_create("lmdbloader")
-    except OSError as error:
-        if error.errno in _REFUSALS:
-            return None
-        raise
+    descriptor = system.memory_file()
+    if descriptor is None:
+        return None
     try:
         os.ftruncate(descriptor, nbytes)
         storage: torch.UntypedStorage = torch.UntypedStorage._new_shared_fd_cpu(descriptor, nbytes)  # type: ignore[attr-defined]
@@ -247,17 +243,13 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def means_no_space(error: BaseException) -> bool:
     """Return whether an error of the system or of torch means that a file system is full."""
     # torch's is a RuntimeError with the system's words in it.
-    return getattr(error, "errno", None) == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error)
+    return getattr(error, "errno", None) == errno.ENOSPC or system.means(errno.ENOSPC, str(error))
 
 
 def free_nbytes() -> int | None:
     """Return how many bytes of /dev/shm are free; None if the system has none or does not report it."""
-    try:
-        room = os.statvfs(NAMED_FOLDER)
-    except (OSError, AttributeError):
-        return None
-    # One without a limit has no blocks at all.
-    return room.f_bavail * room.f_frsize if room.f_blocks else None
+    size, free = system.sizes_of(NAMED_FOLDER) or (0, 0)
+    return free if size else None  # one without a limit has no size
 
 
 def no_space(nbytes: int) -> DiskFullError:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.files import read_regular
@@ -356,16 +357,16 @@ def write_marker(partial: Path, about: Mapping[str, Any]) -> None:
 def put_in_place(partial: Path, target: Path) -> None:
     """Rename a complete folder to its name, and remove an older one that was there."""
     if not target.exists() or not any(target.iterdir()):
-        os.rename(partial, target)
+        system.move_folder(partial, target)
         return
     aside = target.with_name(target.name + _REPLACED_SUFFIX)
     if aside.exists():
         raise DestinationError(f"{aside}: exists, but the replaced folder needs this name temporarily. Move it away.")
-    os.rename(target, aside)
+    system.move_folder(target, aside)
     try:
-        os.rename(partial, target)
+        system.move_folder(partial, target)
     except OSError:
-        os.rename(aside, target)
+        system.move_folder(aside, target)
         raise
     shutil.rmtree(aside)
 
@@ -399,7 +400,7 @@ def safe_stem(source: str, *, keep_suffix: bool = False) -> str:
     root, suffix = os.path.splitext(parts[-1])
     if not keep_suffix and suffix.lower() in IMAGE_SUFFIXES:
         parts[-1] = root
-    *folders, last = [_safe_name(part) for part in parts]
+    *folders, last = [system.usable_name(_safe_name(part)) for part in parts]
     folders = [folder + "_" if folder.lower().endswith(FILE_SUFFIXES) else folder for folder in folders]
     stem = "/".join((*folders, last))
     if len(folders) >= _MAX_DEPTH or len(stem.encode()) > _PATH_NBYTES:
@@ -454,7 +455,7 @@ def _free(source: str, stem: str, taken: set[str], next_number: dict[str, int]) 
 
 
 def _safe_name(part: str) -> str:
-    """Return a path component that every Linux file system accepts."""
+    """Return a path component that every file system of Linux accepts."""
     name = _UNSAFE.sub("_", part)
     if name in ("", ".", ".."):
         return "_"

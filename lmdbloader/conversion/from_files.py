@@ -217,7 +217,7 @@ def _write(job: _Job, folder: Path, begun: Begun, done: Progress, pool: WorkerPo
                 _add_parts(
                     _show(parts, sources, done.num_sources, job.options.progress), sources, done, journal, writer
                 )
-                return _finish(job, done, writer)
+                return _finish(job, done, writer, journal)
             except BaseException:
                 if not writer.num_committed:
                     journal.discard()
@@ -238,7 +238,7 @@ def _add_parts(parts: Iterable[Part], sources: Sources, done: Progress, journal:
         done.seen.add(part.seen)
 
 
-def _finish(job: _Job, done: Progress, writer: Writer) -> Written:
+def _finish(job: _Job, done: Progress, writer: Writer, journal: Journal) -> Written:
     if not writer.num_samples:
         raise SourceError(
             f"{job.target}: nothing to write: none of the {done.num_sources} inputs could be used; "
@@ -252,7 +252,7 @@ def _finish(job: _Job, done: Progress, writer: Writer) -> Written:
         writer.add_file(SOURCES_FILE, note)
     check_destination(job.target, overwrite=job.options.overwrite)  # another process may have made it meanwhile
     classes = {"label": listing.classes} if listing.layout == "classes" else {}
-    return writer.finish(classes=classes, made_by=job.made_by, digest=job.options.digest)
+    return writer.finish(classes=classes, made_by=job.made_by, digest=job.options.digest, close_others=journal.close)
 
 
 def _show(parts: Iterable[Part], sources: Sources, first: int, progress: bool) -> Iterable[Part]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lmdbloader.base import system
 from lmdbloader.base.disk_errors import naming
-from lmdbloader.base.files import forget
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.provenance import ContentHash, Seen, changed_options
 from lmdbloader.conversion.sources.listing import Source, Sources
@@ -24,7 +24,7 @@ from lmdbloader.format.layout import Field
 from lmdbloader.format.manifest import field_json, parse_field
 from lmdbloader.store import num_committed
 from lmdbloader.store.records import chained
-from lmdbloader.store.writing.publish import JOURNAL_FILE, PLAN_FILE, empty, fsync, is_begun
+from lmdbloader.store.writing.publish import JOURNAL_FILE, PLAN_FILE, empty, flush, is_begun
 
 _PLAN_VERSION = 1
 _MAX_PLAN_NBYTES = 2**20
@@ -84,7 +84,7 @@ def write_plan(partial: Path, begun: Begun) -> None:
     with naming(path):
         path.write_text(json.dumps(body, indent=1), "utf-8")
     for place in (path, partial, partial / ".."):
-        fsync(place)
+        flush(place)
 
 
 def read_plan(partial: Path, made_by: Mapping[str, Any]) -> Begun | None:
@@ -156,7 +156,7 @@ class Journal:
         with naming(self._path):
             while left:
                 left = left[self._file.write(left) :]
-            os.fsync(self._file.fileno())
+            system.flush(self._file.fileno())
 
     def discard(self) -> None:
         """Empty the journal, because none of its samples were committed."""
@@ -190,7 +190,7 @@ def recover(
     committed = num_committed(partial)
     kept_nbytes = 0
     with naming(path), open(path, "rb") as file:
-        forget(file.fileno())
+        system.drop_cache(file.fileno())
         for note, end in _notes(file):
             if note["num_samples"] > committed:
                 break

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.limits import explain_limit, no_memory, refused_memory
 from lmdbloader.base.option_names import flags_in_use, option, use_flags
@@ -184,7 +183,7 @@ class _Worker:
     """
 
     process: subprocess.Popen[bytes] = field(init=False)
-    connection: Connection = field(init=False)
+    connection: Connection[Any, Any] = field(init=False)
     place: npt.NDArray[np.int64] = field(init=False)
     num_done: int = 0
     tasks: deque[tuple[int, Sequence[Source]]] = field(default_factory=deque)
@@ -192,23 +191,16 @@ class _Worker:
 
     def __post_init__(self) -> None:
         # A fresh interpreter inherits none of the caller's threads, locks or descriptors, and callers need no
-        # `if __name__ == "__main__"`. It has its own session, because the parent handles Ctrl-C in a terminal. When the
-        # parent ends for any reason, the socket closes and the worker ends.
-        ours, theirs = socket.socketpair()
+        # `if __name__ == "__main__"`. It is apart, because the parent handles Ctrl-C in a terminal. When the parent
+        # ends for any reason, the connection closes and the worker ends.
+        self.connection, theirs = system.connection_pair()
         place, self.place = make_number()
         self.place[0] = -1
-        code = _START.format(
-            path=[p for p in sys.path if isinstance(p, str)], handle=theirs.fileno(), place=place, flags=flags_in_use()
-        )
-        self.connection = Connection(ours.detach())
+        handles = theirs.fileno(), system.handle_of(place)
+        path = [p for p in sys.path if isinstance(p, str)]
+        code = _START.format(path=path, handle=handles[0], place=handles[1], flags=flags_in_use())
         try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                pass_fds=[theirs.fileno(), place],
-                stdin=subprocess.DEVNULL,
-                env=_one_thread(),
-                start_new_session=True,
-            )
+            self.process = system.start_python(["-c", code], handles, env=_one_thread(), apart=True)
         except BaseException:
             self.connection.close()
             raise
@@ -271,7 +263,7 @@ class _Worker:
 
     def _death(self) -> WorkerError:
         code = self.process.wait()
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+        how, is_short = system.how_ended(code)
         unfinished = [source.name for _, sources in self.tasks for source in sources]
         at = self.place.item() - self.num_done
         # Before its first image, and while it waits for tasks, it has no current image.
@@ -279,8 +271,7 @@ class _Worker:
         if code == errno.ENOMEM:
             refused = OSError(code, os.strerror(code))
             return WorkerError(no_memory(f"worker process {self.process.pid}{during}", refused, _fewer()))
-        # C++ ends a process by SIGABRT if it gets no memory.
-        advice = f" Out of memory? Use fewer {option('workers')}." if code in (-signal.SIGKILL, -signal.SIGABRT) else ""
+        advice = f" Out of memory? Use fewer {option('workers')}." if is_short else ""
         again = "Convert again with the same options: the conversion resumes where it stopped."
         return WorkerError(f"worker process {self.process.pid} {how}{during}.{advice} {again}")
 
@@ -295,13 +286,13 @@ def _one_thread() -> dict[str, str]:
 
 
 def serve(handle: int, place: int, flags: Mapping[str, str]) -> None:
-    """Convert the tasks from a socket until it closes; the main function of a worker process.
+    """Convert the tasks from a connection until it closes; the main function of a worker process.
 
     `place` is the handle of a shared number: the index of the current source among all that have arrived. Messages name
     options by `flags`.
     """
     use_flags(flags)
-    connection, shared = Connection(handle), map_number(place)
+    connection, shared = system.connect(handle), map_number(system.descriptor_of(place))
     num_done = 0
     tasks: deque[tuple[Recipe, list[Source]]] = deque()
     unread = 0
@@ -325,7 +316,7 @@ def serve(handle: int, place: int, flags: Mapping[str, str]) -> None:
         os._exit(errno.ENOMEM)
 
 
-def _take(connection: Connection, tasks: deque[tuple[Recipe, list[Source]]]) -> int:
+def _take(connection: Connection[Any, Any], tasks: deque[tuple[Recipe, list[Source]]]) -> int:
     """Take one message; return 1 if the parent has read a part, 0 for a task."""
     if connection.recv() == _TAKEN:
         return 1
@@ -351,18 +342,18 @@ def _results(recipe: Recipe, sources: list[Source], place: npt.NDArray[np.int64]
             yield WorkerError(f"converting {name} failed:\n{traceback.format_exc()}")
 
 
-def send_object(item: object, connection: Connection) -> None:
+def send_object(item: object, connection: Connection[Any, Any]) -> None:
     """Send an object of any size by a message of a few bytes, so sending never waits for the reader."""
     # Pickled as by Connection.send: only between a process and its own workers, never for a file.
     _send_memory([ForkingPickler.dumps(item)], connection)
 
 
-def receive_object(connection: Connection) -> Any:
+def receive_object(connection: Connection[Any, Any]) -> Any:
     """Return the object of `send_object`."""
     return ForkingPickler.loads(_receive_memory(connection))
 
 
-def send_part(part: Part, connection: Connection) -> None:
+def send_part(part: Part, connection: Connection[Any, Any]) -> None:
     """Send a part: its values through shared memory, the rest as a message."""
     lengths = [block.value.size for block in part.blocks]
     blocks = tuple(replace(b, value=n) for b, n in zip(part.blocks, lengths, strict=True))
@@ -375,7 +366,7 @@ def send_part(part: Part, connection: Connection) -> None:
     _send_memory([block.value for block in part.blocks], connection)
 
 
-def complete_part(part: Part, connection: Connection) -> Part:
+def complete_part(part: Part, connection: Connection[Any, Any]) -> Part:
     """Return a received part with its values, which are views of the shared memory."""
     whole = pa.py_buffer(_receive_memory(connection))
     blocks, at = [], 0
@@ -387,51 +378,44 @@ def complete_part(part: Part, connection: Connection) -> Part:
 
 
 def make_number() -> tuple[int, npt.NDArray[np.int64]]:
-    """Return the handle of a number that two processes share, and the number, (1,) int64. It outlives its writer."""
-    handle = _memory_file()
-    os.ftruncate(handle, np.dtype(np.int64).itemsize)
-    return handle, map_number(handle)
+    """Return the file of a number that two processes share, and the number, (1,) int64. It outlives its writer."""
+    file = _memory_file()
+    os.ftruncate(file, np.dtype(np.int64).itemsize)
+    return file, map_number(file)
 
 
-def map_number(handle: int) -> npt.NDArray[np.int64]:
-    """Return the number of `make_number`, (1,) int64, by its handle."""
-    return np.frombuffer(mmap.mmap(handle, np.dtype(np.int64).itemsize), np.int64)
+def map_number(file: int) -> npt.NDArray[np.int64]:
+    """Return the number of `make_number`, (1,) int64, by the descriptor of its file."""
+    return np.frombuffer(mmap.mmap(file, np.dtype(np.int64).itemsize), np.int64)
 
 
-def _send_memory(pieces: Iterable[Any], connection: Connection) -> None:
-    handle = _memory_file()
+def _send_memory(pieces: Iterable[Any], connection: Connection[Any, Any]) -> None:
+    file = _memory_file()
     try:
         for piece in pieces:
-            _write_all(handle, piece)
-        with socket.socket(fileno=os.dup(connection.fileno())) as channel:
-            socket.send_fds(channel, [b"m"], [handle])
+            _write_all(file, piece)
+        system.send_file(connection, file)
     finally:
-        os.close(handle)
+        os.close(file)
 
 
-def _receive_memory(connection: Connection) -> mmap.mmap | bytes:
-    with socket.socket(fileno=os.dup(connection.fileno())) as channel:
-        _, handles, _, _ = socket.recv_fds(channel, 1, 1)
-    if len(handles) != 1:
-        raise EOFError
+def _receive_memory(connection: Connection[Any, Any]) -> mmap.mmap | bytes:
+    file = system.receive_file(connection)
     try:
-        nbytes = os.fstat(handles[0]).st_size
-        if not nbytes:
-            return b""
-        populate = getattr(mmap, "MAP_POPULATE", 0)
-        return mmap.mmap(handles[0], nbytes, flags=mmap.MAP_SHARED | populate, prot=mmap.PROT_READ)
+        nbytes = os.fstat(file).st_size
+        return system.map_shared(file, nbytes) if nbytes else b""
     finally:
-        os.close(handles[0])
+        os.close(file)
 
 
 def _memory_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("lmdbloader", os.MFD_CLOEXEC)
+    if (found := system.memory_file()) is not None:
+        return found
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 
 
-def _write_all(handle: int, data: Any) -> None:
+def _write_all(file: int, data: Any) -> None:
     view = memoryview(data).cast("B")
     while view.nbytes:
-        view = view[os.write(handle, view) :]
+        view = view[os.write(file, view) :]

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from lmdbloader import __version__
+from lmdbloader.base import system
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.plan import Plan
@@ -284,7 +285,7 @@ def renew_note(folder: Path, listing: Listing, times: Sequence[tuple[int, int]])
     try:
         if note is not None:
             partial.write_bytes(note)
-            os.replace(partial, folder / SOURCES_FILE)
+            system.replace_file(partial, folder / SOURCES_FILE)
     except OSError:
         return
     finally:

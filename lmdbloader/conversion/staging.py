@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressBar
@@ -22,7 +23,7 @@ from lmdbloader.format.digests import DigestName, new_file_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.store import Reader, check_destination, partial_folder, put_in_place, read_manifest
 from lmdbloader.store.writing.ownership import is_own_file, open_own_file
-from lmdbloader.store.writing.publish import fsync
+from lmdbloader.store.writing.publish import flush
 
 _PIECE_NBYTES = 8 * 2**20
 # Space for the file system's own records of a copy.
@@ -199,18 +200,19 @@ def _read(descriptor: int, path: Path, room: memoryview, at: int) -> int:
     """Fill a buffer from a place in a file; return the number of bytes."""
     filled = 0
     with naming(path):
-        while filled < len(room) and (count := os.preadv(descriptor, [room[filled:]], at + filled)):
+        while filled < len(room) and (count := system.read_into(descriptor, room[filled:], at + filled)):
             filled += count
     return filled
 
 
 def _compare(copy: Path, sums: list[int], source: Path, bar: Any) -> None:
     """Read a copy back, from the disk if the system drops its pages, and compare it piece by piece."""
-    fsync(copy)
+    flush(copy)
     room = memoryview(bytearray(_PIECE_NBYTES))
-    descriptor = os.open(copy, os.O_RDONLY)
+    descriptor = system.open_to_read(copy)
     try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        with naming(copy):
+            system.drop_cache(descriptor)
         for number in range(len(sums) + 1):
             nbytes = _read(descriptor, copy, room, number * _PIECE_NBYTES)
             found = [checksum(room[:nbytes])] if nbytes else []

@@ -7,11 +7,11 @@ for both. Every digest is text that begins with the name of its algorithm.
 from __future__ import annotations
 
 import hashlib
-import os
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
+from lmdbloader.base import system
 from lmdbloader.format.codecs import RunningChecksum, checksum
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.blake3_sizes import GROUP_NBYTES, STACK_ROWS, WORK_NBYTES
@@ -69,7 +69,7 @@ def digest_of_file(data: Any, name: DigestName) -> str:
 def read_digest(descriptor: int, name: DigestName) -> str:
     """Return the digest of a whole file, read piece by piece: a bad disk is an OSError, unlike with a map."""
     digest, room, at = new_file_digest(name), memoryview(bytearray(_PIECE_NBYTES)), 0
-    while nbytes := os.preadv(descriptor, [room], at):
+    while nbytes := system.read_into(descriptor, room, at):
         digest.update(room[:nbytes])
         at += nbytes
     return str(digest)

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
+from lmdbloader.base import system
 from lmdbloader.base.arguments import shown
 from lmdbloader.base.files import NotRegularError, open_regular
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, OptionError
@@ -83,8 +84,8 @@ def save_checkpoint(
             torch.save(content, archive)  # type: ignore[arg-type]  # it asks for `write` alone
             archive.finish()
             file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+            system.flush(file.fileno())
+        system.replace_file(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise

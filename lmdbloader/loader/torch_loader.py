@@ -16,6 +16,7 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset
 
+from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
 from lmdbloader.batch.assembly import collate
 from lmdbloader.batch.memory import free_nbytes, is_plain, means_no_space, no_space
@@ -25,8 +26,6 @@ from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers, rem
 _WORTH_A_WORKER = 1.10
 _TRIAL_SECONDS = 0.4
 _TRIAL_BATCHES = 64
-# torch's own workers notice after up to five seconds that their parent has ended.
-_LOOK_SECONDS = 0.5
 # A semaphore takes a page, and a worker has about five.
 _QUEUE_NBYTES = 5 * 4096
 
@@ -144,9 +143,8 @@ class WorkerStart:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when another is no longer its parent."""
-    while os.getppid() == parent:
-        time.sleep(_LOOK_SECONDS)
+    """End this process when another is no longer its parent; torch's own workers notice it after up to five seconds."""
+    system.wait_for_end_of(parent)
     os._exit(1)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -19,6 +18,7 @@ from typing import Any, TypeGuard
 import torch
 from torch.utils.data import ConcatDataset, Dataset
 
+from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.transforms import Geometry, Transform
@@ -245,7 +245,7 @@ def _replace(path: Path, text: str) -> None:
         try:
             file.write(text)
             file.close()
-            os.replace(file.name, path)
+            system.replace_file(file.name, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(file.name)
@@ -258,12 +258,12 @@ def _locked(folder: Path) -> Iterator[None]:
 
     After some seconds, or if the file system has no locks, it continues without: a lost entry is measured again.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = system.open_folder(folder, follow=True)
     try:
         until = time.monotonic() + _LOCK_SECONDS
         while time.monotonic() < until:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                system.lock(descriptor)
                 break
             except BlockingIOError:
                 time.sleep(0.005)
@@ -271,4 +271,4 @@ def _locked(folder: Path) -> Iterator[None]:
                 break
         yield
     finally:
-        os.close(descriptor)
+        system.close(descriptor)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 from lmdb.verify import VerifyError
 from lmdb.verify import verify as check_pages
 
+from lmdbloader.base import system
 from lmdbloader.base.disk_errors import disk_failed
 from lmdbloader.base.files import read_regular
 from lmdbloader.errors import CorruptError
@@ -35,7 +36,7 @@ def explain_lmdb(data: Path) -> Iterator[None]:
     try:
         yield
     except lmdb.Error as error:
-        if os.strerror(errno.EIO) not in str(error):
+        if not system.means(errno.EIO, str(error)):
             raise
         raise disk_failed(data, error) from error
 
@@ -97,20 +98,16 @@ def list_values(file: Path) -> Iterator[tuple[bytes, int, int]]:
                     continue
                 address = np.frombuffer(value, np.uint8).ctypes.data
                 if base is None:
-                    base = _map_base(address)
+                    base = _map_base(address, transaction.stat()["psize"])
                 yield bytes(key), address - base, len(value)
     except lmdb.Error as error:
         raise CorruptError(f"{file}: LMDB does not open it ({error})") from error
 
 
-def _map_base(address: int) -> int:
-    """Return the address of the file's first byte in the map that holds an address."""
-    with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
-        for line in maps:
-            found = re.match(r"([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+)", line)
-            if found and int(found[1], 16) <= address < int(found[2], 16):
-                return int(found[1], 16) - int(found[3], 16)
-    raise CorruptError(f"no map holds the address {address:#x}, so the places of an LMDB's values are unknown")
+def _map_base(address: int, page_nbytes: int) -> int:
+    """Return the address of the file's first byte, given that of a value: each page begins with its own number."""
+    page = address - address % page_nbytes
+    return page - page_nbytes * ctypes.c_uint64.from_address(page).value
 
 
 def last_transactions(descriptor: int) -> tuple[int, int]:
@@ -127,7 +124,7 @@ def last_transactions(descriptor: int) -> tuple[int, int]:
 
 def _read_metas(descriptor: int) -> tuple[int, tuple[int, int]]:
     """Return the page size that the meta pages state, and their transaction numbers."""
-    head = os.pread(descriptor, 2 * max(PAGE_SIZES), 0)
+    head = system.read_at(descriptor, 2 * max(PAGE_SIZES), 0)
     for nbytes in PAGE_SIZES:
         first, second = (_transaction(head[at : at + nbytes], nbytes) for at in (0, nbytes))
         if first or second:
@@ -162,5 +159,5 @@ def take_back_torn(data: Path) -> bool:
 
 
 def _write_number(descriptor: int, number: int, at: int) -> None:
-    os.pwrite(descriptor, number.to_bytes(_NUMBER_NBYTES, "little"), at)
-    os.fsync(descriptor)
+    system.write_at(descriptor, number.to_bytes(_NUMBER_NBYTES, "little"), at)
+    system.flush(descriptor)

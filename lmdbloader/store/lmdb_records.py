@@ -11,8 +11,8 @@ import lmdb
 import numpy as np
 import pyarrow as pa
 
+from lmdbloader.base import system
 from lmdbloader.base.disk_errors import naming
-from lmdbloader.base.files import forget
 from lmdbloader.base.option_names import option
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.codecs import checksum
@@ -49,7 +49,7 @@ def num_committed(partial: Path) -> int:
         return 0
     with naming(data):
         with open(data, "rb", buffering=0) as file:
-            forget(file.fileno())
+            system.drop_cache(file.fileno())
             # A power cut in the first transaction may leave any content in LMDB's first pages, and any file length.
             if last_transactions(file.fileno()) == (0, 0):
                 return 0

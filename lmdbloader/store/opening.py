@@ -6,7 +6,6 @@ import errno
 import itertools
 import mmap
 import os
-import sys
 import time
 import weakref
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base import system
 from lmdbloader.base.disk_errors import unreadable_is_corrupt
 from lmdbloader.base.files import NotRegularError, open_regular
 from lmdbloader.base.limits import no_address_space
@@ -27,8 +27,6 @@ from lmdbloader.kernels.runtime.guard_words import NUM_HEAD
 
 IO = Literal["mmap", "pread"]
 _READ_WITHOUT_MAP = 'Read it without a map, with io="pread".'
-# MADV_POPULATE_READ of Linux 5.14, which Python lacks: it maps pages, or fails if one cannot be read.
-POPULATE_READ = 22 if sys.platform == "linux" else -1
 # A local file system returns a file's length in a tenth of this or less; a network one may have to ask a server.
 _AT_ONCE_SECONDS = 4e-6
 _PIECE_NBYTES = 2**20
@@ -123,8 +121,8 @@ class DataFile:
         num_marks = -(-self.nbytes // (64 << bits))
         guard = np.zeros(NUM_HEAD + num_marks, np.int64)
         guard[: NUM_HEAD] = (
-            self.descriptor, self.nbytes, _knows_length_at_once(self.descriptor), POPULATE_READ,
-            reports_residency(self.descriptor), bits, num_marks, 0,
+            self.descriptor, self.nbytes, _watches_length(self.descriptor), system.POPULATE_READ,
+            system.tells_residency(self.descriptor), bits, num_marks, 0,
         )  # fmt: skip
         return guard
 
@@ -141,7 +139,7 @@ class DataFile:
         """
         # Not through the map: a page that cannot be read would end the process.
         parts = []
-        while nbytes and (part := os.pread(self.descriptor, nbytes, at)):
+        while nbytes and (part := system.read_at(self.descriptor, nbytes, at)):
             parts.append(part)
             at, nbytes = at + len(part), nbytes - len(part)
         return b"".join(parts)
@@ -181,11 +179,8 @@ def _map_readable(path: Path, descriptor: int, nbytes: int) -> mmap.mmap:
         OSError: The disk cannot read it.
     """
     mapped = _map(path, descriptor, nbytes, _READ_WITHOUT_MAP)
-    if POPULATE_READ >= 0:
-        with suppress(OSError):  # not supported, or a page that cannot be read
-            mapped.madvise(POPULATE_READ)
-            return mapped
-    read_through(descriptor)
+    if not system.populate(mapped):
+        read_through(descriptor)
     return mapped
 
 
@@ -196,20 +191,14 @@ def read_through(descriptor: int) -> None:
         OSError: The disk cannot read it.
     """
     buffer, at = bytearray(_PIECE_NBYTES), 0
-    while nbytes := os.preadv(descriptor, [buffer], at):
+    while nbytes := system.read_into(descriptor, buffer, at):
         at += nbytes
 
 
-def reports_residency(descriptor: int) -> bool:
-    """Return whether this process may learn which pages of a map are in memory; Linux reports all to others."""
-    try:
-        return os.geteuid() == os.fstat(descriptor).st_uid or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
-    except OSError:
+def _watches_length(descriptor: int) -> bool:
+    """Return whether kernels look at the file's length: it can change, and asking for it needs no server."""
+    if not system.MAPPED_FILES_SHRINK:
         return False
-
-
-def _knows_length_at_once(descriptor: int) -> bool:
-    """Return whether the system knows a file's length without asking a server."""
     times = [time.perf_counter()]
     for _ in range(8):
         os.lseek(descriptor, 0, os.SEEK_END)

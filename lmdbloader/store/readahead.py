@@ -10,16 +10,18 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base import system
 from lmdbloader.base.limits import start_threads
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_TILES
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.runtime.paging_words import PIECE_NBYTES
-from lmdbloader.store.opening import POPULATE_READ, DataFile, reports_residency
+from lmdbloader.store.opening import DataFile
 from lmdbloader.store.reader import Reader
 
 I64 = npt.NDArray[np.int64]
@@ -32,7 +34,6 @@ LARGE_NBYTES = 1024 * 1024
 _PROBED_ROWS = 4
 # With "pread", as with the map: Linux reads at most this much per call, and this much in flight keeps a disk busy.
 _AHEAD_NBYTES = 8 * 1024 * 1024
-_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 # Storage that does not answer must not block `close`.
 _JOIN_SECONDS = 1.0
 
@@ -178,9 +179,9 @@ def _serve(request: _Request, buffer: U8, stopping: U8) -> None:
             _will_need(descriptor, starts, stops, stopping)
         return
     if request.awaited:
-        entries.load(base, starts, stops, POPULATE_READ, descriptor, buffer, stopping)
+        entries.load(base, starts, stops, system.POPULATE_READ, descriptor, buffer, stopping)
     else:
-        entries.advise(base, starts, stops, mmap.MADV_WILLNEED, PIECE_NBYTES, stopping)
+        entries.advise(base, starts, stops, system.WILL_NEED, PIECE_NBYTES, stopping)
 
 
 class Readahead:
@@ -209,7 +210,7 @@ class Readahead:
         self._offsets = [column[0] for column in self._columns]
         self._file = reader.data_file
         self._probe = np.zeros(1, np.uint8)
-        self._reports_residency = reports_residency(self._file.descriptor)
+        self._reports_residency = system.tells_residency(self._file.descriptor)
         self._workers: dict[int, _Worker] = {}
         self._closed = False
 
@@ -226,7 +227,7 @@ class Readahead:
         few = rows[:: -(-len(rows) // _PROBED_ROWS)].tolist()
         starts = np.array([self._offsets[i % len(self._offsets)][row] for i, row in enumerate(few)], np.int64)
         if self._file.io == "pread":
-            return not _is_absent(self._file.descriptor, starts)
+            return all(map(partial(system.is_cached, self._file.descriptor), starts.tolist()))
         if not self._reports_residency:
             return False
         return not entries.any_absent(self._file.data.ctypes.data, starts, mmap.PAGESIZE, self._probe)
@@ -266,12 +267,12 @@ class Readahead:
                 other bytes are then read page by page, which is slow.
         """
         if self._file.io == "pread":
-            _advise_file(self._file.descriptor, random=random)
+            system.advise_order(self._file.descriptor, random=random)
             return
         data = self._file.data
         if not data.size:
             return
-        advice = mmap.MADV_RANDOM if random else mmap.MADV_NORMAL
+        advice = system.RANDOM if random else system.NORMAL
         whole = np.array([data.size], np.int64)
         entries.advise(data.ctypes.data, whole - whole, whole, advice, data.size, np.zeros(1, np.uint8))
 
@@ -326,26 +327,6 @@ class Readahead:
         return found
 
 
-def _is_absent(descriptor: int, starts: I64) -> bool:
-    """Return whether one of the bytes at `starts` is not in memory, or the system does not report it."""
-    if _NOWAIT is None:
-        return True
-    byte = bytearray(1)
-    try:
-        # Nothing is read beyond the end of the file; reading the sample will report it.
-        for at in starts.tolist():
-            os.preadv(descriptor, [byte], at, _NOWAIT)
-    except OSError:  # not there yet, or a file system that always waits
-        return True
-    return False
-
-
-def _advise_file(descriptor: int, *, random: bool) -> None:
-    """Advise the system whether to read ahead on this descriptor."""
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM if random else os.POSIX_FADV_NORMAL)
-
-
 def _will_need(descriptor: int, starts: I64, stops: I64, stopping: U8) -> None:
     """Request ranges (n,) of a file without waiting for them.
 
@@ -357,7 +338,7 @@ def _will_need(descriptor: int, starts: I64, stops: I64, stopping: U8) -> None:
     for at, nbytes in _pieces(starts, stops):
         if stopping[0]:
             return
-        _ask(descriptor, at, nbytes)
+        system.will_read(descriptor, at, nbytes)
 
 
 def _load(descriptor: int, starts: I64, stops: I64, buffer: U8, stopping: U8) -> None:
@@ -373,9 +354,9 @@ def _load(descriptor: int, starts: I64, stops: I64, buffer: U8, stopping: U8) ->
     ahead, asked = _pieces(starts, stops), 0
     for at, nbytes in _pieces(starts, stops):
         while asked < _AHEAD_NBYTES and (following := next(ahead, None)):
-            _ask(descriptor, *following)
+            system.will_read(descriptor, *following)
             asked += following[1]
-        if stopping[0] or not os.preadv(descriptor, [buffer[:nbytes].data], at):
+        if stopping[0] or not system.read_into(descriptor, buffer[:nbytes].data, at):
             return
         asked -= nbytes
 
@@ -384,8 +365,3 @@ def _pieces(starts: I64, stops: I64) -> Iterator[tuple[int, int]]:
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         for at in range(start, stop, PIECE_NBYTES):
             yield at, min(PIECE_NBYTES, stop - at)
-
-
-def _ask(descriptor: int, at: int, nbytes: int) -> None:
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(descriptor, at, nbytes, os.POSIX_FADV_WILLNEED)

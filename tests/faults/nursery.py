@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import io
 import multiprocessing
@@ -235,9 +234,10 @@ def _kill_worker(parent: int, seed: int) -> bool:
 def _command(request: Request) -> int:
     """Run the command in this process, which is a fresh fork."""
     import lmdbloader.cli
+    from lmdbloader.base import system
     from lmdbloader.conversion import from_files, pool
     from lmdbloader.store import index
-    from lmdbloader.store.writing import ownership, publish, writer
+    from lmdbloader.store.writing import publish, writer
 
     for handle, name in ((1, "output"), (2, "error")):
         os.dup2(os.open(request.log / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), handle)
@@ -263,7 +263,7 @@ def _command(request: Request) -> int:
 
     from_files.try_out = trial
     if not request.can_exchange:
-        ownership.ctypes = type("NoCalls", (), {"CDLL": lambda *_, **__: object(), "get_errno": ctypes.get_errno})
+        system.exchange = lambda a, b: False
     if request.calls or request.fault:
         _intercept(request)
     else:

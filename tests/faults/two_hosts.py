@@ -55,12 +55,13 @@ class Host:
         import fcntl
         import socket
 
+        from lmdbloader.base import system
         from lmdbloader.conversion import pool
         from lmdbloader.store.writing import claim, writer
 
         fcntl.flock = lambda descriptor, operation: None  # type: ignore[assignment]
         socket.gethostname = lambda: self.name  # type: ignore[assignment]
-        claim.boot_id = lambda: f"boot of {self.name}"
+        system.boot_id = lambda: f"boot of {self.name}"
         claim.BEAT_SECONDS, claim.PATIENCE_SECONDS = _BEAT_SECONDS, _PATIENCE_SECONDS
         writer.TRANSACTION_NBYTES = pool.TASK_NBYTES = 1
         add = writer.Writer.add

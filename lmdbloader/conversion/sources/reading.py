@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+from lmdbloader.base import system
 from lmdbloader.base.files import open_regular
 from lmdbloader.conversion.sources.listing import File, Source, Span, is_url
 from lmdbloader.conversion.sources.remote import read_remote
@@ -44,7 +45,7 @@ def read(file: File, fetched: Fetched | None = None) -> bytes:
             return opened.read()
         if file.nbytes > _MOST_READ_NBYTES:
             raise OSError(f"a part of {file.nbytes} bytes; a part of {os.fsdecode(path)} can have at most 2 GiB")
-        content = os.pread(opened.fileno(), file.nbytes, file.start)
+        content = system.read_at(opened.fileno(), file.nbytes, file.start)
     if len(content) != file.nbytes:
         raise OSError(f"{os.fsdecode(path)} ends at byte {file.start + len(content)}, inside this part")
     return content
@@ -88,8 +89,8 @@ def read_ends(source: Source) -> int:
                 nbytes = file.nbytes if isinstance(file, Span) else os.fstat(opened.fileno()).st_size
                 start = file.start if isinstance(file, Span) else 0
                 end_nbytes = min(_END_NBYTES, nbytes)
-                head = os.pread(opened.fileno(), end_nbytes, start)
-                tail = os.pread(opened.fileno(), end_nbytes, start + nbytes - end_nbytes)
+                head = system.read_at(opened.fileno(), end_nbytes, start)
+                tail = system.read_at(opened.fileno(), end_nbytes, start + nbytes - end_nbytes)
                 digest = _digest_end(digest, nbytes, head, tail)
     except OSError:
         return 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from lmdbloader.base.cores import group_folders, quota_cores, read_text
+from lmdbloader.base import system
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.lab.machine.gpu import Device, describe_devices
 
@@ -160,16 +160,8 @@ class Processor:
 def describe_processor(root: Path = _ROOT) -> Processor:
     """Return the facts about the processor."""
     online = os.cpu_count() or 1
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else online
-    return Processor(_model(root), online, allowed, quota_cores(root))
-
-
-def _model(root: Path) -> str:
-    for line in read_text(root / "proc" / "cpuinfo").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("model name", "Model", "cpu model") and value.strip():  # x86, some ARM boards, MIPS
-            return " ".join(value.split())
-    return platform.machine() or "unknown"
+    name = system.processor_name(root) or platform.machine() or "unknown"
+    return Processor(name, online, system.allowed_cores(), system.quota_cores(root))
 
 
 _ROOT = Path("/")
@@ -210,18 +202,11 @@ class Memory:
 
 def describe_memory(root: Path = _ROOT) -> Memory:
     """Return sizes of the memory."""
-    found = {}
-    for line in read_text(root / "proc" / "meminfo").splitlines():
-        name, _, value = line.partition(":")
-        words = value.split()
-        if words and words[0].isdecimal():
-            found[name] = int(words[0]) * 1024
-    total = found.get("MemTotal", 0)
-    available = found.get("MemAvailable", found.get("MemFree", 0) + found.get("Cached", 0))
-    limits = [limit for folder in group_folders("memory", root) if (limit := _limit(folder)) is not None]
+    total, available = system.memory_sizes(root)
+    limits = [limit for folder in system.group_folders("memory", root) if (limit := _limit(folder)) is not None]
     # A limit beyond the machine's memory is none.
     limits = [limit for limit in limits if not total or limit[0] < total]
-    shm, shm_free = _shm_sizes(root / "dev" / "shm")
+    shm, shm_free = system.sizes_of(root / "dev" / "shm") or (None, None)
     return Memory(
         total,
         available,
@@ -238,24 +223,17 @@ def _limit(folder: Path) -> tuple[int, int] | None:
         ("memory.max", "memory.current", ("file", "shmem")),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_cache", "total_shmem")),
     ):
-        text = read_text(folder / limit_file).strip()
+        text = system.read_text(folder / limit_file).strip()
         if not text.isdecimal() or int(text) >= _NO_LIMIT:
             continue
-        limit, used = int(text), read_text(folder / usage_file).strip()
-        counts = dict(line.split(None, 1) for line in read_text(folder / "memory.stat").splitlines() if " " in line)
+        limit, used = int(text), system.read_text(folder / usage_file).strip()
+        lines = system.read_text(folder / "memory.stat").splitlines()
+        counts = dict(line.split(None, 1) for line in lines if " " in line)
         # Files in tmpfs count as page cache, and cannot be given up.
         cache, shared = (int(counts[name]) if counts.get(name, "").isdecimal() else 0 for name in cache_names)
         taken = int(used) - max(0, cache - shared) if used.isdecimal() else 0
         return limit, max(0, limit - max(0, taken))
     return None
-
-
-def _shm_sizes(folder: Path) -> tuple[int | None, int | None]:
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        return None, None
-    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
 # Each is read when the library is first loaded; OMP_NUM_THREADS counts for torch and for OpenCV built with OpenMP, too.

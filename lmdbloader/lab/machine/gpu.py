@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from lmdbloader.base.cores import read_text
+from lmdbloader.base import system
 
 if TYPE_CHECKING:
     import torch
@@ -188,7 +188,7 @@ def describe_devices(root: Path = _ROOT) -> tuple[Device, ...]:
         return found
     devices = []
     for path in sorted((root / "proc" / "driver" / "nvidia" / "gpus").glob("*/information")):
-        for line in read_text(path).splitlines():
+        for line in system.read_text(path).splitlines():
             key, _, value = line.partition(":")
             if key.strip() == "Model":
                 devices.append(Device(value.strip(), None))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import re
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from lmdbloader.base.cores import read_text
+from lmdbloader.base import system
 
 FileSystemKind = Literal["network", "memory", "overlay", "local", "unknown"]
 DiskKind = Literal["nvme", "ssd", "spinning disk"]
@@ -70,7 +68,7 @@ def filesystem_of(path: str | os.PathLike[str], root: Path = _ROOT) -> FileSyste
     """
     real = Path(os.path.realpath(path))
     found: tuple[str, list[str], list[str]] | None = None
-    for line in read_text(root / "proc" / "self" / "mountinfo").splitlines():
+    for line in system.read_text(root / "proc" / "self" / "mountinfo").splitlines():
         # proc(5): id, parent, major:minor, root, mount point, options, any number of tags, "-", type, source, options.
         before, separator, after = line.partition(" - ")
         fields, rest = before.split(" "), after.split(" ")
@@ -115,7 +113,7 @@ def _device(number: str, source: str, root: Path) -> DiskKind | None:
         return None
     if folder.name.startswith("nvme"):
         return "nvme"
-    rotational = read_text(folder / "queue" / "rotational").strip()
+    rotational = system.read_text(folder / "queue" / "rotational").strip()
     return {"0": "ssd", "1": "spinning disk"}.get(rotational)  # type: ignore[return-value]
 
 
@@ -148,14 +146,13 @@ def residency(path: str | os.PathLike[str]) -> float | None:
     Raises:
         OSError: The file does not open.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = system.open_to_read(path)
     try:
-        status = os.fstat(descriptor)
-        if status.st_size == 0:
+        nbytes = os.fstat(descriptor).st_size
+        if nbytes == 0:
             return None
-        tells = os.geteuid() == status.st_uid or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
-        found = _mapped_share(descriptor, status.st_size) if tells else None
-        return _tried_share(descriptor, status.st_size) if found is None else found
+        found = _mapped_share(descriptor, nbytes) if system.tells_residency(descriptor) else None
+        return _tried_share(descriptor, nbytes) if found is None else found
     except (OSError, ValueError):  # a file that cannot be mapped
         return None
     finally:
@@ -163,13 +160,10 @@ def residency(path: str | os.PathLike[str]) -> float | None:
 
 
 def _mapped_share(descriptor: int, nbytes: int) -> float | None:
-    mincore = _mincore()
-    if mincore is None:
-        return None
     import numpy as np
 
     resident = looked_at = 0
-    with mmap.mmap(descriptor, nbytes, prot=mmap.PROT_READ) as mapped:
+    with mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ) as mapped:
         base = np.frombuffer(mapped, np.uint8).ctypes.data
         found = np.empty(_PIECE_NBYTES // mmap.PAGESIZE, np.uint8)
         num_pieces = -(-nbytes // _PIECE_NBYTES)
@@ -177,7 +171,7 @@ def _mapped_share(descriptor: int, nbytes: int) -> float | None:
             start = number * max(num_pieces, _MAX_PIECES) // _MAX_PIECES * _PIECE_NBYTES
             length = min(_PIECE_NBYTES, nbytes - start)
             num_pages = -(-length // mmap.PAGESIZE)
-            if mincore(base + start, length, found.ctypes.data) != 0:
+            if not system.resident_pages(base + start, length, found):
                 return None
             resident += int(np.count_nonzero(found[:num_pages] & 1))
             looked_at += num_pages
@@ -185,26 +179,12 @@ def _mapped_share(descriptor: int, nbytes: int) -> float | None:
 
 
 def _tried_share(descriptor: int, nbytes: int) -> float | None:
-    nowait: int | None = getattr(os, "RWF_NOWAIT", None)
-    if nowait is None:
-        return None
     num_pages = -(-nbytes // mmap.PAGESIZE)
     places = range(0, num_pages, -(-num_pages // _MAX_PLACES))
-    resident, byte = 0, bytearray(1)
+    resident = 0
     for page in places:
-        try:
-            resident += os.preadv(descriptor, [byte], page * mmap.PAGESIZE, nowait)
-        except BlockingIOError:  # not in memory
-            continue
-        except OSError:  # this file system always waits
+        found = system.is_cached(descriptor, page * mmap.PAGESIZE)
+        if found is None:
             return None
+        resident += found
     return resident / len(places)
-
-
-@cache
-def _mincore() -> Any:
-    """Return the C library's function, None if it has none."""
-    function = getattr(ctypes.CDLL(None), "mincore", None)
-    if function is not None:
-        function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p), ctypes.c_int
-    return function

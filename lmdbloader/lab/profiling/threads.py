@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from lmdbloader.base import system
+
 __all__ = ["ThreadTimes", "ThreadWatch"]
 
 # Names of the threads of Loaders and their readahead begin so.
@@ -98,9 +100,9 @@ class ThreadWatch:
 
     def _now(self) -> Iterator[tuple[tuple[int, int], ThreadTimes]]:
         for process, thread in self._tasks():
-            times = read_times(f"/proc/{process}/task/{thread}/schedstat")
+            times = system.thread_times(process, thread)
             if times is not None:
-                yield (process, thread), times
+                yield (process, thread), ThreadTimes(*times)
 
     def _tasks(self) -> Iterable[tuple[int, int]]:
         here = os.getpid()
@@ -112,20 +114,3 @@ class ThreadWatch:
         children = {child.pid for child in multiprocessing.active_children()} - self._strangers
         # Of a worker of torch's the first thread does the work.
         return [(pid, pid) for pid in (children if self._workers is None else self._workers) if pid is not None]
-
-
-def read_times(path: str) -> ThreadTimes | None:
-    """Return the times in a schedstat file, None if the system has none or the thread has ended.
-
-    Its three numbers are nanoseconds on a core, nanoseconds of waiting for one, and how often it had one
-    (Documentation/scheduler/sched-stats.rst of Linux).
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a file object costs three times as much
-        try:
-            running, delayed = map(int, os.read(descriptor, 100).split()[:2])
-        finally:
-            os.close(descriptor)
-    except (OSError, ValueError):
-        return None
-    return ThreadTimes(running / 1e9, delayed / 1e9)

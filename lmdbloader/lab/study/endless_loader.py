@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import os
 import re
 import statistics
 import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader
 
+from lmdbloader.base import system
 from lmdbloader.base.stage_times import StageTimes
 from lmdbloader.base.stopwatch import BatchTimes, time_batches
 from lmdbloader.batch.dataset import LMDBDataset
@@ -275,13 +274,6 @@ def latency_of(waits: Sequence[float]) -> Latency:
 
 def cpu_seconds() -> float:
     """Return the processor time that this process and its worker processes have taken so far."""
-    return time.process_time() + sum(_of_process(child.pid) for child in multiprocessing.active_children())
-
-
-def _of_process(pid: Any) -> float:
-    """Return the processor time of another process; 0 if unknown, or if it has ended."""
-    with suppress(OSError, ValueError, IndexError):
-        # The name in brackets may have spaces; after it, the 12th and 13th are the ticks in user and system mode.
-        words = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-    return 0.0
+    return time.process_time() + sum(
+        system.process_seconds(child.pid) for child in multiprocessing.active_children() if child.pid is not None
+    )

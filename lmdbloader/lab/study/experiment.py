@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from lmdbloader import __version__
+from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
@@ -240,7 +241,8 @@ def _machine(dataset: LMDBDataset) -> tuple[dict[str, Any], tuple[tuple[str, ...
     rows = [*found.rows(), ("dataset on", str(filesystem_of(dataset.path)))]
     if share is not None:
         rows.append(("page cache", f"held {share:.0%} of {DATA_FILE} before the first turn"))
-    rows.append(("load", f"{os.getloadavg()[0]:.1f} (average of the minute before)"))
+    if (load := system.load_average()) is not None:
+        rows.append(("load", f"{load:.1f} (average of the minute before)"))
     return found.as_json(), tuple(rows)
 
 

@@ -7,10 +7,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from multiprocessing import Pipe, current_process
+from multiprocessing import current_process
 from statistics import fmean
 from typing import IO, Any
 
+from lmdbloader.base import system
 from lmdbloader.base.text import counted
 from lmdbloader.errors import WorkerError
 from lmdbloader.lab.study.endless_loader import LoaderSetting
@@ -30,16 +31,15 @@ class Helper:
     def __init__(self, plan: BenchSetup) -> None:
         """Start it; it imports meanwhile."""
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        self._connection, other = Pipe()
+        self._connection, other = system.connection_pair()
         with other:
             # Not multiprocessing's own start: that would run the caller's program again, which may have no guard.
-            self._process = subprocess.Popen(
-                [sys.executable, *PROGRAM, str(other.fileno())],
-                stdin=subprocess.DEVNULL,
+            self._process = system.start_python(
+                [*PROGRAM, str(other.fileno())],
+                [other.fileno()],
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                pass_fds=[other.fileno()],
             )
         # A tensor of the dataset's is sent as shared memory, which is given only to those who know the key.
         self._send(bytes(current_process().authkey))

@@ -6,6 +6,7 @@ import sys
 from multiprocessing import current_process
 from multiprocessing.connection import Connection
 
+from lmdbloader.base import system
 from lmdbloader.lab.study.endless_loader import BenchData, LoaderSetting, open_endless, take_turn
 
 
@@ -38,4 +39,4 @@ def serve(connection: Connection) -> None:
 
 
 if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])))
+    serve(system.connect(int(sys.argv[1])))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lmdbloader.base import system
 from lmdbloader.errors import FormatError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import DESCRIPTION_KEY, PROGRESS_KEY, RECORD_KEY_NBYTES, parse_record_key, progress_value
@@ -213,7 +214,7 @@ def _count(value: bytes) -> int | None:
 def read_around_errors(descriptor: int, nbytes: int, at: int) -> bytes:
     """Return a part of a file, with zeros in place of bytes that the disk cannot read."""
     try:
-        data = os.pread(descriptor, nbytes, at)
+        data = system.read_at(descriptor, nbytes, at)
     except OSError:
         if nbytes <= PAGE_SIZES[0]:
             return bytes(nbytes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.text import plain, table
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError
@@ -41,7 +41,7 @@ from lmdbloader.store.reader import Reader
 from lmdbloader.store.records import Chunk, encode_blocks
 from lmdbloader.store.spool import Spool
 from lmdbloader.store.writing.ownership import is_own_file, open_own_file
-from lmdbloader.store.writing.publish import COLUMNS_FOLDER, REPAIR_FOLDER, fsync
+from lmdbloader.store.writing.publish import COLUMNS_FOLDER, REPAIR_FOLDER, flush
 from lmdbloader.store.writing.writer import estimate_map_nbytes, make_manifest, open_writer
 
 _NOT_KNOWN = "the number of missing samples is unknown, because the remaining data does not state how many there were"
@@ -330,19 +330,19 @@ def _put_in_place(work: Path, folder: Path, names: Sequence[str]) -> None:
         if (folder / name).is_dir():
             raise DestinationError(f"{folder / name}: is a folder. Move it away.")
     for name in names:
-        fsync(work / name)
+        flush(work / name)
     for name in names:
-        os.rename(work / name, folder / name)
-    fsync(folder)
+        system.replace_file(work / name, folder / name)
+    flush(folder)
 
 
 @contextmanager
 def _work_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder within a dataset, which is locked meanwhile; it is removed afterwards."""
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    lock = system.open_folder(folder, follow=True)
     try:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            system.lock(lock)
         except OSError as error:
             raise LockedError(
                 f"{folder}: cannot be locked ({error.strerror}). Is it being repaired already?"
@@ -360,4 +360,4 @@ def _work_folder(folder: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(work, ignore_errors=True)
     finally:
-        os.close(lock)
+        system.close(lock)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -16,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from lmdbloader.base import system
 from lmdbloader.base.disk_errors import DISK_FULL
 from lmdbloader.errors import DestinationError, LockedError
 from lmdbloader.store.writing.ownership import exchange, inside, is_at, open_folder, take_possession
@@ -52,12 +52,12 @@ class Owner:
     @property
     def is_elsewhere(self) -> bool:
         """Whether it ran on another system, so locks and process numbers do not show whether it is alive."""
-        return self.boot != boot_id() if self.boot else self.host != socket.gethostname()
+        return self.boot != system.boot_id() if self.boot else self.host != socket.gethostname()
 
     @property
     def is_alive_here(self) -> bool:
         """Whether it is another process running on this system."""
-        return bool(self.started) and self.pid != os.getpid() and _start_time(self.pid) == self.started
+        return bool(self.started) and self.pid != os.getpid() and system.start_of(self.pid) == self.started
 
     @property
     def was_here(self) -> bool:
@@ -68,33 +68,13 @@ class Owner:
 
 def this_process() -> Owner:
     """Return this process as an owner."""
-    return Owner(os.getpid(), socket.gethostname(), boot_id(), _start_time(os.getpid()), _machine())
-
-
-def boot_id() -> str:
-    """Return the id of this start of the system; empty if unknown."""
-    return _text("/proc/sys/kernel/random/boot_id")
+    return Owner(os.getpid(), socket.gethostname(), system.boot_id(), system.start_of(os.getpid()), _machine())
 
 
 def _machine() -> str:
     # The machine's id itself is private.
-    number = _text("/etc/machine-id")
+    number = system.machine_id()
     return hashlib.sha256(b"lmdbloader " + number.encode()).hexdigest()[:16] if number else ""
-
-
-def _start_time(pid: int) -> int:
-    try:
-        return int(_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[19])
-    except (IndexError, ValueError):
-        return 0
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 def read_owner(folder: int) -> Owner | None:
@@ -120,7 +100,7 @@ def is_mine(folder: int, path: Path) -> bool:
 
 
 def _read(folder: int) -> Owner | None:
-    note = os.open(OWNER_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    note = system.open_in(folder, OWNER_FILE)
     try:
         return _parse(os.read(note, _MAX_NOTE_NBYTES))
     finally:
@@ -156,7 +136,7 @@ class Claim:
 
     Attributes:
         folder: Its descriptor.
-        note: The descriptor of the note in it, which is locked too.
+        note: The descriptor of the note in it, which is locked too; -1 where an open file would keep the folder's name.
         permissions: The permissions that the folder gets once others may write to it.
     """
 
@@ -172,12 +152,11 @@ class Claim:
         """Leave the folder to the next process, which then need not wait for signs of life."""
         with suppress(OSError):
             if self.is_mine():
-                os.unlink(OWNER_FILE, dir_fd=self.folder)
+                system.remove_in(self.folder, OWNER_FILE)
 
     def close(self) -> None:
         """Close the folder and release the locks."""
-        os.close(self.note)
-        os.close(self.folder)
+        _close(self.note, self.folder)
 
     @contextmanager
     def beating(self) -> Iterator[None]:
@@ -188,7 +167,7 @@ class Claim:
             # The note's time, by the file system's clock: readers compare it only with its earlier value.
             while not stop.wait(BEAT_SECONDS):
                 with suppress(OSError):
-                    os.utime(self.note)
+                    system.touch_in(self.folder, OWNER_FILE)
 
         thread = threading.Thread(target=beat, name="lmdbloader-owner", daemon=True)
         thread.start()
@@ -239,15 +218,20 @@ def claim(
                     note, is_new = _open_note(folder)
             if note >= 0:
                 _flock(note, folder, partial)
-                if is_new or _is_free(folder, note, partial, keep, advice, take_over, wait, log):
+                is_free = is_new or _is_free(folder, note, partial, advice, take_over, wait, log)
+                if is_free is None:
+                    note = _put_down(note)
+                    _replace(folder, partial, keep)
+                elif is_free:
                     with _naming_note(partial):
                         _write(note)
+                    note = _put_down(note)
                     if is_at(folder, partial):
                         return Claim(folder, note, permissions)
         except BaseException:
             if is_new:  # it could not be written, for example on a full disk
                 with suppress(OSError):
-                    os.unlink(OWNER_FILE, dir_fd=folder)
+                    system.remove_in(folder, OWNER_FILE)
                     os.rmdir(partial)  # fails if anything else is in it
             _close(note, folder)
             raise
@@ -255,10 +239,18 @@ def claim(
         _close(note, folder)
 
 
+def _put_down(note: int) -> int:
+    """Close the note where a folder cannot be renamed while a file in it is open; return its descriptor or -1."""
+    if system.FOLDERS_MOVE_WITH_OPEN_FILES:
+        return note
+    system.close(note)
+    return -1
+
+
 def _close(*descriptors: int) -> None:
     for descriptor in descriptors:
         if descriptor >= 0:
-            os.close(descriptor)
+            system.close(descriptor)
 
 
 def _open(partial: Path) -> int:
@@ -281,7 +273,7 @@ def _open(partial: Path) -> int:
 
 def _flock(descriptor: int, folder: int, partial: Path) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        system.lock(descriptor)
     except OSError as error:
         if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
             raise DestinationError(
@@ -297,33 +289,31 @@ def _locked(partial: Path, owner: Owner | None, advice: str) -> LockedError:
 def _open_note(folder: int) -> tuple[int, bool]:
     """Return the note's descriptor and whether it was made just now; -1 if the folder is gone."""
     # Opened for writing: on NFS, other hosts do not see the lock of a folder, or of a file opened for reading only.
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with suppress(FileNotFoundError):
         try:
-            return os.open(OWNER_FILE, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder), True
+            return system.open_in(folder, OWNER_FILE, write=True, make=True), True
         except FileExistsError:
-            return os.open(OWNER_FILE, flags, dir_fd=folder), False
+            return system.open_in(folder, OWNER_FILE, write=True), False
     return -1, False
 
 
 def _write(note: int) -> None:
     data = json.dumps(asdict(this_process())).encode()
-    os.pwrite(note, data, 0)
+    system.write_at(note, data, 0)
     os.ftruncate(note, len(data))
-    os.fsync(note)
+    system.flush(note)
 
 
 def _is_free(
     folder: int,
     note: int,
     partial: Path,
-    keep: Callable[[Path], tuple[str, ...]],
     advice: str,
     take_over: bool,
     wait: bool,
     log: Callable[[str], None],
-) -> bool:
-    """Return whether a folder with another owner's note can be used; False if another folder took its place.
+) -> bool | None:
+    """Return whether a folder with another owner's note can be used; None if only a copy of it can.
 
     Raises:
         LockedError: Its owner is alive.
@@ -351,16 +341,13 @@ def _is_free(
         log(f"{partial}: {who} began to write there; waiting {PATIENCE_SECONDS:g} s for a sign of life")
         if _shows_life(folder):
             raise _locked(partial, owner, f"Wait for it, or stop it{advice}.")
-    if owner and owner.was_here and not take_over:
-        return True
-    _replace(folder, partial, keep)
-    return False
+    return True if owner and owner.was_here and not take_over else None
 
 
 def _is_note(note: int, folder: int) -> bool:
     """Return whether an open note is still the one in its folder."""
     try:
-        return os.path.samestat(os.fstat(note), os.stat(OWNER_FILE, dir_fd=folder, follow_symlinks=False))
+        return os.path.samestat(os.fstat(note), system.status_in(folder, OWNER_FILE))
     except FileNotFoundError:
         return False
 
@@ -379,13 +366,13 @@ def _state(folder: int) -> dict[str, tuple[int, int, int]]:
     state = {}
     with suppress(OSError):
         # Opened again because NFS then asks the server; cached attributes may be some seconds old.
-        note = os.open(OWNER_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        note = system.open_in(folder, OWNER_FILE)
         try:
             found = os.fstat(note)
             state[""] = (found.st_ino, found.st_size, found.st_mtime_ns)
         finally:
             os.close(note)
-    with suppress(OSError), os.scandir(folder) as entries:
+    with suppress(OSError), system.entries(folder) as entries:
         for entry in entries:
             found = entry.stat(follow_symlinks=False)
             state[entry.name] = (found.st_ino, found.st_size, found.st_mtime_ns)
@@ -401,8 +388,7 @@ def _replace(folder: int, partial: Path, keep: Callable[[Path], tuple[str, ...]]
     try:
         for name in keep(old):
             shutil.copyfile(old / name, copy / name, follow_symlinks=False)
-            with open(copy / name, "rb") as file:
-                os.fsync(file.fileno())
+            system.flush_path(copy / name)
         exchange(copy, partial)
         if not is_at(folder, copy):
             exchange(copy, partial)  # another process was faster: give its folder back

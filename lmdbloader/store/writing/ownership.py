@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
@@ -13,11 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from lmdbloader.base import system
 from lmdbloader.errors import DestinationError, FormatError
 from lmdbloader.format.layout import PARTIAL_SUFFIX
 
-_RENAME_EXCHANGE = 2
-_AT_FDCWD = -100
 # The folder that is replaced has this name for a moment, on systems that cannot exchange two folders.
 ASIDE_SUFFIX = PARTIAL_SUFFIX + ".replaced"
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -32,7 +30,7 @@ def open_folder(folder: Path, *, make: bool = False) -> int:
     """
     if make:
         folder.mkdir(exist_ok=True)
-    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    return system.open_folder(folder)
 
 
 def take_possession(descriptor: int, folder: Path) -> int:
@@ -51,21 +49,23 @@ def take_possession(descriptor: int, folder: Path) -> int:
         DestinationError: It belongs to another user, or holds another user's file, a link, or a device or the like.
     """
     found = os.fstat(descriptor)
-    knows_owners = found.st_uid == os.geteuid() or _knows_owners(folder, found)
-    if found.st_uid != os.geteuid():
+    user = system.user()
+    knows_owners = found.st_uid == user or _knows_owners(folder, found)
+    if found.st_uid != user:
         if knows_owners:
             raise DestinationError(
-                f"{folder}: belongs to user {found.st_uid}, and this process runs as user {os.geteuid()}: that user "
+                f"{folder}: belongs to user {found.st_uid}, and this process runs as user {user}: that user "
                 "could redirect files that are written there. Remove it, or choose another destination."
             )
         _warn(folder, "its file system does not have owners")
-    if found.st_mode & _WRITABLE_BY_OTHERS:
+    permissions = system.permissions(found)
+    if permissions & _WRITABLE_BY_OTHERS:
         with suppress(OSError):  # a file system without permissions
-            os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~_WRITABLE_BY_OTHERS)
-        if os.fstat(descriptor).st_mode & _WRITABLE_BY_OTHERS:
+            system.set_permissions(descriptor, permissions & ~_WRITABLE_BY_OTHERS)
+        if system.permissions(os.fstat(descriptor)) & _WRITABLE_BY_OTHERS:
             _warn(folder, "its file system does not let others' permission to write be removed")
     _refuse_strange(descriptor, folder, check_owner=knows_owners)
-    return stat.S_IMODE(found.st_mode) | (_WRITABLE_BY_OTHERS & ~_umask())
+    return permissions | (_WRITABLE_BY_OTHERS & ~system.umask())
 
 
 def _warn(folder: Path, why: str) -> None:
@@ -88,23 +88,14 @@ def _knows_owners(folder: Path, found: os.stat_result) -> bool:
     return made.st_uid != found.st_uid or made.st_dev != found.st_dev
 
 
-def _umask() -> int:
-    """Return the permissions that new files do not get; os.umask would change them for other threads for a moment."""
-    try:
-        with open("/proc/self/status", "rb") as status:
-            return next(int(line.split()[1], 8) for line in status if line.startswith(b"Umask:"))
-    except (OSError, StopIteration, ValueError):
-        return 0o777
-
-
 def _refuse_strange(descriptor: int, folder: Path, *, check_owner: bool) -> None:
-    with os.scandir(descriptor) as entries:
+    with system.entries(descriptor) as entries:
         for entry in entries:
             found = entry.stat(follow_symlinks=False)
             fault = ""
             if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
                 fault = f"is {_KINDS.get(stat.S_IFMT(found.st_mode), 'a device')}"
-            elif check_owner and found.st_uid != os.geteuid():
+            elif check_owner and found.st_uid != system.user():
                 fault = f"belongs to user {found.st_uid}"
             elif stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
                 fault = "has another name elsewhere (a hard link)"
@@ -116,15 +107,11 @@ def _refuse_strange(descriptor: int, folder: Path, *, check_owner: bool) -> None
 
 
 def inside(descriptor: int, folder: Path) -> Path:
-    """Return a path to an open folder that works even if another folder has its name; without /proc, its name.
+    """Return a path to an open folder that works even if another folder has its name; its name on other systems.
 
     The path means something to this process only: `named` replaces it by the name in errors.
     """
-    path = Path(f"/proc/self/fd/{descriptor}")
-    with suppress(OSError):
-        if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-            return path
-    return folder
+    return system.path_of(descriptor) or folder
 
 
 @contextmanager
@@ -168,8 +155,7 @@ def open_own_file(path: Path) -> int:
         FileNotFoundError: There is nothing.
     """
     try:
-        # Opening a FIFO must not block.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = system.open_itself(path)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
@@ -193,12 +179,11 @@ def is_own_file(path: Path) -> bool:
 
 def exchange(a: Path, b: Path) -> None:
     """Exchange the names of two folders, in one step if the system can."""
-    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if renameat2 and renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0:
+    if system.exchange(a, b):
         return
     # Without an exchange there is a moment without a folder at `b`; both folders stay complete.
     aside = b.with_name(b.name + ASIDE_SUFFIX)
-    os.rename(b, aside)
-    os.rename(a, b)
+    system.move_folder(b, aside)
+    system.move_folder(a, b)
     with suppress(FileNotFoundError):  # another process found the new one and removed the old one
-        os.rename(aside, a)
+        system.move_folder(aside, a)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lmdbloader.base import system
 from lmdbloader.base.disk_errors import naming
 from lmdbloader.base.files import occupy_standard_descriptors, read_regular
 from lmdbloader.base.option_names import option
@@ -125,7 +125,7 @@ def partial_folder(
                 raise _lost(partial) from error
             finally:
                 if is_at(lock.folder, out):
-                    os.fchmod(lock.folder, lock.permissions)
+                    system.set_permissions(lock.folder, lock.permissions)
                 elif is_at(lock.folder, partial) and lock.is_mine() and not (resumable and is_begun(folder)):
                     _remove(folder, partial)
                     is_removed = True
@@ -212,13 +212,13 @@ def put_in_place(partial: Path, out: Path) -> None:
     name = _partial_of(out)
     check_destination(out, overwrite=True)  # again: callers checked before they began to write
     for file in partial.iterdir():
-        fsync(file)
-    fsync(partial)
-    folder = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        flush(file)
+    flush(partial)
+    folder = system.open_folder(partial, follow=True)
     try:
         _rename_into_place(folder, name, out)
     finally:
-        os.close(folder)
+        system.close(folder)
     _remove_leftovers(out)
 
 
@@ -229,13 +229,13 @@ def _rename_into_place(folder: int, name: Path, out: Path) -> None:
         _remove_leftovers(out)  # in OUT.partial they would look like an unfinished conversion
         exchange(name, out)
     else:
-        os.rename(name, out)
+        system.move_folder(name, out)
     if not is_at(folder, out):
         # Another process took the name between the check and the rename: move its folder back.
         with contextlib.suppress(OSError):
-            exchange(name, out) if replaces else os.rename(out, name)
+            exchange(name, out) if replaces else system.move_folder(out, name)
         _refuse_lost(folder, out, name)
-    fsync(out.absolute().parent)
+    flush(out.absolute().parent)
     if replaces:
         shutil.rmtree(name, ignore_errors=True)
 
@@ -284,7 +284,7 @@ def _remove_leftovers(out: Path) -> None:
     if is_just_published(out):
         for name in _WORKING_FILES:
             (out / name).unlink(missing_ok=True)
-        fsync(out)
+        flush(out)
 
 
 def is_just_published(out: Path) -> bool:
@@ -296,14 +296,10 @@ def is_just_published(out: Path) -> bool:
         return False
 
 
-def fsync(path: Path) -> None:
-    """Flush a file or a folder to its device."""
+def flush(path: Path) -> None:
+    """Flush a file or a folder to its device, as far as the system can."""
     with naming(path):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        system.flush_path(path)
 
 
 def _others(folder: Path) -> list[str]:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lmdbloader.base import system
 from lmdbloader.base.disk_errors import DISK_FULL, disk_failed, disk_full, explain_full_disk, has_no_room, naming
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import CorruptError, DestinationError
@@ -46,7 +47,7 @@ from lmdbloader.store.records import Block, Chunk, chained
 from lmdbloader.store.spool import Spool, content_digest, digest_columns
 from lmdbloader.store.writing.publish import (
     COLUMNS_FOLDER,
-    fsync,
+    flush,
     partial_folder,
     put_in_place,
 )
@@ -142,8 +143,8 @@ class Writer:
         try:
             # After a power cut, a transaction is of no use if its file's name is lost. And LMDB leaves its first two
             # pages to the first transaction, which may never finish.
-            fsync(data)
-            fsync(partial)
+            flush(data)
+            flush(partial)
             if keep_samples:
                 self._take_over(keep_samples)
             else:
@@ -178,12 +179,15 @@ class Writer:
         classes: Mapping[str, Sequence[str]],
         made_by: Mapping[str, Any],
         digest: DigestName = DEFAULT_DIGEST,
+        close_others: Callable[[], None] = lambda: None,
     ) -> Written:
         """Commit the rest, write index and manifest, and put the dataset in place.
 
         Args:
             classes, made_by: As in the manifest.
             digest: The algorithm of the digests in the manifest.
+            close_others: Called when everything is written: it closes the caller's files in the folder, which could
+                not get its name on every system while one of them is open.
 
         Raises:
             DiskFullError: No room left.
@@ -196,13 +200,17 @@ class Writer:
         self._commit()
         with explain_full_disk(self._partial, lambda: _INDEX_ROW_NBYTES * self.num_samples):
             at = self._harvest()
+            used_nbytes = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
             self._env.close()
+            if system.MAPS_LENGTHEN_FILES:
+                os.truncate(self._partial / DATA_FILE, used_nbytes)
             index_path = self._partial / INDEX_FILE
             self._spool.write(index_path, at)
             manifest = make_manifest(description, self._spool, index_path, self._partial / DATA_FILE)
             self._spool.close()
             with naming(self._partial / MANIFEST_FILE):
                 (self._partial / MANIFEST_FILE).write_bytes(manifest.to_json())
+            close_others()
             put_in_place(self._partial, self._out)
         return Written(self.num_samples, manifest.sizes, self.map_growths, manifest.content_digest)
 
@@ -279,9 +287,9 @@ class Writer:
             advice = "Writing a dataset maps it, and half as much again."
             raise DestinationError(no_address_space(self._partial / DATA_FILE, map_nbytes, advice)) from error
         except lmdb.Error as error:
-            short_write = os.strerror(errno.EIO) in str(error)
+            short_write = system.means(errno.EIO, str(error))
             data = self._partial / DATA_FILE
-            is_full = any(os.strerror(code) in str(error) for code in DISK_FULL)
+            is_full = any(system.means(code, str(error)) for code in DISK_FULL)
             if is_full or (short_write and has_no_room(data, self._pending_nbytes)):
                 raise disk_full(self._partial, error, self._missing_nbytes()) from error
             if short_write:
@@ -367,7 +375,7 @@ def make_manifest(description: Description, spool: Spool, index: Path, data: Pat
         OSError: A file cannot be read.
     """
     content = map_file(index)
-    descriptor = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = system.open_to_read(data)
     try:
         with naming(data):
             data_digest = read_digest(descriptor, description.digest)

@@ -1,0 +1,229 @@
+"""The safe answers of a system that cannot do something, or does not tell something."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+__all__ = [
+    "MAPPED_FILES_SHRINK", "MAPS_LENGTHEN_FILES", "NORMAL", "POPULATE_READ", "RANDOM", "WILL_NEED", "address_limit",
+    "advise_order", "allowed_cores", "boot_id", "connection_pair", "descriptor_of", "drop_cache", "exchange",
+    "group_folders", "handle_of", "is_cached", "load_average", "machine_id", "memory_file", "memory_sizes",
+    "own_memory", "path_of", "populate", "process_limit", "process_seconds", "processor_name", "quota_cores",
+    "read_text", "resident_pages", "sizes_of", "start_of", "tells_residency", "thread_times", "umask", "usable_name",
+    "will_read",
+]  # fmt: skip
+
+ROOT = Path("/")
+# Whether a file can get shorter while it is mapped: touching a page beyond its end ends the process.
+MAPPED_FILES_SHRINK = True
+# Whether a map for writing makes its file as long as itself.
+MAPS_LENGTHEN_FILES = False
+# The advice to madvise about the order of reads, and about pages that are needed soon.
+NORMAL, RANDOM, WILL_NEED = 0, 1, 3
+# The advice that maps pages for reading, and fails if one cannot be read; negative on a system without it.
+POPULATE_READ = -1
+
+# -- Files
+
+
+def drop_cache(descriptor: int) -> None:
+    """Drop what the system holds of a file in memory, so that only data that reached the device is read.
+
+    After a failed write, Linux keeps pages in memory that are on no device, and reports them as written. Here nothing
+    is dropped.
+
+    Raises:
+        OSError: Data that is still to be written cannot be.
+    """
+
+
+def handle_of(descriptor: int) -> int:
+    """Return the number by which other processes know an open file."""
+    return descriptor
+
+
+def descriptor_of(handle: int) -> int:
+    """Return a descriptor of the open file of `handle_of`."""
+    return handle
+
+
+def usable_name(part: str) -> str:
+    """Return a file's name in which characters and words that the system does not allow are replaced."""
+    return part
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a system file, empty if it is missing or cannot be read."""
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+# -- Folders that are held open
+
+
+def path_of(folder: int) -> Path | None:
+    """Return a path that leads to an open folder even if another one has its name; None if the system has none."""
+    return None
+
+
+def exchange(a: Path, b: Path) -> bool:
+    """Exchange the names of two folders in one step; return False, and do nothing, if the system cannot."""
+    return False
+
+
+def umask() -> int:
+    """Return the permissions that new files do not get; all of them if unknown."""
+    return 0o777
+
+
+# -- What is in memory
+
+
+def tells_residency(descriptor: int) -> bool:
+    """Return whether the system says truthfully which pages of a map of this file are in memory."""
+    return False
+
+
+def resident_pages(address: int, nbytes: int, found: Any) -> bool:
+    """Ask which pages of a map are in memory; return False if the system does not tell.
+
+    Args:
+        address: Of the first page.
+        nbytes: Length of the part.
+        found: (pages,) uint8, gets an odd number for each page that is in memory.
+    """
+    return False
+
+
+def is_cached(descriptor: int, at: int) -> bool | None:
+    """Return whether a byte of a file, if there is one, is in memory; None if the system does not tell."""
+    return None
+
+
+def populate(mapped: mmap.mmap) -> bool:
+    """Read and map all pages of a map; return False if the system cannot, or if a page cannot be read."""
+    return False
+
+
+def advise_order(descriptor: int, *, random: bool) -> None:
+    """Say whether a file will be read in random order; here nothing is done with it."""
+
+
+def will_read(descriptor: int, at: int, nbytes: int) -> None:
+    """Say that a part of a file will be read soon; here nothing is done with it."""
+
+
+# -- The machine
+
+
+def allowed_cores() -> int:
+    """Return how many cores the system lets this process run on, at least 1; here all that the machine has."""
+    return os.cpu_count() or 1
+
+
+def quota_cores(root: Path = ROOT) -> int | None:
+    """Return the CPU quota of this process's control groups in cores, rounded up.
+
+    Args:
+        root: The folder with `proc` and `sys`.
+
+    Returns:
+        At least 1; None without a limit or control groups.
+    """
+    return None
+
+
+def group_folders(controller: str, root: Path = ROOT) -> Iterator[Path]:
+    """Yield the folders of the process's control groups and of their parents: the tightest limit applies.
+
+    Args:
+        controller: Of version 1, such as "cpu" or "memory"; version 2 has one hierarchy for all.
+        root: The folder with `proc` and `sys`.
+    """
+    yield from ()
+
+
+def address_limit() -> int | None:
+    """Return the limit of this process's address space in bytes; None without one."""
+    return None
+
+
+def process_limit() -> int | None:
+    """Return how many processes and threads this user may have; None without a limit."""
+    return None
+
+
+def load_average() -> float | None:
+    """Return how many threads ran or wanted to, on average of the last minute; None if unknown."""
+    return None
+
+
+def memory_sizes(root: Path = ROOT) -> tuple[int, int]:
+    """Return the bytes of the machine's memory, and those that are available without swapping; 0 if unknown."""
+    return 0, 0
+
+
+def sizes_of(folder: str | Path) -> tuple[int, int] | None:
+    """Return size and free space of the file system of a folder in bytes; None if there is none, or if unknown."""
+    return None
+
+
+def processor_name(root: Path = ROOT) -> str:
+    """Return the processor's name; "" if unknown."""
+    return ""
+
+
+def memory_file() -> int | None:
+    """Return a descriptor of an empty file in memory that has no name; None if the system has or allows none."""
+    return None
+
+
+# -- Processes and threads
+
+
+def connection_pair() -> tuple[Connection[Any, Any], Connection[Any, Any]]:
+    """Return both ends of a connection between two processes."""
+    from multiprocessing import Pipe
+
+    ends: Any = Pipe()  # on Windows they are of another type
+    ours, theirs = ends
+    return ours, theirs
+
+
+def boot_id() -> str:
+    """Return an id of this start of the system; "" if unknown: then the host's name tells machines apart."""
+    return ""
+
+
+def machine_id() -> str:
+    """Return an id that tells this machine from others of the same name; "" if unknown."""
+    return ""
+
+
+def start_of(pid: int) -> int:
+    """Return when a process started, in ticks of the system; 0 if unknown: then locks tell who is alive."""
+    return 0
+
+
+def thread_times(process: int, thread: int) -> tuple[float, float] | None:
+    """Return a thread's seconds on a core, and of waiting for one; None if unknown, or if it has ended."""
+    return None
+
+
+def process_seconds(pid: int) -> float:
+    """Return the processor time of another process; 0 if unknown, or if it has ended."""
+    return 0.0
+
+
+def own_memory() -> int:
+    """Return this process's memory in bytes, without pages shared with the page cache; 0 if unknown."""
+    return 0

@@ -1,0 +1,265 @@
+"""Linux: /proc, control groups, files in memory, and what the page cache holds."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lmdbloader.base.system.defaults import ROOT, read_text
+
+assert sys.platform != "win32" and sys.platform != "darwin"  # for mypy
+
+__all__ = [
+    "POPULATE_READ", "advise_order", "allowed_cores", "boot_id", "drop_cache", "exchange", "group_folders", "is_cached",
+    "machine_id", "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_seconds",
+    "processor_name", "quota_cores", "reserve", "resident_pages", "start_of", "tells_residency", "thread_times",
+    "umask", "will_read",
+]  # fmt: skip
+
+# MADV_POPULATE_READ of Linux 5.14, which Python lacks.
+POPULATE_READ = 22
+_RENAME_EXCHANGE = 2
+_AT_FDCWD = -100
+# Errors of a kernel that has no files in memory, or of a container that forbids them.
+_NO_MEMORY_FILE = (errno.ENOSYS, errno.EPERM, errno.EACCES)
+
+# -- Files and folders
+
+
+def drop_cache(descriptor: int) -> None:
+    """Write its pages, because unwritten ones would stay, and drop them from the page cache."""
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def reserve(descriptor: int, at: int, nbytes: int) -> None:
+    """Take space on the device for a part of a file, which gets that long; an error says that there is none."""
+    os.posix_fallocate(descriptor, at, nbytes)
+
+
+def path_of(folder: int) -> Path | None:
+    """Return the folder's link in /proc, which means something to this process only."""
+    path = Path(f"/proc/self/fd/{folder}")
+    with suppress(OSError):
+        if os.path.samestat(os.fstat(folder), os.stat(path)):
+            return path
+    return None
+
+
+def exchange(a: Path, b: Path) -> bool:
+    """Use renameat2, which some file systems lack."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    return bool(renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0)
+
+
+def umask() -> int:
+    """Return it from /proc; os.umask would change it for other threads for a moment."""
+    for line in read_text(Path("/proc/self/status")).splitlines():
+        if line.startswith("Umask:"):
+            with suppress(ValueError):
+                return int(line.split()[1], 8)
+    return 0o777
+
+
+def memory_file() -> int | None:
+    """Return a memfd."""
+    if not hasattr(os, "memfd_create"):
+        return None
+    try:
+        return os.memfd_create("lmdbloader")
+    except OSError as error:
+        if error.errno in _NO_MEMORY_FILE:
+            return None
+        raise
+
+
+# -- What is in memory
+
+
+def tells_residency(descriptor: int) -> bool:
+    """Return whether the file is this user's: of others, Linux reports that all pages are in memory."""
+    try:
+        return os.geteuid() == os.fstat(descriptor).st_uid or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
+    except OSError:
+        return False
+
+
+def resident_pages(address: int, nbytes: int, found: Any) -> bool:
+    """Ask mincore."""
+    mincore = _mincore()
+    return mincore is not None and mincore(address, nbytes, found.ctypes.data) == 0
+
+
+@cache
+def _mincore() -> Any:
+    """Return the C library's function, None if it has none."""
+    function = getattr(ctypes.CDLL(None), "mincore", None)
+    if function is not None:
+        function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p), ctypes.c_int
+    return function
+
+
+def is_cached(descriptor: int, at: int) -> bool | None:
+    """Read the byte if that does not wait (RWF_NOWAIT); some file systems always wait."""
+    if not hasattr(os, "RWF_NOWAIT"):
+        return None
+    try:
+        os.preadv(descriptor, [bytearray(1)], at, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def populate(mapped: mmap.mmap) -> bool:
+    """Ask madvise to, which Linux 5.14 can."""
+    try:
+        mapped.madvise(POPULATE_READ)
+    except OSError:
+        return False
+    return True
+
+
+def advise_order(descriptor: int, *, random: bool) -> None:
+    """Switch the system's readahead for this descriptor off or on."""
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM if random else os.POSIX_FADV_NORMAL)
+
+
+def will_read(descriptor: int, at: int, nbytes: int) -> None:
+    """Begin to read it."""
+    os.posix_fadvise(descriptor, at, nbytes, os.POSIX_FADV_WILLNEED)
+
+
+# -- The machine
+
+
+def allowed_cores() -> int:
+    """Return the size of the process's CPU affinity."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def quota_cores(root: Path = ROOT) -> int | None:
+    """Return the least quota of the groups, of version 1 or 2, that hold this process."""
+    quotas = [quota for folder in group_folders("cpu", root) if (quota := _quota(folder)) is not None]
+    return min(quotas) if quotas else None
+
+
+def group_folders(controller: str, root: Path = ROOT) -> Iterator[Path]:
+    """Yield folders below /sys/fs/cgroup; not each of them must exist."""
+    mounted = root / "sys" / "fs" / "cgroup"
+    for line in read_text(root / "proc" / "self" / "cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        if not controllers:
+            hierarchies = [mounted, mounted / "unified"]
+        elif controller in controllers.split(","):
+            hierarchies = [mounted / controllers, mounted / controller]
+        else:
+            continue
+        names = [name for name in group.split("/") if name]
+        if ".." in names:  # a group that this container cannot see
+            names = []
+        # In a container the group often has its name on the host, which is not mounted; its parents are.
+        for hierarchy in hierarchies:
+            for length in range(len(names), -1, -1):
+                yield hierarchy.joinpath(*names[:length])
+
+
+def _quota(folder: Path) -> int | None:
+    """Return one group's quota in cores, rounded up; None if it sets no limit."""
+    words = read_text(folder / "cpu.max").split() or [
+        *read_text(folder / "cpu.cfs_quota_us").split(),
+        *read_text(folder / "cpu.cfs_period_us").split(),
+    ]
+    try:
+        quota, period = map(int, words)
+    except ValueError:  # "max", or not a pair of numbers
+        return None
+    return -(-quota // period) if quota > 0 and period > 0 else None
+
+
+def memory_sizes(root: Path = ROOT) -> tuple[int, int]:
+    """Return them from /proc/meminfo; the available bytes include page cache that the system would drop."""
+    found = {}
+    for line in read_text(root / "proc" / "meminfo").splitlines():
+        name, _, value = line.partition(":")
+        words = value.split()
+        if words and words[0].isdecimal():
+            found[name] = int(words[0]) * 1024
+    return found.get("MemTotal", 0), found.get("MemAvailable", found.get("MemFree", 0) + found.get("Cached", 0))
+
+
+def processor_name(root: Path = ROOT) -> str:
+    """Return it from /proc/cpuinfo."""
+    for line in read_text(root / "proc" / "cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "Model", "cpu model") and value.strip():  # x86, some ARM boards, MIPS
+            return " ".join(value.split())
+    return ""
+
+
+# -- Processes and threads
+
+
+def boot_id() -> str:
+    """Return the kernel's own."""
+    return read_text(Path("/proc/sys/kernel/random/boot_id")).strip()
+
+
+def machine_id() -> str:
+    """Return the installation's, which is private: it must not be written anywhere as it is."""
+    return read_text(Path("/etc/machine-id")).strip()
+
+
+def start_of(pid: int) -> int:
+    """Return it from /proc."""
+    words = _status_words(pid)
+    return int(words[19]) if len(words) > 19 else 0
+
+
+def _status_words(pid: int) -> list[str]:
+    """Return the words of /proc/PID/stat after the process's name, which may have spaces and brackets."""
+    return read_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+
+
+def process_seconds(pid: int) -> float:
+    """Return its ticks in user and system mode."""
+    words = _status_words(pid)
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK") if len(words) > 12 else 0.0
+
+
+def thread_times(process: int, thread: int) -> tuple[float, float] | None:
+    """Return them from the thread's schedstat.
+
+    Its three numbers are nanoseconds on a core, nanoseconds of waiting for one, and how often it had one
+    (Documentation/scheduler/sched-stats.rst of Linux).
+    """
+    try:
+        # A file object costs three times as much.
+        descriptor = os.open(f"/proc/{process}/task/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            running, delayed = map(int, os.read(descriptor, 100).split()[:2])
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError):
+        return None
+    return running / 1e9, delayed / 1e9
+
+
+def own_memory() -> int:
+    """Return the anonymous part of the resident memory."""
+    for line in read_text(Path("/proc/self/status")).splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0

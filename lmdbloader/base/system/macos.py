@@ -1,0 +1,80 @@
+"""macOS: renames that exchange, flushes that reach the device, and sizes of the memory by sysctl."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+from lmdbloader.base.system.defaults import ROOT
+
+assert sys.platform == "darwin"  # for mypy
+
+__all__ = ["exchange", "flush", "flush_path", "memory_sizes", "processor_name", "read_into", "reserve"]
+
+_RENAME_SWAP = 2
+# Of fcntl.h.
+_FULL_FLUSH, _PREALLOCATE = 51, 42
+_ALLOCATE_ALL, _FROM_END = 4, 3
+
+
+def read_into(descriptor: int, buffer: Any, at: int) -> int:
+    """Copy the bytes once: not every version has preadv."""
+    view = memoryview(buffer).cast("B")
+    data = os.pread(descriptor, view.nbytes, at)
+    view[: len(data)] = data
+    return len(data)
+
+
+def flush(descriptor: int) -> None:
+    """Ask the drive to write its own cache, too, which fsync does not; some file systems know fsync only."""
+    try:
+        fcntl.fcntl(descriptor, _FULL_FLUSH)
+    except OSError:
+        os.fsync(descriptor)
+
+
+def flush_path(path: Path) -> None:
+    """Flush it as `flush` does."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        flush(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def reserve(descriptor: int, at: int, nbytes: int) -> None:
+    """Take the space after the file's last byte, wherever the part begins; the file stays as long as it is."""
+    request = struct.pack("=Iiqqq", _ALLOCATE_ALL, _FROM_END, 0, nbytes, 0)
+    fcntl.fcntl(descriptor, _PREALLOCATE, request)
+
+
+def exchange(a: Path, b: Path) -> bool:
+    """Use renamex_np, which some file systems lack."""
+    renamex = getattr(ctypes.CDLL(None), "renamex_np", None)
+    return renamex is not None and bool(renamex(os.fsencode(a), os.fsencode(b), ctypes.c_uint(_RENAME_SWAP)) == 0)
+
+
+def memory_sizes(root: Path = ROOT) -> tuple[int, int]:
+    """Return the bytes of the machine's memory by sysctl; how many are available is not known here."""
+    return int.from_bytes(_sysctl("hw.memsize"), "little"), 0
+
+
+def processor_name(root: Path = ROOT) -> str:
+    """Return it from sysctl."""
+    return _sysctl("machdep.cpu.brand_string").rstrip(b"\0").decode("utf-8", "replace")
+
+
+def _sysctl(name: str) -> bytes:
+    """Return a value of the system; empty if it has none."""
+    function = getattr(ctypes.CDLL(None), "sysctlbyname", None)
+    if function is None:
+        return b""
+    room, nbytes = ctypes.create_string_buffer(256), ctypes.c_size_t(256)
+    if function(name.encode(), room, ctypes.byref(nbytes), None, ctypes.c_size_t(0)) != 0:
+        return b""
+    return room.raw[: nbytes.value]
