@@ -113,7 +113,8 @@ def optimised(text: str, target: Target) -> bytes:
     builder.getModulePassManager().run(module, builder)
     raising = [v.name for v in module.global_variables if v.name.startswith(_EXCEPTION)]
     if raising:
-        users = [f.name for f in module.functions if not f.is_declaration and raising[0] in str(f)]
+        bodies = {f.name: str(f) for f in module.functions if not f.is_declaration}
+        users = [name for name, body in bodies.items() if any(message in body for message in raising)]
         raise BuildError(f"a kernel may raise an exception, which nobody would see, in {users}. Return a status.")
     return bytes(machine.emit_object(module))
 
