@@ -135,7 +135,7 @@ def crop_of(dataset: Any, crop: int) -> Transform:
 
 
 def _can_load(dataset: Any, batch_size: int, transforms: Sequence[Any], crop: int | None) -> bool:
-    """Return whether a Loader reads the dataset; have it read a batch: the first one loads code, which is not to be timed.
+    """Return whether a Loader reads the dataset; have it load the code for that, which is not to be timed.
 
     Raises:
         OptionError: The transforms do not suit the images.
