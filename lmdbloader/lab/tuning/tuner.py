@@ -66,9 +66,9 @@ def tune(
             smaller than that.
         transforms: Further transforms, as for a Loader; functions at their end are not for the DataLoader,
             which then is not measured.
-        seconds: The longest time to measure, without compiling at the very first use. A batch that is being read is
-            finished, and so is a step, or two if the cheapest setting does not keep up. If there were few steps, the
-            result says so.
+        seconds: The longest time to measure, without the very first batch, which loads code. A batch that is being
+            read is finished, and so is a step, or two if the cheapest setting does not keep up. If there were few
+            steps, the result says so.
         progress: Called with the seconds that passed since the last call.
 
     Returns:
@@ -90,7 +90,7 @@ def tune(
     if compiled and not isinstance(ds, LMDBDataset):
         raise OptionError(f"tune({type(ds).__name__}, transforms={compiled}): only an LMDBDataset has transforms")
     settings = _settings(ds, can_load=_can_load(ds, batch_size, everything, crop), has_functions=bool(functions))
-    began = time.perf_counter()  # all that may have to be compiled is
+    began = time.perf_counter()  # what is loaded at first use is loaded
     measurer = Measurer(ds, batch_size, everything, accelerator())
     race = Race(settings)
     share = 1.0 if step_seconds is None else _RACE_SHARE
@@ -135,7 +135,7 @@ def crop_of(dataset: Any, crop: int) -> Transform:
 
 
 def _can_load(dataset: Any, batch_size: int, transforms: Sequence[Any], crop: int | None) -> bool:
-    """Return whether a Loader reads the dataset; have the code that it needs compiled, which is not to be timed.
+    """Return whether a Loader reads the dataset; have it load the code for that, which is not to be timed.
 
     Raises:
         OptionError: The transforms do not suit the images.
