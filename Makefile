@@ -34,8 +34,8 @@ test: $(if $(ARGS),setup,lint)  ## Run the linters and every test; with ARGS onl
 test-floors:  ## Run the tests of pixels and datasets with the lowest versions of setup.cfg, in .venv-floors
 	@$(PYTHON) scripts/floors.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)
 
-kernels: setup  ## Build the compiled kernels again if a source of theirs has changed (it happens by itself, too)
-	@$(ENV) -m lmdbloader.kernels.building --if-changed
+kernels: setup  ## Build the compiled kernels for this processor (after an edit it happens by itself)
+	@$(ENV) -m lmdbloader.kernels.building
 
 faults: setup  ## Run all fault tests in full (ARGS="--only flips --count 100")
 	@$(ENV) -m tests.faults $(ARGS)
