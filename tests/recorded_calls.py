@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+import os
 import struct
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,7 +108,14 @@ def record(patch: pytest.MonkeyPatch) -> Recorder:
     return recorder
 
 
-def make_calls(command: Sequence[str | Path], calls: Sequence[Call], folder: Path, file: str = "") -> list[bytes]:
+def make_calls(
+    command: Sequence[str | Path],
+    calls: Sequence[Call],
+    folder: Path,
+    *,
+    file: str = "",
+    environment: Mapping[str, str],
+) -> list[bytes]:
     """Have the native program make calls, and return the memory of each when all have returned.
 
     Args:
@@ -114,6 +123,7 @@ def make_calls(command: Sequence[str | Path], calls: Sequence[Call], folder: Pat
         calls: To make.
         folder: For the program's files; it runs there.
         file: What the calls read by a descriptor; a path that the program can open.
+        environment: Variables for the program, besides those of this process.
     """
     starts = np.cumsum([0] + [len(call.before) for call in calls])
     memory = bytearray(b"".join(call.before for call in calls))
@@ -126,11 +136,12 @@ def make_calls(command: Sequence[str | Path], calls: Sequence[Call], folder: Pat
     listed = b"".join(struct.pack("<120sq", c.name.encode(), c.block + s) for c, s in zip(calls, starts, strict=False))
     texts = [head, addresses.astype(np.int64).tobytes(), np.array(descriptors, np.int64).tobytes(), listed, memory]
     (folder / "calls").write_bytes(b"".join(texts))
-    subprocess.run([*command, "calls", "result", *([file] if file else [])], cwd=folder, check=True, timeout=300)
+    command = [*command, "calls", "result", *([file] if file else [])]
+    subprocess.run(command, cwd=folder, env=os.environ | dict(environment), check=True, timeout=300)
     result = np.fromfile(folder / "result", np.uint8)
     for call, start in zip(calls, starts[:-1], strict=True):
         result.view(np.int64)[(np.array(call.addresses, np.int64) + start) // 8] -= start
-    return [result[a:b].tobytes() for a, b in zip(starts[:-1], starts[1:], strict=True)]
+    return [result[a:b].tobytes() for a, b in itertools.pairwise(starts)]
 
 
 def _signatures() -> dict[str, Signature]:
@@ -189,5 +200,7 @@ def _to_position(addresses: np.ndarray, regions: Sequence[tuple[int, int]], plac
     return addresses - starts[region] + places[region]
 
 
-def _to_positions(memory: np.ndarray, words: np.ndarray, regions: Sequence[tuple[int, int]], places: np.ndarray) -> None:
+def _to_positions(
+    memory: np.ndarray, words: np.ndarray, regions: Sequence[tuple[int, int]], places: np.ndarray
+) -> None:
     memory.view(np.int64)[words] = _to_position(memory.view(np.int64)[words], regions, places)
