@@ -252,7 +252,8 @@ def copy_tree(to: Path, built: Path | None) -> None:
     names = {os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
     files = {name: ROOT / name for name in names if (ROOT / name).is_file()}
     if built:
-        files |= {f"lmdbloader/kernels/built/{path.name}": path for path in built.iterdir() if path.is_file()}
+        libraries = [*built.glob("kernels-*"), built / "libraries.json"]
+        files |= {f"lmdbloader/kernels/built/{path.name}": path for path in libraries}
     known = to / ".copied"
     before = set(known.read_text("utf-8").split("\0")) if known.exists() else set()
     for name in before - files.keys() - {""}:

@@ -1,4 +1,4 @@
-"""Builds the kernels for Windows into `.wine`, with a native program that calls them, and runs their tests under Wine."""
+"""Builds the kernels for Windows and a native program that calls them into `.wine`, and tests them under Wine."""
 
 from __future__ import annotations
 
@@ -27,21 +27,16 @@ def main() -> int:
     HOME.mkdir(exist_ok=True)
     targets = [option for level in LEVELS for option in ("--target", f"windows-x86-64-v{level}")]
     building = [sys.executable, "-m", "lmdbloader.kernels.building", "--if-changed", "--out", str(HOME), *targets]
-    zig = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-windows-gnu", "-O2", "-Wall", "-Wextra", "-s"]
-    for command in (
-        building,
-        [*zig, "-o", str(HOME / "call_kernels.exe"), str(PROGRAM)],
-        ["wine", "wineboot", "--init"],
-    ):
-        done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, env=os.environ | ENVIRONMENT)
+    linking = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-windows-gnu", "-O2", "-Wall", "-Wextra", "-s"]
+    linking += ["-o", str(HOME / "call_kernels.exe"), str(PROGRAM)]
+    environment = os.environ | ENVIRONMENT
+    for command in (building, linking, ["wine", "wineboot", "--init"]):
+        done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, env=environment)
         if done.returncode:
             print(f"wine: {' '.join(command[:4])} ... ended with status {done.returncode}", file=sys.stderr)
             return 2
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "tests/test_kernels_windows.py", *others],
-        cwd=ROOT,
-        env=os.environ | ENVIRONMENT,
-    ).returncode
+    command = [sys.executable, "-m", "pytest", "tests/test_kernels_windows.py", *others]
+    return subprocess.run(command, cwd=ROOT, env=environment).returncode
 
 
 if __name__ == "__main__":

@@ -109,20 +109,15 @@ def record(patch: pytest.MonkeyPatch) -> Recorder:
 
 
 def make_calls(
-    command: Sequence[str | Path],
-    calls: Sequence[Call],
-    folder: Path,
-    *,
-    file: str = "",
-    environment: Mapping[str, str],
+    program: Sequence[str | Path], calls: Sequence[Call], folder: Path, file: str, environment: Mapping[str, str]
 ) -> list[bytes]:
     """Have the native program make calls, and return the memory of each when all have returned.
 
     Args:
-        command: The program and the library.
+        program: The command that starts it, and the library.
         calls: To make.
         folder: For the program's files; it runs there.
-        file: What the calls read by a descriptor; a path that the program can open.
+        file: What the calls read by a descriptor, in the folder; empty if they do not.
         environment: Variables for the program, besides those of this process.
     """
     starts = np.cumsum([0] + [len(call.before) for call in calls])
@@ -136,7 +131,7 @@ def make_calls(
     listed = b"".join(struct.pack("<120sq", c.name.encode(), c.block + s) for c, s in zip(calls, starts, strict=False))
     texts = [head, addresses.astype(np.int64).tobytes(), np.array(descriptors, np.int64).tobytes(), listed, memory]
     (folder / "calls").write_bytes(b"".join(texts))
-    command = [*command, "calls", "result", *([file] if file else [])]
+    command = [*program, "calls", "result", *([file] if file else [])]
     subprocess.run(command, cwd=folder, env=os.environ | dict(environment), check=True, timeout=300)
     result = np.fromfile(folder / "result", np.uint8)
     for call, start in zip(calls, starts[:-1], strict=True):

@@ -18,8 +18,9 @@ import lmdbloader
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.conversion.storage import shrink
 from lmdbloader.format import codecs, layout
-from lmdbloader.images import decode_image, encode_png
+from lmdbloader.images.decode import decode_image
 from lmdbloader.images.downscale import downscale, psnr_between
+from lmdbloader.images.png import encode_png
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.blake3_sizes import GROUP_NBYTES, STACK_ROWS, WORK_NBYTES
 from lmdbloader.kernels.calls import libraries
@@ -96,7 +97,7 @@ def check(built: Path, calls: Sequence[Call], folder: Path, file: Path | None = 
         if file:
             shutil.copy(file, folder / "data")
         program = ["wine", built / "call_kernels.exe", library.name]
-        found = make_calls(program, calls, folder, file="data" if file else "", environment=wine.ENVIRONMENT)
+        found = make_calls(program, calls, folder, "data" if file else "", wine.ENVIRONMENT)
         for call, memory in zip(calls, found, strict=True):
             assert memory == call.after, f"{call.name} with {library.name}"
             assert memory != call.before, f"{call.name} changed nothing"
