@@ -37,6 +37,10 @@ from lmdbloader.transforms import (
 )
 
 wine = load_script("wine")
+COLORS = [
+    RandomResizedCrop(32), ColorJitter(0.4, 0.4, 0.4, 0.1), ToDtype(torch.float32, scale=True),
+    Normalize([0.4] * 3, [0.2] * 3), RandomErasing(1.0),
+]  # fmt: skip
 ROWS = np.arange(4)
 
 
@@ -112,8 +116,8 @@ def test_a_batch_is_read_and_transformed_alike(
     recorder = record(monkeypatch)
     lists = (
         [RandomCrop(32)],
-        [RandomCrop(32), RandomDihedral(), ToDtype(torch.float16)],
-        [RandomResizedCrop(32), ColorJitter(0.4, 0.4, 0.4, 0.1), Normalize(0.4, 0.2), RandomErasing(1.0)],
+        [RandomCrop(32), RandomDihedral(), ToDtype(torch.float16, scale=True)],
+        COLORS,
     )
     for transforms in lists:
         assert read_batch(recorder, datasets[kind], io, transforms).any()
