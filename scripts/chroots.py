@@ -54,7 +54,7 @@ class Debian:
         torch: What pip takes as torch for CPUs; empty to use Debian's package python3-torch.
         requirements: What pip installs besides the package's own requirements and TORCH_NEEDS.
         extras: Extras of setup.cfg that are installed too.
-        omitted: Requirements that are left out.
+        options: Of pytest; those on the command line come after them.
         tests: Names of tests, tests/test_NAME.py, that run unless others are named; empty for all.
     """
 
@@ -65,7 +65,7 @@ class Debian:
     torch: str
     requirements: tuple[str, ...]
     extras: tuple[str, ...]
-    omitted: tuple[str, ...]
+    options: tuple[str, ...]
     tests: tuple[str, ...]
 
     @property
@@ -86,8 +86,8 @@ DEBIANS = (
         packages=("ca-certificates", "procps", "python3", "python3-venv", "python3-torch"),
         torch="",
         requirements=(),
-        extras=("demo", "test", "bench", "docs"),
-        omitted=(),
+        extras=("demo", "test", "bench", "docs", "kernels"),
+        options=(),
         tests=(),
     ),
     Debian(
@@ -97,9 +97,12 @@ DEBIANS = (
         packages=("ca-certificates", "procps", "python3", "python3-venv"),
         # The last one that is known to come without CUDA for this processor.
         torch="torch==2.9.1",
-        requirements=("h5py", "hypothesis", "jinja2", "matplotlib", "psutil", "pytest", "pytest-xdist", "scikit-image"),
+        requirements=(
+            "h5py", "hypothesis", "jinja2", "matplotlib", "numba", "psutil", "pytest", "pytest-xdist", "scikit-image",
+        ),
         extras=(),
-        omitted=("numba",),
+        # Small kernels are compiled by Numba in their tests; to compile all of them takes too long when emulated.
+        options=("-k", "not jit"),
         # What depends on the processor: kernels, files, reading and writing.
         tests=(
             "base_files", "batch_*", "conversion_from_*", "conversion_storage", "format_*", "images*", "kernels_*",
@@ -235,7 +238,7 @@ def requirements(debian: Debian) -> list[str]:
     texts = [parser["options"]["install_requires"], *(parser["options.extras_require"][e] for e in debian.extras)]
     declared = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     names = {line: re.split(r"[\[<>=!~ ]", line, maxsplit=1)[0].lower() for line in declared}
-    kept = [line for line in declared if names[line] not in ("torch", *debian.omitted)]
+    kept = [line for line in declared if names[line] != "torch"]
     return list(dict.fromkeys([*kept, *TORCH_NEEDS, *debian.requirements]))
 
 
@@ -331,7 +334,7 @@ def test_in(debian: Debian, arguments: Sequence[str], *, torch_index: str | None
         tree = debian.root / TREE.relative_to("/")
         copy_tree(tree, built)
         shutil.rmtree(debian.root / "tmp/pytest-of-root", ignore_errors=True)
-        command = [f"{VENV}/bin/python", "-m", "pytest", *arguments]
+        command = [f"{VENV}/bin/python", "-m", "pytest", *debian.options, *arguments]
         if not any(".py" in argument for argument in arguments):
             found = [sorted(tree.glob(f"tests/test_{name}.py")) for name in debian.tests]
             if missing := [name for name, paths in zip(debian.tests, found, strict=True) if not paths]:
