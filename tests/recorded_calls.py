@@ -21,6 +21,9 @@ from lmdbloader.kernels.entries import all_entries
 
 ALIGNMENT = 64
 PREFIX = "lmdbloader_"
+# Arguments that are working memory.
+SCRATCH = {"acc", "bounds", "line", "phases", "room", "row", "scratch", "tile_room", "weights", "work"}
+_WORDS = (np.dtype(np.int64), np.dtype(np.uint64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,8 @@ class Call:
         name: The function's, in the library.
         before: The memory, with positions in the place of addresses.
         after: The same when the function had returned.
-        addresses: The positions of words that are addresses.
+        is_result: (bytes,) Whether a byte may be compared; others are working memory, which may hold addresses.
+        addresses: The positions of words that are addresses before the call.
         descriptors: The positions of words that are a file's descriptor.
         block: The position of the words that the function is given.
     """
@@ -39,6 +43,7 @@ class Call:
     name: str
     before: bytes
     after: bytes
+    is_result: np.ndarray
     addresses: tuple[int, ...]
     descriptors: tuple[int, ...]
     block: int
@@ -52,11 +57,13 @@ class Recorder:
         library: The real one.
         calls: In order.
         known: Arrays that kernels reach through addresses in other arrays.
+        scratch: Those of them that are working memory.
     """
 
     library: ctypes.CDLL
     calls: list[Call] = field(default_factory=list)
     known: list[np.ndarray] = field(default_factory=list)
+    scratch: list[np.ndarray] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> _Function:
         return _Function(self, name)
@@ -71,21 +78,37 @@ class Recorder:
             block[words["file"] + 3] = block[words["file"] + 4] = 0
             if block[words["file"] + 2] >= 0:
                 descriptors.append(address + 8 * (words["file"] + 2))
-        regions = _merged([(address, 8 * num_words), *_regions(signature, block), *map(_region, self.known)])
+        working = [(array.ctypes.data, array.nbytes) for array in self.scratch]
+        arrays = [(array.ctypes.data, array.nbytes, array.dtype) for array in (*self.known, *self.scratch)]
+        for argument, *array in _arrays(signature, block):
+            arrays.append(tuple(array))
+            if argument in SCRATCH:
+                working.append(tuple(array[:2]))
+        regions = _merged([(address, 8 * num_words), *((at, nbytes) for at, nbytes, _ in arrays)])
+        # Other arrays may hold old addresses, as memory that nobody has written to does, but no kernel reads them.
+        with_addresses = _merged([(address, 8 * num_words), *((at, n) for at, n, dtype in arrays if dtype in _WORDS)])
         places = np.cumsum([0] + [-(-nbytes // ALIGNMENT) * ALIGNMENT for _, nbytes in regions])
         before = _copy(regions, places)
         positions = _addresses_in(before, regions)
+        positions = positions[_is_inside(_to_address(8 * positions, regions, places), with_addresses)]
         function = self.library[name]
         function.argtypes, function.restype = (ctypes.c_void_p,), None
         function(address)
         after = _copy(regions, places)
-        for memory in (before, after):
-            _to_positions(memory, positions, regions, places)
+        # Where a kernel writes, no address is left.
+        _to_positions(after, positions[(before.view(np.int64) == after.view(np.int64))[positions]], regions, places)
+        _to_positions(before, positions, regions, places)
         where = [int(_to_position(np.array([d]), regions, places)[0]) for d in descriptors]
         for memory in (before, after):
             memory.view(np.int64)[np.array(where, np.int64) // 8] = -1
         at = int(_to_position(np.array([address]), regions, places)[0])
-        self.calls.append(Call(name, before.tobytes(), after.tobytes(), tuple(8 * positions), tuple(where), at))
+        is_result = np.ones(len(after), bool)
+        for start, nbytes in working:
+            if nbytes:
+                position = int(_to_position(np.array([start]), regions, places)[0])
+                is_result[position : position + nbytes] = False
+        memory = (before.tobytes(), after.tobytes())
+        self.calls.append(Call(name, *memory, is_result, tuple((8 * positions).tolist()), tuple(where), at))
 
 
 @dataclass(slots=True)
@@ -135,7 +158,9 @@ def make_calls(
     subprocess.run(command, cwd=folder, env=os.environ | dict(environment), check=True, timeout=300)
     result = np.fromfile(folder / "result", np.uint8)
     for call, start in zip(calls, starts[:-1], strict=True):
-        result.view(np.int64)[(np.array(call.addresses, np.int64) + start) // 8] -= start
+        numbers, words = np.array(call.addresses, np.int64) // 8, result[start:].view(np.int64)
+        positions = np.frombuffer(call.before, np.int64)[numbers]
+        words[numbers] = np.where(words[numbers] == positions + start, positions, words[numbers])
     return [result[a:b].tobytes() for a, b in itertools.pairwise(starts)]
 
 
@@ -143,22 +168,18 @@ def _signatures() -> dict[str, Signature]:
     return {name: signature for entry in all_entries() for name, signature in entry.variants.items()}
 
 
-def _region(array: np.ndarray) -> tuple[int, int]:
-    return array.ctypes.data, array.nbytes
-
-
-def _regions(signature: Signature, block: Any) -> Iterator[tuple[int, int]]:
-    """Yield address and bytes of every array among a call's arguments."""
+def _arrays(signature: Signature, block: Any) -> Iterator[tuple[str, int, int, np.dtype[Any]]]:
+    """Yield argument, address, bytes and type of every array among a call's arguments."""
     at = NUM_RESULTS
-    waiting = [kind for _, kind in signature.arguments]
+    waiting = list(signature.arguments)
     while waiting:
-        kind = waiting.pop(0)
+        name, kind = waiting.pop(0)
         if isinstance(kind, Group):
-            waiting[:0] = kind.items
+            waiting[:0] = [(name, item) for item in kind.items]
             continue
         if isinstance(kind, Array):
             count = int(np.prod(block[at + 1 : at + 1 + kind.ndim]))
-            yield block[at], count * _DTYPES[kind.code].itemsize
+            yield name, block[at], count * _DTYPES[kind.code].itemsize, _DTYPES[kind.code]
         at += kind.num_words
 
 
@@ -183,10 +204,18 @@ def _copy(regions: Sequence[tuple[int, int]], places: np.ndarray) -> np.ndarray:
 
 def _addresses_in(memory: np.ndarray, regions: Sequence[tuple[int, int]]) -> np.ndarray:
     """Return the numbers of words that lie in one of the regions; another number so large does not happen by chance."""
-    words = memory.view(np.int64)
+    return np.flatnonzero(_is_inside(memory.view(np.int64), regions))
+
+
+def _is_inside(addresses: np.ndarray, regions: Sequence[tuple[int, int]]) -> np.ndarray:
     starts, stops = (np.array(values, np.int64) for values in zip(*((a, a + n) for a, n in regions), strict=True))
-    region = np.searchsorted(starts, words, "right") - 1
-    return np.flatnonzero((region >= 0) & (words < stops[region]))
+    region = np.searchsorted(starts, addresses, "right") - 1
+    return (region >= 0) & (addresses < stops[region])
+
+
+def _to_address(positions: np.ndarray, regions: Sequence[tuple[int, int]], places: np.ndarray) -> np.ndarray:
+    region = np.searchsorted(places, positions, "right") - 1
+    return positions - places[region] + np.array([start for start, _ in regions], np.int64)[region]
 
 
 def _to_position(addresses: np.ndarray, regions: Sequence[tuple[int, int]], places: np.ndarray) -> np.ndarray:

@@ -6,7 +6,8 @@
    descriptors, and of calls; then 0. It goes on with the positions (int64) of words in the memory that are addresses,
    stored as positions in the memory; the positions of words that become a descriptor of FILE; for each call the
    function's name, 120 bytes filled up with zeros, and the position of its block; and the memory. RESULT is the memory
-   after all calls, in which addresses are positions again, and descriptors -1. All is little-endian. */
+   after all calls, in which addresses that were left as they were are positions again, and descriptors -1. All is
+   little-endian. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,14 +87,21 @@ int main(int argc, char **argv) {
     int descriptor = argc > 4 ? OPEN(argv[4]) : -1;
     if (argc > 4 && descriptor < 0)
         end("it cannot be opened", argv[4]);
+    int64_t *made = malloc(head[NUM_ADDRESSES] * 8 + 1);
+    if (!made)
+        end("there is not enough memory for it", argv[2]);
     for (int64_t i = 0; i < head[NUM_ADDRESSES]; i++)
-        *(int64_t *)(memory + addresses[i]) += (intptr_t)memory;
+        made[i] = *(int64_t *)(memory + addresses[i]) += (intptr_t)memory;
     for (int64_t i = 0; i < head[NUM_DESCRIPTORS]; i++)
         *(int64_t *)(memory + descriptors[i]) = descriptor;
-    for (int64_t i = 0; i < head[NUM_CALLS]; i++)
+    for (int64_t i = 0; i < head[NUM_CALLS]; i++) {
+        puts(calls[i].name); /* the last one printed is the one that did not return */
+        fflush(stdout);
         find(argv[1], calls[i].name)((int64_t *)(memory + calls[i].block));
+    }
     for (int64_t i = 0; i < head[NUM_ADDRESSES]; i++)
-        *(int64_t *)(memory + addresses[i]) -= (intptr_t)memory;
+        if (*(int64_t *)(memory + addresses[i]) == made[i])
+            *(int64_t *)(memory + addresses[i]) -= (intptr_t)memory;
     for (int64_t i = 0; i < head[NUM_DESCRIPTORS]; i++)
         *(int64_t *)(memory + descriptors[i]) = -1;
 
