@@ -105,6 +105,10 @@ def optimised(text: str, target: Target) -> bytes:
     for name, value in (("triple", target.triple), ("datalayout", machine.target_data)):
         text = re.sub(rf'^target {name} = ".*"$', f'target {name} = "{value}"', text, flags=re.MULTILINE)
     module = llvm.parse_assembly(text)
+    if target.system == "Windows":  # where a library exports what is marked, and nothing else
+        for function in module.functions:
+            if not function.is_declaration and function.linkage == llvm.Linkage.external:
+                function.storage_class = llvm.StorageClass.dllexport
     module.link_in(llvm.parse_assembly(half.half_bits_body(target.converts_to_half)))
     module.get_function(half.NAME).linkage = "internal"
     options = llvm.create_pipeline_tuning_options(speed_level=3)
