@@ -119,6 +119,9 @@ def optimised(text: str, target: Target) -> bytes:
     if raising:
         users = [f.name for f in module.functions if not f.is_declaration and raising[0] in str(f)]
         raise BuildError(f"a kernel may raise an exception, which nobody would see, in {users}. Return a status.")
+    for value in module.global_variables:
+        if not value.is_declaration:
+            value.linkage = "private"  # or Mach-O keeps its name, which tells how many kernels were lowered before it
     return bytes(machine.emit_object(module))
 
 
