@@ -1,8 +1,8 @@
 """Times kernels next to the C functions that they stand for: LZ4, XXH64, exp and log.
 
 Each of the two is called from one compiled loop over many payloads; their turns alternate in one process. The figures
-are medians of the thread's own time: the speed of the C function, and that of the kernel as a multiple of it. LZ4 and XXH64 are
-those of the lz4 package.
+are medians of the thread's own time: the speed of the C function, and that of the kernel as a multiple of it. LZ4 and
+XXH64 are those of the lz4 package.
 """
 
 from __future__ import annotations

@@ -193,6 +193,23 @@ def block():
     parts = [(literals(lengths(), i), int(rng.integers(1, 50)), 4 + lengths()) for i in range(rng.integers(1, 9))]
     return block_of(parts, literals(lengths(), 0)), int(rng.integers(0, 4000))
 
+# At the very end of both: every cut of a sequence, and matches up to the last byte.
+for count in range(70):
+    for length in (4, 18, 19, 300):
+        whole = block_of([(literals(max(count, 1), 0), 1, length), (literals(40, 1), 3, 30)], literals(count, 2))
+        source[source.size - len(whole) :] = np.frombuffer(whole, np.uint8)
+        for cut in range(len(whole)):
+            put = source[source.size - len(whole) + cut :]
+            put[:] = np.frombuffer(whole[: len(whole) - cut], np.uint8)
+            lz4_decompress(np.uint64(put.ctypes.data), np.uint64(target.ctypes.data), put.size, target.size)
+for offset in range(1, 40):
+    for length in range(4, 100):
+        whole = block_of([(literals(offset, 0), offset, length)], b"")
+        source[: len(whole)] = np.frombuffer(whole, np.uint8)
+        out = target[target.size - offset - length :]
+        found = lz4_decompress(np.uint64(source.ctypes.data), np.uint64(out.ctypes.data), len(whole), out.size)
+        assert out[:found].tobytes() == expected(whole, out.size)
+
 accepted = 0
 for number in range(int(sys.argv[2])):
     whole, raw = block()

@@ -71,7 +71,7 @@ def dirtied_rooms(times):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("copy", [literals_copied, line_copied])
-@pytest.mark.parametrize("count", [*range(0, 140), 511, 512, 513, 5000])
+@pytest.mark.parametrize("count", [*range(140), 511, 512, 513, 5000])
 def test_a_copy_has_exactly_so_many_bytes(copy: numba.core.dispatcher.Dispatcher, count: int) -> None:
     source = np.random.default_rng(count).integers(0, 256, count + 3, np.uint8)[3:]
     target = np.full(count + 128, MARK, np.uint8)

@@ -80,14 +80,14 @@ class Entry:
 
     def _pack(self, values: tuple[Any, ...]) -> tuple[str, Signature, list[int]]:
         """Return the variant for these arguments, and their words."""
-        refused: TypeError | None = None
+        refused: list[TypeError] = []
         for name, signature in self.variants.items():
             try:
                 return name, signature, signature.pack(values)
             except TypeError as error:
-                refused = refused or error
-        assert refused is not None
-        raise refused
+                refused.append(error)
+        # Of the variants, the one that got furthest is probably meant.
+        raise max(refused, key=lambda error: int(getattr(error, "position", -1)))
 
 
 class Prepared:

@@ -122,7 +122,9 @@ def is_checkout() -> bool:
 def _sources() -> list[Path]:
     """Return the files that the libraries are made of, in order."""
     folder = BUILT.parent
-    found = [path for ending in ("py", "c") for path in folder.rglob(f"*.{ending}")]
+    found = {path for ending in ("py", "c") for path in folder.rglob(f"*.{ending}")}
+    # How a library is found and called does not change it.
+    found -= {Path(__file__), Path(__file__).with_name("entry.py")}
     return sorted([*found, folder.parent / "base" / "clock_words.py"])
 
 

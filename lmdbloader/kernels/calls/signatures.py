@@ -127,8 +127,12 @@ class Signature:
         if len(values) != len(self.arguments):
             raise TypeError(f"{self.name}: expected {len(self.arguments)} arguments, got {len(values)}")
         words: list[int] = []
-        for (name, kind), value in zip(self.arguments, values, strict=True):
-            kind.pack(value, words, f"{self.name}, argument {name}")
+        for position, ((name, kind), value) in enumerate(zip(self.arguments, values, strict=True)):
+            try:
+                kind.pack(value, words, f"{self.name}, argument {name}")
+            except TypeError as error:
+                error.position = position  # type: ignore[attr-defined]
+                raise
         return words
 
     def convert(self, values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,0 +1,223 @@
+"""Libraries hold what Numba's JIT would run, for every processor; after an edit only what changed is lowered again."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmdbloader.kernels.building.targets import TARGETS, targets_here, targets_of_wheel
+from lmdbloader.kernels.calls import libraries
+from lmdbloader.kernels.entries import all_entries
+
+pytest.importorskip("numba")
+pytest.importorskip("ziglang")
+PACKAGE = Path(__file__).resolve().parent.parent / "lmdbloader"
+
+# Lowers two entry points, into units of a folder, and prints how many kernels were lowered and kept.
+LOWER = """
+import sys
+from pathlib import Path
+from lmdbloader.kernels.building.lowering import Lowering
+from lmdbloader.kernels import entries
+lowering = Lowering(Path(sys.argv[1]))
+chosen = [item for entry in (entries.shuffle, entries.xxh64) for item in entry.variants.items()]
+text = lowering.lower(chosen)
+import hashlib
+print(lowering.num_lowered, lowering.num_kept, hashlib.sha256(text.encode()).hexdigest())
+"""
+
+# Prints a digest of batches that reach every kind of payload and of transform.
+READ = """
+import hashlib, sys
+from pathlib import Path
+import numpy as np, torch
+from lmdbloader.kernels.calls import libraries
+if sys.argv[2]:
+    libraries.BUILT = Path(sys.argv[2])
+    libraries.is_checkout = lambda: False
+import lmdbloader
+from lmdbloader import transforms as T
+digest = hashlib.sha256()
+folder = Path(sys.argv[1])
+chains = [
+    [T.RandomResizedCrop(24), T.RandomHorizontalFlip(), T.ColorJitter(0.4, 0.4, 0.4), T.ToDtype(torch.float16, True)],
+    [T.RandomCrop(32, padding=4), T.RandomDihedral(), T.ToDtype(torch.float32, True), T.Normalize(0.5, 0.2),
+     T.RandomErasing()],
+    [T.Resize((40, 20), "bicubic"), T.ToDtype(torch.bfloat16, True)],
+]
+for name in ("raw", "lz4", "tiles", "jpeg"):
+    dataset = lmdbloader.LMDBDataset(folder / name)
+    for number, chain in enumerate(chains):
+        for batch in lmdbloader.Loader(dataset, 4, transforms=chain, seed=7, num_threads=1):
+            digest.update(batch[0].contiguous().view(torch.uint8).numpy().tobytes())
+print(digest.hexdigest(), "numba" in sys.modules)
+"""
+
+
+def run(code: str, *arguments: str, root: Path = PACKAGE.parent, **environment: str) -> list[str]:
+    """Run code in a process of its own and return the words that it prints."""
+    settings = {**os.environ, "PYTHONPATH": str(root), **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=settings, capture_output=True, text=True, cwd=root
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.fixture(scope="module")
+def datasets(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of datasets with each kind of payload."""
+    import numpy as np
+    from PIL import Image
+
+    import lmdbloader
+
+    folder = tmp_path_factory.mktemp("kinds")
+    (folder / "jpegs").mkdir()
+    images = [Image.open(path) for path in sorted(photos.iterdir())[:4]]
+    for number, image in enumerate(images):
+        image.save(folder / "jpegs" / f"{number}.jpg", quality=90)
+    small = [{"image": np.asarray(image)[:64, :80]} for image in images]
+    large = [{"image": np.asarray(image.resize((700, 500)))} for image in images]
+    lmdbloader.write(small, folder / "raw", codec="raw")
+    lmdbloader.write(small, folder / "lz4", codec="lz4")
+    lmdbloader.write(large, folder / "tiles", codec="lz4")
+    lmdbloader.convert(folder / "jpegs", folder / "jpeg", workers=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def levels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the libraries of every kind of processor of this system."""
+    folder = tmp_path_factory.mktemp("levels")
+    command = [sys.executable, "-m", "lmdbloader.kernels.building", "--all-here", "--out", str(folder)]
+    shutil.copytree(libraries.BUILT / "units", folder / "units")
+    subprocess.run(command, check=True, capture_output=True, cwd=PACKAGE.parent)
+    return folder
+
+
+def test_every_kind_of_processor_gives_the_bits_of_the_jit(datasets: Path, levels: Path) -> None:
+    digest, has_numba = run(READ, str(datasets), "", LMDBLOADER_KERNELS="jit")
+    assert has_numba == "True"
+    runnable = libraries.load().lmdbloader_level()
+    for target in targets_here():
+        if target.kind.startswith("x86-64-v") and int(target.kind[-1]) > runnable:
+            continue
+        found = run(READ, str(datasets), str(levels), LMDBLOADER_KERNELS=target.kind)
+        assert found == [digest, "False"], target.name
+
+
+def test_an_inventory_names_exactly_its_libraries(levels: Path) -> None:
+    inventory = json.loads((levels / libraries.INVENTORY).read_text("utf-8"))
+    assert sorted(inventory["libraries"]) == sorted(target.file_name for target in targets_here())
+    assert inventory["sources"] == libraries.source_digest()
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="reads the symbols of an ELF file")
+def test_a_library_needs_the_c_library_only_and_shows_its_entries_only(levels: Path) -> None:
+    expected = {f"lmdbloader_{name}" for entry in all_entries() for name in entry.variants} | {"lmdbloader_level"}
+    for target in targets_here():
+        data = (levels / target.file_name).read_bytes()
+        shown = set(re.findall(rb"lmdbloader_\w+", data))
+        assert shown == {name.encode() for name in expected}, target.name
+        for foreign in (b"NRT_", b"Py", b"numba", b"libpython", b"GLIBC_2.3", b"GLIBC_2.18"):
+            assert foreign not in data, (target.name, foreign)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package that may be edited, lowered once."""
+    root = tmp_path_factory.mktemp("tree")
+    ignored = shutil.ignore_patterns("__pycache__", "built")
+    shutil.copytree(PACKAGE, root / "lmdbloader", ignore=ignored)
+    (root / "units").mkdir()
+    lowered, kept, _ = run(LOWER, str(root / "units"), root=root)
+    assert int(lowered) > 4
+    assert kept == "0"
+    return root
+
+
+def edit(root: Path, name: str, before: str, after: str) -> None:
+    path = root / "lmdbloader" / "kernels" / name
+    source = path.read_text("utf-8")
+    assert before in source
+    path.write_text(source.replace(before, after), "utf-8")
+
+
+def test_what_is_not_changed_is_not_lowered_again(tree: Path) -> None:
+    units = str(tree / "units")
+    lowered, _, digest = run(LOWER, units, root=tree)
+    assert lowered == "0"
+    fresh = tree / "fresh"
+    fresh.mkdir()
+    assert run(LOWER, str(fresh), root=tree)[2] == digest  # kept or not, the code is the same
+    edit(tree, "orders.py", '"""Put values', '"""Place values')
+    assert run(LOWER, units, root=tree) == ["0", run(LOWER, units, root=tree)[1], digest]
+    edit(tree, "orders.py", "values.shape[0] - 1, 0, -1", "values.shape[0] - 2, 0, -1")
+    changed = run(LOWER, units, root=tree)
+    assert changed[0] == "1"
+    assert changed[2] != digest
+    edit(tree, "orders.py", "values.shape[0] - 2, 0, -1", "values.shape[0] - 1, 0, -1")
+    assert run(LOWER, units, root=tree)[::2] == ["0", digest]
+
+
+def test_a_constant_in_another_module_counts(tree: Path) -> None:
+    units = str(tree / "units")
+    before = run(LOWER, units, root=tree)[2]
+    edit(tree, "runtime/philox.py", "_ROUNDS = 10", "_ROUNDS = 9")
+    lowered, _, digest = run(LOWER, units, root=tree)
+    assert lowered == "1"  # philox itself, not the kernels that call it
+    assert digest != before
+
+
+def test_callers_are_lowered_again_if_a_result_has_another_type(tree: Path) -> None:
+    units = str(tree / "units")
+    edit(tree, "runtime/philox.py", "return np.int64(_high_product(word, np.uint64(n)))",
+         "return np.int32(_high_product(word, np.uint64(n)))")  # fmt: skip
+    lowered, _, _ = run(LOWER, units, root=tree)
+    assert int(lowered) >= 2  # `below`, and `shuffle`, which calls it
+
+
+@pytest.mark.parametrize("damage", ["", "cut"])
+def test_a_damaged_unit_is_lowered_again(tree: Path, damage: str) -> None:
+    units = tree / "units"
+    before = run(LOWER, str(units), root=tree)
+    for path in units.glob("*.bc"):
+        path.write_bytes(path.read_bytes()[:100] if damage else b"")
+    again = run(LOWER, str(units), root=tree)
+    assert int(again[0]) > 4
+    assert again[2] == before[2]
+
+
+def test_a_kernel_that_may_raise_is_not_built(tree: Path) -> None:
+    loop = "    for k in range(bounds.shape[0] - 1):"
+    edit(tree, "orders.py", loop, f"    if bounds.shape[0] == 7:\n        raise ValueError\n{loop}")
+    code = """
+import sys
+from pathlib import Path
+from lmdbloader.kernels.building.linking import BuildError, build, best_here
+try:
+    build([best_here()], Path(sys.argv[1]))
+except BuildError as error:
+    print(error)
+"""
+    out = tree / "out"
+    shutil.copytree(libraries.BUILT / "units", out / "units")
+    said = " ".join(run(code, str(out), root=tree))
+    assert re.match(r"a kernel may raise an exception, .*shuffle_parts.*\. Return a status\.$", said)
+    assert not list(out.glob("kernels-*"))
+
+
+def test_every_target_is_in_one_wheel() -> None:
+    wheels = {target.wheel for target in TARGETS}
+    assert sorted(t.name for wheel in wheels for t in targets_of_wheel(wheel)) == sorted(t.name for t in TARGETS)
+    assert {target.system for target in TARGETS} == {"Linux", "Windows", "Darwin"}
+    assert set(targets_here()) <= set(TARGETS)

@@ -1,0 +1,121 @@
+"""Kernels are called with any arguments of their types, and prepared calls with the newest of what is replaced."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+from lmdbloader.format.codecs import checksum
+from lmdbloader.kernels import entries
+from lmdbloader.kernels.codec_numbers import OK
+
+pytestmark = pytest.mark.usefixtures("both_ways")
+NOTHING = np.empty(0, np.uint8)
+
+
+def test_the_variant_is_the_one_of_the_arguments() -> None:
+    for dtype in (np.uint8, np.uint16):
+        image = np.arange(4 * 5 * 3).reshape(4, 5, 3).astype(dtype)
+        out = np.zeros(2 * 3 * 3, dtype)
+        entries.cut(image, 1, 2, 2, 3, out)
+        np.testing.assert_array_equal(out.reshape(3, 2, 3), image[1:3, 2:5].transpose(2, 0, 1))
+    with pytest.raises(TypeError, match="cut, argument image: expected a contiguous array of uint8"):
+        entries.cut(image.astype(np.float32), 1, 2, 2, 3, out)
+    with pytest.raises(TypeError, match="cut, argument out"):
+        entries.cut(image, 1, 2, 2, 3, out.astype(np.uint8))
+
+
+def test_results_are_numbers_of_their_types() -> None:
+    data = np.frombuffer(b"abc", np.uint8)
+    found = entries.xxh64(data.ctypes.data, 3, 2**64 - 1)
+    assert 0 <= found < 2**64
+    assert entries.xxh64(data.ctypes.data, 3, 0) == checksum(b"abc") == 0x44BC2CF5AD770999
+    bounds, weights, line = entries.resize_scratch(10, 20, 5, 5, 3, True, 200)
+    assert min(bounds, weights, line) > 0
+    assert entries.shuffle(np.arange(3), 1, 2, 3, 4) is None
+
+
+def gathering(payloads: list[bytes]) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
+    data = np.frombuffer(b"".join(payloads), np.uint8).copy()
+    nbytes = np.array([len(p) for p in payloads], np.uint32)
+    offset = np.cumsum(nbytes).astype(np.int64) - nbytes
+    sums = np.array([checksum(p) for p in payloads], np.uint64)
+    return data, offset, (offset, nbytes, nbytes, sums, np.zeros(len(payloads), np.uint8))
+
+
+def test_a_prepared_call_uses_what_was_set_last() -> None:
+    data, _, columns = gathering([bytes([65 + i]) * (i + 1) for i in range(20)])
+    geometry = columns[1], columns[1], columns[4], columns[4]
+    failed = np.zeros(1, np.int64)
+    call = entries.gather.prepare(
+        (data.ctypes.data, data.size, -1, 0, 0), np.zeros(0, np.int64), columns, True, geometry, 1, NOTHING,
+        np.zeros(0, np.int64), NOTHING, NOTHING, NOTHING, failed,
+    )  # fmt: skip
+    set_rows, set_start, set_out = call.copied("rows"), call.copied("out_start"), call.array("out")
+    set_verify = call.number("verify")
+    rng = np.random.default_rng(0)
+    for count in (1, 3, 2, 0, 20, 7, 1):
+        rows = rng.permutation(20)[:count]
+        lengths = rows + 1
+        out = np.full(int(lengths.sum()) + 1, 46, np.uint8)
+        set_rows(rows)
+        set_start(np.cumsum(lengths) - lengths)
+        set_out(out)
+        gc.collect()
+        assert call() == OK
+        assert out.tobytes() == b"".join(bytes([65 + i]) * (i + 1) for i in rows) + b"."
+    columns[3][4] ^= np.uint64(1)
+    set_rows(np.array([2, 4]))
+    set_start(np.array([0, 3]))
+    set_out(out := np.zeros(8, np.uint8))
+    assert call() != OK
+    assert failed[0] == 1
+    set_verify(False)
+    assert call() == OK
+    assert out.tobytes() == b"CCCEEEEE"
+
+
+def test_an_item_of_a_tuple_is_replaced_alone() -> None:
+    data, _, columns = gathering([b"first", b"second"])
+    geometry = columns[1], columns[1], columns[4], columns[4]
+    out, failed = np.zeros(5, np.uint8), np.zeros(1, np.int64)
+    call = entries.gather.prepare(
+        (0, data.size, -1, 0, 0), np.array([0]), columns, True, geometry, 1, out, np.array([0]), NOTHING, NOTHING,
+        NOTHING, failed,
+    )  # fmt: skip
+    set_base, set_size = call.number("file", 0), call.number("file", 1)
+    set_base(data.ctypes.data)
+    assert call() == OK
+    assert out.tobytes() == b"first"
+    set_size(3)  # the file is too short now
+    assert call() != OK
+
+
+def test_prepared_calls_of_several_threads_do_not_disturb_each_other() -> None:
+    payloads = [bytes([i]) * 1000 for i in range(64)]
+    data, _, columns = gathering(payloads)
+    geometry = columns[1], columns[1], columns[4], columns[4]
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        out, failed = np.zeros(1000, np.uint8), np.zeros(1, np.int64)
+        call = entries.gather.prepare(
+            (data.ctypes.data, data.size, -1, 0, 0), np.array([0]), columns, True, geometry, 1, out, np.array([0]),
+            NOTHING, NOTHING, NOTHING, failed,
+        )  # fmt: skip
+        set_rows, set_out = call.copied("rows"), call.array("out")
+        for row in np.random.default_rng(seed).integers(0, 64, 300).tolist():
+            set_rows(np.array([row]))
+            set_out(out := np.zeros(1000, np.uint8))
+            if call() != OK or out.tobytes() != payloads[row]:
+                wrong.append(row)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

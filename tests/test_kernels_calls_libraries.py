@@ -1,0 +1,148 @@
+"""The library of kernels is chosen by the processor, checked before it is loaded, and missing with a clear sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import lmdbloader
+from lmdbloader.errors import KernelError
+from lmdbloader.kernels.calls import libraries
+from lmdbloader.kernels.calls.libraries import BUILT, INVENTORY, file_name, processor_kinds
+
+HERE = platform.system()
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder like the one of an installation, with this machine's library under every name of a level."""
+    inventory = json.loads((BUILT / INVENTORY).read_text("utf-8"))["libraries"]
+    (name,) = inventory
+    data = (BUILT / name).read_bytes()
+    names = [file_name(kind, HERE) for kind in processor_kinds()]
+    for name in names:
+        (tmp_path / name).write_bytes(data)
+    digests = {name: hashlib.sha256(data).hexdigest() for name in names}
+    (tmp_path / INVENTORY).write_text(json.dumps({"libraries": digests, "sources": "some"}))
+    monkeypatch.setattr(libraries, "BUILT", tmp_path)
+    monkeypatch.setattr(libraries, "is_checkout", lambda: False)
+    monkeypatch.delenv(libraries.CHOICE, raising=False)
+    return tmp_path
+
+
+def loaded(monkeypatch: pytest.MonkeyPatch, level: int) -> str:
+    """Return the kind of processor whose library is loaded where the processor has a level."""
+    names: list[str] = []
+
+    def load(path: str) -> Any:
+        names.append(Path(path).name)
+        return SimpleNamespace(lmdbloader_level=lambda: level, name=Path(path).name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(libraries.ctypes, "CDLL", load)
+        found = libraries.load.__wrapped__()
+    assert found.name == names[-1]
+    return names[-1]
+
+
+@pytest.mark.skipif(len(processor_kinds()) < 2, reason="only x86-64 has levels")
+@pytest.mark.parametrize("level", [2, 3, 4])
+def test_the_best_level_that_the_processor_has_is_loaded(
+    built: Path, monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
+    assert loaded(monkeypatch, level) == file_name(f"x86-64-v{level}", HERE)
+
+
+@pytest.mark.skipif(len(processor_kinds()) < 2, reason="only x86-64 has levels")
+def test_one_level_may_be_asked_for(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(libraries.CHOICE, "x86-64-v3")
+    assert loaded(monkeypatch, 4) == file_name("x86-64-v3", HERE)
+    with pytest.raises(KernelError, match="the kernels here are for x86-64-v3, and this processor has only x86-64-v2"):
+        loaded(monkeypatch, 2)
+    monkeypatch.setenv(libraries.CHOICE, "v3")
+    with pytest.raises(KernelError, match="LMDBLOADER_KERNELS=v3: expected 'jit', 'x86-64-v2', .*, or nothing"):
+        loaded(monkeypatch, 4)
+
+
+@pytest.mark.skipif(len(processor_kinds()) < 2, reason="only x86-64 has levels")
+def test_a_processor_below_every_level_is_named(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KernelError, match=r"kernels here are for x86-64-v2, and this processor has only x86-64-v1\."):
+        loaded(monkeypatch, 1)
+
+
+def test_the_library_of_this_machine_says_a_level_that_it_can_run() -> None:
+    level = libraries.load().lmdbloader_level()
+    assert level >= 2 if len(processor_kinds()) > 1 else level == 0
+
+
+@pytest.mark.parametrize("damage", ["cut", "bit", "empty", "another"])
+def test_a_damaged_library_is_not_loaded(built: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    path = built / file_name(processor_kinds()[0], HERE)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes({"cut": data[:5000], "bit": data, "empty": b"", "another": b"#!/bin/sh\n"}[damage])
+    with pytest.raises(KernelError, match=rf"{path} is damaged: its SHA-256 .* Reinstall the package: pip install "):
+        libraries.load.__wrapped__()
+
+
+def test_a_missing_library_is_named(built: Path) -> None:
+    path = built / file_name(processor_kinds()[0], HERE)
+    path.unlink()
+    with pytest.raises(KernelError, match=rf"{path} cannot be read \(No such file or directory\)\. Reinstall"):
+        libraries.load.__wrapped__()
+    (built / INVENTORY).unlink()
+    with pytest.raises(KernelError, match=rf"no kernels for this machine \({HERE} on .*\) .* \(found: none\)"):
+        libraries.load.__wrapped__()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"libraries": 3}', "{}", "\x00"])
+def test_a_damaged_inventory_is_named(built: Path, content: str) -> None:
+    (built / INVENTORY).write_text(content)
+    with pytest.raises(KernelError, match=rf"{built / INVENTORY} cannot be read"):
+        libraries.load.__wrapped__()
+
+
+def test_another_machine_is_named(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries.platform, "machine", lambda: "riscv64")
+    with pytest.raises(KernelError, match="no kernels for this machine .* on riscv64"):
+        libraries.load.__wrapped__()
+
+
+def test_a_system_that_maps_no_code_is_named(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> Any:
+        raise OSError(f"{path}: failed to map segment from shared object")
+
+    monkeypatch.setattr(libraries.ctypes, "CDLL", refuse)
+    with pytest.raises(KernelError, match=r"did not load .*failed to map segment.* no noexec mount, and no policy"):
+        libraries.load.__wrapped__()
+
+
+def test_the_error_is_an_import_error_and_one_of_the_package() -> None:
+    assert issubclass(KernelError, ImportError)
+    assert issubclass(KernelError, lmdbloader.errors.LmdbloaderError)
+
+
+def test_neither_numba_nor_llvm_is_imported_by_reading(tmp_path: Path) -> None:
+    code = f"""
+import sys
+import numpy as np
+import lmdbloader
+from lmdbloader.transforms import RandomResizedCrop
+image = np.zeros((40, 40, 3), np.uint8)
+lmdbloader.write([{{"image": image}}] * 4, r"{tmp_path / "ds"}", codec="lz4")
+dataset = lmdbloader.LMDBDataset(r"{tmp_path / "ds"}")
+dataset[0], dataset[[1, 2]]
+list(lmdbloader.Loader(dataset, 2, transforms=[RandomResizedCrop(8)]))
+assert lmdbloader.verify(r"{tmp_path / "ds"}").is_sound
+print(sorted({{"numba", "llvmlite", "ziglang"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n", done.stderr
