@@ -111,6 +111,10 @@ def optimised(text: str, target: Target) -> bytes:
                 function.storage_class = llvm.StorageClass.dllexport
     module.link_in(llvm.parse_assembly(half.half_bits_body(target.converts_to_half)))
     module.get_function(half.NAME).linkage = "internal"
+    if target.system == "Windows":  # where a library shows what is marked so, and nothing else
+        for function in module.functions:
+            if not function.is_declaration and function.linkage == llvm.Linkage.external:
+                function.storage_class = llvm.StorageClass.dllexport
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization, options.slp_vectorization = True, False  # as Numba has it
     builder = llvm.create_pass_builder(machine, options)
@@ -120,6 +124,9 @@ def optimised(text: str, target: Target) -> bytes:
         bodies = {f.name: str(f) for f in module.functions if not f.is_declaration}
         users = [name for name, body in bodies.items() if any(message in body for message in raising)]
         raise BuildError(f"a kernel may raise an exception, which nobody would see, in {users}. Return a status.")
+    for value in module.global_variables:
+        if not value.is_declaration:
+            value.linkage = "private"  # or Mach-O keeps its name, which tells how many kernels were lowered before it
     return bytes(machine.emit_object(module))
 
 
@@ -136,11 +143,15 @@ def _link(library: Path, compiled: Path, target: Target) -> None:
     """Link an object file with what it asks of the system; nothing may stay undefined."""
     command = [
         sys.executable, "-m", "ziglang", "cc", "-target", target.linked_for,
-        f"-mcpu={target.processor.replace('-', '_')}", "-shared", "-O2", "-s", "-g0", "-fvisibility=hidden",
+        # The kernels are compiled already. The rest, such as Windows' start-up code, runs on any processor, and is made
+        # once for all levels.
+        "-mcpu=baseline", "-shared", "-O2", "-s", "-g0", "-fvisibility=hidden",
         "-ffp-contract=off", "-Wall", str(_SYSTEM), str(compiled), "-o", str(library),
     ]  # fmt: skip
     if target.system == "Linux":
         command.append("-Wl,--no-undefined")
+    if target.system == "Darwin":  # the name in the library is otherwise the path of a temporary folder
+        command.append(f"-Wl,-install_name,@rpath/{target.file_name}")
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
         raise BuildError(f"{target.name} was not linked: {done.stderr.strip() or done.stdout.strip()}")

@@ -1,0 +1,51 @@
+"""Tries an installed lmdbloader, beside the folders photos/ (PNG) and jpegs/, with nothing of this clone.
+
+    python -I smoke.py all          # converts, reads, loads and verifies
+    python -I smoke.py patches      # afterwards: prints the seconds from torch imported to the first batch
+    python -I smoke.py jpegs
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+
+torch_imported = time.perf_counter()
+
+
+def main() -> None:
+    """Do the part that was asked for."""
+    import lmdbloader
+    from lmdbloader import transforms as t
+
+    patches = [t.RandomCrop(32), t.RandomDihedral(), t.ToDtype(torch.float32, scale=True)]
+    crops = [t.RandomResizedCrop(64), t.ColorJitter(0.4, 0.4, 0.4), t.Normalize(0.45, 0.22)]
+    what = sys.argv[1]
+    if what == "all":
+        if "site-packages" not in lmdbloader.__file__:
+            raise SystemExit(f"{lmdbloader.__file__} is not installed")
+        for codec in ("raw", "lz4"):
+            done = lmdbloader.convert("photos", f"{codec}.lmdb", patch_size=48, stride=48, scale=2, codec=codec)
+            ds = lmdbloader.LMDBDataset(f"{codec}.lmdb")
+            assert len(ds) > 100, done
+            lr, hr = ds[len(ds) - 1]
+            assert lr.shape == (3, 24, 24) and hr.shape == (3, 48, 48)
+            shapes = [tuple(hr.shape) for _, hr in lmdbloader.Loader(ds, batch_size=16, transforms=patches)]
+            assert set(shapes[:-1]) == {(16, 3, 32, 32)}, shapes
+            assert lmdbloader.verify(f"{codec}.lmdb").is_sound
+        lmdbloader.convert("jpegs", "jpegs.lmdb")
+        ds = lmdbloader.LMDBDataset("jpegs.lmdb")
+        images = next(iter(lmdbloader.Loader(ds, batch_size=4, transforms=crops)))[0]
+        assert images.shape == (4, 3, 64, 64) and 0.3 < float(images.std()) < 3
+        assert lmdbloader.verify("jpegs.lmdb").is_sound
+        print(f"smoke test: lmdbloader {lmdbloader.__version__}, torch {torch.__version__}: patches, JPEG, verify")
+    else:
+        ds = lmdbloader.LMDBDataset("raw.lmdb" if what == "patches" else "jpegs.lmdb")
+        next(iter(lmdbloader.Loader(ds, batch_size=4, transforms=patches if what == "patches" else crops)))
+        print(time.perf_counter() - torch_imported)
+
+
+if __name__ == "__main__":
+    main()
