@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
@@ -56,6 +55,8 @@ def path_of(folder: int) -> Path | None:
 
 def exchange(a: Path, b: Path) -> bool:
     """Use renameat2, which some file systems lack."""
+    import ctypes
+
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
@@ -103,6 +104,8 @@ def resident_pages(address: int, nbytes: int, found: Any) -> bool:
 @cache
 def _mincore() -> Any:
     """Return the C library's function, None if it has none."""
+    import ctypes
+
     function = getattr(ctypes.CDLL(None), "mincore", None)
     if function is not None:
         function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p), ctypes.c_int

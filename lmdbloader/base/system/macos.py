@@ -7,6 +7,7 @@ import fcntl
 import os
 import struct
 import sys
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,17 @@ from lmdbloader.base.system.defaults import ROOT
 
 assert sys.platform == "darwin"  # for mypy
 
-__all__ = ["exchange", "flush", "flush_path", "memory_sizes", "processor_name", "read_into", "reserve"]
+__all__ = ["exchange", "flush", "flush_path", "folded", "memory_sizes", "processor_name", "read_into", "reserve"]
 
 _RENAME_SWAP = 2
 # Of fcntl.h.
 _FULL_FLUSH, _PREALLOCATE = 51, 42
 _ALLOCATE_ALL, _FROM_END = 4, 3
+
+
+def folded(name: str) -> str:
+    """Return the name in lower case and with composed characters: most file systems keep case, and ignore it."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def read_into(descriptor: int, buffer: Any, at: int) -> int:
