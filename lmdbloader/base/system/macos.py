@@ -66,8 +66,13 @@ def exchange(a: Path, b: Path) -> bool:
 
 
 def memory_sizes(root: Path = ROOT) -> tuple[int, int]:
-    """Return the bytes of the machine's memory by sysctl; how many are available is not known here."""
-    return int.from_bytes(_sysctl("hw.memsize"), "little"), 0
+    """Return what sysctl says: pages that are free or hold files are available."""
+    total, page_nbytes, free, files = (
+        int.from_bytes(_sysctl(name), "little")
+        for name in ("hw.memsize", "hw.pagesize", "vm.page_free_count", "vm.page_pageable_external_count")
+    )
+    available = (free + files) * page_nbytes
+    return (total, available) if available else (0, 0)
 
 
 def processor_name(root: Path = ROOT) -> str:
