@@ -1,6 +1,6 @@
 """Checks wheels without running them: the tag, the files, and what each library of kernels asks of a system.
 
-    python scripts/check_wheels.py dist/*.whl
+python scripts/check_wheels.py dist/*.whl
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tries an installed lmdbloader, beside the folders photos/ (PNG) and jpegs/, with nothing of this clone.
 
-    python -I smoke.py all          # converts, reads, loads and verifies
-    python -I smoke.py patches      # afterwards: prints the seconds from torch imported to the first batch
-    python -I smoke.py jpegs
+python -I smoke.py all          # converts, reads, loads and verifies
+python -I smoke.py patches      # afterwards: prints the seconds from torch imported to the first batch
+python -I smoke.py jpegs
 """
 
 from __future__ import annotations

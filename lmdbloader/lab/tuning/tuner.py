@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
+from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.memory import free_nbytes
@@ -158,7 +159,8 @@ def _settings(dataset: Any, *, can_load: bool, has_functions: bool) -> list[Read
     cores = count_cores()
     found = [ReadSetting("threads", n) for n in counts(cores)] if can_load else []
     if not has_functions:
-        workers = [0, *counts(cores)] if free_nbytes() else [0]  # where workers' queues have no room at all
+        has_room = not system.QUEUES_NEED_FILES or free_nbytes()  # for the queues of workers
+        workers = [0, *counts(cores)] if has_room else [0]
         pinning = (False, True) if accelerator() is not None else (False,)
         found += [ReadSetting("workers", n, pinned) for n in workers for pinned in pinning]
     if not found:
