@@ -57,16 +57,16 @@ def test_numbers_arrays_and_tuples_become_words() -> None:
     data = np.zeros((3, 5), np.uint16)
     words = signature.pack((-7, 2**64 - 1, 0.5, True, (255, -1), data))
     (bits,) = struct.unpack("q", struct.pack("d", 0.5))
-    assert words == [-7, -1, bits, 1, 255, -1, data.ctypes.data, 3, 5]
+    assert words == [0] * NUM_RESULTS + [-7, -1, bits, 1, 255, -1, data.ctypes.data, 3, 5]
 
 
 @pytest.mark.parametrize(
     ("value", "found"),
     [
-        (np.zeros(3, np.int32), r"int32 of shape \(3,\)"),
-        (np.zeros((3, 1), np.int64), r"int64 of shape \(3, 1\)"),
-        (np.zeros(6, np.int64)[::2], r"int64 of shape \(3,\) and strides \(16,\)"),
-        (np.zeros(3, ">i8"), ">i8"),
+        (np.zeros(3, np.int32), r"ndarray of int32, shape \(3,\)"),
+        (np.zeros((3, 1), np.int64), r"ndarray of int64, shape \(3, 1\)"),
+        (np.zeros(6, np.int64)[::2], r"ndarray of int64, shape \(3,\) and strides \(16,\)"),
+        (np.zeros(3, ">i8"), "ndarray of >i8"),
         ([1, 2, 3], "list"),
         (None, "NoneType"),
     ],

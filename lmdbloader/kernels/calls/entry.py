@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lmdbloader.kernels.calls import libraries
-from lmdbloader.kernels.calls.signatures import NUM_RESULTS, Array, Number, Signature, address_of, parse
+from lmdbloader.kernels.calls.signatures import Array, Number, Signature, address_of, parse
 
 _PACKAGE = __name__.split(".")[0]
 
@@ -68,10 +68,9 @@ class Entry:
         name, signature, words = self._pack(values)
         if libraries.wants_jit():
             return self._kernel(*signature.convert(values))
-        block = array("q", bytes(8 * NUM_RESULTS))
-        block.extend(words)
+        block = array("q", words)
         self._functions[name](block.buffer_info()[0])
-        return _results(block, signature)
+        return _results(block, signature) if signature.results else None
 
     def prepare(self, *values: Any) -> Prepared:
         """Return a call with these arguments, some of which can be replaced before it is made."""
@@ -101,8 +100,7 @@ class Prepared:
     ) -> None:
         self._function, self._signature, self._entry = function, signature, entry
         self._values = list(values)
-        self._block = array("q", bytes(8 * NUM_RESULTS))
-        self._block.extend(words)
+        self._block = array("q", words)
         self._address = self._block.buffer_info()[0]
         self._numbers = {name: k for k, (name, _) in enumerate(signature.arguments)}
 
@@ -174,7 +172,5 @@ class Prepared:
 
 
 def _results(block: Any, signature: Signature) -> Any:
-    if not signature.results:
-        return None
     found = [_RESULTS.get(code, int)(word) for word, code in zip(block, signature.results, strict=False)]
     return found[0] if len(found) == 1 else tuple(found)

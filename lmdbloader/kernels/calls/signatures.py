@@ -16,7 +16,7 @@ import ctypes
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ _DTYPES = {
     "f64": np.dtype(np.float64), "bool": np.dtype(np.bool_),
 }  # fmt: skip
 _TOKEN = re.compile(r"\s*(->|\w+(?:\.\w+)*|\[[:,\s]*\]|[(),:])")
+_LARGEST = 2**63 - 1
 _float_bits, _bits = struct.Struct("d"), struct.Struct("q")
 
 
@@ -42,13 +43,13 @@ class Number:
         """The words of the block that it takes."""
         return 1
 
-    def pack(self, value: Any, words: list[int], where: str) -> None:
+    def pack(self, value: Any, words: list[int]) -> None:
         """Append the word of a value."""
         if self.code == "f64":
             words += _bits.unpack(_float_bits.pack(value))
         else:
             number = int(value)
-            words.append(number - 2**64 if number >= 2**63 else number)
+            words.append(number if number <= _LARGEST else number - 2**64)
 
     def convert(self, value: Any) -> Any:
         """Return a value as a NumPy number of this type, which Numba's compiler tells from others."""
@@ -61,24 +62,31 @@ class Array:
 
     code: str
     ndim: int
+    dtype: np.dtype[Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Look up the type once: every call asks for it."""
+        object.__setattr__(self, "dtype", _DTYPES[self.code])
 
     @property
     def num_words(self) -> int:
         """The words of the block that it takes."""
         return 1 + self.ndim
 
-    def pack(self, value: Any, words: list[int], where: str) -> None:
+    def pack(self, value: Any, words: list[int]) -> None:
         """Append address and shape; raise TypeError for any other kind of array."""
-        dtype = _DTYPES[self.code]
-        if getattr(value, "dtype", None) != dtype or value.ndim != self.ndim or not value.flags.c_contiguous:
-            found = (
-                f"{value.dtype} of shape {value.shape} and strides {value.strides}"
-                if isinstance(value, np.ndarray)
-                else f"{type(value).__name__}"
-            )
-            raise TypeError(f"{where}: expected a contiguous array of {dtype} with {self.ndim} dimensions, got {found}")
+        if not isinstance(value, np.ndarray) or value.dtype != self.dtype or value.ndim != self.ndim:
+            raise TypeError(self._expected(value))
+        if not value.flags.c_contiguous:
+            raise TypeError(self._expected(value))
         words.append(address_of(value))
         words += value.shape
+
+    def _expected(self, value: Any) -> str:
+        found = type(value).__name__
+        if isinstance(value, np.ndarray):
+            found = f"{found} of {value.dtype}, shape {value.shape} and strides {value.strides}"
+        return f"expected a contiguous array of {self.dtype} with {self.ndim} dimensions, got {found}"
 
     def convert(self, value: Any) -> Any:
         """Return the array itself."""
@@ -96,10 +104,10 @@ class Group:
         """The words of the block that it takes."""
         return sum(item.num_words for item in self.items)
 
-    def pack(self, value: Any, words: list[int], where: str) -> None:
+    def pack(self, value: Any, words: list[int]) -> None:
         """Append the words of all items."""
         for item, part in zip(self.items, value, strict=True):
-            item.pack(part, words, where)
+            item.pack(part, words)
 
     def convert(self, value: Any) -> Any:
         """Return the items, each converted."""
@@ -123,16 +131,19 @@ class Signature:
     results: tuple[str, ...]
 
     def pack(self, values: tuple[Any, ...]) -> list[int]:
-        """Return the words of all arguments, without those of results; raise TypeError if one does not fit."""
+        """Return the words of results, which are zero, and of arguments; raise TypeError if one does not fit."""
         if len(values) != len(self.arguments):
             raise TypeError(f"{self.name}: expected {len(self.arguments)} arguments, got {len(values)}")
-        words: list[int] = []
-        for position, ((name, kind), value) in enumerate(zip(self.arguments, values, strict=True)):
-            try:
-                kind.pack(value, words, f"{self.name}, argument {name}")
-            except TypeError as error:
-                error.position = position  # type: ignore[attr-defined]
-                raise
+        words = [0] * NUM_RESULTS
+        position = 0
+        try:
+            for _, kind in self.arguments:
+                kind.pack(values[position], words)
+                position += 1
+        except TypeError as error:
+            refused = TypeError(f"{self.name}, argument {self.arguments[position][0]}: {error}")
+            refused.position = position  # type: ignore[attr-defined]
+            raise refused from None
         return words
 
     def convert(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
