@@ -83,7 +83,7 @@ DEBIANS = (
         suite="trixie",
         processor="",
         # For x86-64, PyPI has torch with gigabytes of CUDA only.
-        packages=("ca-certificates", "procps", "python3", "python3-venv", "python3-torch"),
+        packages=("ca-certificates", "make", "procps", "python3", "python3-venv", "python3-torch"),
         torch="",
         requirements=(),
         extras=("demo", "test", "bench", "docs", "kernels"),
@@ -162,6 +162,7 @@ class Inside:
             "DEBIAN_FRONTEND": "noninteractive",
             "PIP_CERT": str(CERTIFICATES),
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "USE_LIBUV": "0",  # Debian's torch is built without libuv, which torchrun would ask for
         }
 
     def step(self, *command: str, more: Mapping[str, str] | None = None) -> None:
