@@ -267,10 +267,12 @@ def test_a_conversion_whose_processes_are_refused_says_how_many_it_wants(
 
     recipe = Recipe((make_field("image", "image", "lz4"),), ConvertOptions(patch_size=8))
     monkeypatch.setattr(subprocess, "Popen", refuse)
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     tasks: list[list[Source]] = [[], [], [], [], []]
     with WorkerPool(4) as pool, pytest.raises(WorkerError, match=r"worker process 1 of 4 .*workers=2"):
         list(pool.convert(recipe, tasks))
+    gc.collect()  # what the error's frames refer to is closed when the collector finds it
     assert len(os.listdir("/proc/self/fd")) <= before
 
 

@@ -247,7 +247,7 @@ def test_a_file_that_is_larger_than_the_index_says_is_not_decoded(sound: dict[st
     [
         (b"[" * 100_000, "cannot be read as JSON"),
         (b"9" * 5000, None),
-        (b'{"a":' * 5000 + b"1" + b"}" * 5000, "cannot be read as JSON"),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "cannot be read as JSON"),
         (b"\xff\xfe\xff", "cannot be read as JSON"),
         (b"", "cannot be read as JSON"),
     ],

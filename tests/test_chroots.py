@@ -93,7 +93,7 @@ def test_the_first_call_makes_everything_and_the_next_one_only_runs_the_tests(cl
     runs.ran = []
     assert chroots.test_in(PYTHON313, ["-k", "one"], built=None) == 0
     assert runs.ran == ["pytest"]
-    assert runs.arguments[:5] == ["/opt/venv/bin/python", "-m", "pytest", "-k", "one"]
+    assert runs.arguments[-6:-4] == ["-k", "one"]
 
 
 def test_another_processor_is_emulated_in_all_but_the_first_stage(clone: Path, runs: FakeRuns) -> None:

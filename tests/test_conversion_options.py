@@ -45,9 +45,9 @@ def test_the_signature_of_estimate() -> None:
 
 @pytest.mark.parametrize("function", [lmdbloader.convert, lmdbloader.estimate])
 def test_the_docstring_explains_every_parameter(function: Any) -> None:
-    args = function.__doc__.split("    Args:\n")[1].split("\n\n    Returns:\n")[0]
+    args = function.__doc__.split("\nArgs:\n")[1].split("\n\nReturns:\n")[0]
     for name in inspect.signature(function).parameters:
-        assert f"\n        {name}: " in f"\n{args}"
+        assert f"\n    {name}: " in f"\n{args}"
     assert "{" not in args and max(map(len, args.splitlines())) <= 120
 
 

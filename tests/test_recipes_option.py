@@ -45,7 +45,7 @@ def test_a_field_is_a_keyword_argument() -> None:
     assert convert("a", "b", speckles=3, codec="raw") == WithSpeckles(speckles=3, codec="raw")
     parameter = inspect.signature(convert).parameters["speckles"]
     assert (parameter.kind, parameter.default) == (inspect.Parameter.KEYWORD_ONLY, None)
-    assert "        speckles: Speckles in an image, see `codec`.\n" in str(convert.__doc__)
+    assert "\n    speckles: Speckles in an image, see `codec`.\n" in str(convert.__doc__)
 
 
 @pytest.mark.parametrize(

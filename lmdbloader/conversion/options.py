@@ -341,11 +341,12 @@ class with_options(Generic[P, O_contra]):
 
 
 def _document(docstring: str, about: Iterable[Field[Any]]) -> str:
-    """Return a docstring with the fields of an options class at the end of its "Args:"."""
+    """Return a docstring, without indentation, with the fields of an options class at the end of its "Args:"."""
     lines = []
     for f in about:
         text = explain(f.metadata["text"], "`")
         sentence = f"{f.name}: {text[0].upper()}{text[1:]}."
-        lines += textwrap.wrap(sentence, 120, initial_indent=" " * 8, subsequent_indent=" " * 12)
-    args, end, rest = docstring.partition("\n\n    Returns:\n")
+        lines += textwrap.wrap(sentence, 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
+    # From Python 3.13 on the compiler removes the indentation.
+    args, end, rest = inspect.cleandoc(docstring).partition("\n\nReturns:\n")
     return "\n".join([args, *lines]) + end + rest

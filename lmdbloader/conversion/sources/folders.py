@@ -145,7 +145,8 @@ def find_halves(src: Path) -> tuple[Path, Path] | None:
     Raises:
         SourceError: There are several of a kind.
     """
-    folders = [p for p in sorted(src.iterdir()) if p.is_dir() and not p.is_symlink()]
+    # Sorted last: a list of the paths of all images would take more memory than their names.
+    folders = sorted(p for p in src.iterdir() if p.is_dir() and not p.is_symlink())
     high = [p for p in folders if re.search(r"(^|[_-])hr$", p.name, re.IGNORECASE)]
     low = [p for p in folders if re.search(r"(^|[_-])lr([_-]|$)", p.name, re.IGNORECASE)]
     if not high or not low:
@@ -155,7 +156,7 @@ def find_halves(src: Path) -> tuple[Path, Path] | None:
         raise SourceError(
             f"{src}: holds {names}. Name the two that make the pairs with {option('hr')} and {option('lr')}."
         )
-    inner = [p for p in sorted(low[0].iterdir()) if p.is_dir() and re.fullmatch(r"[xX][2-9]", p.name)]
+    inner = sorted(p for p in low[0].iterdir() if re.fullmatch(r"[xX][2-9]", p.name) and p.is_dir())
     if len(inner) > 1:
         raise SourceError(
             f"{low[0]}: holds {', '.join(p.name for p in inner)}. Name one with {option('hr')} and {option('lr')}."
