@@ -1,6 +1,6 @@
 """Checks wheels without running them: the tag, the files, and what each library of kernels asks of a system.
 
-    python scripts/check_wheels.py dist/*.whl
+python scripts/check_wheels.py dist/*.whl
 """
 
 from __future__ import annotations
@@ -19,12 +19,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import lief  # noqa: E402
-
 from lmdbloader.kernels.building.targets import TARGETS, Target, targets_of_wheel  # noqa: E402
 from lmdbloader.kernels.entries import all_entries  # noqa: E402
-
-lief.logging.disable()  # it reports what a linker left out, and nothing is wrong with that
 
 MIB = 2**20
 MOST_MIB = 6.0
@@ -98,6 +94,9 @@ def check_tags(text: str, platform: str) -> list[str]:
 
 def check_library(data: bytes, target: Target) -> list[str]:
     """Return what is wrong with a library of kernels for a target."""
+    import lief  # the other checks need nothing but Python
+
+    lief.logging.disable()  # it reports what a linker left out, and nothing is wrong with that
     check = {"Linux": _check_elf, "Windows": _check_pe, "Darwin": _check_macho}[target.system]
     kind = {"Linux": lief.ELF, "Windows": lief.PE, "Darwin": lief.MachO}[target.system].Binary
     found = lief.parse(list(data))
@@ -115,6 +114,8 @@ def _check_exports(found: set[str]) -> Iterator[str]:
 
 
 def _check_elf(library: Any, target: Target, data: bytes) -> Iterator[str]:
+    import lief
+
     machine = lief.ELF.ARCH.AARCH64 if target.kind == "aarch64" else lief.ELF.ARCH.X86_64
     if library.header.machine_type != machine:
         yield f"it is for {library.header.machine_type.name}"
@@ -146,6 +147,8 @@ def _version(symbol: Any) -> str:
 
 
 def _check_pe(library: Any, target: Target, data: bytes) -> Iterator[str]:
+    import lief
+
     if library.header.machine != lief.PE.Header.MACHINE_TYPES.AMD64:
         yield f"it is for {library.header.machine.name}"
     if others := [name for name in (part.name for part in library.imports) if not WINDOWS_LIBRARIES.fullmatch(name)]:
@@ -158,6 +161,8 @@ def _check_pe(library: Any, target: Target, data: bytes) -> Iterator[str]:
 
 
 def _check_macho(library: Any, target: Target, data: bytes) -> Iterator[str]:
+    import lief
+
     is_arm = target.kind == "aarch64"
     if library.header.cpu_type != (lief.MachO.Header.CPU_TYPE.ARM64 if is_arm else lief.MachO.Header.CPU_TYPE.X86_64):
         yield f"it is for {library.header.cpu_type.name}"

@@ -1,7 +1,7 @@
 """Builds a release and tries it as a user would: in an empty environment, without a compiler and without numba.
 
-    python scripts/release_check.py                       # everything
-    python scripts/release_check.py --dist dist           # with wheels that `make wheels` has built
+python scripts/release_check.py                       # everything
+python scripts/release_check.py --dist dist           # with wheels that `make wheels` has built
 """
 
 from __future__ import annotations
