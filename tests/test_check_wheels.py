@@ -32,7 +32,8 @@ from pathlib import Path
 sys.path.insert(0, "scripts")
 import check_wheels
 targets = {target.name: target for target in check_wheels.TARGETS}
-print(json.dumps([check_wheels.check_library(Path(path).read_bytes(), targets[name]) for path, name in json.loads(sys.argv[1])]))
+asked = [(Path(path).read_bytes(), targets[name]) for path, name in json.loads(sys.argv[1])]
+print(json.dumps([check_wheels.check_library(data, target) for data, target in asked]))
 """
 PLANTS = """
 import sys
