@@ -14,10 +14,10 @@ SETUP_OPTIONS := $(if $(PIL),--pil "$(PIL)") $(if $(TORCH_INDEX),--torch-index "
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-floors kernels faults lint format bench gpu-rehearsal notebook wheels release-check docs clean
+.PHONY: help setup demo test test-floors test-python313 test-aarch64 test-windows kernels faults lint format bench gpu-rehearsal notebook wheels release-check docs clean
 
 help:  ## Print this list
-	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
+	@grep -E '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 22
 	@echo
 	@sed -n 's/^#   /  /p' $(firstword $(MAKEFILE_LIST))
 
@@ -34,8 +34,18 @@ test: $(if $(ARGS),setup,lint)  ## Run the linters and every test; with ARGS onl
 test-floors:  ## Run the tests of pixels and datasets with the lowest versions of setup.cfg, in .venv-floors
 	@$(PYTHON) scripts/floors.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)
 
-kernels: setup  ## Build the compiled kernels again if a source of theirs has changed (it happens by itself, too)
-	@$(ENV) -m lmdbloader.kernels.building --if-changed
+test-python313: kernels  ## Run the tests with Python 3.13, in a Debian made in .chroots (as root)
+	@$(PYTHON) scripts/chroots.py python313 --built lmdbloader/kernels/built $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)
+
+test-aarch64: setup  ## Run the tests of kernels and datasets on an emulated aarch64, in a Debian in .chroots (as root)
+	@$(ENV) -m lmdbloader.kernels.building --target linux-aarch64 --if-changed --out .chroots/kernels-aarch64
+	@$(PYTHON) scripts/chroots.py aarch64 --built .chroots/kernels-aarch64 $(ARGS)
+
+test-windows: setup  ## Run the kernels for Windows under Wine
+	@$(ENV) scripts/wine.py $(ARGS)
+
+kernels: setup  ## Build the compiled kernels for this processor (after an edit it happens by itself)
+	@$(ENV) -m lmdbloader.kernels.building
 
 faults: setup  ## Run all fault tests in full (ARGS="--only flips --count 100")
 	@$(ENV) -m tests.faults $(ARGS)
@@ -69,5 +79,5 @@ docs: setup  ## Build the documentation into site/; warnings are errors (ARGS=se
 
 clean:  ## Remove everything that make created, including .venv
 	rm -rf .venv .venv-cache .venv-gpu benchmarks/gpu/pack *.egg-info build dist site demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -rf lmdbloader/kernels/built
+	rm -rf lmdbloader/kernels/built .chroots .wine
 	find lmdbloader scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -47,9 +47,6 @@ class BuildWithKernels(build_py):  # type: ignore[misc]
         else:
             out = Path(self.build_lib, BUILT.relative_to(HERE))
             build(targets_of_wheel(wheel_platform()), out, units=BUILT / "units", report=print)
-            for path in out.iterdir():
-                if path.name == "lock":
-                    path.unlink()
 
 
 class PlatformWheel(bdist_wheel):  # type: ignore[misc]

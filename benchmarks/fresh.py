@@ -127,7 +127,7 @@ def watch(path: Path, seconds: float) -> None:
 
 
 def start_up(folder: Path, options: argparse.Namespace) -> dict[str, float]:
-    """Return the seconds from an import to the first batch in fresh processes, kernels compiled before."""
+    """Return the seconds from an import to the first batch in fresh processes, kernels built before."""
     code = (
         "import sys, time, lmdbloader\nif sys.argv[2] == 'torch': import torch\nbegan = time.perf_counter()\n"
         "import torch\nfrom lmdbloader.transforms import RandomCrop, RandomDihedral, ToDtype\n"

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,12 +32,14 @@ class Plant:
         expected: The bottleneck that the profile must name.
         run: Makes the pipeline from a folder with the datasets, and returns its profile.
         is_alone: Whether it changes the process that it runs in, so that it needs one of its own.
+        preloaded: C code whose functions stand for those of the C library in that process.
     """
 
     what: str
     expected: str
     run: Callable[[Path], Any]
     is_alone: bool = False
+    preloaded: str = ""
 
 
 def make_datasets(folder: Path) -> None:
@@ -82,28 +85,7 @@ def _rehearse(loader: Any, step_seconds: float, *, steps: int, warmup: int) -> A
 
 
 def slow_disk(folder: Path) -> Any:
-    """Read through a pread that takes as long as a slow disk would."""
-    import ctypes
-    import importlib
-
-    import llvmlite.binding as llvm
-    import numba
-    from numba import types
-
-    libc = ctypes.CDLL(None)
-    for name in ("pread", "usleep"):
-        llvm.add_symbol(f"planted_{name}", ctypes.cast(getattr(libc, name), ctypes.c_void_p).value)
-    signature = types.int64(types.int32, types.uintp, types.uintp, types.int64)
-    pread = types.ExternalFunction("planted_pread", signature)
-    usleep = types.ExternalFunction("planted_usleep", types.int32(types.uint32))
-
-    @numba.cfunc(signature)
-    def slow_pread(fd, destination, nbytes, offset):  # type: ignore[no-untyped-def]
-        usleep(np.uint32(nbytes * 1_000_000 // _DISK_NBYTES_PER_S))
-        return pread(fd, destination, nbytes, offset)
-
-    importlib.import_module("lmdbloader.kernels.runtime.symbols")  # puts the real one under the name that kernels know
-    llvm.add_symbol("lmdbloader_pread", slow_pread.address)
+    """Read through SLOW_PREAD, which `run_alone` puts in the place of the usual function."""
     return _rehearse(_loader(folder, PATCHES, 64, io="pread"), 0.005, steps=16, warmup=4)
 
 
@@ -224,8 +206,20 @@ def healthy(folder: Path) -> Any:
     return _rehearse(loader, 0.02, steps=40, warmup=8)
 
 
+# Put before the C library's own function by the dynamic linker.
+SLOW_PREAD = f"""
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <unistd.h>
+ssize_t pread(int fd, void *to, size_t nbytes, off_t at) {{
+    usleep(nbytes * 1000000 / {_DISK_NBYTES_PER_S});
+    return syscall(SYS_pread64, fd, to, nbytes, at);
+}}
+"""
+
+
 PLANTS = {
-    "slow disk": Plant("a disk of 5 MB/s for each reader", "storage", slow_disk, is_alone=True),
+    "slow disk": Plant("a disk of 5 MB/s for each reader", "storage", slow_disk, is_alone=True, preloaded=SLOW_PREAD),
     "slow decode": Plant("JPEG files of 1200x900, decoded whole", "decode", slow_decode),
     "slow Python": Plant("a batch function that computes in Python for 60 ms", "function", slow_python),
     "slow NumPy": Plant("a batch function that computes in NumPy for 60 ms", "function", slow_numpy),
@@ -241,11 +235,23 @@ def run_alone(name: str, folder: Path, count: int = 1) -> list[dict[str, Any]]:
     command = [sys.executable, "-W", "ignore", __file__, "--run", name, "--folder", str(folder), "--count", str(count)]
     here = Path(__file__).resolve().parent
     path = os.pathsep.join(filter(None, [str(here.parent), os.environ.get("PYTHONPATH")]))
-    child = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as made:
+        preloaded = {"LD_PRELOAD": str(_built(PLANTS[name].preloaded, Path(made)))} if PLANTS[name].preloaded else {}
+        settings = {**os.environ, "PYTHONPATH": path, **preloaded}
+        child = subprocess.run(command, env=settings, capture_output=True, text=True)
     found = [json.loads(line) for line in child.stdout.splitlines()]
     if child.returncode or len(found) != count:
         raise RuntimeError(f"{name}: {child.stderr}")
     return found
+
+
+def _built(source: str, folder: Path) -> Path:
+    """Return a shared library of C code."""
+    (folder / "planted.c").write_text(source)
+    library = folder / "planted.so"
+    compiler = [sys.executable, "-m", "ziglang", "cc", "-shared", "-O2", "-o", str(library)]
+    subprocess.run([*compiler, str(folder / "planted.c")], check=True, capture_output=True)
+    return library
 
 
 def main() -> None:

@@ -118,7 +118,7 @@ def _time_settings(
                 seed=1,
             )
             for _, _ in zip(range(2 * setting.workers + 2), loaders[key], strict=False):
-                pass  # compiles, opens, starts the workers
+                pass  # loads the kernels, opens, starts the workers
     turns: dict[Setting, list[Turn]] = {setting: [] for _, setting in settings}
     for _ in range(options.repeats):
         for _, setting in settings:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lmdbloader.store import verify as verify
     from lmdbloader.transforms.resolution import ProgressiveResize as ProgressiveResize
 
-# Modules load when they are first used: `import lmdbloader` costs no torch, pyarrow or numba.
+# Modules load when they are first used: `import lmdbloader` costs no torch, NumPy or pyarrow.
 _MODULES = ("errors", "fields", "lab", "superres", "transforms")
 _HOMES = {
     "LMDBDataset": "batch.dataset",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = ROOT / "constraints-floors.txt"
 INPUTS = (FLOORS, ROOT / "setup.cfg", Path(__file__))
 # The packages of the tests below; the extra of all tests holds documentation tools that need newer versions.
-TOOLS = ("h5py", "hypothesis", "jinja2", "matplotlib", "psutil", "pytest", "pytest-xdist", "scikit-image", "setuptools")
+TOOLS = (
+    "h5py", "hypothesis", "jinja2", "matplotlib", "numba", "psutil", "pytest", "pytest-xdist", "scikit-image",
+    "setuptools",
+)  # fmt: skip
 # Tests whose results may depend on versions: files, formats, conversion, storage, reading and transforms.
 TESTS = (
     "base_arguments", "base_disk_errors", "base_files", "base_limits", "base_progress", "batch_*", "cli_*",
@@ -64,9 +66,7 @@ def main() -> int:
         return 2
     tests = [path for paths in found.values() for path in paths]
     command = [str(venv / "bin" / "python"), "-m", "pytest", "--numprocesses", "2", "--dist", "worksteal"]
-    # Numba keeps one version's kernels in a folder: those of `.venv` stay where they are.
-    kernels = {"NUMBA_CACHE_DIR": str(venv / "kernels")}
-    return subprocess.run([*command, *others, *tests], cwd=ROOT, env=os.environ | kernels).returncode
+    return subprocess.run([*command, *others, *tests], cwd=ROOT).returncode
 
 
 if __name__ == "__main__":

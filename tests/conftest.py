@@ -76,7 +76,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def nursery(own_cache: Path, compiled_kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def nursery(own_cache: Path, built_kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     """Starts programs that have imported lmdbloader and torch already."""
     made = Nursery(tmp_path_factory.mktemp("nursery"))
     yield made

@@ -162,6 +162,7 @@ PARTS = r"""
 import errno, json, os, time
 from pathlib import Path
 from lmdbloader.base import cores, disk_errors, system
+from lmdbloader.conversion.extraction import unique_stems
 here = Path(".")
 found = {"names": [system.usable_name(name) for name in (
     "cat", "a:b?.png", "NUL", "com1.tar.gz", "com10", "end. ", "console", 'x"<>|*\\y', "lpt\u00b9.txt", "aux .x",
@@ -198,6 +199,7 @@ system.close(second)
 (here / "g").mkdir()
 system.move_folder(here / "f", here / "g")
 found["moved"] = sorted(os.listdir("."))
+found["stems"] = unique_stems(["cats/1.png", "Cats/1.png", "a:b.png", "a_b.jpg", "e\u0301.png", "\u00e9.png", "E.jpg"])
 found["cores"] = cores.count_cores()
 found["memory"] = system.memory_sizes()
 found["seconds"] = system.process_seconds(os.getpid()) >= 0
@@ -226,6 +228,9 @@ def test_the_parts(system: str, tmp_path: Path) -> None:
         "..a",
     ]  # fmt: skip
     assert found["names"] == (usable if is_windows else given)
+    accents = ["e\u0301", "\u00e9"] if is_windows else ["e\u0301", "\u00e9.png"]
+    colon = ["a_b", "a_b.jpg"] if is_windows else ["a:b", "a_b"]
+    assert found["stems"] == ["cats/1", "Cats/1.png", *colon, *accents, "E"]
     content = b"line\r\nwith \x1a inside"
     assert found["reads"] == [content.hex(), content[18:].hex(), "", 4, content[6:10].hex()]
     assert found["written"] == 4 and bytes.fromhex(found["now"]) == b"lSEAM\n" + content[6:]

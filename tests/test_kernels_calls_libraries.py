@@ -68,7 +68,7 @@ def test_one_level_may_be_asked_for(built: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(KernelError, match="the kernels here are for x86-64-v3, and this processor has only x86-64-v2"):
         loaded(monkeypatch, 2)
     monkeypatch.setenv(libraries.CHOICE, "v3")
-    with pytest.raises(KernelError, match="LMDBLOADER_KERNELS=v3: expected 'jit', 'x86-64-v2', .*, or nothing"):
+    with pytest.raises(KernelError, match=r"LMDBLOADER_KERNELS=v3: expected 'jit', 'x86-64-v2', .*, or nothing"):
         loaded(monkeypatch, 4)
 
 
@@ -112,7 +112,7 @@ def test_a_damaged_inventory_is_named(built: Path, content: str) -> None:
 
 def test_another_machine_is_named(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries.platform, "machine", lambda: "riscv64")
-    with pytest.raises(KernelError, match="no kernels for this machine .* on riscv64"):
+    with pytest.raises(KernelError, match=r"no kernels for this machine .* on riscv64"):
         libraries.load.__wrapped__()
 
 

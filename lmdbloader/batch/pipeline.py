@@ -212,7 +212,7 @@ class Pipeline:
     def _measure_shapes(self, rows: I64) -> I64:
         """Return LOW_HEIGHT ... HIGH_WIDTH (fields, 4) of the results; raise `_most` to the sizes on the way."""
         shapes = np.zeros((len(self.fields), 4), np.int64)
-        if len(self.program.whole) == 0:  # unchanged images need no kernel, which takes long to load
+        if len(self.program.whole) == 0:  # unchanged images need no kernel
             for f, columns in enumerate(self._columns):
                 height, width = (columns[side][rows].astype(np.int64) for side in (at.IMAGE_HEIGHT, at.IMAGE_WIDTH))
                 shapes[f] = height.min(), height.max(), width.min(), width.max()

@@ -422,13 +422,13 @@ def unique_stems(sources: Sequence[str]) -> list[str]:
     taken: set[str] = set()
     next_number: dict[str, int] = {}
     for i, (source, stem) in enumerate(zip(sources, wanted, strict=True)):
-        if source == f"{stem}.png" and stem not in taken:
+        if source == f"{stem}.png" and system.folded(stem) not in taken:
             stems[i] = stem
-            taken.add(stem)
+            taken.add(system.folded(stem))
     for i, (source, stem) in enumerate(zip(sources, wanted, strict=True)):
         if not stems[i]:
-            stems[i] = stem if stem not in taken else _free(source, stem, taken, next_number)
-            taken.add(stems[i])
+            stems[i] = stem if system.folded(stem) not in taken else _free(source, stem, taken, next_number)
+            taken.add(system.folded(stems[i]))
     return stems
 
 
@@ -444,11 +444,11 @@ def with_position(stem: str, top: int, left: int) -> str:
 def _free(source: str, stem: str, taken: set[str], next_number: dict[str, int]) -> str:
     """Return a stem for a source whose own stem is taken."""
     with_suffix = safe_stem(source, keep_suffix=True)
-    if with_suffix not in taken:
+    if system.folded(with_suffix) not in taken:
         return with_suffix
     # Remembered, so that many equal names do not count from the start each time.
     number = next_number.get(stem, 2)
-    while f"{stem}~{number}" in taken:
+    while system.folded(f"{stem}~{number}") in taken:
         number += 1
     next_number[stem] = number + 1
     return f"{stem}~{number}"

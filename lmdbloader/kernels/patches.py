@@ -41,6 +41,7 @@ def cut_many(image, tops, lefts, size, out):
 def cut_tiles(image, tile, out):
     """Write the tiles of an image (H, W, C) into the flat `out`, each (C, h, w), clipped at the edges."""
     height, width, channels = image.shape
+    tile = max(tile, 1)  # a step of zero would be an exception
     at = 0
     for top in range(0, height, tile):
         h = min(tile, height - top)

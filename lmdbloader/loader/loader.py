@@ -346,7 +346,7 @@ class Loader:
         epoch = self._epoch
         self._begin(epoch)
         for _ in deliver(self._run(Place(epoch, 0), self.batches_at_once), self._threads, 1):
-            pass  # compiles, starts the threads
+            pass  # loads the kernels, starts the threads
         epochs = (self._items(Place(number, 0)) for number in count(epoch))
         batches = (batch for batch, _ in chain.from_iterable(epochs))
         found = time_batches(batches, seconds, lambda batch: 0 if batch is LEFT_OUT else len(batch[0]))

@@ -55,7 +55,7 @@ def _prepare(paths: dict[str, str], folder: str, seed: int, cases: dict[str, int
     def case(number: int) -> str | dict[str, int]:
         name, number = _place(number, cases)
         if name not in ready:
-            _limit(None)  # imports and compilation are not counted
+            _limit(None)  # imports are not counted
             own = Path(folder, name)
             own.mkdir(exist_ok=True)
             ready[name] = _KINDS[name][0](paths, own, seed)

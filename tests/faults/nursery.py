@@ -236,7 +236,7 @@ def _command(request: Request) -> int:
     import lmdbloader.cli
     from lmdbloader.base import system
     from lmdbloader.conversion import from_files, pool
-    from lmdbloader.store import index
+    from lmdbloader.store import spool
     from lmdbloader.store.writing import publish, writer
 
     for handle, name in ((1, "output"), (2, "error")):
@@ -270,7 +270,7 @@ def _command(request: Request) -> int:
         see = _observer(request)
         watch(request.folder, see)
         watch_function(from_files, "try_out", "trial", see)
-        watch_function(index.Spool, "write", "index", see)
+        watch_function(spool.Spool, "write", "index", see)
         watch_function(publish, "exchange", "exchange", see)
     try:
         own = {"write": _write, "epoch": _epoch}.get(request.words[0])

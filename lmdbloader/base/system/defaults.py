@@ -12,15 +12,17 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 __all__ = [
-    "MAPPED_FILES_SHRINK", "MAPS_LENGTHEN_FILES", "NORMAL", "POPULATE_READ", "RANDOM", "WILL_NEED", "address_limit",
-    "advise_order", "allowed_cores", "boot_id", "connection_pair", "descriptor_of", "drop_cache", "exchange",
-    "group_folders", "handle_of", "is_cached", "load_average", "machine_id", "memory_file", "memory_sizes",
-    "own_memory", "path_of", "populate", "process_limit", "process_seconds", "processor_name", "quota_cores",
-    "read_text", "resident_pages", "sizes_of", "start_of", "tells_residency", "thread_times", "umask", "usable_name",
-    "will_read",
+    "MAPPED_FILES_SHRINK", "MAPS_LENGTHEN_FILES", "NORMAL", "POPULATE_READ", "QUEUES_NEED_FILES", "RANDOM", "WILL_NEED",
+    "address_limit", "advise_order", "allowed_cores", "boot_id", "connection_pair", "descriptor_of", "drop_cache",
+    "exchange", "folded", "group_folders", "handle_of", "is_cached", "load_average", "machine_id", "memory_file",
+    "memory_sizes", "own_memory", "path_of", "populate", "process_limit", "process_seconds", "processor_name",
+    "quota_cores", "read_text", "resident_pages", "sizes_of", "start_of", "tells_residency", "thread_times", "umask",
+    "usable_name", "will_read",
 ]  # fmt: skip
 
 ROOT = Path("/")
+# Whether queues between processes take room in /dev/shm.
+QUEUES_NEED_FILES = False
 # Whether a file can get shorter while it is mapped: touching a page beyond its end ends the process.
 MAPPED_FILES_SHRINK = True
 # Whether a map for writing makes its file as long as itself.
@@ -57,6 +59,11 @@ def descriptor_of(handle: int) -> int:
 def usable_name(part: str) -> str:
     """Return a file's name in which characters and words that the system does not allow are replaced."""
     return part
+
+
+def folded(name: str) -> str:
+    """Return what is equal for all names that may lead to the same file; here no two different ones do."""
+    return name
 
 
 def read_text(path: Path) -> str:

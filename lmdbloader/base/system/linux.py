@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
@@ -18,12 +17,13 @@ from lmdbloader.base.system.defaults import ROOT, read_text
 assert sys.platform != "win32" and sys.platform != "darwin"  # for mypy
 
 __all__ = [
-    "POPULATE_READ", "advise_order", "allowed_cores", "boot_id", "drop_cache", "exchange", "group_folders", "is_cached",
-    "machine_id", "memory_file", "memory_sizes", "own_memory", "path_of", "populate", "process_seconds",
-    "processor_name", "quota_cores", "reserve", "resident_pages", "start_of", "tells_residency", "thread_times",
-    "umask", "will_read",
+    "POPULATE_READ", "QUEUES_NEED_FILES", "advise_order", "allowed_cores", "boot_id", "drop_cache", "exchange",
+    "group_folders", "is_cached", "machine_id", "memory_file", "memory_sizes", "own_memory", "path_of", "populate",
+    "process_seconds", "processor_name", "quota_cores", "reserve", "resident_pages", "start_of", "tells_residency",
+    "thread_times", "umask", "will_read",
 ]  # fmt: skip
 
+QUEUES_NEED_FILES = True
 # MADV_POPULATE_READ of Linux 5.14, which Python lacks.
 POPULATE_READ = 22
 _RENAME_EXCHANGE = 2
@@ -56,6 +56,8 @@ def path_of(folder: int) -> Path | None:
 
 def exchange(a: Path, b: Path) -> bool:
     """Use renameat2, which some file systems lack."""
+    import ctypes
+
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
@@ -103,6 +105,8 @@ def resident_pages(address: int, nbytes: int, found: Any) -> bool:
 @cache
 def _mincore() -> Any:
     """Return the C library's function, None if it has none."""
+    import ctypes
+
     function = getattr(ctypes.CDLL(None), "mincore", None)
     if function is not None:
         function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p), ctypes.c_int

@@ -7,6 +7,7 @@ import fcntl
 import os
 import struct
 import sys
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,17 @@ from lmdbloader.base.system.defaults import ROOT
 
 assert sys.platform == "darwin"  # for mypy
 
-__all__ = ["exchange", "flush", "flush_path", "memory_sizes", "processor_name", "read_into", "reserve"]
+__all__ = ["exchange", "flush", "flush_path", "folded", "memory_sizes", "processor_name", "read_into", "reserve"]
 
 _RENAME_SWAP = 2
 # Of fcntl.h.
 _FULL_FLUSH, _PREALLOCATE = 51, 42
 _ALLOCATE_ALL, _FROM_END = 4, 3
+
+
+def folded(name: str) -> str:
+    """Return the name in lower case and with composed characters: most file systems keep case, and ignore it."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def read_into(descriptor: int, buffer: Any, at: int) -> int:
@@ -60,8 +66,13 @@ def exchange(a: Path, b: Path) -> bool:
 
 
 def memory_sizes(root: Path = ROOT) -> tuple[int, int]:
-    """Return the bytes of the machine's memory by sysctl; how many are available is not known here."""
-    return int.from_bytes(_sysctl("hw.memsize"), "little"), 0
+    """Return what sysctl says: pages that are free or hold files are available."""
+    total, page_nbytes, free, files = (
+        int.from_bytes(_sysctl(name), "little")
+        for name in ("hw.memsize", "hw.pagesize", "vm.page_free_count", "vm.page_pageable_external_count")
+    )
+    available = (free + files) * page_nbytes
+    return (total, available) if available else (0, 0)
 
 
 def processor_name(root: Path = ROOT) -> str:

@@ -30,11 +30,11 @@ assert sys.platform == "win32"  # for mypy, which checks this file with --platfo
 
 __all__ = [
     "FOLDERS_MOVE_WITH_OPEN_FILES", "MAPPED_FILES_SHRINK", "MAPS_LENGTHEN_FILES", "allowed_cores", "clock_ns", "close",
-    "connect", "descriptor_of", "entries", "flush", "flush_path", "handle_of", "how_ended", "lock", "map_shared",
-    "means", "memory_sizes", "move_folder", "open_folder", "open_in", "open_itself", "open_to_read", "permissions",
-    "process_seconds", "read_at", "read_into", "receive_file", "remove_in", "replace_file", "reserve", "send_file",
-    "set_permissions", "start_of", "start_python", "status_in", "touch_in", "usable_name", "user", "wait_for_end_of",
-    "write_at",
+    "connect", "descriptor_of", "entries", "flush", "flush_path", "folded", "handle_of", "how_ended", "lock",
+    "map_shared", "means", "memory_sizes", "move_folder", "open_folder", "open_in", "open_itself", "open_to_read",
+    "permissions", "process_seconds", "read_at", "read_into", "receive_file", "remove_in", "replace_file", "reserve",
+    "send_file", "set_permissions", "start_of", "start_python", "status_in", "touch_in", "usable_name", "user",
+    "wait_for_end_of", "write_at",
 ]  # fmt: skip
 
 FOLDERS_MOVE_WITH_OPEN_FILES = False
@@ -250,6 +250,11 @@ def usable_name(part: str) -> str:
     kept = name.rstrip(". ")
     name = kept + "_" * (len(name) - len(kept))
     return f"_{name}" if _RESERVED.fullmatch(name) else name
+
+
+def folded(name: str) -> str:
+    """Return the name in lower case: file systems keep case, and ignore it."""
+    return name.casefold()
 
 
 # -- Folders that are held open

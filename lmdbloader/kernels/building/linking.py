@@ -11,12 +11,13 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO
 
 import llvmlite.binding as llvm
 
+from lmdbloader.base import system
 from lmdbloader.kernels.building.lowering import BuildError, Lowering
 from lmdbloader.kernels.building.targets import TARGETS, Target, targets_here
 from lmdbloader.kernels.calls.libraries import INVENTORY, built_from, source_digest
@@ -42,16 +43,17 @@ def build(
         targets: Of the libraries.
         out: Is made if necessary; libraries of other targets are removed.
         units: Where lowered kernels are kept for the next build; by default in the folder.
-        if_changed: Whether to do nothing if the folder was built from the present sources, for whatever targets.
+        if_changed: Whether to do nothing if the folder has these libraries, whole, from the present sources.
         report: Called with a line about each step.
 
     Raises:
         BuildError: A kernel or a library cannot be built.
     """
     out.mkdir(parents=True, exist_ok=True)
-    with open(out / "lock", "w") as lock, _locked(lock):
+    targets = tuple(targets)
+    with _locked(out):
         sources = source_digest()
-        if if_changed and built_from(out) == sources:
+        if if_changed and built_from(out) == sources and _are_whole(targets, out):
             return
         units = units or out / "units"
         units.mkdir(parents=True, exist_ok=True)
@@ -69,6 +71,16 @@ def build(
                 report(f"{target.file_name}: {library.stat().st_size:,} bytes")
                 os.replace(library, out / target.file_name)
         _finish(out, digests, sources)
+
+
+def _are_whole(targets: Iterable[Target], out: Path) -> bool:
+    """Return whether a folder has the libraries of these targets, as they were built."""
+    try:
+        digests = json.loads((out / INVENTORY).read_text("utf-8"))["libraries"]
+        found = {t.file_name: hashlib.sha256((out / t.file_name).read_bytes()).hexdigest() for t in targets}
+    except (OSError, ValueError, KeyError):
+        return False
+    return found.items() <= digests.items()
 
 
 def _finish(out: Path, digests: dict[str, str], sources: str) -> None:
@@ -117,7 +129,8 @@ def optimised(text: str, target: Target) -> bytes:
     builder.getModulePassManager().run(module, builder)
     raising = [v.name for v in module.global_variables if v.name.startswith(_EXCEPTION)]
     if raising:
-        users = [f.name for f in module.functions if not f.is_declaration and raising[0] in str(f)]
+        bodies = {f.name: str(f) for f in module.functions if not f.is_declaration}
+        users = [name for name, body in bodies.items() if any(message in body for message in raising)]
         raise BuildError(f"a kernel may raise an exception, which nobody would see, in {users}. Return a status.")
     for value in module.global_variables:
         if not value.is_declaration:
@@ -126,12 +139,18 @@ def optimised(text: str, target: Target) -> bytes:
 
 
 @contextlib.contextmanager
-def _locked(file: IO[str]) -> Iterator[None]:
-    """Let one process build at a time."""
-    import fcntl
-
-    fcntl.flock(file, fcntl.LOCK_EX)
-    yield  # closing the file unlocks it
+def _locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time build into a folder."""
+    descriptor = system.open_folder(folder)
+    try:
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                system.lock(descriptor)
+                break
+            time.sleep(0.1)
+        yield
+    finally:
+        system.close(descriptor)
 
 
 def _link(library: Path, compiled: Path, target: Target) -> None:

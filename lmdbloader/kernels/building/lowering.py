@@ -193,7 +193,11 @@ class Lowering:
             return builder.load(builder.gep(function.args[0], [_WORD(next(number))]))
 
         values = [self._load(builder, t, word) for t in described.argtypes]
-        _, result = context.call_conv.call_function(builder, callee, described.restype, described.argtypes, values)
+        status, result = context.call_conv.call_function(builder, callee, described.restype, described.argtypes, values)
+        # Always zero. Without a use of it the optimiser could remove an exception that a kernel raises, unseen;
+        # `linking` looks for what is left of them.
+        raised = builder.select(status.is_error, builder.ptrtoint(status.excinfoptr, _WORD), _WORD(0))
+        builder.store(raised, builder.gep(function.args[0], [_WORD(NUM_RESULTS - 1)]))
         many = isinstance(described.restype, types.BaseTuple)
         results = cgutils.unpack_tuple(builder, result) if many else [result] * (described.restype != types.none)
         for k, (value, code) in enumerate(zip(results, signature.results, strict=True)):
@@ -391,7 +395,7 @@ def _fingerprint(function: Any) -> str:
         for constant in code.co_consts:
             if isinstance(constant, python_types.CodeType):
                 waiting.append(constant)
-            else:
+            elif constant is not function.__doc__:
                 digest.update(f"{constant!r} ".encode())
         for name in code.co_names:
             value = function.__globals__.get(name, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from lmdbloader.base import system
 from lmdbloader.base.units import GIB, KIB, MIB, show_nbytes
 from lmdbloader.lab.checkup.findings import DatasetFacts, Finding
 from lmdbloader.lab.machine import Machine
@@ -101,7 +102,8 @@ def _memory(machine: Machine) -> Iterator[Finding]:
         "in Kubernetes, makes it larger."
     )
     if size is None or left is None:
-        yield Finding("/dev/shm", "note", "there is none", remedy)
+        if system.QUEUES_NEED_FILES:
+            yield Finding("/dev/shm", "note", "there is none", remedy)
     else:
         value = f"{show_nbytes(left)} free of {show_nbytes(size)}"
         verdict = "problem" if left < _NO_SHM else "note" if left < _SMALL_SHM else "good"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
+from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.memory import free_nbytes
@@ -66,9 +67,9 @@ def tune(
             smaller than that.
         transforms: Further transforms, as for a Loader; functions at their end are not for the DataLoader,
             which then is not measured.
-        seconds: The longest time to measure, without compiling at the very first use. A batch that is being read is
-            finished, and so is a step, or two if the cheapest setting does not keep up. If there were few steps, the
-            result says so.
+        seconds: The longest time to measure, without the very first batch, which loads code. A batch that is being
+            read is finished, and so is a step, or two if the cheapest setting does not keep up. If there were few
+            steps, the result says so.
         progress: Called with the seconds that passed since the last call.
 
     Returns:
@@ -90,7 +91,7 @@ def tune(
     if compiled and not isinstance(ds, LMDBDataset):
         raise OptionError(f"tune({type(ds).__name__}, transforms={compiled}): only an LMDBDataset has transforms")
     settings = _settings(ds, can_load=_can_load(ds, batch_size, everything, crop), has_functions=bool(functions))
-    began = time.perf_counter()  # all that may have to be compiled is
+    began = time.perf_counter()  # what is loaded at first use is loaded
     measurer = Measurer(ds, batch_size, everything, accelerator())
     race = Race(settings)
     share = 1.0 if step_seconds is None else _RACE_SHARE
@@ -135,7 +136,7 @@ def crop_of(dataset: Any, crop: int) -> Transform:
 
 
 def _can_load(dataset: Any, batch_size: int, transforms: Sequence[Any], crop: int | None) -> bool:
-    """Return whether a Loader reads the dataset; have the code that it needs compiled, which is not to be timed.
+    """Return whether a Loader reads the dataset; have it load the code for that, which is not to be timed.
 
     Raises:
         OptionError: The transforms do not suit the images.
@@ -158,7 +159,8 @@ def _settings(dataset: Any, *, can_load: bool, has_functions: bool) -> list[Read
     cores = count_cores()
     found = [ReadSetting("threads", n) for n in counts(cores)] if can_load else []
     if not has_functions:
-        workers = [0, *counts(cores)] if free_nbytes() else [0]  # where workers' queues have no room at all
+        has_room = not system.QUEUES_NEED_FILES or free_nbytes()  # for the queues of workers
+        workers = [0, *counts(cores)] if has_room else [0]
         pinning = (False, True) if accelerator() is not None else (False,)
         found += [ReadSetting("workers", n, pinned) for n in workers for pinned in pinning]
     if not found:

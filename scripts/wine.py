@@ -1,0 +1,43 @@
+"""Builds the kernels for Windows and a native program that calls them into `.wine`, and tests them under Wine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+HOME = ROOT / ".wine"
+LEVELS = (2, 3, 4)
+PROGRAM = ROOT / "tests" / "native" / "call_kernels.c"
+# Wine asks for nothing to be installed, and prints nothing of its own.
+ENVIRONMENT = {"WINEPREFIX": str(HOME / "prefix"), "WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree,mshtml="}
+
+
+def main() -> int:
+    """Run the command; unknown options are passed on to pytest."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    _, others = parser.parse_known_args()
+    if shutil.which("wine") is None:
+        print("wine: Wine is not installed (apt install --no-install-recommends wine wine64)", file=sys.stderr)
+        return 2
+    HOME.mkdir(exist_ok=True)
+    targets = [option for level in LEVELS for option in ("--target", f"windows-x86-64-v{level}")]
+    building = [sys.executable, "-m", "lmdbloader.kernels.building", "--if-changed", "--out", str(HOME), *targets]
+    linking = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-windows-gnu", "-O2", "-Wall", "-Wextra", "-s"]
+    linking += ["-o", str(HOME / "call_kernels.exe"), str(PROGRAM)]
+    environment = os.environ | ENVIRONMENT
+    for command in (building, linking, ["wine", "wineboot", "--init"]):
+        done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, env=environment)
+        if done.returncode:
+            print(f"wine: {' '.join(command[:4])} ... ended with status {done.returncode}", file=sys.stderr)
+            return 2
+    command = [sys.executable, "-m", "pytest", "tests/test_kernels_windows.py", *others]
+    return subprocess.run(command, cwd=ROOT, env=environment).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
