@@ -35,6 +35,8 @@ WINDOWS_LIBRARIES = re.compile(r"(kernel32|ntdll|ucrtbase|api-ms-win-crt-[a-z]+-
 MACOS_LIBRARIES = {"/usr/lib/libSystem.B.dylib"}
 # The linker names the start of a library itself; no other library sees these.
 MACOS_OWN = {"__mh_dylib_header", "___dso_handle", "dyld_stub_binder"}
+# In paths of a machine that builds.
+BUILDERS = (b"site-packages", b"/tmp/", b".cache/zig", b"system.c")
 
 
 def expected_exports() -> set[str]:
@@ -102,7 +104,10 @@ def check_library(data: bytes, target: Target) -> list[str]:
     found = lief.parse(list(data))
     if not isinstance(found, kind):
         return [f"this is not a library for {target.system}"]
-    return list(check(found, target, data))
+    wrong = list(check(found, target, data))
+    if there := [name.decode() for name in BUILDERS if name in data]:
+        wrong.append(f"it holds {', '.join(there)}, of a path of the machine that built it")
+    return wrong
 
 
 def _check_exports(found: set[str]) -> Iterator[str]:

@@ -65,7 +65,12 @@ def undefined(found):
 def other_machine(found):
     found.header.machine_type = lief.ELF.ARCH.I386
 
-for plant in (rpath, other_library, stack, newer_glibc, other_name, undefined, other_machine):
+def path(found):
+    section = lief.ELF.Section(".path")
+    section.content = list(b"/tmp/build/kernels.o")
+    found.add(section)
+
+for plant in (rpath, other_library, stack, newer_glibc, other_name, undefined, other_machine, path):
     found = lief.parse(sys.argv[1])
     plant(found)
     found.write(f"{sys.argv[2]}/{plant.__name__}.so")
@@ -127,6 +132,7 @@ def test_the_library_in_use_is_sound_and_for_this_system(here: Target, tmp_path:
         ("other_name", "exports lmdbloader_orders_shuffled, which nothing calls"),
         ("undefined", "lmdbloader_orders_shuffle is undefined"),
         ("other_machine", "it is for I386"),
+        ("path", "/tmp/, of a path of the machine"),
     ],
 )
 def test_what_is_planted_in_a_library_for_linux_is_found(
