@@ -4,7 +4,7 @@
 #   PIL=pillow|pillow-simd   use this one from now on (default: the current one; at first pillow-simd if it builds)
 #   TORCH_INDEX=URL          at the first call: one more package index, for another build of torch (docs/installation.md)
 #   IMAGES=DIR               for demo: your own photographs
-#   ARGS="..."               passed on: to pytest by test, to the script by demo, bench and faults; ARGS=serve: see docs
+#   ARGS="..."               passed on: to pytest by test, to the script by demo, bench, faults, wheels and others; ARGS=serve: see docs
 
 PYTHON ?= python3
 ENV := .venv/bin/python
@@ -14,7 +14,7 @@ SETUP_OPTIONS := $(if $(PIL),--pil "$(PIL)") $(if $(TORCH_INDEX),--torch-index "
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-floors test-python313 test-aarch64 test-windows kernels faults lint format bench gpu-rehearsal notebook docs clean
+.PHONY: help setup demo test test-floors test-python313 test-aarch64 test-windows kernels faults lint format bench gpu-rehearsal notebook wheels release-check docs clean
 
 help:  ## Print this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 22
@@ -67,6 +67,12 @@ gpu-rehearsal: setup  ## Run every stage of the GPU benchmark in tiny sizes, as 
 
 notebook: setup  ## Run the notebooks again and store them with their pictures
 	@$(ENV) scripts/make_notebook.py
+
+wheels: setup  ## Build the source distribution and the wheels of every platform into dist/
+	@$(ENV) scripts/make_wheels.py $(ARGS)
+
+release-check: setup  ## Build all wheels, check them, and try this machine's in an empty environment
+	@$(ENV) scripts/release_check.py $(ARGS)
 
 docs: setup  ## Build the documentation into site/; warnings are errors (ARGS=serve: serve it while you write)
 	@NO_MKDOCS_2_WARNING=1 $(ENV) -m mkdocs $(if $(ARGS),$(ARGS),build)

@@ -21,8 +21,11 @@ PLATFORM = os.environ.get("LMDBLOADER_WHEEL", "")
 
 def wheel_platform() -> str:
     """Return the platform in the wheel's name."""
-    from lmdbloader.kernels.building.targets import targets_here
+    from lmdbloader.kernels.building.targets import TARGETS, targets_here
 
+    known = sorted({target.wheel for target in TARGETS})
+    if PLATFORM and PLATFORM not in known:
+        raise SystemExit(f"LMDBLOADER_WHEEL is {PLATFORM!r}; kernels are made for these systems: {', '.join(known)}")
     here = targets_here()
     if not PLATFORM and not here:
         raise SystemExit("lmdbloader: no kernels are made for this system and processor; see docs/installation.md")

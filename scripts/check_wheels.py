@@ -19,12 +19,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import lief  # noqa: E402
-
 from lmdbloader.kernels.building.targets import TARGETS, Target, targets_of_wheel  # noqa: E402
 from lmdbloader.kernels.entries import all_entries  # noqa: E402
-
-lief.logging.disable()  # it reports what a linker left out, and nothing is wrong with that
 
 MIB = 2**20
 MOST_MIB = 6.0
@@ -39,6 +35,8 @@ WINDOWS_LIBRARIES = re.compile(r"(kernel32|ntdll|ucrtbase|api-ms-win-crt-[a-z]+-
 MACOS_LIBRARIES = {"/usr/lib/libSystem.B.dylib"}
 # The linker names the start of a library itself; no other library sees these.
 MACOS_OWN = {"__mh_dylib_header", "___dso_handle", "dyld_stub_binder"}
+# In paths of a machine that builds.
+BUILDERS = (b"site-packages", b"/tmp/", b".cache/zig", b"system.c")
 
 
 def expected_exports() -> set[str]:
@@ -98,12 +96,18 @@ def check_tags(text: str, platform: str) -> list[str]:
 
 def check_library(data: bytes, target: Target) -> list[str]:
     """Return what is wrong with a library of kernels for a target."""
+    import lief  # the other checks need nothing but Python
+
+    lief.logging.disable()  # it reports what a linker left out, and nothing is wrong with that
     check = {"Linux": _check_elf, "Windows": _check_pe, "Darwin": _check_macho}[target.system]
     kind = {"Linux": lief.ELF, "Windows": lief.PE, "Darwin": lief.MachO}[target.system].Binary
     found = lief.parse(list(data))
     if not isinstance(found, kind):
         return [f"this is not a library for {target.system}"]
-    return list(check(found, target, data))
+    wrong = list(check(found, target, data))
+    if there := [name.decode() for name in BUILDERS if name in data]:
+        wrong.append(f"it holds {', '.join(there)}, of a path of the machine that built it")
+    return wrong
 
 
 def _check_exports(found: set[str]) -> Iterator[str]:
@@ -115,6 +119,8 @@ def _check_exports(found: set[str]) -> Iterator[str]:
 
 
 def _check_elf(library: Any, target: Target, data: bytes) -> Iterator[str]:
+    import lief
+
     machine = lief.ELF.ARCH.AARCH64 if target.kind == "aarch64" else lief.ELF.ARCH.X86_64
     if library.header.machine_type != machine:
         yield f"it is for {library.header.machine_type.name}"
@@ -146,6 +152,8 @@ def _version(symbol: Any) -> str:
 
 
 def _check_pe(library: Any, target: Target, data: bytes) -> Iterator[str]:
+    import lief
+
     if library.header.machine != lief.PE.Header.MACHINE_TYPES.AMD64:
         yield f"it is for {library.header.machine.name}"
     if others := [name for name in (part.name for part in library.imports) if not WINDOWS_LIBRARIES.fullmatch(name)]:
@@ -158,6 +166,8 @@ def _check_pe(library: Any, target: Target, data: bytes) -> Iterator[str]:
 
 
 def _check_macho(library: Any, target: Target, data: bytes) -> Iterator[str]:
+    import lief
+
     is_arm = target.kind == "aarch64"
     if library.header.cpu_type != (lief.MachO.Header.CPU_TYPE.ARM64 if is_arm else lief.MachO.Header.CPU_TYPE.X86_64):
         yield f"it is for {library.header.cpu_type.name}"

@@ -165,7 +165,7 @@ def check_metadata(paths: Sequence[Path], folder: Path) -> None:
     """Have twine read what a package index would."""
     programs = make_environment(folder / "twine")
     pip_install(programs, folder, "twine")
-    run([programs / "python", "-m", "twine", "check", "--strict", *map(Path.resolve, paths)], folder, path=programs)
+    run([programs / "python", "-m", "twine", "check", "--strict", *paths], folder, path=programs)
 
 
 def check(dist: Path, folder: Path) -> list[str]:
@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.dist is None:
             make_wheels.make(ROOT / "dist", make_wheels.PLATFORMS)
-        missed = check(options.dist or ROOT / "dist", folder)
+        missed = check((options.dist or ROOT / "dist").resolve(), folder)
     except (CheckError, make_wheels.WheelError) as error:
         print(f"release_check: {error}", file=sys.stderr)
         return 1

@@ -119,6 +119,8 @@ def write_ffcv(folder: Path, changes: dict[str, str] | None = None) -> None:
         ("lz4-4.4.5-cp312-cp312-manylinux_2_28_aarch64.whl", set()),
         ("lz4-4.4.5-cp312-cp312-macosx_11_0_x86_64.whl", set()),
         ("lmdbloader-0.1.0-py3-none-any.whl", {10, 11, 12, 13}),
+        ("lmdbloader-0.1.0-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", {10, 11, 12, 13}),
+        ("lmdbloader-0.1.0-py3-none-win_amd64.whl", set()),
         ("terminaltables-3.1.10-py2.py3-none-any.whl", {10, 11, 12, 13}),
         ("opencv-4-cp311-abi3-manylinux_2_28_x86_64.whl", {11, 12, 13}),
         ("old-1-py2-none-any.whl", set()),

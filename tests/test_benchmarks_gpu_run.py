@@ -181,3 +181,17 @@ def test_every_stage_has_a_script(modules: dict[str, ModuleType]) -> None:
     stages = modules["run"].STAGES
     for plan in stages.values():
         assert (FOLDER / plan.script).is_file()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="older Pythons always look into the current folder first")
+def test_a_stage_runs_with_the_packed_wheel_and_not_with_the_clone(
+    modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clone's kernels are not built on that machine."""
+    package = tmp_path / "work" / "site" / "lmdbloader"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("packed = True\n")
+    code = "import lmdbloader; lmdbloader.packed"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{code}'], check=True)"
+    outcomes = benchmark(modules, tmp_path, monkeypatch, {"stage": (code, 20), "child": (child, 20)})
+    assert [kept["status"] for kept in outcomes.values()] == ["done", "done"], outcomes

@@ -6,10 +6,8 @@ import ast
 import configparser
 import importlib
 import re
-import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,7 +72,7 @@ def test_the_console_command_is_a_function_that_knows_the_version(metadata: conf
     assert lmdbloader.__version__ in child.stdout
 
 
-@pytest.mark.parametrize("extra", [None, "demo", "test", "dev", "bench", "remote", "report", "docs"])
+@pytest.mark.parametrize("extra", [None, "demo", "test", "dev", "bench", "remote", "report", "docs", "release"])
 def test_every_requirement_is_pinned(metadata: configparser.ConfigParser, extra: str | None) -> None:
     text = metadata["options.extras_require"][extra] if extra else metadata["options"]["install_requires"]
     required = {re.split(r"[\[<>=!~ ]", line, maxsplit=1)[0].lower() for line in text.split("\n") if line}
@@ -102,21 +100,6 @@ def test_the_lowest_versions_that_are_declared_are_those_that_are_tested(metadat
 def test_no_call_of_pyarrow_needs_pandas() -> None:
     """pyarrow's version decides which of its methods import pandas, which is not a requirement."""
     assert not [path for path in MODULES if re.search(r"to_pandas|from_pandas", path.read_text("utf-8"))]
-
-
-def test_a_wheel_holds_every_module_and_its_data_files(tmp_path: Path) -> None:
-    pytest.importorskip("setuptools", reason="a wheel is built with setuptools")
-    shutil.copytree(ROOT / "lmdbloader", tmp_path / "lmdbloader", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
-    files = {path.relative_to(tmp_path).as_posix() for path in (tmp_path / "lmdbloader").rglob("*.*")}
-    code = "from setuptools import build_meta; build_meta.build_wheel('.')"
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as file:
-        packed = {name for name in file.namelist() if name.startswith("lmdbloader/")}
-    assert {"lmdbloader/py.typed", "lmdbloader/lab/reporting/report.html.j2"} <= packed
-    assert packed == files
 
 
 def test_pillow_simd_is_in_no_requirement(metadata: configparser.ConfigParser) -> None:

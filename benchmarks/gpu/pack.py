@@ -29,6 +29,8 @@ MOST_MIB = 40.0
 MACHINES_PYTHON = "3.12"
 # The dependencies of lmdbloader that such a machine lacks.
 MISSING = ("lmdb", "lz4", "simplejpeg")
+# The platform of lmdbloader's own wheel.
+OWN_PLATFORM = "manylinux_2_17_x86_64.manylinux2014_x86_64"
 FFCV = "ffcv==1.0.2"
 # The only package that FFCV needs for the benchmarks and that the machine lacks: NormalizeImage on a CUDA
 # device takes torch's stream to CuPy with it. Its command line and its own benchmarks would need four more.
@@ -105,13 +107,16 @@ def download_wheels(requirements: Sequence[str], python: str, folder: Path) -> N
 
 
 def build_own_wheel(folder: Path) -> None:
-    """Build lmdbloader's wheel from a copy of its files, because files in build/ would get into it."""
+    """Build lmdbloader's wheel, with the kernels of every level, as a release has it.
+
+    Raises:
+        PackError: It cannot be built.
+    """
     with tempfile.TemporaryDirectory(prefix="lmdbloader-pack-") as temporary:
-        copy = Path(temporary)
-        for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
-            shutil.copy(ROOT / name, copy)
-        shutil.copytree(ROOT / "lmdbloader", copy / "lmdbloader", ignore=shutil.ignore_patterns("__pycache__"))
-        run([sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps", "--wheel-dir", folder, copy])
+        command = [sys.executable, ROOT / "scripts" / "make_wheels.py", "--platform", OWN_PLATFORM, "--out", temporary]
+        run(command)
+        (wheel,) = Path(temporary).glob("*.whl")
+        shutil.copy(wheel, folder)
 
 
 def download_ffcv(folder: Path) -> None:

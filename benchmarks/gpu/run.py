@@ -67,12 +67,12 @@ STAGES = {
     "accuracy more": Plan("accuracy.py", 230, "(e) more seeds", more=True),
     "fed more": Plan("fed.py", 150, "(d) plan, doctor, pinned and paged memory, whole epochs", more=True),
 }
-# Everything stands on them. They run once for each --work; FFCV is built and kernels are compiled meanwhile.
+# Everything stands on them. They run once for each --work, and FFCV is built meanwhile.
 _FIRST = ("photographs", "betons", "material")
 # The stages to ask for: "more" continues stages that have ended.
 STAGE_NAMES = [*(name for name, plan in STAGES.items() if name not in _FIRST and not plan.more), "more"]
 # The builds that a stage needs, and the longest wait for them.
-_NEEDS = {"betons": ("build FFCV", 120.0), "material": ("compile kernels", 240.0)}
+_NEEDS = {"betons": ("build FFCV", 120.0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,9 @@ class Benchmark:
         options.out.mkdir(parents=True, exist_ok=True)
         self.environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent, ROOT, ROOT / "scripts", self.site))),
+            # The wheel comes before the clone, where no kernels are built; nor is the current folder, the clone, first.
+            "PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent, self.site, ROOT, ROOT / "scripts"))),
+            "PYTHONSAFEPATH": "1",
             "PYTHONUNBUFFERED": "1",
             # A worker that a signal ends says where it was.
             "PYTHONFAULTHANDLER": "1",
@@ -275,8 +277,6 @@ def main() -> int:
     asked = benchmark.options.stages
     if not benchmark.install():  # a machine's time is not spent on stages that all fail
         return 1
-    if _FIRST:
-        benchmark.build("compile kernels", [sys.executable, str(HERE / "kernels.py")])
     for name in STAGES:
         if name in _FIRST or (STAGES[name].more and "more" in asked) or name in asked:
             if name in _NEEDS:

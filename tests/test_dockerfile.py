@@ -1,0 +1,112 @@
+"""The Dockerfile: what it copies is there, what it runs exists, and the image starts the demo."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+from loading_scripts import load_script
+
+ROOT = Path(__file__).resolve().parent.parent
+# Programs of the base images, of Debian and Ubuntu.
+PROGRAMS = {"apt-get", "chown", "echo", "mkdir", "pip", "python3", "rm", "useradd"}
+SHELL = {"if", "then", "fi", "!"}
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Return the instructions of the Dockerfile and their arguments, lines joined and comments left out."""
+    text = re.sub(r"(?m)^\s*#.*\n", "", (ROOT / "Dockerfile").read_text("utf-8"))
+    lines = [line for line in re.sub(r"\\\n\s*", "", text).splitlines() if line.strip()]
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in lines]
+
+
+def arguments(name: str) -> list[str]:
+    return [text for instruction, text in instructions() if instruction == name]
+
+
+def is_sent(path: str) -> bool:
+    """Return whether a file is sent to the Docker engine: the last line of .dockerignore that fits it decides."""
+    sent = True
+    for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines():
+        if line and not line.startswith("#"):
+            pattern = line.removeprefix("!")
+            parts = path.split("/")
+            begins = ["/".join(parts[: k + 1]) for k in range(len(parts))]
+            if pattern.startswith("**/"):
+                begins, pattern = parts, pattern[3:]
+            if any(fnmatch(begin, pattern) for begin in begins):
+                sent = line.startswith("!")
+    return sent
+
+
+def copied() -> list[tuple[list[str], str]]:
+    """Return the sources and the target of each COPY out of this folder."""
+    found = [shlex.split(text) for text in arguments("COPY") if "--from" not in text]
+    return [(words[:-1], words[-1]) for words in found]
+
+
+def test_only_known_instructions_in_an_order_that_works() -> None:
+    names = [name for name, _ in instructions()]
+    assert set(names) == {"ARG", "FROM", "COPY", "RUN", "ENV", "USER", "WORKDIR", "CMD"}
+    assert names[:2] == ["ARG", "FROM"]
+    assert names[-1] == "CMD"
+    assert arguments("FROM") == ["python:3.11-slim AS build", "${BASE}"]
+    assert arguments("ARG")[0].startswith("BASE=python:")
+
+
+def test_everything_that_is_copied_is_there_and_is_sent() -> None:
+    assert copied()
+    for sources, _ in copied():
+        for source in sources:
+            assert (ROOT / source).exists(), source
+            assert is_sent(source), source
+    (other,) = [text for text in arguments("COPY") if "--from" in text]
+    assert shlex.split(other)[:2] == ["--from=build", "/wheels"]
+
+
+def test_the_wheel_is_built_from_what_a_release_is_built_from() -> None:
+    build = [source for sources, target in copied() if target.startswith("/source") for source in sources]
+    assert sorted(build) == sorted(load_script("make_wheels").SOURCES)
+
+
+def test_what_is_built_here_and_large_folders_are_not_sent() -> None:
+    for path in (".git/config", ".venv/bin/python", "dist/a.whl", "tests/test_cli.py", "notebooks/a.ipynb"):
+        assert not is_sent(path), path
+    assert not is_sent("lmdbloader/kernels/built/kernels-linux-x86-64-v4.so")
+    assert not is_sent("scripts/__pycache__/demo.cpython-311.pyc")
+    assert is_sent("lmdbloader/kernels/building/system.c")
+    assert is_sent("scripts/demos/superres.py")
+
+
+def test_every_command_is_one_that_the_images_have() -> None:
+    for text in arguments("RUN"):
+        subprocess.run(["sh", "-n", "-c", text], check=True)
+        for command in re.split(r"&&|;|\$\(", text):
+            words = [word for word in shlex.split(command.replace('"', "")) if word not in SHELL]
+            assert not words or words[0] in PROGRAMS, command
+
+
+def test_the_image_starts_the_demo_from_its_own_environment() -> None:
+    program, script = json.loads(arguments("CMD")[0])
+    ((sources, target),) = [(sources, target) for sources, target in copied() if sources == ["scripts"]]
+    assert arguments("ENV") == [f"PATH={Path(target).parent}/bin:$PATH"]
+    assert program == "python"
+    found = ROOT / sources[0] / Path(script).relative_to(target)
+    child = subprocess.run([sys.executable, found, "--help"], capture_output=True, text=True, check=True)
+    assert "--output" in child.stdout
+
+
+def test_another_index_for_torch_may_be_named_or_none() -> None:
+    (install,) = [text for text in arguments("RUN") if text.startswith("pip install")]
+    echo = install.replace("pip install", "printf '%s\\n'", 1).replace("/tmp/wheels/*.whl", "w.whl")
+    for index, expected in (("", []), ("https://a/b", ["--extra-index-url", "https://a/b"])):
+        child = subprocess.run(
+            ["sh", "-c", echo], env={"TORCH_INDEX": index, "PATH": "/usr/bin:/bin"}, capture_output=True
+        )
+        words = child.stdout.decode().split("\n")[:-1]
+        assert words == ["--no-cache-dir", "--constraint", "/opt/lmdbloader/constraints.txt", *expected, "w.whl[demo]"]

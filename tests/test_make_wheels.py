@@ -1,0 +1,167 @@
+"""Source distributions and wheels: the files in them, their names, and the same bytes each time.
+
+Compiling takes a while and has its own tests: here a stand-in for the builder writes the libraries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from loading_scripts import load_script
+
+pytest.importorskip("setuptools", reason="a wheel is built with setuptools")
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILT = "lmdbloader/kernels/built"
+MACOS = "macosx_10_15_x86_64"
+# What the builder leaves besides libraries is what no wheel may hold.
+STAND_IN = '''
+
+def build(targets, out, *, units=None, if_changed=False, report=print):
+    """Write what stands for libraries."""
+    for folder in (out, units):
+        folder.mkdir(parents=True, exist_ok=True)
+    (out / "lock").touch()
+    (units / "unit.bc").touch()
+    digests = {}
+    for target in targets:
+        (out / target.file_name).write_bytes(target.name.encode())
+        digests[target.file_name] = hashlib.sha256(target.name.encode()).hexdigest()
+    _finish(out, digests, "sources")
+'''
+
+
+@pytest.fixture(scope="module")
+def make_wheels() -> ModuleType:
+    return load_script("make_wheels")
+
+
+@pytest.fixture(scope="module")
+def sdist(make_wheels: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = make_wheels.make_sdist(tmp_path_factory.mktemp("dist"))
+    return path
+
+
+@pytest.fixture
+def source(make_wheels: ModuleType, sdist: Path, tmp_path: Path) -> Path:
+    """An unpacked source distribution with a stand-in for the builder."""
+    folder: Path = make_wheels.unpack(sdist, tmp_path / "sdist")
+    with (folder / "lmdbloader/kernels/building/linking.py").open("a") as file:
+        file.write(STAND_IN)
+    return folder
+
+
+def wheel_names(path: Path) -> set[str]:
+    with zipfile.ZipFile(path) as archive:
+        return set(archive.namelist())
+
+
+def modules() -> set[str]:
+    """Every file of the package in this folder, but compiled ones."""
+    files = {path.relative_to(ROOT) for path in (ROOT / "lmdbloader").rglob("*") if path.is_file()}
+    return {p.as_posix() for p in files if "__pycache__" not in p.parts and not p.is_relative_to(BUILT)}
+
+
+def test_a_source_distribution_holds_what_builds_it_and_no_tests_or_libraries(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    metadata = {"PKG-INFO"} | {name for name in names if name.startswith("lmdbloader.egg-info/")}
+    others = {
+        "CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md", "THIRD_PARTY.md", "constraints.txt", "pyproject.toml",
+        "setup.cfg", "setup.py",
+    }  # fmt: skip
+    assert names - metadata == modules() | others
+
+
+def test_a_wheel_holds_every_module_and_its_platform_s_libraries(
+    make_wheels: ModuleType, source: Path, tmp_path: Path
+) -> None:
+    libraries = {"kernels-darwin-x86-64-v2.dylib", "kernels-darwin-x86-64-v3.dylib"}
+    wheel = make_wheels.make_wheel(source, MACOS, tmp_path)
+    assert wheel.name.endswith(f"-py3-none-{MACOS}.whl")
+    names = wheel_names(wheel)
+    packed = {name for name in names if name.startswith("lmdbloader/")}
+    assert packed == modules() | {f"{BUILT}/{name}" for name in ("libraries.json", *libraries)}
+    metadata = {name.partition("/")[2] for name in names - packed}
+    assert {"WHEEL", "METADATA", "licenses/LICENSE", "licenses/THIRD_PARTY.md"} <= metadata
+    with zipfile.ZipFile(wheel) as archive:
+        assert json.loads(archive.read(f"{BUILT}/libraries.json"))["libraries"].keys() == libraries
+        (text,) = (archive.read(name).decode() for name in names if name.endswith("/WHEEL"))
+    assert f"Tag: py3-none-{MACOS}\n" in text
+    assert "Root-Is-Purelib: false" in text
+
+
+def test_what_an_editable_build_has_left_in_the_tree_is_not_in_a_wheel(
+    make_wheels: ModuleType, source: Path, tmp_path: Path
+) -> None:
+    left = source / BUILT
+    left.mkdir()
+    for name in ("kernels-linux-x86-64-v4.so", "libraries.json", "lock", "stamp"):
+        (left / name).write_text("left")
+    (source / "build" / "lib" / "lmdbloader").mkdir(parents=True)
+    names = wheel_names(make_wheels.make_wheel(source, "win_amd64", tmp_path))
+    levels = {f"kernels-windows-x86-64-v{level}.dll" for level in (2, 3, 4)}
+    assert {name for name in names if "/built/" in name} == {f"{BUILT}/{name}" for name in (*levels, "libraries.json")}
+
+
+def test_a_wheel_built_twice_has_the_same_bytes(
+    make_wheels: ModuleType, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make_wheels.make_wheel(source, MACOS, tmp_path)
+    for path in source.rglob("*"):
+        os.utime(path, (10**9, 10**9))
+    source = source.rename(tmp_path / "elsewhere")
+    (tmp_path / "again").mkdir()
+    again = make_wheels.make_wheel(source, MACOS, tmp_path / "again")
+    assert again.read_bytes() == first.read_bytes()
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1000000000")
+    later = make_wheels.make_wheel(source, MACOS, tmp_path / "again")
+    assert later.read_bytes() != first.read_bytes()
+
+
+def test_the_same_permissions_whatever_the_clone_s_are(make_wheels: ModuleType, tmp_path: Path) -> None:
+    clone, copy = tmp_path / "clone", tmp_path / "copy"
+    for name in make_wheels.SOURCES:
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        if "." in name or name == "LICENSE":
+            (clone / name).touch(0o600)
+    (clone / "lmdbloader" / "kernels" / "built").mkdir(parents=True)
+    (clone / "lmdbloader" / "kernels" / "built" / "stamp").touch()
+    (clone / "lmdbloader" / "module.py").touch(0o777)
+    copy.mkdir()
+    make_wheels.copy_sources(clone, copy)
+    files = {path.relative_to(copy).as_posix(): path.stat().st_mode & 0o777 for path in copy.rglob("*")}
+    assert files.pop("lmdbloader") == files.pop("lmdbloader/kernels") == 0o755
+    assert files.keys() == {*make_wheels.SOURCES, "lmdbloader/module.py"} - {"lmdbloader"}
+    assert set(files.values()) == {0o644}
+
+
+def test_a_build_that_fails_says_why(make_wheels: ModuleType, source: Path, tmp_path: Path) -> None:
+    (source / "lmdbloader" / "kernels" / "building" / "linking.py").write_text("raise OSError('no linker')\n")
+    with pytest.raises(make_wheels.WheelError, match="error: no linker"):
+        make_wheels.make_wheel(source, MACOS, tmp_path)
+    with pytest.raises(make_wheels.WheelError, match="kernels are made for these systems"):
+        make_wheels.make_wheel(source, "win_arm64", tmp_path)
+
+
+def test_the_time_of_files_is_that_of_the_last_commit(
+    make_wheels: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    monkeypatch.setattr(make_wheels, "ROOT", tmp_path)  # no clone
+    assert make_wheels.epoch() == make_wheels.FIRST_SECOND
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    assert make_wheels.epoch() == 1_700_000_000
+
+
+def test_every_platform_of_the_targets_is_built(make_wheels: ModuleType) -> None:
+    assert len(make_wheels.PLATFORMS) == 5
+    assert {"win_amd64", "macosx_11_0_arm64", MACOS} < set(make_wheels.PLATFORMS)
+    assert "make_wheels" in sys.modules
