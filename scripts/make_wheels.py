@@ -128,6 +128,7 @@ def make(folder: Path, platforms: Sequence[str], *, twice: bool = False) -> list
     Raises:
         WheelError: A build failed, or two of the same wheel differ.
     """
+    os.environ["SOURCE_DATE_EPOCH"] = str(epoch())  # one time for all, whatever is committed meanwhile
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob("lmdbloader-*.whl"), *folder.glob("lmdbloader-*.tar.gz")):
         old.unlink()
