@@ -57,7 +57,9 @@ def built_kernels() -> None:
 @pytest.fixture(params=["library", "jit"])
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a test with the library of kernels, and with kernels that Numba compiles when they are called."""
-    monkeypatch.setenv(libraries.CHOICE, libraries.JIT if request.param == "jit" else "")
+    choice = libraries.JIT if request.param == "jit" else ""
+    monkeypatch.setattr(libraries, "chosen", choice)
+    monkeypatch.setenv(libraries.CHOICE, choice)
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / INVENTORY).write_text(json.dumps({"libraries": digests, "sources": "some"}))
     monkeypatch.setattr(libraries, "BUILT", tmp_path)
     monkeypatch.setattr(libraries, "is_checkout", lambda: False)
-    monkeypatch.delenv(libraries.CHOICE, raising=False)
+    monkeypatch.setattr(libraries, "chosen", "")
     return tmp_path
 
 
@@ -63,11 +63,11 @@ def test_the_best_level_that_the_processor_has_is_loaded(
 
 @pytest.mark.skipif(len(processor_kinds()) < 2, reason="only x86-64 has levels")
 def test_one_level_may_be_asked_for(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(libraries.CHOICE, "x86-64-v3")
+    monkeypatch.setattr(libraries, "chosen", "x86-64-v3")
     assert loaded(monkeypatch, 4) == file_name("x86-64-v3", HERE)
     with pytest.raises(KernelError, match="the kernels here are for x86-64-v3, and this processor has only x86-64-v2"):
         loaded(monkeypatch, 2)
-    monkeypatch.setenv(libraries.CHOICE, "v3")
+    monkeypatch.setattr(libraries, "chosen", "v3")
     with pytest.raises(KernelError, match=r"LMDBLOADER_KERNELS=v3: expected 'jit', 'x86-64-v2', .*, or nothing"):
         loaded(monkeypatch, 4)
 

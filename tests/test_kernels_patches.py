@@ -45,7 +45,7 @@ def test_cut_many_cuts_each_of_its_patches(image: Any, data: st.DataObject) -> N
     places = data.draw(
         st.lists(st.tuples(st.integers(0, image[0] - size), st.integers(0, image[1] - size)), min_size=1, max_size=5)
     )
-    tops, lefts = np.array(places, np.int64).T.copy()
+    tops, lefts = (np.array(values, np.int64) for values in zip(*places, strict=True))
     out = np.empty((len(places), image[2] * size * size), pixels.dtype)
     cut_many(pixels, tops, lefts, size, out)
     for patch, (top, left) in zip(out, places, strict=True):

@@ -66,7 +66,7 @@ class Entry:
     def __call__(self, *values: Any) -> Any:
         """Run the kernel; raise TypeError for arguments of other types."""
         name, signature, words = self._pack(values)
-        if libraries.wants_jit():
+        if libraries.chosen == libraries.JIT:
             return self._kernel(*signature.convert(values))
         block = array("q", words)
         self._functions[name](block.buffer_info()[0])
@@ -75,7 +75,9 @@ class Entry:
     def prepare(self, *values: Any) -> Prepared:
         """Return a call with these arguments, some of which can be replaced before it is made."""
         name, signature, words = self._pack(values)
-        return Prepared(None if libraries.wants_jit() else self._functions[name], signature, words, values, self)
+        return Prepared(
+            None if libraries.chosen == libraries.JIT else self._functions[name], signature, words, values, self
+        )
 
     def _pack(self, values: tuple[Any, ...]) -> tuple[str, Signature, list[int]]:
         """Return the variant for these arguments, and their words."""

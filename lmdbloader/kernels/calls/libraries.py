@@ -24,6 +24,8 @@ INVENTORY = "libraries.json"
 # What the environment variable may ask for: Numba's JIT, to develop, or one kind of processor, to compare.
 CHOICE = "LMDBLOADER_KERNELS"
 JIT = "jit"
+# Read once, as every call of a kernel asks for it.
+chosen = os.environ.get(CHOICE, "")
 _MACHINES = {"AMD64": "x86-64", "x86_64": "x86-64", "aarch64": "aarch64", "arm64": "aarch64", "ARM64": "aarch64"}
 _SYSTEMS = {"Linux": ".so", "Windows": ".dll", "Darwin": ".dylib"}
 _CHECKOUT = BUILT.parents[2]
@@ -44,11 +46,6 @@ def file_name(kind: str, system: str) -> str:
     return f"kernels-{system.lower()}-{kind}{_SYSTEMS[system]}"
 
 
-def wants_jit() -> bool:
-    """Return whether kernels are to be compiled by Numba when they are first called."""
-    return os.environ.get(CHOICE) == JIT
-
-
 @cache
 def load() -> ctypes.CDLL:
     """Return the library for this processor; in a clone, build it first if a source has changed.
@@ -66,7 +63,6 @@ def load() -> ctypes.CDLL:
             f"no kernels for this machine ({platform.system()} on {platform.machine()}) are installed in {BUILT} "
             f"(found: {there}). {_remedy()}"
         )
-    chosen = os.environ.get(CHOICE, "")
     if chosen and chosen not in kinds:
         raise KernelError(f"{CHOICE}={chosen}: expected {JIT!r}, {', '.join(map(repr, kinds))}, or nothing")
     library = _load(kinds[0], inventory)

@@ -15,7 +15,8 @@ from __future__ import annotations
 import ctypes
 import re
 import struct
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,12 +76,13 @@ class Array:
 
     def pack(self, value: Any, words: list[int]) -> None:
         """Append address and shape; raise TypeError for any other kind of array."""
-        if not isinstance(value, np.ndarray) or value.dtype != self.dtype or value.ndim != self.ndim:
+        if not isinstance(value, np.ndarray) or (value.dtype is not self.dtype and value.dtype != self.dtype):
             raise TypeError(self._expected(value))
-        if not value.flags.c_contiguous:
+        shape = value.shape
+        if len(shape) != self.ndim or not value.flags.c_contiguous:
             raise TypeError(self._expected(value))
         words.append(address_of(value))
-        words += value.shape
+        words += shape
 
     def _expected(self, value: Any) -> str:
         found = type(value).__name__
@@ -129,6 +131,11 @@ class Signature:
     name: str
     arguments: tuple[tuple[str, Any], ...]
     results: tuple[str, ...]
+    _packs: tuple[Callable[[Any, list[int]], None], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Look up the methods once: every call needs them."""
+        object.__setattr__(self, "_packs", tuple(kind.pack for _, kind in self.arguments))
 
     def pack(self, values: tuple[Any, ...]) -> list[int]:
         """Return the words of results, which are zero, and of arguments; raise TypeError if one does not fit."""
@@ -137,8 +144,8 @@ class Signature:
         words = [0] * NUM_RESULTS
         position = 0
         try:
-            for _, kind in self.arguments:
-                kind.pack(values[position], words)
+            for pack in self._packs:
+                pack(values[position], words)
                 position += 1
         except TypeError as error:
             refused = TypeError(f"{self.name}, argument {self.arguments[position][0]}: {error}")
@@ -218,9 +225,17 @@ def _kind(token: str, tokens: Iterator[str]) -> tuple[Any, str]:
     return Number(token), behind
 
 
-def address_of(array: Any) -> int:
-    """Return the address of an array's data; three times as fast as NumPy's own way where it can be written to."""
-    try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))
-    except (TypeError, ValueError):  # read-only, or empty
-        return int(array.ctypes.data)
+def _numpys_address(array: Any) -> int:
+    return int(array.ctypes.data)
+
+
+def _fields_address(array: Any) -> int:
+    return _pointer_at(id(array) + _FIELDS).value or 0
+
+
+# The address is the first field of an array, behind what every object begins with: compiled extensions read it there.
+_pointer_at, _FIELDS = ctypes.c_void_p.from_address, object.__basicsize__
+_probes = np.empty(3, np.uint8), np.frombuffer(b"read-only", np.uint8)[2:]
+_are_fields = sys.implementation.name == "cpython" and all(_fields_address(p) == p.ctypes.data for p in _probes)
+# address_of(array) -> the address of its data, six times as fast as NumPy's own way.
+address_of: Callable[[Any], int] = _fields_address if _are_fields else _numpys_address
