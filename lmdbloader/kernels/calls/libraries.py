@@ -24,7 +24,7 @@ INVENTORY = "libraries.json"
 # What the environment variable may ask for: Numba's JIT, to develop, or one kind of processor, to compare.
 CHOICE = "LMDBLOADER_KERNELS"
 JIT = "jit"
-# Read once, as every call of a kernel asks for it.
+# Read once, because every call of a kernel needs it.
 chosen = os.environ.get(CHOICE, "")
 _MACHINES = {"AMD64": "x86-64", "x86_64": "x86-64", "aarch64": "aarch64", "arm64": "aarch64", "ARM64": "aarch64"}
 _SYSTEMS = {"Linux": ".so", "Windows": ".dll", "Darwin": ".dylib"}
