@@ -161,7 +161,7 @@ def refresh() -> None:
         import subprocess
 
         logging.getLogger("lmdbloader").warning(
-            "lmdbloader: building this clone's kernels, because a source has changed; the first build takes a minute"
+            "lmdbloader: building this clone's kernels, which are missing or outdated; the first build takes a minute"
         )
         command = [sys.executable, "-m", f"{__name__.split('.')[0]}.kernels.building", "--if-changed"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_CHECKOUT), os.environ.get("PYTHONPATH", "")])}
@@ -169,7 +169,8 @@ def refresh() -> None:
         if done.returncode:
             said = done.stderr.strip().splitlines()[-1:] or [f"it ended with status {done.returncode}"]
             raise KernelError(
-                f"the sources of the kernels in {BUILT.parent} have changed and were not built: {said[0]}"
+                f"the clone in {_CHECKOUT} has no kernels of its present sources, and building them failed: {said[0]}. "
+                "To use an installed lmdbloader instead, run Python in another folder."
             )
     with contextlib.suppress(OSError):
         kept.write_text(stamp, "utf-8")
