@@ -4,7 +4,7 @@
 #   docker run --rm lmdbloader
 #   docker run --rm -v "$PWD:/data" lmdbloader lmdbloader convert photos train.lmdb
 #
-# For a GPU, on an image of NVIDIA's, with the torch of PyPI, which brings CUDA's libraries:
+# For a GPU, with one of NVIDIA's images as the base, and torch from PyPI, which brings the CUDA libraries:
 #
 #   docker build -t lmdbloader:cuda --build-arg BASE=nvidia/cuda:13.0.1-base-ubuntu24.04 --build-arg TORCH_INDEX= .
 #   docker run --rm --gpus all --shm-size 2g lmdbloader:cuda

@@ -34,17 +34,17 @@ test: $(if $(ARGS),setup,lint)  ## Run the linters and every test; with ARGS onl
 test-floors:  ## Run the tests of pixels and datasets with the lowest versions of setup.cfg, in .venv-floors
 	@$(PYTHON) scripts/floors.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)
 
-test-python313: kernels  ## Run the tests with Python 3.13, in a Debian made in .chroots (as root)
+test-python313: kernels  ## Run the tests with Python 3.13, in a Debian chroot (as root)
 	@$(PYTHON) scripts/chroots.py python313 --built lmdbloader/kernels/built $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)
 
-test-aarch64: setup  ## Run the tests of kernels and datasets on an emulated aarch64, in a Debian in .chroots (as root)
+test-aarch64: setup  ## Run the tests of kernels and datasets on emulated aarch64, in a Debian chroot (as root)
 	@$(ENV) -m lmdbloader.kernels.building --target linux-aarch64 --if-changed --out .chroots/kernels-aarch64
 	@$(PYTHON) scripts/chroots.py aarch64 --built .chroots/kernels-aarch64 $(ARGS)
 
-test-windows: setup  ## Run the kernels for Windows under Wine
+test-windows: setup  ## Test the kernels for Windows under Wine
 	@$(ENV) scripts/wine.py $(ARGS)
 
-kernels: setup  ## Build the compiled kernels for this processor (after an edit it happens by itself)
+kernels: setup  ## Build the compiled kernels for this processor (after an edit this happens automatically)
 	@$(ENV) -m lmdbloader.kernels.building
 
 faults: setup  ## Run all fault tests in full (ARGS="--only flips --count 100")

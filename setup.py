@@ -13,9 +13,9 @@ from setuptools.command.build_py import build_py
 from setuptools.dist import Distribution
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))  # a build runs in an environment of its own, without this folder
+sys.path.insert(0, str(HERE))  # pip builds in an isolated environment, which does not have this folder
 
-# The wheel's platform, to build for another system than this one; scripts/make_wheels.py sets it.
+# The wheel's platform, to build for a system other than this one; scripts/make_wheels.py sets it.
 PLATFORM = os.environ.get("LMDBLOADER_WHEEL", "")
 
 
@@ -50,7 +50,7 @@ class BuildWithKernels(build_py):  # type: ignore[misc]
 
 
 class PlatformWheel(bdist_wheel):  # type: ignore[misc]
-    """A wheel for every Python 3 of one platform: the libraries do not know Python."""
+    """A wheel for every Python 3 of one platform: the libraries do not use Python."""
 
     def finalize_options(self) -> None:
         """Say that the wheel is not for all platforms."""
@@ -63,10 +63,10 @@ class PlatformWheel(bdist_wheel):  # type: ignore[misc]
 
 
 class WithLibraries(Distribution):
-    """A package that is installed where platforms' own packages go."""
+    """A package that is installed among those for one platform."""
 
     def has_ext_modules(self) -> bool:
-        """Return that it has compiled parts."""
+        """Return True: it has compiled parts, though setuptools does not build them."""
         return True
 
 

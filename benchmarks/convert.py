@@ -112,7 +112,7 @@ def take_turns(photographs: Path, folder: Path, options: argparse.Namespace) -> 
     paths = [str(p) for p in sorted(photographs.rglob("*")) if p.suffix.lower() in IMAGE_SUFFIXES]
     seconds: dict[str, list[float]] = {job: [] for job in (CONVERT, PILLOW, OURS, WRITE)}
     time_decoding(decode_by_us, paths, options.workers)  # the files into the page cache
-    _, report = time_converting(photographs, folder / "out", options)  # modules and libraries, too
+    _, report = time_converting(photographs, folder / "out", options)  # loads modules and libraries, too
     for _ in range(options.repeats):
         took, report = time_converting(photographs, folder / "out", options)
         seconds[CONVERT].append(took)

@@ -76,7 +76,7 @@ def of_fresh_process() -> dict[str, str]:
     """Return the environment of a process that finds this package and these benchmarks."""
     path = os.pathsep.join([str(Path(lmdbloader.__file__).parent.parent), str(Path(__file__).parent)])
     path = os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))
-    # Python keeps what it compiled of a module, as an installation does; compiling it again would be timed.
+    # Python may keep its bytecode, as an installation does; otherwise each process would compile modules again.
     others = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**others, "PYTHONPATH": path}
 
@@ -127,7 +127,7 @@ def watch(path: Path, seconds: float) -> None:
 
 
 def start_up(folder: Path, options: argparse.Namespace) -> dict[str, float]:
-    """Return the seconds from an import to the first batch in fresh processes, kernels built before."""
+    """Return the seconds from an import to the first batch in fresh processes, with the kernels already built."""
     code = (
         "import sys, time, lmdbloader\nif sys.argv[2] == 'torch': import torch\nbegan = time.perf_counter()\n"
         "import torch\nfrom lmdbloader.transforms import RandomCrop, RandomDihedral, ToDtype\n"

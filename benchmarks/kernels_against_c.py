@@ -1,6 +1,6 @@
-"""Times kernels next to the C functions that they stand for: LZ4, XXH64, exp and log.
+"""Times kernels against the C functions that they replace: LZ4, XXH64, exp and log.
 
-Each of the two is called from one compiled loop over many payloads; their turns alternate in one process. The figures
+Each is called from one compiled loop over many payloads; the turns of the two alternate in one process. The figures
 are medians of the thread's own time: the speed of the C function, and that of the kernel as a multiple of it. LZ4 and
 XXH64 are those of the lz4 package.
 """
@@ -33,7 +33,7 @@ from lmdbloader.kernels.runtime.exponential import exp, log
 from lmdbloader.kernels.runtime.xxhash import xxh64
 
 _SIDES = (32, 64, 128, 256)
-# What the payloads of a case have together: more than a processor learns by heart, and no more than its second cache.
+# Of all payloads of a case: more than a branch predictor learns, and no more than a second-level cache holds.
 _NBYTES = 1 << 20
 _LEAST_SECONDS = 0.003
 _NUMBERS = 20_000
@@ -149,7 +149,7 @@ def payloads() -> Iterator[tuple[str, list[bytes]]]:
 
 
 def of_payloads(name: str, parts: Sequence[bytes], in_c: Any, ours: Any, *, nbytes: float, room: int) -> Case:
-    """Return the case of two functions of payloads, which are called once, and must agree."""
+    """Return the case of two functions of payloads; each is called once, and they must agree."""
     lengths = np.array([len(part) for part in parts])
     start, data = np.cumsum(lengths) - lengths, np.frombuffer(b"".join(parts), np.uint8)
     outs, found = np.zeros((2, room), np.uint8), np.zeros((2, len(parts)), np.uint64)
@@ -240,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ]
             yield section, figures, table(["", "C", "kernel / C"], rows, markdown=options.markdown)
 
-    print_sections(run, "Kernels and the C functions that they stand for, medians", options)
+    print_sections(run, "Kernels and the C functions that they replace, medians", options)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ class Plant:
         expected: The bottleneck that the profile must name.
         run: Makes the pipeline from a folder with the datasets, and returns its profile.
         is_alone: Whether it changes the process that it runs in, so that it needs one of its own.
-        preloaded: C code whose functions stand for those of the C library in that process.
+        preloaded: C code whose functions replace those of the C library in that process.
     """
 
     what: str
@@ -85,7 +85,7 @@ def _rehearse(loader: Any, step_seconds: float, *, steps: int, warmup: int) -> A
 
 
 def slow_disk(folder: Path) -> Any:
-    """Read through SLOW_PREAD, which `run_alone` puts in the place of the usual function."""
+    """Read through SLOW_PREAD, which `run_alone` puts in place of the C library's function."""
     return _rehearse(_loader(folder, PATCHES, 64, io="pread"), 0.005, steps=16, warmup=4)
 
 
@@ -206,7 +206,7 @@ def healthy(folder: Path) -> Any:
     return _rehearse(loader, 0.02, steps=40, warmup=8)
 
 
-# Put before the C library's own function by the dynamic linker.
+# The dynamic linker finds it before the C library's own function.
 SLOW_PREAD = f"""
 #define _GNU_SOURCE
 #include <sys/syscall.h>
@@ -246,7 +246,7 @@ def run_alone(name: str, folder: Path, count: int = 1) -> list[dict[str, Any]]:
 
 
 def _built(source: str, folder: Path) -> Path:
-    """Return a shared library of C code."""
+    """Compile C code into a shared library and return its path."""
     (folder / "planted.c").write_text(source)
     library = folder / "planted.so"
     compiler = [sys.executable, "-m", "ziglang", "cc", "-shared", "-O2", "-o", str(library)]

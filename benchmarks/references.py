@@ -1,6 +1,6 @@
 """The machine's speed at the basic operations of a loader: copying, converting, decompressing and hashing.
 
-Numba compiles them. Without it only copying is measured, which NumPy does as fast.
+Numba compiles them. Without it only copying is measured, which NumPy does at the same speed.
 """
 
 from __future__ import annotations

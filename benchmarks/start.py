@@ -1,7 +1,7 @@
-"""Measures start-up in new processes, as a user feels it: imports, opening, the first sample and batch, commands.
+"""Measures start-up in new processes, as a user sees it: imports, opening, the first sample and batch, commands.
 
-Every figure is the least of several processes, with processor time beside it: what others do on the machine adds to the
-first and hardly to the second.
+Every figure is the minimum of several processes, in seconds and in processor time. Other load on the machine adds to
+the first, and hardly to the second.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Figure:
         bound: Seconds that it may take.
         dataset: Name of the dataset that the code opens.
         before: Code that is not timed.
-        code: Code that is.
+        code: Code that is timed.
     """
 
     name: str
@@ -110,7 +110,7 @@ def time_command(words: Sequence[str], folder: Path) -> tuple[float, float]:
 
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Return the bound and the least seconds and processor time of each figure, measured in turns."""
+    """Return the bound and the least seconds and processor time of each figure; their turns alternate."""
     found = {f.name: {"bound": f.bound} for f in FIGURES}
     found |= {name: {"bound": bound} for name, (bound, _) in COMMANDS.items()}
 
@@ -119,7 +119,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, fl
             found[name][what] = min(value, found[name].get(what, value))
 
     timed = in_this_process if options.quick else in_fresh_process
-    for _ in range(options.repeats + 1):  # the first turn fills the page cache and Python's own
+    for _ in range(options.repeats + 1):  # the first turn fills the page cache and Python's cache of bytecode
         for f in FIGURES:
             code = _TIMED.format(before=f.before, code=f.code)
             seconds, cpu_seconds = timed(code, str(folder / f.dataset))
@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="keep the datasets here (default: a temporary folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file")
     parser.add_argument("--markdown", action="store_true", help="print the table for docs/benchmarks.md")
-    parser.add_argument("--quick", action="store_true", help="some seconds: does it still run?")
+    parser.add_argument("--quick", action="store_true", help="a few seconds: does it still run?")
     options = parser.parse_args()
     if options.quick:
         options.repeats = 0

@@ -1,4 +1,4 @@
-"""Checks wheels without running them: the tag, the files, and what each library of kernels asks of a system.
+"""Checks wheels without running them: the tag, the files, and what each kernel library needs from the system.
 
 python scripts/check_wheels.py dist/*.whl
 """
@@ -35,7 +35,7 @@ WINDOWS_LIBRARIES = re.compile(r"(kernel32|ntdll|ucrtbase|api-ms-win-crt-[a-z]+-
 MACOS_LIBRARIES = {"/usr/lib/libSystem.B.dylib"}
 # The linker names the start of a library itself; no other library sees these.
 MACOS_OWN = {"__mh_dylib_header", "___dso_handle", "dyld_stub_binder"}
-# In paths of a machine that builds.
+# Parts of paths on a build machine.
 BUILDERS = (b"site-packages", b"/tmp/", b".cache/zig", b"system.c")
 
 
@@ -79,7 +79,7 @@ def check_names(names: Sequence[str], targets: Sequence[Target]) -> list[str]:
     wrong = [f"{BUILT} lacks {name}" for name in sorted(wanted - built)]
     wrong += [f"{BUILT} holds {name}, which is not for users" for name in sorted(built - wanted)]
     wrong += [
-        f"{name} does not belong into a wheel"
+        f"{name} does not belong in a wheel"
         for name in names
         if not name.startswith(MODULES) and ".dist-info/" not in name
     ]
@@ -98,7 +98,7 @@ def check_library(data: bytes, target: Target) -> list[str]:
     """Return what is wrong with a library of kernels for a target."""
     import lief  # the other checks need nothing but Python
 
-    lief.logging.disable()  # it reports what a linker left out, and nothing is wrong with that
+    lief.logging.disable()  # it reports optional parts that a linker left out
     check = {"Linux": _check_elf, "Windows": _check_pe, "Darwin": _check_macho}[target.system]
     kind = {"Linux": lief.ELF, "Windows": lief.PE, "Darwin": lief.MachO}[target.system].Binary
     found = lief.parse(list(data))
@@ -106,7 +106,7 @@ def check_library(data: bytes, target: Target) -> list[str]:
         return [f"this is not a library for {target.system}"]
     wrong = list(check(found, target, data))
     if there := [name.decode() for name in BUILDERS if name in data]:
-        wrong.append(f"it holds {', '.join(there)}, of a path of the machine that built it")
+        wrong.append(f"it holds {', '.join(there)}, which is part of a path of the machine that built it")
     return wrong
 
 
@@ -133,15 +133,15 @@ def _check_elf(library: Any, target: Target, data: bytes) -> Iterator[str]:
         yield "its code is changed while it is loaded (TEXTREL)"
     stacks = [segment for segment in library.segments if segment.type == lief.ELF.Segment.TYPE.GNU_STACK]
     if not stacks or any(lief.ELF.Segment.FLAGS.X in segment for segment in stacks):
-        yield "it wants a stack that can be executed"
+        yield "it asks for a stack that can be executed"
     yield from _check_exports({symbol.name for symbol in library.exported_symbols})
     for symbol in library.imported_symbols:
         version = _version(symbol)
         numbers = re.fullmatch(r"GLIBC_(\d+)\.(\d+)(\.\d+)?", version)
         if symbol.binding != lief.ELF.Symbol.BINDING.WEAK and not version:
-            yield f"{symbol.name} is undefined: no library that it needs has it"
+            yield f"{symbol.name} is undefined: none of the libraries that it needs has it"
         elif version and (numbers is None or (int(numbers[1]), int(numbers[2])) > GLIBC):
-            yield f"{symbol.name} is of {version}; {GLIBC[0]}.{GLIBC[1]} of glibc is the newest allowed"
+            yield f"{symbol.name} needs {version}; the newest allowed is GLIBC_{GLIBC[0]}.{GLIBC[1]}"
 
 
 def _version(symbol: Any) -> str:
@@ -176,7 +176,7 @@ def _check_macho(library: Any, target: Target, data: bytes) -> Iterator[str]:
         yield f"it needs {', '.join(sorted(needed - MACOS_LIBRARIES))}"
     names = [part.name for part in library.libraries if part.command == lief.MachO.LoadCommand.TYPE.ID_DYLIB]
     if names != [f"@rpath/{target.file_name}"]:
-        yield f"its own name is {names}; a path of the machine that built it says nothing to others"
+        yield f"its own name is {names}; a path of the machine that built it means nothing elsewhere"
     if library.has_rpath:
         yield "it has a path to look for libraries (RPATH)"
     wanted = tuple(map(int, target.wheel.split("_")[1:3]))
@@ -225,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for path in options.wheels:
         wrong = check_wheel(path)
         failed += bool(wrong)
-        print(f"{path.name}: {path.stat().st_size:,} bytes, {'not as it must be:' if wrong else 'sound'}")
+        print(f"{path.name}: {path.stat().st_size:,} bytes, {'defects:' if wrong else 'sound'}")
         print("".join(f"  {what}\n" for what in wrong), end="")
     return int(failed > 0)
 

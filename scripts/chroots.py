@@ -1,8 +1,8 @@
-"""Runs the tests in a Debian of its own below `.chroots`: with Python 3.13, or on an emulated aarch64.
+"""Runs the tests in a Debian chroot in `.chroots`: with Python 3.13, or on emulated aarch64.
 
-The first call makes it with debootstrap, from Debian's packages and PyPI; later calls find it there. The tests run on a
-copy of what git knows of this folder, with the kernels' libraries that were built here, so neither Numba nor a compiler
-is needed there for the kernels. It takes root, because a root folder belongs to root.
+The first call makes it with debootstrap, from Debian's packages and PyPI; later calls reuse it. The tests run on a copy
+of the files that git lists here, with the kernel libraries that were built here, so the chroot builds none. Only root
+can run this, because the files in a chroot belong to root.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MIRROR = "http://deb.debian.org/debian"
 TREE, VENV = Path("/lmdbloader"), Path("/opt/venv")  # inside
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-# What pip may need to know of this machine's network.
+# What pip may need to know about this machine's network.
 PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_DEFAULT_TIMEOUT")
 # What Debian's torch and pip's need; `pip install torch` itself would bring another build.
 TORCH_NEEDS = ("filelock", "fsspec", "jinja2", "networkx", "setuptools", "sympy", "typing-extensions")
@@ -129,9 +129,9 @@ def check_machine(debian: Debian) -> Emulator | None:
     if platform.system() != "Linux":
         raise ChrootError(f"a Debian can be made on Linux only; this is {platform.system()}")
     if os.geteuid() != 0:
-        raise ChrootError("run it as root: a Debian of its own is made of files of root's")
+        raise ChrootError("run it as root: the files of a Debian belong to root")
     if shutil.which("debootstrap") is None:
-        raise ChrootError("debootstrap is not installed, which makes the Debian (apt install debootstrap)")
+        raise ChrootError("debootstrap is not installed; it makes the Debian (apt install debootstrap)")
     if (debian.processor or platform.machine()) not in ARCHITECTURES:
         raise ChrootError(f"expected a processor of {' or '.join(ARCHITECTURES)}, found {platform.machine()}")
     if not debian.emulated:
@@ -139,7 +139,7 @@ def check_machine(debian: Debian) -> Emulator | None:
     emulator = find_emulator(debian.processor)
     if emulator is None:
         raise ChrootError(
-            f"qemu-{debian.processor}-static is not installed, which emulates {debian.processor} "
+            f"qemu-{debian.processor}-static is not installed; it emulates {debian.processor} "
             "(apt install qemu-user-static)"
         )
     return emulator
@@ -155,7 +155,7 @@ class Inside:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of commands: nothing of this machine but its way to the network."""
+        """The environment of commands: of this machine's, only what the network needs."""
         passed = {name: os.environ[name] for name in (*PASSED_ON, "CI", "TERM") if name in os.environ}
         passed |= {name.upper(): os.environ[name.upper()] for name in PASSED_ON if name.upper() in os.environ}
         return passed | {
@@ -169,14 +169,14 @@ class Inside:
         }
 
     def step(self, *command: str, more: Mapping[str, str] | None = None) -> None:
-        """Run one step of the making, its output into the log; raise ChrootError when it fails."""
+        """Run one step of the set-up, with its output in the log; raise ChrootError if it fails."""
         quiet_step(self.debian, self.root, command, self.environment | dict(more or {}), self.emulator)
 
 
 def quiet_step(
     debian: Debian, root: Path, command: Sequence[str], environment: Mapping[str, str], emulator: Emulator | None = None
 ) -> None:
-    """Run a command, its output into the log of this Debian; raise ChrootError with the telling line when it fails."""
+    """Run a command, with its output in the log; raise ChrootError with the line that says why if it fails."""
     log = HOME / f"{debian.name}.log"
     code = run_in(root, command, environment=environment, emulator=emulator, log=log)
     if code:
@@ -199,7 +199,7 @@ def make_root(debian: Debian, emulator: Emulator | None) -> None:
     quiet_step(debian, Path("/"), ["debootstrap", *options, debian.suite, str(partial), MIRROR], environment)
     inside = Inside(debian, partial, emulator)
     if emulator:
-        # In a user namespace no device can be made; told that it is in a container, debootstrap does not try.
+        # No devices can be made in a user namespace; debootstrap does not try if `container` is set.
         inside.step("/debootstrap/debootstrap", "--second-stage", more={"container": "lxc"})
     for path in (CERTIFICATES, Path("/etc/resolv.conf")):
         if path.exists():
@@ -236,7 +236,7 @@ def make_environment(inside: Inside, torch_index: str | None) -> None:
 
 
 def requirements(debian: Debian) -> list[str]:
-    """Return what pip installs, but for torch."""
+    """Return what pip installs, except torch."""
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg", "utf-8")
     texts = [parser["options"]["install_requires"], *(parser["options.extras_require"][e] for e in debian.extras)]
@@ -247,15 +247,15 @@ def requirements(debian: Debian) -> list[str]:
 
 
 def copy_tree(to: Path, built: Path | None) -> None:
-    """Bring the copy of this folder up to date: what git knows or would add, and the kernels' libraries in `built`.
+    """Update the copy of this folder: files that git tracks or would add, and the kernel libraries in `built`.
 
     Raises:
-        ChrootError: This folder is no clone.
+        ChrootError: This folder is not a clone.
     """
     listing = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(listing, capture_output=True, stdin=subprocess.DEVNULL)
     if done.returncode:
-        raise ChrootError(f"{ROOT} is no clone: git does not list its files ({done.stderr.decode().strip()})")
+        raise ChrootError(f"{ROOT} is not a clone: git does not list its files ({done.stderr.decode().strip()})")
     names = {os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
     files = {name: ROOT / name for name in names if (ROOT / name).is_file()}
     if built:
@@ -295,7 +295,7 @@ def locked(debian: Debian) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"Another process works in {debian.root}; waiting for it.")
+            say(f"Another process is using {debian.root}; waiting for it.")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -323,7 +323,7 @@ def test_in(debian: Debian, arguments: Sequence[str], *, torch_index: str | None
     emulator = check_machine(debian)
     with locked(debian):
         stamps = {name: HOME / f"{debian.name}.{name}" for name in ("debian", "environment")}
-        # What the root folder and the environment are made from; with another, they are made again.
+        # The inputs of the root folder and the environment; if they change, both are made again.
         base = [debian.suite, debian.processor or platform.machine(), *debian.packages]
         files = [(ROOT / name).read_text("utf-8") for name in ("setup.cfg", "constraints.txt")]
         more = [*base, *files, repr(debian), torch_index or ""]
@@ -353,7 +353,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("debian", choices=[debian.name for debian in DEBIANS])
     parser.add_argument("--torch-index", metavar="URL", help="one more package index, for another build of torch")
-    parser.add_argument("--built", metavar="DIR", type=Path, help="the folder with the kernels' libraries")
+    parser.add_argument("--built", metavar="DIR", type=Path, help="the folder with the kernel libraries")
     options, others = parser.parse_known_args()
     (debian,) = (debian for debian in DEBIANS if debian.name == options.debian)
     try:

@@ -92,7 +92,7 @@ def make(path: Path) -> int:
             return 1
         clean(notebook, Path(folder))
     complaints = [o.text for cell in notebook.cells for o in cell.get("outputs", []) if o.get("name") == "stderr"]
-    if complaints:  # such as that kernels are being built, which the next run does not say
+    if complaints:  # such as that kernels are being built, which the next run does not repeat
         print(f"make_notebook: {path} was left as it is; run again, for it wrote to stderr:", file=sys.stderr)
         print(*complaints, file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""Builds the source distribution and, out of it, the wheels of every platform, on one machine.
+"""Builds the source distribution and, from it, the wheels of every platform, on one machine.
 
     python scripts/make_wheels.py                             # into dist/
     python scripts/make_wheels.py --platform win_amd64        # one or more platforms
@@ -33,7 +33,7 @@ SOURCES = (
     "pyproject.toml", "setup.cfg", "setup.py",
 )  # fmt: skip
 BUILD_SDIST = "from setuptools import build_meta; build_meta.build_sdist({!r})"
-# A zip knows no earlier time.
+# A zip file cannot hold an earlier time.
 FIRST_SECOND = 315532800
 
 
@@ -54,7 +54,7 @@ def make_sdist(folder: Path) -> Path:
 
 
 def copy_sources(root: Path, folder: Path) -> None:
-    """Copy what the package is built from, without what earlier builds have left in the tree."""
+    """Copy what the package is built from, without leftovers of earlier builds."""
     ignore = shutil.ignore_patterns("__pycache__", "built", "*.egg-info")
     for name in SOURCES:
         if (root / name).is_dir():
@@ -144,9 +144,9 @@ def make(folder: Path, platforms: Sequence[str], *, twice: bool = False) -> list
             if twice:
                 again = Path(temporary, "again")
                 again.mkdir(exist_ok=True)
-                # In another folder, and lowered anew.
+                # In another folder, with every kernel lowered again.
                 if make_wheel(source, platform, again).read_bytes() != wheel.read_bytes():
-                    raise WheelError(f"{wheel.name}: a second build has other bytes")
+                    raise WheelError(f"{wheel.name}: a second build has different bytes")
                 print(f"{wheel.name}: a second build has the same bytes", flush=True)
             made.append(wheel)
     return made

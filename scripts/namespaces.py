@@ -14,7 +14,7 @@ from pathlib import Path
 
 _NEW_USER, _NEW_MOUNTS, _NEW_PROCESSES = 0x10000000, 0x00020000, 0x20000000  # flags of unshare(2)
 _BIND, _RECURSIVE, _PRIVATE = 4096, 16384, 1 << 18  # flags of mount(2)
-_PARENT_DIES = 1  # prctl(2): a signal for then
+_PARENT_DIES = 1  # prctl(2): a signal when the parent ends
 _ALL_IDS = f"0 0 {2**32 - 1}"
 # The longest time that a command has to end after Ctrl-C, which it receives as well.
 _SECONDS_TO_END = 20.0
@@ -62,9 +62,9 @@ def run_in(
 ) -> int:
     """Run a command in `folder` of a root folder and return its exit status, 128 + N for signal N.
 
-    The machine's /dev and /sys, and a /proc of the new processes, are mounted in `root`, where nobody else sees them.
+    The machine's /dev and /sys, and a /proc of the new processes, are mounted in `root`; no other process sees them.
     Whatever the command leaves running is ended when it ends, and when this process ends. With an emulator the command
-    runs in a user namespace, in which alone the kernel knows the emulator. Its output goes to `log` if there is one.
+    runs in a user namespace, and the kernel uses the emulator only there. Its output goes to `log` if there is one.
 
     Raises:
         NamespaceError: This process may not make namespaces, the kernel cannot keep an emulator for one of them, or
@@ -145,7 +145,7 @@ def _first_process(
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.execvpe(command[0], list(command), dict(environment))
         os.close(said)
-        while True:  # processes whose parents have ended are its children: it alone can take their status
+        while True:  # it inherits processes whose parents have ended, and must collect their status
             ended, status = os.wait()
             if ended == worker:
                 os._exit(_status(status))
@@ -155,7 +155,7 @@ def _first_process(
 
 
 def _register(emulator: Emulator, table: Path) -> None:
-    """Make the emulator known in this user namespace; the machine's own table is left as it is."""
+    """Register the emulator in this user namespace; the machine's own table does not change."""
     try:
         _mount("binfmt_misc", table, "binfmt_misc")
     except NamespaceError as error:

@@ -26,10 +26,10 @@ import make_wheels  # noqa: E402
 
 from lmdbloader.kernels.building.targets import targets_here  # noqa: E402
 
-# The bars of a release.
+# The limits of a release.
 MOST_INSTALLED_MIB = 290.0
 MOST_SECONDS = 1.0
-# Must not be needed: what compiles kernels, and what compiles extensions.
+# What must not be needed: to compile kernels, and to compile extensions.
 ABSENT = ("numba", "llvmlite", "ziglang")
 COMPILERS = ("cc", "gcc", "g++", "clang", "tcc", "zig")
 PHOTOGRAPHS = ("astronaut", "chelsea", "coffee", "rocket")
@@ -91,7 +91,7 @@ def pip_install(programs: Path, folder: Path, *what: str | Path) -> None:
 
 
 def write_photographs(folder: Path) -> None:
-    """Write the photographs that scikit-image carries as PNG files, and as JPEG files into a folder beside."""
+    """Write the photographs that scikit-image carries as PNG files, and as JPEG files, in two folders."""
     import skimage.data
     from PIL import Image
 
@@ -115,7 +115,7 @@ def first_snippets(markdown: str) -> Iterator[tuple[str, str]]:
 
 
 def run_readme(programs: Path, folder: Path) -> int:
-    """Run the first snippets of the README; return how many commands and blocks that were."""
+    """Run the first snippets of the README; return how many commands and blocks ran."""
     count = 0
     for language, text in first_snippets((ROOT / "README.md").read_text("utf-8")):
         if language == "python":
@@ -127,16 +127,16 @@ def run_readme(programs: Path, folder: Path) -> int:
                 run([programs / words[0], *words[1:]], folder, path=programs, home=folder)
                 count += 1
     if count < 2:
-        raise CheckError(f"{ROOT / 'README.md'}: found {count} snippets to run before its first section")
+        raise CheckError(f"{ROOT / 'README.md'}: found {count} snippets before its first section, expected at least 2")
     return count
 
 
 def check_absent(programs: Path, folder: Path) -> None:
-    """Check that nothing that compiles is installed: not numba, and no compiler."""
+    """Check that neither numba nor a compiler is installed."""
     code = f"import importlib.util as u, shutil; print([n for n in {ABSENT} if u.find_spec(n)])"
     code += f"; print([n for n in {COMPILERS} if shutil.which(n)])"
     if (found := run([programs / "python", "-I", "-c", code], folder, path=programs)) != "[]\n[]\n":
-        raise CheckError(f"found what no user has to have: {' '.join(found.split())}")
+        raise CheckError(f"found what an installation must not need: {' '.join(found.split())}")
 
 
 def try_it(programs: Path, folder: Path) -> dict[str, float]:
@@ -169,7 +169,7 @@ def check_metadata(paths: Sequence[Path], folder: Path) -> None:
 
 
 def check(dist: Path, folder: Path) -> list[str]:
-    """Check what is in dist/ and print what was found; return the bars that are not met.
+    """Check what is in dist/ and print what was found; return the limits that are exceeded.
 
     Raises:
         CheckError: Something does not work.
@@ -199,7 +199,7 @@ def check(dist: Path, folder: Path) -> list[str]:
         print(f"  {found:8.2f} s    from torch imported to the first batch of {kind}")
         if found > MOST_SECONDS:
             missed.append(f"the first batch of {kind} came after {found:.2f} s; {MOST_SECONDS:g} s are allowed")
-    # pip makes an environment of its own for what builds it, and takes that away again.
+    # pip makes an environment of its own for what builds it, and removes it afterwards.
     pip_install(programs, folder, "--force-reinstall", "--no-deps", "--no-cache-dir", sdists[0])
     print(f"{sdists[0].name} in the same environment:", flush=True)
     try_it(programs, folder / "sdist")

@@ -256,7 +256,7 @@ def install_everything(env: Environment, *, anew: bool, torch_index: str | None,
         env.pip("uninstall", "--yes", SIMD, log=env.cache / "uninstall.log")
     index = ["--extra-index-url", torch_index] if torch_index else []
     pinned = ["--no-compile", *index, "--constraint", str(env.root / "constraints.txt")]
-    # What builds the kernels stays in the environment: it builds them again after a change of their sources.
+    # The tools that build the kernels stay in the environment: they rebuild them after a change to their sources.
     env.pip("install", *pinned, *build_tools(env.root))
     say("Building the compiled kernels for this processor (about a minute).")
     env.pip("install", *pinned, "--no-build-isolation", "--editable", f"{env.root}[{EXTRAS}]")

@@ -1,4 +1,4 @@
-"""Tries an installed lmdbloader, beside the folders photos/ (PNG) and jpegs/, with nothing of this clone.
+"""Tries an installed lmdbloader without this clone, in a folder that holds photos/ (PNG) and jpegs/.
 
 python -I smoke.py all          # converts, reads, loads and verifies
 python -I smoke.py patches      # afterwards: prints the seconds from torch imported to the first batch

@@ -1,4 +1,4 @@
-"""Builds the kernels for Windows and a native program that calls them into `.wine`, and tests them under Wine."""
+"""Tests the kernels for Windows under Wine: builds them, and a native program that calls them, into `.wine`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".wine"
 LEVELS = (2, 3, 4)
 PROGRAM = ROOT / "tests" / "native" / "call_kernels.c"
-# Wine asks for nothing to be installed, and prints nothing of its own.
+# Wine does not offer to install anything, and prints no messages of its own.
 ENVIRONMENT = {"WINEPREFIX": str(HOME / "prefix"), "WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree,mshtml="}
 
 

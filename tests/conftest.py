@@ -47,9 +47,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="session", autouse=True)
 def built_kernels() -> None:
-    """Have the kernels built from the present sources, so that no process that a test starts has to do it."""
+    """Build the kernels from the present sources, so that no process that a test starts has to do it."""
     libraries.load()
-    # What is there now lives to the end (torch, thousands of tests): no later collection needs to go over it.
+    # Everything allocated by now lives to the end (torch, thousands of tests): later collections can skip it.
     gc.collect()
     gc.freeze()
 

@@ -1,4 +1,4 @@
-"""Makes a process on Linux behave like one on macOS, as far as Python code can tell; for a process of its own."""
+"""Makes a process on Linux behave like one on macOS, as far as Python code can tell; used in a process of its own."""
 
 from __future__ import annotations
 

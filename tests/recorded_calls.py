@@ -33,11 +33,11 @@ class Call:
     Attributes:
         name: The function's, in the library.
         before: The memory, with positions in the place of addresses.
-        after: The same when the function had returned.
+        after: The memory when the function has returned.
         is_result: (bytes,) Whether a byte may be compared; others are working memory, which may hold addresses.
         addresses: The positions of words that are addresses before the call.
         descriptors: The positions of words that are a file's descriptor.
-        block: The position of the words that the function is given.
+        block: The position of the words that the function receives.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Call:
 
 @dataclass(slots=True)
 class Recorder:
-    """Stands in for the library of kernels; calls it and keeps what was called.
+    """Stands in for the library of kernels; calls it and records the calls.
 
     Attributes:
         library: The real one.

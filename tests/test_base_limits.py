@@ -272,7 +272,7 @@ def test_a_conversion_whose_processes_are_refused_says_how_many_it_wants(
     tasks: list[list[Source]] = [[], [], [], [], []]
     with WorkerPool(4) as pool, pytest.raises(WorkerError, match=r"worker process 1 of 4 .*workers=2"):
         list(pool.convert(recipe, tasks))
-    gc.collect()  # what the error's frames refer to is closed when the collector finds it
+    gc.collect()  # files that the error's frames refer to are closed when the collector finds them
     assert len(os.listdir("/proc/self/fd")) <= before
 
 

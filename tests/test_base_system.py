@@ -1,4 +1,4 @@
-"""Only base/system asks on which system it runs, and each of its implementations has the same functions."""
+"""Only base/system depends on the operating system, and each of its implementations has the same functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windows import LACKING, MODULES
 from lmdbloader.base import system
 
 FOLDER = PACKAGE / "base" / "system"
-# What else must not be used elsewhere, because systems differ in it.
+# Other things that must not be used elsewhere, because systems differ in them.
 OTHERS = {
     "os": "fsync fdatasync rename replace renames link name posix_spawn umask startfile",
     "sys": "platform getwindowsversion",
@@ -24,12 +24,12 @@ OPTIONS = {"dir_fd", "pass_fds", "preexec_fn", "start_new_session", "startupinfo
 IMPORTS = {*MODULES, "msvcrt", "winreg", "_winapi"}
 NAMES = {module.__name__: set(names.split()) for module, names in LACKING.items()}
 NAMES = {module: NAMES.get(module, set()) | set(OTHERS.get(module, "").split()) for module in {*NAMES, *OTHERS}}
-# Kernels are built and loaded by files of their own kind, which say for which system.
+# The files that build and load the kernels name the system of a library.
 ELSEWHERE = ("lmdbloader.base.system", "lmdbloader.kernels")
 
 
 def uses(source: str) -> Iterator[str]:
-    """Yield what a module uses that only some systems have, or that differs between them."""
+    """Yield the names in a module that only some systems have, or that differ between them."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.partition(".")[0] in IMPORTS)

@@ -1,4 +1,4 @@
-"""The implementations for Windows and macOS on stand-ins: processes without what those systems lack, or refuse."""
+"""The implementations for Windows and macOS on stand-ins: processes without the features that those systems lack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of wheels find what is planted: in libraries, in the files of a wheel, and in its tags."""
+"""The checks of wheels find planted defects: in libraries, in the files of a wheel, and in its tags."""
 
 from __future__ import annotations
 
@@ -127,12 +127,12 @@ def test_the_library_in_use_is_sound_and_for_this_system(here: Target, tmp_path:
         ("rpath", "RPATH"),
         ("other_library", r"needs libstdc\+\+\.so\.6"),
         ("stack", "stack that can be executed"),
-        ("newer_glibc", r"of GLIBC_2\.34; 2\.17 of glibc is the newest"),
+        ("newer_glibc", r"needs GLIBC_2\.34; the newest allowed is GLIBC_2\.17"),
         ("other_name", "lacks lmdbloader_orders_shuffle$"),
         ("other_name", "exports lmdbloader_orders_shuffled, which nothing calls"),
         ("undefined", "lmdbloader_orders_shuffle is undefined"),
         ("other_machine", "it is for I386"),
-        ("path", "/tmp/, of a path of the machine"),
+        ("path", "/tmp/, which is part of a path of the machine"),
     ],
 )
 def test_what_is_planted_in_a_library_for_linux_is_found(
@@ -180,7 +180,7 @@ def test_files_that_do_not_belong_into_a_wheel_are_named(check_wheels: ModuleTyp
         f"{BUILT} lacks libraries.json",
         f"{BUILT} holds lock, which is not for users",
         f"{BUILT} holds units/a.bc, which is not for users",
-        "tests/a.py does not belong into a wheel",
+        "tests/a.py does not belong in a wheel",
     ]
 
 

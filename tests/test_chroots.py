@@ -1,4 +1,4 @@
-"""The Debians that tests run in: what is made when, with a stand-in for the commands that are run in them."""
+"""The Debian chroots for tests: which parts are made when, with a stand-in for the commands that run in them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
-    """Commands that do nothing, on a machine that has all that is needed."""
+    """Commands that do nothing, on a machine that has everything that is needed."""
     fake = FakeRuns()
     monkeypatch.setattr(chroots, "run_in", fake)
     monkeypatch.setattr(chroots.os, "geteuid", lambda: 0)

@@ -1,4 +1,4 @@
-"""The Dockerfile: what it copies is there, what it runs exists, and the image starts the demo."""
+"""The Dockerfile: the files that it copies and the programs that it runs exist, and the image starts the demo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Libraries hold what Numba's JIT would run, for every processor; after an edit only what changed is lowered again."""
+"""Libraries give the JIT's results, for every processor; after an edit only changed kernels are lowered again."""
 
 from __future__ import annotations
 

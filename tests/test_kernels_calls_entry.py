@@ -1,4 +1,4 @@
-"""Kernels are called with any arguments of their types, and prepared calls with the newest of what is replaced."""
+"""Kernels accept any arguments of their types, and prepared calls use the newest arguments."""
 
 from __future__ import annotations
 

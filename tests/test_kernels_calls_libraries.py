@@ -1,4 +1,4 @@
-"""The library of kernels is chosen by the processor, checked before it is loaded, and missing with a clear sentence."""
+"""The library of kernels suits the processor and is checked before it is loaded; errors are one clear sentence."""
 
 from __future__ import annotations
 

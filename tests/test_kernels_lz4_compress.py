@@ -1,4 +1,4 @@
-"""LZ4's encoder: its blocks are sound, as long as the library's at most, the same bytes, and inside of their memory."""
+"""LZ4's encoder: its blocks are sound, no longer than the library's, the same bytes, and stay inside their memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def compressed(data: bytes, capacity: int) -> bytes:
 
 
 def of_the_library(data: bytes, capacity: int) -> bytes | None:
-    """Return what LZ4_compress_default makes of it; None where its package does not export it."""
+    """Return the block of LZ4_compress_default; None where its package does not export it."""
     try:
         function: Any = ctypes.CDLL(_block.__file__).LZ4_compress_default
     except (AttributeError, OSError):

@@ -1,4 +1,4 @@
-"""LZ4's decoder against the format in plain Python, for sound and damaged blocks; it stays inside of both buffers."""
+"""LZ4's decoder against the format in plain Python, for sound and damaged blocks; it stays inside both buffers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARK = 0xA5
 
 
 def length_of(block: bytes, at: int, short: int) -> tuple[int, int] | None:
-    """Return (a length that may go on in further bytes, the position behind them); None if the block ends before."""
+    """Return (a length that may continue in further bytes, the position after them); None if the block ends before."""
     if short < 15:
         return short, at
     while at < len(block):
@@ -73,7 +73,7 @@ def decompressed(block: bytes, capacity: int) -> bytes | None:
 
 
 def further(length: int) -> bytes:
-    """Return the bytes behind a token for a length of 15 or more."""
+    """Return the bytes after a token for a length of 15 or more."""
     return b"\xff" * ((length - 15) // 255) + bytes([(length - 15) % 255]) if length >= 15 else b""
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from lmdbloader.kernels.runtime.half import NAME, half_bits_body, half_bits_of
 
-# What kernels are before the body is chosen: they have one that is replaced, and a loop that calls it.
+# Kernels before the body is chosen: they have a body that is replaced, and a loop that calls it.
 KERNELS = f"""
 define linkonce_odr i16 @{NAME}(float %value) alwaysinline {{
     ret i16 7
@@ -50,7 +50,7 @@ def in_numba(values: np.ndarray) -> np.ndarray:
 
 
 def linked(has_instruction: bool) -> Convert:
-    """Return the loop with one of the bodies, compiled for this processor as the builder of libraries does it."""
+    """Return the loop with one of the bodies, compiled for this processor as the build of the libraries does it."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(
@@ -127,7 +127,7 @@ def test_a_million_float32_of_any_bits(convert: Convert, seed: int) -> None:
     values = bits.view(np.float32)
     found, is_number = convert(values), ~np.isnan(values)
     np.testing.assert_array_equal(found[is_number], numpys(values)[is_number])
-    # What processors make of a NaN: its sign and its upper bits stay, and it becomes a quiet one.
+    # Processors keep a NaN's sign and upper bits, and make it a quiet one.
     nans = bits[~is_number]
     expected = (nans >> 16 & 0x8000) | 0x7E00 | (nans >> 13 & 0x3FF)
     np.testing.assert_array_equal(found[~is_number], expected)

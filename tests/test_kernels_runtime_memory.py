@@ -60,7 +60,7 @@ def turned_over(value):  # type: ignore[no-untyped-def]
 
 @numba.njit
 def dirtied_rooms(times):  # type: ignore[no-untyped-def]
-    """Return the sum of the bytes of a room that is dirtied each time after they were added."""
+    """Return the sum of the bytes of rooms, each of which is dirtied after its bytes were added."""
     dirty = 0
     for k in range(times):
         room = zeroed_room()

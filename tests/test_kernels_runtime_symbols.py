@@ -1,4 +1,4 @@
-"""What kernels call from outside: functions of the C library, and nothing else."""
+"""The outside functions that kernels call: functions of the C library only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under Wine the kernels built for Windows do to recorded memory what they did to it on Linux."""
+"""Under Wine the kernels built for Windows leave recorded memory as they left it on Linux."""
 
 from __future__ import annotations
 
@@ -196,6 +196,6 @@ def test_every_other_kernel_does_the_same(
     tested = {call.name.removeprefix(PREFIX) for call in recorder.calls}
     check(built, recorder.calls, tmp_path)
     names = {name for entry in entries.all_entries() for name in entry.variants}
-    # The batches of the test above; and what asks the system about pages, which Windows does not tell.
+    # Those in the batches of the test above; and those that ask the system about pages, which Windows does not report.
     others = {name for name in names if name.startswith(("assemble_", "runtime_paging_", "runtime_presence_"))}
     assert tested == names - others

@@ -21,7 +21,7 @@ pytest.importorskip("setuptools", reason="a wheel is built with setuptools")
 ROOT = Path(__file__).resolve().parent.parent
 BUILT = "lmdbloader/kernels/built"
 MACOS = "macosx_10_15_x86_64"
-# What the builder leaves besides libraries is what no wheel may hold.
+# Apart from libraries, no wheel may hold what the builder leaves.
 STAND_IN = '''
 
 def build(targets, out, *, units=None, if_changed=False, report=print):
@@ -63,7 +63,7 @@ def wheel_names(path: Path) -> set[str]:
 
 
 def modules() -> set[str]:
-    """Every file of the package in this folder, but compiled ones."""
+    """Every file of the package in this folder, except compiled ones."""
     files = {path.relative_to(ROOT) for path in (ROOT / "lmdbloader").rglob("*") if path.is_file()}
     return {p.as_posix() for p in files if "__pycache__" not in p.parts and not p.is_relative_to(BUILT)}
 

@@ -1,7 +1,7 @@
 """The recipe for a compiled transform in CONTRIBUTING, followed with a toy that inverts rows.
 
-Its description runs through the package as it is. Its kernels are compiled alone, by Numba's JIT, without those that
-would call them.
+Its description runs through the unchanged package. Its kernels are compiled alone, by Numba's JIT, without the kernels
+that would call them.
 """
 
 from __future__ import annotations

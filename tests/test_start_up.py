@@ -1,4 +1,4 @@
-"""What commands and the first samples load: a library that nobody needs would cost every process its import."""
+"""Which modules commands and the first samples load: an unneeded library would cost every process its import."""
 
 from __future__ import annotations
 

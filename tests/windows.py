@@ -1,8 +1,8 @@
-"""Makes a process on Linux behave like one on Windows, as far as Python code can tell; for a process of its own.
+"""Makes a process on Linux behave like one on Windows, as far as Python code can tell; used in a process of its own.
 
 What Windows lacks is deleted, and what it refuses is refused: renaming and removing what is open or mapped, folders as
 files, flushing what is open for reading only, and bytes of files that were not opened as binary. A few functions of
-kernel32 are played on descriptors, which stand for handles.
+kernel32 are simulated with descriptors, which stand for handles.
 """
 
 from __future__ import annotations

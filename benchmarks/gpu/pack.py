@@ -29,7 +29,7 @@ MOST_MIB = 40.0
 MACHINES_PYTHON = "3.12"
 # The dependencies of lmdbloader that such a machine lacks.
 MISSING = ("lmdb", "lz4", "simplejpeg")
-# The platform of lmdbloader's own wheel.
+# The platform of the packed wheel of lmdbloader.
 OWN_PLATFORM = "manylinux_2_17_x86_64.manylinux2014_x86_64"
 FFCV = "ffcv==1.0.2"
 # The only package that FFCV needs for the benchmarks and that the machine lacks: NormalizeImage on a CUDA

@@ -67,7 +67,7 @@ STAGES = {
     "accuracy more": Plan("accuracy.py", 230, "(e) more seeds", more=True),
     "fed more": Plan("fed.py", 150, "(d) plan, doctor, pinned and paged memory, whole epochs", more=True),
 }
-# Everything stands on them. They run once for each --work, and FFCV is built meanwhile.
+# Everything else depends on them. They run once for each --work, and FFCV is built meanwhile.
 _FIRST = ("photographs", "betons", "material")
 # The stages to ask for: "more" continues stages that have ended.
 STAGE_NAMES = [*(name for name, plan in STAGES.items() if name not in _FIRST and not plan.more), "more"]
@@ -151,7 +151,7 @@ class Benchmark:
         options.out.mkdir(parents=True, exist_ok=True)
         self.environment = {
             **os.environ,
-            # The wheel comes before the clone, where no kernels are built; nor is the current folder, the clone, first.
+            # The wheel comes before the clone, where no kernels are built. The current folder, the clone, is left out.
             "PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent, self.site, ROOT, ROOT / "scripts"))),
             "PYTHONSAFEPATH": "1",
             "PYTHONUNBUFFERED": "1",

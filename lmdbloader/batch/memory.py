@@ -249,7 +249,7 @@ def means_no_space(error: BaseException) -> bool:
 def free_nbytes() -> int | None:
     """Return how many bytes of /dev/shm are free; None if the system has none or does not report it."""
     size, free = system.sizes_of(NAMED_FOLDER) or (0, 0)
-    return free if size else None  # one without a limit has no size
+    return free if size else None  # without a limit it has no size
 
 
 def no_space(nbytes: int) -> DiskFullError:

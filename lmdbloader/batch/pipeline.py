@@ -103,7 +103,7 @@ class Scratch:
 
 
 class _Call:
-    """The call that fills batches, of one thread; `read` replaces what is not the same each time."""
+    """One thread's call that fills batches; `read` replaces the arguments that change."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.run = prepared

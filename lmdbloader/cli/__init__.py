@@ -95,7 +95,7 @@ def make_parser(command_name: str | None = None) -> argparse.ArgumentParser:
     """Return the parser of the whole command.
 
     Args:
-        command_name: The only command that is needed, which saves loading the others; all if it is not one of them.
+        command_name: The only command to load, which saves time; all are loaded if it is not one of them.
     """
     parser = _Parser(
         prog="lmdbloader",
@@ -128,7 +128,7 @@ def _commands(only: str | None) -> list[tuple[str, ModuleType]]:
 
 
 def _flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
-    """Return how messages call the arguments of a command, by their Python names."""
+    """Return the names of a command's arguments in messages, by their Python names."""
     found = {}
     for action in parser._actions:
         if action.option_strings:

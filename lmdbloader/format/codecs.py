@@ -247,7 +247,7 @@ def encode_jpeg(image: npt.NDArray[Any], quality: int) -> Payloads:
         image: With 1 or 3 channels, neither side above 65,535 pixels.
         quality: 1 to 100, as in libjpeg.
     """
-    from PIL import Image  # who reads needs it for few files
+    from PIL import Image  # reading needs it for few files
 
     file = io.BytesIO()
     plain = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)

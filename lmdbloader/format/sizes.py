@@ -1,4 +1,4 @@
-"""The sizes that the format is built around; who only needs a number loads nothing else."""
+"""The sizes that the format is built around, in a module that imports nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sizes of BLAKE3's pieces and of the memory that its kernels work in; no compiler is imported."""
+"""The sizes of BLAKE3's pieces and of its kernels' working memory, in a module that imports no compiler."""
 
 from __future__ import annotations
 

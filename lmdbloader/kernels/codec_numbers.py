@@ -11,7 +11,7 @@ TILE_ENTRY_NBYTES = 12
 SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES = 8, 16
 SEEK_MAGIC = b"SEEK"
 
-# What a checksum is made in when its bytes come piece by piece.
+# The state of a checksum whose bytes come piece by piece.
 XXH64_STATE_NBYTES = 80
 
 # Statuses of decoding a payload, and the damage that each of them means.

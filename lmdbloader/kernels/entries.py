@@ -1,4 +1,4 @@
-"""The kernels that Python calls, with the types of their arguments; where they are written says what they do."""
+"""The kernels that Python calls, with the types of their arguments; their own docstrings say what they do."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lmdbloader.show.summary import Summary as Summary
     from lmdbloader.show.summary import info as info
 
-# Each loads when it is first used: numbers need no Pillow.
+# Each loads when it is first used: `info` needs no Pillow.
 _NAMES = {"sheet": "Sheet contact_sheet preview save_sheet spread", "summary": "FieldSummary Summary info"}
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_HOMES)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lmdbloader.store.writing.writer import estimate_map_nbytes as estimate_map_nbytes
     from lmdbloader.store.writing.writer import open_writer as open_writer
 
-# Each loads when it is first used: who reads samples needs neither LMDB nor Arrow's library.
+# Each loads when it is first used: reading samples needs neither LMDB nor Arrow's library.
 _NAMES = {
     "arrow_file": "Names",
     "care.repair": "Repair repair",

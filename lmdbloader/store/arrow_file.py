@@ -1,8 +1,8 @@
 """Reads the columns of an Arrow file without Arrow's library, and checks everything before it is used.
 
 Arrow's library takes a tenth of a second to import, and a dataset is opened in every process. An index has flat columns
-and one record batch, which is a small part of the format. Whatever is not this part is refused; what is accepted, the
-library accepts too, with the same values.
+and one record batch, which is a small part of the format. Everything else is refused, and Arrow's library accepts every
+file that is accepted here, with the same values.
 
 The file is a stream of messages after a magic number: the schema, a dictionary for each column that has one, the record
 batch, and an end mark. The table of contents behind that mark is not needed. A message is a flatbuffer with offsets
@@ -125,7 +125,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a file by name, each in the dict of its type.
+    """The columns of a file by name, each in the dict for its type.
 
     Attributes:
         num_rows: Of every column.

@@ -67,7 +67,7 @@ class Index:
 
     @cached_property
     def batch(self) -> pa.RecordBatch:
-        """Every column, one row a sample; imports Arrow's library, which reading samples does without.
+        """Every column, one row a sample; imports Arrow's library, which reading samples does not need.
 
         Raises:
             CorruptError: Somebody has written into the file since it was opened.

@@ -42,7 +42,7 @@ I64 = npt.NDArray[np.int64]
 
 
 class _Call:
-    """The call that decodes payloads of one field; `read_into` replaces what is not the same each time."""
+    """The call that decodes payloads of one field; `read_into` replaces the arguments that change."""
 
     def __init__(self, prepared: Prepared, failed: I64) -> None:
         self.run, self.failed, self.room = prepared, failed, failed.view(np.uint8)[:0]
@@ -101,7 +101,7 @@ class Reader:
         self.data_file = file
         self._thread = threading.local()
         self._in_python = by_number(lambda entry: entry.decode is not None, False)
-        # Calls that no thread is making.
+        # Prepared calls that no thread is using.
         self._calls: dict[str, list[_Call]] = defaultdict(list)
         self._gathered = {f.name: self._gather_arguments(f) for f in self.manifest.fields if f.is_payload}
 
@@ -267,7 +267,7 @@ class Reader:
             rows, start = rows[~in_python], start[~in_python]
         waiting, call = self._calls[name], None
         with suppress(IndexError):
-            call = waiting.pop()  # from here on neither another thread uses it, nor a signal's handler in this one
+            call = waiting.pop()  # from here on no other thread uses it, and no signal handler of this one
         if call is None:
             call = self._prepare(name, rows, out, start)
         call.set_rows(rows)

@@ -1,4 +1,4 @@
-"""index.arrow while it is made: its columns are collected in temporary files, written once, and have a digest."""
+"""index.arrow while it is being made: its columns are collected in temporary files, written once and digested."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lmdbloader.format.layout import Field, index_schema
 from lmdbloader.store.records import Block, Chunk
 
 _ROWS_AT_ONCE = 1 << 16
-# Fewer texts than numbers at once: while they are hashed they are Python objects.
+# Fewer texts than numbers at once: they are Python objects while they are hashed.
 _TEXTS_AT_ONCE = 1 << 12
 # Arrow addresses the dictionary of an index with 32 bits.
 _MAX_NAMES_NBYTES = 2**31 - 1

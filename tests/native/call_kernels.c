@@ -1,4 +1,4 @@
-/* Calls kernels of a library with recorded memory, and writes the memory as they leave it.
+/* Calls kernels of a library with recorded memory, and writes the memory that they leave.
 
    call_kernels LIBRARY CALLS RESULT [FILE]
 

@@ -1,4 +1,4 @@
-"""The safe answers of a system that cannot do something, or does not tell something."""
+"""Safe answers for a system that cannot do or report something."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUEUES_NEED_FILES = False
 MAPPED_FILES_SHRINK = True
 # Whether a map for writing makes its file as long as itself.
 MAPS_LENGTHEN_FILES = False
-# The advice to madvise about the order of reads, and about pages that are needed soon.
+# The advice for madvise about the order of reads, and about pages that are needed soon.
 NORMAL, RANDOM, WILL_NEED = 0, 1, 3
 # The advice that maps pages for reading, and fails if one cannot be read; negative on a system without it.
 POPULATE_READ = -1
@@ -36,7 +36,7 @@ POPULATE_READ = -1
 
 
 def drop_cache(descriptor: int) -> None:
-    """Drop what the system holds of a file in memory, so that only data that reached the device is read.
+    """Drop a file's pages from the system's memory, so that later reads see only data that reached the device.
 
     After a failed write, Linux keeps pages in memory that are on no device, and reports them as written. Here nothing
     is dropped.
@@ -62,7 +62,7 @@ def usable_name(part: str) -> str:
 
 
 def folded(name: str) -> str:
-    """Return what is equal for all names that may lead to the same file; here no two different ones do."""
+    """Return a key that is equal for all names that may lead to the same file; here that is the name itself."""
     return name
 
 
@@ -101,7 +101,7 @@ def tells_residency(descriptor: int) -> bool:
 
 
 def resident_pages(address: int, nbytes: int, found: Any) -> bool:
-    """Ask which pages of a map are in memory; return False if the system does not tell.
+    """Ask which pages of a map are in memory; return False if the system does not report it.
 
     Args:
         address: Of the first page.
@@ -112,7 +112,7 @@ def resident_pages(address: int, nbytes: int, found: Any) -> bool:
 
 
 def is_cached(descriptor: int, at: int) -> bool | None:
-    """Return whether a byte of a file, if there is one, is in memory; None if the system does not tell."""
+    """Return whether a byte of a file, if there is one, is in memory; None if the system does not report it."""
     return None
 
 
@@ -170,7 +170,7 @@ def process_limit() -> int | None:
 
 
 def load_average() -> float | None:
-    """Return how many threads ran or wanted to, on average of the last minute; None if unknown."""
+    """Return the load average of the last minute: threads that ran or waited to run; None if unknown."""
     return None
 
 
@@ -190,7 +190,7 @@ def processor_name(root: Path = ROOT) -> str:
 
 
 def memory_file() -> int | None:
-    """Return a descriptor of an empty file in memory that has no name; None if the system has or allows none."""
+    """Return a descriptor of an empty, unnamed file in memory; None if the system does not have or allow this."""
     return None
 
 

@@ -28,7 +28,7 @@ QUEUES_NEED_FILES = True
 POPULATE_READ = 22
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
-# Errors of a kernel that has no files in memory, or of a container that forbids them.
+# Errors of a kernel without files in memory, or of a container that forbids them.
 _NO_MEMORY_FILE = (errno.ENOSYS, errno.EPERM, errno.EACCES)
 
 # -- Files and folders
@@ -89,7 +89,7 @@ def memory_file() -> int | None:
 
 
 def tells_residency(descriptor: int) -> bool:
-    """Return whether the file is this user's: of others, Linux reports that all pages are in memory."""
+    """Return whether the file is this user's: for others' files, Linux reports that all pages are in memory."""
     try:
         return os.geteuid() == os.fstat(descriptor).st_uid or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
     except OSError:
@@ -127,7 +127,7 @@ def is_cached(descriptor: int, at: int) -> bool | None:
 
 
 def populate(mapped: mmap.mmap) -> bool:
-    """Ask madvise to, which Linux 5.14 can."""
+    """Use madvise, which can do this since Linux 5.14."""
     try:
         mapped.madvise(POPULATE_READ)
     except OSError:
@@ -141,7 +141,7 @@ def advise_order(descriptor: int, *, random: bool) -> None:
 
 
 def will_read(descriptor: int, at: int, nbytes: int) -> None:
-    """Begin to read it."""
+    """Start to read it."""
     os.posix_fadvise(descriptor, at, nbytes, os.POSIX_FADV_WILLNEED)
 
 

@@ -24,7 +24,7 @@ _ALLOCATE_ALL, _FROM_END = 4, 3
 
 
 def folded(name: str) -> str:
-    """Return the name in lower case and with composed characters: most file systems keep case, and ignore it."""
+    """Return the name in lower case and with composed characters: most file systems preserve case but ignore it."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
@@ -37,7 +37,7 @@ def read_into(descriptor: int, buffer: Any, at: int) -> int:
 
 
 def flush(descriptor: int) -> None:
-    """Ask the drive to write its own cache, too, which fsync does not; some file systems know fsync only."""
+    """Have the drive write its own cache, too, which fsync does not; some file systems support fsync only."""
     try:
         fcntl.fcntl(descriptor, _FULL_FLUSH)
     except OSError:
@@ -66,7 +66,7 @@ def exchange(a: Path, b: Path) -> bool:
 
 
 def memory_sizes(root: Path = ROOT) -> tuple[int, int]:
-    """Return what sysctl says: pages that are free or hold files are available."""
+    """Return the sizes from sysctl: pages that are free or hold files are available."""
     total, page_nbytes, free, files = (
         int.from_bytes(_sysctl(name), "little")
         for name in ("hw.memsize", "hw.pagesize", "vm.page_free_count", "vm.page_pageable_external_count")

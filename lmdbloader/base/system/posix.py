@@ -64,12 +64,12 @@ def write_at(descriptor: int, data: bytes, at: int) -> int:
 
 
 def flush(descriptor: int) -> None:
-    """Return when what was written to a file is on its device."""
+    """Wait until everything written to a file is on its device."""
     os.fsync(descriptor)
 
 
 def flush_path(path: Path) -> None:
-    """Return when a file's bytes, or the names in a folder, are on their device."""
+    """Wait until a file's bytes, or the names in a folder, are on their device."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -167,7 +167,7 @@ def status_in(folder: int, name: str) -> os.stat_result:
 
 
 def entries(folder: int) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
-    """Return what is in an open folder, as `os.scandir` does."""
+    """Return the entries of an open folder, as `os.scandir` does."""
     return os.scandir(folder)
 
 
@@ -221,7 +221,7 @@ def load_average() -> float | None:
 
 
 def wait_for_end_of(parent: int) -> None:
-    """Return when the process that started this one has ended."""
+    """Wait until the process that started this one has ended."""
     while os.getppid() == parent:
         time.sleep(_LOOK_SECONDS)
 
@@ -254,7 +254,7 @@ def start_python(
         handles: Of the connections and files (`handle_of`) that it gets, with the same numbers.
         env: Its environment variables.
         stdout, stderr: As for `subprocess.Popen`.
-        apart: Keep a terminal's Ctrl-C from it.
+        apart: Shield it from a terminal's Ctrl-C.
     """
     import subprocess
 

@@ -1,7 +1,7 @@
 """Windows: handles, named mutexes in place of flock, and renames that wait for other programs to close files.
 
-There is no fork, no permissions for "others", no link to an open folder, and no flush of a folder. What a process
-keeps open or mapped can be neither replaced nor removed by anyone.
+There is no fork, no permissions for "others", no link to an open folder, and no flush of a folder. A file
+that any process keeps open or mapped can be neither replaced nor removed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _QUERY, _WAIT, _SAME_ACCESS = 0x1000, 0x00100000, 2
 _TICKS_PER_SECOND = 10**7
 # Python reports most failures of a device as "permission denied".
 _DEVICE_FAILED = frozenset({21, 23, 25, 27, 29, 30, 31, 55, 483, 1117, 1393})
-# How the system's own messages name a full disk, beside the C library's.
+# How the system's own messages name a full disk, besides the C library's.
 _MESSAGES = {errno.ENOSPC: (39, 112), errno.EDQUOT: (1295,), errno.EIO: (23, 29, 30, 31, 1117), errno.ENOMEM: (8, 1455)}
 _NO_MEMORY = (0xC0000017, 0xC000012D)
 # Virus scanners and indexers open new files for a moment.
@@ -127,7 +127,7 @@ def open_to_read(path: str | bytes | os.PathLike[str]) -> int:
 
 
 def open_itself(path: str | os.PathLike[str]) -> int:
-    """Look for a link before the file is opened: the system has no way to do both at once that Python can use."""
+    """Check for a link before opening the file: Python cannot do both in one step on this system."""
     if os.path.islink(path):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path))
     return open_to_read(path)
@@ -189,7 +189,7 @@ def replace_file(source: str | Path, target: str | Path) -> None:
 
 
 def move_folder(source: Path, target: Path) -> None:
-    """Wait some seconds for other programs to close what is in it; an open file in it keeps a folder's name.
+    """Wait some seconds for other programs to close its files; a folder with an open file cannot be renamed.
 
     An empty folder of that name is removed first, so this takes two steps.
     """
@@ -241,7 +241,7 @@ def means(code: int, text: str) -> bool:
 
 
 def usable_name(part: str) -> str:
-    r"""Replace characters that Windows refuses, final dots and spaces, and names of devices, with any suffix.
+    r"""Replace characters that Windows refuses, final dots and spaces, and names of devices (with any suffix).
 
     >>> usable_name("a:b?.png"), usable_name("nul.png"), usable_name("etc. ")
     ('a_b_.png', '_nul.png', 'etc__')
@@ -253,7 +253,7 @@ def usable_name(part: str) -> str:
 
 
 def folded(name: str) -> str:
-    """Return the name in lower case: file systems keep case, and ignore it."""
+    """Return the name in lower case: file systems preserve case but ignore it."""
     return name.casefold()
 
 
@@ -310,7 +310,7 @@ def _named_in(folder: int, name: str) -> str:
 
 
 def open_in(folder: int, name: str, *, write: bool = False, make: bool = False) -> int:
-    """Open it by the name that the folder has now; a link is looked for before."""
+    """Open it by the name that the folder has now, after a check that it is not a link."""
     path = _named_in(folder, name)
     if os.path.islink(path):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
@@ -342,12 +342,12 @@ def entries(folder: int) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
 
 
 def user() -> int:
-    """Return 0, as the status of every file does: access control lists keep others out, and are not looked at."""
+    """Return 0, as the status of every file does: access control lists keep others out, and are not checked."""
     return 0
 
 
 def permissions(found: os.stat_result) -> int:
-    """Return the owner's only: a file's status does not know others."""
+    """Return the owner's only: a file's status has no others."""
     return found.st_mode & stat.S_IRWXU
 
 
@@ -370,7 +370,7 @@ def allowed_cores() -> int:
 
 
 def memory_sizes(root: Path = ROOT) -> tuple[int, int]:
-    """Return what GlobalMemoryStatusEx says."""
+    """Return the sizes from GlobalMemoryStatusEx."""
     found = _MemoryStatus(dwLength=ctypes.sizeof(_MemoryStatus))
     return (found.number0, found.number1) if _memory_status(ctypes.byref(found)) else (0, 0)
 
@@ -401,7 +401,7 @@ def start_of(pid: int) -> int:
 
 
 def process_seconds(pid: int) -> float:
-    """Return what GetProcessTimes says."""
+    """Return it from GetProcessTimes."""
     found = _times(pid)
     return 0.0 if found is None else (found[1] + found[2]) / _TICKS_PER_SECOND
 

@@ -14,20 +14,21 @@ from lmdbloader.kernels.calls.libraries import BUILT
 def main() -> None:
     """Run the command; a failure ends it with a message and status 1."""
     parser = argparse.ArgumentParser(
-        prog="python -m lmdbloader.kernels.building", description="Build the libraries of the compiled kernels."
+        prog="python -m lmdbloader.kernels.building",
+        description="Build the libraries of the compiled kernels, by default for this machine.",
     )
     parser.add_argument(
         "--target", action="append", metavar="NAME", choices=[t.name for t in TARGETS],
-        help="one of several machines: " + ", ".join(t.name for t in TARGETS),
+        help="build for this kind of machine, can be repeated: " + ", ".join(t.name for t in TARGETS),
     )  # fmt: skip
-    parser.add_argument("--all-here", action="store_true", help="every kind of processor that this system runs on")
+    parser.add_argument("--all-here", action="store_true", help="build for all processors of this system")
     parser.add_argument("--out", type=Path, default=BUILT, help="the folder for the libraries (default: %(default)s)")
-    parser.add_argument("--if-changed", action="store_true", help="only if a source has changed since the last build")
+    parser.add_argument("--if-changed", action="store_true", help="do nothing if the libraries are up to date")
     options = parser.parse_args()
     try:
         from lmdbloader.kernels.building.linking import BuildError, best_here, build
     except ImportError as error:
-        sys.exit(f"{error.name} is not installed, which builds the kernels: pip install numba ziglang")
+        sys.exit(f"building the kernels needs {error.name}, which is not installed: pip install numba ziglang")
     chosen: Sequence[Target] = [t for t in TARGETS if t.name in (options.target or ())]
     if options.all_here:
         chosen = targets_here()

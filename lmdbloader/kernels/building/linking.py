@@ -25,7 +25,7 @@ from lmdbloader.kernels.entries import all_entries
 from lmdbloader.kernels.runtime import half
 
 _SYSTEM = Path(__file__).with_name("system.c")
-# Of Numba's messages for exceptions. Kernels raise none, so nothing may refer to them once unused code is gone.
+# Numba's messages for exceptions. Kernels raise none, so nothing may refer to them once unused code is removed.
 _EXCEPTION = ".const.picklebuf"
 
 
@@ -40,10 +40,10 @@ def build(
     """Build the library of each target into a folder, and the inventory of them.
 
     Args:
-        targets: Of the libraries.
-        out: Is made if necessary; libraries of other targets are removed.
+        targets: One for each library.
+        out: Created if necessary; libraries of other targets are removed.
         units: Where lowered kernels are kept for the next build; by default in the folder.
-        if_changed: Whether to do nothing if the folder has these libraries, whole, from the present sources.
+        if_changed: Whether to do nothing if the folder has these libraries, undamaged and from the present sources.
         report: Called with a line about each step.
 
     Raises:
@@ -60,7 +60,7 @@ def build(
         lowering = Lowering(units)
         entries = [(name, s) for entry in all_entries() for name, s in entry.variants.items()]
         text = lowering.lower(entries)
-        report(f"lowered {lowering.num_lowered}, {lowering.num_kept} are as they were")
+        report(f"lowered {lowering.num_lowered}, kept {lowering.num_kept} unchanged")
         digests = {}
         for target in targets:
             with tempfile.TemporaryDirectory(dir=out) as folder:
@@ -74,7 +74,7 @@ def build(
 
 
 def _are_whole(targets: Iterable[Target], out: Path) -> bool:
-    """Return whether a folder has the libraries of these targets, as they were built."""
+    """Return whether a folder has the libraries of these targets, undamaged."""
     try:
         digests = json.loads((out / INVENTORY).read_text("utf-8"))["libraries"]
         found = {t.file_name: hashlib.sha256((out / t.file_name).read_bytes()).hexdigest() for t in targets}
@@ -113,18 +113,18 @@ def optimised(text: str, target: Target) -> bytes:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     machine = llvm.Target.from_triple(target.triple).create_target_machine(target.processor, "", 3, "pic", "default")
-    # All targets have 64 bits and are little-endian, and Numba's types are laid out alike.
+    # All targets have 64 bits and are little-endian, and lay out Numba's types in the same way.
     for name, value in (("triple", target.triple), ("datalayout", machine.target_data)):
         text = re.sub(rf'^target {name} = ".*"$', f'target {name} = "{value}"', text, flags=re.MULTILINE)
     module = llvm.parse_assembly(text)
     module.link_in(llvm.parse_assembly(half.half_bits_body(target.converts_to_half)))
     module.get_function(half.NAME).linkage = "internal"
-    if target.system == "Windows":  # where a library shows what is marked so, and nothing else
+    if target.system == "Windows":  # where a library exports only functions that are marked
         for function in module.functions:
             if not function.is_declaration and function.linkage == llvm.Linkage.external:
                 function.storage_class = llvm.StorageClass.dllexport
     options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.loop_vectorization, options.slp_vectorization = True, False  # as Numba has it
+    options.loop_vectorization, options.slp_vectorization = True, False  # as in Numba
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
     raising = [v.name for v in module.global_variables if v.name.startswith(_EXCEPTION)]
@@ -134,7 +134,7 @@ def optimised(text: str, target: Target) -> bytes:
         raise BuildError(f"a kernel may raise an exception, which nobody would see, in {users}. Return a status.")
     for value in module.global_variables:
         if not value.is_declaration:
-            value.linkage = "private"  # or Mach-O keeps its name, which tells how many kernels were lowered before it
+            value.linkage = "private"  # or Mach-O keeps its name, which depends on the kernels lowered before
     return bytes(machine.emit_object(module))
 
 
@@ -154,11 +154,11 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _link(library: Path, compiled: Path, target: Target) -> None:
-    """Link an object file with what it asks of the system; nothing may stay undefined."""
+    """Link an object file with its functions of the system; nothing may stay undefined."""
     command = [
         sys.executable, "-m", "ziglang", "cc", "-target", target.linked_for,
-        # The kernels are compiled already. The rest, such as Windows' start-up code, runs on any processor, and is made
-        # once for all levels.
+        # The kernels are compiled already. The rest, such as Windows' start-up code, runs on any processor, and is
+        # compiled once for all levels.
         "-mcpu=baseline", "-shared", "-O2", "-s", "-g0", "-fvisibility=hidden",
         "-ffp-contract=off", "-Wall", str(_SYSTEM), str(compiled), "-o", str(library),
     ]  # fmt: skip

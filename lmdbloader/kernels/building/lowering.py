@@ -1,4 +1,4 @@
-"""Kernels become LLVM code that fits every target: types and lowering by Numba, without a wrapper and not optimised.
+"""Lowers kernels to LLVM IR that fits every target: Numba infers types and lowers, without wrappers or optimisation.
 
 Numba's compiler is used as it is, with a context of its own. Each kernel becomes one module (a `Unit`), which names the
 kernels that it calls by stable names. Units are kept on disk by what they were made of, so that after an edit only
@@ -38,7 +38,7 @@ _TYPES = {
     "i64": types.int64, "u64": types.uint64, "i32": types.int32, "u32": types.uint32, "u16": types.uint16,
     "u8": types.uint8, "i8": types.int8, "f32": types.float32, "f64": types.float64, "bool": types.boolean,
 }  # fmt: skip
-# Kernels see memory that others own, so nothing counts references. A copy whose length is known becomes instructions.
+# Their callers own all memory, so nothing counts references. A copy of known length becomes instructions.
 _PRELUDE = """
 define void @NRT_incref(ptr %p) alwaysinline { ret void }
 define void @NRT_decref(ptr %p) alwaysinline { ret void }
@@ -59,7 +59,7 @@ class BuildError(Exception):
 
 
 class _Library(codegen.AOTCodeLibrary):
-    """Keeps what Numba lowers as it is: optimising it and linking it into each caller is most of a compiler's time."""
+    """Keeps Numba's code as it is: optimising it and linking it into each caller takes most of a compiler's time."""
 
     def add_llvm_module(self, module: Any) -> None:
         self._final_module.link_in(module)
@@ -84,7 +84,7 @@ class _Codegen(codegen.AOTCPUCodegen):
 
 
 class _Context(cpu.CPUContext):
-    """Lowers for no processor in particular."""
+    """Lowers for no particular processor."""
 
     allow_dynamic_globals, aot_mode, is32bit = False, True, False
 
@@ -95,7 +95,7 @@ class _Context(cpu.CPUContext):
         pass
 
     def get_executable(self, library: Any, fndesc: Any, env: Any) -> Any:
-        return [].append  # nothing is run; this is the key of a kernel from here on, a new one each time
+        return [].append  # nothing is run; this only has to be a new key for each kernel
 
     def add_dynamic_addr(self, builder: Any, intaddr: int, info: str) -> Any:
         if info != "CPUDispatcher":
@@ -121,7 +121,7 @@ class Unit:
 
 
 class Lowering:
-    """Lowers kernels; one for a process, in which nothing else uses Numba."""
+    """Lowers kernels; one for a process in which nothing else uses Numba."""
 
     def __init__(self, folder: Path | None = None) -> None:
         """Prepare Numba, and import no kernel yet; `folder` keeps units from one build to the next."""
@@ -194,8 +194,8 @@ class Lowering:
 
         values = [self._load(builder, t, word) for t in described.argtypes]
         status, result = context.call_conv.call_function(builder, callee, described.restype, described.argtypes, values)
-        # Always zero. Without a use of it the optimiser could remove an exception that a kernel raises, unseen;
-        # `linking` looks for what is left of them.
+        # Always zero. Without a use of it the optimiser could silently remove an exception that a kernel raises;
+        # `linking` looks for remaining ones.
         raised = builder.select(status.is_error, builder.ptrtoint(status.excinfoptr, _WORD), _WORD(0))
         builder.store(raised, builder.gep(function.args[0], [_WORD(NUM_RESULTS - 1)]))
         many = isinstance(described.restype, types.BaseTuple)
@@ -208,7 +208,7 @@ class Lowering:
         return module
 
     def _load(self, builder: Any, numba_type: Any, word: Any) -> Any:
-        """Return one argument from the block, whose words `word` loads one after the other."""
+        """Return one argument from the block; `word` loads its words one after the other."""
         context = self._context
         if isinstance(numba_type, types.BaseTuple):
             return context.make_tuple(builder, numba_type, [self._load(builder, t, word) for t in numba_type])
@@ -298,7 +298,7 @@ class Lowering:
 
 
 class _Kept:
-    """What Numba takes for its cache of one kernel."""
+    """Stands in for Numba's cache of one kernel."""
 
     def __init__(self, lowering: Lowering, kernel: Any) -> None:
         self._lowering, self._kernel = lowering, kernel
@@ -314,7 +314,7 @@ class _Kept:
 
 
 def _described(kernel: Any, argtypes: tuple[Any, ...], unit: Unit) -> Any:
-    """Return what Numba wants to know of a kernel to lower calls of it."""
+    """Return the information that Numba needs to lower calls of a kernel."""
     function, result = kernel.py_func, _type_of(unit.result)
     described = funcdesc.PythonFunctionDescriptor(
         True, function.__module__, function.__qualname__, unit.name, "", None, result, None,
@@ -333,7 +333,7 @@ def _name(kernel: Any, argtypes: tuple[Any, ...]) -> str:
 
 
 def _result_of(name: str) -> str:
-    """Return the type of a kernel's result, lowering it if necessary; empty if there is none such any more."""
+    """Return the type of a kernel's result, lowering it if necessary; empty if the kernel no longer exists."""
     module, function, *argtypes = json.loads(name)
     try:
         kernel = getattr(importlib.import_module(module), function)
@@ -386,7 +386,7 @@ def _versions() -> list[str]:
 
 @cache
 def _fingerprint(function: Any) -> str:
-    """Return a digest of everything that a function's code depends on, but the code of kernels that it calls."""
+    """Return a digest of everything that a function's code depends on, except the code of kernels that it calls."""
     digest = hashlib.sha256()
     waiting = [function.__code__]
     while waiting:

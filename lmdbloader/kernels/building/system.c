@@ -1,5 +1,5 @@
-/* What the kernels ask of the operating system, under names that are the same everywhere. A request that a system does
-   not know fails, and the kernels go on without it. */
+/* The functions of the operating system that kernels call, under the same names everywhere. A function that a system
+   does not have fails, and the kernels continue without it. */
 #define _DEFAULT_SOURCE
 #include <stddef.h>
 #include <stdint.h>

@@ -17,7 +17,7 @@ class Target:
         kind: Of processor, as `processor_kinds` names it.
         triple: LLVM's name of machine, system and binary interface.
         processor: LLVM's name of the oldest processor that can run the library.
-        linked_for: zig's name of the machine, with the oldest C library that will do.
+        linked_for: zig's name of the machine, with the oldest C library that suffices.
         wheel: The platform in a wheel's name.
     """
 
@@ -30,7 +30,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        """As in `linux-x86-64-v3`."""
+        """The name of the target, such as "linux-x86-64-v3"."""
         return f"{self.system.lower()}-{self.kind}"
 
     @property
@@ -40,7 +40,7 @@ class Target:
 
     @property
     def file_name(self) -> str:
-        """Of its library."""
+        """The file name of its library."""
         return file_name(self.kind, self.system)
 
 
@@ -61,7 +61,7 @@ TARGETS = (
     *(
         Target("Darwin", f"x86-64-v{n}", "x86_64-apple-macosx10.15.0", f"x86-64-v{n}", "x86_64-macos.10.15",
                "macosx_10_15_x86_64")
-        for n in _LEVELS[:2]  # few Macs have AVX-512, and none of the newer ones
+        for n in _LEVELS[:2]  # few Macs have AVX-512, and no recent ones
     ),
 )  # fmt: skip
 

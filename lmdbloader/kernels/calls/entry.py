@@ -23,7 +23,7 @@ _RESULTS: dict[str, Callable[[int], Any]] = {"bool": bool, "u64": lambda word: w
 
 
 class Entry:
-    """A kernel that Python calls; it holds no GIL while it runs.
+    """A kernel that Python calls; it runs without the GIL.
 
     Arrays are checked for type, dimensions and layout, numbers are converted, and nothing else is checked.
     """
@@ -94,7 +94,7 @@ class Entry:
 class Prepared:
     """One call of a kernel, made as often as necessary by one thread at a time.
 
-    Its arguments are kept alive. Packing all of them takes longer than many a call, so only the changed ones are.
+    Its arguments are kept alive. Packing all of them can take longer than the call, so only changes are packed.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Prepared:
     def copied(self, name: str) -> Callable[[Any], None]:
         """Return a function that replaces an array of int64 by the values of another, copied into memory of the call.
 
-        A copy of some hundred numbers takes less time than asking NumPy for the address of an array.
+        Copying a few hundred numbers is faster than asking NumPy for the address of an array.
         """
         kind = self._signature.arguments[self._numbers[name]][1]
         assert kind == Array("i64", kind.ndim)
@@ -150,7 +150,7 @@ class Prepared:
     def array(self, name: str) -> Callable[[Any], None]:
         """Return a function that replaces an array of one dimension, of the same type and contiguous (unchecked).
 
-        Whoever makes the call keeps that array alive until it has returned.
+        The caller keeps that array alive until the call has returned.
         """
         place, position, block, values = self._signature.place(name), self._numbers[name], self._block, self._values
 

@@ -1,7 +1,7 @@
 """Finds, checks and loads the library of compiled kernels that suits this processor best.
 
-`built/` holds one library for each kind of processor, and `libraries.json` with their digests, which a wheel brings. In
-a clone they are built by `make`, and again, by themselves, when a kernel's source has changed.
+`built/` holds one library for each kind of processor, and `libraries.json` with their digests. A wheel contains them.
+In a clone the set-up builds them, and they are rebuilt automatically when a kernel's source has changed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from lmdbloader.errors import KernelError
 
 BUILT = Path(__file__).parents[1] / "built"
 INVENTORY = "libraries.json"
-# What the environment may ask for: the JIT of Numba, for a developer, or one kind of processor, for a comparison.
+# What the environment variable may ask for: Numba's JIT, to develop, or one kind of processor, to compare.
 CHOICE = "LMDBLOADER_KERNELS"
 JIT = "jit"
-# Read once, as every call of a kernel asks for it.
+# Read once, because every call of a kernel needs it.
 chosen = os.environ.get(CHOICE, "")
 _MACHINES = {"AMD64": "x86-64", "x86_64": "x86-64", "aarch64": "aarch64", "arm64": "aarch64", "ARM64": "aarch64"}
 _SYSTEMS = {"Linux": ".so", "Windows": ".dll", "Darwin": ".dylib"}
@@ -32,7 +32,7 @@ _CHECKOUT = BUILT.parents[2]
 
 
 def processor_kinds() -> tuple[str, ...]:
-    """Return the kinds of processor that libraries are made for and this one may be, the best last; empty if none."""
+    """Return the kinds of processor that libraries are built for and this one may be, the best last; empty if none."""
     machine = _MACHINES.get(platform.machine(), "")
     return tuple(f"x86-64-v{level}" for level in (2, 3, 4)) if machine == "x86-64" else (machine,) * bool(machine)
 
@@ -93,14 +93,14 @@ def _load(kind: str, inventory: dict[str, str]) -> ctypes.CDLL:
         data = path.read_bytes()
     except OSError as error:
         raise KernelError(f"{path} cannot be read ({error.strerror}). {_remedy()}") from error
-    if hashlib.sha256(data).hexdigest() != inventory[path.name]:  # loading a library cut short can end the process
+    if hashlib.sha256(data).hexdigest() != inventory[path.name]:  # loading a truncated library can end the process
         raise KernelError(f"{path} is damaged: its SHA-256 is not the one in {INVENTORY}. {_remedy()}")
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise KernelError(
-            f"the system did not load {path} ({error}). Code must be allowed to run from that folder: no noexec mount, "
-            "and no policy against it. Or install lmdbloader somewhere else."
+            f"the system did not load {path} ({error}). Code in that folder must be allowed to run: no noexec mount, "
+            "and no policy against it. Otherwise install lmdbloader in another folder."
         ) from error
 
 
@@ -142,7 +142,7 @@ def built_from(folder: Path) -> str | None:
 
 
 def _stamp() -> str:
-    """Return a text that changes whenever a source is written; it takes less time than reading them."""
+    """Return a text that changes whenever a source is written; this is faster than reading them."""
     found = [f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in _sources()]
     return hashlib.sha256("\n".join(found).encode()).hexdigest()
 
@@ -161,7 +161,7 @@ def refresh() -> None:
         import subprocess
 
         logging.getLogger("lmdbloader").warning(
-            "lmdbloader: building the kernels of this clone, as a source has changed; the first time takes a minute"
+            "lmdbloader: building this clone's kernels, which are missing or outdated; the first build takes a minute"
         )
         command = [sys.executable, "-m", f"{__name__.split('.')[0]}.kernels.building", "--if-changed"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_CHECKOUT), os.environ.get("PYTHONPATH", "")])}
@@ -169,7 +169,8 @@ def refresh() -> None:
         if done.returncode:
             said = done.stderr.strip().splitlines()[-1:] or [f"it ended with status {done.returncode}"]
             raise KernelError(
-                f"the sources of the kernels in {BUILT.parent} have changed and were not built: {said[0]}"
+                f"the clone in {_CHECKOUT} has no kernels of its present sources, and building them failed: {said[0]}. "
+                "To use an installed lmdbloader instead, run Python in another folder."
             )
     with contextlib.suppress(OSError):
         kept.write_text(stamp, "utf-8")

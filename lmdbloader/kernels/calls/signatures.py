@@ -53,7 +53,7 @@ class Number:
             words.append(number if number <= _LARGEST else number - 2**64)
 
     def convert(self, value: Any) -> Any:
-        """Return a value as a NumPy number of this type, which Numba's compiler tells from others."""
+        """Return a value as a NumPy number of this type, which Numba's compiler distinguishes from others."""
         return bool(value) if self.code == "bool" else _DTYPES[self.code].type(value)
 
 
@@ -66,7 +66,7 @@ class Array:
     dtype: np.dtype[Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Look up the type once: every call asks for it."""
+        """Look up the type once: every call needs it."""
         object.__setattr__(self, "dtype", _DTYPES[self.code])
 
     @property
@@ -233,7 +233,7 @@ def _fields_address(array: Any) -> int:
     return _pointer_at(id(array) + _FIELDS).value or 0
 
 
-# The address is the first field of an array, behind what every object begins with: compiled extensions read it there.
+# The address is an array's first field, after the head of every Python object: compiled extensions read it there.
 _pointer_at, _FIELDS = ctypes.c_void_p.from_address, object.__basicsize__
 _probes = np.empty(3, np.uint8), np.frombuffer(b"read-only", np.uint8)[2:]
 _are_fields = sys.implementation.name == "cpython" and all(_fields_address(p) == p.ctypes.data for p in _probes)

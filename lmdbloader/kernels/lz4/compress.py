@@ -32,7 +32,7 @@ _FARTHEST = np.uint64(65535)
 # bytes before the end.
 _LAST_LITERALS, _LAST_MATCH = np.uint64(5), np.uint64(12)
 _LARGEST = 0x7E000000
-# Up to here positions have 16 bits.
+# Blocks shorter than this have positions of 16 bits.
 _NARROW_BELOW = 65536 + 11
 _TABLE_NBYTES = 16384
 _SKIP_BITS = np.uint64(6)
@@ -43,7 +43,7 @@ _zeroed_table = zeroed_room_of(_TABLE_NBYTES)
 
 @njit(inline="always")
 def _slot(table, address, narrow):
-    """Return the address of the table's entry for the bytes at an address: of four if narrow, else of five."""
+    """Return the address of the table's entry for the bytes at an address: four bytes if narrow, else five."""
     if narrow:
         product = np.uint64(load_u32(address)) * np.uint64(2654435761) & np.uint64(0xFFFFFFFF)
         return table + (product >> np.uint64(32 - 13)) * _TWO
@@ -68,7 +68,7 @@ def _keep(slot, position, narrow):
 
 @njit(inline="always")
 def _common(first, second, end):
-    """Return how many bytes from two addresses on are equal; the bytes of the first end at `end`."""
+    """Return how many bytes are equal from two addresses on; the bytes of the first end at `end`."""
     at = first
     while end - at >= _SIXTEEN and (
         load_u64(at) == load_u64(second) and load_u64(at + _EIGHT) == load_u64(second + _EIGHT)
@@ -89,7 +89,7 @@ def _common(first, second, end):
 
 @njit(inline="always")
 def _write_length(write, length):
-    """Write what a token has no room for of a length; return the address behind it."""
+    """Write the part of a length that does not fit into the token; return the address after it."""
     if length >= _LONG:
         length -= _LONG
         while length >= _FOUR * _FULL:
@@ -112,7 +112,7 @@ def _compress(source, destination, nbytes, capacity, narrow):
     anchor = source
     if nbytes > _LAST_MATCH:
         table = _zeroed_table()
-        # No match begins from here on, and none ends behind `match_end`.
+        # No match begins from here on, and none ends after `match_end`.
         last = end - _LAST_MATCH + _ONE
         match_end = end - _LAST_LITERALS
         read = source + _ONE
@@ -209,7 +209,7 @@ def lz4_compress(source, destination, nbytes, capacity):
         destination: uint64 address of `capacity` bytes, which do not overlap them.
 
     Returns:
-        The length of the block (int64); 0 if it does not fit, or there are more than 2 GB. Then any of the `capacity`
+        The length of the block (int64); 0 if it does not fit, or for more than 2 GB. Then any of the `capacity`
         bytes may have changed.
     """
     if nbytes < 0 or nbytes > _LARGEST or capacity <= 0:

@@ -1,9 +1,9 @@
-"""Decompresses LZ4 blocks; whatever the bytes are, it reads and writes nothing outside of its two buffers.
+"""Decompresses LZ4 blocks; whatever the bytes are, it reads and writes nothing outside its two buffers.
 
-Source: the description of LZ4's block format by Yann Collet. A block is a row of sequences. A sequence is a token, some
+Source: Yann Collet's description of LZ4's block format. A block is a list of sequences. A sequence is a token, some
 literals (bytes to copy from the block) and a match (bytes to copy from the output, `offset` bytes before its end). The
-token has the two lengths, 4 bits each; a length of 15 goes on in further bytes, up to and with the first below 255. The
-last sequence ends after its literals.
+token has the two lengths, 4 bits each; a length of 15 continues in further bytes, up to and including the first below
+255. The last sequence ends after its literals.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _LONG = np.uint64(15)
 _GOES_ON = np.uint64(255)
 _ZERO, _ONE, _TWO, _FOUR, _EIGHT = (np.uint64(value) for value in (0, 1, 2, 4, 8))
 _SIXTEEN, _TWENTY_FOUR, _THIRTY_TWO, _SIXTY_FOUR = (np.uint64(value) for value in (16, 24, 32, 64))
-# What one round of the fast loop may read of the source before it looks again: a token, a length, 32 literals, an
-# offset, a length. And what it may write: 32 literals, and a match of up to 18 bytes as 32.
+# The most that one round of the fast loop reads of the source between two checks: a token, a length, 32 literals, an
+# offset, a length. The most that it writes: 32 literals, and a match of up to 18 bytes as 32.
 _READ = np.uint64(1 + 1 + 32 + 2 + 1)
 _WRITTEN = np.uint64(32 + 32)
-# For offsets below 8: which bits of a word repeat, and the factor that repeats them in all of it.
+# For offsets below 8: which bits of a word repeat, and the factor that repeats them throughout the word.
 _MASKS = np.array([0, *((1 << 8 * offset) - 1 for offset in range(1, 8))], np.uint64)
 _REPEATED = np.array([0, *(sum(1 << at for at in range(0, 64, 8 * o)) for o in range(1, 8))], np.uint64)
 # How many bytes of whole repetitions a word of 8 bytes has; for offsets from 8 on, 32 bytes.
@@ -68,7 +68,7 @@ def _repeat(target, offset, count):
 
 @njit(inline="always")
 def _copy_match(target, offset, count):
-    """Append so many bytes that are `offset` bytes back; may write up to 32 bytes too many."""
+    """Append this many bytes from `offset` bytes back; may write up to 32 bytes too many."""
     end = target + count
     source = target - offset
     if likely(offset >= _THIRTY_TWO):
@@ -100,7 +100,7 @@ def _copy_match(target, offset, count):
 
 @kernel
 def _append_match(target, offset, count, room):
-    """Append exactly so many bytes that are `offset` bytes back; there is room for `room`."""
+    """Append exactly this many bytes from `offset` bytes back; there is room for `room`."""
     if room - count >= _THIRTY_TWO:
         _copy_match(target, offset, count)
         return
@@ -141,7 +141,7 @@ def _append_match(target, offset, count, room):
 
 @njit(inline="always")
 def _rest_of_length(read, read_end):
-    """Return (what the bytes of a long length add to it, the address behind them); 0 there if they do not end."""
+    """Return (the sum of a length's further bytes, the address after them); the address is 0 if they do not end."""
     count = _ZERO
     while read < read_end:
         more = np.uint64(load_u8(read))
@@ -173,7 +173,7 @@ def lz4_decompress(source, destination, nbytes, capacity):
     token = count = _ZERO
     has_token = False
 
-    # Far from both ends: copies may write too much, which later ones overwrite.
+    # Far from both ends: copies may write too much, and later ones overwrite it.
     while likely(read < read_fast and write < write_fast):
         token = np.uint64(load_u8(read))
         read += _ONE
@@ -188,7 +188,7 @@ def lz4_decompress(source, destination, nbytes, capacity):
                 if read == _ZERO:
                     return np.int64(-1)
         if count > _THIRTY_TWO:
-            # Signed: after a long length, `read` may be behind `read_fast`.
+            # Signed: after a long length, `read` may be past `read_fast`.
             if np.int64(count) >= np.int64(read_fast - read) or count >= write_fast - write:
                 has_token = True
                 break

@@ -1,8 +1,8 @@
-"""exp and log of float64, the same bits on every machine: C libraries differ in the last one.
+"""exp and log of float64, with the same bits on every machine: C libraries differ in the last bit.
 
-They add, subtract, multiply and divide, and nothing is fused. The error is less than one unit in the last place.
+They only add, subtract, multiply and divide, and nothing is fused. The error is less than one unit in the last place.
 Source: the splitting by ln 2, in two parts, and the forms of the two sums that lose no digits, are those of Sun's
-fdlibm (1993); the polynomials are the series of Taylor.
+fdlibm (1993); the polynomials are Taylor series.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def exp(x):
     total = 1.0 + r
     lost += r - (total - 1.0)
     n = np.int64(k)
-    # Twice, as the result may be too small for a normal number while half of its exponent is not.
+    # In two steps, because the result may be too small for a normal number while half of its exponent is not.
     return (total + (lost + series)) * _power_of_two(n >> 1) * _power_of_two(n - (n >> 1))
 
 

@@ -1,7 +1,7 @@
 """float16 in kernels: the bits of a float32 rounded to it, with the processor's instruction or without.
 
-The conversion is a function of its own in LLVM's terms, so that whoever compiles kernels for another processor can give
-it the other body; the two give the same bits.
+The conversion is a function of its own in LLVM's terms, so that a build for another processor can give it the other
+body; the two give the same bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 NAME = "lmdbloader_half_bits"
 _I16, _I32, _FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
 # Bits of float32: infinity; the least number that float16 has no exponent for; the least one that is normal there. The
-# distance of the two exponents, and what rounds the 13 bits that are dropped, but for an odd number's one more.
+# difference of the exponent biases, plus the number that rounds the 13 dropped bits; an odd rest adds one more.
 _INFINITY, _TOO_LARGE, _NORMAL = 0x7F800000, (127 + 16) << 23, (127 - 14) << 23
 _REBIASED = ((15 - 127) << 23) + 0xFFF & 0xFFFFFFFF
 # One half: its last digit has the value of the smallest float16.
@@ -40,7 +40,7 @@ def half_bits_of(typing_context, value):
 def half_bits_body(has_instruction: bool) -> str:
     """Return LLVM's text of the function that kernels convert with.
 
-    Linked into a module of kernels, it replaces the one that is there.
+    Linked into a module of kernels, it replaces the one in that module.
 
     Args:
         has_instruction: Whether the processor converts float32 to float16 (on x86-64 the feature "f16c", on aarch64

@@ -120,20 +120,20 @@ def _copy_of(nbytes: int) -> Any:
     return copy
 
 
-# load_...(uint64 address) -> value, store_...(uint64 address, value): of the processor's byte order, not aligned.
+# load_...(uint64 address) -> value, store_...(uint64 address, value): in the processor's byte order, not aligned.
 load_u8, load_u16, load_u32, load_u64 = (
     _load_of(ir.IntType(kind.bitwidth), kind) for kind in (types.uint8, types.uint16, types.uint32, types.uint64)
 )
 store_u8, store_u16, store_u32, store_u64 = (
     _store_of(ir.IntType(kind.bitwidth), kind) for kind in (types.uint8, types.uint16, types.uint32, types.uint64)
 )
-# copy_...(uint64 address of the source, of the target): so many bytes, all read before the first is written.
+# copy_N(uint64 address of the source, of the target): N bytes, all read before the first is written.
 copy_4, copy_8, copy_16, copy_32 = (_copy_of(nbytes) for nbytes in (4, 8, 16, _COPIED))
 
 
 @intrinsic
 def likely(typing_context, condition):
-    """Return a condition that the compiler lays out as the usual case."""
+    """Return a condition; the compiler treats true as the usual case."""
 
     def generate(context, builder, signature, arguments):
         bit = ir.IntType(1)
@@ -159,7 +159,7 @@ def copy_line(source, target, nbytes):
 
 @njit(inline="always")
 def copy_literals(source, target, count):
-    """Copy bytes from one uint64 address to another, exactly so many (uint64); the two do not overlap."""
+    """Copy exactly this many bytes (uint64) from one uint64 address to another; the two do not overlap."""
     if count >= np.uint64(_COPIED):
         if count > np.uint64(2 * _COPIED):
             memcpy(target, source, count)
@@ -197,7 +197,7 @@ def trailing_zeros(typing_context, value):
 
 
 def zeroed_room_of(nbytes: int) -> Any:
-    """Return a function for kernels: it returns the uint64 address of so many zeros, which live until the kernel ends.
+    """Return a function for kernels: it returns the uint64 address of this many zeros, valid until the kernel ends.
 
     The memory is on the stack, once for each kernel that calls the function: a second call zeroes it again.
     """

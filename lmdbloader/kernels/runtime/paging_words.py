@@ -1,4 +1,4 @@
-"""What the kernels of `paging` return, and the bytes that one request may be for."""
+"""The statuses of the kernels in `paging`, and the most bytes of one request."""
 
 from __future__ import annotations
 

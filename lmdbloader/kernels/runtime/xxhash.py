@@ -65,7 +65,7 @@ def _first_lanes(seed):
 
 @njit(inline="always")
 def _add_stripes(address, end, a, b, c, d):
-    """Add whole stripes of 32 bytes to the four lanes; return (address behind them, the lanes)."""
+    """Add whole stripes of 32 bytes to the four lanes; return (address after them, the lanes)."""
     while end - address >= _STRIPE:
         a = _round(a, load_u64(address))
         b = _round(b, load_u64(address + _EIGHT))
@@ -115,8 +115,8 @@ def xxh64_begin(state, seed):
     """Begin a hash of bytes that are added piece by piece.
 
     Args:
-        state: uint64 address of XXH64_STATE_NBYTES: the four lanes, the seed, how many bytes there were, and those of
-            them that are no whole stripe yet.
+        state: uint64 address of XXH64_STATE_NBYTES: the four lanes, the seed, the number of bytes so far, and those
+            that do not fill a stripe yet.
         seed: uint64.
     """
     a, b, c, d = _first_lanes(seed)
@@ -127,7 +127,7 @@ def xxh64_begin(state, seed):
 
 @kernel
 def xxh64_add(state, address, nbytes):
-    """Add so many bytes at an address to a hash; all arguments are uint64."""
+    """Add this many bytes at an address to a hash; all arguments are uint64."""
     end = address + nbytes
     total = load_u64(state + _TOTAL)
     store_u64(state + _TOTAL, total + nbytes)

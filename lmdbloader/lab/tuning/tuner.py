@@ -91,7 +91,7 @@ def tune(
     if compiled and not isinstance(ds, LMDBDataset):
         raise OptionError(f"tune({type(ds).__name__}, transforms={compiled}): only an LMDBDataset has transforms")
     settings = _settings(ds, can_load=_can_load(ds, batch_size, everything, crop), has_functions=bool(functions))
-    began = time.perf_counter()  # what is loaded at first use is loaded
+    began = time.perf_counter()  # everything that is loaded at first use is loaded by now
     measurer = Measurer(ds, batch_size, everything, accelerator())
     race = Race(settings)
     share = 1.0 if step_seconds is None else _RACE_SHARE
@@ -136,7 +136,7 @@ def crop_of(dataset: Any, crop: int) -> Transform:
 
 
 def _can_load(dataset: Any, batch_size: int, transforms: Sequence[Any], crop: int | None) -> bool:
-    """Return whether a Loader reads the dataset; have it load the code for that, which is not to be timed.
+    """Return whether a Loader reads the dataset; this loads the code for it, so that loading is not timed.
 
     Raises:
         OptionError: The transforms do not suit the images.

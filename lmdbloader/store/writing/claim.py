@@ -136,7 +136,7 @@ class Claim:
 
     Attributes:
         folder: Its descriptor.
-        note: The descriptor of the note in it, which is locked too; -1 where an open file would keep the folder's name.
+        note: The descriptor of the note in it, which is locked too; -1 where it must be closed.
         permissions: The permissions that the folder gets once others may write to it.
     """
 

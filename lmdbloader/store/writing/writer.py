@@ -186,8 +186,8 @@ class Writer:
         Args:
             classes, made_by: As in the manifest.
             digest: The algorithm of the digests in the manifest.
-            close_others: Called when everything is written: it closes the caller's files in the folder, which could
-                not get its name on every system while one of them is open.
+            close_others: Called when everything is written: it closes the caller's files in the folder, because
+                some systems cannot rename a folder in which a file is open.
 
         Raises:
             DiskFullError: No room left.
