@@ -27,6 +27,7 @@ from lmdbloader.kernels.runtime import half
 _SYSTEM = Path(__file__).with_name("system.c")
 # Numba's messages for exceptions. Kernels raise none, so nothing may refer to them once unused code is removed.
 _EXCEPTION = ".const.picklebuf"
+_BY_SIZE = '["lmdbloader.kernels.jpeg.'
 
 
 def build(
@@ -123,6 +124,11 @@ def optimised(text: str, target: Target) -> bytes:
         for function in module.functions:
             if not function.is_declaration and function.linkage == llvm.Linkage.external:
                 function.storage_class = llvm.StorageClass.dllexport
+    # An internal function that is called once is inlined whatever its size. The JPEG decoder's loops then have too few
+    # registers, which costs 4 % of its speed; as functions that others might call, too, they are inlined by size.
+    for function in module.functions:
+        if not function.is_declaration and function.name.startswith(_BY_SIZE):
+            function.linkage = "linkonce_odr"
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization, options.slp_vectorization = True, False  # as in Numba
     builder = llvm.create_pass_builder(machine, options)
@@ -132,6 +138,9 @@ def optimised(text: str, target: Target) -> bytes:
         bodies = {f.name: str(f) for f in module.functions if not f.is_declaration}
         users = [name for name, body in bodies.items() if any(message in body for message in raising)]
         raise BuildError(f"a kernel may raise an exception, which nobody would see, in {users}. Return a status.")
+    for function in module.functions:
+        if not function.is_declaration and function.linkage == llvm.Linkage.linkonce_odr:
+            function.linkage = "internal"
     for value in module.global_variables:
         if not value.is_declaration:
             value.linkage = "private"  # or Mach-O keeps its name, which depends on the kernels lowered before
