@@ -95,6 +95,7 @@ class Prepared:
     """One call of a kernel, made as often as necessary by one thread at a time.
 
     Its arguments are kept alive. Packing all of them can take longer than the call, so only changes are packed.
+    A call whose preparation was interrupted by an exception may hold addresses of freed memory: throw it away.
     """
 
     def __init__(
