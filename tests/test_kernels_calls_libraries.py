@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -161,6 +162,21 @@ print(sorted({{"numba", "llvmlite", "ziglang"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_jit_without_numba_says_what_to_install() -> None:
+    code = """
+import sys
+sys.modules["numba"] = None
+from lmdbloader.kernels import entries
+try:
+    entries.jpeg_room(1, 1, 1)
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+    environment = {**os.environ, libraries.CHOICE: libraries.JIT}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("KernelError LMDBLOADER_KERNELS=jit needs numba, which is not installed: pip install")
 
 
 # Stands for the builder: writes the inventory as if it had built what the environment says.
