@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +121,42 @@ def test_images_of_different_shapes_are_refused_with_advice(tmp_path: Path) -> N
     with pytest.raises(OptionError, match=r"field 'image'.*\(1, 4, 5\) and \(1, 4, 7\).*--patch-size"):
         collate(ds.__getitems__([0, 1, 2]))
     assert collate(ds.__getitems__([1])).image.shape == (1, 1, 4, 6)
+
+
+def test_reading_goes_on_after_an_exception_at_any_place(path: Path) -> None:
+    """A signal's handler, such as that of Ctrl-C, may raise one between any two steps that prepare a call."""
+    files = ("pipeline.py", "reader.py", "entry.py")
+    expected = collate(LMDBDataset(path).__getitems__(range(COUNT)))
+
+    def interrupted_at(step: int) -> bool:
+        ds, steps = LMDBDataset(path), 0
+        ds.__getitems__([0])
+
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            nonlocal steps
+            if not frame.f_code.co_filename.endswith(files):
+                return trace
+            if event == "line":
+                steps += 1
+                if steps == step:
+                    raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            ds.__getitems__(range(COUNT // 2))  # more than before: calls get new memory
+            return False
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+            # What was freed gets other values, which are no sample's numbers.
+            others = [np.full(n, 10**15, np.int64) for n in range(1, COUNT + 1) for _ in range(9)]
+            check_same(collate(ds.__getitems__(range(COUNT))), expected)
+            del others
+
+    step = 1
+    while interrupted_at(step):
+        step += 1
+    assert step > 50

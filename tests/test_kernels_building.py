@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -13,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from lmdbloader.base import system
 from lmdbloader.kernels.building.targets import TARGETS, targets_here, targets_of_wheel
 from lmdbloader.kernels.calls import libraries
 from lmdbloader.kernels.entries import all_entries
 
 pytest.importorskip("numba")
 pytest.importorskip("ziglang")
+linking = pytest.importorskip("lmdbloader.kernels.building.linking")
 PACKAGE = Path(__file__).resolve().parent.parent / "lmdbloader"
 
 # Lowers two entry points, into units of a folder, and prints how many kernels were lowered and kept.
@@ -214,6 +217,69 @@ except BuildError as error:
     said = " ".join(run(code, str(out), root=tree))
     assert re.match(r"a kernel may raise an exception, .*shuffle_parts.*\. Return a status\.$", said)
     assert not list(out.glob("kernels-*"))
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    """A copy of the folder of libraries, without units: nothing can be built into it quickly."""
+    if not libraries.is_checkout() or libraries.built_from(libraries.BUILT) != libraries.source_digest():
+        pytest.skip("the kernels are not built in a clone")
+    shutil.copytree(libraries.BUILT, tmp_path / "built", ignore=shutil.ignore_patterns("units"))
+    return tmp_path / "built"
+
+
+@pytest.mark.skipif(not linking.best_here().kind.startswith("x86-64"), reason="only x86-64 has levels")
+@pytest.mark.parametrize(("absent", "level"), [("movbe", 2), ("lzcnt", 2), ("avx512dq", 3), ("avx2", 2), (None, 4)])
+def test_no_library_is_built_that_this_machine_would_not_load(
+    monkeypatch: pytest.MonkeyPatch, absent: str | None, level: int
+) -> None:
+    """Virtual machines hide single features; system.c asks for all of a level."""
+    features = {
+        name: name != absent
+        for name in (
+            "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt",
+            "movbe", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl",
+        )
+    }  # fmt: skip
+    monkeypatch.setattr(linking.llvm, "get_host_cpu_features", lambda: features)
+    highest = max(int(target.kind[-1]) for target in targets_here())
+    assert linking.best_here().kind == f"x86-64-v{min(level, highest)}"
+
+
+def test_what_a_killed_build_left_is_removed(built: Path) -> None:
+    (built / "building-abc").mkdir()
+    (built / "building-abc" / "kernels.o").write_bytes(b"half")
+    linking.build([linking.best_here()], built, if_changed=True)
+    assert sorted(path.name for path in built.iterdir() if path.name != "stamp") == sorted(
+        [libraries.INVENTORY, linking.best_here().file_name]
+    )
+
+
+def test_a_file_system_without_locks_is_built_on(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(system, "lock", refuse)
+    (built / "building-abc").mkdir()  # perhaps another process is at work in there
+    linking.build([linking.best_here()], built, if_changed=True)
+    assert (built / "building-abc").is_dir()
+
+
+@pytest.mark.skipif(platform.system() == "Windows", reason="zig keeps its files elsewhere")
+def test_the_linker_needs_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "ZIG_GLOBAL_CACHE_DIR"
+    for other in (name, "XDG_CACHE_HOME"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert name not in linking.zig_environment(tmp_path)
+    (tmp_path / "file").write_text("")
+    for home in ("", str(tmp_path / "file")):
+        monkeypatch.setenv("HOME", home)
+        assert linking.zig_environment(tmp_path)[name] == str(tmp_path / "zig")
+    monkeypatch.delenv("HOME")
+    assert linking.zig_environment(tmp_path)[name] == str(tmp_path / "zig")
+    monkeypatch.setenv(name, "chosen")
+    assert linking.zig_environment(tmp_path)[name] == "chosen"
 
 
 def test_every_target_is_in_one_wheel() -> None:

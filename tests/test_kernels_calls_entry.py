@@ -38,6 +38,17 @@ def test_results_are_numbers_of_their_types() -> None:
     assert entries.shuffle(np.arange(3), 1, 2, 3, 4) is None
 
 
+def test_an_unsigned_number_may_have_all_its_bits() -> None:
+    found = [np.arange(20) for _ in range(2)]
+    call = entries.shuffle.prepare(found[0], 0, 0, 1, 2)
+    set_seed, set_epoch = call.number("seed"), call.number("epoch")
+    set_seed(2**64 - 1)
+    set_epoch(2**63)
+    call()
+    entries.shuffle(found[1], 2**64 - 1, 2**63, 1, 2)
+    np.testing.assert_array_equal(*found)
+
+
 def gathering(payloads: list[bytes]) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
     data = np.frombuffer(b"".join(payloads), np.uint8).copy()
     nbytes = np.array([len(p) for p in payloads], np.uint32)

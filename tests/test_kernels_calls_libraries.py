@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +118,20 @@ def test_another_machine_is_named(built: Path, monkeypatch: pytest.MonkeyPatch) 
         libraries.load.__wrapped__()
 
 
+@pytest.mark.parametrize("name", ["FreeBSD", "Android", "Emscripten"])
+def test_another_system_is_named(built: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(libraries.platform, "system", lambda: name)
+    with pytest.raises(KernelError, match=rf"no kernels for this machine \({name} on "):
+        libraries.load.__wrapped__()
+
+
+def test_python_for_x86_64_on_windows_for_arm_takes_the_kernels_of_x86_64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries.platform, "machine", lambda: "ARM64")
+    assert processor_kinds() == ("aarch64",)
+    monkeypatch.setattr(sys, "version", "3.12.7 (tags/v3.12.7:0b05ead, Oct  1 2024) [MSC v.1941 64 bit (AMD64)]")
+    assert processor_kinds() == ("x86-64-v2", "x86-64-v3", "x86-64-v4")
+
+
 def test_a_system_that_maps_no_code_is_named(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: str) -> Any:
         raise OSError(f"{path}: failed to map segment from shared object")
@@ -146,3 +162,95 @@ print(sorted({{"numba", "llvmlite", "ziglang"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_jit_without_numba_says_what_to_install() -> None:
+    code = """
+import sys
+sys.modules["numba"] = None
+from lmdbloader.kernels import entries
+try:
+    entries.jpeg_room(1, 1, 1)
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+    environment = {**os.environ, libraries.CHOICE: libraries.JIT}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("KernelError LMDBLOADER_KERNELS=jit needs numba, which is not installed: pip install")
+
+
+# Stands for the builder: writes the inventory as if it had built what the environment says.
+BUILDER = """
+import json, os, sys
+from pathlib import Path
+assert sys.argv[1:] == ["--if-changed"]
+out = Path(__file__).parents[1] / "built"
+out.mkdir(exist_ok=True)
+(out / "libraries.json").write_text(json.dumps({"libraries": {}, "sources": os.environ["SOURCES"]}))
+"""
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clone whose kernels are not built yet."""
+    root = tmp_path / "clone"
+    for name in ("lmdbloader/__init__.py", "lmdbloader/kernels/__init__.py", "lmdbloader/kernels/orders.py",
+                 "lmdbloader/kernels/building/__init__.py", "lmdbloader/base/clock_words.py"):  # fmt: skip
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"# {name}\n")
+    (root / "lmdbloader" / "kernels" / "building" / "__main__.py").write_text(BUILDER)
+    (root / "setup.cfg").write_text("[metadata]\nname = lmdbloader\n")
+    (root / "pyproject.toml").write_text("")
+    monkeypatch.setattr(libraries, "BUILT", root / "lmdbloader" / "kernels" / "built")
+    monkeypatch.setattr(libraries, "_CHECKOUT", root)
+    monkeypatch.setenv("SOURCES", libraries.source_digest())
+    return root
+
+
+def test_a_clone_is_told_from_a_project_that_has_a_copy_of_the_package(clone: Path) -> None:
+    assert libraries.is_checkout()
+    (clone / "setup.cfg").write_text("[metadata]\nname = somebody-elses\n")
+    assert not libraries.is_checkout()
+    (clone / "setup.cfg").unlink()
+    assert not libraries.is_checkout()
+
+
+def test_a_clone_builds_its_own_kernels_wherever_a_program_is_started(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Python looks in the current folder first.
+    another = tmp_path / "another"
+    shutil.copytree(clone, another)
+    for module in ("json.py", "queue.py"):
+        (another / module).write_text("raise SystemExit('the wrong module')")
+    monkeypatch.chdir(another)
+    libraries.refresh()
+    assert libraries.built_from(libraries.BUILT) == libraries.source_digest()
+    assert not (another / "lmdbloader" / "kernels" / "built").exists()
+
+
+def test_a_build_that_leaves_other_kernels_is_an_error_each_time(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCES", "of another time")
+    for _ in range(2):
+        with pytest.raises(KernelError, match=r"building them failed: a source was written meanwhile"):
+            libraries.refresh()
+    monkeypatch.setenv("SOURCES", libraries.source_digest())
+    libraries.refresh()
+
+
+def test_a_build_that_cannot_be_started_is_named(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(KernelError, match=r"sys\.executable is empty\), so run `make kernels`\."):
+        libraries.refresh()
+    monkeypatch.setattr(sys, "executable", str(clone / "no python"))
+    with pytest.raises(KernelError, match=r"no python was not started \(No such file or directory\)"):
+        libraries.refresh()
+
+
+def test_what_editors_and_systems_leave_among_the_sources_does_not_count(clone: Path) -> None:
+    libraries.refresh()
+    before = libraries.source_digest()
+    (clone / "lmdbloader" / "kernels" / ".#orders.py").symlink_to("somebody@a-machine.17")  # leads to nothing
+    (clone / "lmdbloader" / "kernels" / "._orders.py").write_bytes(b"\0\5\x16\7")
+    assert libraries.source_digest() == before
+    libraries.refresh()

@@ -296,6 +296,13 @@ def test_sample_numbers_count_from_the_end_when_negative(rows: list[int]) -> Non
         check_rows(rows, 9)
 
 
+@pytest.mark.parametrize("dtype", ["<u8", ">u8", ">i8", "<i8"])
+def test_sample_numbers_may_have_any_order_of_bytes(dtype: str) -> None:
+    assert check_rows(np.array([8, 0, 3], dtype), 9).tolist() == [8, 0, 3]
+    with pytest.raises(IndexError, match="of a dataset of 9 samples"):
+        check_rows(np.array([1, 2**63 - 1 if "i" in dtype else 2**64 - 1], dtype), 9)
+
+
 @pytest.mark.parametrize("rows", [[0.5], [[1]], ["1"], [None], [True]])
 def test_sample_numbers_must_be_integers(rows: Any) -> None:
     with pytest.raises(TypeError, match="expected a list of ints"):

@@ -299,11 +299,12 @@ class Pipeline:
         Raises:
             CorruptError: A payload is damaged; names the sample and its source.
         """
-        call = scratch.call
+        given, _alive = self._decode_files(rows, clock) if self._has_files else (None, [])
+        # If a signal's handler raises an exception from here on, the call is half changed: nobody makes it again.
+        call, scratch.call = scratch.call, None
         if call is None:
-            call = scratch.call = self._prepare(rows, samples, out, scratch)
-        if self._has_files:
-            given, _alive = self._decode_files(rows, clock)
+            call = self._prepare(rows, samples, out, scratch)
+        if given is not None:
             call.set_given(given)
         call.set_rows(rows)
         call.set_samples(samples)
@@ -312,6 +313,7 @@ class Pipeline:
         call.set_batch_size(batch_size)
         call.set_clock(clock.address)
         status = call.run()
+        scratch.call = call
         if status:
             failed = scratch.failed
             raise self._error(status, int(rows[failed[at.FAILED_ROW]]), int(failed[at.FAILED_FIELD]))

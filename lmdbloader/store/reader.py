@@ -424,7 +424,8 @@ def check_rows(rows: Sequence[int] | I64, length: int) -> I64:
     found = np.asarray(rows)
     if found.size == 0:
         return np.empty(0, np.int64)
-    if found.ndim == 1 and found.dtype in (np.uint64, object):  # numbers that int64 may not hold
+    # Numbers that int64 may not hold: unsigned ones of 64 bits, in any order of bytes, and Python's own.
+    if found.ndim == 1 and found.dtype.char in "LQO":
         beyond = [row for row in found.tolist() if isinstance(row, int) and not -length <= row < length]
         if beyond:
             raise IndexError(f"sample {beyond[0]} of a dataset of {length} samples")

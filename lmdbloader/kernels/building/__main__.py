@@ -36,6 +36,8 @@ def main() -> None:
         build(chosen or [best_here()], options.out, if_changed=options.if_changed, report=_report)
     except BuildError as error:
         sys.exit(str(error))
+    except OSError as error:  # no space, or nothing may be written there
+        sys.exit(f"{options.out}: the kernels were not built: {error}")
 
 
 def _report(text: str) -> None:

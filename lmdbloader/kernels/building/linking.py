@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,14 @@ from lmdbloader.kernels.entries import all_entries
 from lmdbloader.kernels.runtime import half
 
 _SYSTEM = Path(__file__).with_name("system.c")
+# LLVM's names of what each level of x86-64 adds.
+_FEATURES = {
+    2: ("cx16", "popcnt", "sse3", "sse4.1", "sse4.2", "ssse3"),
+    3: ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"),
+    4: ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
+}
+# The folder of one library while it is built.
+_TEMPORARY = "building-"
 # Numba's messages for exceptions. Kernels raise none, so nothing may refer to them once unused code is removed.
 _EXCEPTION = ".const.picklebuf"
 _BY_SIZE = '["lmdbloader.kernels.jpeg.'
@@ -52,7 +61,9 @@ def build(
     """
     out.mkdir(parents=True, exist_ok=True)
     targets = tuple(targets)
-    with _locked(out):
+    with _locked(out) as is_alone:
+        for left in out.glob(f"{_TEMPORARY}*") if is_alone else ():  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
         sources = source_digest()
         if if_changed and built_from(out) == sources and _are_whole(targets, out):
             return
@@ -64,7 +75,7 @@ def build(
         report(f"lowered {lowering.num_lowered}, kept {lowering.num_kept} unchanged")
         digests = {}
         for target in targets:
-            with tempfile.TemporaryDirectory(dir=out) as folder:
+            with tempfile.TemporaryDirectory(dir=out, prefix=_TEMPORARY) as folder:
                 compiled, library = Path(folder, "kernels.o"), Path(folder, target.file_name)
                 compiled.write_bytes(optimised(text, target))
                 _link(library, compiled, target)
@@ -97,12 +108,9 @@ def _finish(out: Path, digests: dict[str, str], sources: str) -> None:
 def best_here() -> Target:
     """Return the target for this machine's processor; raise BuildError if there is none."""
     has = llvm.get_host_cpu_features()
-    needed = {2: ("sse4.2", "popcnt"), 3: ("avx2", "bmi2", "f16c", "fma"), 4: ("avx512f", "avx512bw", "avx512vl")}
-    fitting = [
-        target
-        for target in targets_here()
-        if all(has.get(name) for name in needed.get(int(target.kind[-1]) if "x86" in target.kind else 0, ()))
-    ]
+    # All that `lmdbloader_level` in system.c asks for: what is built here has to be loaded here.
+    missing = [level for level, names in _FEATURES.items() if not all(has.get(name) for name in names)]
+    fitting = [t for t in targets_here() if "x86" not in t.kind or int(t.kind[-1]) < min(missing, default=5)]
     if not fitting:
         known = ", ".join(t.name for t in TARGETS)
         raise BuildError(f"kernels cannot be built for {platform.system()} on {platform.machine()}; known: {known}")
@@ -148,16 +156,23 @@ def optimised(text: str, target: Target) -> bytes:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time build into a folder."""
-    descriptor = system.open_folder(folder)
+def _locked(folder: Path) -> Iterator[bool]:
+    """Let one process at a time build into a folder, and give whether that is certain.
+
+    Where the file system has no locks, several may: files are replaced whole, and units are checked when they are read.
+    """
+    descriptor = system.open_folder(folder, follow=True)
     try:
-        while True:
-            with contextlib.suppress(BlockingIOError):
+        is_alone = None
+        while is_alone is None:
+            try:
                 system.lock(descriptor)
-                break
-            time.sleep(0.1)
-        yield
+                is_alone = True
+            except BlockingIOError:
+                time.sleep(0.1)
+            except OSError:
+                is_alone = False
+        yield is_alone
     finally:
         system.close(descriptor)
 
@@ -175,6 +190,24 @@ def _link(library: Path, compiled: Path, target: Target) -> None:
         command.append("-Wl,--no-undefined")
     if target.system == "Darwin":  # the name in the library is otherwise the path of a temporary folder
         command.append(f"-Wl,-install_name,@rpath/{target.file_name}")
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, env=zig_environment(library.parent), capture_output=True, text=True, errors="replace",
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
     if done.returncode:
         raise BuildError(f"{target.name} was not linked: {done.stderr.strip() or done.stdout.strip()}")
+
+
+def zig_environment(temporary: Path) -> dict[str, str]:
+    """Return zig's environment; where a user has no home to write to, as in a container, it keeps nothing."""
+    found = dict(os.environ)
+    if platform.system() == "Windows" or found.get("ZIG_GLOBAL_CACHE_DIR"):
+        return found
+    caches = [Path(found[name], *below) for name, *below in (["XDG_CACHE_HOME"], ["HOME", ".cache"]) if found.get(name)]
+    try:
+        cache = caches[0] / "zig"
+        cache.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=cache).close()
+    except (IndexError, OSError):
+        found["ZIG_GLOBAL_CACHE_DIR"] = str(temporary / "zig")
+    return found

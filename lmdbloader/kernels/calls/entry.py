@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from lmdbloader.errors import KernelError
 from lmdbloader.kernels.calls import libraries
-from lmdbloader.kernels.calls.signatures import Array, Number, Signature, address_of, parse
+from lmdbloader.kernels.calls.signatures import LARGEST, Array, Number, Signature, address_of, parse
 
 _PACKAGE = __name__.split(".")[0]
+_COMPILER = ("numba", "llvmlite")
 
 
 # Words are signed.
@@ -61,7 +63,16 @@ class Entry:
     @cached_property
     def _kernel(self) -> Any:
         signature = next(iter(self.variants.values()))
-        return getattr(importlib.import_module(f"{_PACKAGE}.kernels.{signature.module}"), signature.name)
+        try:
+            module = importlib.import_module(f"{_PACKAGE}.kernels.{signature.module}")
+        except ModuleNotFoundError as error:
+            if error.name not in _COMPILER:
+                raise
+            raise KernelError(
+                f"{libraries.CHOICE}={libraries.JIT} needs {error.name}, which is not installed: "
+                f"pip install 'lmdbloader[kernels]'. Or unset {libraries.CHOICE}."
+            ) from error
+        return getattr(module, signature.name)
 
     def __call__(self, *values: Any) -> Any:
         """Run the kernel; raise TypeError for arguments of other types."""
@@ -95,6 +106,7 @@ class Prepared:
     """One call of a kernel, made as often as necessary by one thread at a time.
 
     Its arguments are kept alive. Packing all of them can take longer than the call, so only changes are packed.
+    A call whose preparation was interrupted by an exception may hold addresses of freed memory: throw it away.
     """
 
     def __init__(
@@ -109,9 +121,12 @@ class Prepared:
     def number(self, name: str, item: int | None = None) -> Callable[[int], None]:
         """Return a function that replaces a number: an argument, or one item of a tuple of numbers."""
         kind = self._signature.arguments[self._numbers[name]][1]
-        assert isinstance(kind if item is None else kind.items[item], Number)
+        number = kind if item is None else kind.items[item]
+        assert isinstance(number, Number)
         place, position = self._signature.place(name) + (item or 0), self._numbers[name]
         block, values = self._block, self._values
+        if self._function is not None and number.code == "u64":
+            return lambda value: block.__setitem__(place, value if value <= LARGEST else value - 2**64)
         if self._function is not None:
             return lambda value: block.__setitem__(place, value)
 

@@ -27,13 +27,18 @@ JIT = "jit"
 # Read once, because every call of a kernel needs it.
 chosen = os.environ.get(CHOICE, "")
 _MACHINES = {"AMD64": "x86-64", "x86_64": "x86-64", "aarch64": "aarch64", "arm64": "aarch64", "ARM64": "aarch64"}
+# In the version of each Python for x86-64 on Windows.
+_BUILT_FOR_AMD64 = "(AMD64)"
 _SYSTEMS = {"Linux": ".so", "Windows": ".dll", "Darwin": ".dylib"}
 _CHECKOUT = BUILT.parents[2]
+_PACKAGE = __name__.split(".")[0]
 
 
 def processor_kinds() -> tuple[str, ...]:
     """Return the kinds of processor that libraries are built for and this one may be, the best last; empty if none."""
-    machine = _MACHINES.get(platform.machine(), "")
+    # On Windows for ARM, which runs programs for x86-64 too, Python 3.12 names the machine's processor, not its own.
+    name = "AMD64" if _BUILT_FOR_AMD64 in sys.version else platform.machine()
+    machine = _MACHINES.get(name, "")
     return tuple(f"x86-64-v{level}" for level in (2, 3, 4)) if machine == "x86-64" else (machine,) * bool(machine)
 
 
@@ -43,7 +48,7 @@ def file_name(kind: str, system: str) -> str:
     >>> file_name("x86-64-v3", "Linux")
     'kernels-linux-x86-64-v3.so'
     """
-    return f"kernels-{system.lower()}-{kind}{_SYSTEMS[system]}"
+    return f"kernels-{system.lower()}-{kind}{_SYSTEMS.get(system, '')}"
 
 
 @cache
@@ -94,7 +99,10 @@ def _load(kind: str, inventory: dict[str, str]) -> ctypes.CDLL:
     except OSError as error:
         raise KernelError(f"{path} cannot be read ({error.strerror}). {_remedy()}") from error
     if hashlib.sha256(data).hexdigest() != inventory[path.name]:  # loading a truncated library can end the process
-        raise KernelError(f"{path} is damaged: its SHA-256 is not the one in {INVENTORY}. {_remedy()}")
+        raise KernelError(
+            f"{path} is damaged: its SHA-256 is not the one in {INVENTORY}. A tool that strips, patches or signs "
+            f"libraries changes it, too. {_remedy()}"
+        )
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
@@ -111,14 +119,20 @@ def _remedy() -> str:
 
 
 def is_checkout() -> bool:
-    """Return whether the package is in a clone, where its sources may change."""
-    return (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "lmdbloader").is_dir()
+    """Return whether the package is in a clone, where its sources may change.
+
+    A project that has a copy of the package beside its own files is none, nor are installed packages.
+    """
+    with contextlib.suppress(OSError):
+        return f"\nname = {_PACKAGE}\n" in (_CHECKOUT / "setup.cfg").read_text("utf-8", "replace")
+    return False
 
 
 def _sources() -> list[Path]:
     """Return the files that the libraries are made of, in order."""
     folder = BUILT.parent
     found = {path for ending in ("py", "c") for path in folder.rglob(f"*.{ending}")}
+    found = {path for path in found if not path.name.startswith(".")}  # an editor's locks, or what macOS adds to copies
     # How a library is found and called does not change it.
     found -= {Path(__file__), Path(__file__).with_name("entry.py")}
     return sorted([*found, folder.parent / "base" / "clock_words.py"])
@@ -158,19 +172,39 @@ def refresh() -> None:
         if kept.read_text("utf-8") == stamp:
             return
     if built_from(BUILT) != source_digest():
-        import subprocess
-
         logging.getLogger("lmdbloader").warning(
             "lmdbloader: building this clone's kernels, which are missing or outdated; the first build takes a minute"
         )
-        command = [sys.executable, "-m", f"{__name__.split('.')[0]}.kernels.building", "--if-changed"]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_CHECKOUT), os.environ.get("PYTHONPATH", "")])}
-        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        if done.returncode:
-            said = done.stderr.strip().splitlines()[-1:] or [f"it ended with status {done.returncode}"]
+        said = _build()
+        if not said and built_from(BUILT) != source_digest():
+            said = "a source was written meanwhile, so start again"
+        if said:
             raise KernelError(
-                f"the clone in {_CHECKOUT} has no kernels of its present sources, and building them failed: {said[0]}. "
+                f"the clone in {_CHECKOUT} has no kernels of its present sources, and building them failed: {said}. "
                 "To use an installed lmdbloader instead, run Python in another folder."
             )
     with contextlib.suppress(OSError):
         kept.write_text(stamp, "utf-8")
+
+
+def _build() -> str:
+    """Build the library of this clone in a process of its own; return why that failed, "" if it did not."""
+    import subprocess
+
+    if not sys.executable:
+        return "Python's own program is unknown (sys.executable is empty), so run `make kernels`"
+    command = [sys.executable, "-m", f"{_PACKAGE}.kernels.building", "--if-changed"]
+    # Python looks for modules in the current folder first, which may be that of another clone: the process starts in
+    # this one's.
+    folders = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_CHECKOUT), *folders])}
+    try:
+        done = subprocess.run(
+            command, env=environment, cwd=_CHECKOUT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace",
+        )  # fmt: skip
+    except OSError as error:
+        return f"{sys.executable} was not started ({error.strerror})"
+    if not done.returncode:
+        return ""
+    return (done.stderr.strip().splitlines()[-1:] or [f"it ended with status {done.returncode}"])[0]

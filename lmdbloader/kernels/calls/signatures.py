@@ -29,7 +29,8 @@ _DTYPES = {
     "f64": np.dtype(np.float64), "bool": np.dtype(np.bool_),
 }  # fmt: skip
 _TOKEN = re.compile(r"\s*(->|\w+(?:\.\w+)*|\[[:,\s]*\]|[(),:])")
-_LARGEST = 2**63 - 1
+# Words are signed.
+LARGEST = 2**63 - 1
 _float_bits, _bits = struct.Struct("d"), struct.Struct("q")
 
 
@@ -50,7 +51,7 @@ class Number:
             words += _bits.unpack(_float_bits.pack(value))
         else:
             number = int(value)
-            words.append(number if number <= _LARGEST else number - 2**64)
+            words.append(number if number <= LARGEST else number - 2**64)
 
     def convert(self, value: Any) -> Any:
         """Return a value as a NumPy number of this type, which Numba's compiler distinguishes from others."""
