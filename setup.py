@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,14 +40,19 @@ class BuildWithKernels(build_py):  # type: ignore[misc]
         """Copy the modules, then build."""
         super().run()
         from lmdbloader.kernels.building.linking import best_here, build
-        from lmdbloader.kernels.building.targets import targets_of_wheel
-        from lmdbloader.kernels.calls.libraries import BUILT
+        from lmdbloader.kernels.building.targets import targets_here, targets_of_wheel
+        from lmdbloader.kernels.calls.libraries import BUILT, INVENTORY
 
         if self.editable_mode:
             build([best_here()], BUILT, if_changed=True, report=print)
         else:
             out = Path(self.build_lib, BUILT.relative_to(HERE))
-            build(targets_of_wheel(wheel_platform()), out, units=BUILT / "units", report=print)
+            targets = targets_of_wheel(wheel_platform())
+            build(targets, out, units=BUILT / "units", report=print)
+            if targets == targets_here():
+                # Python that is started in the clone finds the package here, not where pip installs it.
+                for name in (*(target.file_name for target in targets), INVENTORY):
+                    shutil.copy2(out / name, BUILT / name)
 
 
 class PlatformWheel(bdist_wheel):  # type: ignore[misc]
