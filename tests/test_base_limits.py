@@ -126,7 +126,7 @@ def test_the_command_reports_on_one_line_that_its_address_space_is_too_small(tmp
     for i in range(40):
         header = b"P6 200 200 255 "
         (tmp_path / "src" / f"{i}.ppm").write_bytes(header + bytes([i]) * 120_000)
-    for kib in (200_000, 220_000, 300_000):
+    for kib in (195_000, 215_000, 230_000):
         limited = f"ulimit -v {kib}; exec {sys.executable} -m lmdbloader convert src out --workers 2"
         done = subprocess.run(
             ["sh", "-c", limited],

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from lmdbloader.base import system
 from lmdbloader.base.disk_errors import DISK_FULL
+from lmdbloader.base.limits import start_threads
 from lmdbloader.errors import DestinationError, LockedError
 from lmdbloader.store.writing.ownership import exchange, inside, is_at, open_folder, take_possession
 
@@ -170,7 +171,7 @@ class Claim:
                     system.touch_in(self.folder, OWNER_FILE)
 
         thread = threading.Thread(target=beat, name="lmdbloader-owner", daemon=True)
-        thread.start()
+        start_threads([thread], "writing a dataset", "Nothing else can be left out: close other programs.")
         try:
             yield
         finally:
