@@ -48,6 +48,7 @@ BINARY, NO_INHERIT = 1 << 28, 1 << 29
 NOT_FOUND, PATH_NOT_FOUND, ACCESS_DENIED, SHARING_VIOLATION, ALREADY_EXISTS = 2, 3, 5, 32, 183
 NUMBERS = {NOT_FOUND: errno.ENOENT, PATH_NOT_FOUND: errno.ENOENT, ACCESS_DENIED: errno.EACCES}
 TICKS = 10**7
+GENERIC_READ = 0x80000000
 _real = SimpleNamespace(**{name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))})
 _flock, _get_flags = fcntl.flock, lambda descriptor: fcntl.fcntl(descriptor, fcntl.F_GETFL)
 _code = SimpleNamespace(last=0)
@@ -268,10 +269,11 @@ class DupHandle:
     """An open file on its way to another process."""
 
     def __init__(self, handle: int, access: int) -> None:
+        assert access == GENERIC_READ, "the copy could not be mapped"
         self.pid, self.handle = os.getpid(), _real.dup(handle)
 
     def detach(self) -> int:
-        return _real.open(f"/proc/{self.pid}/fd/{self.handle}", os.O_RDWR | 0o2000000)
+        return _real.open(f"/proc/{self.pid}/fd/{self.handle}", os.O_RDONLY | 0o2000000)
 
 
 class Popen(subprocess.Popen):
@@ -281,7 +283,8 @@ class Popen(subprocess.Popen):
         self, arguments: Any, *rest: Any, startupinfo: Any = None, creationflags: int = 0, **options: Any
     ) -> None:
         if startupinfo is not None:
-            assert options.pop("close_fds") is False and "pass_fds" not in options and arguments[1] == "-c"
+            assert options.get("close_fds", True), "Python would warn that the list of handles overrides it"
+            assert "pass_fds" not in options and arguments[1] == "-c"
             handles = startupinfo.lpAttributeList["handle_list"]
             assert all(map(_real.get_inheritable, handles))
             arguments = [arguments[0], "-c", f"import windows; windows.become()\n{arguments[2]}"]

@@ -48,8 +48,10 @@ _GENERIC_READ, _SHARE_ALL, _OPEN_EXISTING = 0x80000000, 7, 3
 _FOLDER, _LINK_ITSELF = 0x02000000, 0x00200000
 _ALREADY_EXISTS, _ACCESS_DENIED, _SHARING_VIOLATION, _END_OF_FILE = 183, 5, 32, 38
 _NOTHING = ctypes.c_void_p(-1).value
-_QUERY, _WAIT, _SAME_ACCESS = 0x1000, 0x00100000, 2
+_QUERY, _WAIT, _STILL_RUNS = 0x1000, 0x00100000, 259
 _TICKS_PER_SECOND = 10**7
+# As much as one call reads on Linux.
+_MOST_NBYTES = 0x7FFFF000
 # Python reports most failures of a device as "permission denied".
 _DEVICE_FAILED = frozenset({21, 23, 25, 27, 29, 30, 31, 55, 483, 1117, 1393})
 # How the system's own messages name a full disk, besides the C library's.
@@ -137,7 +139,7 @@ def _transfer(function: Callable[..., Any], descriptor: int, address: Any, nbyte
     place = _Overlapped(Offset=at & 0xFFFFFFFF, OffsetHigh=at >> 32)
     done = _NUMBER()
     handle = msvcrt.get_osfhandle(descriptor)
-    if function(handle, address, min(nbytes, 2**30), ctypes.byref(done), ctypes.byref(place)):
+    if function(handle, address, min(nbytes, _MOST_NBYTES), ctypes.byref(done), ctypes.byref(place)):
         return int(done.value)
     if (code := ctypes.get_last_error()) == _END_OF_FILE:
         return 0
@@ -145,20 +147,20 @@ def _transfer(function: Callable[..., Any], descriptor: int, address: Any, nbyte
 
 
 def read_at(descriptor: int, nbytes: int, at: int) -> bytes:
-    """Use ReadFile with a place; it also moves the descriptor."""
+    """Use ReadFile with a place; it also moves the descriptor's position."""
     room = bytearray(nbytes)
     return bytes(memoryview(room)[: read_into(descriptor, room, at)])
 
 
 def read_into(descriptor: int, buffer: Any, at: int) -> int:
-    """Use ReadFile with a place; it also moves the descriptor."""
+    """Use ReadFile with a place; it also moves the descriptor's position."""
     view = memoryview(buffer).cast("B")
     room = (ctypes.c_char * len(view)).from_buffer(view)
     return _transfer(_read_file, descriptor, ctypes.addressof(room), len(view), at) if len(view) else 0
 
 
 def write_at(descriptor: int, data: bytes, at: int) -> int:
-    """Use WriteFile with a place; it also moves the descriptor."""
+    """Use WriteFile with a place; it also moves the descriptor's position."""
     return _transfer(_write_file, descriptor, data, len(data), at)
 
 
@@ -210,7 +212,7 @@ def _patiently(move: Callable[[Any, Any], None], source: str | Path, target: str
                 raise PermissionError(
                     error.errno,
                     "cannot be renamed or replaced: Windows refuses it while any program has it, or a file in it, "
-                    "open or mapped. Close what reads it, this process's own readers and Loaders included, and run it "
+                    "open or mapped. Close what reads it, this process's own readers and Loaders included, and try "
                     "again",
                     os.fspath(source),
                     error.winerror,
@@ -385,9 +387,9 @@ def _times(pid: int) -> tuple[int, int, int] | None:
         return None
     try:
         made, ended, system, user_mode = (ctypes.c_uint64() for _ in range(4))
-        code, still = _NUMBER(), 259
+        code = _NUMBER()
         is_there = _process_times(handle, *map(ctypes.byref, (made, ended, system, user_mode)))
-        if not is_there or not _exit_code(handle, ctypes.byref(code)) or code.value != still:
+        if not is_there or not _exit_code(handle, ctypes.byref(code)) or code.value != _STILL_RUNS:
             return None
         return made.value, system.value, user_mode.value
     finally:
@@ -438,12 +440,13 @@ def start_python(
     base = getattr(sys, "_base_executable", program)
     if os.path.normcase(base) != os.path.normcase(program):
         program, more = base, {"__PYVENV_LAUNCHER__": sys.executable}
+    # The process inherits these handles only, because close_fds is true by default; if it were false, subprocess would
+    # warn that the list overrides it.
     startup = subprocess.STARTUPINFO(lpAttributeList={"handle_list": list(handles)})
     for handle in handles:
         os.set_handle_inheritable(handle, True)
     return subprocess.Popen(
         [program, *arguments],
-        close_fds=False,
         startupinfo=startup,
         stdin=subprocess.DEVNULL,
         stdout=stdout,
@@ -461,10 +464,10 @@ def connect(handle: int) -> Connection[Any, Any]:
 
 
 def send_file(connection: Connection[Any, Any], descriptor: int) -> None:
-    """Send the number of a copy of the handle, which the reader takes out of this process."""
+    """Send the number of a copy of the handle, for reading only, which the reader takes out of this process."""
     from multiprocessing.reduction import DupHandle
 
-    connection.send(DupHandle(msvcrt.get_osfhandle(descriptor), _SAME_ACCESS))
+    connection.send(DupHandle(msvcrt.get_osfhandle(descriptor), _GENERIC_READ))
 
 
 def receive_file(connection: Connection[Any, Any]) -> int:
