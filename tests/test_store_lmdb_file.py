@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
 import random
+import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import lmdb
@@ -31,6 +34,49 @@ def test_every_value_is_at_its_offset(file: Path) -> None:
     assert [key for key, _, _ in found] == [b"%06d" % i for i in range(300)]
     for i, (_, start, nbytes) in enumerate(found):
         assert data[start : start + nbytes] == bytes([i % 256]) * (i * 37 % 6000)
+
+
+def make_lmdb(page_nbytes: int) -> tuple[bytes, dict[bytes, bytes]]:
+    """Return a data file as a system with pages of another size writes it, and its values by key."""
+    small = {b"%04d" % i: bytes([i + 1]) * (page_nbytes // 8) for i in range(5)}
+    large = b"\7" * (page_nbytes + 100)
+    # Nodes of the leaf on page 2: the large value has pages of its own, from page 3 on.
+    nodes = [(0, len(value), key, value) for key, value in small.items()]
+    nodes.append((1, len(large), b"0009", struct.pack("<Q", 3)))
+    leaf, places = bytearray(page_nbytes), []
+    at = page_nbytes
+    for flags, nbytes, key, value in nodes:
+        node = struct.pack("<HHHH", nbytes & 0xFFFF, nbytes >> 16, flags, len(key)) + key + value
+        at -= len(node) + len(node) % 2
+        leaf[at : at + len(node)] = node
+        places.append(at)
+    leaf[: 16 + 2 * len(places)] = struct.pack(
+        f"<QHHHH{len(places)}H", 2, 0, 2, 16 + 2 * len(places), at, *places
+    )  # fmt: skip
+    metas = []
+    for number, root in ((0, 2**64 - 1), (1, 2)):
+        head = struct.pack("<QHHI", number, 0, 8, 0) + struct.pack("<IIQQ", 0xBEEFC0DE, 1, 0, 2**20)
+        free = struct.pack("<IHHQQQQQ", page_nbytes, 0, 0, 0, 0, 0, 0, 2**64 - 1)
+        main = struct.pack("<IHHQQQQQ", 0, 0, number, 0, number, 2 * number, len(nodes) * number, root)
+        metas.append((head + free + main + struct.pack("<QQ", 4, number)).ljust(page_nbytes, b"\0"))
+    pages = (struct.pack("<QHHI", 3, 0, 4, 2) + large).ljust(2 * page_nbytes, b"\0")
+    return b"".join((*metas, leaf, pages)), {**small, b"0009": large}
+
+
+@pytest.mark.parametrize("page_nbytes", [4096, 8192, 16384, 32768])
+def test_a_file_may_have_larger_pages_than_this_system(page_nbytes: int) -> None:
+    data, values = make_lmdb(page_nbytes)
+    # Some file systems place large maps at multiples of 2 MiB, and files in memory are not among them.
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        path = Path(folder, "a.mdb")
+        path.write_bytes(data)
+        others = []
+        for _ in range(8):
+            found = {key: data[at : at + nbytes] for key, at, nbytes in list_values(path)}
+            assert found == values
+            others.append(mmap.mmap(-1, mmap.PAGESIZE))  # the next map begins a page further down
+        for other in others:
+            other.close()
 
 
 def test_an_lmdb_is_recognised(file: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ _MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
 PAGE_SIZE_AT, _TRANSACTION_AT, _NUMBER_NBYTES = 40, 144, 8
 # A file has the page size of the system that made it.
 PAGE_SIZES = (4096, 16384, 8192, 32768)
-_MAGIC_NBYTES = 64
+_MAGIC_NBYTES, _HEAD_NBYTES = 64, 16
 _HARMLESS = "a leak"
 
 
@@ -98,16 +99,27 @@ def list_values(file: Path) -> Iterator[tuple[bytes, int, int]]:
                     continue
                 address = np.frombuffer(value, np.uint8).ctypes.data
                 if base is None:
-                    base = _map_base(address, transaction.stat()["psize"])
+                    base = _map_base(file, address, transaction.stat()["psize"])
                 yield bytes(key), address - base, len(value)
     except lmdb.Error as error:
         raise CorruptError(f"{file}: LMDB does not open it ({error})") from error
 
 
-def _map_base(address: int, page_nbytes: int) -> int:
-    """Return the address of the file's first byte, given that of a value: each page begins with its own number."""
-    page = address - address % page_nbytes
-    return page - page_nbytes * ctypes.c_uint64.from_address(page).value
+def _map_base(file: Path, address: int, page_nbytes: int) -> int:
+    """Return the address of the file's first byte, given that of a value: each page begins with its own number.
+
+    A map begins at a multiple of this system's pages. Where these are smaller than the file's, a page of the file may
+    begin at each of several places before the value: it is the one whose bytes the file has at the page's place.
+    """
+    step = min(page_nbytes, mmap.ALLOCATIONGRANULARITY)
+    with open(file, "rb", buffering=0) as opened:
+        last = os.fstat(opened.fileno()).st_size // page_nbytes - 1
+        for page in range(address - address % step, address - page_nbytes, -step):
+            number = ctypes.c_uint64.from_address(page).value
+            found = ctypes.string_at(page, max(address - page, _HEAD_NBYTES))
+            if number <= last and found == system.read_at(opened.fileno(), len(found), number * page_nbytes):
+                return page - page_nbytes * number
+    raise CorruptError(f"{file}: LMDB maps other bytes than the file has. Was it changed meanwhile?")
 
 
 def last_transactions(descriptor: int) -> tuple[int, int]:
