@@ -19,6 +19,7 @@ import pytest
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
+from lmdbloader.base import system
 from lmdbloader.base.limits import explain_limit, no_memory, refused_memory
 from lmdbloader.conversion.extraction import extract
 from lmdbloader.conversion.options import ConvertOptions
@@ -247,6 +248,20 @@ def test_a_loader_whose_read_ahead_is_refused_says_so(
     allow(None)
     assert len(list(loader)) == len(loader)
     loader.close()  # the error, which pytest may keep, holds the loader
+
+
+def test_a_dataset_whose_only_thread_is_refused_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allow: Callable[[int | None], None]
+) -> None:
+    allow(0)
+    with pytest.raises(WorkerError, match=r"writing a dataset: thread 1 of 1 cannot .* close other programs\. Or "):
+        lmdbloader.write([{"number": 1}], tmp_path / "d.lmdb")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(system, "address_limit", lambda: 12345)
+    with pytest.raises(WorkerError, match=r"address space \(ulimit -v\): 12345 bytes\. It must hold the stacks"):
+        lmdbloader.write([{"number": 1}], tmp_path / "d.lmdb")
+    allow(None)
+    assert lmdbloader.write([{"number": 1}], tmp_path / "d.lmdb").num_samples == 1
 
 
 def test_an_extraction_whose_threads_are_refused_says_so_and_leaves_nothing(

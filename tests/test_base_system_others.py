@@ -158,6 +158,27 @@ def test_a_conversion_is_taken_over_and_resumed(system: str, photos: Path, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.lmdb", "mutexes"]
 
 
+FAILED = """
+import json, os
+from pathlib import Path
+import lmdbloader
+from lmdbloader.store.writing import claim
+def fail(note):
+    raise OSError(28, "No space left on device")
+claim._write = fail
+try:
+    lmdbloader.write([{"number": 1}], "d.lmdb")
+except OSError as error:
+    print(json.dumps([str(error), sorted(os.listdir("."))]))
+"""
+
+
+@both
+def test_a_folder_that_cannot_be_claimed_is_removed(system: str, tmp_path: Path) -> None:
+    error, left = run_on(system, FAILED, tmp_path)
+    assert "No space left" in error and left == ["mutexes"]
+
+
 PARTS = r"""
 import errno, json, os, time
 from pathlib import Path

@@ -116,9 +116,10 @@ def _refused(what: str, advice: str, error: Exception) -> WorkerError:
         or "none is set for this user or container, so the cause is memory or the machine's own limit"
     )
     why = error.strerror if isinstance(error, OSError) else str(error)
+    space = f" {_address_space()} It must hold the stacks of threads, too: {_RAISE_IT}" if has_address_limit() else ""
     return WorkerError(
-        f"{what} cannot be started ({why}). Limits of processes and threads: {limits}. {advice} Or raise the limit: "
-        "`ulimit -u`, a container's --pids-limit."
+        f"{what} cannot be started: the system refuses it ({why}). Limits of processes and threads: {limits}. {advice} "
+        f"Or raise the limit: `ulimit -u`, a container's --pids-limit.{space}"
     )
 
 

@@ -137,7 +137,7 @@ class Claim:
 
     Attributes:
         folder: Its descriptor.
-        note: The descriptor of the note in it, which is locked too; -1 where it must be closed.
+        note: The descriptor of the note in it, which is locked too; -1 on systems where it must be closed.
         permissions: The permissions that the folder gets once others may write to it.
     """
 
@@ -171,7 +171,7 @@ class Claim:
                     system.touch_in(self.folder, OWNER_FILE)
 
         thread = threading.Thread(target=beat, name="lmdbloader-owner", daemon=True)
-        start_threads([thread], "writing a dataset", "Nothing else can be left out: close other programs.")
+        start_threads([thread], "writing a dataset", "Writing always needs this thread: close other programs.")
         try:
             yield
         finally:
@@ -231,6 +231,7 @@ def claim(
                         return Claim(folder, note, permissions)
         except BaseException:
             if is_new:  # it could not be written, for example on a full disk
+                note = _put_down(note)
                 with suppress(OSError):
                     system.remove_in(folder, OWNER_FILE)
                     os.rmdir(partial)  # fails if anything else is in it
@@ -241,7 +242,7 @@ def claim(
 
 
 def _put_down(note: int) -> int:
-    """Close the note where a folder cannot be renamed while a file in it is open; return its descriptor or -1."""
+    """Close the note on systems that cannot rename a folder with an open file; return its descriptor, or -1."""
     if system.FOLDERS_MOVE_WITH_OPEN_FILES:
         return note
     system.close(note)
@@ -314,7 +315,7 @@ def _is_free(
     wait: bool,
     log: Callable[[str], None],
 ) -> bool | None:
-    """Return whether a folder with another owner's note can be used; None if only a copy of it can.
+    """Return whether a folder with another owner's note can be used: None if only a copy of it can.
 
     Raises:
         LockedError: Its owner is alive.

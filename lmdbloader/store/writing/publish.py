@@ -114,8 +114,9 @@ def partial_folder(
     folder = inside(lock.folder, partial)
     is_removed = False
     try:
-        with named(folder, partial), lock.beating():
+        with named(folder, partial), contextlib.ExitStack() as signs:
             try:
+                signs.enter_context(lock.beating())
                 if not resumable:
                     empty(folder)
                 yield folder
