@@ -55,68 +55,32 @@ def _compiled(function: Callable[..., None]) -> Any:
     return numba.njit(nogil=True, error_model="numpy")(function)
 
 
-@_compiled
-def _decompress_in_c(data, start, nbytes, out, found):  # type: ignore[no-untyped-def]
-    for i in range(start.shape[0]):
-        source = data.ctypes.data + np.uint64(start[i])
-        found[i] = _c_decompress(source, out.ctypes.data, np.int32(nbytes[i]), np.int32(out.shape[0]))
+def _of_blocks(function: Any) -> Any:
+    @_compiled
+    def run(data, start, nbytes, out, found):  # type: ignore[no-untyped-def]
+        for i in range(start.shape[0]):
+            source = data.ctypes.data + np.uint64(start[i])
+            found[i] = function(source, out.ctypes.data, np.int32(nbytes[i]), np.int32(out.shape[0]))
+
+    return run
 
 
-@_compiled
-def _decompress(data, start, nbytes, out, found):  # type: ignore[no-untyped-def]
-    for i in range(start.shape[0]):
-        source = data.ctypes.data + np.uint64(start[i])
-        found[i] = lz4_decompress(source, out.ctypes.data, nbytes[i], out.shape[0])
+def _of_bytes(function: Any) -> Any:
+    @_compiled
+    def run(data, start, nbytes, out, found):  # type: ignore[no-untyped-def]
+        for i in range(start.shape[0]):
+            found[i] = function(data.ctypes.data + np.uint64(start[i]), np.uint64(nbytes[i]), np.uint64(0))
+
+    return run
 
 
-@_compiled
-def _compress_in_c(data, start, nbytes, out, found):  # type: ignore[no-untyped-def]
-    for i in range(start.shape[0]):
-        source = data.ctypes.data + np.uint64(start[i])
-        found[i] = _c_compress(source, out.ctypes.data, np.int32(nbytes[i]), np.int32(out.shape[0]))
+def _of_numbers(function: Any) -> Any:
+    @_compiled
+    def run(values, out):  # type: ignore[no-untyped-def]
+        for i in range(values.shape[0]):
+            out[i] = function(values[i])
 
-
-@_compiled
-def _compress(data, start, nbytes, out, found):  # type: ignore[no-untyped-def]
-    for i in range(start.shape[0]):
-        source = data.ctypes.data + np.uint64(start[i])
-        found[i] = lz4_compress(source, out.ctypes.data, nbytes[i], out.shape[0])
-
-
-@_compiled
-def _hash_in_c(data, start, nbytes, out, found):  # type: ignore[no-untyped-def]
-    for i in range(start.shape[0]):
-        found[i] = _c_xxh64(data.ctypes.data + np.uint64(start[i]), np.uint64(nbytes[i]), np.uint64(0))
-
-
-@_compiled
-def _hash(data, start, nbytes, out, found):  # type: ignore[no-untyped-def]
-    for i in range(start.shape[0]):
-        found[i] = xxh64(data.ctypes.data + np.uint64(start[i]), np.uint64(nbytes[i]), np.uint64(0))
-
-
-@_compiled
-def _exp_in_c(values, out):  # type: ignore[no-untyped-def]
-    for i in range(values.shape[0]):
-        out[i] = math.exp(values[i])
-
-
-@_compiled
-def _exp(values, out):  # type: ignore[no-untyped-def]
-    for i in range(values.shape[0]):
-        out[i] = exp(values[i])
-
-
-@_compiled
-def _log_in_c(values, out):  # type: ignore[no-untyped-def]
-    for i in range(values.shape[0]):
-        out[i] = math.log(values[i])
-
-
-@_compiled
-def _log(values, out):  # type: ignore[no-untyped-def]
-    for i in range(values.shape[0]):
-        out[i] = log(values[i])
+    return run
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,36 +131,33 @@ def cases() -> Iterator[tuple[str, list[Case]]]:
     """Yield the sections and their cases."""
     parts = dict(payloads())
     sizes = {name: sum(map(len, raw)) for name, raw in parts.items()}
+    in_c, ours = _of_blocks(_c_decompress), _of_blocks(lz4_decompress)
     yield "LZ4, decompression", [
         of_payloads(
-            name, [lz4.block.compress(part, store_size=False) for part in raw], _decompress_in_c, _decompress,
-            nbytes=sizes[name], room=len(raw[0]),
+            name, [lz4.block.compress(part, store_size=False) for part in raw], in_c, ours, nbytes=sizes[name],
+            room=len(raw[0]),
         )
         for name, raw in parts.items()
     ]  # fmt: skip
-    yield (
-        "LZ4, compression",
-        [
-            of_payloads(name, raw, _compress_in_c, _compress, nbytes=sizes[name], room=len(raw[0]) * 256 // 255 + 16)
-            for name, raw in parts.items()
-        ],
-    )
-    yield (
-        "XXH64",
-        [
-            of_payloads(name, raw, _hash_in_c, _hash, nbytes=sizes[name], room=1)
-            for name, raw in parts.items()
-            if not name.startswith(("one colour", "a ramp"))
-        ],
-    )
+    in_c, ours = _of_blocks(_c_compress), _of_blocks(lz4_compress)
+    yield "LZ4, compression", [
+        of_payloads(name, raw, in_c, ours, nbytes=sizes[name], room=len(raw[0]) * 256 // 255 + 16)
+        for name, raw in parts.items()
+    ]  # fmt: skip
+    in_c, ours = _of_bytes(_c_xxh64), _of_bytes(xxh64)
+    yield "XXH64", [
+        of_payloads(name, raw, in_c, ours, nbytes=sizes[name], room=1)
+        for name, raw in parts.items()
+        if not name.startswith(("one colour", "a ramp"))
+    ]  # fmt: skip
     values, out = np.random.default_rng(0).uniform(0.05, 3, _NUMBERS), np.empty(_NUMBERS)
-    yield (
-        "exp and log",
-        [
-            Case(name, _NUMBERS / 1e6, "M/s", lambda in_c=in_c: in_c(values, out), lambda ours=ours: ours(values, out))  # type: ignore[misc]
-            for name, in_c, ours in (("exp", _exp_in_c, _exp), ("log", _log_in_c, _log))
-        ],
-    )
+    yield "exp and log", [of_numbers(name, values, out) for name in ("exp", "log")]
+
+
+def of_numbers(name: str, values: Any, out: Any) -> Case:
+    """Return the case of exp or log."""
+    in_c, ours = (_of_numbers(function) for function in {"exp": (math.exp, exp), "log": (math.log, log)}[name])
+    return Case(name, _NUMBERS / 1e6, "M/s", lambda: in_c(values, out), lambda: ours(values, out))
 
 
 def measure(case: Case, seconds: float) -> dict[str, float]:

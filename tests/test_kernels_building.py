@@ -97,12 +97,14 @@ def datasets(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def levels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def levels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the libraries of every kind of processor of this system."""
-    folder = tmp_path_factory.mktemp("levels")
-    command = [sys.executable, "-m", "lmdbloader.kernels.building", "--all-here", "--out", str(folder)]
-    shutil.copytree(libraries.BUILT / "units", folder / "units")
+    base = tmp_path_factory.getbasetemp()
+    # The folders of processes that test side by side have the same parent: one of them builds, the others wait.
+    folder = (base.parent if hasattr(request.config, "workerinput") else base) / "levels"
+    shutil.copytree(libraries.BUILT / "units", folder / "units", dirs_exist_ok=True)
+    command = [sys.executable, "-m", "lmdbloader.kernels.building", "--all-here", "--if-changed", "--out", str(folder)]
     subprocess.run(command, check=True, capture_output=True, cwd=PACKAGE.parent)
     return folder
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from lz4.block import _block
 from test_kernels_lz4_decompress import expected
 
-from lmdbloader.kernels.lz4.compress import lz4_compress
+from lmdbloader.kernels.entries import lz4_compress
 
+pytestmark = pytest.mark.usefixtures("both_ways")
 GUARD = 64
 MARK = 0xA5
 
@@ -32,7 +33,7 @@ def compressed(data: bytes, capacity: int) -> bytes:
     source = np.frombuffer(data, np.uint8)
     out = np.full(GUARD + capacity + GUARD, MARK, np.uint8)
     found = int(lz4_compress(
-        np.uint64(source.ctypes.data), np.uint64(out.ctypes.data + GUARD), source.size, capacity
+        source.ctypes.data, out.ctypes.data + GUARD, source.size, capacity
     ))  # fmt: skip
     assert (out[:GUARD] == MARK).all() and (out[GUARD + capacity :] == MARK).all()
     assert 0 <= found <= capacity
@@ -114,30 +115,19 @@ def test_many_small_inputs_one_after_the_other_do_not_remember_each_other() -> N
 
 
 def test_sizes_that_cannot_be_compressed_are_refused() -> None:
-    address = np.uint64(np.zeros(64, np.uint8).ctypes.data)
+    address = np.zeros(64, np.uint8).ctypes.data
     for nbytes, capacity in ((-1, 10), (10, 0), (10, -1), (2**31, 64)):
         assert lz4_compress(address, address, nbytes, capacity) == 0
 
 
 # In a process of its own: reading or writing one byte too many ends it.
 BETWEEN_FORBIDDEN_PAGES = """
-import ctypes, mmap
 import numpy as np
-from lmdbloader.kernels.lz4.compress import lz4_compress
+from forbidden_pages import between_forbidden_pages
+from lmdbloader.kernels.entries import lz4_compress
 from test_kernels_lz4_compress import bound, words
 
-PAGE, PAGES = mmap.PAGESIZE, 40
-protect = ctypes.CDLL(None, use_errno=True).mprotect
-protect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-
-def between():
-    memory = mmap.mmap(-1, (PAGES + 2) * PAGE)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    for page in (address, address + (PAGES + 1) * PAGE):
-        assert protect(page, PAGE, 0) == 0
-    return np.frombuffer(memory, np.uint8, PAGES * PAGE, PAGE)
-
-source, target = between(), between()
+source, target = between_forbidden_pages(40), between_forbidden_pages(40)
 rng = np.random.default_rng(0)
 fitted = 0
 for number in range(600):
@@ -150,7 +140,7 @@ for number in range(600):
         for capacity in (bound(len(data)), int(rng.integers(0, bound(len(data)))), None):
             capacity = length + int(rng.integers(-9, 1)) if capacity is None else capacity
             for out in (0, target.size - capacity):
-                where = np.uint64(source.ctypes.data + put), np.uint64(target.ctypes.data + out)
+                where = source.ctypes.data + put, target.ctypes.data + out
                 found = lz4_compress(*where, len(data), capacity)
                 length = found or length
                 fitted += found > 0

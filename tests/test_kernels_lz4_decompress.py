@@ -13,8 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lmdbloader.kernels.lz4.decompress import lz4_decompress
+from lmdbloader.kernels.entries import lz4_decompress
 
+pytestmark = pytest.mark.usefixtures("both_ways")
 GUARD = 64
 MARK = 0xA5
 
@@ -65,7 +66,7 @@ def decompressed(block: bytes, capacity: int) -> bytes | None:
     source = np.frombuffer(block, np.uint8)
     out = np.full(GUARD + capacity + GUARD, MARK, np.uint8)
     found = int(lz4_decompress(
-        np.uint64(source.ctypes.data), np.uint64(out.ctypes.data + GUARD), source.size, capacity
+        source.ctypes.data, out.ctypes.data + GUARD, source.size, capacity
     ))  # fmt: skip
     assert (out[:GUARD] == MARK).all() and (out[GUARD + capacity :] == MARK).all()
     assert found <= capacity
@@ -154,31 +155,21 @@ def test_blocks_of_the_lz4_package(parts: list[tuple[bytes, int]], level: int) -
 
 
 def test_sizes_that_no_buffer_has_are_refused() -> None:
-    address = np.uint64(np.zeros(64, np.uint8).ctypes.data)
+    address = np.zeros(64, np.uint8).ctypes.data
     for nbytes, capacity in ((0, 10), (-1, 10), (10, -1), (-(2**63), 10)):
         assert lz4_decompress(address, address, nbytes, capacity) < 0
 
 
 # In a process of its own: reading or writing one byte too many ends it.
 BETWEEN_FORBIDDEN_PAGES = """
-import ctypes, mmap, sys
+import sys
 import numpy as np
 import lz4.block
-from lmdbloader.kernels.lz4.decompress import lz4_decompress
+from forbidden_pages import between_forbidden_pages
+from lmdbloader.kernels.entries import lz4_decompress
 from test_kernels_lz4_decompress import block_of, expected, literals
 
-PAGE, PAGES = mmap.PAGESIZE, 4
-protect = ctypes.CDLL(None, use_errno=True).mprotect
-protect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-
-def between():
-    memory = mmap.mmap(-1, (PAGES + 2) * PAGE)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    for page in (address, address + (PAGES + 1) * PAGE):
-        assert protect(page, PAGE, 0) == 0
-    return np.frombuffer(memory, np.uint8, PAGES * PAGE, PAGE)
-
-source, target = between(), between()
+source, target = between_forbidden_pages(4), between_forbidden_pages(4)
 rng = np.random.default_rng(int(sys.argv[1]))
 
 def block():
@@ -201,13 +192,13 @@ for count in range(70):
         for cut in range(len(whole)):
             put = source[source.size - len(whole) + cut :]
             put[:] = np.frombuffer(whole[: len(whole) - cut], np.uint8)
-            lz4_decompress(np.uint64(put.ctypes.data), np.uint64(target.ctypes.data), put.size, target.size)
+            lz4_decompress(put.ctypes.data, target.ctypes.data, put.size, target.size)
 for offset in range(1, 40):
     for length in range(4, 100):
         whole = block_of([(literals(offset, 0), offset, length)], b"")
         source[: len(whole)] = np.frombuffer(whole, np.uint8)
         out = target[target.size - offset - length :]
-        found = lz4_decompress(np.uint64(source.ctypes.data), np.uint64(out.ctypes.data), len(whole), out.size)
+        found = lz4_decompress(source.ctypes.data, out.ctypes.data, len(whole), out.size)
         assert out[:found].tobytes() == expected(whole, out.size)
 
 accepted = 0
@@ -221,8 +212,8 @@ for number in range(int(sys.argv[2])):
     for put in (source[: len(whole)], source[source.size - len(whole) :]):
         put[:] = np.frombuffer(whole, np.uint8)
         for start in (0, target.size - raw):
-            address = np.uint64(target.ctypes.data + start)
-            found = lz4_decompress(np.uint64(put.ctypes.data), address, len(whole), raw)
+            address = target.ctypes.data + start
+            found = lz4_decompress(put.ctypes.data, address, len(whole), raw)
             assert (found < 0) == (right is None), (number, found, right)
             assert right is None or target[start : start + found].tobytes() == right, number
     accepted += right is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -141,20 +142,13 @@ def test_extreme_sizes_stay_inside_their_scratch(size: tuple[int, int, int, int]
 
 # In a process of its own, as reading one byte too many ends it.
 BETWEEN_FORBIDDEN_PAGES = """
-import ctypes, mmap
 import numpy as np
+from forbidden_pages import between_forbidden_pages
 from lmdbloader.kernels.entries import resize_scratch, resize_window
 
-PAGE, PAGES = mmap.PAGESIZE, 16
-memory = mmap.mmap(-1, (PAGES + 2) * PAGE)
-address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-protect = ctypes.CDLL(None, use_errno=True).mprotect
-protect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-for page in (address, address + (PAGES + 1) * PAGE):
-    assert protect(page, PAGE, 0) == 0
 WINDOWS = [(1, 1, 0, 0), (3, 50, 1, 2), (16, 16, 0, 0), (17, 33, 1, 30), (70, 90, 3, 7), (100, 15, 9, 1)]
 for dtype in (np.uint8, np.uint16):
-    pixels = np.frombuffer(memory, dtype, PAGES * PAGE // dtype().itemsize, PAGE)
+    pixels = between_forbidden_pages(16).view(dtype)
     for h, w, top, left in WINDOWS:
         for size in ((9, 9), (80, 120)):
             count = 3 * h * w
@@ -170,5 +164,8 @@ print("read no more than there is")
 
 
 def test_nothing_outside_of_the_image_is_read() -> None:
-    done = subprocess.run([sys.executable, "-c", BETWEEN_FORBIDDEN_PAGES], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", BETWEEN_FORBIDDEN_PAGES],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parent,
+    )  # fmt: skip
     assert done.stdout == "read no more than there is\n", (done.returncode, done.stderr)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from lmdbloader.kernels.calls.entry import Entry
 
-_FILE = "file: (i64, i64, i64, i64, i64), at: i64, nbytes: i64, checksum: u64"
+_FILE = "file: (i64, i64, i64, i64, i64)"
 
 assemble = Entry(
-    "assemble.assemble(file: (i64, i64, i64, i64, i64), verify: bool, columns: i64[:,:], given: i64[:,:],"
+    f"assemble.assemble({_FILE}, verify: bool, columns: i64[:,:], given: i64[:,:],"
     " described: i64[:,:], affine: f32[:,:,:], erased: u32[:,:,:], program: (i64[:,:], f64[:,:]), seed: u64,"
     " epoch: u64, rows: i64[:], samples: i64[:], out: i64[:,:], batch_size: i64, rooms: i64[:],"
     " scratch: (i32[:], f32[:], f32[:]), drawn: (i64[:,:,:], f64[:,:,:], i64[:,:,:], i64[:]), failed: i64[:]) -> i64"
@@ -17,12 +17,13 @@ measure = Entry(
     " drawn: (i64[:,:,:], f64[:,:,:], i64[:,:,:], i64[:]), shapes: i64[:,:], failed: i64[:]) -> i64"
 )
 gather = Entry(
-    "gather.gather(file: (i64, i64, i64, i64, i64), rows: i64[:], columns: (i64[:], u32[:], u32[:], u64[:], u8[:]),"
+    f"gather.gather({_FILE}, rows: i64[:], columns: (i64[:], u32[:], u32[:], u64[:], u8[:]),"
     " verify: bool, geometry: (u32[:], u32[:], u8[:], u8[:]), tile: i64, out: u8[:], out_start: i64[:], room: u8[:],"
     " scratch: u8[:], work: u8[:], failed: i64[:]) -> i64"
 )
 read_window = Entry(
-    f"gather.read_window({_FILE}, codec: u8, verify: bool, image: (i64, i64, i64, i64), tile: i64,"
+    f"gather.read_window({_FILE}, at: i64, nbytes: i64, checksum: u64, codec: u8, verify: bool,"
+    " image: (i64, i64, i64, i64), tile: i64,"
     " window: (i64, i64, i64, i64), out: u8[:], room: u8[:], tile_room: u8[:], work: u8[:]) -> i64"
 )
 xxh64 = Entry("runtime.xxhash.xxh64(address: u64, nbytes: u64, seed: u64) -> u64")
@@ -37,6 +38,10 @@ cut_tiles = Entry("patches.cut_tiles(image: T[:,:,:], tile: i64, out: T[:])", T=
 compress_many = Entry(
     "patches.compress_many(data: u8[:], start: i64[:], nbytes: i64[:], least_saving: f64, out: u8[:],"
     " out_nbytes: i64[:], codec: u8[:]) -> i64"
+)
+lz4_compress = Entry("lz4.compress.lz4_compress(source: u64, destination: u64, nbytes: i64, capacity: i64) -> i64")
+lz4_decompress = Entry(
+    "lz4.decompress.lz4_decompress(source: u64, destination: u64, nbytes: i64, capacity: i64) -> i64"
 )
 unfilter_png = Entry("png.unfilter(raw: u8[:,:], zeros: u8[:], out: u8[:,:], step: i64) -> i64")
 

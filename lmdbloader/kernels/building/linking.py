@@ -72,6 +72,7 @@ def build(
         lowering = Lowering(units)
         entries = [(name, s) for entry in all_entries() for name, s in entry.variants.items()]
         text = lowering.lower(entries)
+        lowering.prune()
         report(f"lowered {lowering.num_lowered}, kept {lowering.num_kept} unchanged")
         digests = {}
         for target in targets:

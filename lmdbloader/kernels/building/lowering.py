@@ -11,8 +11,10 @@ import hashlib
 import importlib
 import inspect
 import json
+import os
 import re
 import sys
+import time
 import types as python_types
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,6 +52,7 @@ define i64 @lmdbloader_memcpy(i64 %to, i64 %from, i64 %nbytes) alwaysinline {
   ret i64 %to
 }
 """
+_KEPT_SECONDS = 30 * 86400
 _PACKAGE = Path(__file__).parents[2]
 _IMPORT = re.compile(rf"^\s*(?:from|import)\s+({_PACKAGE.name}[\w.]*)(?:\s+import\s+(\([^)]*\)|.*))?", re.MULTILINE)
 
@@ -243,6 +246,7 @@ class Lowering:
             return None
         self._units[name] = unit
         self.num_kept += 1
+        os.utime(stem.with_suffix(".bc"))  # in use; see `prune`
         return unit
 
     def keep(self, kernel: Any, made: Any) -> None:
@@ -264,6 +268,14 @@ class Lowering:
             return None
         key = json.dumps([name, _versions(), _fingerprint(kernel.py_func)])
         return self._folder / hashlib.sha256(key.encode()).hexdigest()[:32]
+
+    def prune(self) -> None:
+        """Remove kept units that no build has used for a month."""
+        oldest = time.time() - _KEPT_SECONDS
+        for code in self._folder.glob("*.bc") if self._folder is not None else ():
+            if code.stat().st_mtime < oldest:
+                code.unlink()
+                code.with_suffix(".json").unlink(missing_ok=True)
 
     def _self_contained(self, name: str, made: Any) -> tuple[Any, tuple[tuple[str, str], ...]]:
         """Return a kernel's module with Numba's helpers in it, and the kernels that it calls."""
@@ -402,6 +414,7 @@ def _fingerprint(function: Any) -> str:
             digest.update(f"{name} {_fingerprint_of(value)} ".encode())
     for cell in function.__closure__ or ():
         digest.update(_fingerprint_of(cell.cell_contents).encode())
+    digest.update(repr(function.__defaults__).encode())
     return digest.hexdigest()
 
 

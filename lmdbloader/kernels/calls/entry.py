@@ -18,8 +18,6 @@ from lmdbloader.kernels.calls.signatures import LARGEST, Array, Number, Signatur
 
 _PACKAGE = __name__.split(".")[0]
 _COMPILER = ("numba", "llvmlite")
-
-
 # Words are signed.
 _RESULTS: dict[str, Callable[[int], Any]] = {"bool": bool, "u64": lambda word: word & (1 << 64) - 1}
 
@@ -84,8 +82,12 @@ class Entry:
         return _results(block, signature) if signature.results else None
 
     def prepare(self, *values: Any) -> Prepared:
-        """Return a call with these arguments, some of which can be replaced before it is made."""
+        """Return a call with these arguments, some of which can be replaced before it is made.
+
+        The kernel has one result, an int64, or none.
+        """
         name, signature, words = self._pack(values)
+        assert signature.results in ((), ("i64",))
         return Prepared(
             None if libraries.chosen == libraries.JIT else self._functions[name], signature, words, values, self
         )
@@ -181,7 +183,7 @@ class Prepared:
         return replace
 
     def __call__(self) -> Any:
-        """Make the call and return its result; a tuple if there are several."""
+        """Make the call and return its result."""
         if self._function is None:
             return self._entry._kernel(*self._signature.convert(tuple(self._values)))
         self._function(self._address)

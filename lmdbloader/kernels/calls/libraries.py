@@ -70,7 +70,7 @@ def load() -> ctypes.CDLL:
         )
     if chosen and chosen not in kinds:
         raise KernelError(f"{CHOICE}={chosen}: expected {JIT!r}, {', '.join(map(repr, kinds))}, or nothing")
-    library = _load(kinds[0], inventory)
+    library = _load(kinds[-1], inventory)  # probably the right one; whichever it is, it knows this processor's level
     level = library.lmdbloader_level()
     fitting = [kind for kind in kinds if not kind.startswith("x86-64-v") or int(kind[-1]) <= level]
     if not fitting or (chosen and chosen not in fitting):
@@ -78,7 +78,7 @@ def load() -> ctypes.CDLL:
             f"the kernels here are for {chosen or kinds[0]}, and this processor has only x86-64-v{level}. {_remedy()}"
         )
     best = chosen or fitting[-1]
-    return library if best == kinds[0] else _load(best, inventory)
+    return library if best == kinds[-1] else _load(best, inventory)
 
 
 def _inventory() -> dict[str, str]:
