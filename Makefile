@@ -34,7 +34,8 @@ test: $(if $(ARGS),setup,lint)  ## Run the linters and every test; with ARGS onl
 test-floors:  ## Run the tests of pixels and datasets with the lowest versions of setup.cfg, in .venv-floors
 	@$(PYTHON) scripts/floors.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)
 
-test-python313: kernels  ## Run the tests with Python 3.13, in a Debian chroot (as root)
+test-python313: setup  ## Run the tests with Python 3.13, in a Debian chroot (as root)
+	@$(ENV) -m lmdbloader.kernels.building --if-changed
 	@$(PYTHON) scripts/chroots.py python313 --built lmdbloader/kernels/built $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)
 
 test-aarch64: setup  ## Run the tests of kernels and datasets on emulated aarch64, in a Debian chroot (as root)
