@@ -34,7 +34,8 @@ test: $(if $(ARGS),setup,lint)  ## Run the linters and every test; with ARGS onl
 test-floors:  ## Run the tests of pixels and datasets with the lowest versions of setup.cfg, in .venv-floors
 	@$(PYTHON) scripts/floors.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)
 
-test-python313: kernels  ## Run the tests with Python 3.13, in a Debian chroot (as root)
+test-python313: setup  ## Run the tests with Python 3.13, in a Debian chroot (as root)
+	@$(ENV) -m lmdbloader.kernels.building --if-changed
 	@$(PYTHON) scripts/chroots.py python313 --built lmdbloader/kernels/built $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)
 
 test-aarch64: setup  ## Run the tests of kernels and datasets on emulated aarch64, in a Debian chroot (as root)
@@ -78,6 +79,6 @@ docs: setup  ## Build the documentation into site/; warnings are errors (ARGS=se
 	@NO_MKDOCS_2_WARNING=1 $(ENV) -m mkdocs $(if $(ARGS),$(ARGS),build)
 
 clean:  ## Remove everything that make created, including .venv
-	rm -rf .venv .venv-cache .venv-gpu benchmarks/gpu/pack *.egg-info build dist site demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv .venv-cache .venv-floors .venv-gpu benchmarks/gpu/pack *.egg-info build dist site demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	rm -rf lmdbloader/kernels/built .chroots .wine
 	find lmdbloader scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

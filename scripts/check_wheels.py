@@ -1,6 +1,8 @@
 """Checks wheels without running them: the tag, the files, and what each kernel library needs from the system.
 
-python scripts/check_wheels.py dist/*.whl
+    python scripts/check_wheels.py dist/*.whl
+
+Prints a line about each wheel, and below it what is wrong with it; the exit status is 1 if anything is.
 """
 
 from __future__ import annotations
@@ -219,7 +221,7 @@ def _check_signature(data: bytes, library: Any) -> Iterator[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check wheels and print a line about each; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wheels", type=Path, nargs="+", metavar="WHEEL")
+    parser.add_argument("wheels", type=Path, nargs="+", metavar="WHEEL", help="a wheel of lmdbloader, for any platform")
     options = parser.parse_args(arguments)
     failed = 0
     for path in options.wheels:

@@ -1,7 +1,7 @@
 """Builds the source distribution and, from it, the wheels of every platform, on one machine.
 
     python scripts/make_wheels.py                             # into dist/
-    python scripts/make_wheels.py --platform win_amd64        # one or more platforms
+    python scripts/make_wheels.py --platform win_amd64        # one platform
     python scripts/make_wheels.py --twice                     # build each again, and compare the bytes
 
 The files of a wheel have the time of SOURCE_DATE_EPOCH, by default that of the last commit: the same sources give the
@@ -155,9 +155,19 @@ def make(folder: Path, platforms: Sequence[str], *, twice: bool = False) -> list
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build and print what was made; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "dist", metavar="DIR", help="default dist/")
     parser.add_argument(
-        "--platform", action="append", choices=PLATFORMS, metavar="NAME", help=f"one of {', '.join(PLATFORMS)}"
+        "--out",
+        type=Path,
+        default=ROOT / "dist",
+        metavar="DIR",
+        help="the folder for them, from which earlier wheels of lmdbloader are removed (default: dist/)",
+    )
+    parser.add_argument(
+        "--platform",
+        action="append",
+        choices=PLATFORMS,
+        metavar="NAME",
+        help=f"only this platform, can be repeated: {', '.join(PLATFORMS)}",
     )
     parser.add_argument("--twice", action="store_true", help="build each again, and compare the bytes")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Runs a command in another root folder and in namespaces of its own: its mounts and processes end with it."""
+"""Runs a command of chroots.py in a root folder and in namespaces of its own: its mounts and processes end with it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Emulator:
 
 
 def find_emulator(processor: str) -> Emulator | None:
-    """Return QEMU's emulator of a processor, "aarch64"; None where it is not installed."""
+    """Return QEMU's emulator of aarch64, the only processor known here; None if it is not installed."""
     assert processor == "aarch64"
     found = shutil.which("qemu-aarch64-static")
     if found is None:

@@ -1,7 +1,9 @@
 """Builds a release and tries it as a user would: in an empty environment, without a compiler and without numba.
 
-python scripts/release_check.py                       # everything
-python scripts/release_check.py --dist dist           # with wheels that `make wheels` has built
+    python scripts/release_check.py                       # everything
+    python scripts/release_check.py --dist dist           # with wheels that `make wheels` has built
+
+The last line says "ready to be released", or "not ready" after the lines that say why.
 """
 
 from __future__ import annotations
@@ -177,11 +179,15 @@ def check(dist: Path, folder: Path) -> list[str]:
     missed = []
     wheels, sdists = sorted(dist.glob("lmdbloader-*.whl")), sorted(dist.glob("lmdbloader-*.tar.gz"))
     if len(sdists) != 1 or len(wheels) != len(make_wheels.PLATFORMS):
-        raise CheckError(f"{dist}: found {len(wheels)} wheels and {len(sdists)} sdists; `make wheels` builds them")
-    for path in [*sdists, *wheels]:
-        print(f"{path.name}: {path.stat().st_size / 2**20:.2f} MiB", flush=True)
+        raise CheckError(
+            f"{dist}: found {len(wheels)} wheels and {len(sdists)} source distributions, expected "
+            f"{len(make_wheels.PLATFORMS)} and 1; `make wheels` builds them"
+        )
+    print(f"{sdists[0].name}: {sdists[0].stat().st_size / 2**20:.2f} MiB", flush=True)
     for path in wheels:
-        missed += [f"{path.name}: {what}" for what in check_wheels.check_wheel(path)]
+        wrong = check_wheels.check_wheel(path)
+        print(f"{path.name}: {path.stat().st_size / 2**20:.2f} MiB, {'defects' if wrong else 'sound'}", flush=True)
+        missed += [f"{path.name}: {what}" for what in wrong]
     check_metadata([*sdists, *wheels], folder)
     print("twine: the metadata is sound", flush=True)
     here = targets_here()[0].wheel
@@ -209,7 +215,7 @@ def check(dist: Path, folder: Path) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build, check and print; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dist", type=Path, metavar="DIR", help="built already (default: build into dist/)")
+    parser.add_argument("--dist", type=Path, metavar="DIR", help="check this folder (default: build dist/ first)")
     options = parser.parse_args(arguments)
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="lmdbloader-release-"))

@@ -1,29 +1,33 @@
 """Tries an installed lmdbloader without this clone, in a folder that holds photos/ (PNG) and jpegs/.
 
-python -I smoke.py all          # converts, reads, loads and verifies
-python -I smoke.py patches      # afterwards: prints the seconds from torch imported to the first batch
-python -I smoke.py jpegs
+    python -I smoke.py all          # converts, reads, loads and verifies
+    python -I smoke.py patches      # afterwards: prints the seconds from torch imported to the first batch
+    python -I smoke.py jpegs        # the same for JPEG files
+
+scripts/release_check.py runs it in the environment that it makes.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
-
-import torch
-
-torch_imported = time.perf_counter()
 
 
 def main() -> None:
     """Do the part that was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["all", "patches", "jpegs"], help="`all` comes first: it makes the datasets")
+    part = parser.parse_args().part
+
+    import torch
+
+    torch_imported = time.perf_counter()
     import lmdbloader
     from lmdbloader import transforms as t
 
     patches = [t.RandomCrop(32), t.RandomDihedral(), t.ToDtype(torch.float32, scale=True)]
     crops = [t.RandomResizedCrop(64), t.ToDtype(torch.float32, scale=True), t.Normalize(0.45, 0.22)]
-    what = sys.argv[1]
-    if what == "all":
+    if part == "all":
         if "site-packages" not in lmdbloader.__file__:
             raise SystemExit(f"{lmdbloader.__file__} is not installed")
         for codec in ("raw", "lz4"):
@@ -42,8 +46,8 @@ def main() -> None:
         assert lmdbloader.verify("jpegs.lmdb").is_sound
         print(f"smoke test: lmdbloader {lmdbloader.__version__}, torch {torch.__version__}: patches, JPEG, verify")
     else:
-        ds = lmdbloader.LMDBDataset("raw.lmdb" if what == "patches" else "jpegs.lmdb")
-        next(iter(lmdbloader.Loader(ds, batch_size=4, transforms=patches if what == "patches" else crops)))
+        ds = lmdbloader.LMDBDataset("raw.lmdb" if part == "patches" else "jpegs.lmdb")
+        next(iter(lmdbloader.Loader(ds, batch_size=4, transforms=patches if part == "patches" else crops)))
         print(time.perf_counter() - torch_imported)
 
 

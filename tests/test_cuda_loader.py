@@ -40,7 +40,7 @@ BEFORE: dict[str, list[Any]] = {
     "RandomVerticalFlip": [T.RandomVerticalFlip(0.5)],
     "RandomDihedral": [T.RandomDihedral()],
     "RandomTranslate": [T.RandomTranslate(4, 3)],
-    "ColorJitter": [T.ColorJitter(0.5, 0.5, 0.5, 0.75)],
+    "ColorJitter": [T.ColorJitter(0.5, 0.5, 0.5, p=0.75)],
     "RandomGrayscale": [T.RandomGrayscale(0.5)],
     "RandomSolarize": [T.RandomSolarize(100, 0.5)],
     "RandomErasing": [T.RandomErasing(0.9, value=(1, 2, 3))],

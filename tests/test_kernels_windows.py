@@ -38,7 +38,7 @@ from lmdbloader.transforms import (
 
 wine = load_script("wine")
 COLORS = [
-    RandomResizedCrop(32), ColorJitter(0.4, 0.4, 0.4, 0.1), ToDtype(torch.float32, scale=True),
+    RandomResizedCrop(32), ColorJitter(0.4, 0.4, 0.4), ToDtype(torch.float32, scale=True),
     Normalize([0.4] * 3, [0.2] * 3), RandomErasing(1.0),
 ]  # fmt: skip
 ROWS = np.arange(4)

@@ -72,6 +72,8 @@ def test_positional_arguments_have_torchvisions_order() -> None:
     assert T.Normalize(0.5, 0.25).std == (0.25,)
     assert T.ToDtype(torch.float32, True).scale
     assert T.ColorJitter(0.4, 0.3, 2).real_numbers == pytest.approx((0.6, 1.4, 0.7, 1.3, 0, 3, 1, -1))
+    with pytest.raises(TypeError, match="positional"):
+        T.ColorJitter(0.4, 0.4, 0.4, 0.1)  # type: ignore[misc]  # torchvision's hue
     erasing = T.RandomErasing(0.25, (0.1, 0.2), (1, 1), 7)
     assert (erasing.p, erasing.scale, erasing.ratio, erasing.value) == (0.25, (0.1, 0.2), (1, 1), 7)
 

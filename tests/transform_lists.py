@@ -68,7 +68,7 @@ def lists_of_transforms(draw: Any, layout: dict[str, tuple[int, int]], channels:
             new = cls(draw(beyond), interpolation=draw(st.sampled_from(["bilinear", "bicubic"])), fields=chosen)
             is_resized = True
         elif what == "jitter" and not (is_resized or is_jittered):
-            new = T.ColorJitter(*draw(st.tuples(*[st.sampled_from([0, 0.5, (0.2, 2.5)])] * 3)), 0.75, fields=chosen)
+            new = T.ColorJitter(*draw(st.tuples(*[st.sampled_from([0, 0.5, (0.2, 2.5)])] * 3)), p=0.75, fields=chosen)
             is_jittered = True
         elif what in ("grey", "invert") and not (is_resized or is_jittered):
             p = draw(st.sampled_from([0.0, 0.5, 1.0]))

@@ -188,6 +188,7 @@ class ColorJitter(Geometry):
     brightness: Interval = 0.0
     contrast: Interval = 0.0
     saturation: Interval = 0.0
+    _: KW_ONLY  # torchvision's fourth argument is the hue
     p: float = 1.0
 
     code = opcodes.JITTER
