@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from lmdbloader.base.lazy import lazy
 
 if TYPE_CHECKING:
     from lmdbloader.conversion.estimation import Estimate as Estimate
@@ -15,19 +16,12 @@ if TYPE_CHECKING:
     from lmdbloader.conversion.selection import find_splits as find_splits
 
 # The command line reads the table of options in here, and must not load NumPy or pyarrow for its help.
-_HOMES = {
-    "Estimate": "estimation",
-    "Report": "from_files",
-    "Split": "selection",
-    "convert": "from_files",
-    "estimate": "estimation",
-    "find_splits": "selection",
-    "write": "from_python",
-}
-__all__ = ["Estimate", "Report", "Split", "convert", "estimate", "find_splits", "write"]
-
-
-def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"lmdbloader.conversion.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'lmdbloader.conversion' has no attribute {name!r}")
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        "estimation": "Estimate estimate",
+        "from_files": "Report convert",
+        "from_python": "write",
+        "selection": "Split find_splits",
+    },
+)

@@ -222,11 +222,12 @@ def encode_one(storage: Storage, f: Field, image: Pixels, key: str, *, was_jpeg:
         key: The image's key for the random choice of "proportion".
         was_jpeg: Whether it comes from a JPEG file.
     """
-    payload = _encode_as_jpeg(storage, image, key, was_jpeg)
+    payload = encode_as_jpeg(storage, image, key, was_jpeg=was_jpeg)
     return payload or encode_image(image, f.codec or "raw", f.tile_size or TILE_SIZE)
 
 
-def _encode_as_jpeg(storage: Storage, image: Pixels, key: str, was_jpeg: bool) -> Payloads | None:
+def encode_as_jpeg(storage: Storage, image: Pixels, key: str, *, was_jpeg: bool = False) -> Payloads | None:
+    """Return an image as a JPEG; None if its pixels are stored. The arguments are those of `encode_one`."""
     if image.dtype != np.uint8 or max(image.shape[:2]) > _MOST_JPEG_SIDE:
         return None
     if storage.mode == "proportion":

@@ -7,18 +7,28 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import groupby
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.arguments import shown
 from lmdbloader.conversion.sources.listing import Source
-from lmdbloader.conversion.storage import PIXELS, Storage, encode_one, fit_within, shrink
+from lmdbloader.conversion.storage import PIXELS, Storage, encode_as_jpeg, fit_within, shrink
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.fields import is_pil, is_pixels, is_tensor, kind_named
-from lmdbloader.format.codecs import Payloads, encode_many, holds_pixels, join, saves_enough
-from lmdbloader.format.layout import ARRAY_DTYPES, MAX_PAYLOAD_NBYTES, Field, array_type
+from lmdbloader.format.codecs import (
+    Payloads,
+    encode_image,
+    encode_many,
+    holds_pixels,
+    is_tiled,
+    join,
+    planes,
+    saves_enough,
+)
+from lmdbloader.format.layout import ARRAY_DTYPES, MAX_PAYLOAD_NBYTES, TILE_SIZE, Field, array_type
 
 _INT64 = range(-(2**63), 2**63)
 # The most digits of an integer that Python reads by default. The pattern matches from the start of a run of digits.
@@ -69,11 +79,9 @@ class PayloadColumn:
         self._field = f if codec == "auto" else replace(f, codec=codec)
         self._codec = codec
         self._storage = storage
-        self._images: list[npt.NDArray[Any]] = []
-        self._numbers: list[int] = []
-        self._encoded: list[Payloads] = []
+        # Bytes are encoded together, as a call for each small image would cost more than its pixels.
+        self._values: list[bytes | Payloads | npt.NDArray[Any]] = []
         self._shapes: list[tuple[int, ...]] = []
-        self._flat: list[bytes] = []
         self._types: list[str] = []
 
     def add(self, value: Any, number: int) -> int:
@@ -91,19 +99,26 @@ class PayloadColumn:
             given = _pixels(f, value, number)
             image = shrink(given, *fit_within(given.shape[0], given.shape[1], self._storage.max_resolution))
             self._shapes.append((*image.shape, 8 * image.itemsize))
-            if self._codec == "auto":
-                self._images.append(image.copy())
-                self._numbers.append(number)
-            else:
-                self._encoded.append(encode_one(self._storage, f, image, str(number)))
+            self._values.append(self._copied_or_encoded(image, number))
             return given.nbytes
         if f.kind == "array":
             array = _array(f, value, number)
             self._types.append(array_type(array.dtype.name, array.shape))
-            self._flat.append(array.tobytes())
+            data = array.tobytes()
         else:
-            self._flat.append(_bytes(f, value, number))
-        return len(self._flat[-1])
+            data = _bytes(f, value, number)
+        self._values.append(data)
+        return len(data)
+
+    def _copied_or_encoded(self, image: npt.NDArray[Any], number: int) -> bytes | Payloads | npt.NDArray[Any]:
+        """Return an image as a JPEG or, if it is small, as bytes; a large one is copied if the codec is not known yet."""
+        is_auto = self._codec == "auto"
+        jpeg = encode_as_jpeg(self._storage, image, str(number))
+        if jpeg is not None:
+            return jpeg
+        if not is_tiled(image, "lz4" if is_auto else self._codec):
+            return planes(image).tobytes()
+        return image.copy() if is_auto else self._in_tiles(image, self._codec)
 
     def encode(self) -> tuple[Payloads, dict[str, Any], str]:
         """Return the payloads, their columns in the index, and their codec."""
@@ -122,14 +137,18 @@ class PayloadColumn:
         return payloads, columns, codec
 
     def _encode(self, codec: str) -> Payloads:
-        if self._field.kind != "image":
-            data = np.frombuffer(b"".join(self._flat), np.uint8)
-            return encode_many(data, np.array([len(v) for v in self._flat], np.int64), codec)
-        if self._images:
-            f = replace(self._field, codec=codec)
-            kept = zip(self._images, self._numbers, strict=True)
-            return join([encode_one(self._storage, f, image, str(number)) for image, number in kept])
-        return join(self._encoded)
+        parts: list[Payloads] = []
+        for are_bytes, group in groupby(self._values, lambda value: isinstance(value, bytes)):
+            if are_bytes:
+                values = cast("list[bytes]", list(group))
+                lengths = np.array([len(value) for value in values], np.int64)
+                parts.append(encode_many(np.frombuffer(b"".join(values), np.uint8), lengths, codec))
+            else:
+                parts += [v if isinstance(v, Payloads) else self._in_tiles(v, codec) for v in group]
+        return join(parts) if parts else encode_many(np.empty(0, np.uint8), np.empty(0, np.int64), codec)
+
+    def _in_tiles(self, image: npt.NDArray[Any], codec: str) -> Payloads:
+        return encode_image(image, codec, self._field.tile_size or TILE_SIZE)
 
 
 def image_geometry(name: str, shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:

@@ -222,15 +222,11 @@ def encode_image(image: npt.NDArray[Any], codec: str, tile_size: int) -> Payload
     Raises:
         OptionError: It has more bytes than a payload can have.
     """
-    if image.nbytes > MAX_PAYLOAD_NBYTES * 0.99:
-        raise OptionError(
-            f"an image of {image.shape} {image.dtype}: {image.nbytes} bytes exceed one payload's 2 GiB. Cut it."
-        )
-    flat, image = np.empty(image.size, image.dtype), np.ascontiguousarray(image)
-    if image.nbytes <= TILED_ABOVE_NBYTES or not _named(codec).in_tiles:
-        entries.cut(image, 0, 0, image.shape[0], image.shape[1], flat)
-        return encode_many(flat.view(np.uint8), np.array([image.nbytes]), codec)
-    entries.cut_tiles(image, tile_size, flat)
+    if not is_tiled(image, codec):
+        return encode_many(planes(image), np.array([image.nbytes]), codec)
+    _check_size(image)
+    flat = np.empty(image.size, image.dtype)
+    entries.cut_tiles(np.ascontiguousarray(image), tile_size, flat)
     tiles = encode_many(flat.view(np.uint8), tile_nbytes(image.shape, image.itemsize, tile_size), codec)
     ends = np.cumsum(tiles.stored_nbytes).astype("<u4")
     table = tiles.checksum.astype("<u8").tobytes() + ends.tobytes()
@@ -238,6 +234,30 @@ def encode_image(image: npt.NDArray[Any], codec: str, tile_size: int) -> Payload
         raise AssertionError("the tile table's entry size and its writer disagree")
     stored = np.concatenate([np.frombuffer(table, np.uint8), tiles.data])
     return _one_payload(stored, image.nbytes, CODEC_TILES, checksum(table))
+
+
+def is_tiled(image: npt.NDArray[Any], codec: str) -> bool:
+    """Return whether an image (H, W, C) is encoded in tiles rather than as one (C, H, W) payload."""
+    return image.nbytes > TILED_ABOVE_NBYTES and _named(codec).in_tiles
+
+
+def planes(image: npt.NDArray[Any]) -> U8:
+    """Return an image (H, W, C) uint8 or uint16 as the bytes of a (C, H, W) array, which `encode_many` takes.
+
+    Raises:
+        OptionError: It has more bytes than a payload can have.
+    """
+    _check_size(image)
+    flat = np.empty(image.size, image.dtype)
+    entries.cut(np.ascontiguousarray(image), 0, 0, image.shape[0], image.shape[1], flat)
+    return flat.view(np.uint8)
+
+
+def _check_size(image: npt.NDArray[Any]) -> None:
+    if image.nbytes > MAX_PAYLOAD_NBYTES * 0.99:
+        raise OptionError(
+            f"an image of {image.shape} {image.dtype}: {image.nbytes} bytes exceed one payload's 2 GiB. Cut it."
+        )
 
 
 def encode_jpeg(image: npt.NDArray[Any], quality: int) -> Payloads:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from lmdbloader.base.lazy import lazy
 
 if TYPE_CHECKING:
     from lmdbloader.base.stopwatch import StepTimer as StepTimer
@@ -47,23 +48,14 @@ if TYPE_CHECKING:
     from lmdbloader.lab.tuning import tune as tune
 
 # Each loads when it is first used: a plan needs no torch, and a profile no model.
-_NAMES = {
-    "checkup": "Checkup DatasetFacts Finding doctor",
-    "planning": "Demand GpuFit Plan Preset Reads Serving plan",
-    "profiling": "Advice Comparison PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
-    "study": "BaselineFolder GpuLoad IsolationRow Latency OversubscriptionRow Phases StudiedDataset StudiedField Study "
-    "StudySettings SweepRow ThreadsRow Training bench",
-    "tuning": "ReadSetting StepTrial Tuning TuningRow tune",
-}
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'lmdbloader.lab' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"lmdbloader.lab.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        "checkup": "Checkup DatasetFacts Finding doctor",
+        "planning": "Demand GpuFit Plan Preset Reads Serving plan",
+        "profiling": "Advice Comparison PhaseTimes Profile Recorder StepTimer ThreadTimes profile rehearse",
+        "study": "BaselineFolder GpuLoad IsolationRow Latency OversubscriptionRow Phases StudiedDataset StudiedField "
+        "Study StudySettings SweepRow ThreadsRow Training bench",
+        "tuning": "ReadSetting StepTrial Tuning TuningRow tune",
+    },
+)

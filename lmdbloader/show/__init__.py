@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from lmdbloader.base.lazy import lazy
 
 if TYPE_CHECKING:
     from lmdbloader.show.sheet import Sheet as Sheet
@@ -16,16 +17,7 @@ if TYPE_CHECKING:
     from lmdbloader.show.summary import info as info
 
 # Each loads when it is first used: `info` needs no Pillow.
-_NAMES = {"sheet": "Sheet contact_sheet preview save_sheet spread", "summary": "FieldSummary Summary info"}
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'lmdbloader.show' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"lmdbloader.show.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {"sheet": "Sheet contact_sheet preview save_sheet spread", "summary": "FieldSummary Summary info"},
+)

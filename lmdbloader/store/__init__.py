@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from lmdbloader.base.lazy import lazy
 
 if TYPE_CHECKING:
     from lmdbloader.store.arrow_file import Names as Names
@@ -33,28 +34,19 @@ if TYPE_CHECKING:
     from lmdbloader.store.writing.writer import open_writer as open_writer
 
 # Each loads when it is first used: reading samples needs neither LMDB nor Arrow's library.
-_NAMES = {
-    "arrow_file": "Names",
-    "care.repair": "Repair repair",
-    "care.verify": "Verification verify",
-    "damage": "Damage",
-    "lmdb_records": "num_committed",
-    "opening": "IO read_manifest",
-    "readahead": "Readahead Ticket",
-    "reader": "Reader check_rows",
-    "records": "Block Chunk encode_blocks",
-    "writing.publish": "check_destination clear_leftovers is_dataset partial_folder put_in_place",
-    "writing.writer": "Writer Written estimate_map_nbytes open_writer",
-}
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'lmdbloader.store' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"lmdbloader.store.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        "arrow_file": "Names",
+        "care.repair": "Repair repair",
+        "care.verify": "Verification verify",
+        "damage": "Damage",
+        "lmdb_records": "num_committed",
+        "opening": "IO read_manifest",
+        "readahead": "Readahead Ticket",
+        "reader": "Reader check_rows",
+        "records": "Block Chunk encode_blocks",
+        "writing.publish": "check_destination clear_leftovers is_dataset partial_folder put_in_place",
+        "writing.writer": "Writer Written estimate_map_nbytes open_writer",
+    },
+)
