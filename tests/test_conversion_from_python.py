@@ -131,8 +131,8 @@ def test_images_of_any_size_depth_and_channels(images: list[np.ndarray[Any, Any]
 @pytest.mark.parametrize("codec", ["auto", "raw", "lz4"])
 def test_small_large_and_jpeg_images_keep_their_order(out: Path, codec: str) -> None:
     # From 600 bytes on they become JPEGs, unless they have 16 bits; above 256 KiB they are cut into tiles.
-    sides, kinds_of_pixels = (5, 400, 20, 6, 400, 7), (np.uint8, np.uint16, np.uint8, np.uint16, np.uint16, np.uint8)
-    images = [np.full((side, side, 3), 9 * i, kind) for i, (side, kind) in enumerate(zip(sides, kinds_of_pixels))]
+    sides, bits = (5, 400, 20, 6, 400, 7), (8, 16, 8, 16, 16, 8)
+    images = [np.full((sides[i], sides[i], 3), 9 * i, f"uint{bits[i]}") for i in range(6)]
     write([{"image": image} for image in images], out, codec=codec, write_mode="smart", smart_threshold=600)
     (field,) = lmdbloader.info(out).fields
     pixels = "raw" if codec == "raw" else "lz4"

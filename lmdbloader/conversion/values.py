@@ -111,7 +111,7 @@ class PayloadColumn:
         return len(data)
 
     def _copied_or_encoded(self, image: npt.NDArray[Any], number: int) -> bytes | Payloads | npt.NDArray[Any]:
-        """Return an image as a JPEG or, if it is small, as bytes; a large one is copied if the codec is not known yet."""
+        """Return an image as a JPEG or, if it is small, as bytes; a large one is copied while the codec is open."""
         is_auto = self._codec == "auto"
         jpeg = encode_as_jpeg(self._storage, image, str(number))
         if jpeg is not None:
@@ -138,13 +138,14 @@ class PayloadColumn:
 
     def _encode(self, codec: str) -> Payloads:
         parts: list[Payloads] = []
-        for are_bytes, group in groupby(self._values, lambda value: isinstance(value, bytes)):
-            if are_bytes:
+        for kind, group in groupby(self._values, type):
+            if kind is bytes:
                 values = cast("list[bytes]", list(group))
                 lengths = np.array([len(value) for value in values], np.int64)
                 parts.append(encode_many(np.frombuffer(b"".join(values), np.uint8), lengths, codec))
             else:
-                parts += [v if isinstance(v, Payloads) else self._in_tiles(v, codec) for v in group]
+                others = cast("list[Payloads | npt.NDArray[Any]]", list(group))
+                parts += [v if isinstance(v, Payloads) else self._in_tiles(v, codec) for v in others]
         return join(parts) if parts else encode_many(np.empty(0, np.uint8), np.empty(0, np.int64), codec)
 
     def _in_tiles(self, image: npt.NDArray[Any], codec: str) -> Payloads:
