@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from loading_scripts import load_script
 
 ROOT = Path(__file__).resolve().parent.parent
 
+if shutil.which("git") is None:
+    pytest.skip("the copy of a clone is made with git, which is not installed", allow_module_level=True)
 chroots = load_script("chroots")
 PYTHON313, AARCH64 = chroots.DEBIANS
 
