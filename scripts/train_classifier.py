@@ -33,6 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 from training.classifier_options import parse_options
 from training.command import exit_status
+from training.stopping import Stopping
 
 import lmdbloader
 from lmdbloader.errors import FormatError, OptionError
@@ -181,8 +182,12 @@ class Run:
         full = self.options.size
         return full if self.schedule is None else self.schedule.size_at(epoch, (full, full))[0]
 
-    def train(self, epoch: int) -> EpochResult:
-        """Train for an epoch, 0 first; returns the totals of all processes."""
+    def train(self, epoch: int, stopping: Stopping) -> EpochResult:
+        """Train for an epoch, 0 first; returns the totals of all processes.
+
+        Raises:
+            KeyboardInterrupt: The run was asked to stop; the checkpoint is written.
+        """
         options = self.options
         self.loader.set_epoch(epoch)
         done = self.steps_done
@@ -203,8 +208,12 @@ class Run:
 
             def after_step(step: int) -> None:
                 steps, every = done + step + 1, options.checkpoint_steps
-                if every and steps % every == 0 and steps < self.num_steps and is_first():
+                if steps >= self.num_steps or not is_first():
+                    return
+                if stopping.is_requested or (every and steps % every == 0):
                     self.save(epoch)
+                if stopping.is_requested:
+                    raise KeyboardInterrupt
 
             result = train_epoch(
                 self.model,
@@ -233,7 +242,7 @@ class Run:
         return Accuracy(int(images), int(correct), loss)
 
 
-def train(options: argparse.Namespace, device: torch.device) -> None:
+def train(options: argparse.Namespace, device: torch.device, stopping: Stopping) -> None:
     """Train as the options say, with a line for every epoch."""
     if options.checkpoint and options.checkpoint.exists() and not options.resume:
         raise OptionError(f"{options.checkpoint}: exists. Continue it with --resume, or name another file.")
@@ -249,13 +258,14 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
             f"images of {run.num_classes:,} classes, {run.num_steps:,} steps of {options.batch_size * world_size():,}"
         )
     for epoch in range(first_epoch, options.epochs):
-        result = run.train(epoch)
+        with stopping.saving_first():
+            result = run.train(epoch, stopping)
+            if options.checkpoint and is_first():
+                run.save(epoch + 1)
         began = time.perf_counter()
         accuracy = run.score()
         entry = epoch_entry(epoch + 1, run.size(epoch), result, accuracy, time.perf_counter() - began)
         if is_first():
-            if options.checkpoint:
-                run.save(epoch + 1)
             if options.log_json:
                 with open(options.log_json, "a", encoding="utf-8") as file:
                     file.write(json.dumps(entry) + "\n")
@@ -293,10 +303,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     options = parse_options(argv, __doc__)
 
-    def run() -> None:
+    def run(stopping: Stopping) -> None:
         device = choose_device(options.device)
         with process_group(device):
-            train(options, device)
+            train(options, device, stopping)
 
     return exit_status("train_classifier", run, options.checkpoint)
 

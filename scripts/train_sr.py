@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 from training.command import exit_status, positive
+from training.stopping import Stopping
 
 import lmdbloader
 from lmdbloader.errors import OptionError
@@ -103,7 +104,7 @@ def augmentation(dataset: lmdbloader.LMDBDataset) -> list[Transform]:
     return [RandomDihedral()] if height == width else [RandomHorizontalFlip(), RandomVerticalFlip()]
 
 
-def train(options: argparse.Namespace) -> None:
+def train(options: argparse.Namespace, stopping: Stopping) -> None:
     """Train as the options say, with a line for every epoch."""
     dataset = lmdbloader.LMDBDataset(options.dataset)
     scale = pair_scale(dataset)
@@ -151,7 +152,10 @@ def train(options: argparse.Namespace) -> None:
         done = loader.state_dict()["position"] // options.batch_size  # of the epoch that was interrupted, else 0
         timer = StepTimer(device)
         title = f"epoch {epoch + 1}/{options.epochs}"
-        with tqdm(total=num_steps, initial=done, desc=title, disable=None, leave=False) as bar:
+        with (
+            stopping.saving_first(),
+            tqdm(total=num_steps, initial=done, desc=title, disable=None, leave=False) as bar,
+        ):
 
             def before_step(step: int, epoch: int = epoch, done: int = done, bar: tqdm[None] = bar) -> None:
                 rate = cosine_rate(options.lr, (epoch + (done + step) / num_steps) / options.epochs)
@@ -160,9 +164,13 @@ def train(options: argparse.Namespace) -> None:
                 bar.update(1)
 
             def after_step(step: int, epoch: int = epoch, done: int = done) -> None:
-                steps = done + step + 1
-                if options.checkpoint_steps and steps % options.checkpoint_steps == 0 and steps < num_steps:
+                steps, every = done + step + 1, options.checkpoint_steps
+                if steps >= num_steps:
+                    return
+                if stopping.is_requested or (every and steps % every == 0):
                     save(epoch)
+                if stopping.is_requested:
+                    raise KeyboardInterrupt
 
             loss = train_epoch(
                 model,
@@ -172,9 +180,9 @@ def train(options: argparse.Namespace) -> None:
                 before_step=before_step,
                 after_step=after_step,
             )
-        loader.set_epoch(epoch + 1)
-        if options.checkpoint:
-            save(epoch + 1)
+            loader.set_epoch(epoch + 1)
+            if options.checkpoint:
+                save(epoch + 1)
         scores = None if validation is None else evaluate(model, validation, scale, baseline=baseline)
         print(epoch_line(epoch + 1, options.epochs, loss, scores, timer), flush=True)
 
@@ -191,7 +199,7 @@ def epoch_line(epoch: int, num_epochs: int, loss: float, scores: Evaluation | No
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     options = parse_options(argv)
-    return exit_status("train_sr", lambda: train(options), options.checkpoint)
+    return exit_status("train_sr", lambda stopping: train(options, stopping), options.checkpoint)
 
 
 if __name__ == "__main__":

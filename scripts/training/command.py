@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lmdbloader.errors import LmdbloaderError
+from training.stopping import Stopping
 
 
 def positive(text: str) -> int:
@@ -35,7 +36,7 @@ def rate(text: str) -> float:
     return number
 
 
-def exit_status(name: str, train: Callable[[], None], checkpoint: Path | None) -> int:
+def exit_status(name: str, train: Callable[[Stopping], None], checkpoint: Path | None) -> int:
     """Train; return the status that the command exits with: 0 done, 1 refused or failed, 130 interrupted.
 
     Args:
@@ -43,12 +44,17 @@ def exit_status(name: str, train: Callable[[], None], checkpoint: Path | None) -
         train: Does everything.
         checkpoint: With which an interrupted run can be continued, if it is there.
     """
+    stopping = Stopping(can_save=checkpoint is not None)
     try:
-        train()
+        with stopping:
+            train(stopping)
     except (LmdbloaderError, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        # Of several processes the first one saves and stops; the others then miss it in their next step.
+        if isinstance(error, RuntimeError) and not stopping.is_requested:
+            raise
         hint = "; continue with --resume" if checkpoint and checkpoint.exists() else ""
         print(f"\n{name}: stopped{hint}.", file=sys.stderr)
         return 130
