@@ -387,7 +387,11 @@ def test_a_prediction_holds_or_not(
     before = replace(found, bottleneck="decode", step_seconds=was, advice=advice)
     told = replace(found, step_seconds=now).compare(before)
     assert told.held is held
-    words = {True: "The prediction held: ", False: "The prediction did not hold: ", None: "The prediction was a bound: "}
+    words = {
+        True: "The prediction held: ",
+        False: "The prediction did not hold: ",
+        None: "The prediction was a bound: ",
+    }
     assert str(told).startswith(words[held])
     assert ("at best" in str(told)) == is_bound
     assert json.loads(json.dumps(told.as_json()))["seconds"] == now
