@@ -32,7 +32,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 from training.classifier_options import parse_options
-from training.command import exit_status
+from training.command import check_checkpoint, check_folder, exit_status
 from training.stopping import Stopping
 
 import lmdbloader
@@ -136,8 +136,13 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that a resumed run must share."""
-        names = ("preset", "model", "size", "blur_pool", "epochs", "batch_size", "progressive", "seed")
-        return {name: getattr(self.options, name) for name in names} | {"classes": self.num_classes}
+        names = (
+            "preset", "model", "size", "blur_pool", "epochs", "batch_size", "lr", "warmup", "schedule", "weight_decay",
+            "label_smoothing", "progressive", "initial_scale", "delay_fraction", "finetune_fraction", "size_increment",
+            "order", "seed", "limit_steps",
+        )  # fmt: skip
+        digest = self.dataset.reader.manifest.content_digest
+        return {name: getattr(self.options, name) for name in names} | {"classes": self.num_classes, "dataset": digest}
 
     def resume(self) -> int:
         """Continue from the checkpoint; returns the epochs that are done."""
@@ -244,14 +249,16 @@ class Run:
 
 def train(options: argparse.Namespace, device: torch.device, stopping: Stopping) -> None:
     """Train as the options say, with a line for every epoch."""
-    if options.checkpoint and options.checkpoint.exists() and not options.resume:
-        raise OptionError(f"{options.checkpoint}: exists. Continue it with --resume, or name another file.")
+    check_checkpoint(options.checkpoint, resume=options.resume)
+    check_folder(options.log_json)
     run = Run(options, device)
     first_epoch = run.resume() if options.resume else 0
     if is_first():
         if options.resume:
             done = run.steps_done
             print(f"continuing {options.checkpoint} after epoch {first_epoch}" + f" and {done:,} steps" * bool(done))
+            if first_epoch == options.epochs:
+                print("all its epochs are done")
         where = f"{world_size()} x {device.type}" if world_size() > 1 else str(device)
         print(
             f"{options.model} on {where}, {str(run.precision.dtype).removeprefix('torch.')}: {len(run.dataset):,} "

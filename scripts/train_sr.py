@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from itertools import islice
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import torch
 from tqdm import tqdm
-from training.command import exit_status, positive
+from training.command import check_checkpoint, exit_status, positive
 from training.stopping import Stopping
 
 import lmdbloader
@@ -57,7 +59,9 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--checkpoint-steps", type=positive, metavar="N", help="write it every N steps of an epoch, too"
     )
-    parser.add_argument("--resume", action="store_true", help="continue from --checkpoint, as if never interrupted")
+    parser.add_argument(
+        "--resume", action="store_true", help="continue from --checkpoint, as if never stopped; repeat the options"
+    )
     parser.add_argument(
         "--seed", type=int, default=0, help="of the weights and the order of samples (default: %(default)s)"
     )
@@ -111,14 +115,19 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
     validation = lmdbloader.LMDBDataset(options.val) if options.val else None
     if validation is not None and (found := pair_scale(validation)) != scale:
         raise OptionError(f"{options.val}: scale {found}; {options.dataset} has scale {scale}.")
-    if options.checkpoint and options.checkpoint.exists() and not options.resume:
-        raise OptionError(f"{options.checkpoint}: exists. Continue it with --resume, or name another file.")
-
+    check_checkpoint(options.checkpoint, resume=options.resume)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise OptionError(
+            "this script trains in one process, and torchrun has started several: each would train the same and write "
+            f"the same files. Start it once: python {' '.join(map(shlex.quote, sys.argv))}"
+        )
     device = choose_device(options.device)
     torch.manual_seed(options.seed)
     model = build_model(options.model, scale).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
-    settings = {"model": options.model, "scale": scale}
+    names = ("model", "batch_size", "epochs", "lr", "seed", "no_augment", "limit_steps")
+    settings = {name: getattr(options, name) for name in names}
+    settings |= {"scale": scale, "dataset": dataset.reader.manifest.content_digest}
 
     # An epoch depends only on its number and the seed, so a resumed run sees the samples of an uninterrupted one.
     loader = lmdbloader.Loader(
@@ -136,6 +145,8 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
         )
         steps = loader.state_dict()["position"] // options.batch_size
         print(f"continuing {options.checkpoint} after epoch {first_epoch}" + f" and {steps:,} steps" * bool(steps))
+        if first_epoch == options.epochs:
+            print("all its epochs are done")
     print(f"{options.model} x{scale} on {device}: {len(dataset):,} pairs, {num_steps:,} steps an epoch")
     baseline: Scores | None = None
     if validation is not None:

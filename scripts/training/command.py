@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from lmdbloader.errors import LmdbloaderError
+from lmdbloader.errors import LmdbloaderError, OptionError
 from training.stopping import Stopping
 
 
@@ -34,6 +35,28 @@ def rate(text: str) -> float:
     if number == 0:
         raise argparse.ArgumentTypeError("must be above 0")
     return number
+
+
+def check_checkpoint(checkpoint: Path | None, *, resume: bool) -> None:
+    """Check where a run's checkpoint is to be, before it trains for hours.
+
+    Raises:
+        OptionError: It is there and must not be replaced, is missing, or cannot be written.
+    """
+    if checkpoint is None:
+        return
+    if checkpoint.exists() and not resume:
+        raise OptionError(f"{checkpoint}: exists. Continue it with --resume, or name another file.")
+    if resume and not checkpoint.exists():
+        raise OptionError(f"{checkpoint}: there is no checkpoint yet. Start the run without --resume.")
+    check_folder(checkpoint)
+
+
+def check_folder(file: Path | None) -> None:
+    """Raise OptionError unless a file can be made in its folder."""
+    if file is not None and not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
+        why = "cannot be written to" if file.parent.is_dir() else "is not a folder"
+        raise OptionError(f"{file}: {file.parent} {why}. Make it first, or name another file.")
 
 
 def exit_status(name: str, train: Callable[[Stopping], None], checkpoint: Path | None) -> int:
