@@ -283,7 +283,7 @@ def test_each_process_of_a_node_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch)
 
 def test_processes_that_srun_has_started_each_for_itself_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
-    with pytest.raises(OptionError, match="srun has started 4 processes .* torchrun"):
+    with pytest.raises(OptionError, match=r"srun has started 4 processes .* torchrun"):
         choose_device("cpu")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert choose_device("cpu") == torch.device("cpu")
