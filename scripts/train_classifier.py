@@ -32,7 +32,8 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 from training.classifier_options import parse_options
-from training.command import exit_status
+from training.command import check_checkpoint, check_folder, exit_status
+from training.stopping import Stopping
 
 import lmdbloader
 from lmdbloader.errors import FormatError, OptionError
@@ -135,8 +136,13 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that a resumed run must share."""
-        names = ("preset", "model", "size", "blur_pool", "epochs", "batch_size", "progressive", "seed")
-        return {name: getattr(self.options, name) for name in names} | {"classes": self.num_classes}
+        names = (
+            "preset", "model", "size", "blur_pool", "epochs", "batch_size", "lr", "warmup", "schedule", "weight_decay",
+            "label_smoothing", "progressive", "initial_scale", "delay_fraction", "finetune_fraction", "size_increment",
+            "order", "seed", "limit_steps",
+        )  # fmt: skip
+        digest = self.dataset.reader.manifest.content_digest
+        return {name: getattr(self.options, name) for name in names} | {"classes": self.num_classes, "dataset": digest}
 
     def resume(self) -> int:
         """Continue from the checkpoint; returns the epochs that are done."""
@@ -181,8 +187,12 @@ class Run:
         full = self.options.size
         return full if self.schedule is None else self.schedule.size_at(epoch, (full, full))[0]
 
-    def train(self, epoch: int) -> EpochResult:
-        """Train for an epoch, 0 first; returns the totals of all processes."""
+    def train(self, epoch: int, stopping: Stopping) -> EpochResult:
+        """Train for an epoch, 0 first; returns the totals of all processes.
+
+        Raises:
+            KeyboardInterrupt: The run was asked to stop; the checkpoint is written.
+        """
         options = self.options
         self.loader.set_epoch(epoch)
         done = self.steps_done
@@ -203,8 +213,12 @@ class Run:
 
             def after_step(step: int) -> None:
                 steps, every = done + step + 1, options.checkpoint_steps
-                if every and steps % every == 0 and steps < self.num_steps and is_first():
+                if steps >= self.num_steps or not is_first():
+                    return
+                if stopping.is_requested or (every and steps % every == 0):
                     self.save(epoch)
+                if stopping.is_requested:
+                    raise KeyboardInterrupt
 
             result = train_epoch(
                 self.model,
@@ -233,29 +247,32 @@ class Run:
         return Accuracy(int(images), int(correct), loss)
 
 
-def train(options: argparse.Namespace, device: torch.device) -> None:
+def train(options: argparse.Namespace, device: torch.device, stopping: Stopping) -> None:
     """Train as the options say, with a line for every epoch."""
-    if options.checkpoint and options.checkpoint.exists() and not options.resume:
-        raise OptionError(f"{options.checkpoint}: exists. Continue it with --resume, or name another file.")
+    check_checkpoint(options.checkpoint, resume=options.resume)
+    check_folder(options.log_json)
     run = Run(options, device)
     first_epoch = run.resume() if options.resume else 0
     if is_first():
         if options.resume:
             done = run.steps_done
             print(f"continuing {options.checkpoint} after epoch {first_epoch}" + f" and {done:,} steps" * bool(done))
+            if first_epoch == options.epochs:
+                print("all its epochs are done")
         where = f"{world_size()} x {device.type}" if world_size() > 1 else str(device)
         print(
             f"{options.model} on {where}, {str(run.precision.dtype).removeprefix('torch.')}: {len(run.dataset):,} "
             f"images of {run.num_classes:,} classes, {run.num_steps:,} steps of {options.batch_size * world_size():,}"
         )
     for epoch in range(first_epoch, options.epochs):
-        result = run.train(epoch)
+        with stopping.saving_first():
+            result = run.train(epoch, stopping)
+            if options.checkpoint and is_first():
+                run.save(epoch + 1)
         began = time.perf_counter()
         accuracy = run.score()
         entry = epoch_entry(epoch + 1, run.size(epoch), result, accuracy, time.perf_counter() - began)
         if is_first():
-            if options.checkpoint:
-                run.save(epoch + 1)
             if options.log_json:
                 with open(options.log_json, "a", encoding="utf-8") as file:
                     file.write(json.dumps(entry) + "\n")
@@ -293,10 +310,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     options = parse_options(argv, __doc__)
 
-    def run() -> None:
+    def run(stopping: Stopping) -> None:
         device = choose_device(options.device)
         with process_group(device):
-            train(options, device)
+            train(options, device, stopping)
 
     return exit_status("train_classifier", run, options.checkpoint)
 

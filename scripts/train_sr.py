@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from itertools import islice
@@ -11,7 +13,8 @@ from pathlib import Path
 
 import torch
 from tqdm import tqdm
-from training.command import exit_status, positive
+from training.command import check_checkpoint, exit_status, positive
+from training.stopping import Stopping
 
 import lmdbloader
 from lmdbloader.errors import OptionError
@@ -56,7 +59,9 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--checkpoint-steps", type=positive, metavar="N", help="write it every N steps of an epoch, too"
     )
-    parser.add_argument("--resume", action="store_true", help="continue from --checkpoint, as if never interrupted")
+    parser.add_argument(
+        "--resume", action="store_true", help="continue from --checkpoint, as if never stopped; repeat the options"
+    )
     parser.add_argument(
         "--seed", type=int, default=0, help="of the weights and the order of samples (default: %(default)s)"
     )
@@ -103,21 +108,26 @@ def augmentation(dataset: lmdbloader.LMDBDataset) -> list[Transform]:
     return [RandomDihedral()] if height == width else [RandomHorizontalFlip(), RandomVerticalFlip()]
 
 
-def train(options: argparse.Namespace) -> None:
+def train(options: argparse.Namespace, stopping: Stopping) -> None:
     """Train as the options say, with a line for every epoch."""
     dataset = lmdbloader.LMDBDataset(options.dataset)
     scale = pair_scale(dataset)
     validation = lmdbloader.LMDBDataset(options.val) if options.val else None
     if validation is not None and (found := pair_scale(validation)) != scale:
         raise OptionError(f"{options.val}: scale {found}; {options.dataset} has scale {scale}.")
-    if options.checkpoint and options.checkpoint.exists() and not options.resume:
-        raise OptionError(f"{options.checkpoint}: exists. Continue it with --resume, or name another file.")
-
+    check_checkpoint(options.checkpoint, resume=options.resume)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise OptionError(
+            "this script trains in one process, and torchrun has started several: each would train the same and write "
+            f"the same files. Start it once: python {' '.join(map(shlex.quote, sys.argv))}"
+        )
     device = choose_device(options.device)
     torch.manual_seed(options.seed)
     model = build_model(options.model, scale).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
-    settings = {"model": options.model, "scale": scale}
+    names = ("model", "batch_size", "epochs", "lr", "seed", "no_augment", "limit_steps")
+    settings = {name: getattr(options, name) for name in names}
+    settings |= {"scale": scale, "dataset": dataset.reader.manifest.content_digest}
 
     # An epoch depends only on its number and the seed, so a resumed run sees the samples of an uninterrupted one.
     loader = lmdbloader.Loader(
@@ -135,6 +145,8 @@ def train(options: argparse.Namespace) -> None:
         )
         steps = loader.state_dict()["position"] // options.batch_size
         print(f"continuing {options.checkpoint} after epoch {first_epoch}" + f" and {steps:,} steps" * bool(steps))
+        if first_epoch == options.epochs:
+            print("all its epochs are done")
     print(f"{options.model} x{scale} on {device}: {len(dataset):,} pairs, {num_steps:,} steps an epoch")
     baseline: Scores | None = None
     if validation is not None:
@@ -151,7 +163,10 @@ def train(options: argparse.Namespace) -> None:
         done = loader.state_dict()["position"] // options.batch_size  # of the epoch that was interrupted, else 0
         timer = StepTimer(device)
         title = f"epoch {epoch + 1}/{options.epochs}"
-        with tqdm(total=num_steps, initial=done, desc=title, disable=None, leave=False) as bar:
+        with (
+            stopping.saving_first(),
+            tqdm(total=num_steps, initial=done, desc=title, disable=None, leave=False) as bar,
+        ):
 
             def before_step(step: int, epoch: int = epoch, done: int = done, bar: tqdm[None] = bar) -> None:
                 rate = cosine_rate(options.lr, (epoch + (done + step) / num_steps) / options.epochs)
@@ -160,9 +175,13 @@ def train(options: argparse.Namespace) -> None:
                 bar.update(1)
 
             def after_step(step: int, epoch: int = epoch, done: int = done) -> None:
-                steps = done + step + 1
-                if options.checkpoint_steps and steps % options.checkpoint_steps == 0 and steps < num_steps:
+                steps, every = done + step + 1, options.checkpoint_steps
+                if steps >= num_steps:
+                    return
+                if stopping.is_requested or (every and steps % every == 0):
                     save(epoch)
+                if stopping.is_requested:
+                    raise KeyboardInterrupt
 
             loss = train_epoch(
                 model,
@@ -172,9 +191,9 @@ def train(options: argparse.Namespace) -> None:
                 before_step=before_step,
                 after_step=after_step,
             )
-        loader.set_epoch(epoch + 1)
-        if options.checkpoint:
-            save(epoch + 1)
+            loader.set_epoch(epoch + 1)
+            if options.checkpoint:
+                save(epoch + 1)
         scores = None if validation is None else evaluate(model, validation, scale, baseline=baseline)
         print(epoch_line(epoch + 1, options.epochs, loss, scores, timer), flush=True)
 
@@ -191,7 +210,7 @@ def epoch_line(epoch: int, num_epochs: int, loss: float, scores: Evaluation | No
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     options = parse_options(argv)
-    return exit_status("train_sr", lambda: train(options), options.checkpoint)
+    return exit_status("train_sr", lambda stopping: train(options, stopping), options.checkpoint)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,36 @@ def test_damaged_samples_are_named_with_their_files(dataset: Path, capsys: Captu
         (line,) = [line for line in lines if line.startswith(f"sample {sample}, field {field}, from {source}: ")]
         assert "its checksum does not match" in line
     assert sum(line.startswith("sample ") for line in lines) == 3
+
+
+def test_of_many_damaged_samples_twenty_are_shown_and_the_rest_is_counted(dataset: Path, capsys: Capture) -> None:
+    for sample in range(10, 35):
+        flip_payload(dataset, "lr", sample)
+    flip_payload(dataset, "hr", 29)
+    flip_payload(dataset, "hr", 30)
+    assert main(["verify", str(dataset)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line.split(",")[0] for line in lines if line.startswith("sample ")]
+    assert shown == [f"sample {sample}" for sample in [*range(10, 30), 29]], "all fields of twenty samples"
+    assert "and 5 more damaged samples; --all prints them" in lines
+    assert f"{dataset}: DAMAGED: 25 of 48 samples, problems of the dataset as a whole: 1" in lines
+    assert main(["verify", str(dataset), "--all"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("sample ") for line in lines) == 27 == len(lmdbloader.verify(dataset).damaged)
+    assert not any("more damaged" in line for line in lines)
+
+
+def test_json_has_every_sample(dataset: Path, capsys: Capture) -> None:
+    assert main(["verify", str(dataset), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "is_sound": True, "num_samples": 48, "problems": [], "damaged": [], "files": [], "advice": "",
+    }  # fmt: skip
+    files = [flip_payload(dataset, "lr", sample) for sample in range(25)]
+    assert main(["verify", str(dataset), "--json", "--quiet"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["is_sound"], found["files"]) == (False, ["data.mdb"])
+    assert [damage["source"] for damage in found["damaged"]] == files
+    assert found["damaged"][7]["sample"] == 7 and found["damaged"][7]["field"] == "lr"
 
 
 def test_damage_outside_of_the_pixels_is_found(dataset: Path, capsys: Capture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damage import flip
 
 import lmdbloader
 from lmdbloader.cli import main
@@ -84,6 +86,53 @@ def test_a_damaged_copy_is_made_again(db: Path, node: Path, how: str) -> None:
     lines: list[str] = []
     assert content(lmdbloader.stage(db, node, log=lines.append)) == content(db)
     assert "damaged; it is copied again" in lines[0]
+
+
+@pytest.mark.parametrize("name", ["xxh64", "sha256", "blake3"])
+def test_a_copy_that_was_changed_is_made_again(tmp_path: Path, node: Path, name: DigestName) -> None:
+    db = make(tmp_path / "shared" / "train.lmdb", digest=name)
+    path = lmdbloader.stage(db, node)
+    before = content(path)
+    flip(path, len(before["data.mdb"]) - 1)  # in the unused room of the last page
+    lines: list[str] = []
+    assert content(lmdbloader.stage(db, node, log=lines.append)) == before
+    assert lines[0] == f"{path}: a copy is there; it is read and compared"
+    assert re.search(rf"damaged; it is copied again\. .*data\.mdb: its digest is {name}:\w+, expected", lines[1])
+    assert "copied and checked" in lines[-1]
+
+
+def test_a_copy_of_another_time_is_compared_once(db: Path, node: Path) -> None:
+    node.mkdir()
+    path = Path(shutil.copytree(db, node / "train.lmdb", copy_function=shutil.copyfile))
+    os.utime(path / "data.mdb", ns=(0, 10**18))
+    inode, lines = (path / "data.mdb").stat().st_ino, []
+    for _ in range(2):
+        lmdbloader.stage(db, node, log=lines.append)
+    assert lines == [f"{path}: a copy is there; it is read and compared", *[f"{path}: staged already"] * 2]
+    assert (path / "data.mdb").stat().st_ino == inode
+
+
+@pytest.mark.parametrize("unit", [100, 1000, 10**9, 2 * 10**9])
+def test_file_systems_with_coarse_times_are_no_reason_to_compare(db: Path, node: Path, unit: int) -> None:
+    path = lmdbloader.stage(db, node)
+    time_ns = (db / "data.mdb").stat().st_mtime_ns
+    os.utime(path / "data.mdb", ns=(time_ns, time_ns - time_ns % unit))
+    lines: list[str] = []
+    lmdbloader.stage(db, node, log=lines.append)
+    assert lines == [f"{path}: staged already"]
+
+
+def test_a_copy_is_read_when_asked(db: Path, node: Path, capsys: Capture) -> None:
+    path = lmdbloader.stage(db, node)
+    status = (path / "data.mdb").stat()
+    flip(path, 9000)
+    os.utime(path / "data.mdb", ns=(status.st_atime_ns, status.st_mtime_ns))  # as if the disk had changed it
+    assert lmdbloader.stage(db, node) == path and content(path) != content(db)
+    assert main(["stage", str(db), str(node), "--check"]) == 0
+    assert "damaged; it is copied again" in capsys.readouterr().err
+    assert content(path) == content(db)
+    assert main(["stage", str(db), str(node), "--check"]) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == f"{path}: staged already"
 
 
 @pytest.mark.parametrize("name", ["sha256", "blake3"])

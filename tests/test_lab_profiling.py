@@ -367,22 +367,33 @@ def test_a_profile_shows_itself_as_text_and_html(found: Profile) -> None:
     ("was", "predicted", "is_bound", "now", "held"),
     [
         (0.1, 0.04, False, 0.041, True),
-        (0.1, 0.04, False, 0.054, True),
-        (0.1, 0.04, False, 0.056, False),
-        (0.1, 0.04, True, 0.08, True),
-        (0.1, 0.04, True, 0.09, False),
+        (0.1, 0.04, False, 0.0439, True),
+        (0.1, 0.04, False, 0.0361, True),
+        (0.1, 0.04, False, 0.045, False),
+        (0.1, 0.04, False, 0.035, False),
+        (0.1, 0.04, True, 0.041, None),
+        (0.1, 0.04, True, 0.09, None),
+        (0.1, 0.04, True, 0.15, None),
+        (0.1, 0.04, True, 0.035, False),
         (0.1, 0.1, False, 0.105, True),
         (0.1, 0.1, False, 0.12, False),
+        (0.1, 0.1, False, 0.08, False),
     ],
 )
 def test_a_prediction_holds_or_not(
-    found: Profile, was: float, predicted: float, is_bound: bool, now: float, held: bool
+    found: Profile, was: float, predicted: float, is_bound: bool, now: float, held: bool | None
 ) -> None:
     advice = replace(found.advice, step_seconds=predicted, gain_seconds=was - predicted, is_bound=is_bound)
     before = replace(found, bottleneck="decode", step_seconds=was, advice=advice)
     told = replace(found, step_seconds=now).compare(before)
     assert told.held is held
-    assert str(told).startswith("The prediction held" if held else "The prediction did not hold")
+    words = {
+        True: "The prediction held: ",
+        False: "The prediction did not hold: ",
+        None: "The prediction was a bound: ",
+    }
+    assert str(told).startswith(words[held])
+    assert ("at best" in str(told)) == is_bound
     assert json.loads(json.dumps(told.as_json()))["seconds"] == now
     assert "The bottleneck is still decode" in replace(before, step_seconds=now).compare(before).text
     assert "The bottleneck is now verify" in replace(before, bottleneck="verify").compare(before).text

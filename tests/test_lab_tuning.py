@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,12 +91,36 @@ def test_the_recommended_line_runs_as_pasted(path: Path, two_cores: None, monkey
     assert found.num_threads in (1, 2)
     assert 0 < sum(seen) <= found.seconds < 20
     text = str(found)
-    assert "<== best" in text and found.line in text and "Remembered" in text
+    assert "<== best" in text and found.line in text and "emembered: " in text
     namespace: dict[str, Any] = {}
     exec(found.line, namespace)
     assert next(iter(namespace["loader"])).hr.shape == (4, 3, 32, 32)
     assert json.loads(json.dumps(found.as_json(), allow_nan=False))["num_threads"] == found.num_threads
-    assert Loader(LMDBDataset(path), 4, transforms=[RandomCrop(32)]).num_threads == found.num_threads
+    remembered = found.num_threads if found.is_stored else 2
+    assert Loader(LMDBDataset(path), 4, transforms=[RandomCrop(32)]).num_threads == remembered
+
+
+@pytest.mark.parametrize(("seconds", "chance"), [(30, 4.0), (9, 1.0)], ids=["noise", "one turn of each"])
+def test_what_is_not_clear_is_not_remembered(
+    path: Path, speeds: dict[ReadSetting, float], monkeypatch: pytest.MonkeyPatch, seconds: float, chance: float
+) -> None:
+    rng, now = random.Random(0), 0.0
+    speeds[ReadSetting("threads", 1)] = 1000.0
+
+    def measure(self: Measurer, setting: ReadSetting, number: int) -> BatchTimes:
+        nonlocal now
+        now += 1.0
+        factor = rng.uniform(1, chance) if setting.kind == "threads" else 1.0
+        return BatchTimes(1000, factor * 1000 / speeds[setting], (0.001, 0.002))
+
+    monkeypatch.setattr(Measurer, "__call__", measure)
+    monkeypatch.setattr(tuner, "time", SimpleNamespace(perf_counter=lambda: now))
+    found = lmdbloader.lab.tune(path, 4, seconds=seconds)
+    assert found.stored == (("workers",) if chance > 1 else ())
+    assert any("Too close, or too noisy" in text and "is not remembered" in text for text in found.advice)
+    assert "Not every result is remembered: it was not clear in the time" in str(found)
+    assert found.num_threads in (1, 2)
+    assert tuning_cache.recall_threads(case_of(LMDBDataset(path), 4)) is None
 
 
 @pytest.mark.parametrize(

@@ -1,50 +1,66 @@
-"""The job scripts parse, and run to their end with stand-ins for a cluster's commands."""
+"""The job scripts run to their end on a stand-in for a cluster, which warns them, kills them and submits them again."""
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
-import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from demos.class_folders import make_class_folders
+from PIL import Image
+from slurm_cluster import SCRIPTS, Cluster
 
 import lmdbloader
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = sorted((ROOT / "scripts" / "slurm").glob("*.sbatch"))
-STUBS = {
-    "srun": 'exec "$@"',
-    "lmdbloader": f'exec "{sys.executable}" -m lmdbloader "$@"',
-    "torchrun": 'printf "%s\\n" "$@" > "$TOLD"',
-    "scontrol": "echo first-node; echo second-node",
-}
+NUM_IMAGES = 60
+# Converted again at most: one transaction, the image at which it stopped, and the rest of its task.
+MOST_AGAIN = 6
+STOP_AT = "040.png"
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """An environment whose PATH begins with the stand-ins."""
-    (tmp_path / "bin").mkdir()
-    for name, line in STUBS.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{line}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
-    (tmp_path / "node").mkdir()
-    return {
-        **os.environ,
-        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "HOME": str(tmp_path),
-        "TMPDIR": str(tmp_path / "node"),
-        "TOLD": str(tmp_path / "told"),
-    }
+def cluster(tmp_path: Path) -> Cluster:
+    """A cluster whose folder has a space in its name."""
+    return Cluster(tmp_path / "my cluster")
 
 
-def run(name: str, environment: dict[str, str], **more: str) -> subprocess.CompletedProcess[str]:
-    path = ROOT / "scripts" / "slurm" / f"{name}.sbatch"
-    return subprocess.run(["bash", str(path)], env={**environment, **more}, capture_output=True, text=True, timeout=120)
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of small images, with a space in its name."""
+    folder = tmp_path_factory.mktemp("source") / "my photos"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(NUM_IMAGES):
+        Image.fromarray(rng.integers(0, 256, (32, 32, 3), np.uint8)).save(folder / f"{number:03}.png")
+    return folder
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+@pytest.fixture(scope="module")
+def content(images: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The content digest of the images' dataset."""
+    out = tmp_path_factory.mktemp("whole") / "train.lmdb"
+    lmdbloader.convert(images, out, workers=1, layout="images")
+    return digest(out)
+
+
+def digest(path: Path) -> str:
+    return lmdbloader.LMDBDataset(path).reader.manifest.content_digest
+
+
+def settings(cluster: Cluster, images: Path, **more: str) -> dict[str, str]:
+    vault = cluster.folder / "the vault"
+    return {"SOURCE": str(images), "VAULT": str(vault), "OPTIONS": "--layout images", **more}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.sbatch")), ids=lambda path: path.name)
 def test_a_job_script_parses(path: Path) -> None:
     child = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True)
     assert (child.returncode, child.stderr) == (0, "")
@@ -53,56 +69,264 @@ def test_a_job_script_parses(path: Path) -> None:
     directives = [i for i, line in enumerate(lines) if line.startswith("#SBATCH")]
     first_command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
     assert directives and max(directives) < first_command, "Slurm reads none behind the first command"
+    assert {"#SBATCH --requeue", "#SBATCH --open-mode=append"} <= set(lines)
 
 
-def test_converting_puts_a_dataset_into_the_vault_once(
-    environment: dict[str, str], photos: Path, tmp_path: Path
-) -> None:
-    vault = tmp_path / "vault" / "datasets"
-    told = {"SOURCE": str(photos), "VAULT": str(vault), "OPTIONS": "--write-mode jpg --max-resolution 64"}
-    child = run("convert", environment, **told)
-    assert child.returncode == 0, child.stderr
-    assert [p.name for p in vault.iterdir()] == ["train.lmdb"]
-    assert len(lmdbloader.LMDBDataset(vault / "train.lmdb")) == 8
-    assert list((tmp_path / "node").iterdir()) == [], "the node's disk is left as it was"
-    child = run("convert", environment, **{**told, "SOURCE": "/nowhere"})
-    assert child.returncode == 0 and "is there; AGAIN=1 converts anew" in child.stderr
-    child = run("convert", environment, **told, AGAIN="1")
-    assert child.returncode == 0 and [p.name for p in vault.iterdir()] == ["train.lmdb"]
-    child = run("convert", environment, **{**told, "SOURCE": "/nowhere"}, NAME="other.lmdb")
-    assert child.returncode != 0 and [p.name for p in vault.iterdir()] == ["train.lmdb"]
+# --- Converting ---
 
 
-def test_training_reads_the_nodes_own_copies(environment: dict[str, str], photos: Path, tmp_path: Path) -> None:
-    for name in ("train", "val"):
-        lmdbloader.convert(photos, tmp_path / f"{name}.lmdb", workers=1)
+def test_converting_puts_a_dataset_into_the_vault_once(cluster: Cluster, images: Path, content: str) -> None:
+    told = settings(cluster, images)
+    vault = cluster.folder / "the vault"
+    job = cluster.submit("convert", **told)
+    assert job.end() == 0, job.log
+    assert names(vault) == ["train.lmdb"] and digest(vault / "train.lmdb") == content
+    job = cluster.submit("convert", **{**told, "SOURCE": "/nowhere"})
+    assert job.end() == 0 and "is there; AGAIN=1 converts anew" in job.log
+    cluster.opened()
+    job = cluster.submit("convert", "--layout", "images", "--subset", "8", **told, AGAIN="1")
+    assert job.end() == 0, job.log
+    assert names(vault) == ["train.lmdb"] and len(lmdbloader.LMDBDataset(vault / "train.lmdb")) == 8
+    job = cluster.submit("convert", **{**told, "SOURCE": "/nowhere"}, NAME="other.lmdb")
+    assert job.end() != 0 and names(vault) == ["train.lmdb"]
+
+
+@pytest.mark.parametrize("how", ["limit", "cancelled", "lost", "lost for another node"])
+def test_a_conversion_that_is_stopped_goes_on(how: str, cluster: Cluster, images: Path, content: str) -> None:
+    job = cluster.submit("convert", **settings(cluster, images), STOP_AT=STOP_AT).wait_until_there()
+    if how == "limit":
+        assert job.warn().end() == 0
+        assert "the next job continues" in job.log
+    elif how == "cancelled":
+        assert job.cancel().end() in (130, 143)
+    else:
+        assert job.lose_node().end() == -9
+    assert cluster.is_requeued == (how == "limit")
+    vault = cluster.folder / "the vault"
+    assert names(vault) == ["train.lmdb.partial"]
+    assert STOP_AT in cluster.opened()
+
+    job.variables.pop("STOP_AT")
+    if how.endswith("another node"):
+        job.variables["NODE"] = "node2"
+    job = cluster.requeue(job)
+    assert job.end() == 0, job.log
+    again = [name for name in cluster.opened() if name < STOP_AT]
+    assert len(again) <= MOST_AGAIN, again
+    assert f"resuming after {int(STOP_AT[:3]) - len(again)} of {NUM_IMAGES}" in job.log
+    assert names(vault) == ["train.lmdb"] and digest(vault / "train.lmdb") == content
+
+
+def test_many_limits_in_a_row_lose_nothing(cluster: Cluster, images: Path, content: str) -> None:
+    job = cluster.submit("convert", **settings(cluster, images), STOP_AT="015.png")
+    seen = []
+    for stop in ("015.png", "030.png", "045.png"):
+        assert job.wait_until_there().warn().end() == 0
+        seen += cluster.opened()
+        job.variables["STOP_AT"] = {"015.png": "030.png", "030.png": "045.png"}.get(stop, "")
+        job = cluster.requeue(job)
+    assert job.end() == 0, job.log
+    seen += cluster.opened()
+    assert digest(cluster.folder / "the vault" / "train.lmdb") == content
+    # The first job opens some of all images to estimate the size.
+    assert len(seen) <= NUM_IMAGES + 32 + 3 * MOST_AGAIN
+
+
+def test_a_job_that_got_no_further_is_not_queued_again(cluster: Cluster, images: Path) -> None:
+    job = cluster.submit("convert", **settings(cluster, images), STOP_AT="001.png", STOP_EARLY="1")
+    assert job.wait_until_there().warn().end() == 1
+    assert "got no further within its time limit" in job.log and not cluster.is_requeued
+
+
+def test_where_jobs_cannot_be_queued_again_the_script_says_what_to_do(cluster: Cluster, images: Path) -> None:
+    job = cluster.submit("convert", **settings(cluster, images), STOP_AT=STOP_AT, NO_REQUEUE="1")
+    assert job.wait_until_there().warn().end() == 1
+    assert "submit the same job again to continue" in job.log
+    job.variables.pop("STOP_AT")
+    job = cluster.submit("convert", **job.variables)
+    assert job.end() == 0 and "resuming after" in job.log
+
+
+def test_of_two_jobs_at_once_one_converts(cluster: Cluster, images: Path, content: str) -> None:
+    told = settings(cluster, images)
+    first = cluster.submit("convert", **told, STOP_AT=STOP_AT).wait_until_there()
+    for node in ("node1", "node2"):
+        second = cluster.submit("convert", **told, NODE=node)
+        assert second.end() == 1
+        assert "is writing there. Wait for it, or stop it" in second.log
+    assert first.warn().end() == 0
+    first.variables.pop("STOP_AT")
+    assert cluster.requeue(first).end() == 0
+    assert digest(cluster.folder / "the vault" / "train.lmdb") == content
+
+
+def test_the_tasks_of_an_array_make_datasets_of_their_own(cluster: Cluster, images: Path) -> None:
+    told = settings(cluster, images)
+    job = cluster.submit("convert", **told, SLURM_ARRAY_TASK_ID="1")
+    assert job.end() == 2 and "NAME=part-%a.lmdb" in job.log
+    assert not (cluster.folder / "the vault").exists()
+    for task in ("1", "2"):
+        (cluster.folder / f"part {task}").symlink_to(images)
+        told["SOURCE"] = str(cluster.folder / "part %a")
+        job = cluster.submit("convert", "--layout", "images", "--subset", "%a", **told, SLURM_ARRAY_TASK_ID=task,
+                             NAME="part %a.lmdb")  # fmt: skip
+        assert job.end() == 0, job.log
+    vault = cluster.folder / "the vault"
+    assert [len(lmdbloader.LMDBDataset(vault / f"part {task}.lmdb")) for task in (1, 2)] == [1, 2]
+
+
+def test_options_with_spaces_are_quoted(cluster: Cluster, images: Path, tmp_path: Path) -> None:
+    for half, side in ("my hr", 16), ("my lr", 8):
+        (tmp_path / half).mkdir()
+        Image.new("RGB", (side, side)).save(tmp_path / half / "a.png")
+    options = f"--hr '{tmp_path}/my hr' --lr \"{tmp_path}/my lr\""
+    job = cluster.submit("convert", **settings(cluster, images, SOURCE="", OPTIONS=options))
+    assert job.end() == 0, job.log
+    assert tuple(lmdbloader.LMDBDataset(cluster.folder / "the vault" / "train.lmdb").fields) == ("lr", "hr")
+    job = cluster.submit("convert", **settings(cluster, images, OPTIONS="--hr 'no end", NAME="b"))
+    assert job.end() != 0 and "unmatched single quote" in job.log
+
+
+def test_work_on_other_storage_is_copied_to_the_vault(cluster: Cluster, images: Path, content: str) -> None:
+    work, vault = cluster.folder / "my scratch", cluster.folder / "the vault"
+    told = settings(cluster, images, WORK=str(work))
+    job = cluster.submit("convert", **told, STOP_AT=STOP_AT).wait_until_there()
+    assert job.warn().end() == 0 and names(work) == ["train.lmdb.partial"] and names(vault) == []
+    job.variables.pop("STOP_AT")
+    assert cluster.requeue(job).end() == 0
+    assert names(work) == [] and names(vault) == ["train.lmdb"]
+    assert digest(vault / "train.lmdb") == content
+    # A finished dataset that was not copied yet is not converted again, even where the vault's is to be replaced.
+    lmdbloader.stage(vault / "train.lmdb", work)
+    cluster.opened()
+    job = cluster.submit("convert", **told, AGAIN="1")
+    assert job.end() == 0 and "nothing to do" in job.log
+    assert names(work) == [] and names(vault) == ["train.lmdb"]
+
+
+# --- Training ---
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("classes")
+    make_class_folders(folder, num_train=12, num_val=6, sides=(64, 96), num_classes=4)
+    for split in ("train", "val"):
+        lmdbloader.convert(folder / split, folder / f"{split}.lmdb", layout="classes", workers=1)
+    return folder
+
+
+def training(cluster: Cluster, classes: Path, **more: str) -> dict[str, str]:
+    return {
+        "TRAIN": str(classes / "train.lmdb"),
+        "SCRIPT": str(ROOT / "scripts" / "train_classifier.py"),
+        "RESULTS": str(cluster.folder / "my results"),
+        "OPTIONS": "--model tiny --size 32 --batch-size 16 --epochs 2 --device cpu --num-threads 1",
+        **more,
+    }
+
+
+def words_of(cluster: Cluster) -> list[str]:
+    return [str(word) for word in json.loads((cluster.folder / "told").read_text())]
+
+
+def steps_of(cluster: Cluster) -> int:
+    """Return the steps that were begun since the last call."""
+    number = (cluster.folder / "steps").stat().st_size
+    (cluster.folder / "steps").unlink()
+    return number
+
+
+def weights(cluster: Cluster) -> dict[str, torch.Tensor]:
+    model = torch.load(cluster.folder / "my results" / "checkpoint.pt", weights_only=True)["model"]
+    assert isinstance(model, dict)
+    return model
+
+
+def test_training_reads_the_nodes_own_copies(cluster: Cluster, classes: Path) -> None:
     told = {
-        "TRAIN": str(tmp_path / "train.lmdb"),
-        "VAL": str(tmp_path / "val.lmdb"),
-        "SCRIPT": "train_classifier.py",
+        **training(cluster, classes, SCRIPT="train_classifier.py"),
+        "VAL": str(classes / "val.lmdb"),
         "SLURM_JOB_NODELIST": "node[1-2]",
         "SLURM_JOB_NUM_NODES": "2",
         "SLURM_GPUS_ON_NODE": "4",
         "SLURM_JOB_ID": "77",
     }
-    child = run("train", environment, **told)
-    assert child.returncode == 0, child.stderr
-    words = (tmp_path / "told").read_text().split("\n")[:-1]
-    copies = [str(tmp_path / "node" / f"{name}.lmdb") for name in ("train", "val")]
+    job = cluster.submit("train", "--log-json", "my log", **told)
+    assert job.end() == 0, job.log
+    words = words_of(cluster)
+    copies = [str(cluster.folder / "node" / f"{name}.lmdb") for name in ("train", "val")]
     at = words.index("train_classifier.py")
     assert words[at + 1 : at + 4] == [copies[0], "--val", copies[1]]
     assert words[:4] == ["--nnodes", "2", "--nproc-per-node", "4"]
     assert words[words.index("--rdzv-endpoint") + 1] == "first-node:20077"
+    assert words[-2:] == ["--log-json", "my log"] and "--resume" not in words
     assert all((Path(copy) / "manifest.json").is_file() for copy in copies)
-    (tmp_path / "told").unlink()
-    child = run("train", environment, **{**told, "VAL": "/nowhere.lmdb"})
-    assert child.returncode != 0 and "there is no such folder" in child.stderr
-    assert not (tmp_path / "told").exists(), "it does not train without what it should"
+    (cluster.folder / "told").unlink()
+    job = cluster.submit("train", **{**told, "VAL": "/nowhere.lmdb"})
+    assert job.end() != 0 and "there is no such folder" in job.log
+    assert not (cluster.folder / "told").exists(), "it does not train without what it should"
+
+
+def test_training_that_is_stopped_ends_where_an_unbroken_one_does(cluster: Cluster, classes: Path) -> None:
+    told = training(cluster, classes)
+    whole = cluster.submit("train", **told)
+    assert whole.end() == 0, whole.log
+    unbroken, num_steps = weights(cluster), steps_of(cluster)
+    assert num_steps == 6
+    (cluster.folder / "my results" / "checkpoint.pt").unlink()
+
+    # The time limit: the step ends, and is in the checkpoint.
+    job = cluster.submit("train", **told, WAIT_AT_STEP="2").wait_until_there()
+    assert job.warn().end() == 0, job.log
+    assert "stopped; continue with --resume" in job.log and "the next job continues" in job.log
+    assert cluster.is_requeued and steps_of(cluster) == 2
+    # A node that is lost: what came after the checkpoint is done again.
+    job = cluster.requeue(job).wait_until_there()
+    assert job.lose_node().end() == -9
+    assert steps_of(cluster) == 2
+    job.variables.pop("WAIT_AT_STEP")
+    job = cluster.requeue(job)
+    assert job.end() == 0, job.log
+    assert "--resume" in words_of(cluster) and steps_of(cluster) == num_steps - 3
+    for name, value in weights(cluster).items():
+        assert torch.equal(value, unbroken[name]), name
+    # A run that is finished stays as it is.
+    job = cluster.submit("train", **{key: told[key] for key in told})
+    assert job.end() == 0 and not (cluster.folder / "steps").exists()
+
+
+def test_training_without_a_new_checkpoint_is_not_queued_again(cluster: Cluster, classes: Path) -> None:
+    job = cluster.submit("train", **training(cluster, classes, SCRIPT="x"), WAIT_AT_STEP="1").wait_until_there()
+    assert job.warn().end() == 1
+    assert "got no further within its time limit" in job.log and not cluster.is_requeued
+
+
+def test_of_two_jobs_at_once_one_trains(cluster: Cluster, classes: Path) -> None:
+    told = training(cluster, classes)
+    first = cluster.submit("train", **told, WAIT_AT_STEP="1").wait_until_there()
+    second = Cluster(cluster.folder / "second").submit("train", **told, LOCK_SECONDS="0.1")
+    assert second.end() == 1 and "another job trains into" in second.log
+    first.lose_node()
+    first.end()
+    third = cluster.submit("train", **told, LOCK_SECONDS="0.1")
+    assert third.end() == 0, third.log
+
+
+def test_the_tasks_of_an_array_train_into_folders_of_their_own(cluster: Cluster, classes: Path) -> None:
+    told = training(cluster, classes, SCRIPT="x", SLURM_ARRAY_TASK_ID="3")
+    job = cluster.submit("train", **told)
+    assert job.end() == 2 and "my results/%a" in job.log
+    job = cluster.submit("train", "--seed", "%a", **{**told, "RESULTS": str(cluster.folder / "seed %a")})
+    assert job.end() == 0, job.log
+    words = words_of(cluster)
+    assert words[words.index("--checkpoint") + 1] == str(cluster.folder / "seed 3" / "checkpoint.pt")
+    assert words[-2:] == ["--seed", "3"]
 
 
 def test_the_options_of_training_exist() -> None:
     """The options in the job script are those of the script that it starts."""
-    text = (ROOT / "scripts" / "slurm" / "train.sbatch").read_text("utf-8")
+    text = (SCRIPTS / "train.sbatch").read_text("utf-8")
     script = (ROOT / "scripts" / "training" / "classifier_options.py").read_text("utf-8")
-    for option in ("--model", "--progressive", "--checkpoint", "--val"):
+    for option in ("--model", "--progressive", "--checkpoint", "--checkpoint-steps", "--resume", "--val"):
         assert option in text and f'"{option}"' in script

@@ -169,8 +169,15 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(
         assert torch.equal(value, resumed[key]), key
     assert run(*options, tmp_path / "unbroken.pt") == 1
     assert "exists. Continue it with --resume" in capsys.readouterr().err
-    assert run(*options, tmp_path / "unbroken.pt", "--resume", "--blur-pool") == 1
-    assert "They must be equal to resume" in capsys.readouterr().err
+    for others, told in (
+        (("--blur-pool",), "made with blur_pool=False; this run has blur_pool=True. They must be equal to resume"),
+        (("--lr", 1, "--warmup", 1), "made with lr=0.1, warmup=5; this run has lr=1.0, warmup=1.0."),
+        (("--seed", 3), "made with seed=0; this run has seed=3."),
+    ):
+        assert run(*options, tmp_path / "unbroken.pt", "--resume", *others) == 1
+        assert told in capsys.readouterr().err
+    assert run(*options, tmp_path / "unbroken.pt", "--resume") == 0
+    assert "all its epochs are done" in capsys.readouterr().out
 
 
 def test_a_run_resumed_within_an_epoch_ends_where_an_unbroken_one_does(
@@ -269,6 +276,25 @@ def test_each_process_of_a_node_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(OptionError, match="there are 2 CUDA devices here"):
         choose_device("cuda")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(OptionError, match=r"2 processes of this node would share it\. Use --device cuda\."):
+        choose_device("cuda:0")
+
+
+def test_processes_that_srun_has_started_each_for_itself_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    with pytest.raises(OptionError, match=r"srun has started 4 processes .* torchrun"):
+        choose_device("cpu")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert choose_device("cpu") == torch.device("cpu")
+
+
+def test_what_would_fail_after_an_epoch_fails_before_it(
+    photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option in ("--checkpoint", "--log-json"):
+        assert run(photographs / "train.lmdb", option, tmp_path / "no" / "file") == 1
+        assert "is not a folder. Make it first" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

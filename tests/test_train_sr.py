@@ -140,6 +140,47 @@ def test_a_run_resumed_within_an_epoch_ends_where_an_unbroken_one_does(
         assert torch.equal(weights, resumed["model"][key]), key
 
 
+@pytest.mark.parametrize(
+    ("others", "told"),
+    [
+        (("--batch-size", 4), r"made with batch_size=2; this run has batch_size=4\. They must be equal to resume"),
+        (("--epochs", 3, "--no-augment"), "with epochs=1, no_augment=False; this run has epochs=3, no_augment=True"),
+        (("--lr", 0.5, "--seed", 1), r"made with lr=0\.001, seed=0; this run has lr=0\.5, seed=1"),
+    ],
+)
+def test_a_run_that_is_resumed_with_other_options_is_refused(
+    others: tuple[object, ...], told: str, patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (patches, "--epochs", 1, "--limit-steps", 1, "--batch-size", 2, "--checkpoint", tmp_path / "run.pt")
+    assert run(*options) == 0
+    assert run(*options, *others, "--resume") == 1
+    assert re.search(told, capsys.readouterr().err)
+    assert run(*options, "--resume") == 0
+    assert capsys.readouterr().out.splitlines()[1] == "all its epochs are done"
+
+
+def test_another_dataset_is_not_resumed(
+    patches: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lmdbloader.convert(photos, tmp_path / "other.lmdb", patch_size=48, scale=2, workers=1)
+    options = ("--epochs", 1, "--limit-steps", 1, "--checkpoint", tmp_path / "run.pt")
+    assert run(patches, *options) == 0
+    assert run(tmp_path / "other.lmdb", *options, "--resume") == 1
+    assert "made with dataset='blake2b:" in capsys.readouterr().err
+
+
+def test_what_would_fail_after_an_epoch_fails_before_it(
+    patches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(patches, "--checkpoint", tmp_path / "no" / "run.pt") == 1
+    assert "run.pt: " in (told := capsys.readouterr().err) and "is not a folder. Make it first" in told
+    assert run(patches, "--checkpoint", tmp_path / "run.pt", "--resume") == 1
+    assert "there is no checkpoint yet. Start the run without --resume" in capsys.readouterr().err
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert run(patches) == 1
+    assert "each would train the same" in capsys.readouterr().err
+
+
 def test_a_checkpoint_is_not_overwritten_unasked(
     patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -405,7 +446,7 @@ def test_a_file_other_than_a_checkpoint_is_named(tmp_path: Path) -> None:
     optimizer = torch.optim.Adam(model.parameters())
     path = tmp_path / "run.pt"
     save_checkpoint(path, model=model, optimizer=optimizer, epoch=1, settings={"scale": 2})
-    with pytest.raises(FormatError, match=r"made with \{'scale': 2\}, this run has \{'scale': 3\}"):
+    with pytest.raises(FormatError, match=r"made with scale=2; this run has scale=3\. They must"):
         load_checkpoint(path, model=model, optimizer=optimizer, settings={"scale": 3})
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(CorruptError, match=r"run\.pt: does not end with a checkpoint's digest: it was truncated"):

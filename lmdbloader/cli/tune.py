@@ -18,9 +18,9 @@ paged memory if there is an accelerator.
 The settings take short turns, so that other programs slow all of them down
 alike. Settings that are clearly slower are dropped; it ends when the answer is
 clear, or after --seconds. The cheapest setting within 4 % of the best is
-chosen, and remembered in the user's cache folder: num_threads="auto" and
-lmdbloader.dataloader then use it, for this dataset, batch size and size of
-images on this machine.
+chosen. If it is clear, it is remembered in the user's cache folder:
+num_threads="auto" and lmdbloader.dataloader then use it, for this dataset,
+batch size and size of images on this machine.
 
 With --step-seconds, the time of one training step, it says PASS or FAIL: 99 %
 of the batches must be ready within the step (a wait of up to 5 % of it counts

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import chain
+from typing import TYPE_CHECKING
 
 from lmdbloader.cli._streams import say
+
+if TYPE_CHECKING:
+    from lmdbloader.store.damage import Damage
+
+# A dataset on a failing disk may have a million.
+_SHOWN = 20
 
 ORDER = 60
 HELP = "check every checksum of a dataset"
@@ -15,8 +26,9 @@ changed bit anywhere in them is found), LMDB's page structure, every record's
 and every payload's checksum, the index against the records, and the content
 digest. skipped.tsv and left_out.tsv are notes, and not checked.
 
-Prints the problems of each file, every damaged sample by number, field and
-source file, and whether `lmdbloader repair` can repair it. Nothing is changed.
+Prints the problems of each file, the first 20 damaged samples by number, field
+and source file (--all: every one), and whether `lmdbloader repair` can repair
+it. Nothing is changed.
 
 Exit status: 0 sound, 1 damaged (or no dataset), 2 wrong usage.
 """
@@ -25,6 +37,8 @@ Exit status: 0 sound, 1 damaged (or no dataset), 2 wrong usage.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
+    parser.add_argument("--all", action="store_true", help="print every damaged sample, however many there are")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object, with all samples")
     parser.add_argument("--quiet", action="store_true", help="print nothing but damage")
 
 
@@ -37,21 +51,35 @@ def run(options: argparse.Namespace) -> int:
         total=_num_samples(options.dataset), unit=" samples", disable=options.quiet or not sys.stderr.isatty()
     ) as bar:
         found = verify(options.dataset, progress=bar.update)
+    if options.json:
+        say(json.dumps({"is_sound": found.is_sound, **asdict(found)}, allow_nan=False))
+        return 0 if found.is_sound else 1
     for problem in found.problems:
         say(f"{options.dataset}: {problem}")
-    for damage in found.damaged:
+    samples = _by_sample(found.damaged)
+    shown = samples if options.all else samples[:_SHOWN]
+    for damage in chain.from_iterable(shown):
         say(str(damage))
+    if len(samples) > len(shown):
+        say(f"and {len(samples) - len(shown):,} more damaged samples; --all prints them")
     if found.is_sound:
         if not options.quiet:
             say(f"{options.dataset}: sound, {found.num_samples} samples")
         return 0
-    samples = len({damage.sample for damage in found.damaged})
     say(
-        f"{options.dataset}: DAMAGED: {samples} of {found.num_samples} samples, "
+        f"{options.dataset}: DAMAGED: {len(samples)} of {found.num_samples} samples, "
         f"problems of the dataset as a whole: {len(found.problems)}"
     )
     say(found.advice)
     return 1
+
+
+def _by_sample(damaged: Sequence[Damage]) -> list[list[Damage]]:
+    """Return the damage of each damaged sample, by number."""
+    found: dict[int, list[Damage]] = {}
+    for damage in damaged:
+        found.setdefault(damage.sample, []).append(damage)
+    return [found[sample] for sample in sorted(found)]
 
 
 def _num_samples(path: str) -> int | None:

@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from lmdbloader.base.text import plain
 from lmdbloader.conversion.destination import named_folder, refuse_inside
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
 from lmdbloader.format.codecs import checksum
-from lmdbloader.format.digests import DigestName, new_file_digest
+from lmdbloader.format.digests import DigestName, new_file_digest, read_digest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.store import Reader, check_destination, partial_folder, put_in_place, read_manifest
 from lmdbloader.store.writing.ownership import is_own_file, open_own_file
@@ -29,6 +29,8 @@ _PIECE_NBYTES = 8 * 2**20
 # Space for the file system's own records of a copy.
 _SPARE_NBYTES = 2**20
 _SECONDS_BETWEEN_LOOKS = 0.5
+# In nanoseconds: ext4's, NTFS's, and those of network and USB file systems.
+_UNITS_OF_TIMES = (1, 100, 1000, 10**9, 2 * 10**9)
 
 
 def stage(
@@ -36,6 +38,7 @@ def stage(
     directory: str | os.PathLike[str],
     *,
     overwrite: bool = False,
+    check: bool = False,
     timeout: float | None = None,
     progress: bool = False,
     log: Callable[[str], None] = lambda line: None,
@@ -45,10 +48,15 @@ def stage(
     Every byte of the copy is read back and compared with the source. The copy gets its name when it is complete. Of
     several processes that stage at once, one copies, and the others wait and use its copy.
 
+    A copy that is there must have the manifest, the index and the size of the source. If the time of its data file is
+    not the one that `stage` gave it, the source's, something has changed it since: it is read, and compared with the
+    manifest's digest. A copy that is damaged is replaced.
+
     Args:
         db: The dataset.
         directory: The folder for the copy, which keeps the dataset's name; made if only its last part is missing.
         overwrite: Replace another dataset that has its name there.
+        check: Read a copy that is there, whatever its time.
         timeout: Seconds to wait for a process that is copying; without limit by default.
         progress: Show a progress bar on a terminal.
         log: Called with each message, a line of text.
@@ -79,13 +87,13 @@ def stage(
     until = None if timeout is None else time.monotonic() + timeout
     is_waiting = False
     while True:
-        if _is_staged(source, target, log):
+        if _is_staged(source, target, check, log):
             log(plain(f"{target}: staged already"))
             return target
         try:
             with explain_full_disk(target), partial_folder(target, log=log) as partial:
                 # The process that held the lock a moment ago may have put the copy in place.
-                if not _is_staged(source, target, log):
+                if not _is_staged(source, target, check, log):
                     check_destination(target, overwrite=overwrite or _is_same_dataset(source, target))
                     _fill(source, partial, target, progress, log)
             return target
@@ -115,16 +123,45 @@ def _is_same_dataset(source: Reader, target: Path) -> bool:
         return False
 
 
-def _is_staged(source: Reader, target: Path, log: Callable[[str], None]) -> bool:
-    """Return whether a sound copy is there, by manifest, sizes and the index's digest."""
+def _is_staged(source: Reader, target: Path, check: bool, log: Callable[[str], None]) -> bool:
+    """Return whether a sound copy is there: by manifest, sizes, the index's digest, and the data's time or digest."""
     if not _is_same_dataset(source, target):
         return False
     try:
-        Reader(target)
-    except (CorruptError, FormatError) as error:
+        copy = Reader(target)
+        if check or not _has_time(copy.descriptor, _time(source.descriptor)):
+            log(plain(f"{target}: a copy is there; it is read and compared"))
+            _compare_digests(copy, source.manifest.data_digest)
+            with suppress(OSError):  # the copy of another user is read each time
+                _set_time(target / DATA_FILE, _time(source.descriptor))
+    except (CorruptError, FormatError, OSError) as error:
         log(plain(f"{target}: a copy is there, but damaged; it is copied again. {error}"))
         return False
     return True
+
+
+def _compare_digests(copy: Reader, expected: str) -> None:
+    """Raise CorruptError unless the data file of a copy has the digest of the source's."""
+    with naming(copy.path / DATA_FILE):
+        found = read_digest(copy.descriptor, copy.manifest.digest)
+    if found != expected:
+        raise CorruptError(
+            f"{copy.path / DATA_FILE}: its digest is {found}, expected {expected or 'one'}.", path=str(copy.path)
+        )
+
+
+def _time(descriptor: int) -> int:
+    return os.fstat(descriptor).st_mtime_ns
+
+
+def _set_time(path: Path, time_ns: int) -> None:
+    os.utime(path, ns=(time_ns, time_ns))
+
+
+def _has_time(descriptor: int, time_ns: int) -> bool:
+    """Return whether a file has a time, as exactly as its file system keeps times."""
+    found = _time(descriptor)
+    return any(found % unit == 0 and found == time_ns - time_ns % unit for unit in _UNITS_OF_TIMES)
 
 
 def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Callable[[str], None]) -> None:
@@ -165,6 +202,7 @@ def _fill(source: Reader, partial: Path, target: Path, progress: bool, log: Call
                 )
             _compare(partial / name, sums, source.path / name, bar)
         _check_copy(source, partial)
+        _set_time(partial / DATA_FILE, _time(source.descriptor))
         put_in_place(partial, target)
     log(plain(f"{target}: copied and checked in {time.monotonic() - began:.1f} s"))
 

@@ -125,10 +125,7 @@ def load_checkpoint(
         FileNotFoundError: The file does not exist.
     """
     content = _load_content(path)
-    if content["settings"] != settings:
-        raise FormatError(
-            f"{path}: made with {content['settings']}, this run has {settings}. They must be equal to resume."
-        )
+    _check_same(content["settings"], settings, path)
     _check_model(content["model"], model, path)
     _check_optimizer(content["optimizer"], optimizer, path)
     _check_random_state(content, path)
@@ -168,6 +165,18 @@ def _load_content(path: str | os.PathLike[str]) -> dict[str, Any]:
     epoch = content.get("epoch")
     _expect(isinstance(epoch, int) and not isinstance(epoch, bool) and 0 <= epoch < 2**63, path, "epoch")
     return content  # type: ignore[no-any-return]
+
+
+def _check_same(found: dict[str, Any], wanted: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Raise FormatError if a run has other settings than a checkpoint; names those that differ."""
+    if found == wanted:
+        return
+    names = [name for name in [*wanted, *(found.keys() - wanted)] if [found.get(name)] != [wanted.get(name)]]
+    was, now = (
+        ", ".join(f"{name}={shown(values[name])}" if name in values else f"no {name}" for name in names)
+        for values in (found, wanted)
+    )
+    raise FormatError(f"{path}: made with {was}; this run has {now}. They must be equal to resume.")
 
 
 def _check_settings(settings: dict[str, Any]) -> None:

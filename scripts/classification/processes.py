@@ -31,9 +31,17 @@ def choose_device(name: str) -> torch.device:
     """Return the device to train on; under torchrun each process of a node has its own.
 
     Raises:
-        OptionError: This machine does not have that device.
+        OptionError: This machine does not have that device, it would be that of several processes, or they do not know
+            of each other.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if int(tasks) > 1 and "WORLD_SIZE" not in os.environ:
+        raise OptionError(
+            f"srun has started {tasks} processes that do not know of each other: each would train the same and write "
+            "the same files. Start one a node, `srun --ntasks-per-node 1 torchrun ...`, as scripts/slurm/train.sbatch "
+            "does."
+        )
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -44,6 +52,8 @@ def choose_device(name: str) -> torch.device:
         raise OptionError(f"{name}: this script trains on cpu or cuda.")
     if device.type == "cpu":
         return device
+    if device.index is not None and (processes := int(os.environ.get("LOCAL_WORLD_SIZE", "1"))) > 1:
+        raise OptionError(f"--device {name}: {processes} processes of this node would share it. Use --device cuda.")
     device = torch.device("cuda", local_rank if device.index is None else device.index)
     if device.index >= torch.cuda.device_count():
         raise OptionError(f"{device}: there are {torch.cuda.device_count()} CUDA devices here; use --device cpu.")

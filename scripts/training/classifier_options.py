@@ -84,7 +84,7 @@ def parse_options(argv: Sequence[str] | None, description: str | None) -> argpar
     add = files.add_argument
     add("--checkpoint", type=Path, metavar="FILE", help="written after every epoch")
     add("--checkpoint-steps", type=positive, metavar="N", help="write it every N steps of an epoch, too")
-    add("--resume", action="store_true", help="continue from --checkpoint, as if never interrupted")
+    add("--resume", action="store_true", help="continue from --checkpoint, as if never stopped; repeat the options")
     add("--log-json", type=Path, metavar="FILE", help="append a line of JSON for every epoch")
     options = parser.parse_args(argv)
     for field, value in dataclasses.asdict(RECIPES[options.preset]).items():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from lmdbloader.errors import LmdbloaderError
+from lmdbloader.errors import LmdbloaderError, OptionError
+from training.stopping import Stopping
 
 
 def positive(text: str) -> int:
@@ -35,7 +37,29 @@ def rate(text: str) -> float:
     return number
 
 
-def exit_status(name: str, train: Callable[[], None], checkpoint: Path | None) -> int:
+def check_checkpoint(checkpoint: Path | None, *, resume: bool) -> None:
+    """Check where a run's checkpoint is to be, before it trains for hours.
+
+    Raises:
+        OptionError: It is there and must not be replaced, is missing, or cannot be written.
+    """
+    if checkpoint is None:
+        return
+    if checkpoint.exists() and not resume:
+        raise OptionError(f"{checkpoint}: exists. Continue it with --resume, or name another file.")
+    if resume and not checkpoint.exists():
+        raise OptionError(f"{checkpoint}: there is no checkpoint yet. Start the run without --resume.")
+    check_folder(checkpoint)
+
+
+def check_folder(file: Path | None) -> None:
+    """Raise OptionError unless a file can be made in its folder."""
+    if file is not None and not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
+        why = "cannot be written to" if file.parent.is_dir() else "is not a folder"
+        raise OptionError(f"{file}: {file.parent} {why}. Make it first, or name another file.")
+
+
+def exit_status(name: str, train: Callable[[Stopping], None], checkpoint: Path | None) -> int:
     """Train; return the status that the command exits with: 0 done, 1 refused or failed, 130 interrupted.
 
     Args:
@@ -43,12 +67,17 @@ def exit_status(name: str, train: Callable[[], None], checkpoint: Path | None) -
         train: Does everything.
         checkpoint: With which an interrupted run can be continued, if it is there.
     """
+    stopping = Stopping(can_save=checkpoint is not None)
     try:
-        train()
+        with stopping:
+            train(stopping)
     except (LmdbloaderError, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        # Of several processes the first one saves and stops; the others then miss it in their next step.
+        if isinstance(error, RuntimeError) and not stopping.is_requested:
+            raise
         hint = "; continue with --resume" if checkpoint and checkpoint.exists() else ""
         print(f"\n{name}: stopped{hint}.", file=sys.stderr)
         return 130

@@ -17,10 +17,8 @@ from lmdbloader.lab.profiling.typical_step import PhaseTimes
 
 __all__ = ["Comparison", "Profile", "sentence"]
 
-# Of a predicted gain so much must come; figures of one run and the next differ by about the rest.
-_HOLDS = 0.75
-# A step may become longer by this share if no gain was predicted.
-_WANDERS = 0.10
+# A step may differ from the prediction by this share of it, both ways.
+_HOLDS = 0.10
 _JSON_VERSION = 1
 
 
@@ -32,15 +30,15 @@ class Comparison:
         before_seconds: Length of a step when the prediction was made.
         predicted_seconds: Length of a step, as it was predicted.
         seconds: Length of a step now.
-        held: Whether at least three quarters of the predicted gain came; if the prediction was the best case of the
-            change, whether a quarter did.
+        held: Whether a step is within 10 % of the prediction, both ways. None if it was a bound ("at best"), which a
+            longer step neither confirms nor contradicts; a step that is more than 10 % shorter contradicts it: False.
         text: In words.
     """
 
     before_seconds: float
     predicted_seconds: float
     seconds: float
-    held: bool
+    held: bool | None
     text: str
 
     def as_json(self) -> dict[str, Any]:
@@ -110,16 +108,18 @@ class Profile:
             before: The profile that gave the advice.
         """
         old, predicted, new = before.step_seconds, before.advice.step_seconds, self.step_seconds
-        gain = old - new
-        wanted = before.advice.gain_seconds
-        if wanted:
-            held = gain >= wanted * (1 - _HOLDS if before.advice.is_bound else _HOLDS)
-        else:
-            held = gain >= -_WANDERS * old
-        bound = "at best " if before.advice.is_bound else ""
+        is_bound = before.advice.is_bound
+        held: bool | None = abs(new - predicted) <= _HOLDS * predicted
+        if is_bound and new >= (1 - _HOLDS) * predicted:
+            held = None
+        told = {
+            True: "The prediction held",
+            False: "The prediction did not hold",
+            None: "The prediction was a bound",
+        }
         text = (
-            f"The prediction {'held' if held else 'did not hold'}: {1000 * new:.3g} ms a step; it was {1000 * old:.3g} "
-            f"ms, and {bound}{1000 * predicted:.3g} ms was predicted."
+            f"{told[held]}: {1000 * new:.3g} ms a step; it was {1000 * old:.3g} ms, and "
+            f"{'at best ' if is_bound else ''}{1000 * predicted:.3g} ms was predicted."
         )
         if self.bottleneck == before.bottleneck and not self.is_healthy:
             text += f" The bottleneck is still {self.bottleneck}."

@@ -146,9 +146,9 @@ class Race:
             other._judge(kind)
         return other
 
-    def is_complete(self, kind: str) -> bool:
-        """Return whether there was time for every setting of a kind."""
-        return all(self.turns[setting] for setting in self.turns if setting.kind == kind)
+    def is_clear(self, kind: str) -> bool:
+        """Return whether every setting of a kind had its turns, and the best is clear beyond chance."""
+        return kind in self.decided and all(self.turns[setting] for setting in self.turns if setting.kind == kind)
 
     def doubts(self) -> Iterator[str]:
         """Yield sentences about settings for which time was too short."""
@@ -160,7 +160,7 @@ class Race:
             if len(near) > 1 and not missing:
                 yield (
                     f"Too close, or too noisy, to tell apart in the time: {'; '.join(near)}. The cheapest is taken if "
-                    "it is near the best."
+                    "it is near the best, and is not remembered. Give more seconds."
                 )
 
     def samples_per_s(self, setting: ReadSetting) -> float:

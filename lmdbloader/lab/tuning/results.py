@@ -61,8 +61,8 @@ class Tuning:
         advice: Further advice, a sentence or two each.
         seconds: How long tuning took.
         stored: The kinds whose best setting is remembered: `num_threads="auto"` uses that of "threads",
-            `lmdbloader.dataloader` that of "workers". A kind is missing if time was too short for its settings, or the
-            user's cache folder cannot be written to.
+            `lmdbloader.dataloader` that of "workers". A kind is missing if its best setting was not clear in the time,
+            or the user's cache folder cannot be written to.
     """
 
     dataset: str
@@ -128,8 +128,8 @@ def _stored(tuning: Tuning) -> str:
     if tuning.is_stored:
         return remembered[0]
     why = (
-        "Not every result is remembered: there was no time to measure it, or the user's cache folder cannot be written "
-        "to. Give the numbers as above."
+        "Not every result is remembered: it was not clear in the time, or the user's cache folder cannot be written "
+        "to. Give more seconds, or give the numbers as above."
     )
     return " ".join([*(remembered if found else []), why])
 

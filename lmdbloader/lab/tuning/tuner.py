@@ -53,8 +53,9 @@ def tune(
     clearly slower than the best are dropped, and tuning ends when the cheapest remaining one is clearly near the best.
     The first turns may read a dataset that is not in memory yet.
 
-    The result is remembered in the user's cache folder: `Loader(..., num_threads="auto")` and
-    `lmdbloader.dataloader` use it for the same dataset, batch size and size of images on the same machine.
+    A result that is clear beyond chance is remembered in the user's cache folder: `Loader(..., num_threads="auto")` and
+    `lmdbloader.dataloader` use it for the same dataset, batch size and size of images on the same machine. Of settings
+    that could not be told apart in the time, none is remembered.
 
     Args:
         dataset: Its folder, or a dataset: an LMDBDataset, a view of one, or any other with a length, for which only the
@@ -236,14 +237,14 @@ def _tuning(
         num_threads = picks["threads"].count
         case = case_of(dataset, measurer.batch_size, compiled, functions)
         rate = race.samples_per_s(picks["threads"])
-        if race.is_complete("threads") and remember_threads(case, num_threads, rate):
+        if race.is_clear("threads") and remember_threads(case, num_threads, rate):
             stored.append("threads")
     if "workers" in picks:
         pick = picks["workers"]
         workers = Workers(pick.count, pick.pinned if measurer.device is not None else None)
         case = case_of(dataset, measurer.batch_size, compiled)
         rate = race.samples_per_s(pick)
-        if race.is_complete("workers") and remember_workers(case, workers, rate):
+        if race.is_clear("workers") and remember_workers(case, workers, rate):
             stored.append("workers")
     rows = tuple(_row(race, setting) for setting in sorted(race.turns) if race.turns[setting])
     advice = [*race.doubts(), *advise(rows, picks, measurer.batch_size, has_accelerator=measurer.device is not None)]
