@@ -233,10 +233,26 @@ def test_errors_are_one_line_and_a_status(
         (["SRC"], "expected SRC and OUT, or --hr, --lr and OUT"),
         (["SRC", "OUT", "more"], "expected SRC and OUT"),
         (["SRC", "--scale", "2", "OUT", "more"], "expected SRC and OUT"),
-        (["SRC", "OUT", "--patchsize", "2"], "unrecognized arguments: --patchsize"),
+        (["SRC", "OUT", "--patchsize", "2"], "unrecognized arguments: --patchsize: did you mean --patch-size?"),
+        (["SRC", "OUT", "--num-workers", "2"], "--num-workers: did you mean --workers?"),
+        (["SRC", "OUT", "-j", "2"], "-j: did you mean --workers?"),
+        (["SRC", "OUT", "--resize", "256"], "--resize: --max-resolution N limits the longer side"),
+        (["SRC", "OUT", "--batch-size", "8"], "Loader(dataset, batch_size=N)"),
+        (
+            ["SRC", "OUT", "--write-mode", "jpeg"],
+            "(choose from raw, jpg, proportion, smart, original). Did you mean jpg?",
+        ),
+        (
+            ["SRC", "OUT", "--max-resolution", "4k"],
+            "argument --max-resolution: '4k': expected a whole number of pixels",
+        ),
+        (["SRC", "OUT", "--min-pair-psnr", "nan"], "argument --min-pair-psnr: 'nan': expected a number such as"),
         (["SRC", "OUT", "--layout", "heap"], "invalid choice: 'heap'"),
         (["SRC", "OUT", "--digest", "md5"], "argument --digest: invalid choice: 'md5' (choose from "),
-        (["SRC", "OUT", "--scale", "two"], "invalid int value: 'two'"),
+        (
+            ["SRC", "OUT", "--scale", "two"],
+            "argument --scale: 'two': expected a whole number such as 24, 1_000, 4k or 1e6",
+        ),
     ],
 )
 def test_wrong_usage(src: Path, capsys: Capture, words: list[str], message: str) -> None:
