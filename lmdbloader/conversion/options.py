@@ -132,6 +132,12 @@ class ConvertOptions:
         metavar="S",
         limits=(2, 8),
     )
+    crop_to_scale: bool = opt(
+        False,
+        MAKE,
+        "crop the HR images of given pairs at the right and bottom to a multiple of the scale, where LR was made from "
+        "images cropped so (default: refuse such pairs)",
+    )
     bicubic: Literal["matlab", "pillow"] = opt(
         "matlab", MAKE, "which bicubic: MATLAB's imresize, as the literature uses it (default), or Pillow's"
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.options import ConvertOptions, shared
-from lmdbloader.conversion.pairs import pair_scale
+from lmdbloader.conversion.pairs import fit_pair
 from lmdbloader.conversion.pool import WorkerPool, choose_workers
 from lmdbloader.conversion.selection import choose_subset, with_classes
 from lmdbloader.conversion.sources.layouts import list_sources
@@ -66,6 +66,11 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     listing = list_sources(places[0], layout=options.layout, hr=places[1], lr=places[2], prefer_images=prefer_images)
     if listing.layout == "pairs" or options.scale is not None:
         storage = pixels_only(storage, options.write_mode)
+    if options.crop_to_scale and listing.layout != "pairs":
+        raise OptionError(
+            f"{option('crop_to_scale', True)} has no effect without pairs of given images: with {option('scale')}, "
+            "images are always cropped to a multiple of it"
+        )
     if options.subset is not None:
         listing = choose_subset(listing, options.subset, options.seed or 0)
     if options.classes is not None:
@@ -128,7 +133,7 @@ def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int:
     for source in sources:
         try:
             hr, lr = decode_pair(recipe, source, *read_files(source))
-            return pair_scale(hr, lr, recipe.options.scale, source.name)
+            return fit_pair(hr, lr, recipe.options, source.name)[1]
         except ImageError as problem:
             error = error or problem
         if recipe.options.on_error == "stop":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lmdbloader.base.option_names import option
+from lmdbloader.base.option_names import option, pasted
 from lmdbloader.conversion.sources.listing import (
     I64,
     Found,
@@ -206,7 +206,14 @@ def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
             first = low[partners.item(number)]
         if first != name:
             raise _same_stem(lr, first, name)
-    _refuse_alone(hr, [high[i] for i in np.flatnonzero(partners < 0).tolist()], lr)
+    alone_high = [high[i] for i in np.flatnonzero(partners < 0).tolist()]
+    stems = {_SCALE_SUFFIX.sub(b"", stem_of(name)) for name in alone_high}
+    if alone and alone.keys() <= stems and not stems & {stem_of(name) for name in alone_high}:
+        raise SourceError(
+            f"{hr}: {as_text(alone_high[0])} has a name of an LR image. The two are swapped: write "
+            f"{pasted(hr=lr, lr=hr)}."
+        )
+    _refuse_alone(hr, alone_high, lr)
     _refuse_alone(lr, list(alone.values()), hr)
     return partners
 
