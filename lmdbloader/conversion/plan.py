@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from lmdbloader.base.option_names import option
+from lmdbloader.conversion.doubts import notes_on
 from lmdbloader.conversion.options import ConvertOptions, shared
 from lmdbloader.conversion.pairs import fit_pair
 from lmdbloader.conversion.pool import WorkerPool, choose_workers
@@ -39,6 +40,7 @@ class Plan:
         codec: Of pixels, with the default of the write mode.
         folders: Local folders of the sources.
         num_workers: Worker processes.
+        notes: Sentences about what will not be in the dataset.
     """
 
     options: ConvertOptions
@@ -47,6 +49,7 @@ class Plan:
     codec: str
     folders: tuple[Path, ...]
     num_workers: int
+    notes: tuple[str, ...]
 
 
 def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Plan:
@@ -66,6 +69,10 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     listing = list_sources(places[0], layout=options.layout, hr=places[1], lr=places[2], prefer_images=prefer_images)
     if listing.layout == "pairs" or options.scale is not None:
         storage = pixels_only(storage, options.write_mode)
+    notes: tuple[str, ...] = ()
+    if places[0] is not None:
+        is_sure = options.layout != "auto" or options.classes is not None
+        notes = notes_on(places[0], listing, is_sure=is_sure, wants_labels=not prefer_images)
     if options.crop_to_scale and listing.layout != "pairs":
         raise OptionError(
             f"{option('crop_to_scale', True)} has no effect without pairs of given images: with {option('scale')}, "
@@ -79,7 +86,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     folders = tuple(place for place in places if isinstance(place, Path))
     # Every task carries the recipe, and class names can be many.
     recipe = Recipe((), replace(shared(options), classes=None), storage)
-    return Plan(options, recipe, listing, codec, folders, num_workers)
+    return Plan(options, recipe, listing, codec, folders, num_workers, notes)
 
 
 def settle_scale(plan: Plan) -> Recipe:

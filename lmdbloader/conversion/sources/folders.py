@@ -19,6 +19,7 @@ from lmdbloader.conversion.sources.listing import (
     Listing,
     Location,
     Names,
+    Others,
     Sources,
     as_text,
     is_image_name,
@@ -50,7 +51,8 @@ def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
     images = find_images(src)
     if not len(images.names):
         suffixes = " ".join(sorted(IMAGE_SUFFIXES))
-        raise SourceError(f"{src}: no images in it (looked for {suffixes} in it and the folders below)")
+        others = "".join(f". {name}: {reason}" for name, reason in images.ignored)
+        raise SourceError(f"{src}: no images in it (looked for {suffixes} in it and the folders below){others}")
     sources = Sources(images.names, images.nbytes)
     found = Listing("images", sources, ignored=images.ignored, changed_ns=images.changed_ns)
     if layout == "images" or (layout == "auto" and prefer_images):
@@ -78,8 +80,9 @@ def find_images(place: Location) -> Found:
         return find_remote_images(place)
     if not place.is_dir():
         raise SourceError(f"{place}: there is no such folder" if not place.exists() else f"{place}: is not a folder")
-    top = os.fsencode(place)
-    return walk(top, partial(_list_folder, top), lambda name: _size(os.path.join(top, name)))
+    top, others = os.fsencode(place), Others()
+    found = walk(top, partial(_list_folder, top, others), lambda name: _size(os.path.join(top, name)))
+    return replace(found, ignored=(*found.ignored, *others.ignored()))
 
 
 def find_half(place: Location) -> Found:
@@ -87,7 +90,7 @@ def find_half(place: Location) -> Found:
     return find_images(place)
 
 
-def _list_folder(top: bytes, folder: bytes) -> Iterator[bytes]:
+def _list_folder(top: bytes, others: Others, folder: bytes) -> Iterator[bytes]:
     path = os.path.join(top, folder[:-1])
     try:
         with os.scandir(path) as entries:
@@ -96,6 +99,10 @@ def _list_folder(top: bytes, folder: bytes) -> Iterator[bytes]:
                     yield folder + entry.name + b"/"
                 elif is_image_name(entry.name):
                     yield folder + entry.name
+                elif entry.is_symlink() and os.path.isdir(os.path.join(path, entry.name)):
+                    others.add_link(folder + entry.name)
+                else:
+                    others.add(folder + entry.name)
     except OSError as error:
         raise SourceError(f"{as_text(path)}: cannot be listed ({error.strerror})") from error
 
