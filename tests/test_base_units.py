@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmdbloader.base.units import parse_nbytes, show_decimal_nbytes, show_nbytes
+from lmdbloader.base.units import NBYTES, PIXELS, REAL, SHARE, WHOLE, parse_nbytes, show_decimal_nbytes, show_nbytes
 from lmdbloader.errors import OptionError
 
 UNITS = {
@@ -39,13 +39,57 @@ def test_every_number_with_every_unit(whole: int, fraction: str, unit: str, spac
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "K", "KiB", "much", "-1", "-64K", "64 K B", "64KiBs", "6 4K", "1e3", "0x10", "1,000", "1.2.3", "nan",
+    ["", " ", "K", "KiB", "much", "-1", "-64K", "64 K B", "64KiBs", "6 4K", "50%", "1__0", "_1", "0x10",
+     "1,000", "1.2.3", "nan",
      "inf", "64ZB", "64iB", "64Bi", "٣K", "64K\n64K", None, 1.5, True, [1], b"64K"],
 )  # fmt: skip
 def test_an_invalid_size_is_refused_with_an_example(text: object) -> None:
     with pytest.raises(OptionError, match=re.escape("64KiB")) as caught:
         parse_nbytes(text, name="example_size")  # type: ignore[arg-type]
     assert "example_size=" in str(caught.value) and repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "pixels", "real", "share", "nbytes"),
+    [
+        ("1e6", 10**6, 10**6, 1e6, 1e6, 10**6),
+        ("1_000", 1000, 1000, 1000.0, 1000.0, 1000),
+        ("4k", 4000, None, None, None, 4000),
+        ("2GB", None, None, None, None, 2 * 10**9),
+        ("2GiB", None, None, None, None, 2**31),
+        ("512M", 512 * 10**6, None, None, None, 512 * 10**6),
+        ("50%", None, None, None, 0.5, None),
+        ("0.5", None, None, 0.5, 0.5, 1),
+        ("1e-3", None, None, 0.001, 0.001, 0),
+        ("1,000", None, None, None, None, None),
+        ("ten", None, None, None, None, None),
+        ("1e999", 10**999, 10**999, None, None, 10**999),
+    ],
+)
+def test_a_text_means_the_same_number_everywhere_or_none(
+    text: str, whole: object, pixels: object, real: object, share: object, nbytes: object
+) -> None:
+    found = [grammar.parse(text) for grammar in (WHOLE, PIXELS, REAL, SHARE, NBYTES)]
+    assert found == [whole, pixels, real, share, nbytes]
+
+
+@given(st.integers(-(10**30), 10**30), st.integers(0, 20))
+def test_whole_numbers_are_exact(number: int, zeros: int) -> None:
+    scaled = number * 10**zeros
+    for text in (f"{scaled:_}", f"{number}e{zeros}", f" {scaled} "):
+        assert WHOLE.parse(text) == PIXELS.parse(text) == scaled
+    assert WHOLE.parse(f"{number}k") == number * 1000
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_every_float_is_read_back(number: float) -> None:
+    assert REAL.parse(repr(number)) == SHARE.parse(repr(number)) == number
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_number_or_none(text: str) -> None:
+    for grammar in (WHOLE, PIXELS, REAL, SHARE, NBYTES):
+        assert isinstance(grammar.parse(text), int | float | None)
 
 
 @pytest.mark.parametrize("size", [0, -1, "0", "0 GB", "0.4"])

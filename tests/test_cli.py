@@ -78,7 +78,17 @@ def test_the_help_of_every_command_fits_80_columns(
     ("words", "message"),
     [
         ([], "the following arguments are required: COMMAND"),
-        (["konvert"], "invalid choice: 'konvert'"),
+        (["konvert"], "there is no command konvert: did you mean `lmdbloader convert`?"),
+        (["check", "a"], "did you mean `lmdbloader verify`?"),
+        (["help"], "did you mean `lmdbloader --help`?"),
+        (["sharpen"], "there is no command sharpen: expected one of plan, estimate, convert"),
+        (["preview", "a", "--outptu", "b"], "unrecognized arguments: --outptu: did you mean --output?"),
+        (["extract", "a", "b", "--formt", "png"], "unrecognized arguments: --formt: did you mean --format?"),
+        (
+            ["extract", "a", "b", "--format", "PNG"],
+            "invalid choice: 'PNG' (choose from stored, png). Did you mean png?",
+        ),
+        (["stage", "a", "b", "--timeout", "10m"], "argument --timeout: '10m': expected a number such as"),
         (["verify"], "the following arguments are required: DB"),
         (["verify", "a", "b"], "unrecognized arguments: b"),
         (["verify", "a", "--quick"], "unrecognized arguments: --quick"),

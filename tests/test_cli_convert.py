@@ -173,6 +173,48 @@ def test_pairs_take_no_source(src: Path, out: Path, tmp_path: Path) -> None:
     assert list(lmdbloader.LMDBDataset(out).fields) == ["lr", "hr"]
 
 
+def save_pairs(folder: Path, sides: tuple[tuple[int, int], ...]) -> tuple[Path, Path]:
+    """Make HR images of some sizes, and LR images of half the size after a crop to a multiple; return the folders."""
+    from lmdbloader.images.downscale import crop_to_multiple, downscale
+
+    (folder / "low").mkdir()
+    for i, (height, width) in enumerate(sides):
+        save(folder / "high" / f"{i}.png", height, width, seed=i)
+        pixels = crop_to_multiple(np.asarray(Image.open(folder / "high" / f"{i}.png")), 2)
+        Image.fromarray(downscale(pixels, 2)).save(folder / "low" / f"{i}x2.png")
+    return folder / "high", folder / "low"
+
+
+def test_hr_images_are_cropped_to_a_multiple_if_asked(tmp_path: Path, out: Path, capsys: Capture) -> None:
+    high, low = save_pairs(tmp_path, ((16, 24), (17, 25), (21, 32)))
+    pairs = ["convert", "--hr", str(high), "--lr", str(low), str(out)]
+    assert main(pairs) == 1
+    assert "1.png: HR is 25x17, LR is 12x8: HR is not a multiple of 2. --crop-to-scale crops" in capsys.readouterr().err
+    assert main([*pairs, "--crop-to-scale", "--restart", "--quiet"]) == 0
+    dataset = lmdbloader.LMDBDataset(out)
+    assert [(*s.hr.shape[1:], *s.lr.shape[1:]) for s in dataset] == [(16, 24, 8, 12), (16, 24, 8, 12), (20, 32, 10, 16)]
+    given = np.asarray(Image.open(high / "2.png"))
+    np.testing.assert_array_equal(dataset[2].hr.numpy(), np.moveaxis(given[:20, :32], 2, 0))
+    assert dataset.reader.manifest.made_by["options"]["crop_to_scale"] is True
+    patches = ["--crop-to-scale", "--patch-size", "8", "--overwrite", "--quiet"]
+    assert main([*pairs, *patches]) == 0
+    assert len(lmdbloader.LMDBDataset(out)) == 6 + 6 + 8
+    assert main(["convert", str(high), str(out), "--scale", "2", "--crop-to-scale"]) == 2
+    assert "--crop-to-scale has no effect without pairs" in capsys.readouterr().err
+
+
+def test_swapped_pairs_are_recognised_by_name_and_by_size(tmp_path: Path, out: Path, capsys: Capture) -> None:
+    high, low = save_pairs(tmp_path, ((16, 24), (16, 32)))
+    advice = f"swapped{{}} --hr {high} --lr {low}"
+    assert main(["convert", "--hr", str(low), "--lr", str(high), str(out)]) == 1
+    assert "0x2.png has a name of an LR image. The two are " + advice.format(": write") in capsys.readouterr().err
+    for path in low.iterdir():
+        path.rename(low / path.name.replace("x2", ""))
+    assert main(["convert", "--hr", str(low), "--lr", str(high), str(out), "--on-error", "skip"]) == 1
+    assert "HR is 12x8, LR is 24x16: the two are " + advice.format(". Write") in capsys.readouterr().err
+    assert left(out) == []
+
+
 def test_quiet_prints_nothing(src: Path, out: Path, capsys: Capture) -> None:
     assert main(["convert", str(src), str(out), "--quiet", "--workers", "2"]) == 0
     assert main(["convert", str(src), str(out), "--quiet"]) == 0
@@ -233,10 +275,26 @@ def test_errors_are_one_line_and_a_status(
         (["SRC"], "expected SRC and OUT, or --hr, --lr and OUT"),
         (["SRC", "OUT", "more"], "expected SRC and OUT"),
         (["SRC", "--scale", "2", "OUT", "more"], "expected SRC and OUT"),
-        (["SRC", "OUT", "--patchsize", "2"], "unrecognized arguments: --patchsize"),
+        (["SRC", "OUT", "--patchsize", "2"], "unrecognized arguments: --patchsize: did you mean --patch-size?"),
+        (["SRC", "OUT", "--num-workers", "2"], "--num-workers: did you mean --workers?"),
+        (["SRC", "OUT", "-j", "2"], "-j: did you mean --workers?"),
+        (["SRC", "OUT", "--resize", "256"], "--resize: --max-resolution N limits the longer side"),
+        (["SRC", "OUT", "--batch-size", "8"], "Loader(dataset, batch_size=N)"),
+        (
+            ["SRC", "OUT", "--write-mode", "jpeg"],
+            "(choose from raw, jpg, proportion, smart, original). Did you mean jpg?",
+        ),
+        (
+            ["SRC", "OUT", "--max-resolution", "4k"],
+            "argument --max-resolution: '4k': expected a whole number of pixels",
+        ),
+        (["SRC", "OUT", "--min-pair-psnr", "nan"], "argument --min-pair-psnr: 'nan': expected a number such as"),
         (["SRC", "OUT", "--layout", "heap"], "invalid choice: 'heap'"),
         (["SRC", "OUT", "--digest", "md5"], "argument --digest: invalid choice: 'md5' (choose from "),
-        (["SRC", "OUT", "--scale", "two"], "invalid int value: 'two'"),
+        (
+            ["SRC", "OUT", "--scale", "two"],
+            "argument --scale: 'two': expected a whole number such as 24, 1_000, 4k or 1e6",
+        ),
     ],
 )
 def test_wrong_usage(src: Path, capsys: Capture, words: list[str], message: str) -> None:

@@ -65,7 +65,7 @@ def test_json_is_alone_on_stdout(dataset: Path, capsys: Capture, monkeypatch: py
         (["DB", "--step-seconds", "1"], "go together"),
         (["--batch-size", "8", "--step-seconds", "1"], "expected DB"),
         (["DB", "--crop", "8"], "--crop needs"),
-        (["DB", "--batch-size", "few"], "invalid int"),
+        (["DB", "--batch-size", "few"], "argument --batch-size: 'few': expected a whole number such as"),
     ],
 )
 def test_wrong_usage(words: list[str], message: str, capsys: Capture) -> None:

@@ -70,4 +70,4 @@ def test_wrong_usage(words: list[str], capsys: Capture) -> None:
 def test_options_that_make_no_sense(capsys: Capture) -> None:
     assert main(["plan", "--batch-size", "8", "--step-seconds", "1", "--example-size", "64 apples"]) == 2
     captured = capsys.readouterr()
-    assert captured.out == "" and "expected a size like '64KiB'" in captured.err
+    assert captured.out == "" and "--example-size 64 apples: expected a size such as 64KiB" in captured.err

@@ -91,7 +91,7 @@ def test_forgetting_measures_nothing(path: Path, capsys: Capture) -> None:
         (["--batch-size", "0"], "batch_size=0, crop=None: expected at least 1", 2),
         (["--batch-size", "8", "--step-seconds", "-1"], "step_seconds=-1.0: expected seconds, more than 0", 2),
         (["--batch-size", "65"], "it has 64 samples, fewer than one batch", 2),
-        (["--batch-size", "8", "--crop", "x"], "invalid int value: 'x'", 2),
+        (["--batch-size", "8", "--crop", "x"], "argument --crop: 'x': expected a whole number of pixels", 2),
     ],
 )
 def test_wrong_usage_says_what(path: Path, capsys: Capture, words: list[str], message: str, status: int) -> None:

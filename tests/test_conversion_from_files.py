@@ -192,7 +192,11 @@ def test_links_in_circles_and_fifos_do_not_stop_a_conversion(src: Path, out: Pat
     (src / "broken.png").symlink_to("nowhere")
     report = convert(src, out)
     assert report.num_samples == 1
-    assert dict(report.ignored) == {"pipe.png": "not a regular file", "broken.png": "a broken link"}
+    assert dict(report.ignored) == {
+        "pipe.png": "not a regular file",
+        "broken.png": "a broken link",
+        "again": "a link to a folder, which is not followed",
+    }
 
 
 def test_raw_lz4_and_auto(src: Path, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from lmdbloader.conversion.options import ConvertOptions, EstimateOptions, RunOp
 from lmdbloader.errors import OptionError
 
 SHARED = {
-    "layout": "auto", "hr": None, "lr": None, "patch_size": None, "stride": None, "scale": None, "bicubic": "matlab",
+    "layout": "auto", "hr": None, "lr": None, "patch_size": None, "stride": None, "scale": None, "crop_to_scale": False,
+    "bicubic": "matlab",
     "alpha": "refuse", "max_pixels": 200_000_000, "codec": None, "write_mode": None, "max_resolution": None,
     "jpeg_quality": None, "compress_probability": None, "smart_threshold": None, "digest": "xxh64", "subset": None,
     "seed": None, "classes": None, "on_error": "stop", "min_pair_psnr": 20.0, "workers": None,
@@ -78,13 +79,34 @@ def test_values_become_those_of_python() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("patch_size", 8.0), ("patch_size", True), ("min_pair_psnr", "20"), ("min_pair_psnr", float("inf")),
+        ("patch_size", 8.5), ("patch_size", True), ("min_pair_psnr", "20 dB"), ("max_resolution", "4k"),
+        ("compress_probability", "50"), ("subset", "10%"), ("subset", "2GB"), ("smart_threshold", "-1"),
+        ("min_pair_psnr", float("inf")),
         ("compress_probability", float("nan")), ("overwrite", 1), ("log", "print"), ("alpha", None), ("digest", "md5"),
     ],
 )  # fmt: skip
 def test_values_of_another_type_are_refused(name: str, value: Any) -> None:
     with pytest.raises(OptionError, match=f"^{name}=.*: expected "):
         checked(RunOptions(**{name: value}))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("max_pixels", "1e6", 1_000_000), ("max_pixels", 1e6, 1_000_000), ("subset", "4k", 4000),
+        ("seed", "1_000", 1000), ("compress_probability", "50%", 0.5), ("smart_threshold", "150KB", 150_000),
+        ("smart_threshold", "2KiB", 2048),
+        ("patch_size", "96", 96), ("min_pair_psnr", "2e1", 20.0),
+    ],
+)  # fmt: skip
+def test_numbers_may_be_texts_as_on_the_command_line(name: str, text: Any, value: float) -> None:
+    found = getattr(checked(ConvertOptions(**{name: text})), name)
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_a_value_that_is_almost_a_choice_is_recognised() -> None:
+    with pytest.raises(OptionError, match=r"write_mode='JPEG': expected .* or original\. Did you mean jpg\?$"):
+        checked(ConvertOptions(write_mode="JPEG"))  # type: ignore[arg-type]
 
 
 def test_options_go_to_workers() -> None:

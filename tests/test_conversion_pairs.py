@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from lmdbloader.conversion.pairs import SCALES, check_alignment, pair_scale
+from lmdbloader.base.option_names import naming_flags
+from lmdbloader.conversion.options import ConvertOptions
+from lmdbloader.conversion.pairs import SCALES, check_alignment, fit_pair
 from lmdbloader.errors import ImageError
 from lmdbloader.images.downscale import downscale
+
+GIVEN = ConvertOptions(hr="high", lr="my low")
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 100), st.integers(1, 100))
@@ -21,22 +26,50 @@ def test_the_scale_of_a_pair_is_the_same_whole_number_both_ways(h: int, w: int, 
     lr, hr = np.zeros((h, w, 1), np.uint8), np.zeros((high, wide, 1), np.uint8)
     found = [s for s in SCALES if (high, wide) == (s * h, s * w)]
     if found:
-        assert pair_scale(hr, lr, None, "a") == found[0]
+        same, scale = fit_pair(hr, lr, GIVEN, "a")
+        assert same is hr and scale == found[0]
         with pytest.raises(ImageError, match=f"that is scale {found[0]}, expected 9"):
-            pair_scale(hr, lr, 9, "a")
+            fit_pair(hr, lr, replace(GIVEN, scale=9), "a")
     else:
-        with pytest.raises(
-            ImageError, match=f"a: HR is {wide}x{high}, LR is {w}x{h}: expected the same whole multiple"
-        ):
-            pair_scale(hr, lr, None, "a")
+        with pytest.raises(ImageError, match=f"a: HR is {wide}x{high}, LR is {w}x{h}: "):
+            fit_pair(hr, lr, GIVEN, "a")
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.sampled_from(SCALES), st.data())
+def test_an_image_is_cropped_to_a_multiple_only_if_asked(h: int, w: int, scale: int, data: st.DataObject) -> None:
+    down, right = (data.draw(st.integers(0, scale - 1)) for _ in "yx")
+    hr = np.arange((scale * h + down) * (scale * w + right)).reshape(scale * h + down, -1, 1)
+    lr = np.zeros((h, w, 1), hr.dtype)
+    cropped, found = fit_pair(hr, lr, replace(GIVEN, scale=scale, crop_to_scale=True), "a")
+    assert found == scale
+    np.testing.assert_array_equal(cropped, hr[: scale * h, : scale * w])
+    if down or right:
+        with pytest.raises(ImageError, match=rf"crop_to_scale=True crops it to {scale * w}x{scale * h} at the right"):
+            fit_pair(hr, lr, replace(GIVEN, scale=scale), "a")
+
+
+def test_swapped_halves_are_recognised() -> None:
+    hr, lr = np.zeros((8, 12, 3), np.uint8), np.zeros((4, 6, 3), np.uint8)
+    with pytest.raises(ImageError, match=r"LR is 12x8: the two are swapped\. Write hr='my low', lr='high'$"):
+        fit_pair(lr, hr, GIVEN, "a")
+    with naming_flags({"hr": "--hr", "lr": "--lr"}), pytest.raises(ImageError, match=r"Write --hr 'my low' --lr high$"):
+        fit_pair(lr, hr, replace(GIVEN, crop_to_scale=True), "a")
+    with pytest.raises(ImageError, match=r"the folder of LR images has the larger ones. Name both, with hr for"):
+        fit_pair(lr, hr, ConvertOptions(), "a")
+
+
+def test_sizes_that_were_rounded_up_cannot_be_cropped() -> None:
+    for crop in (False, True):
+        with pytest.raises(ImageError, match=r"LR is HR / 2 rounded up.* scale=2$"):
+            fit_pair(np.zeros((97, 64, 1)), np.zeros((49, 32, 1)), ConvertOptions(crop_to_scale=crop), "a")
 
 
 def test_pairs_of_other_channels_or_bits() -> None:
     hr = np.zeros((4, 4, 3), np.uint8)
     with pytest.raises(ImageError, match="HR has 3 channels of uint8, LR 1 of uint8"):
-        pair_scale(hr, np.zeros((2, 2, 1), np.uint8), None, "a")
+        fit_pair(hr, np.zeros((2, 2, 1), np.uint8), GIVEN, "a")
     with pytest.raises(ImageError, match="HR has 3 channels of uint8, LR 3 of uint16"):
-        pair_scale(hr, np.zeros((2, 2, 3), np.uint16), None, "a")
+        fit_pair(hr, np.zeros((2, 2, 3), np.uint16), GIVEN, "a")
 
 
 @pytest.fixture(scope="module")

@@ -153,6 +153,25 @@ def test_links_to_folders_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "in" / "folder.png").symlink_to(tmp_path, target_is_directory=True)
     (tmp_path / "in" / "file.png").symlink_to("a.png")
     assert names(tmp_path / "in") == ["a.png", "file.png"]
+    assert list_sources(tmp_path / "in").ignored == (("again", "a link to a folder, which is not followed"),)
+
+
+def test_other_files_are_counted_by_suffix_and_one_is_named(tmp_path: Path) -> None:
+    touch(tmp_path, "b/1.png", "b/1.json", "a/2.png", "a/2.JSON", "c/0.json", "labels.csv", "README", ".DS_Store")
+    assert list_sources(tmp_path).ignored == (
+        ("files without a suffix", "not an image: README"),
+        ("*.csv", "not an image: labels.csv"),
+        ("*.json", "3 files that are not images, such as a/2.JSON"),
+        ("c/", "a class folder without images"),
+    )
+
+
+def test_a_folder_without_images_says_what_it_holds(tmp_path: Path) -> None:
+    touch(tmp_path, "in/a.csv", "in/b.csv")
+    with pytest.raises(
+        SourceError, match=r"no images in it .*\. \*\.csv: 2 files that are not images, such as a\.csv$"
+    ):
+        list_sources(tmp_path / "in")
 
 
 def test_other_things_than_regular_files_are_named_and_left_out(tmp_path: Path) -> None:
@@ -164,7 +183,7 @@ def test_other_things_than_regular_files_are_named_and_left_out(tmp_path: Path) 
     listing = list_sources(tmp_path)
     assert [s.name for s in listing.sources] == ["a.png"]
     ignored = dict(listing.ignored)
-    assert ignored.keys() == {"broken.png", "loop.png", "pipe.png"}
+    assert ignored.keys() == {"broken.png", "loop.png", "pipe.png", "*.txt"}
     assert ignored["broken.png"] == "a broken link"
     assert ignored["pipe.png"] == "not a regular file"
 

@@ -35,6 +35,23 @@ def option(name: str, value: Any = _NO_VALUE) -> str:
     return f"{flag} {value[:_MOST_CHARACTERS] if isinstance(value, str) else shown(value)}"
 
 
+def pasted(**options: object) -> str:
+    """Return options with texts as values, whole and quoted, as a line to paste.
+
+    >>> pasted(hr="low", lr="my high")
+    "hr='low', lr='my high'"
+    >>> with naming_flags({"hr": "--hr", "lr": "--lr"}):
+    ...     pasted(hr="low", lr="my high")
+    "--hr low --lr 'my high'"
+    """
+    import shlex
+
+    flags = _FLAGS.get()
+    if options.keys() <= flags.keys():
+        return " ".join(f"{flags[name]} {shlex.quote(str(value))}" for name, value in options.items())
+    return ", ".join(f"{name}={str(value)!r}" for name, value in options.items())
+
+
 @contextmanager
 def naming_flags(flags: Mapping[str, str]) -> Iterator[None]:
     """Name options by flags in this thread, until the end of the `with` statement.

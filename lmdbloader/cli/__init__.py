@@ -5,7 +5,8 @@ Every file in here without a leading underscore is a command, called like the fi
 - `HELP`: one line in the list of commands, and `DESCRIPTION`: the start of its own help;
 - `add_arguments(parser)`: adds its arguments;
 - `run(options)`: does the work and returns the exit status; `options.parser` is the parser, for wrong usage;
-- and optionally `ORDER`: the place in the list of commands; `USAGE` and `EPILOG`: other parts of the help.
+- and optionally `ORDER`: the place in the list of commands; `USAGE` and `EPILOG`: other parts of the help; `FOREIGN`:
+  flags of other programs, and what to write instead.
 """
 
 from __future__ import annotations
@@ -18,18 +19,26 @@ import os
 import pkgutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType, ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lmdbloader import __version__
 from lmdbloader.base.limits import has_address_limit, no_memory, refused_memory
 from lmdbloader.base.option_names import naming_flags
+from lmdbloader.base.suggestions import did_you_mean, nearest
 from lmdbloader.base.text import plain
 from lmdbloader.cli._streams import forget, say, standard_streams
 from lmdbloader.errors import LmdbloaderError, OptionError, OutputError
 
 _LAST = 1000
+# What people type first, and what it is called here.
+_FOREIGN_COMMANDS = {
+    "build": "convert", "create": "convert", "make": "convert", "pack": "convert", "write": "convert",
+    "ls": "info", "list": "info", "stats": "info", "show": "preview", "view": "preview", "check": "verify",
+    "validate": "verify", "dump": "extract", "export": "extract", "unpack": "extract", "copy": "stage", "cp": "stage",
+    "fix": "repair", "help": "--help", "version": "--version",
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,9 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    words = sys.argv[1:] if arguments is None else arguments
+    words = list(sys.argv[1:] if arguments is None else arguments)
     parser = make_parser(words[0] if words else None)
-    options, rest = parser.parse_known_args(arguments)
+    options, rest = parser.parse_known_args(_in_our_words(parser, words))
     # argparse takes a varying number of paths only up to the next option: `convert SRC --scale 2 OUT`.
     if rest and (not hasattr(options, "paths") or any(word.startswith("-") for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -116,8 +125,41 @@ def make_parser(command_name: str | None = None) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
+        command.foreign = getattr(module, "FOREIGN", {})
         command.set_defaults(run=module.run, parser=command)
     return parser
+
+
+def _in_our_words(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
+    """Return the words with underscores in names of flags as hyphens; exit if a command or a flag is not known."""
+    (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    if not words or words[0].startswith("-"):
+        return words
+    if words[0] not in commands:
+        meant = _FOREIGN_COMMANDS.get(words[0].lower()) or nearest(words[0], commands)
+        advice = f"did you mean `lmdbloader {meant}`?" if meant else f"expected one of {', '.join(commands)}"
+        parser.error(f"there is no command {words[0]}: {advice}")
+    command = commands[words[0]]
+    end = words.index("--") if "--" in words else len(words)
+    return [words[0], *(_flag_of(command, word) for word in words[1:end]), *words[end:]]
+
+
+def _flag_of(command: _Parser, word: str) -> str:
+    """Return a word in which the name of a flag is spelled as a command's parser knows it; exit if it has none."""
+    name, equals, value = word.partition("=")
+    if " " in name or not name.startswith("--" if name not in command.foreign else "-"):
+        return word  # argparse takes it for a path, or knows it
+    spelled, flags = name.replace("_", "-"), list(command._option_string_actions)
+    if any(flag.startswith(spelled) for flag in flags):
+        return spelled + equals + value
+    advice = command.foreign.get(spelled)
+    if advice is None:
+        # Python's names of options too: those of two flags differ.
+        names = {f"--{action.dest}": action.option_strings[-1] for action in command._actions if action.option_strings}
+        names |= {flag: flag for flag in flags if flag.startswith("--")}
+        meant = nearest(name, [*names, *command.foreign])
+        advice = "" if meant is None else command.foreign.get(meant) or f"did you mean {names[meant]}?"
+    command.error(f"unrecognized arguments: {name}{advice and f': {advice}'}")
 
 
 def _commands(only: str | None) -> list[tuple[str, ModuleType]]:
@@ -139,11 +181,23 @@ def _flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose arguments may be names of files that nobody has looked at, from a shell's `*`."""
+    """A parser whose arguments may be names of files that nobody has looked at, from a shell's `*`.
+
+    Attributes:
+        foreign: Flags of other programs, and what to write instead.
+    """
+
+    foreign: Mapping[str, str] = {}
 
     def error(self, message: str) -> NoReturn:
         """Print the error in the arguments, and exit."""
         super().error(plain(message))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = [str(choice) for choice in action.choices]
+            chosen = f"invalid choice: {value!r} (choose from {', '.join(choices)})"
+            raise argparse.ArgumentError(action, chosen + did_you_mean(value, choices))
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:

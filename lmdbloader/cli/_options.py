@@ -8,7 +8,8 @@ from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from lmdbloader.base.option_names import naming_flags
-from lmdbloader.conversion.options import GROUPS, RUN, TAKE, ConvertOptions, choices_of, explain, kind_of
+from lmdbloader.cli._numbers import number
+from lmdbloader.conversion.options import GROUPS, RUN, TAKE, ConvertOptions, choices_of, explain, grammar_of
 
 if TYPE_CHECKING:
     from lmdbloader.conversion import Split
@@ -17,6 +18,54 @@ _SPLIT = (
     "convert train/, val/ and any other folder of images in SRC to one dataset each: OUT/train.lmdb, OUT/val.lmdb, "
     "... Class folders of the same name have the same label in all of them"
 )
+
+
+_NO_FLAG = "SRC and OUT have no flag: lmdbloader convert SRC OUT"
+_LABELS = (
+    "labels come from class folders, and from .cls, .json and .txt files in tars; other labels are written with "
+    "lmdbloader.write(samples, OUT) in Python"
+)
+_WHEN_LOADED = "transforms are applied when samples are loaded: Loader(dataset, batch_size, transforms=[...])"
+_SIZE = (
+    "--max-resolution N limits the longer side of the images that are stored. For one size, or for the shorter side, "
+    "resize when loading: Loader(dataset, batch_size, transforms=[RandomResizedCrop(N)]) or Resize(N)"
+)
+_ALL_FOLDERS = "the folders below SRC are always read. Leave it out"
+_ONE_FILE = "a dataset is one file, which grows by itself. Leave it out"
+#: Flags that other programs have for what `convert` does, and what to write instead.
+FOREIGN = {
+    **{f"--{name}": "did you mean --workers?" for name in (
+        "num-workers", "nworkers", "n-workers", "num-proc", "nproc", "num-processes", "processes", "jobs", "n-jobs",
+        "threads", "num-threads", "n-thread",
+    )},
+    **{f"--{name}": _NO_FLAG for name in ("src", "input", "in", "root", "data-dir", "out", "output", "dest")},
+    **{f"--{name}": _SIZE for name in (
+        "resize", "size", "image-size", "img-size", "imgsz", "width", "height", "short-side", "shorter-side",
+    )},
+    **{f"--{name}": _LABELS for name in ("labels", "label", "label-file", "labels-file", "csv", "annotations", "ann")},
+    **{f"--{name}": _WHEN_LOADED for name in ("transform", "transforms", "augment", "normalize", "mean", "std")},
+    **{f"--{name}": _ONE_FILE for name in ("map-size", "shards", "num-shards", "chunk-size", "page-size", "maxcount")},
+    **{f"--{name}": _ALL_FOLDERS for name in ("recursive", "recurse")},
+    **{f"--{name}": "did you mean --patch-size?" for name in ("crop-size", "crop", "gt-size", "tile-size")},
+    **{f"--{name}": "did you mean --scale?" for name in ("downscale", "upscale", "factor", "sr")},
+    **{f"--{name}": "did you mean --hr?" for name in ("gt", "dataroot-gt", "high")},
+    **{f"--{name}": "did you mean --lr?" for name in ("lq", "dataroot-lq", "low")},
+    **{f"--{name}": "did you mean --write-mode?" for name in ("format", "encode-format", "encoding", "store-as")},
+    **{f"--{name}": "did you mean --codec?" for name in ("compression", "compress", "compression-level")},
+    **{f"--{name}": "did you mean --jpeg-quality?" for name in ("quality", "jpg-quality", "encode-quality")},
+    **{f"--{name}": "did you mean --overwrite?" for name in ("force", "replace", "clobber")},
+    **{f"--{name}": "did you mean --subset?" for name in ("limit", "max-samples", "num-samples")},
+    "--step": "did you mean --stride?",
+    "-j": "did you mean --workers?",
+    "-i": _NO_FLAG,
+    "-o": _NO_FLAG,
+    "--batch-size": "batches are made when samples are loaded: Loader(dataset, batch_size=N)",
+    "--shuffle": "samples keep the order of their names, and the Loader draws a new order for each epoch. Leave it out",
+    "--resume": "the same command resumes an interrupted conversion. Leave it out",
+    "--val-split": "give the images of each split a folder of their own, train/ and val/, and use --split",
+    "--test-size": "give the images of each split a folder of their own, train/ and val/, and use --split",
+    "--verbose": "progress is always shown; --quiet switches it off. Leave it out",
+}  # fmt: skip
 
 
 def add_flags(parser: argparse.ArgumentParser, options: type[ConvertOptions]) -> argparse._ArgumentGroup:
@@ -63,6 +112,6 @@ def _keywords(f: Field[Any], hint: Any) -> dict[str, Any]:
     found = {"dest": f.name, "default": f.default, "metavar": f.metadata["metavar"], "help": text}
     if choices := choices_of(f, hint):
         found["choices"] = choices
-    elif kind := kind_of(hint):
-        found["type"] = kind
+    elif grammar := grammar_of(f, hint):
+        found["type"] = number(grammar)
     return found

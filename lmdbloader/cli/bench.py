@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmdbloader.base.units import PIXELS, REAL, WHOLE
+from lmdbloader.cli._numbers import number
 from lmdbloader.cli._streams import say
 from lmdbloader.errors import FormatError, OptionError
 
@@ -62,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--only", metavar="SECTION", nargs="+", choices=_SECTIONS, help="measure only these sections")
     parser.add_argument(
-        "--batch-sizes", metavar="N", type=int, nargs="+", help="samples in a batch (default: 8 16 32 64 128)"
+        "--batch-sizes", metavar="N", type=number(WHOLE), nargs="+", help="samples in a batch (default: 8 16 32 64 128)"
     )
     parser.add_argument(
         "--crops",
@@ -81,28 +83,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         metavar="S",
-        type=float,
+        type=number(REAL),
         default=_MEASURING["seconds"],
         help="seconds of one turn of a setting (default: %(default)s)",
     )
     parser.add_argument(
         "--repeats",
         metavar="N",
-        type=int,
+        type=number(WHOLE),
         default=_MEASURING["repeats"],
         help="turns of each setting (default: %(default)s)",
     )
     parser.add_argument(
         "--processes",
         metavar="K",
-        type=int,
+        type=number(WHOLE),
         nargs="+",
         help="processes of the isolation test (default: 1, and one for each core, 2 to 8)",
     )
     parser.add_argument(
         "--num-workers",
         metavar="N",
-        type=int,
+        type=number(WHOLE),
         help="worker processes of torch's DataLoader (default: one for each core, 16 at most)",
     )
     parser.add_argument(
@@ -124,7 +126,7 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
 
 
 def _crop(text: str) -> int | None:
-    return None if text == "whole" else int(text)
+    return None if text == "whole" else int(number(PIXELS)(text))
 
 
 def run(options: argparse.Namespace) -> int:

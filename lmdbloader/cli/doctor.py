@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
+from lmdbloader.base.units import PIXELS, REAL, WHOLE
+from lmdbloader.cli._numbers import number
 from lmdbloader.cli._streams import say_lines
 
 ORDER = 110
@@ -35,9 +37,13 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("dataset", nargs="?", metavar="DB", help="the dataset's folder")
-    parser.add_argument("--batch-size", type=int, metavar="N", help="samples in a batch; reads the dataset")
-    parser.add_argument("--step-seconds", type=float, metavar="T", help="time of a training step without loading")
-    parser.add_argument("--crop", type=int, metavar="PIXELS", help="read windows of this side, as in training")
+    parser.add_argument("--batch-size", type=number(WHOLE), metavar="N", help="samples in a batch; reads the dataset")
+    parser.add_argument(
+        "--step-seconds", type=number(REAL), metavar="T", help="time of a training step without loading"
+    )
+    parser.add_argument(
+        "--crop", type=number(PIXELS), metavar="PIXELS", help="read windows of this side, as in training"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 

@@ -60,12 +60,16 @@ def parse_samples(text: str, length: int) -> list[int]:
     >>> parse_samples("0:3,-1,2", 10)
     [0, 1, 2, 9]
     """
+    from lmdbloader.base.units import parse_whole
     from lmdbloader.errors import OptionError
 
     chosen: set[int] = set()
     for part in text.split(","):
         try:
-            numbers = [int(piece) if piece.strip() else None for piece in part.split(":")]
+            pieces = part.split(":")
+            numbers = [parse_whole(piece) for piece in pieces]
+            if any(piece.strip() and n is None for piece, n in zip(pieces, numbers, strict=True)):
+                raise ValueError(part)
             if len(numbers) > 1:
                 chosen.update(range(length)[slice(*numbers)])
                 continue

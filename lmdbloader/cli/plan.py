@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 
+from lmdbloader.base.units import REAL, SHARE, WHOLE, parse_whole
+from lmdbloader.cli._numbers import number
 from lmdbloader.cli._streams import say_lines
 from lmdbloader.lab.planning import PRESETS
 
@@ -39,15 +40,18 @@ EPILOG = EPILOG.format(presets="\n".join(f"  {name.ljust(_WIDTH)}  {preset.short
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("--batch-size", type=int, metavar="N", help="samples per step on one GPU")
+    parser.add_argument("--batch-size", type=number(WHOLE), metavar="N", help="samples per step on one GPU")
     parser.add_argument(
-        "--step-seconds", type=float, metavar="T", help="time of a step on the GPU: forward, backward and update"
+        "--step-seconds",
+        type=number(REAL),
+        metavar="T",
+        help="time of a step on the GPU: forward, backward and update",
     )
     parser.add_argument("--example-size", metavar="SIZE", help="size of a sample on storage (default: 64KiB)")
     parser.add_argument(
         "--preset", metavar="NAME", help="take figures that are not given from a published workload; see below"
     )
-    parser.add_argument("--gpus", type=int, metavar="G", help="GPUs of one experiment (default: 1)")
+    parser.add_argument("--gpus", type=number(WHOLE), metavar="G", help="GPUs of one experiment (default: 1)")
     parser.add_argument(
         "--experiments",
         type=_range,
@@ -57,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset-size", metavar="SIZE", help="size of all data in use; adds the time of an epoch")
     parser.add_argument(
         "--cache-fraction",
-        type=float,
+        type=number(SHARE),
         default=0.0,
         metavar="F",
         help="share of the dataset that is kept on local disks (default: 0)",
@@ -93,7 +97,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _range(text: str) -> int | tuple[int, int]:
-    match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", text)
-    if match is None:
+    ends = [parse_whole(end) for end in text.split("-")]
+    fewest, most = ends[0], ends[-1]
+    if fewest is None or most is None or len(ends) > 2:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number, or a range like 5-10")
-    return (int(match[1]), int(match[2])) if match[2] else int(match[1])
+    return (fewest, most) if len(ends) == 2 else fewest

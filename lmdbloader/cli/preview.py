@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from lmdbloader.base.units import WHOLE
+from lmdbloader.cli._numbers import number
 from lmdbloader.cli._streams import say
 
 ORDER = 80
@@ -23,10 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", required=True, help="the PNG file to write; an existing file is replaced"
     )
-    parser.add_argument("--count", type=int, default=24, metavar="N", help="samples on the sheet (default: 24)")
-    parser.add_argument("--seed", type=int, metavar="S", help="choose samples at random (default: evenly spread)")
     parser.add_argument(
-        "--columns", type=int, metavar="N", help="columns of the sheet (default: about 1,600 pixels wide)"
+        "--count", type=number(WHOLE), default=24, metavar="N", help="samples on the sheet (default: 24)"
+    )
+    parser.add_argument(
+        "--seed", type=number(WHOLE), metavar="S", help="choose samples at random (default: evenly spread)"
+    )
+    parser.add_argument(
+        "--columns", type=number(WHOLE), metavar="N", help="columns of the sheet (default: about 1,600 pixels wide)"
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from lmdbloader.base.units import REAL
+from lmdbloader.cli._numbers import number
 from lmdbloader.cli._streams import say, say_error, say_nothing
 
 ORDER = 40
@@ -44,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=number(REAL),
         metavar="SECONDS",
         help="how long to wait for another job that is copying (default: no limit)",
     )

@@ -6,6 +6,8 @@ import argparse
 import json
 import sys
 
+from lmdbloader.base.units import PIXELS, REAL, WHOLE
+from lmdbloader.cli._numbers import number
 from lmdbloader.cli._streams import say, say_lines
 
 ORDER = 100
@@ -44,19 +46,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
     parser.add_argument(
-        "--batch-size", type=int, metavar="N", help="samples in a batch; needed unless --forget is given"
+        "--batch-size", type=number(WHOLE), metavar="N", help="samples in a batch; needed unless --forget is given"
     )
-    parser.add_argument("--step-seconds", type=float, metavar="T", help="time of a training step: say PASS or FAIL")
+    parser.add_argument(
+        "--step-seconds", type=number(REAL), metavar="T", help="time of a training step: say PASS or FAIL"
+    )
     parser.add_argument(
         "--crop",
-        type=int,
+        type=number(PIXELS),
         metavar="S",
         help="read windows of S x S pixels: random crops, or random resized crops if single images are JPEG files "
         "or smaller than that (default: images as they are stored, which then must have one size)",
     )
     parser.add_argument(
         "--seconds",
-        type=float,
+        type=number(REAL),
         default=40.0,
         metavar="S",
         help="measure for at most this long; a long step is tried once in any case (default: 40)",

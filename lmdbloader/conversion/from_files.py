@@ -18,12 +18,13 @@ from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressBar
 from lmdbloader.base.text import plain, table
 from lmdbloader.conversion.destination import new_folder, refuse_inside
+from lmdbloader.conversion.doubts import describe_classes, refuse_swapped
 from lmdbloader.conversion.journal import Begun, Journal, Progress, read_plan, recover, write_plan
 from lmdbloader.conversion.options import RunOptions, with_options
 from lmdbloader.conversion.plan import Plan, make_plan, settle_scale, try_out
 from lmdbloader.conversion.pool import WorkerPool, make_tasks
 from lmdbloader.conversion.provenance import describe, find_finished, make_note, refuse_others
-from lmdbloader.conversion.sources.listing import Sources
+from lmdbloader.conversion.sources.listing import Listing, Sources
 from lmdbloader.conversion.tasks import Part
 from lmdbloader.errors import CorruptError, SourceError
 from lmdbloader.format.codecs import name_counts
@@ -49,12 +50,16 @@ class Report:
         map_nbytes: The map size estimated before the first write.
         map_growths: How often it was too small.
         skipped: (name, reason) of sources left out (on_error="skip").
-        ignored: (name, reason) of files that look like images but are not regular files, and other files left out.
+        ignored: (name, reason) of what was left out: files that look like images but are not regular files, links to
+            folders, and other files by their suffix, with their number.
         was_finished: Whether the dataset was there already, and nothing was done.
         seconds: The time of the conversion.
         stored_as: Images of all fields by storage: raw, lz4, tiles, jpeg or file.
         longest_sides: Samples by the longer side of their (high-resolution) image as stored: up to 1, 2, 4, 8 ...
             pixels.
+        classes: Images in the source by the name of their class, in the order of the labels; empty without class
+            folders.
+        notes: Sentences about what the dataset does not have, although it may have been meant.
     """
 
     path: str
@@ -71,6 +76,8 @@ class Report:
     seconds: float = 0.0
     stored_as: Mapping[str, int] = field(default_factory=dict)
     longest_sides: Mapping[int, int] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @with_options(RunOptions)
@@ -100,6 +107,7 @@ def convert(src: str | os.PathLike[str] | None, out: str | os.PathLike[str], opt
     """
     began = time.monotonic()
     target = new_folder(out)
+    refuse_swapped(src, target)
     plan = make_plan(src, options)
     for folder in plan.folders:
         refuse_inside(target, folder)
@@ -138,6 +146,10 @@ def _resume(job: _Job, folder: Path) -> tuple[Begun, Progress, Written]:
     listing, options = job.plan.listing, job.options
     noun = "pairs" if listing.layout == "pairs" else "images"
     options.log(plain(f"{job.target}: {len(listing.sources)} {noun}, layout {listing.layout}"))
+    if classes := _count_classes(listing):
+        options.log(plain(describe_classes(classes)))
+    for note in job.plan.notes:
+        options.log(plain(f"note: {note}."))
     with WorkerPool(job.plan.num_workers) as pool:
         begun = read_plan(folder, job.made_by) or _begin(job, folder, pool)
         done = recover(folder, listing.sources, check_content=options.check_content, digest=options.digest)
@@ -163,6 +175,8 @@ def _report(job: _Job, begun: Begun, done: Progress, written: Written, seconds: 
         seconds=seconds,
         stored_as=stored_as,
         longest_sides=longest_sides,
+        classes=_count_classes(job.plan.listing),
+        notes=job.plan.notes,
     )
 
 
@@ -174,7 +188,22 @@ def _report_finished(job: _Job) -> Report | None:
     clear_leftovers(target)
     codecs = {f.name: f.codec for f in finished.fields if f.codec}
     report = Report(str(target), listing.layout, len(listing.sources), finished.num_samples, codecs, finished.sizes)
-    return replace(report, ignored=listing.ignored, was_finished=True)
+    return replace(
+        report,
+        ignored=listing.ignored,
+        was_finished=True,
+        classes=_count_classes(listing),
+        notes=job.plan.notes,
+    )
+
+
+def _count_classes(listing: Listing) -> dict[str, int]:
+    """Return `Report.classes`."""
+    labels = listing.sources.labels
+    if labels is None:
+        return {}
+    counts = np.bincount(labels, minlength=len(listing.classes))
+    return dict(zip(listing.classes, counts.tolist(), strict=True))
 
 
 def _begin(job: _Job, folder: Path, pool: WorkerPool) -> Begun:

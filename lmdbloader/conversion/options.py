@@ -27,6 +27,7 @@ from typing import (
 )
 
 from lmdbloader.base.option_names import option
+from lmdbloader.base.units import NBYTES, PIXELS, REAL, SHARE, WHOLE, Grammar
 from lmdbloader.conversion.sources.layouts import Layout, layout_names
 
 # The groups of flags in `lmdbloader convert --help`, in order.
@@ -56,6 +57,7 @@ def opt(
     metavar: str | None = None,
     flag: str | None = "",
     limits: tuple[float, float | None] | None = None,
+    grammar: Grammar | None = None,
     choices: Callable[[], Iterable[str]] | None = None,
 ) -> Any:
     """Return a field of an options class.
@@ -67,10 +69,11 @@ def opt(
         metavar: The name of its value in the help.
         flag: Its flag, if that is not the field's name; None for an option that the command does not have.
         limits: The least and the most value; None for no upper limit.
+        grammar: The texts that mean its number, if they are not those of any whole number or any number.
         choices: Returns the values that it can have, if its type does not list them.
     """
-    about = {"group": group, "text": text, "metavar": metavar, "flag": flag, "limits": limits, "choices": choices}
-    return field(default=default, metadata=about)
+    about: dict[str, Any] = {"group": group, "text": text, "metavar": metavar, "flag": flag}
+    return field(default=default, metadata=about | {"limits": limits, "grammar": grammar, "choices": choices})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +114,15 @@ class ConvertOptions:
         "cut patches of N x N pixels, of hr if there are pairs (default: store whole images)",
         metavar="N",
         limits=(1, None),
+        grammar=PIXELS,
     )
     stride: int | None = opt(
-        None, MAKE, "distance between patches (default: the patch size)", metavar="M", limits=(1, None)
+        None,
+        MAKE,
+        "distance between patches (default: the patch size)",
+        metavar="M",
+        limits=(1, None),
+        grammar=PIXELS,
     )
     scale: int | None = opt(
         None,
@@ -122,6 +131,12 @@ class ConvertOptions:
         "and bottom to a multiple of S. For given pairs: the factor that they must have",
         metavar="S",
         limits=(2, 8),
+    )
+    crop_to_scale: bool = opt(
+        False,
+        MAKE,
+        "crop the HR images of given pairs at the right and bottom to a multiple of the scale, where LR was made from "
+        "images cropped so (default: refuse such pairs)",
     )
     bicubic: Literal["matlab", "pillow"] = opt(
         "matlab", MAKE, "which bicubic: MATLAB's imresize, as the literature uses it (default), or Pillow's"
@@ -152,6 +167,7 @@ class ConvertOptions:
         "shrink images whose longer side has more than N pixels to N",
         metavar="N",
         limits=(1, 65500),  # the most that libjpeg writes
+        grammar=PIXELS,
     )
     jpeg_quality: int | None = opt(
         None, STORE, "quality of the JPEGs that are made, 1 to 100 (default: 90)", metavar="Q", limits=(1, 100)
@@ -162,6 +178,7 @@ class ConvertOptions:
         "share of the images that proportion stores as JPEG, 0 to 1 (default: 0.5)",
         metavar="P",
         limits=(0, 1),
+        grammar=SHARE,
     )
     smart_threshold: int | None = opt(
         None,
@@ -169,6 +186,7 @@ class ConvertOptions:
         "smart stores images with more bytes of pixels (height x width x channels) than this as JPEG",
         metavar="BYTES",
         limits=(0, None),
+        grammar=NBYTES,
     )
     alpha: Literal["refuse", "drop", "white"] = opt(
         "refuse",
@@ -246,6 +264,7 @@ def check_value(name: str, value: Any) -> Any:
 
 def _checked(f: Field[Any], hint: Any, value: Any) -> Any:
     from lmdbloader.base import arguments
+    from lmdbloader.base.suggestions import did_you_mean
     from lmdbloader.errors import OptionError
 
     if value is None and NoneType in get_args(hint):
@@ -253,11 +272,17 @@ def _checked(f: Field[Any], hint: Any, value: Any) -> Any:
     if choices := choices_of(f, hint):
         if value not in choices:
             expected = f"{', '.join(choices[:-1])} or {choices[-1]}"
-            raise OptionError(f"{option(f.name, value)}: expected {expected}")
+            raise OptionError(f"{option(f.name, value)}: expected {expected}{did_you_mean(value, choices)}")
         return value
     least, most = f.metadata["limits"] or (None, None)
     kind = kind_of(hint)
+    if (grammar := grammar_of(f, hint)) is not None and isinstance(value, str):
+        given, value = value, grammar.parse(value)
+        if value is None:
+            raise OptionError(f"{option(f.name, given)}: expected {grammar.forms}")
     if kind is int:
+        if isinstance(value, float) and value.is_integer():  # 1e6
+            value = int(value)
         return arguments.whole(f.name, value, least, most)
     if kind is float:
         number = arguments.number(f.name, value)
@@ -283,6 +308,12 @@ def choices_of(f: Field[Any], hint: Any) -> tuple[str, ...]:
 def kind_of(hint: Any) -> type | None:
     """Return bool, int or float if an option is one of them."""
     return next((part for part in (hint, *get_args(hint)) if part in (bool, int, float)), None)
+
+
+def grammar_of(f: Field[Any], hint: Any) -> Grammar | None:
+    """Return the texts that mean a number for an option; None if it is no number."""
+    usual = {int: WHOLE, float: REAL}.get(kind_of(hint))  # type: ignore[arg-type]
+    return usual and (f.metadata["grammar"] or usual)
 
 
 def explain(text: str, quote: str = "") -> str:

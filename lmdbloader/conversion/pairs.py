@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base.option_names import option
+from lmdbloader.base.option_names import option, pasted
+from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.errors import ImageError
 from lmdbloader.images.downscale import downscale, psnr_between
 
@@ -19,23 +20,48 @@ _SURELY_ALIGNED_PSNR = 50.0
 _MOVED_PSNR = 0.5
 
 
-def pair_scale(hr: Pixels, lr: Pixels, expected: int | None, name: str) -> int:
-    """Return how many times larger the HR image of a pair is.
+def fit_pair(hr: Pixels, lr: Pixels, options: ConvertOptions, name: str) -> tuple[Pixels, int]:
+    """Return the HR image of a pair, cropped if that is asked for, and how many times larger than the LR image it is.
 
     Raises:
         ImageError: The factors of height and width differ, or are not the expected one, or channels or bits differ.
     """
     sizes = f"HR is {hr.shape[1]}x{hr.shape[0]}, LR is {lr.shape[1]}x{lr.shape[0]}"
-    scale = int(hr.shape[0] // lr.shape[0])
-    if scale not in SCALES or hr.shape[0] != scale * lr.shape[0] or hr.shape[1] != scale * lr.shape[1]:
-        raise ImageError(
-            name, f"{sizes}: expected the same whole multiple ({SCALES.start} to {SCALES.stop - 1}) both ways"
-        )
-    if expected is not None and scale != expected:
-        raise ImageError(name, f"{sizes}: that is scale {scale}, expected {expected}")
+    exact = [s for s in SCALES if hr.shape[:2] == (s * lr.shape[0], s * lr.shape[1])]
+    # A very small image may be cropped to several multiples.
+    candidates = (*filter(None, [options.scale]), *exact, *SCALES)
+    scale = next((s for s in candidates if lr.shape[:2] == (hr.shape[0] // s, hr.shape[1] // s)), None)
+    if scale is None or (scale not in exact and not options.crop_to_scale):
+        raise ImageError(name, f"{sizes}: {_why_no_pair(hr, lr, scale, options)}")
+    if scale not in exact:
+        hr = hr[: scale * lr.shape[0], : scale * lr.shape[1]]
+    if options.scale not in (None, scale):
+        raise ImageError(name, f"{sizes}: that is scale {scale}, expected {options.scale}")
     if hr.shape[2] != lr.shape[2] or hr.dtype != lr.dtype:
         raise ImageError(name, f"HR has {hr.shape[2]} channels of {hr.dtype}, LR {lr.shape[2]} of {lr.dtype}")
-    return scale
+    return hr, scale
+
+
+def _why_no_pair(hr: Pixels, lr: Pixels, scale: int | None, options: ConvertOptions) -> str:
+    """Return what to do about sizes that do not fit; `scale` is that of a cropped HR image, if there is one."""
+    if scale is not None:
+        cropped = f"{scale * lr.shape[1]}x{scale * lr.shape[0]}"
+        return (
+            f"HR is not a multiple of {scale}. {option('crop_to_scale', True)} crops it to {cropped} at the right and "
+            "bottom, as LR was probably made"
+        )
+    if lr.shape[0] > hr.shape[0] and lr.shape[1] > hr.shape[1]:
+        if options.hr is None or options.lr is None:
+            return f"the folder of LR images has the larger ones. Name both, with {option('hr')} for the larger images"
+        return f"the two are swapped. Write {pasted(hr=options.lr, lr=options.hr)}"
+    rounded_up = next((s for s in SCALES if lr.shape[:2] == (-(-hr.shape[0] // s), -(-hr.shape[1] // s))), None)
+    expected = f"expected the same whole multiple ({SCALES.start} to {SCALES.stop - 1}) both ways"
+    if rounded_up is None:
+        return expected
+    return (
+        f"{expected}. LR is HR / {rounded_up} rounded up, so its last pixels show what HR has not. Make LR again from "
+        f"the HR images alone: {option('scale', rounded_up)}"
+    )
 
 
 def check_alignment(hr: Pixels, lr: Pixels, scale: int, min_psnr: float, name: str) -> None:

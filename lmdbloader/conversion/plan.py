@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from lmdbloader.base.option_names import option
+from lmdbloader.conversion.doubts import notes_on
 from lmdbloader.conversion.options import ConvertOptions, shared
-from lmdbloader.conversion.pairs import pair_scale
+from lmdbloader.conversion.pairs import fit_pair
 from lmdbloader.conversion.pool import WorkerPool, choose_workers
 from lmdbloader.conversion.selection import choose_subset, with_classes
 from lmdbloader.conversion.sources.layouts import list_sources
@@ -39,6 +40,7 @@ class Plan:
         codec: Of pixels, with the default of the write mode.
         folders: Local folders of the sources.
         num_workers: Worker processes.
+        notes: Sentences about what will not be in the dataset.
     """
 
     options: ConvertOptions
@@ -47,6 +49,7 @@ class Plan:
     codec: str
     folders: tuple[Path, ...]
     num_workers: int
+    notes: tuple[str, ...]
 
 
 def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Plan:
@@ -66,6 +69,15 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     listing = list_sources(places[0], layout=options.layout, hr=places[1], lr=places[2], prefer_images=prefer_images)
     if listing.layout == "pairs" or options.scale is not None:
         storage = pixels_only(storage, options.write_mode)
+    notes: tuple[str, ...] = ()
+    if places[0] is not None:
+        is_sure = options.layout != "auto" or options.classes is not None
+        notes = notes_on(places[0], listing, is_sure=is_sure, wants_labels=not prefer_images)
+    if options.crop_to_scale and listing.layout != "pairs":
+        raise OptionError(
+            f"{option('crop_to_scale', True)} has no effect without pairs of given images: with {option('scale')}, "
+            "images are always cropped to a multiple of it"
+        )
     if options.subset is not None:
         listing = choose_subset(listing, options.subset, options.seed or 0)
     if options.classes is not None:
@@ -74,7 +86,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     folders = tuple(place for place in places if isinstance(place, Path))
     # Every task carries the recipe, and class names can be many.
     recipe = Recipe((), replace(shared(options), classes=None), storage)
-    return Plan(options, recipe, listing, codec, folders, num_workers)
+    return Plan(options, recipe, listing, codec, folders, num_workers, notes)
 
 
 def settle_scale(plan: Plan) -> Recipe:
@@ -128,7 +140,7 @@ def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int:
     for source in sources:
         try:
             hr, lr = decode_pair(recipe, source, *read_files(source))
-            return pair_scale(hr, lr, recipe.options.scale, source.name)
+            return fit_pair(hr, lr, recipe.options, source.name)[1]
         except ImageError as problem:
             error = error or problem
         if recipe.options.on_error == "stop":

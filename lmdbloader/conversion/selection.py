@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,6 +77,25 @@ _NAMES = frozenset(
 )
 
 
+# CycleGAN's trainA, COCO's train2017 and DIV2K_train_HR are names of splits too.
+_WORD = re.compile(rf"(?<![a-z])({'|'.join(sorted(_NAMES))})[ab]?(?![a-z])")
+
+
+def is_split(name: str) -> bool:
+    """Return whether a folder's name is that of a split.
+
+    >>> [is_split(name) for name in ("train", "val2017", "testA", "DIV2K_valid_HR", "trains", "cats")]
+    [True, True, True, True, False, False]
+    """
+    return _WORD.search(name.lower()) is not None
+
+
+def is_of_training(name: str) -> bool:
+    """Return whether the name of a split is that of training data."""
+    found = _WORD.search(name.lower())
+    return found is not None and found[1].startswith("train")
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """One of the splits in a folder.
@@ -119,15 +139,16 @@ def find_splits(
     if not folder.is_dir():
         raise SourceError(f"{folder}: there is no such folder")
     paths = sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink() and not p.name.startswith("."))
-    if not any(p.name.lower() in _NAMES for p in paths):
+    if not any(is_split(p.name) for p in paths):
         raise SourceError(f"{folder}: holds no folders like train/ and val/. Convert it as a whole.")
-    paths = [p for p in paths if p.name.lower() in _NAMES or _holds_images(p)]
+    paths = [p for p in paths if p.name.lower() in _NAMES or holds_images(p)]
     listings = [list_sources(path, layout=layout, prefer_images=prefer_images) for path in paths]
     layouts = {listing.layout for listing in listings}
     if len(layouts) > 1:
         found = ", ".join(f"{p.name}: {listing.layout}" for p, listing in zip(paths, listings, strict=True))
         raise OptionError(
-            f"{folder}: its folders have different layouts ({found}). Choose one with {option('layout')}."
+            f"{folder}: its folders have different layouts ({found}). Choose one with {option('layout')}, or convert "
+            "them one by one."
         )
     classes = None
     if layouts == {"classes"}:
@@ -135,6 +156,6 @@ def find_splits(
     return [Split(path.name, path, classes) for path in paths]
 
 
-def _holds_images(folder: Path) -> bool:
+def holds_images(folder: Path) -> bool:
     """Return whether a folder has any image: there are often other folders next to the splits."""
     return any(is_image_name(os.fsencode(name)) for _, _, names in os.walk(folder) for name in names)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.options import ConvertOptions
-from lmdbloader.conversion.pairs import check_alignment, pair_scale
+from lmdbloader.conversion.pairs import check_alignment, fit_pair
 from lmdbloader.conversion.sources.listing import File, Source, Span
 from lmdbloader.conversion.sources.reading import Fetched, digest_ends, fetch, read, times_of
 from lmdbloader.conversion.storage import Storage, decode_to_size, encode_one, keep_file
@@ -228,7 +228,7 @@ def _decode_checked_pair(
     recipe: Recipe, source: Source, hr_data: bytes, lr_data: bytes
 ) -> tuple[dict[str, Pixels], int]:
     hr, lr = decode_pair(recipe, source, hr_data, lr_data)
-    scale = pair_scale(hr, lr, recipe.options.scale, source.name)
+    hr, scale = fit_pair(hr, lr, recipe.options, source.name)
     check_alignment(hr, lr, scale, recipe.options.min_pair_psnr, source.name)
     return {"lr": lr, "hr": hr}, scale
 

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from lmdbloader.base.option_names import option
+from lmdbloader.base.option_names import option, pasted
 from lmdbloader.conversion.sources.listing import (
     I64,
     Found,
     Listing,
     Location,
     Names,
+    Others,
     Sources,
     as_text,
     is_image_name,
@@ -50,7 +51,8 @@ def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
     images = find_images(src)
     if not len(images.names):
         suffixes = " ".join(sorted(IMAGE_SUFFIXES))
-        raise SourceError(f"{src}: no images in it (looked for {suffixes} in it and the folders below)")
+        others = "".join(f". {name}: {reason}" for name, reason in images.ignored)
+        raise SourceError(f"{src}: no images in it (looked for {suffixes} in it and the folders below){others}")
     sources = Sources(images.names, images.nbytes)
     found = Listing("images", sources, ignored=images.ignored, changed_ns=images.changed_ns)
     if layout == "images" or (layout == "auto" and prefer_images):
@@ -78,8 +80,9 @@ def find_images(place: Location) -> Found:
         return find_remote_images(place)
     if not place.is_dir():
         raise SourceError(f"{place}: there is no such folder" if not place.exists() else f"{place}: is not a folder")
-    top = os.fsencode(place)
-    return walk(top, partial(_list_folder, top), lambda name: _size(os.path.join(top, name)))
+    top, others = os.fsencode(place), Others()
+    found = walk(top, partial(_list_folder, top, others), lambda name: _size(os.path.join(top, name)))
+    return replace(found, ignored=(*found.ignored, *others.ignored()))
 
 
 def find_half(place: Location) -> Found:
@@ -87,7 +90,7 @@ def find_half(place: Location) -> Found:
     return find_images(place)
 
 
-def _list_folder(top: bytes, folder: bytes) -> Iterator[bytes]:
+def _list_folder(top: bytes, others: Others, folder: bytes) -> Iterator[bytes]:
     path = os.path.join(top, folder[:-1])
     try:
         with os.scandir(path) as entries:
@@ -96,6 +99,10 @@ def _list_folder(top: bytes, folder: bytes) -> Iterator[bytes]:
                     yield folder + entry.name + b"/"
                 elif is_image_name(entry.name):
                     yield folder + entry.name
+                elif entry.is_symlink() and os.path.isdir(os.path.join(path, entry.name)):
+                    others.add_link(folder + entry.name)
+                else:
+                    others.add(folder + entry.name)
     except OSError as error:
         raise SourceError(f"{as_text(path)}: cannot be listed ({error.strerror})") from error
 
@@ -206,7 +213,14 @@ def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
             first = low[partners.item(number)]
         if first != name:
             raise _same_stem(lr, first, name)
-    _refuse_alone(hr, [high[i] for i in np.flatnonzero(partners < 0).tolist()], lr)
+    alone_high = [high[i] for i in np.flatnonzero(partners < 0).tolist()]
+    stems = {_SCALE_SUFFIX.sub(b"", stem_of(name)) for name in alone_high}
+    if alone and alone.keys() <= stems and not stems & {stem_of(name) for name in alone_high}:
+        raise SourceError(
+            f"{hr}: {as_text(alone_high[0])} has a name of an LR image. The two are swapped: write "
+            f"{pasted(hr=lr, lr=hr)}."
+        )
+    _refuse_alone(hr, alone_high, lr)
     _refuse_alone(lr, list(alone.values()), hr)
     return partners
 

@@ -251,6 +251,36 @@ class Found:
     changed_ns: int | None = 0
 
 
+class Others:
+    """Counts the files in a folder of images that are not images, by suffix, and links to folders."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[int, bytes]] = {}
+        self._links: list[bytes] = []
+
+    def add(self, name: bytes) -> None:
+        """Count a file by its relative path; hidden ones do not count."""
+        base = os.path.basename(name)
+        if base.startswith(b"."):
+            return
+        suffix = as_text(os.path.splitext(base)[1].lower())
+        count, first = self._files.get(suffix, (0, name))
+        self._files[suffix] = count + 1, min(first, name)
+
+    def add_link(self, name: bytes) -> None:
+        """Count a link to a folder."""
+        self._links.append(name)
+
+    def ignored(self) -> tuple[tuple[str, str], ...]:
+        """Return (name, reason) for each kind of file, and for each link."""
+        found = [(as_text(name), "a link to a folder, which is not followed") for name in sorted(self._links)]
+        for suffix, (count, first) in sorted(self._files.items()):
+            kind = f"*{suffix}" if suffix else "files without a suffix"
+            what = "not an image:" if count == 1 else f"{count:,} files that are not images, such as"
+            found.append((kind, f"{what} {as_text(first)}"))
+        return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """The sources of a conversion.

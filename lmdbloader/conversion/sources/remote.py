@@ -13,7 +13,7 @@ from typing import Any
 
 from lmdbloader.base.arguments import path_text
 from lmdbloader.base.option_names import option
-from lmdbloader.conversion.sources.listing import File, Found, Location, Span, as_text, is_image_name, walk
+from lmdbloader.conversion.sources.listing import File, Found, Location, Others, Span, as_text, is_image_name, walk
 from lmdbloader.errors import OptionError, SourceError
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::[A-Za-z][A-Za-z0-9+.-]*)*://")
@@ -95,12 +95,15 @@ def find_remote_images(url: str) -> Found:
     filesystem, root = open_place(url)
     sizes: dict[bytes, int | str] = {}
     times: list[int | None] = [0]
+    others = Others()
 
     def entries(folder: bytes) -> Iterator[bytes]:
         for name, info in list_folder(filesystem, root, folder, url):
             if info["type"] == "directory":
                 yield name + b"/"
-            elif is_image_name(name):
+            elif not is_image_name(name):
+                others.add(name)
+            else:
                 sizes[name] = info["size"] if info["type"] == "file" else "not a regular file"
                 times.append(changed_ns(info))
                 yield name
@@ -109,7 +112,7 @@ def find_remote_images(url: str) -> Found:
         filesystem.invalidate_cache()
         found = walk(os.fsencode(url), entries, lambda name: sizes.pop(name))
         filesystem.invalidate_cache()  # which may hold a dict for every file
-    return replace(found, changed_ns=newest(times))
+    return replace(found, changed_ns=newest(times), ignored=(*found.ignored, *others.ignored()))
 
 
 def list_folder(filesystem: Any, root: str, folder: bytes, url: str) -> list[tuple[bytes, dict[str, Any]]]:

@@ -1,0 +1,183 @@
+"""Folders that were probably meant in another way than they would be read: refused with the line to write, or noted."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from lmdbloader.base.option_names import flags_in_use, option, pasted
+from lmdbloader.base.text import counted
+from lmdbloader.conversion.selection import holds_images, is_of_training, is_split
+from lmdbloader.conversion.sources.layouts import layout_names
+from lmdbloader.conversion.sources.listing import Listing, Location, Names, as_text
+from lmdbloader.conversion.sources.remote import locate
+from lmdbloader.errors import SourceError
+from lmdbloader.store import is_dataset
+
+_NAMES_SHOWN = 3
+# Names of folders that hold images, and of those that hold something about each of them.
+_IMAGES = re.compile(r"(jpeg|color_?|left)?(images?|imgs?|img8bit)|photos|rgb|inputs?", re.IGNORECASE)
+_MASKS = re.compile(
+    r"(masks?|labels?|annotations?|annots?|anns?|seg(mentation)?s?(class|object)?|ground_?truths?|gt(fine|coarse)?|trimaps?"
+    r"|depths?|normals|edges|targets?)([_-].*)?",
+    re.IGNORECASE,
+)
+_HIGH = re.compile(r"(hr|gt|gtmod|high_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
+_LOW = re.compile(r"(lr|lq|lrbic|low_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
+# Files that often say something about the images next to them.
+_ANNOTATIONS = frozenset({"*.csv", "*.json", "*.jsonl", "*.mat", "*.npy", "*.parquet", "*.tsv", "*.txt", "*.xml"})
+
+
+def refuse_swapped(src: str | os.PathLike[str] | None, out: Path) -> None:
+    """Refuse a source that is no folder of images, if the destination is one.
+
+    Raises:
+        SourceError: The two are swapped.
+    """
+    place = None if src is None else locate(src)
+    if not isinstance(place, Path) or not out.is_dir() or is_dataset(out):
+        return
+    what = "is a dataset of lmdbloader" if is_dataset(place) else "" if place.exists() else "there is no such folder"
+    if what and holds_images(out):
+        line = f"{out} {place}" if flags_in_use() else f"lmdbloader.convert({str(out)!r}, {str(place)!r})"
+        raise SourceError(f"{place}: {what}, and {out} holds images. The source comes first: {line}")
+
+
+def notes_on(src: Location, listing: Listing, *, is_sure: bool, wants_labels: bool) -> tuple[str, ...]:
+    """Return sentences about what is in a folder, but will not be in the dataset.
+
+    Args:
+        src: The folder.
+        listing: What was found in it.
+        is_sure: Whether the caller named the layout.
+        wants_labels: Whether folders may be classes.
+
+    Raises:
+        SourceError: The layout was guessed, and the folder's subfolders have names of splits, of masks or of halves of
+            pairs; the message has the line for each meaning.
+    """
+    found = []
+    if listing.layout in ("images", "classes"):
+        inside, names = _folders(listing)
+        if not is_sure:
+            _refuse_splits(src, inside, names)
+        if not is_sure and listing.layout == "classes":
+            _refuse_other_folders(src, names)
+        only = inside or (names[0] if len(names) == 1 else "")
+        if only and wants_labels:
+            found += _note_one_folder(_below(src, only), listing.layout, names if inside else [])
+        annotations = [name for name, _ in listing.ignored if name in _ANNOTATIONS]
+        if annotations:
+            found.append(
+                f"{_joined(annotations)} files are not read: labels, boxes or captions in them will not be in the "
+                "dataset. Write samples that have them with lmdbloader.write(samples, out)"
+            )
+    return tuple(found)
+
+
+def _refuse_splits(src: Location, inside: str, names: list[str]) -> None:
+    splits = [name for name in names if is_split(name)]
+    if any(map(is_of_training, splits)) and not all(map(is_of_training, splits)):
+        place = _below(src, inside) if inside else str(src)
+        raise SourceError(
+            f"{place}: holds {_shown(splits)}, which are probably splits of a dataset. {_line_for_splits(src, place)} "
+            f"{_insist()}; for one dataset of all of them, {option('layout', 'images')}."
+        )
+
+
+def _refuse_other_folders(src: Location, names: list[str]) -> None:
+    images = [name for name in names if _IMAGES.fullmatch(name)]
+    masks = [name for name in names if _MASKS.fullmatch(name)]
+    if images and masks:
+        as_masks = f"For images with masks, write {option('layout', 'masks')}. " if "masks" in layout_names() else ""
+        raise SourceError(
+            f"{src}: holds {_shown([*images, *masks])}, which are probably images and what belongs to them. {as_masks}"
+            f"For the images alone, convert {_below(src, images[0])}. {_insist()}."
+        )
+    high, low = ([name for name in names if pattern.fullmatch(name)] for pattern in (_HIGH, _LOW))
+    if high and low:
+        raise SourceError(
+            f"{src}: holds {_shown([*high, *low])}, which are probably halves of pairs. Write "
+            f"{pasted(hr=_below(src, high[0]), lr=_below(src, low[0]))}, and leave {option('src')} out. {_insist()}."
+        )
+
+
+def _note_one_folder(place: str, layout: str, inner: list[str]) -> list[str]:
+    """Return a note about the one folder that all images are in, with the names of its folders."""
+    if len(inner) > 1:
+        return [f"all images are in {place}. If its folders ({_shown(inner)}) are classes, convert {place}"]
+    if layout == "classes":
+        return []
+    return [f"all images are in {place}: they have no labels. If it is a class, write {option('layout', 'classes')}"]
+
+
+def describe_classes(images_of: dict[str, int]) -> str:
+    """Return the classes and their numbers of images, or the first classes.
+
+    >>> describe_classes({"cat": 1200, "dog": 31})
+    '2 classes: cat (1,200 images), dog (31)'
+    >>> describe_classes({f"n{i:03}": 7 + i for i in range(1000)})
+    '1,000 classes of 7 to 1,006 images: n000 (7), n001 (8), n002 (9) ... n999 (1,006)'
+    """
+    parts = [f"{name} ({count:,})" for name, count in images_of.items()]
+    most = 2 * _NAMES_SHOWN
+    if len(parts) <= most:
+        first = next(iter(images_of.values()), 0)
+        parts[:1] = [f"{name} ({counted(first, 'image')})" for name in list(images_of)[:1]]
+        return f"{counted(len(parts), 'class', 'classes')}: {', '.join(parts)}"
+    counts = images_of.values()
+    extent = f"{min(counts):,} to {max(counts):,}" if min(counts) < max(counts) else f"{max(counts):,}"
+    return f"{len(parts):,} classes of {extent} images: {', '.join(parts[:_NAMES_SHOWN])} ... {parts[-1]}"
+
+
+def _folders(listing: Listing) -> tuple[str, list[str]]:
+    """Return the folder that all images are in, "" for the source itself, and the names of the folders in it.
+
+    No names: some images are not in a folder.
+    """
+    names = listing.sources.names
+    tops = [*listing.classes] or _tops(names, b"")
+    if len(tops) != 1:
+        return "", tops
+    inner = _tops(names, names[0].partition(b"/")[0] + b"/")
+    return (tops[0], inner) if inner else ("", tops)
+
+
+def _tops(names: Names, inside: bytes) -> list[str]:
+    """Return the folders directly inside of one that holds all names; none if there are other names in it."""
+    found: set[bytes] = set()
+    for name in names:
+        top, slash, _ = name[len(inside) :].partition(b"/")
+        if not slash:
+            return []
+        found.add(top)
+    return sorted(map(as_text, found))
+
+
+def _insist() -> str:
+    return f"If they are classes, write {option('layout', 'classes')}"
+
+
+def _line_for_splits(src: Location, place: str) -> str:
+    if isinstance(src, str):
+        return "Convert them one by one: splits are found only in local folders."
+    if "split" in flags_in_use():
+        return f"For a dataset of each, write {place} OUT {option('split', True)}."
+    return (
+        f"For a dataset of each, write `for split in lmdbloader.find_splits({place!r}): "
+        'lmdbloader.convert(split.path, f"OUT/{split.name}.lmdb", classes=split.classes)`.'
+    )
+
+
+def _below(src: Location, name: str) -> str:
+    return str(src / name) if isinstance(src, Path) else f"{src.rstrip('/')}/{name}"
+
+
+def _shown(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(f"{name}/" for name in names[:_NAMES_SHOWN]) + more
+
+
+def _joined(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
