@@ -15,8 +15,9 @@ from torch.utils.data import Dataset
 
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.batch.assembly import Assembler, each
-from lmdbloader.batch.memory import SharedMemory, shared_tensor
-from lmdbloader.batch.pipeline import Pipeline, check_epoch, check_seed
+from lmdbloader.batch.draws import Draws
+from lmdbloader.batch.memory import SharedMemory
+from lmdbloader.batch.pipeline import Pipeline, check_epoch
 from lmdbloader.batch.splits import groups_of, share_out
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import Field
@@ -80,9 +81,7 @@ class LMDBDataset(Dataset[Any]):
         self._rows: I64 | None = None
         self._dtype: torch.dtype | None = None
         self._transforms: tuple[Transform, ...] = ()
-        self._seed = 0
-        # `transformed` puts it into shared memory, where worker processes see it change.
-        self._epoch = torch.zeros(1, dtype=torch.int64)
+        self._draws: Draws | None = None  # of `transformed`
         self._assembler: Assembler | None = None
         self._stopwatch = Stopwatch()
 
@@ -217,23 +216,28 @@ class LMDBDataset(Dataset[Any]):
         view._dtype = dtype
         return view
 
-    def transformed(self, transforms: Sequence[Transform], *, seed: int = 0) -> Self:
+    def transformed(self, transforms: Sequence[Transform], *, seed: int | None = None) -> Self:
         """Return a view whose images are transformed by compiled code while they are read.
 
-        Every random choice depends only on the seed, the epoch (see `set_epoch`) and the sample's number in this view,
-        so it is the same in any number of worker processes.
+        Without a seed every read draws anew from torch's random numbers, as torchvision's transforms do: in every epoch
+        of any DataLoader, and for every repeated index. `torch.manual_seed` gives the same run again with the same
+        number of workers.
+
+        With a seed, or once `set_epoch` was called, a random choice depends only on the seed, the epoch and the
+        sample's number in this view: `view[i]` is the same at every read, in any number of worker processes, until the
+        epoch changes. `lmdbloader.dataloader` then goes on to the next epoch at every iteration; with another
+        DataLoader, call `set_epoch` before each epoch.
 
         Args:
             transforms: Of lmdbloader.transforms.
-            seed: From 0 to 2**64 - 1.
+            seed: From 0 to 2**64 - 1; None means this view's own, if it has one.
 
         Raises:
             OptionError: A transform does not suit the images.
         """
         view = copy.copy(self)
         view._transforms = (*self._transforms, *transforms)
-        view._seed = check_seed(seed)
-        view._epoch = shared_tensor(8).view(torch.int64).zero_()
+        view._draws = Draws(self._draws.seed if seed is None and self._draws else seed, len(self))
         if transforms and not any(f.kind == "image" for f in self.fields.values()):
             raise OptionError(f"{self.path}: transformed({list(transforms)}): the dataset has no image field")
         view._open_assembler()  # checks that the transforms suit the images
@@ -252,10 +256,14 @@ class LMDBDataset(Dataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the random choices of `transformed`, also in worker processes that are running.
 
+        From then on they depend only on the seed (0 without one), the epoch and the sample's number.
+
         Raises:
             OptionError: It is negative, or does not fit into 63 bits.
         """
-        self._epoch[0] = check_epoch(epoch)
+        epoch = check_epoch(epoch)
+        if self._draws is not None:
+            self._draws.set_epoch(epoch)
 
     def select(self, indices: Any) -> Self:
         """Return a view with the samples of a slice, a list of numbers, or a mask with one bool per sample.
@@ -332,7 +340,10 @@ class LMDBDataset(Dataset[Any]):
         clock = self._stopwatch.take()
         try:
             numbers = check_rows(indices, len(self))
-            batch = self._open_assembler().read_samples(self.rows_of(numbers), numbers, int(self._epoch[0]), clock)
+            assembler, draws, samples, epoch = self._open_assembler(), self._draws, numbers, 0
+            if draws is not None and assembler.pipeline.program.is_random:
+                samples, epoch = draws.of(numbers)
+            batch = assembler.read_samples(self.rows_of(numbers), samples, epoch, clock)
             transform = self._own_transform
             found = batch if transform is None else each(transform, batch)
             clock.count(len(found), 1)
@@ -347,7 +358,8 @@ class LMDBDataset(Dataset[Any]):
             if not self._transforms:  # a pipeline gives images of one shape; others are read without it
                 images = [name for name in images if self._is_uniform(name)]
             transforms, rows = self.all_transforms if images else (), self._rows if self._transforms else None
-            pipeline = Pipeline(self.reader, images, transforms, rows=rows, seed=self._seed)
+            seed = self._draws.seed if self._draws else None
+            pipeline = Pipeline(self.reader, images, transforms, rows=rows, seed=seed or 0)
             self._assembler = Assembler(pipeline, self.fields, SharedMemory, keep=_KEPT, dtype=self._dtype)
         return self._assembler
 
