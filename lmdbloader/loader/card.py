@@ -28,8 +28,12 @@ class _Loader(Protocol):
     seed: int
     num_threads: int
     pin_memory: bool
-    rank: int
-    world_size: int
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
 
     @property
     def order(self) -> object: ...
