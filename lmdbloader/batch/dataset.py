@@ -85,6 +85,15 @@ class LMDBDataset(Dataset[Any]):
         self._assembler: Assembler | None = None
         self._stopwatch = Stopwatch()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; raise OptionError for those of torchvision's datasets that would have no effect here."""
+        if type(self) is LMDBDataset and name in ("transforms", "target_transform"):
+            raise OptionError(
+                f"{name}: an LMDBDataset does not have it. A function of the whole sample is ds.transform = function; "
+                "compiled transforms are ds.transformed([...]) or Loader(ds, ..., transforms=[...])."
+            )
+        super().__setattr__(name, value)
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a pickle or a view, which make an assembler of their own."""
         return {**self.__dict__, "_assembler": None}
@@ -238,8 +247,8 @@ class LMDBDataset(Dataset[Any]):
         view = copy.copy(self)
         view._transforms = (*self._transforms, *transforms)
         view._draws = Draws(self._draws.seed if seed is None and self._draws else seed, len(self))
-        if transforms and not any(f.kind == "image" for f in self.fields.values()):
-            raise OptionError(f"{self.path}: transformed({list(transforms)}): the dataset has no image field")
+        if transforms:
+            check_images(self, f"transformed({list(transforms)})")
         view._open_assembler()  # checks that the transforms suit the images
         return view
 
@@ -356,13 +365,29 @@ class LMDBDataset(Dataset[Any]):
         if self._assembler is None:
             images = [name for name, f in self.fields.items() if f.kind == "image"]
             if not self._transforms:  # a pipeline gives images of one shape; others are read without it
-                images = [name for name in images if self._is_uniform(name)]
+                images = self.uniform_images()
             transforms, rows = self.all_transforms if images else (), self._rows if self._transforms else None
             seed = self._draws.seed if self._draws else None
             pipeline = Pipeline(self.reader, images, transforms, rows=rows, seed=seed or 0)
             self._assembler = Assembler(pipeline, self.fields, SharedMemory, keep=_KEPT, dtype=self._dtype)
         return self._assembler
 
+    def uniform_images(self) -> list[str]:
+        """Return the names of the image fields whose stored images all have one shape and bit depth."""
+        return [name for name, f in self.fields.items() if f.kind == "image" and self._is_uniform(name)]
+
     def _is_uniform(self, name: str) -> bool:
         columns = [self.reader.index.arrays[f"{name}.{part}"] for part in ("channels", "height", "width", "bits")]
         return len(self.reader) > 0 and all(bool((column == column[0]).all()) for column in columns)
+
+
+def check_images(dataset: LMDBDataset, call: str) -> None:
+    """Raise OptionError if a dataset has no image that a call could change.
+
+    Args:
+        dataset: The dataset.
+        call: Named in the error.
+    """
+    if not any(f.kind == "image" for f in dataset.fields.values()):
+        names = ", ".join(f"{f.name} ({f.kind})" for f in dataset.fields.values())
+        raise OptionError(f"{dataset.path}: {call}: the dataset has no image field; it is read with {names}")

@@ -17,7 +17,7 @@ from lmdbloader.base.cores import count_cores
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.base.stopwatch import time_batches
 from lmdbloader.base.text import plain
-from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.dataset import LMDBDataset, check_images
 from lmdbloader.batch.pipeline import check_epoch, check_seed
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader
@@ -168,6 +168,8 @@ class Loader:
                 stacklevel=2,
             )
         compiled, functions = compiled_and_functions(transforms)
+        if compiled:
+            check_images(dataset, f"Loader(..., transforms={compiled})")
         self._transforms, self._functions = [*dataset.all_transforms, *compiled], functions
         if num_threads == "auto":
             num_threads = recall_threads(case_of(dataset, batch_size, compiled, functions)) or cores
@@ -189,6 +191,7 @@ class Loader:
             transforms,
             self._functions,
             self.batch_size,
+            owner=self.dataset,
             seed=self.seed,
             channels_last=self._channels_last,
             keep=(self.num_threads + self.prefetch + 2) * self.batches_at_once,
