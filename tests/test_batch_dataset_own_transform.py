@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
+from lmdbloader.batch.assembly import collate
 from lmdbloader.errors import OptionError
+from lmdbloader.transforms import BatchFunction, CenterCrop, RandomHorizontalFlip
 
 READS: dict[str, Callable[[LMDBDataset], Any]] = {
     "ds[i]": lambda ds: [ds[i] for i in range(len(ds))],
@@ -79,3 +82,184 @@ def test_methods_of_a_subclass_are_its_own(path: Path) -> None:
     ds = OwnNames(path)
     assert ds[2] == (2, 3)
     assert [batch[1].tolist() for batch in Loader(ds, 4, order="sequential")] == [[3] * 4] * 2
+
+
+def crop(sample: Any) -> Any:
+    return sample._replace(image=sample.image[:, :4, :5].float())
+
+
+@pytest.fixture(scope="module")
+def different(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of different sizes, next to a field of one size."""
+    made = tmp_path_factory.mktemp("own") / "db"
+    rng = np.random.default_rng(0)
+    lmdbloader.write(
+        (
+            {
+                "image": rng.integers(0, 256, (4 + i, 5 + i % 3, 3)).astype(np.uint8),
+                "small": np.full((3, 3), i, np.uint8),
+                "label": i,
+                "is_even": i % 2 == 0,
+                "name": str(i),
+            }
+            for i in range(8)
+        ),
+        made,
+    )
+    return made
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+def test_a_transform_that_crops_makes_batches_of_images_of_different_sizes(
+    different: Path, batch_size: int, on_corrupt: Any, io: Any
+) -> None:
+    ds = LMDBDataset(different, transform=crop)
+    loader = Loader(ds, batch_size, order="sequential", num_threads=2, on_corrupt=on_corrupt, io=io)
+    assert "image" in loader._repr_html_()
+    batches = list(loader)
+    assert torch.equal(torch.cat([batch.image for batch in batches]), torch.stack([sample.image for sample in ds]))
+    assert torch.cat([batch.small for batch in batches]).unique().tolist() == list(range(8))
+    assert torch.cat([batch.label for batch in batches]).tolist() == list(range(8))
+    assert [name for batch in batches for name in batch.name] == list("01234567")
+    scaled = next(iter(Loader(ds.scaled(), 8, order="sequential")))
+    assert torch.allclose(scaled.image, torch.cat([batch.image for batch in batches]) / 255)
+    assert scaled.small.dtype == torch.float32
+
+
+def test_a_transform_that_leaves_the_sizes_different_is_refused(different: Path) -> None:
+    with pytest.raises(RuntimeError, match="equal size"):
+        list(Loader(LMDBDataset(different, transform=lambda sample: sample), 4))
+    # Compiled transforms are for images of one size; the error says what to add.
+    flips = [RandomHorizontalFlip()]
+    with pytest.raises(OptionError, match=r"different shapes, 4 to 11 rows and 5 to 7 columns\. Add a crop"):
+        Loader(LMDBDataset(different, transform=crop), 4, transforms=flips)
+    with pytest.raises(OptionError, match="different shapes"):
+        Loader(LMDBDataset(different), 4)
+
+
+def test_a_loader_and_a_dataset_call_the_transform_with_the_same_values(different: Path) -> None:
+    seen: dict[str, list[Any]] = {"Loader": [], "dataset": []}
+
+    def look(way: str) -> Callable[[Any], Any]:
+        def transform(sample: Any) -> Any:
+            seen[way].append([type(value) for value in sample] + [sample.label, sample.is_even, sample.name])
+            return sample.label
+
+        return transform
+
+    list(Loader(LMDBDataset(different, transform=look("Loader")), 3, order="sequential", num_threads=1))
+    list(LMDBDataset(different, transform=look("dataset")))  # type: ignore[call-overload]
+    assert seen["Loader"] == seen["dataset"]
+
+
+@pytest.mark.parametrize("io", [None, "pread"])
+def test_a_transform_assigned_later_reaches_what_was_made_before(path: Path, io: Any) -> None:
+    """timm assigns one to datasets that it is given."""
+    ds = LMDBDataset(path)
+    loader, dataloader = Loader(ds, 4, order="sequential", io=io), lmdbloader.dataloader(ds, 4, num_workers=0)
+    assert next(iter(loader)).label.tolist() == [0, 1, 2, 3]
+    assert next(iter(dataloader)).label.tolist() == [0, 1, 2, 3]
+    ds.transform = second  # type: ignore[method-assign]
+    for read in (loader, dataloader, DataLoader(ds, 4, num_workers=1), Loader(ds[:4], 4, order="sequential")):
+        assert next(iter(read)).tolist() == [100, 101, 102, 103]
+    assert next(iter(Loader(ds.transformed([CenterCrop(2)]), 4, order="sequential"))).tolist() == [100, 101, 102, 103]
+    ds.transform = None  # type: ignore[assignment, method-assign]
+    assert next(iter(loader)).label.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("given", [CenterCrop(2), [CenterCrop(2)], 3], ids=["compiled", "list", "number"])
+def test_what_is_no_function_of_a_sample_is_refused(path: Path, given: Any, read: Callable[[LMDBDataset], Any]) -> None:
+    ds = LMDBDataset(path)
+    ds.transform = given
+    with pytest.raises(OptionError, match=r"is not a function of a sample.*ds\.transformed\(\[\.\.\.\]\)"):
+        read(ds)
+
+
+@pytest.mark.parametrize("name", ["transforms", "target_transform"])
+def test_other_attributes_of_torchvisions_datasets_are_refused(path: Path, name: str) -> None:
+    with pytest.raises(OptionError, match=rf"{name}: .*ds\.transform = function"):
+        setattr(LMDBDataset(path), name, first)
+
+    class Mine(LMDBDataset):
+        def transform(self, sample: Any) -> Any:
+            return self.target_transform(sample)
+
+    mine: Any = Mine(path)
+    mine.target_transform = second  # a subclass may have attributes of its own
+    assert mine[3] == 103
+
+
+FORGETFUL: dict[str, Callable[[LMDBDataset], Any]] = {
+    "function": lambda ds: Loader(ds, 4, transforms=[print_only]),
+    "damage is skipped": lambda ds: Loader(ds, 4, transforms=[print_only], on_corrupt="skip"),
+    "after another": lambda ds: Loader(ds, 4, transforms=[lambda batch: batch, print_only]),
+    "batch function": lambda ds: Loader(ds, 4, transforms=[Forgetful()]),
+    "own transform": lambda ds: Loader(LMDBDataset(ds.path, transform=print_only), 4),
+    "own transform, damage is skipped": lambda ds: Loader(
+        LMDBDataset(ds.path, transform=print_only), 4, on_corrupt="skip"
+    ),
+    "dataloader": lambda ds: lmdbloader.dataloader(LMDBDataset(ds.path, transform=print_only), 4, num_workers=0),
+    "workers": lambda ds: lmdbloader.dataloader(LMDBDataset(ds.path, transform=print_only), 4, num_workers=1),
+}
+
+
+def print_only(value: Any) -> None:
+    """A function whose last line was forgotten."""
+
+
+class Forgetful(BatchFunction):
+    def apply(self, batch: Any, random: np.random.Generator) -> None:
+        """Return nothing, by mistake."""
+
+
+@pytest.mark.parametrize("make", FORGETFUL.values(), ids=FORGETFUL)
+def test_a_function_that_forgets_to_return_is_an_error(path: Path, make: Callable[[LMDBDataset], Any]) -> None:
+    with pytest.raises(OptionError, match=r"`return (batch|sample)`"):
+        list(make(LMDBDataset(path)))
+
+
+@pytest.mark.parametrize("fields", [["label"], ["label", "is_even", "name"]])
+def test_compiled_transforms_of_a_dataset_without_images_are_refused(different: Path, fields: list[str]) -> None:
+    ds = LMDBDataset(different, fields=fields)
+    for given in (lambda: Loader(ds, 4, transforms=[CenterCrop(2)]), lambda: ds.transformed([CenterCrop(2)])):
+        with pytest.raises(OptionError, match=r"CenterCrop\(size=2\).*no image field; it is read with label \(int\)"):
+            given()
+    assert len(next(iter(Loader(ds, 4, transforms=[lambda batch: batch])))) == len(fields)
+
+
+def test_bools_are_a_tensor_in_a_batch(different: Path) -> None:
+    def both(sample: Any) -> Any:
+        return {"even": sample.is_even, "odd": not sample.is_even}
+
+    stored, made = LMDBDataset(different), LMDBDataset(different, transform=both)
+    few = LMDBDataset(different, fields=["is_even"])
+    expected = [True, False] * 4
+    for batch in (
+        next(iter(Loader(few, 8, order="sequential"))),
+        next(iter(lmdbloader.dataloader(few, 8, num_workers=0))),
+        next(iter(lmdbloader.dataloader(few, 8, num_workers=1))),
+        next(iter(DataLoader(few, 8))),
+    ):
+        assert batch.is_even.dtype == torch.bool
+        assert batch.is_even.tolist() == expected
+    for batch in (
+        next(iter(Loader(made, 8, order="sequential"))),
+        next(iter(lmdbloader.dataloader(made, 8, num_workers=0))),
+    ):
+        assert (batch["even"].dtype, batch["odd"].dtype) == (torch.bool, torch.bool)
+        assert torch.equal(batch["even"], ~batch["odd"])
+    assert stored[1].is_even is False
+
+
+def test_json_values_of_several_types_stay_a_list(tmp_path: Path) -> None:
+    columns = {"mixed": [True, None, 3], "numbers": [1, 2.5, 3], "bools": [True, False, True], "first": [2, None, True]}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    lmdbloader.write(rows, tmp_path / "d", fields={name: lmdbloader.fields.Json() for name in columns})
+    ds = LMDBDataset(tmp_path / "d")
+    for batch in (next(iter(Loader(ds, 3, order="sequential"))), collate(ds.__getitems__([0, 1, 2]))):
+        assert batch.bools.dtype == torch.bool
+        for name in ("mixed", "numbers", "first"):
+            assert getattr(batch, name) == columns[name]

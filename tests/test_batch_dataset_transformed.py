@@ -70,7 +70,7 @@ class ReportSharing:
 @pytest.mark.parametrize("transforms", [(), RANDOM, (ToDtype(torch.bfloat16, scale=True),)])
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_a_workers_batch_is_written_in_shared_memory(ds: LMDBDataset, transforms: Any, context: str) -> None:
-    view = ds.transformed(transforms)
+    view = ds.transformed(transforms, seed=0)
     loader = DataLoader(view, 10, num_workers=1, collate_fn=ReportSharing(), multiprocessing_context=context)
     parts = []
     for lr_shared, hr_shared, hr in loader:

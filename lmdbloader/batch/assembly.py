@@ -23,6 +23,8 @@ from lmdbloader.format.layout import Field
 from lmdbloader.transforms.batch_functions import call, described
 
 I64 = npt.NDArray[np.int64]
+# Of tensors of Python's numbers.
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 
 class Assembler:
@@ -62,8 +64,19 @@ class Assembler:
     def read_samples(self, rows: I64, samples: I64, epoch: int, clock: Clock = NO_CLOCK) -> Batch:
         """Return samples as views of one read; their values may differ in shape. Arguments as for `Pipeline.read`."""
         (columns,) = self._read(rows, samples, epoch, max(len(rows), 1), clock)
+        return self._samples(columns, len(rows))
+
+    def read_many_samples(
+        self, rows: I64, samples: I64, epoch: int, batch_size: int, clock: Clock = NO_CLOCK
+    ) -> list[Batch]:
+        """Return the samples of batches, as `read_samples` does. Arguments as for `Pipeline.read`."""
+        found = self._read(rows, samples, epoch, batch_size, clock)
+        sizes = (min(batch_size, len(rows) - start) for start in range(0, len(rows), batch_size))
+        return [self._samples(columns, size) for columns, size in zip(found, sizes, strict=True)]
+
+    def _samples(self, columns: list[Any], length: int) -> Batch:
         values = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns]
-        return Batch(dict(zip(self._names, values, strict=True)), len(rows))
+        return Batch(dict(zip(self._names, values, strict=True)), length)
 
     def read_batches(self, rows: I64, samples: I64, epoch: int, batch_size: int, clock: Clock = NO_CLOCK) -> list[Any]:
         """Return batches as named tuples of stacked values, each of batch_size samples except the last.
@@ -139,16 +152,16 @@ def finished(
     """Return a batch of a Loader after a dataset's own transform and the batch functions, each called once for it.
 
     Args:
-        batch: A named tuple of stacked values.
-        transform: Called with each sample; None if there is none.
+        batch: A named tuple of stacked values; or a `Batch` of samples, for a transform.
+        transform: Called with each sample of a `Batch`; None if there is none.
         functions: Called with the whole batch, one after the other.
         seed, epoch, first_sample: Determine the random numbers of batch functions.
 
     Raises:
         OptionError: The transform or a function returned no batch.
     """
-    if transform is not None:
-        samples = each(transform, Batch(batch._asdict(), len(batch[0])))
+    if isinstance(batch, Batch):
+        samples = batch if transform is None else each(transform, batch)
         if any(sample is None for sample in samples):
             raise OptionError(
                 f"{described(transform)} returned None for a sample; expected the sample, changed or not. End it "
@@ -164,8 +177,13 @@ def each(transform: Callable[[Any], Any], samples: Sequence[Any]) -> list[Any]:
     """Return samples after a Python function that is called with each.
 
     Raises:
-        OptionError: It raised StopIteration, which a loop would take for the end of the epoch.
+        OptionError: It is not a function; or it raised StopIteration, which a loop would take for the end of the epoch.
     """
+    if not callable(transform):
+        raise OptionError(
+            f"transform={transform!r} is not a function of a sample. Compiled transforms are given as "
+            "ds.transformed([...]), or as Loader(ds, ..., transforms=[...])."
+        )
     try:
         return [transform(sample) for sample in samples]
     except StopIteration as error:
@@ -178,8 +196,9 @@ def each(transform: Callable[[Any], Any], samples: Sequence[Any]) -> list[Any]:
 def collate(samples: Sequence[Any]) -> Any:
     """Return a batch as a named tuple of stacked values; a `Batch`, which was read at once, needs no copy.
 
-    Images and arrays become tensors (B, ...), ints int64 and floats float64 tensors (B,); text, bytes and JSON values
-    stay lists. Other samples (of a transform, or of another dataset) go through torch's own collate function.
+    Images and arrays become tensors (B, ...), ints int64, floats float64 and bools bool tensors (B,); text, bytes and
+    other JSON values stay lists. Other samples (of a transform, or of another dataset) go through torch's own collate
+    function.
 
     Raises:
         OptionError: Images of one batch differ in shape, or a sample is None.
@@ -230,6 +249,6 @@ def stacked(name: str, column: Any) -> Any:
             f"field {name!r}: the values of one batch have different shapes, such as {shapes[0]} and {shapes[-1]}. "
             "Convert with --patch-size, crop them in a transform, or use batch_size=1."
         )
-    if isinstance(first, int) and not isinstance(first, bool):
-        return torch.tensor(column, dtype=torch.int64)
-    return torch.tensor(column, dtype=torch.float64) if isinstance(first, float) else column
+    # JSON values of one field may differ in type.
+    dtype = _DTYPES.get(type(first)) if len(set(map(type, column))) == 1 else None
+    return column if dtype is None else torch.tensor(column, dtype=dtype)

@@ -15,8 +15,9 @@ from torch.utils.data import Dataset
 
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.batch.assembly import Assembler, each
-from lmdbloader.batch.memory import SharedMemory, shared_tensor
-from lmdbloader.batch.pipeline import Pipeline, check_epoch, check_seed
+from lmdbloader.batch.draws import Draws
+from lmdbloader.batch.memory import SharedMemory
+from lmdbloader.batch.pipeline import Pipeline, check_epoch
 from lmdbloader.batch.splits import groups_of, share_out
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import Field
@@ -80,11 +81,18 @@ class LMDBDataset(Dataset[Any]):
         self._rows: I64 | None = None
         self._dtype: torch.dtype | None = None
         self._transforms: tuple[Transform, ...] = ()
-        self._seed = 0
-        # `transformed` puts it into shared memory, where worker processes see it change.
-        self._epoch = torch.zeros(1, dtype=torch.int64)
+        self._draws: Draws | None = None  # of `transformed`
         self._assembler: Assembler | None = None
         self._stopwatch = Stopwatch()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; raise OptionError for those of torchvision's datasets that would have no effect here."""
+        if type(self) is LMDBDataset and name in ("transforms", "target_transform"):
+            raise OptionError(
+                f"{name}: an LMDBDataset does not have it. A function of the whole sample is ds.transform = function; "
+                "compiled transforms are ds.transformed([...]) or Loader(ds, ..., transforms=[...])."
+            )
+        super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a pickle or a view, which make an assembler of their own."""
@@ -217,25 +225,30 @@ class LMDBDataset(Dataset[Any]):
         view._dtype = dtype
         return view
 
-    def transformed(self, transforms: Sequence[Transform], *, seed: int = 0) -> Self:
+    def transformed(self, transforms: Sequence[Transform], *, seed: int | None = None) -> Self:
         """Return a view whose images are transformed by compiled code while they are read.
 
-        Every random choice depends only on the seed, the epoch (see `set_epoch`) and the sample's number in this view,
-        so it is the same in any number of worker processes.
+        Without a seed every read draws anew from torch's random numbers, as torchvision's transforms do: in every epoch
+        of any DataLoader, and for every repeated index. `torch.manual_seed` gives the same run again with the same
+        number of workers.
+
+        With a seed, or once `set_epoch` was called, a random choice depends only on the seed, the epoch and the
+        sample's number in this view: `view[i]` is the same at every read, in any number of worker processes, until the
+        epoch changes. `lmdbloader.dataloader` then goes on to the next epoch at every iteration; with another
+        DataLoader, call `set_epoch` before each epoch.
 
         Args:
             transforms: Of lmdbloader.transforms.
-            seed: From 0 to 2**64 - 1.
+            seed: From 0 to 2**64 - 1; None means this view's own, if it has one.
 
         Raises:
             OptionError: A transform does not suit the images.
         """
         view = copy.copy(self)
         view._transforms = (*self._transforms, *transforms)
-        view._seed = check_seed(seed)
-        view._epoch = shared_tensor(8).view(torch.int64).zero_()
-        if transforms and not any(f.kind == "image" for f in self.fields.values()):
-            raise OptionError(f"{self.path}: transformed({list(transforms)}): the dataset has no image field")
+        view._draws = Draws(self._draws.seed if seed is None and self._draws else seed, len(self))
+        if transforms:
+            check_images(self, f"transformed({list(transforms)})")
         view._open_assembler()  # checks that the transforms suit the images
         return view
 
@@ -252,10 +265,14 @@ class LMDBDataset(Dataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the random choices of `transformed`, also in worker processes that are running.
 
+        From then on they depend only on the seed (0 without one), the epoch and the sample's number.
+
         Raises:
             OptionError: It is negative, or does not fit into 63 bits.
         """
-        self._epoch[0] = check_epoch(epoch)
+        epoch = check_epoch(epoch)
+        if self._draws is not None:
+            self._draws.set_epoch(epoch)
 
     def select(self, indices: Any) -> Self:
         """Return a view with the samples of a slice, a list of numbers, or a mask with one bool per sample.
@@ -332,7 +349,10 @@ class LMDBDataset(Dataset[Any]):
         clock = self._stopwatch.take()
         try:
             numbers = check_rows(indices, len(self))
-            batch = self._open_assembler().read_samples(self.rows_of(numbers), numbers, int(self._epoch[0]), clock)
+            assembler, draws, samples, epoch = self._open_assembler(), self._draws, numbers, 0
+            if draws is not None and assembler.pipeline.program.is_random:
+                samples, epoch = draws.of(numbers)
+            batch = assembler.read_samples(self.rows_of(numbers), samples, epoch, clock)
             transform = self._own_transform
             found = batch if transform is None else each(transform, batch)
             clock.count(len(found), 1)
@@ -345,12 +365,29 @@ class LMDBDataset(Dataset[Any]):
         if self._assembler is None:
             images = [name for name, f in self.fields.items() if f.kind == "image"]
             if not self._transforms:  # a pipeline gives images of one shape; others are read without it
-                images = [name for name in images if self._is_uniform(name)]
+                images = self.uniform_images()
             transforms, rows = self.all_transforms if images else (), self._rows if self._transforms else None
-            pipeline = Pipeline(self.reader, images, transforms, rows=rows, seed=self._seed)
+            seed = self._draws.seed if self._draws else None
+            pipeline = Pipeline(self.reader, images, transforms, rows=rows, seed=seed or 0)
             self._assembler = Assembler(pipeline, self.fields, SharedMemory, keep=_KEPT, dtype=self._dtype)
         return self._assembler
+
+    def uniform_images(self) -> list[str]:
+        """Return the names of the image fields whose stored images all have one shape and bit depth."""
+        return [name for name, f in self.fields.items() if f.kind == "image" and self._is_uniform(name)]
 
     def _is_uniform(self, name: str) -> bool:
         columns = [self.reader.index.arrays[f"{name}.{part}"] for part in ("channels", "height", "width", "bits")]
         return len(self.reader) > 0 and all(bool((column == column[0]).all()) for column in columns)
+
+
+def check_images(dataset: LMDBDataset, call: str) -> None:
+    """Raise OptionError if a dataset has no image that a call could change.
+
+    Args:
+        dataset: The dataset.
+        call: Named in the error.
+    """
+    if not any(f.kind == "image" for f in dataset.fields.values()):
+        names = ", ".join(f"{f.name} ({f.kind})" for f in dataset.fields.values())
+        raise OptionError(f"{dataset.path}: {call}: the dataset has no image field; it is read with {names}")

@@ -29,7 +29,7 @@ class BatchReader:
     It must not refer to the Loader, whose deletion ends the threads.
 
     Attributes:
-        dataset: The dataset that is read.
+        dataset: The dataset that is read, by whatever `io`.
         batch_size: Samples of a batch.
         pipeline: Of all image fields.
         is_pinned: Whether images are in pinned memory, which a forked child must not touch.
@@ -42,6 +42,7 @@ class BatchReader:
         functions: Sequence[Callable[[Any], Any]],
         batch_size: int,
         *,
+        owner: LMDBDataset,
         seed: int,
         channels_last: bool,
         keep: int,
@@ -50,17 +51,23 @@ class BatchReader:
     ) -> None:
         """Check that the transforms, which include the dataset's own, suit the images.
 
-        The other arguments are those of Pipeline and of Assembler; `pinned` puts images into pinned memory.
+        `owner` is the user's dataset, whose own transform may change at any time. The other arguments are those of
+        Pipeline and of Assembler; `pinned` puts images into pinned memory.
         """
+        self._owner = owner
         self.dataset, self.batch_size, self.is_pinned = dataset, batch_size, pinned
         self._functions, self._seed = tuple(functions), seed
         images = [name for name, f in dataset.fields.items() if f.kind == "image"]
+        if owner.has_own_transform and not dataset._transforms and tuple(transforms) == dataset.all_transforms:
+            # Images of different sizes are read without the pipeline: the user's transform may make them equal.
+            images = dataset.uniform_images()
+            transforms = transforms if images else ()
         rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
         self.pipeline = Pipeline(
             dataset.reader, images, transforms, rows=rows, seed=seed, channels_last=channels_last, verify=verify
         )
         memory = PinnedMemory if pinned else BatchMemory
-        self._assembler = Assembler(self.pipeline, dataset.fields, memory, keep=keep)
+        self._assembler = Assembler(self.pipeline, dataset.fields, memory, keep=keep, dtype=dataset._dtype)
         self._extents: tuple[I64, I64] | None = None
 
     def extents(self) -> tuple[I64, I64]:
@@ -72,11 +79,13 @@ class BatchReader:
 
     def read(self, samples: I64, epoch: int, clock: Clock) -> list[Any]:
         """Return the batches of samples (n,), all of batch_size but the last; each still has to go through `finish`."""
-        return self._assembler.read_batches(self.dataset.rows_of(samples), samples, epoch, self.batch_size, clock)
+        assembler = self._assembler
+        read = assembler.read_many_samples if self._owner.has_own_transform else assembler.read_batches
+        return read(self.dataset.rows_of(samples), samples, epoch, self.batch_size, clock)
 
     def finish(self, batch: Any, epoch: int, first_sample: int) -> Any:
         """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch."""
-        transform = self.dataset._own_transform
+        transform = self._owner._own_transform
         return finished(batch, transform, self._functions, seed=self._seed, epoch=epoch, first_sample=first_sample)
 
     def read_sound(self, samples: I64, epoch: int, clock: Clock) -> tuple[Any, tuple[Damage, ...]]:

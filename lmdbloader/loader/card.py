@@ -28,8 +28,12 @@ class _Loader(Protocol):
     seed: int
     num_threads: int
     pin_memory: bool
-    rank: int
-    world_size: int
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
 
     @property
     def order(self) -> object: ...
@@ -120,6 +124,8 @@ def _gives(dataset: LMDBDataset, f: Field, output: Any, batch_size: int) -> str:
     if output is not None:
         laid_out = ", channels last" if output.channels_last else ""
         return f"{_dtype(output.values.dtype)} {(batch_size, *output.shape)}{laid_out}"
+    if f.kind == "image":
+        return "images of different sizes"
     if f.kind != "array":
         kind = kind_named(f.kind)
         return f"list of {kind.in_batch}" if kind.in_batch else f"{kind.column} ({batch_size},)"

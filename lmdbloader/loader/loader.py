@@ -17,7 +17,7 @@ from lmdbloader.base.cores import count_cores
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.base.stopwatch import time_batches
 from lmdbloader.base.text import plain
-from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.dataset import LMDBDataset, check_images
 from lmdbloader.batch.pipeline import check_epoch, check_seed
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader
@@ -27,7 +27,9 @@ from lmdbloader.loader.options import (
     Shard,
     check_dataset,
     check_numbers,
+    check_shard,
     compiled_and_functions,
+    count_processes,
     is_channels_last,
     resolve_pin_memory,
     resolve_shard,
@@ -119,7 +121,7 @@ class Loader:
                 still read a batch that the loop no longer holds; for other copies see the page on loading.
             memory_format: torch.contiguous_format or torch.channels_last, of the images.
             shard: (rank, world_size) reads this rank's share of one common order; "auto" takes them from
-                torch.distributed.
+                torch.distributed whenever an iteration begins, so processes may be started after the loader was made.
             resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
             io: "mmap" reads through a memory map; "pread" reads copies, which costs some speed and avoids the map's
                 rare risks (see docs/reliability.md). By default as the dataset was opened.
@@ -145,8 +147,9 @@ class Loader:
         }  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self.seed, self.order = check_seed(seed), check_order(order)
-        self.rank, self.world_size = resolve_shard(shard)
-        self._share = Share(batch_size, self.rank, self.world_size, drop_last, pad)
+        check_shard(shard)
+        self._shard, self._pad, self._has_warned = shard, pad, False
+        self._share: Share | None = None  # of the iterator that was made last
         cores = count_cores()
         self.prefetch = prefetch
         # The start of the next iteration, and the place of the iterator that was made last.
@@ -165,6 +168,8 @@ class Loader:
                 stacklevel=2,
             )
         compiled, functions = compiled_and_functions(transforms)
+        if compiled:
+            check_images(dataset, f"Loader(..., transforms={compiled})")
         self._transforms, self._functions = [*dataset.all_transforms, *compiled], functions
         if num_threads == "auto":
             num_threads = recall_threads(case_of(dataset, batch_size, compiled, functions)) or cores
@@ -186,6 +191,7 @@ class Loader:
             transforms,
             self._functions,
             self.batch_size,
+            owner=self.dataset,
             seed=self.seed,
             channels_last=self._channels_last,
             keep=(self.num_threads + self.prefetch + 2) * self.batches_at_once,
@@ -229,12 +235,27 @@ class Loader:
         """Batches that a thread reads at once: as many as have 64 samples together, at least one."""
         return -(-_SAMPLES_AT_ONCE // self.batch_size)
 
+    @property
+    def rank(self) -> int:
+        """The number of this process among those that share the order."""
+        return self._resolved().rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes that share the order."""
+        return self._resolved().world_size
+
+    def _resolved(self) -> Share:
+        """Return the share of this process, as it is now."""
+        rank, world_size = resolve_shard(self._shard)
+        return Share(self.batch_size, rank, world_size, self.drop_last, self._pad)
+
     def __len__(self) -> int:
         """Return the number of batches of this rank in a whole epoch, also if an epoch continues in the middle.
 
         With `on_corrupt="skip"` there may be fewer: a batch of only damaged samples is left out.
         """
-        return self._share.num_batches(len(self.dataset))
+        return self._resolved().num_batches(len(self.dataset))
 
     @property
     def corrupt(self) -> tuple[Damage, ...]:
@@ -286,7 +307,7 @@ class Loader:
     def _reached(self) -> tuple[int, int]:
         """Return the epoch, and the positions of its order that all ranks together have been given."""
         place = self._place
-        if place is None or place.is_complete:
+        if place is None or place.is_complete or self._share is None:
             return self._epoch, self._start
         return place.epoch, self._share.position_after(place.num_steps, len(self.dataset), place.start)
 
@@ -297,7 +318,15 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over the batches of the next epoch, or over the rest of a restored one."""
+        if not self._has_warned and self._shard is None and (count_processes() or 1) > 1:
+            self._has_warned = True
+            warnings.warn(
+                f"torch.distributed has {count_processes()} processes, and each of them reads all samples. Give each "
+                "its share: Loader(..., shard='auto'). If each is to read all of them: Loader(..., shard=(0, 1)).",
+                stacklevel=2,
+            )
         place = Place(self._epoch, self._start)
+        self._share = self._resolved()
         batches = Batches(self._items(place), place, self._note)
         self._epoch, self._start, self._place = place.epoch + 1, 0, place
         return batches
@@ -319,8 +348,8 @@ class Loader:
 
     def _run(self, place: Place, limit: int | None = None) -> EpochRun:
         """Return a pass through an epoch from a place on, or through its first `limit` batches."""
-        order = self._epoch_order(place.epoch)
-        starts, stops = self._share.bounds(len(order.samples), place.start)
+        order, share = self._epoch_order(place.epoch), self._resolved()
+        starts, stops = share.bounds(len(order.samples), place.start)
         if len(stops):
             order = with_repeats(order, int(stops[-1]))
         return EpochRun(
@@ -331,7 +360,7 @@ class Loader:
             stops[:limit],
             self.batches_at_once,
             skips=self._skips,
-            may_lack=self.world_size == 1,
+            may_lack=share.world_size == 1,
             stopwatch=self._stopwatch,
         )
 
@@ -397,7 +426,7 @@ class Loader:
     def __repr__(self) -> str:
         return (
             f"Loader({self.dataset!r}, {self.batch_size}, order={self.order!r}, seed={self.seed}, "
-            f"num_threads={self.num_threads}, shard=({self.rank}, {self.world_size})"
+            f"num_threads={self.num_threads}, shard={self._shard or (0, 1)!r}"
             f"{', pin_memory=True' if self.pin_memory else ''})"
         )
 
@@ -408,7 +437,7 @@ class Loader:
         epoch, start = self._reached()
         self._begin(epoch)
         order = self._epoch_order(epoch).samples
-        starts, stops = self._share.bounds(len(order), start)
+        starts, stops = self._resolved().bounds(len(order), start)
         following = order[starts[0] : stops[0]] if len(starts) else order[:0]
         device = self._device or "cpu"
         return loader_card(self, self._reader, following, (epoch, start), self._functions, device).to_html()

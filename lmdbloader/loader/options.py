@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -96,29 +97,46 @@ def resolve_pin_memory(pin_memory: Any, device: str | int | torch.device | None)
     return pin_memory if isinstance(pin_memory, bool) else device is None or not stays
 
 
+def check_shard(shard: Shard) -> None:
+    """Raise OptionError if it is not 'auto', None, or a rank and a world size that fit each other."""
+    if shard is None or (isinstance(shard, str) and shard == "auto"):
+        return
+    expected = "expected 'auto', None, or (rank, world_size) with a rank from 0 to world_size - 1"
+    try:
+        rank, world_size = (whole("shard", number, 0) for number in shard)
+    except (TypeError, ValueError, OptionError) as error:
+        raise OptionError(f"shard={shown(shard)}: {expected}") from error
+    if rank >= world_size:
+        raise OptionError(f"shard={shown(shard)}: {expected}")
+
+
 def resolve_shard(shard: Shard) -> tuple[int, int]:
-    """Return (rank, world_size).
+    """Return (rank, world_size) in this process, as it is now.
+
+    Args:
+        shard: Checked by `check_shard`.
 
     Raises:
-        OptionError: The rank is out of range, or torch.distributed is not initialised yet.
+        OptionError: torch.distributed is not initialised yet.
     """
     if shard is None:
         return 0, 1
     if shard != "auto":
-        expected = "expected 'auto', None, or (rank, world_size) with a rank from 0 to world_size - 1"
-        try:
-            rank, world_size = (whole("shard", number, 0) for number in shard)
-        except (TypeError, ValueError, OptionError) as error:
-            raise OptionError(f"shard={shown(shard)}: {expected}") from error
-        if rank >= world_size:
-            raise OptionError(f"shard={shown(shard)}: {expected}")
-        return rank, world_size
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
+        rank, world_size = shard
+        return operator.index(rank), operator.index(world_size)
+    num_processes = count_processes()
+    if num_processes is not None:
+        return torch.distributed.get_rank(), num_processes
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise OptionError(
             "shard='auto': this is one of several processes (WORLD_SIZE is set), but torch.distributed is not "
-            "initialised yet. Call torch.distributed.init_process_group first, or give shard=(rank, world_size)."
+            "initialised yet. Call torch.distributed.init_process_group before the first iteration or len(loader), or "
+            "give shard=(rank, world_size)."
         )
     return 0, 1
+
+
+def count_processes() -> int | None:
+    """Return the world size of torch.distributed; None before it is initialised."""
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else None

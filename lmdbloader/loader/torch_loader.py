@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +20,8 @@ from torch.utils.data import DataLoader, Dataset
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
 from lmdbloader.batch.assembly import collate
+from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.draws import Draws
 from lmdbloader.batch.memory import free_nbytes, is_plain, means_no_space, no_space
 from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers, remember_workers
 
@@ -43,7 +46,8 @@ def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any
             its parent ends.
 
     Returns:
-        The DataLoader; batches of an LMDBDataset are named tuples of stacked tensors.
+        The DataLoader; batches of an LMDBDataset are named tuples of stacked tensors. Each iteration is the next epoch
+        of the transformed views that have a seed, or whose `set_epoch` was called; others draw anew at every read.
 
     Raises:
         DiskFullError: /dev/shm has no room for the queues of worker processes.
@@ -64,7 +68,41 @@ def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any
         if free_nbytes() == 0:
             raise no_space(_QUEUE_NBYTES * settings["num_workers"])
         settings["worker_init_fn"] = WorkerStart(settings.get("worker_init_fn"))
-    return DataLoader(dataset, batch_size, **settings)
+    made = EpochDataLoader if _draws_in(dataset, set()) else DataLoader
+    return made(dataset, batch_size, **settings)
+
+
+class EpochDataLoader(DataLoader[Any]):
+    """torch's DataLoader, each of whose iterations is the next epoch of the transformed views in its dataset."""
+
+    def __iter__(self) -> Any:
+        """Return an iterator over the batches of the next epoch."""
+        begun: dict[Draws, tuple[int, int] | None] = self.__dict__.setdefault("_begun", {})
+        for draws in _draws_in(self.dataset, set()):
+            begun[draws] = draws.begin(begun.get(draws))
+        return super().__iter__()
+
+
+def _draws_in(dataset: object, seen: set[int]) -> set[Draws]:
+    """Return the random choices of all views that a dataset is made of, as Subset, ConcatDataset or a user's class is.
+
+    Args:
+        dataset: The dataset.
+        seen: Identities of the datasets that were looked at.
+    """
+    if isinstance(dataset, LMDBDataset):
+        return set() if dataset._draws is None else {dataset._draws}
+    if not isinstance(dataset, Dataset) or id(dataset) in seen:
+        return set()
+    seen.add(id(dataset))
+    found: set[Draws] = set()
+    for value in getattr(dataset, "__dict__", {}).values():
+        parts = list(value.values()) if isinstance(value, dict) else value
+        # A list may have millions of numbers or names: its first item says whether it is one of datasets.
+        several = isinstance(parts, (list, tuple)) and bool(parts) and isinstance(parts[0], Dataset)
+        for part in parts if several else [value]:
+            found |= _draws_in(part, seen)
+    return found
 
 
 def accelerator() -> torch.device | None:
@@ -85,12 +123,17 @@ def tuned_workers(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any
         return remembered
     if free_nbytes() == 0:  # not remembered: there may be room for queues the next time
         return Workers(0)
-    best, best_speed = 0, _speed(dataset, batch_size, collate_fn, 0)
-    for num_workers in _candidates():
-        speed = _speed(dataset, batch_size, collate_fn, num_workers)
-        if speed <= best_speed * _WORTH_A_WORKER:
-            break
-        best, best_speed = num_workers, speed
+    with ExitStack() as stack:
+        # Measuring does not change the user's random state: views, and functions of the user, draw from it.
+        stack.enter_context(torch.random.fork_rng(devices=()))
+        for draws in _draws_in(dataset, set()):
+            stack.enter_context(draws.untouched())
+        best, best_speed = 0, _speed(dataset, batch_size, collate_fn, 0)
+        for num_workers in _candidates():
+            speed = _speed(dataset, batch_size, collate_fn, num_workers)
+            if speed <= best_speed * _WORTH_A_WORKER:
+                break
+            best, best_speed = num_workers, speed
     remember_workers(case, Workers(best), best_speed)
     return Workers(best)
 
@@ -102,7 +145,6 @@ def _candidates() -> list[int]:
 
 def _speed(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any, num_workers: int) -> float:
     """Return samples per second over a short while, without the first batch; 0 if there is only one."""
-    # With a generator of its own, measuring does not change the user's random state.
     generator = torch.Generator().manual_seed(0)
     length = len(dataset)  # type: ignore[arg-type]
     count = min(length, (batch_size or 1) * _TRIAL_BATCHES)

@@ -16,6 +16,8 @@ from lmdbloader.transforms import Geometry, Normalize, ToDtype, Transform
 
 _LARGEST = {torch.uint8: 255.0, torch.uint16: 65535.0}
 _CARRIERS = {torch.uint8: np.uint8, torch.uint16: np.uint16, torch.float32: np.float32}
+# The operations that make no random choice.
+_FIXED = (opcodes.CENTER_CROP, opcodes.RESIZE)
 # How a kernel computes floats of a type.
 _AFFINE_KINDS = {torch.float32: opcodes.FLOAT, torch.bfloat16: opcodes.BFLOAT, torch.float16: opcodes.HALF}
 
@@ -62,6 +64,7 @@ class Program:
         num_stages: Number of geometries of a field, one after the other.
         values: For each field.
         resizes: Whether some operation resizes images.
+        is_random: Whether some operation makes random choices.
     """
 
     whole: npt.NDArray[np.int64]
@@ -69,6 +72,7 @@ class Program:
     num_stages: int
     values: tuple[Values, ...]
     resizes: bool = False
+    is_random: bool = False
 
 
 def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField]) -> Program:
@@ -115,6 +119,7 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
         stage + 1,
         tuple(chain.values(num_erasings) for chain in chains),
         any(isinstance(t, Geometry) and t.resizes for t in transforms),
+        any(operation[opcodes.OP_CODE] not in _FIXED for operation in whole),
     )
 
 

@@ -1,0 +1,269 @@
+"""The random choices of transformed views under every DataLoader: new ones in every epoch, or those of the epoch."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, SequentialSampler, Subset
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader.batch.assembly import collate
+from lmdbloader.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip
+
+COUNT, EPOCHS = 462, 5
+# 512 choices a sample: of 5 epochs the Loader's crops are 99 % different ones.
+RANDOM = (RandomCrop(8), RandomHorizontalFlip())
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("draws") / "d.lmdb"
+    rng = np.random.default_rng(0)
+    lmdbloader.write(({"hr": rng.integers(0, 256, (23, 23, 3)).astype(np.uint8)} for _ in range(COUNT)), path)
+    return path
+
+
+@pytest.fixture
+def ds(path: Path) -> LMDBDataset:
+    return LMDBDataset(path)
+
+
+class Wrapping(Dataset[Any]):
+    """A dataset as people write it, around a view."""
+
+    def __init__(self, view: LMDBDataset) -> None:
+        self.views = {"train": view}
+
+    def __len__(self) -> int:
+        return len(self.views["train"])
+
+    def __getitem__(self, index: int) -> Any:
+        return {"hr": self.views["train"][index].hr}
+
+
+class Enlarged:
+    """Gives every index several times in an epoch, as the EnlargedSampler of BasicSR does."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((torch.randperm(COUNT * self.times) % COUNT).tolist())
+
+    def __len__(self) -> int:
+        return COUNT * self.times
+
+
+WAYS: dict[str, Callable[[LMDBDataset], Dataset[Any]]] = {
+    "view": lambda ds: ds.transformed(RANDOM),
+    "subset": lambda ds: Subset(ds.transformed(RANDOM), range(COUNT)),
+    "concatenation": lambda ds: ConcatDataset([ds[:200].transformed(RANDOM), ds[200:].transformed(RANDOM)]),
+    "own dataset": lambda ds: Wrapping(ds.transformed(RANDOM)),
+}
+LOADERS: dict[str, dict[str, Any]] = {
+    "0 workers": {"num_workers": 0},
+    "2 workers": {"num_workers": 2},
+    "2 persistent workers": {"num_workers": 2, "persistent_workers": True},
+}
+
+
+def images(loader: Any) -> torch.Tensor:
+    return torch.cat([batch["hr"] if isinstance(batch, dict) else batch.hr for batch in loader])
+
+
+def num_distinct(loader: Any, epochs: int = EPOCHS) -> int:
+    return len({image.numpy().tobytes() for _ in range(epochs) for image in images(loader)})
+
+
+@pytest.fixture(scope="module")
+def of_the_loader(path: Path) -> int:
+    """The distinct crops that the Loader gives in all epochs."""
+    found = num_distinct(Loader(LMDBDataset(path), 66, transforms=RANDOM))
+    assert found > 0.98 * COUNT * EPOCHS
+    return found
+
+
+@pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_plain_dataloader_draws_anew_in_every_epoch(
+    ds: LMDBDataset, way: Callable[[LMDBDataset], Dataset[Any]], options: dict[str, Any], of_the_loader: int
+) -> None:
+    loader = DataLoader(way(ds), 66, shuffle=True, collate_fn=collate, **options)
+    assert num_distinct(loader) >= 0.99 * of_the_loader
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
+def test_our_dataloader_gives_every_epoch_other_crops(
+    ds: LMDBDataset, options: dict[str, Any], seed: int | None, of_the_loader: int
+) -> None:
+    loader = lmdbloader.dataloader(ds.transformed(RANDOM, seed=seed), 66, shuffle=True, **options)
+    assert num_distinct(loader) >= 0.99 * of_the_loader
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("make", [DataLoader, lmdbloader.dataloader], ids=["torch's", "ours"])
+def test_an_index_that_comes_again_in_an_epoch_is_drawn_anew(
+    ds: LMDBDataset, make: Any, num_workers: int, of_the_loader: int
+) -> None:
+    view = ds.transformed(RANDOM)
+    loader = make(view, 66, sampler=Enlarged(EPOCHS), num_workers=num_workers, collate_fn=collate)
+    assert num_distinct(loader, 1) >= 0.99 * of_the_loader
+    twice = view.__getitems__([7] * 8)
+    assert len({sample.hr.numpy().tobytes() for sample in twice}) > 1
+
+
+@pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_torchs_seed_gives_the_same_run_again(
+    ds: LMDBDataset, way: Callable[[LMDBDataset], Dataset[Any]], options: dict[str, Any]
+) -> None:
+    def run(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        loader = DataLoader(way(ds), 66, shuffle=True, collate_fn=collate, **options)
+        return torch.cat([images(loader), images(loader)])
+
+    first = run(5)
+    assert torch.equal(run(5), first)
+    assert not torch.equal(run(6), first)
+
+
+def test_without_a_seed_a_sample_is_drawn_anew_at_every_read(ds: LMDBDataset) -> None:
+    view = ds.transformed(RANDOM)
+    assert len({view[3].hr.numpy().tobytes() for _ in range(20)}) > 10
+    torch.manual_seed(1)
+    first = [view[3].hr for _ in range(3)]
+    torch.manual_seed(1)
+    assert all(torch.equal(view[3].hr, image) for image in first)
+
+
+def test_a_view_of_fixed_transforms_draws_nothing(ds: LMDBDataset) -> None:
+    before = torch.get_rng_state()
+    images(DataLoader(ds.transformed([CenterCrop(8)]), 66, collate_fn=collate, generator=torch.Generator()))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_with_a_seed_a_sample_is_the_same_until_the_epoch_changes(ds: LMDBDataset) -> None:
+    view = ds.transformed(RANDOM, seed=3)
+    first = view[3].hr
+    assert torch.equal(view[3].hr, first)
+    assert torch.equal(view.__getitems__([3, 3])[1].hr, first)
+    assert torch.equal(view.transformed([]).select([0, 1, 2, 3])[3].hr, first)  # a view of a view keeps the seed
+    view.set_epoch(1)
+    assert not torch.equal(view[3].hr, first)
+    view.set_epoch(0)
+    assert torch.equal(view[3].hr, first)
+
+
+def expected_at(ds: LMDBDataset, seed: int, epoch: int) -> torch.Tensor:
+    loader = Loader(ds, 66, order="sequential", transforms=RANDOM, seed=seed)
+    loader.set_epoch(epoch)
+    return images(loader)
+
+
+@pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
+@pytest.mark.parametrize("make", [DataLoader, lmdbloader.dataloader], ids=["torch's", "ours"])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_once_an_epoch_is_set_choices_are_those_of_the_loader(
+    ds: LMDBDataset, make: Any, options: dict[str, Any], seed: int | None
+) -> None:
+    view = ds.transformed(RANDOM, seed=seed)
+    loader = make(Wrapping(view), 66, collate_fn=collate, **options)
+    for epoch in (4, 0, 4):
+        view.set_epoch(epoch)
+        assert torch.equal(images(loader), expected_at(ds, seed or 0, epoch))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=WAYS)
+@pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
+def test_our_dataloader_advances_the_epoch_of_views_with_a_seed(
+    ds: LMDBDataset, way: str, options: dict[str, Any]
+) -> None:
+    view = ds.transformed(RANDOM, seed=3)
+    parts = {"subset": Subset(view, range(COUNT)), "own dataset": Wrapping(view)}
+    parts["concatenation"] = ConcatDataset([ds[:0].transformed(RANDOM, seed=1), view])
+    loader = lmdbloader.dataloader(parts.get(way, view), 66, **options)
+    for epoch in range(2):
+        assert torch.equal(images(loader), expected_at(ds, 3, epoch))
+    next(iter(loader))  # epoch 2, left early
+    assert torch.equal(images(loader), expected_at(ds, 3, 3))
+    view.set_epoch(7)
+    for epoch in (7, 8):
+        assert torch.equal(images(loader), expected_at(ds, 3, epoch))
+    # Another DataLoader over the view begins where the view is.
+    assert torch.equal(images(lmdbloader.dataloader(view, 66, num_workers=0)), expected_at(ds, 3, 8))
+
+
+def test_our_dataloader_advances_views_without_a_seed_from_the_epoch_that_was_set(ds: LMDBDataset) -> None:
+    view = ds.transformed(RANDOM)
+    loader = lmdbloader.dataloader(view, 66, num_workers=0)
+    images(loader)
+    view.set_epoch(2)
+    for epoch in (2, 3):
+        assert torch.equal(images(loader), expected_at(ds, 0, epoch))
+
+
+def test_two_dataloaders_with_a_batch_sampler_begin_alike(ds: LMDBDataset) -> None:
+    view = ds.transformed(RANDOM, seed=3)
+    sampler = BatchSampler(SequentialSampler(view), 66, drop_last=False)
+    for num_workers in (0, 1):
+        found = images(lmdbloader.dataloader(view, batch_sampler=sampler, num_workers=num_workers))
+        assert torch.equal(found, expected_at(ds, 3, 0))
+
+
+def test_a_pickled_view_keeps_whether_it_draws_anew(ds: LMDBDataset) -> None:
+    anew, fixed = (pickle.loads(pickle.dumps(ds.transformed(RANDOM, seed=seed))) for seed in (None, 3))
+    assert len({anew[3].hr.numpy().tobytes() for _ in range(20)}) > 10
+    assert torch.equal(fixed[3].hr, ds.transformed(RANDOM, seed=3)[3].hr)
+    assert torch.equal(images(DataLoader(fixed, 66, collate_fn=collate)), expected_at(ds, 3, 0))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_many_passes_with_the_same_choices_are_worth_one_warning(ds: LMDBDataset, num_workers: int) -> None:
+    """A seed without an epoch is what people copy; a training loop would have the same crops for ever."""
+    view = ds[:66].transformed(RANDOM, seed=3)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            images(DataLoader(view, 66, collate_fn=collate))
+    assert found == []
+    if num_workers:  # torch hands a worker's error over, here the warning
+        with pytest.raises(UserWarning, match=r"set_epoch\(epoch\) before each epoch"):
+            images(DataLoader(view, 66, collate_fn=collate, num_workers=1))
+    else:
+        with pytest.warns(UserWarning, match=r"seed=3\).*set_epoch\(epoch\) before each epoch, or leave the seed out"):
+            view[0]
+    for _ in range(6):
+        images(DataLoader(view, 66, collate_fn=collate))
+
+
+def test_no_warning_where_the_same_choices_are_meant(ds: LMDBDataset) -> None:
+    view = ds.transformed(RANDOM, seed=3)
+    view.set_epoch(0)
+    advanced = lmdbloader.dataloader(ds.transformed(RANDOM, seed=3), 66, num_workers=0)
+    for _ in range(7):
+        images(DataLoader(view, 66, collate_fn=collate))
+        images(advanced)
+
+
+def test_measuring_workers_counts_for_nothing(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many passes as there are candidates for the number of workers, and draws from torch's random numbers."""
+    from lmdbloader.loader import torch_loader
+
+    monkeypatch.setattr(torch_loader, "recall_workers", lambda case: None)
+    monkeypatch.setattr(torch_loader, "remember_workers", lambda *_: True)
+    monkeypatch.setattr(torch_loader, "_candidates", lambda: [0] * 8)
+    monkeypatch.setattr(torch_loader, "_WORTH_A_WORKER", 0)
+    for seed in (None, 3):
+        before = torch.get_rng_state()
+        loader = lmdbloader.dataloader(ds.transformed(RANDOM, seed=seed), 66)
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(images(loader), expected_at(ds, 3, 0))
