@@ -159,6 +159,8 @@ class LMDBDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return many samples read in one call: a `Batch` of views, or a list if there is a transform."""
+        if type(self).__getitem__ is not LMDBDataset.__getitem__:  # torch reads many at once: a subclass's own is called
+            return [self[index] for index in indices]
         return self._read(indices)
 
     def time_stages(self, on: bool = True) -> bool:

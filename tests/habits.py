@@ -1,0 +1,394 @@
+"""Habits: what users of other libraries write, and what happens here. `python tests/habits.py` writes the docs' table.
+
+A habit is one entry below: `@same(...)` above a function that checks the meaning and is named after it, or
+`refused(...)` with the line to write instead, which the error must contain and which must run. tests/test_habits.py
+carries out each of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "habits.md"
+BEGIN, END = "<!-- habits: written by tests/habits.py -->\n", "<!-- end of habits -->\n"
+
+Check = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """What users of another library write.
+
+    Attributes:
+        whose: The library, a heading of the page.
+        code: Python that runs with the names of `tests/test_habits.py`, or a command that begins with `lmdbloader `.
+        note: A sentence in the table after the outcome.
+        check: Asserts the meaning, which its name says; its parameters are variables that the code sets, or finds. None
+            if the code is refused.
+        instead: The line to write instead, in the error's message.
+        needs: Packages without which it is skipped.
+    """
+
+    whose: str
+    code: str
+    note: str = ""
+    check: Check | None = None
+    instead: str = ""
+    needs: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the test is called."""
+        return f"{self.whose}: {self.code if self.check is None else self.meaning}"
+
+    @property
+    def meaning(self) -> str:
+        """What the code means, in words."""
+        return "" if self.check is None else self.check.__name__.replace("_", " ")
+
+
+HABITS: list[Habit] = []
+
+
+def same(whose: str, code: str, note: str = "", *, needs: tuple[str, ...] = ()) -> Callable[[Check], Check]:
+    """Return a decorator for the check of a habit that means the same here."""
+
+    def add(check: Check) -> Check:
+        HABITS.append(Habit(whose, code, note, check, needs=needs))
+        return check
+
+    return add
+
+
+def refused(whose: str, code: str, instead: str, note: str = "", *, needs: tuple[str, ...] = ()) -> None:
+    """Add a habit that is an error here, with the line to write instead."""
+    HABITS.append(Habit(whose, code, note, None, instead, needs))
+
+
+# --- torch's DataLoader ---
+
+TORCH = "PyTorch"
+
+
+@same(TORCH, "loader = DataLoader(ds, batch_size=4, shuffle=True)")
+def every_sample_comes_once_an_epoch_in_a_new_order(loader: Any, ds: Any) -> None:
+    epochs = [[int(label) for _, labels in loader for label in labels] for _ in range(2)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(label for _, label in ds)
+    assert epochs[0] != epochs[1]
+
+
+@same(TORCH, "loader = DataLoader(ds, batch_size=4, num_workers=2, persistent_workers=True)")
+def workers_read_the_same(loader: Any, ds: Any) -> None:
+    import torch
+
+    images, labels = (torch.cat(parts) for parts in zip(*loader, strict=True))
+    assert labels.tolist() == [label for _, label in ds]
+    assert all(torch.equal(image, sample.image) for image, sample in zip(images, ds, strict=True))
+
+
+@same(TORCH, "loader = DataLoader(ds, batch_size=5, drop_last=True)\nours = Loader(ds, batch_size=5, drop_last=True)")
+def short_batches_are_left_out(loader: Any, ours: Any) -> None:
+    assert len(loader) == len(ours) == 2
+    assert [len(labels) for _, labels in loader] == [len(labels) for _, labels in ours] == [5, 5]
+
+
+@same(TORCH, "loader = DataLoader(ds, 4, sampler=WeightedRandomSampler([0, 1] * 6, 8))")
+def weights_choose_the_samples(loader: Any, ds: Any) -> None:
+    odd = {ds[i].image.sum().item() for i in range(1, 12, 2)}
+    assert [image.sum().item() in odd for images, _ in loader for image in images] == [True] * 8
+
+
+@same(TORCH, "loader = DataLoader(ds, batch_sampler=BatchSampler(SequentialSampler(ds), 5, drop_last=False))")
+def a_batch_sampler_chooses_the_batches(loader: Any, ds: Any) -> None:
+    assert [labels.tolist() for _, labels in loader] == [
+        [ds[i].label for i in range(12)][k : k + 5] for k in (0, 5, 10)
+    ]
+
+
+@same(TORCH, "loaders = [DataLoader(ds, 3, sampler=DistributedSampler(ds, 2, rank, shuffle=False)) for rank in (0, 1)]")
+def ranks_share_the_samples(loaders: Any, ds: Any) -> None:
+    found = [[int(label) for _, labels in loader for label in labels] for loader in loaders]
+    assert found == [[ds[i].label for i in range(rank, 12, 2)] for rank in (0, 1)]
+
+
+@same(TORCH, "loader = DataLoader(ds, batch_size=None)")
+def samples_come_one_by_one(loader: Any, ds: Any) -> None:
+    assert [sample.label for sample in loader] == [sample.label for sample in ds]
+
+
+@same(TORCH, "loader = DataLoader(ds, 4, collate_fn=lambda samples: [label for _, label in samples])")
+def an_own_collate_fn_gets_a_list_of_samples(loader: Any, ds: Any) -> None:
+    assert [*loader] == [[ds[i].label for i in range(k, k + 4)] for k in (0, 4, 8)]
+
+
+@same(TORCH, "train, val = random_split(ds, [0.75, 0.25])")
+def a_random_split_divides_the_samples(train: Any, val: Any, ds: Any) -> None:
+    parts = [{image.sum().item() for image, _ in part} for part in (train, val)]
+    assert [len(train), len(val)] == [9, 3] and not parts[0] & parts[1]
+    assert parts[0] | parts[1] == {image.sum().item() for image, _ in ds}
+
+
+@same(TORCH, "loader = DataLoader(Subset(ds, [7, 2, 5]), batch_size=3)")
+def a_subset_is_read_in_its_order(loader: Any, ds: Any) -> None:
+    import torch
+
+    ((images, _),) = loader
+    assert torch.equal(images, torch.stack([ds[i].image for i in (7, 2, 5)]))
+
+
+@same(TORCH, "both = ConcatDataset([ds, ds]); added = ds + ds")
+def datasets_are_joined(both: Any, added: Any, ds: Any) -> None:
+    assert len(both) == len(added) == 24 and both[13].label == added[13].label == ds[1].label
+
+
+@same(TORCH, "for epoch in range(2):\n    for images, labels in Loader(ds, batch_size=4):\n        pass")
+def a_loop_unpacks_batches(images: Any, labels: Any) -> None:
+    assert images.shape == (4, 3, 32, 32) and labels.shape == (4,)
+
+
+@same(
+    TORCH, "loader = Loader(ds, batch_size=4)\nepochs = [torch.cat([labels for _, labels in loader]) for _ in range(2)]"
+)
+def each_epoch_of_a_loader_has_its_own_order(epochs: Any, ds: Any) -> None:
+    assert sorted(epochs[0].tolist()) == sorted(label for _, label in ds)
+    assert epochs[0].tolist() != epochs[1].tolist()
+
+
+@same(
+    TORCH,
+    "class Scaled(LMDBDataset):\n"
+    "    def __getitem__(self, index):\n"
+    "        image, label = super().__getitem__(index)\n"
+    "        return image / 255, label + 10\n"
+    'loader = DataLoader(Scaled("train.lmdb"), batch_size=4)',
+    "`Loader` refuses such a class: override `transform`.",
+)
+def a_subclass_reads_by_its_own_getitem(loader: Any, ds: Any, Scaled: Any) -> None:
+    import pytest
+    import torch
+
+    from lmdbloader import Loader
+    from lmdbloader.errors import OptionError
+
+    images, labels = next(iter(loader))
+    assert torch.equal(images, torch.stack([ds[i].image / 255 for i in range(4)]))
+    assert labels.tolist() == [ds[i].label + 10 for i in range(4)]
+    with pytest.raises(OptionError, match="Override `transform`"):
+        Loader(Scaled("train.lmdb"), 4)
+
+
+@same(
+    TORCH,
+    "class Wrapped(Dataset):\n"
+    "    def __init__(self, ds):\n"
+    "        self.ds = ds\n"
+    "    def __len__(self):\n"
+    "        return len(self.ds)\n"
+    "    def __getitem__(self, index):\n"
+    "        image, label = self.ds[index]\n"
+    "        return {'x': image, 'y': label}\n"
+    "loader = DataLoader(Wrapped(ds), batch_size=4, num_workers=2)",
+)
+def a_dataset_may_be_wrapped_by_another(loader: Any, ds: Any) -> None:
+    assert [batch["y"].tolist() for batch in loader] == [[ds[i].label for i in range(k, k + 4)] for k in (0, 4, 8)]
+
+
+@same(TORCH, "loader = DataLoader(ds, 4, shuffle=True, generator=torch.Generator().manual_seed(0))")
+def the_seed_of_the_generator_decides_the_order(loader: Any, ds: Any) -> None:
+    import torch
+
+    seeded = torch.Generator().manual_seed(0)
+    numbers = torch.utils.data.DataLoader(range(12), 4, shuffle=True, generator=seeded)
+    assert torch.cat([images for images, _ in loader]).equal(
+        torch.stack([ds[i].image for some in numbers for i in some])
+    )
+
+
+@same(TORCH, "copied = pickle.loads(pickle.dumps(ds)); deep = copy.deepcopy(ds)")
+def copies_read_the_same(copied: Any, deep: Any, ds: Any) -> None:
+    assert [x.label for x in copied] == [x.label for x in deep] == [x.label for x in ds]
+
+
+@same(
+    TORCH,
+    "last = ds[-1]; first = ds[torch.tensor(0)]; some = ds[2:5]; others = ds[[3, 1]]; odd = ds[np.arange(12) % 2 == 1]",
+)
+def indices_of_every_kind_give_samples_and_views(
+    last: Any, first: Any, some: Any, others: Any, odd: Any, ds: Any
+) -> None:
+    labels = [sample.label for sample in ds]
+    assert (last.label, first.label) == (labels[-1], labels[0])
+    assert [x.label for x in some] == labels[2:5]
+    assert [x.label for x in others] == [labels[3], labels[1]]
+    assert [x.label for x in odd] == labels[1::2]
+
+
+refused(TORCH, 'ds = LMDBDataset("train.lmdb", fields="image")', "['image']", "Fields are a list.")
+
+
+# --- torchvision ---
+
+TORCHVISION = "torchvision"
+
+
+@same(TORCHVISION, "lmdbloader convert photos classes.lmdb --layout classes", "`ImageFolder` numbers classes alike.")
+def class_folders_are_numbered_in_the_order_of_their_names() -> None:
+    import lmdbloader
+
+    ds = lmdbloader.LMDBDataset("classes.lmdb")
+    assert ds.classes == ("cats", "dogs")
+    assert [label for _, label in ds] == [0, 0, 0, 1, 1, 1]
+
+
+@same(TORCHVISION, 'ds = LMDBDataset("train.lmdb", transform=lambda sample: (sample.image / 255, sample.label))')
+def a_transform_of_the_constructor_gets_each_sample(ds: Any) -> None:
+    image, label = ds[3]
+    assert float(image.max()) <= 1 and label in (0, 1, 2)
+
+
+@same(TORCHVISION, "ds.transform = lambda sample: (sample.image.float(), sample.label)\nimage, label = ds[0]")
+def an_assigned_transform_gets_each_sample(image: Any, label: Any) -> None:
+    import torch
+
+    assert image.dtype == torch.float32
+
+
+@same(
+    TORCHVISION,
+    "steps = [RandomResizedCrop(16, scale=(0.5, 1)), RandomHorizontalFlip(), ToDtype(torch.float32, scale=True),\n"
+    "         Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])]\n"
+    "images, labels = next(iter(Loader(ds, 4, transforms=steps)))",
+)
+def the_usual_transforms_of_training_are_compiled(images: Any, labels: Any) -> None:
+    import torch
+
+    assert images.shape == (4, 3, 16, 16) and images.dtype == torch.float32
+    assert -3 < float(images.min()) < 0 < float(images.max()) < 3
+
+
+@same(
+    TORCHVISION,
+    "steps = [Resize(24), CenterCrop(16), ToDtype(torch.float32, scale=True)]\n"
+    "view = ds.transformed(steps)\nimages, labels = next(iter(DataLoader(view, batch_size=4)))",
+)
+def the_usual_transforms_of_evaluation_are_compiled(images: Any, view: Any) -> None:
+    import torch
+
+    assert images.shape == (4, 3, 16, 16) and float(images.min()) >= 0 and float(images.max()) <= 1
+    assert torch.equal(images[0], view[0].image)
+
+
+# --- Hugging Face datasets ---
+
+HF = "Hugging Face datasets"
+
+
+@same(HF, "some = ds.select([0, 2, 4])")
+def select_takes_rows_by_number(some: Any, ds: Any) -> None:
+    assert [x.label for x in some] == [ds[i].label for i in (0, 2, 4)]
+
+
+@same(HF, "lmdbloader.write(({'image': im, 'label': y} for im, y in zip(images, [1, 0])), 'made.lmdb')")
+def dicts_become_samples() -> None:
+    import lmdbloader
+
+    ds = lmdbloader.LMDBDataset("made.lmdb")
+    assert [label for _, label in ds] == [1, 0]
+
+
+# --- FFCV ---
+
+FFCV = "FFCV"
+
+
+@same(
+    FFCV,
+    "lmdbloader convert photos ffcv.lmdb --write-mode proportion --compress-probability 0.5 --max-resolution 24"
+    " --jpeg-quality 90",
+)
+def the_options_of_the_writer_mean_what_they_do_there() -> None:
+    import lmdbloader
+
+    ds = lmdbloader.LMDBDataset("ffcv.lmdb")
+    assert {tuple(sample.image.shape) for sample in ds} == {(3, 24, 24)}
+
+
+# --- WebDataset ---
+
+WEBDATASET = "WebDataset"
+
+
+@same(WEBDATASET, "lmdbloader convert 'shards/x-{0..1}.tar' shards.lmdb")
+def a_pattern_with_braces_names_the_shards_in_order() -> None:
+    import lmdbloader
+
+    ds = lmdbloader.LMDBDataset("shards.lmdb")
+    assert [sample.label for sample in ds] == [0, 1, 2, 3] and ds[0].image.shape == (3, 32, 32)
+
+
+# --- BasicSR ---
+
+BASICSR = "BasicSR"
+
+
+@same(BASICSR, "lmdbloader convert --hr hr --lr lr sr.lmdb --patch-size 16 --stride 16")
+def pairs_are_matched_by_name() -> None:
+    import lmdbloader
+
+    ds = lmdbloader.LMDBDataset("sr.lmdb")
+    assert {(sample.lr.shape[-1], sample.hr.shape[-1]) for sample in ds} == {(8, 16)}
+
+
+@same(
+    BASICSR,
+    "loader = Loader(pairs, 4, transforms=[RandomCrop(16), RandomDihedral(), ToDtype(torch.float32, scale=True)])\n"
+    "lq, gt = next(iter(loader))",
+    "`gt_size`, `use_hflip` and `use_rot`: both images move together.",
+)
+def pairs_are_cut_and_turned_in_step(lq: Any, gt: Any) -> None:
+    import torch
+
+    assert lq.shape == (4, 3, 8, 8) and gt.shape == (4, 3, 16, 16)
+    assert torch.equal(torch.nn.functional.avg_pool2d(gt, 2), lq), "the low-resolution images of this dataset are means"
+
+
+@same(BASICSR, "lq, gt = pairs[0]\nimages = {'lq': pairs[0].lr, 'gt': pairs[0].hr}")
+def a_pair_is_low_then_high(lq: Any, gt: Any) -> None:
+    assert 2 * lq.shape[-1] == gt.shape[-1]
+
+
+def table(habits: list[Habit]) -> str:
+    """Return the tables of the page, one for each library."""
+    parts = []
+    for whose in dict.fromkeys(habit.whose for habit in habits):
+        parts.append(f"## {whose}\n\n| you write | here |\n| --- | --- |\n")
+        parts += [f"| {_code(habit.code)} | {_outcome(habit)} |\n" for habit in habits if habit.whose == whose]
+        parts.append("\n")
+    return "".join(parts)
+
+
+def _outcome(habit: Habit) -> str:
+    said = f"The same: {habit.meaning}." if habit.check is not None else f"An error; write {_code(habit.instead)}"
+    return f"{said} {habit.note}".rstrip()
+
+
+def _code(text: str) -> str:
+    """Return lines of code for a cell of a table."""
+    lines = (line.replace("|", "\\|") for line in text.splitlines())
+    return "<br>".join(f"{'&nbsp;' * (len(line) - len(line.lstrip()))}`{line.lstrip()}`" for line in lines)
+
+
+def with_table(text: str) -> str:
+    """Return the text of the page with the tables as they should be."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table(HABITS)}{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text("utf-8")), "utf-8")
+    sys.exit()
