@@ -372,7 +372,7 @@ def table(habits: list[Habit]) -> str:
 
 
 def _outcome(habit: Habit) -> str:
-    said = f"The same: {habit.meaning}." if habit.check is not None else f"An error; write {_code(habit.instead)}"
+    said = f"The same: {habit.meaning}." if habit.check is not None else f"An error; write {_code(habit.instead)}."
     return f"{said} {habit.note}".rstrip()
 
 

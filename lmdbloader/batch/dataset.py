@@ -159,7 +159,7 @@ class LMDBDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return many samples read in one call: a `Batch` of views, or a list if there is a transform."""
-        if type(self).__getitem__ is not LMDBDataset.__getitem__:  # torch reads many at once: a subclass's own is called
+        if type(self).__getitem__ is not LMDBDataset.__getitem__:  # a subclass's own, though torch reads many at once
             return [self[index] for index in indices]
         return self._read(indices)
 
