@@ -109,9 +109,10 @@ class Assembler:
 
     def read_images(self, row: int, sample: int, epoch: int) -> dict[str, torch.Tensor]:
         """Return the pipeline's images (C, H, W) of one sample, by the names of their fields."""
-        columns: list[Any] = [None] * len(self._names)
-        self._read_images(np.array([row], np.int64), np.array([sample], np.int64), epoch, [columns], 1, NO_CLOCK)
-        return {self._names[place]: columns[place][0] for place in self._places}
+        begun = self.begin(1)
+        self.read_part(begun, np.array([row], np.int64), np.array([sample], np.int64), epoch, 0)
+        self._show([begun.columns], 1, 1)
+        return {self._names[place]: begun.columns[place][0] for place in self._places}
 
     def begin(self, batch_size: int) -> Begun:
         """Return a batch without values yet, with memory for so many samples; `read_part` reads into it."""
@@ -146,8 +147,12 @@ class Assembler:
     def _read(self, rows: I64, samples: I64, epoch: int, batch_size: int, clock: Clock) -> list[list[Any]]:
         """Return the columns of each batch, at least one, in the order of the fields."""
         batches: list[list[Any]] = [[None] * len(self._names) for _ in range(0, max(len(rows), 1), batch_size)]
-        self._read_images(rows, samples, epoch, batches, batch_size, clock)
-        self._read_others(rows, batches, batch_size, clock)
+        if self._memory:
+            clock.tick(clock_words.FUNCTION)
+            self._fill(rows, samples, epoch, self._take(batches, batch_size), batch_size, clock)
+            self._show(batches, len(rows), batch_size)
+        if self._others:
+            self._read_others(rows, batches, batch_size, clock)
         return batches
 
     def _read_others(self, rows: I64, batches: list[list[Any]], batch_size: int, clock: Clock) -> None:
@@ -155,22 +160,11 @@ class Assembler:
         reader = self.pipeline.reader
         for place, f in self._others:
             for number, batch in enumerate(batches):
-                part = rows[number * batch_size : (number + 1) * batch_size]
+                part = rows if len(batches) == 1 else rows[number * batch_size : (number + 1) * batch_size]
                 if f.kind == "image":
                     batch[place] = read_different_images(reader, f.name, part, self._dtype, clock)
                 else:
                     batch[place] = read_values(reader, f, part, clock)
-
-    def _read_images(
-        self, rows: I64, samples: I64, epoch: int, batches: list[list[Any]], batch_size: int, clock: Clock
-    ) -> None:
-        """Fill in the columns of the pipeline's fields."""
-        if not self._memory:
-            return
-        clock.tick(clock_words.FUNCTION)
-        addresses = self._take(batches, batch_size)
-        self._fill(rows, samples, epoch, addresses, batch_size, clock)
-        self._show(batches, len(rows), batch_size)
 
     def _take(self, batches: list[list[Any]], batch_size: int) -> I64:
         """Put memory into the columns of the pipeline's fields, and return its addresses (batches, fields)."""

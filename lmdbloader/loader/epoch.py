@@ -30,8 +30,10 @@ from lmdbloader.store import Damage, Readahead, Reader, Ticket
 I64 = npt.NDArray[np.int64]
 # A batch, or `LEFT_OUT`, and the damaged samples that were left out of it.
 Item = tuple[Any, tuple[Damage, ...]]
-# Samples that are read one by one are requested this far ahead, so that the disk can choose among several.
+# Samples that are read one by one are requested this far ahead, so that the disk can choose among several; large ones
+# only so far that they are still in memory when they are read.
 _SAMPLES_AHEAD = 512
+_NBYTES_AHEAD = 256 * 2**20
 # Windows that are brought in while one is in use.
 _WINDOWS_AHEAD = 1
 
@@ -50,6 +52,8 @@ class EpochReadahead:
         self._readahead = Readahead(dataset.reader, payloads)
         self._rows_of, self._order = dataset.rows_of, order
         self._starts, self._stops = starts, stops
+        _, nbytes = reader.extents()
+        self._samples_ahead = min(_SAMPLES_AHEAD, int(_NBYTES_AHEAD * len(nbytes) // max(int(nbytes.sum()), 1)))
         self._lock = threading.Lock()
         self._num_requested = 0
         self._is_cold = False
@@ -78,7 +82,7 @@ class EpochReadahead:
 
     def _request_samples(self, first: int, end: int) -> None:
         size = max(int(self._stops[first] - self._starts[first]), 1)
-        until = min(end + -(-_SAMPLES_AHEAD // size), len(self._starts))
+        until = min(end + -(-self._samples_ahead // size), len(self._starts))
         with self._lock:
             begin, self._num_requested = self._num_requested, max(self._num_requested, until)
         if begin >= until:

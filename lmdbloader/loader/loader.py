@@ -236,6 +236,11 @@ class Loader:
         return self._reader.plan.batches_at_once
 
     @property
+    def groups_ahead(self) -> int:
+        """Groups of `batches_at_once` batches that are being read or ready: num_threads + prefetch, less if large."""
+        return self._reader.plan.ahead
+
+    @property
     def rank(self) -> int:
         """The number of this process among those that share the order."""
         return self._resolved().rank
@@ -339,7 +344,7 @@ class Loader:
     def _items(self, place: Place) -> Iterator[Any]:
         """Return the items of `Batches`, from a place on."""
         self._begin(place.epoch)
-        items = deliver(self._run(place), self._threads, self._reader.plan.ahead)
+        items = deliver(self._run(place), self._threads, self.groups_ahead)
         return items if self._device is None else on_device(items, self._device, self._streams.on(self._device))
 
     def _epoch_order(self, epoch: int) -> EpochOrder:
