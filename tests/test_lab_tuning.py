@@ -218,7 +218,7 @@ def test_the_dataloader_is_recommended_if_it_is_clearly_faster(path: Path, speed
     assert found.best == ReadSetting("workers", 2)
     namespace: dict[str, Any] = {}
     exec(found.line, namespace)
-    assert type(namespace["loader"]) is DataLoader and namespace["loader"].num_workers == 2
+    assert isinstance(namespace["loader"], DataLoader) and namespace["loader"].num_workers == 2
     assert namespace["loader"].dataset[0].hr.shape == (3, 32, 32)
 
 

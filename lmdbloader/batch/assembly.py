@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,21 @@ from lmdbloader.transforms.batch_functions import call, described
 I64 = npt.NDArray[np.int64]
 # Of tensors of Python's numbers.
 _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
+
+@dataclass(slots=True)
+class Begun:
+    """A batch that several threads read.
+
+    Attributes:
+        columns: Of each field, in order: memory for images of the pipeline, else None.
+        addresses: (1, fields of the pipeline) int64, of that memory.
+        batch_size: Samples that it has room for.
+    """
+
+    columns: list[Any]
+    addresses: I64
+    batch_size: int
 
 
 class Assembler:
@@ -93,36 +109,73 @@ class Assembler:
 
     def read_images(self, row: int, sample: int, epoch: int) -> dict[str, torch.Tensor]:
         """Return the pipeline's images (C, H, W) of one sample, by the names of their fields."""
+        begun = self.begin(1)
+        self.read_part(begun, np.array([row], np.int64), np.array([sample], np.int64), epoch, 0)
+        self._show([begun.columns], 1, 1)
+        return {self._names[place]: begun.columns[place][0] for place in self._places}
+
+    def begin(self, batch_size: int) -> Begun:
+        """Return a batch without values yet, with memory for so many samples; `read_part` reads into it."""
         columns: list[Any] = [None] * len(self._names)
-        self._read_images(np.array([row], np.int64), np.array([sample], np.int64), epoch, [columns], 1, NO_CLOCK)
-        return {self._names[place]: columns[place][0] for place in self._places}
+        return Begun(columns, self._take([columns], batch_size), batch_size)
+
+    def read_part(self, begun: Begun, rows: I64, samples: I64, epoch: int, first: int, clock: Clock = NO_CLOCK) -> None:
+        """Read some samples' images of a batch; several threads may read others of it.
+
+        Args:
+            begun: The batch.
+            rows, samples, epoch, clock: As for `Pipeline.read`.
+            first: Place of the first of these samples in the batch.
+        """
+        if len(rows) and self._memory:
+            addresses = begun.addresses + np.array([[first * o.nbytes for o in self.pipeline.outputs]], np.int64)
+            self._fill(rows, samples, epoch, addresses, len(rows), clock)
+
+    def complete(self, begun: Begun, rows: I64, clock: Clock = NO_CLOCK) -> Any:
+        """Return a batch all of whose images were read, as `read_batches` does."""
+        return self._type(*map(stacked, self._names, self._completed(begun, rows, clock)))
+
+    def complete_samples(self, begun: Begun, rows: I64, clock: Clock = NO_CLOCK) -> Batch:
+        """Return the samples of a batch all of whose images were read."""
+        return self._samples(self._completed(begun, rows, clock), len(rows))
+
+    def _completed(self, begun: Begun, rows: I64, clock: Clock) -> list[Any]:
+        self._show([begun.columns], len(rows), begun.batch_size)
+        self._read_others(rows, [begun.columns], begun.batch_size, clock)
+        return begun.columns
 
     def _read(self, rows: I64, samples: I64, epoch: int, batch_size: int, clock: Clock) -> list[list[Any]]:
         """Return the columns of each batch, at least one, in the order of the fields."""
-        starts = range(0, max(len(rows), 1), batch_size)
-        batches: list[list[Any]] = [[None] * len(self._names) for _ in starts]
-        self._read_images(rows, samples, epoch, batches, batch_size, clock)
+        batches: list[list[Any]] = [[None] * len(self._names) for _ in range(0, max(len(rows), 1), batch_size)]
+        if self._memory:
+            clock.tick(clock_words.FUNCTION)
+            self._fill(rows, samples, epoch, self._take(batches, batch_size), batch_size, clock)
+            self._show(batches, len(rows), batch_size)
+        if self._others:
+            self._read_others(rows, batches, batch_size, clock)
+        return batches
+
+    def _read_others(self, rows: I64, batches: list[list[Any]], batch_size: int, clock: Clock) -> None:
+        """Fill in the columns that the pipeline does not read."""
         reader = self.pipeline.reader
         for place, f in self._others:
-            for batch, start in zip(batches, starts, strict=True):
-                part = rows[start : start + batch_size]
+            for number, batch in enumerate(batches):
+                part = rows if len(batches) == 1 else rows[number * batch_size : (number + 1) * batch_size]
                 if f.kind == "image":
                     batch[place] = read_different_images(reader, f.name, part, self._dtype, clock)
                 else:
                     batch[place] = read_values(reader, f, part, clock)
-        return batches
 
-    def _read_images(
-        self, rows: I64, samples: I64, epoch: int, batches: list[list[Any]], batch_size: int, clock: Clock
-    ) -> None:
-        """Fill in the columns of the pipeline's fields."""
-        if not self._memory:
-            return
-        clock.tick(clock_words.FUNCTION)
+    def _take(self, batches: list[list[Any]], batch_size: int) -> I64:
+        """Put memory into the columns of the pipeline's fields, and return its addresses (batches, fields)."""
         addresses = np.empty((len(batches), len(self._memory)), np.int64)
         for number, batch in enumerate(batches):
             for f, memory in enumerate(self._memory):
                 batch[self._places[f]], addresses[number, f] = memory.take(batch_size)
+        return addresses
+
+    def _fill(self, rows: I64, samples: I64, epoch: int, addresses: I64, batch_size: int, clock: Clock) -> None:
+        """Read the images to their addresses."""
         try:
             scratch = self._scratch.pop()
         except IndexError:
@@ -132,7 +185,10 @@ class Assembler:
             self.pipeline.read(rows, samples, epoch, addresses, batch_size, scratch, clock)
         finally:
             self._scratch.append(scratch)
-        short = len(rows) - (len(batches) - 1) * batch_size
+
+    def _show(self, batches: list[list[Any]], count: int, batch_size: int) -> None:
+        """Turn the memory of the pipeline's fields into images, `count` in all batches."""
+        short = count - (len(batches) - 1) * batch_size
         for place, output in zip(self._places, self.pipeline.outputs, strict=True):
             for batch in batches:
                 batch[place] = output.images(batch[place])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from lmdbloader.base.stage_times import Clock
-from lmdbloader.batch.assembly import Assembler, finished
+from lmdbloader.batch.assembly import Assembler, Begun, finished
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.memory import BatchMemory, PinnedMemory
 from lmdbloader.batch.pipeline import Pipeline
@@ -23,6 +24,49 @@ I64 = npt.NDArray[np.int64]
 LEFT_OUT = object()
 
 
+# Small batches are read several at a time: a call, and waking a thread, costs as much as reading some samples.
+_SAMPLES_AT_ONCE = 64
+# Samples are so large then that more of them in a call save nothing.
+_NBYTES_AT_ONCE = 16 * 2**20
+# Of all groups that are read ahead. Two at least are: one to be read, and one that the loop can have meanwhile.
+_NBYTES_AHEAD = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How batches are read ahead.
+
+    Attributes:
+        batches_at_once: Batches of a group, which a thread reads at once.
+        num_parts: Parts of a group of one large batch, each of which a thread reads.
+        ahead: Groups that are being read or ready.
+    """
+
+    batches_at_once: int
+    num_parts: int
+    ahead: int
+
+
+def plan_groups(batch_size: int, sample_nbytes: int, num_threads: int, prefetch: int) -> Plan:
+    """Return how batches are read ahead: `num_threads + prefetch` groups, or fewer ones if they are large.
+
+    >>> plan_groups(16, 34_560, num_threads=2, prefetch=2)
+    Plan(batches_at_once=4, num_parts=1, ahead=4)
+    >>> plan_groups(1, 8_298_720, num_threads=16, prefetch=2)
+    Plan(batches_at_once=2, num_parts=1, ahead=18)
+    >>> plan_groups(64, 8_298_720, num_threads=16, prefetch=2)
+    Plan(batches_at_once=1, num_parts=16, ahead=2)
+    """
+    batch_nbytes = max(batch_size * sample_nbytes, 1)
+    group_nbytes = min(_NBYTES_AT_ONCE, _NBYTES_AHEAD // (num_threads + 2))
+    at_once = max(1, min(-(-_SAMPLES_AT_ONCE // batch_size), group_nbytes // batch_nbytes))
+    most = max(2, _NBYTES_AHEAD // (at_once * batch_nbytes))
+    if num_threads + prefetch <= most:
+        return Plan(at_once, 1, num_threads + prefetch)
+    # There are fewer batches than threads, and one of them may be waiting for the loop: the threads share the others.
+    return Plan(at_once, min(batch_size, -(-num_threads // (most - 1))), most)
+
+
 class BatchReader:
     """Reads batches; safe from several threads.
 
@@ -32,6 +76,7 @@ class BatchReader:
         dataset: The dataset that is read, by whatever `io`.
         batch_size: Samples of a batch.
         pipeline: Of all image fields.
+        plan: How batches are read ahead.
         is_pinned: Whether images are in pinned memory, which a forked child must not touch.
     """
 
@@ -45,14 +90,15 @@ class BatchReader:
         owner: LMDBDataset,
         seed: int,
         channels_last: bool,
-        keep: int,
+        num_threads: int,
+        prefetch: int,
         pinned: bool,
         verify: bool,
     ) -> None:
         """Check that the transforms, which include the dataset's own, suit the images.
 
         `owner` is the user's dataset, whose own transform may change at any time. The other arguments are those of
-        Pipeline and of Assembler; `pinned` puts images into pinned memory.
+        Pipeline; `pinned` puts images into pinned memory. `num_threads` read, and `prefetch` more groups are ready.
         """
         self._owner = owner
         self.dataset, self.batch_size, self.is_pinned = dataset, batch_size, pinned
@@ -66,9 +112,17 @@ class BatchReader:
         self.pipeline = Pipeline(
             dataset.reader, images, transforms, rows=rows, seed=seed, channels_last=channels_last, verify=verify
         )
+        self.plan = plan_groups(batch_size, self._sample_nbytes(images, rows), num_threads, prefetch)
+        keep = (self.plan.ahead + 2) * self.plan.batches_at_once
         memory = PinnedMemory if pinned else BatchMemory
         self._assembler = Assembler(self.pipeline, dataset.fields, memory, keep=keep, dtype=dataset._dtype)
         self._extents: tuple[I64, I64] | None = None
+
+    def _sample_nbytes(self, images: Sequence[str], rows: I64) -> int:
+        """Return the bytes of a sample in a batch, on average; numbers and text do not count."""
+        others = [name for name, f in self.dataset.fields.items() if f.is_payload and name not in images]
+        nbytes = sum(float(self.dataset.reader.raw_nbytes(name, rows).mean()) for name in others if len(rows))
+        return int(nbytes) + sum(output.nbytes for output in self.pipeline.outputs)
 
     def extents(self) -> tuple[I64, I64]:
         """Return the offset of each sample in the file, and its bytes there, (n,) each."""
@@ -82,6 +136,20 @@ class BatchReader:
         assembler = self._assembler
         read = assembler.read_many_samples if self._owner.has_own_transform else assembler.read_batches
         return read(self.dataset.rows_of(samples), samples, epoch, self.batch_size, clock)
+
+    def begin(self) -> Begun:
+        """Return a batch without values yet, which several threads read by `read_part`; then one calls `complete`."""
+        return self._assembler.begin(self.batch_size)
+
+    def read_part(self, begun: Begun, samples: I64, first: int, epoch: int, clock: Clock) -> None:
+        """Read samples (n,) of a batch, whose places in it begin with `first`."""
+        self._assembler.read_part(begun, self.dataset.rows_of(samples), samples, epoch, first, clock)
+
+    def complete(self, begun: Begun, samples: I64, clock: Clock) -> Any:
+        """Return a batch as `read` does, of all its samples (n,)."""
+        assembler = self._assembler
+        complete = assembler.complete_samples if self._owner.has_own_transform else assembler.complete
+        return complete(begun, self.dataset.rows_of(samples), clock)
 
     def finish(self, batch: Any, epoch: int, first_sample: int) -> Any:
         """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch."""

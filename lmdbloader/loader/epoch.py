@@ -17,20 +17,23 @@ import numpy.typing as npt
 
 from lmdbloader.base import clock_words
 from lmdbloader.base.stage_times import Clock, Stopwatch
+from lmdbloader.batch.assembly import Begun
 from lmdbloader.batch.memory import never_free
 from lmdbloader.batch.pipeline import Output
 from lmdbloader.errors import CorruptError, WorkerError
 from lmdbloader.format.layout import CODEC_TILES
-from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader
+from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader, Plan
 from lmdbloader.loader.orders import EpochOrder
-from lmdbloader.loader.threads import Threads
+from lmdbloader.loader.threads import Job, Threads
 from lmdbloader.store import Damage, Readahead, Reader, Ticket
 
 I64 = npt.NDArray[np.int64]
 # A batch, or `LEFT_OUT`, and the damaged samples that were left out of it.
 Item = tuple[Any, tuple[Damage, ...]]
-# Samples that are read one by one are requested this far ahead, so that the disk can choose among several.
+# Samples that are read one by one are requested this far ahead, so that the disk can choose among several; large ones
+# only so far that they are still in memory when they are read.
 _SAMPLES_AHEAD = 512
+_NBYTES_AHEAD = 256 * 2**20
 # Windows that are brought in while one is in use.
 _WINDOWS_AHEAD = 1
 
@@ -49,6 +52,8 @@ class EpochReadahead:
         self._readahead = Readahead(dataset.reader, payloads)
         self._rows_of, self._order = dataset.rows_of, order
         self._starts, self._stops = starts, stops
+        _, nbytes = reader.extents()
+        self._samples_ahead = min(_SAMPLES_AHEAD, int(_NBYTES_AHEAD * len(nbytes) // max(int(nbytes.sum()), 1)))
         self._lock = threading.Lock()
         self._num_requested = 0
         self._is_cold = False
@@ -77,7 +82,7 @@ class EpochReadahead:
 
     def _request_samples(self, first: int, end: int) -> None:
         size = max(int(self._stops[first] - self._starts[first]), 1)
-        until = min(end + -(-_SAMPLES_AHEAD // size), len(self._starts))
+        until = min(end + -(-self._samples_ahead // size), len(self._starts))
         with self._lock:
             begin, self._num_requested = self._num_requested, max(self._num_requested, until)
         if begin >= until:
@@ -122,6 +127,38 @@ def _samples(order: EpochOrder, starts: I64, stops: I64) -> I64:
     return np.concatenate([order.samples[a:b] for a, b in zip(starts, stops, strict=True)])
 
 
+class _SharedBatch:
+    """A batch whose parts several threads read.
+
+    Attributes:
+        refused: The error if a thread could not be started.
+        has_failed: Whether some part could not be read.
+    """
+
+    def __init__(self, num_parts: int) -> None:
+        self.refused: WorkerError | None = None
+        self.has_failed = False
+        self._left, self._lock = num_parts, threading.Lock()
+        self._batch: Begun | None = None
+
+    def begun(self, reader: BatchReader) -> Begun:
+        """Return the batch, which the first thread begins."""
+        with self._lock:
+            if self._batch is None:
+                self._batch = reader.begin()
+            return self._batch
+
+    def is_last(self) -> bool:
+        """Return whether the part that was read is the last."""
+        with self._lock:
+            self._left -= 1
+            return self._left == 0
+
+    def drop(self) -> None:
+        """Give up the batch; its memory is free once the loop has no part of it."""
+        self._batch = None
+
+
 class EpochRun:
     """One pass through an epoch: the state that the threads and the iterator share."""
 
@@ -132,7 +169,7 @@ class EpochRun:
         order: EpochOrder,
         starts: I64,
         stops: I64,
-        batches_at_once: int,
+        plan: Plan,
         *,
         skips: bool,
         may_lack: bool,
@@ -145,18 +182,20 @@ class EpochRun:
             epoch: Its number.
             order: Of the epoch, with the samples that are repeated at its end.
             starts, stops: (n,) positions in the order at which each batch begins and ends.
-            batches_at_once: Batches of a group, which one thread reads at once.
+            plan: How batches are read ahead.
             skips: Whether damaged samples are left out.
             may_lack: Whether a batch of only damaged samples may be left out too: not if other ranks count it.
             stopwatch: Times the threads.
         """
         self._skips, self._may_lack = skips, may_lack
         self._reader, self._epoch, self._order = reader, epoch, order
-        self._starts, self._stops, self._at_once = starts, stops, batches_at_once
+        self._starts, self._stops, self._at_once, self._num_parts = starts, stops, plan.batches_at_once, plan.num_parts
         self._stopwatch = stopwatch
         self._readahead = EpochReadahead(reader, order, starts, stops)
-        self.num_groups = -(-len(starts) // batches_at_once)
+        self.num_groups = -(-len(starts) // plan.batches_at_once)
         self.results: SimpleQueue[tuple[int, list[Item], BaseException | None]] = SimpleQueue()
+        # The batches that threads have begun together, by group.
+        self.shared: dict[int, _SharedBatch] = {}
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -173,7 +212,7 @@ class EpochRun:
     def restart_in_child(self) -> None:
         """In a forked child, replace locks and results that threads of the parent may have been using."""
         self._readahead = EpochReadahead(self._reader, self._order, self._starts, self._stops)
-        self.results = SimpleQueue()
+        self.results, self.shared = SimpleQueue(), {}
 
     def arrived(self) -> Iterator[tuple[int, list[Item], BaseException | None]]:
         """Yield the results that are ready."""
@@ -181,7 +220,52 @@ class EpochRun:
             while True:
                 yield self.results.get_nowait()
 
-    def read_group(self, group: int) -> None:
+    def jobs(self, group: int) -> list[Job]:
+        """Return the jobs of threads that read a group; the one that ends last puts it into `results`."""
+        if self._num_parts == 1:
+            return [partial(self._read_group, group)]
+        shared = self.shared[group] = _SharedBatch(self._num_parts)
+        return [partial(self._read_part, group, part, shared) for part in range(self._num_parts)]
+
+    def _read_part(self, group: int, part: int, shared: _SharedBatch) -> None:
+        """Read a part of a group of one batch."""
+        if self.cancelled:
+            return
+        clock = self._stopwatch.take()
+        samples = self._order.samples[self._starts[group] : self._stops[group]]
+        first, end = (len(samples) * number // self._num_parts for number in (part, part + 1))
+        try:
+            self._readahead.need(group, group + 1)
+        except WorkerError as refused:
+            shared.refused = refused
+        except BaseException:  # an error of reading, as in `_read_group`
+            pass
+        try:
+            clock.tick(clock_words.READ)
+            self._reader.read_part(shared.begun(self._reader), samples[first:end], first, self._epoch, clock)
+        except BaseException:
+            shared.has_failed = True
+        if not shared.is_last():
+            clock.end()
+            return
+        self.shared.pop(group, None)
+        items: list[Item] = []
+        error: BaseException | None = shared.refused
+        if error is None:
+            try:
+                batch = None if shared.has_failed else self._reader.complete(shared.begun(self._reader), samples, clock)
+            except BaseException:
+                batch = None
+            shared.drop()
+            if batch is None:
+                items, error = self._read_singly(group, group + 1, clock)
+            else:
+                items, error = self._finish([batch], samples, clock)
+            del batch
+        clock.end()
+        self.results.put((group, items, error))
+
+    def _read_group(self, group: int) -> None:
         """Read the batches of a group and put them into `results`, with the error that ended it."""
         if self.cancelled:
             return
@@ -264,15 +348,17 @@ def deliver(run: EpochRun, threads: Threads, ahead: int) -> Iterator[Item]:
             if (process, num_closed) != (os.getpid(), threads.num_closed):
                 if process != os.getpid():  # a forked child, which has none of the threads that had begun groups
                     if is_pinned:  # nor the memory that they have read
-                        never_free((arrived, run.results))
+                        never_free((arrived, run.results, run.shared))
                         arrived = {}
                     run.restart_in_child()
                 process, num_closed = os.getpid(), threads.num_closed
                 arrived.update((result[0], result) for result in run.arrived())
                 for missing in sorted({*range(group, submitted)} - arrived.keys()):
-                    threads.submit(partial(run.read_group, missing))
+                    for job in run.jobs(missing):
+                        threads.submit(job)
             while submitted < min(group + ahead, run.num_groups):
-                threads.submit(partial(run.read_group, submitted))
+                for job in run.jobs(submitted):
+                    threads.submit(job)
                 submitted += 1
             while group not in arrived:
                 result = run.results.get()

@@ -42,8 +42,6 @@ from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import Transform
 from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_resolution
 
-# Small batches are read several at a time: a call, and waking a thread, costs as much as reading some samples.
-_SAMPLES_AT_ONCE = 64
 _logger = logging.getLogger("lmdbloader")
 
 
@@ -113,7 +111,8 @@ class Loader:
                 that `lmdbloader.lab.tune` found for this dataset, batch size and size of images on this machine, else
                 one for each core.
             prefetch: Batches to have ready beyond those that the threads are working on; batches of fewer than 64
-                samples are read, and counted, in groups of 64 samples.
+                samples are read, and counted, in groups of 64 samples or 16 MiB. All that is read ahead takes at most
+                1 GiB, or two batches: then there are fewer, and the threads share the work on each.
             device: "cuda" copies batches there during the step before; without CUDA it has no effect. With None or
                 "cpu" they stay in the computer's memory.
             pin_memory: Whether images are in page-locked memory, from which CUDA copies during a step; without CUDA
@@ -194,7 +193,8 @@ class Loader:
             owner=self.dataset,
             seed=self.seed,
             channels_last=self._channels_last,
-            keep=(self.num_threads + self.prefetch + 2) * self.batches_at_once,
+            num_threads=self.num_threads,
+            prefetch=self.prefetch,
             pinned=self.pin_memory,
             verify=self._verify,
         )
@@ -232,8 +232,13 @@ class Loader:
 
     @property
     def batches_at_once(self) -> int:
-        """Batches that a thread reads at once: as many as have 64 samples together, at least one."""
-        return -(-_SAMPLES_AT_ONCE // self.batch_size)
+        """Batches that a thread reads at once: as many as have 64 samples or 16 MiB together, at least one."""
+        return self._reader.plan.batches_at_once
+
+    @property
+    def groups_ahead(self) -> int:
+        """Groups of `batches_at_once` batches that are being read or ready: num_threads + prefetch, less if large."""
+        return self._reader.plan.ahead
 
     @property
     def rank(self) -> int:
@@ -339,7 +344,7 @@ class Loader:
     def _items(self, place: Place) -> Iterator[Any]:
         """Return the items of `Batches`, from a place on."""
         self._begin(place.epoch)
-        items = deliver(self._run(place), self._threads, self.num_threads + self.prefetch)
+        items = deliver(self._run(place), self._threads, self.groups_ahead)
         return items if self._device is None else on_device(items, self._device, self._streams.on(self._device))
 
     def _epoch_order(self, epoch: int) -> EpochOrder:
@@ -358,7 +363,7 @@ class Loader:
             order,
             starts[:limit],
             stops[:limit],
-            self.batches_at_once,
+            self._reader.plan,
             skips=self._skips,
             may_lack=share.world_size == 1,
             stopwatch=self._stopwatch,

@@ -8,8 +8,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -83,6 +83,16 @@ class EpochDataLoader(DataLoader[Any]):
         return super().__iter__()
 
 
+@contextmanager
+def unmoved(dataset: Dataset[Any]) -> Iterator[None]:
+    """Let reads, for a measurement, move neither torch's random state nor the epochs of a dataset's views."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=()))
+        for draws in _draws_in(dataset, set()):
+            stack.enter_context(draws.untouched())
+        yield
+
+
 def _draws_in(dataset: object, seen: set[int]) -> set[Draws]:
     """Return the random choices of all views that a dataset is made of, as Subset, ConcatDataset or a user's class is.
 
@@ -123,11 +133,7 @@ def tuned_workers(dataset: Dataset[Any], batch_size: int | None, collate_fn: Any
         return remembered
     if free_nbytes() == 0:  # not remembered: there may be room for queues the next time
         return Workers(0)
-    with ExitStack() as stack:
-        # Measuring does not change the user's random state: views, and functions of the user, draw from it.
-        stack.enter_context(torch.random.fork_rng(devices=()))
-        for draws in _draws_in(dataset, set()):
-            stack.enter_context(draws.untouched())
+    with unmoved(dataset):
         best, best_speed = 0, _speed(dataset, batch_size, collate_fn, 0)
         for num_workers in _candidates():
             speed = _speed(dataset, batch_size, collate_fn, num_workers)

@@ -103,8 +103,8 @@ def facts_of(batches: Any) -> LoaderFacts:
             loader.order if isinstance(loader.order, str) else "quasi_random",
             loader.dataset.path,
             loader.dataset.has_own_transform,
-            loader.num_threads * at_once,
-            (loader.num_threads + loader.prefetch + 1) * at_once,
+            min(loader.num_threads, loader.groups_ahead) * at_once,
+            (loader.groups_ahead + 1) * at_once,
             _stored(loader.dataset, loader.transforms),
             None if loader.device.type == "cpu" else str(loader.device),
         )

@@ -19,7 +19,7 @@ from lmdbloader.lab.tuning.race import ReadSetting
 from lmdbloader.loader import Loader
 from lmdbloader.loader.device import apply
 from lmdbloader.loader.options import compiled_and_functions
-from lmdbloader.loader.torch_loader import dataloader
+from lmdbloader.loader.torch_loader import dataloader, unmoved
 
 _DRAWN_AT_ONCE = 4096
 # Of torch's DataLoader: batches that each worker is asked for ahead.
@@ -74,11 +74,12 @@ class Measurer:
     def open(self, setting: ReadSetting, number: int) -> Iterator[OpenLoader]:
         """Start reading with a setting; its threads or workers end when this is left."""
         opening = self._open_loader if setting.kind == "threads" else self._open_dataloader
-        opened, close = opening(setting, number)
-        try:
-            yield opened
-        finally:
-            close()
+        with unmoved(self.dataset):
+            opened, close = opening(setting, number)
+            try:
+                yield opened
+            finally:
+                close()
 
     def _open_loader(self, setting: ReadSetting, number: int) -> tuple[OpenLoader, Callable[[], None]]:
         assert isinstance(self.dataset, LMDBDataset)
@@ -94,7 +95,7 @@ class Measurer:
         loader.set_epoch(number)
         batches = chain.from_iterable(iter(loader) for _ in count())
         at_once = loader.batches_at_once
-        ahead = (setting.count + loader.prefetch) * at_once
+        ahead = loader.groups_ahead * at_once
         taken = batches if device is not None else self._copied(batches)
         return OpenLoader(taken, setting.count * at_once, ahead), loader.close
 
