@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,6 +12,8 @@ import numpy as np
 __all__ = ["Array", "Bytes", "FieldType", "Float", "Image", "Int", "Json", "Text"]
 
 Kind = Literal["image", "array", "int", "float", "text", "bytes", "json"]
+# The kinds of the first releases, which every reader knows; a manifest names all others in "requires".
+_FIRST_KINDS = frozenset({"image", "array", "int", "float", "text", "bytes", "json"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,15 @@ def kind_named(name: str) -> FieldKind:
         KeyError: There is none of this name.
     """
     return TABLE[name]
+
+
+def required_features(kinds: Iterable[str]) -> tuple[str, ...]:
+    """Return what a reader of fields of these kinds needs beyond the first releases, sorted: the newer kinds.
+
+    >>> required_features(["image", "int"])
+    ()
+    """
+    return tuple(sorted(set(kinds) - _FIRST_KINDS))
 
 
 def kind_of(value: Any) -> Kind:

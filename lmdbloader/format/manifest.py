@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lmdbloader.errors import FormatError, OptionError
-from lmdbloader.fields import kind_names
+from lmdbloader.fields import kind_names, required_features
 from lmdbloader.format.codecs import named_codecs
 from lmdbloader.format.digests import DEFAULT_DIGEST, DIGESTS, DigestName, name_of, new_text_digest
 from lmdbloader.format.layout import (
@@ -29,6 +29,8 @@ _MAX_MEMORY_NBYTES = 200_000_000
 _VALUE_NBYTES = 72
 # The additional memory of a key while duplicates are searched.
 _KEY_NBYTES = 128
+_FEATURES_SHOWN = 5
+_A_RELEASE = re.compile(r"[0-9][0-9A-Za-z.+]{0,39}")
 _A_DIGEST = re.compile(r"[a-z0-9_-]+:[0-9a-f]{16,}")
 _HALVES = re.compile("[\ud800-\udfff]")
 # Smaller files are read without an estimate, and their digest is computed at once, which is faster.
@@ -177,6 +179,8 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
             f"{where}: format version {version!r:.20}; this release reads {known}. "
             f"{'Upgrade lmdbloader.' if is_newer else 'Convert again.'}"
         )
+    if unknown := _unknown_features(body):
+        raise FormatError(f"{where}: {_needs(unknown, body)}")
     found = body.pop("manifest_digest", None)
     digest = DEFAULT_DIGEST if version == 1 else _other_digest(found, where)
     nbytes, is_whole = len(data), data.endswith(b"\n")
@@ -206,6 +210,24 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         raise FormatError(
             f"{where}: {error!r} while reading it; expected the keys of format version {version}"
         ) from error
+
+
+def _unknown_features(body: Mapping[str, Any]) -> list[str]:
+    """Return the features that a manifest or description requires and this release does not know."""
+    required = body.get("requires")
+    if not isinstance(required, list):
+        return []
+    return [name for name in required if isinstance(name, str) and name not in kind_names()]
+
+
+def _needs(unknown: Sequence[str], body: Mapping[str, Any]) -> str:
+    """Return the end of the message about features that this release does not know."""
+    names = ", ".join(f"{name!r:.80}" for name in unknown[:_FEATURES_SHOWN])
+    made_by = body.get("made_by")
+    release = made_by.get("lmdbloader") if isinstance(made_by, dict) else None
+    known = isinstance(release, str) and _A_RELEASE.fullmatch(release)
+    least = f" to {release} or later" if known else ""
+    return f"needs {names}, which this release does not know: a newer one made it. Upgrade lmdbloader{least}."
 
 
 def _other_digest(found: object, where: str) -> DigestName:
@@ -244,7 +266,11 @@ def parse_description(data: bytes, path: str) -> Description:
         digest = name_of(found) or DEFAULT_DIGEST
         if found != (expected := _digest_of(body, digest, is_small=is_small)):
             raise ValueError(f"its digest is {found!r}, expected {expected!r}")
+        if unknown := _unknown_features(body):
+            raise FormatError(f"{where} {_needs(unknown, body)}")
         return _parse_description(body, digest)
+    except FormatError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise FormatError(f"{where} does not read ({error!r})") from error
 
@@ -252,7 +278,7 @@ def parse_description(data: bytes, path: str) -> Description:
 def is_signed(data: bytes) -> bool:
     """Return whether a manifest, of any format and version, is whole and has a valid digest.
 
-    An algorithm newer than this release counts as damage, unless the version of the format is newer too.
+    An algorithm newer than this release counts as damage, unless the version of the format or a feature is newer too.
     """
     if not data.endswith(b"\n"):
         return False
@@ -263,6 +289,7 @@ def is_signed(data: bytes) -> bool:
         found, version = body.pop("manifest_digest", None), body.get("format_version")
         if (name := name_of(found)) is None:
             is_later = type(version) is int and version > max(FORMAT_VERSIONS)
+            is_later = is_later or bool(_unknown_features(body))
             return is_later and isinstance(found, str) and _A_DIGEST.fullmatch(found) is not None
         return bool(found == _digest_of(body, name, is_small=len(data) <= _SMALL_NBYTES))
     except (ValueError, RecursionError):
@@ -343,7 +370,9 @@ def _pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
 
 
 def _description_json(d: Description | Manifest) -> dict[str, Any]:
+    required = required_features(f.kind for f in d.fields)
     return {
+        **({"requires": list(required)} if required else {}),
         "fields": [field_json(f) for f in d.fields],
         "with_source": d.with_source,
         "classes": {name: list(names) for name, names in d.classes.items()},
@@ -355,6 +384,8 @@ def _parse_description(body: Mapping[str, Any], digest: DigestName) -> Descripti
     fields = tuple(parse_field(f) for f in _typed(body, "fields", list))
     if not fields or len({f.name for f in fields}) != len(fields):
         raise ValueError("fields without any, or with one name twice")
+    if tuple(body.get("requires", ())) != (required := required_features(f.kind for f in fields)):
+        raise ValueError(f"requires is {body.get('requires')!r:.80} with fields that require {list(required)}")
     classes = {name: _names(names) for name, names in _typed(body, "classes", dict).items()}
     return Description(fields, _typed(body, "with_source", bool), classes, _typed(body, "made_by", dict), digest)
 
