@@ -106,7 +106,7 @@ class Assembler:
         for place, f in self._others:
             for batch, start in zip(batches, starts, strict=True):
                 part = rows[start : start + batch_size]
-                if f.kind == "image":
+                if f.has_pixels:
                     batch[place] = read_different_images(reader, f.name, part, self._dtype, clock)
                 else:
                     batch[place] = read_values(reader, f, part, clock)

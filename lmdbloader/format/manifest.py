@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -171,16 +171,8 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         raise FormatError(f"{where}: is not JSON text ({error}). Restore it from a copy, or convert again.") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
         raise FormatError(f"{where}: does not describe an lmdbloader dataset")
-    version = body.get("format_version")
-    if type(version) is not int or version not in FORMAT_VERSIONS:
-        is_newer = isinstance(version, int) and version > max(FORMAT_VERSIONS)
-        known = " and ".join(map(str, FORMAT_VERSIONS))
-        raise FormatError(
-            f"{where}: format version {version!r:.20}; this release reads {known}. "
-            f"{'Upgrade lmdbloader.' if is_newer else 'Convert again.'}"
-        )
-    if unknown := _unknown_features(body):
-        raise FormatError(f"{where}: {_needs(unknown, body)}")
+    version = _version_of(body, where)
+    _refuse_unknown(body, f"{where}:")
     found = body.pop("manifest_digest", None)
     digest = DEFAULT_DIGEST if version == 1 else _other_digest(found, where)
     nbytes, is_whole = len(data), data.endswith(b"\n")
@@ -212,6 +204,19 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         ) from error
 
 
+def _version_of(body: Mapping[str, Any], where: str) -> int:
+    """Return the version of the format; raise FormatError if this release does not read it."""
+    version = body.get("format_version")
+    if type(version) is not int or version not in FORMAT_VERSIONS:
+        is_newer = isinstance(version, int) and version > max(FORMAT_VERSIONS)
+        known = " and ".join(map(str, FORMAT_VERSIONS))
+        raise FormatError(
+            f"{where}: format version {version!r:.20}; this release reads {known}. "
+            f"{'Upgrade lmdbloader.' if is_newer else 'Convert again.'}"
+        )
+    return version
+
+
 def _unknown_features(body: Mapping[str, Any]) -> list[str]:
     """Return the features that a manifest or description requires and this release does not know."""
     required = body.get("requires")
@@ -220,14 +225,18 @@ def _unknown_features(body: Mapping[str, Any]) -> list[str]:
     return [name for name in required if isinstance(name, str) and name not in kind_names()]
 
 
-def _needs(unknown: Sequence[str], body: Mapping[str, Any]) -> str:
-    """Return the end of the message about features that this release does not know."""
+def _refuse_unknown(body: Mapping[str, Any], where: str) -> None:
+    """Raise FormatError, which begins with `where`, if features are required that this release does not know."""
+    if not (unknown := _unknown_features(body)):
+        return
     names = ", ".join(f"{name!r:.80}" for name in unknown[:_FEATURES_SHOWN])
     made_by = body.get("made_by")
     release = made_by.get("lmdbloader") if isinstance(made_by, dict) else None
     known = isinstance(release, str) and _A_RELEASE.fullmatch(release)
     least = f" to {release} or later" if known else ""
-    return f"needs {names}, which this release does not know: a newer one made it. Upgrade lmdbloader{least}."
+    raise FormatError(
+        f"{where} needs {names}, which this release does not know: a newer one made it. Upgrade lmdbloader{least}."
+    )
 
 
 def _other_digest(found: object, where: str) -> DigestName:
@@ -266,8 +275,7 @@ def parse_description(data: bytes, path: str) -> Description:
         digest = name_of(found) or DEFAULT_DIGEST
         if found != (expected := _digest_of(body, digest, is_small=is_small)):
             raise ValueError(f"its digest is {found!r}, expected {expected!r}")
-        if unknown := _unknown_features(body):
-            raise FormatError(f"{where} {_needs(unknown, body)}")
+        _refuse_unknown(body, where)
         return _parse_description(body, digest)
     except FormatError:
         raise
@@ -403,6 +411,7 @@ def _digest_of(body: Mapping[str, Any], name: DigestName = DEFAULT_DIGEST, *, is
 def field_json(f: Field) -> dict[str, Any]:
     """Return a field as in the manifest."""
     values = {"name": f.name, "kind": f.kind, "codec": f.codec, "layout": f.layout, "tile_size": f.tile_size}
+    values["ignore_index"] = f.ignore_index
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -418,12 +427,15 @@ def parse_field(values: Mapping[str, Any]) -> Field:
     plain = make_field(name, kind, values.get("codec", "raw"))
     if plain.codec is not None and plain.codec not in named_codecs():
         raise ValueError(f"field {name!r} of unknown codec {plain.codec!r}")
-    if plain.kind != "image":
+    if not plain.has_pixels:
         return plain
     layout, tile_size = values["layout"], _natural(values["tile_size"])
     if layout != "CHW" or not 8 <= tile_size <= MAX_TILE_SIZE:
         raise ValueError(f"field {name!r} with layout {layout!r} and tiles of {tile_size} pixels")
-    return Field(name, kind, plain.codec, layout, tile_size)
+    ignored = _natural(values["ignore_index"]) if kind == "mask" else None
+    if ignored is not None and ignored >= 2**16:
+        raise ValueError(f"field {name!r} with an ignore_index of {ignored}")
+    return Field(name, kind, plain.codec, layout, tile_size, ignored)
 
 
 def _typed(body: Mapping[str, Any], key: str, kind: type) -> Any:
