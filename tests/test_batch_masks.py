@@ -131,7 +131,8 @@ def test_masks_do_not_change_what_is_drawn_for_the_images(datasets: Any) -> None
     path, _ = datasets("alike", np.uint8, "lz4")
     transforms = [T.RandomResizedCrop(16), T.ColorJitter(0.4), T.RandomErasing(1.0)]
     both, alone = (
-        lmdbloader.LMDBDataset(path, fields=names).transformed(transforms) for names in (["image", "mask"], ["image"])
+        lmdbloader.LMDBDataset(path, fields=names).transformed(transforms, seed=0)
+        for names in (["image", "mask"], ["image"])
     )
     assert all(torch.equal(a.image, b.image) for a, b in zip(both, alone, strict=True))
 
@@ -174,7 +175,7 @@ def lmdbloader_field(name: str) -> Any:
 def test_views_under_a_dataloader_have_masks(datasets: Any, num_workers: int) -> None:
     path, images = datasets("alike", np.uint16, "lz4")
     transforms = [T.RandomCrop(20), T.ToDtype(torch.float32, True), T.Normalize(0.5, 0.5)]
-    view = lmdbloader.LMDBDataset(path).transformed(transforms)
+    view = lmdbloader.LMDBDataset(path).transformed(transforms, seed=0)
     loader = DataLoader(view, 2, num_workers=num_workers, collate_fn=lmdbloader.dataloader(view).collate_fn)
     found = torch.cat([batch.mask.to(torch.int32) for batch in loader])
     for i in range(COUNT):
