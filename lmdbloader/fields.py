@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["Array", "Bytes", "FieldType", "Float", "Image", "Int", "Json", "Text"]
+from lmdbloader.errors import OptionError
 
-Kind = Literal["image", "array", "int", "float", "text", "bytes", "json"]
+__all__ = ["Array", "Bytes", "FieldType", "Float", "Image", "Int", "Json", "Mask", "Text"]
+
+Kind = Literal["image", "mask", "array", "int", "float", "text", "bytes", "json"]
+# The kinds of the first releases, which every reader knows; a manifest names all others in "requires".
+_FIRST_KINDS = frozenset({"image", "array", "int", "float", "text", "bytes", "json"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,34 @@ class FieldType:
 @dataclass(frozen=True, slots=True)
 class Image(FieldType):
     """uint8 or uint16 pixels with 1 or 3 channels; read back as a (C, H, W) tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mask(FieldType):
+    """A label for each pixel of an image, (H, W); read back as a tensor (H, W) of uint8 or uint16.
+
+    Transforms move masks with the images of their sample and never mix labels: a resize takes the nearest label.
+    Changes of colours, erasing, ToDtype and Normalize leave masks alone.
+
+    Attributes:
+        ignore_index: The label of pixels that have none, such as those that a crop with padding adds: 0 to 65,535. Give
+            the same number to the loss: torch.nn.CrossEntropyLoss(ignore_index=255).
+
+    Raises:
+        OptionError: ignore_index cannot be stored as a label.
+    """
+
+    ignore_index: int = 255
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        number = self.ignore_index
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < 2**16:
+            raise OptionError(
+                f"Mask(ignore_index={number!r:.80}): expected a number from 0 to 65535, as labels are stored unsigned. "
+                "Write Mask(ignore_index=255), and give the same to the loss: CrossEntropyLoss(ignore_index=255)."
+            )
+        object.__setattr__(self, "ignore_index", int(number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +117,7 @@ class FieldKind:
         in_batch: Type of a value in the list that a batch has; "" if it has a tensor.
         name: Its name in the manifest.
         is_payload: Whether its values are bytes in data.mdb.
+        has_pixels: Whether its values are images or masks: planes of pixels, which transforms move.
     """
 
     type: type[FieldType]
@@ -95,11 +129,13 @@ class FieldKind:
     in_batch: str = ""
     name: str = field(init=False)
     is_payload: bool = field(init=False)
+    has_pixels: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Set the name and `is_payload`, which every sample needs."""
+        """Set the attributes that every sample needs."""
         object.__setattr__(self, "name", self.type().kind)
         object.__setattr__(self, "is_payload", not self.column)
+        object.__setattr__(self, "has_pixels", "height" in self.columns)
 
 
 def kind_names() -> tuple[str, ...]:
@@ -114,6 +150,15 @@ def kind_named(name: str) -> FieldKind:
         KeyError: There is none of this name.
     """
     return TABLE[name]
+
+
+def required_features(kinds: Iterable[str]) -> tuple[str, ...]:
+    """Return what a reader of fields of these kinds needs beyond the first releases, sorted: the newer kinds.
+
+    >>> required_features(["image", "int"])
+    ()
+    """
+    return tuple(sorted(set(kinds) - _FIRST_KINDS))
 
 
 def kind_of(value: Any) -> Kind:
@@ -131,8 +176,36 @@ def is_pil(value: Any) -> bool:
 
 
 def is_tensor(value: Any) -> bool:
-    """Return whether a value is a tensor of PyTorch."""
-    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "numpy")
+    """Return whether a value is a tensor of PyTorch, or one of torchvision's tensors."""
+    return type(value).__module__.partition(".")[0] in ("torch", "torchvision") and hasattr(value, "numpy")
+
+
+def is_mask(value: Any) -> bool:
+    """Return whether a value says itself that it is a mask: torchvision's tensor of this name."""
+    return is_tensor(value) and any(c.__name__ == "Mask" for c in type(value).__mro__)
+
+
+# Words in the names of fields that hold labels, and in those of fields that hold photographs.
+_MASK_WORDS = frozenset(
+    {"anno", "annotation", "annotations", "gt", "groundtruth", "instance", "instances", "label", "labelmap", "labels"}
+    | {"mask", "masks", "panoptic", "seg", "segm", "segmap", "segmask", "segmentation", "segmentations", "semantic"}
+    | {"trimap", "truth"}
+)
+_IMAGE_WORDS = frozenset(
+    {"gray", "grey", "hq", "hr", "image", "images", "img", "imgs", "input", "lq", "lr", "photo", "photos", "picture"}
+    | {"pictures", "x"}
+)
+_A_WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+")
+
+
+def likeness(name: str) -> Literal["mask", "image", ""]:
+    """Return what a field's name says that its values are.
+
+    >>> likeness("seg_map"), likeness("trainMask"), likeness("image"), likeness("target")
+    ('mask', 'mask', 'image', '')
+    """
+    words = {word.lower() for word in _A_WORD.findall(name)}
+    return "mask" if words & _MASK_WORDS else "image" if words & _IMAGE_WORDS else ""
 
 
 def is_pixels(value: Any) -> bool:
@@ -145,6 +218,25 @@ def is_pixels(value: Any) -> bool:
     return False
 
 
+_PIXEL_COLUMNS = {"height": "uint32", "width": "uint32", "channels": "uint8", "bits": "uint8"}
+
+
+def image_size(value: Any) -> tuple[int, int]:
+    """Return (height, width) of a value of an image field; (0, 0) if it is not an image."""
+    if is_pil(value):
+        return int(value.height), int(value.width)
+    shape = tuple(getattr(value, "shape", ()))
+    sides = shape[:2] if isinstance(value, np.ndarray) else shape[-2:]
+    return (int(sides[0]), int(sides[1])) if len(sides) == 2 else (0, 0)
+
+
+def is_plane_of(value: Any, sizes: Container[tuple[int, int]]) -> bool:
+    """Return whether an array or tensor holds whole numbers (H, W), and (H, W) is one of `sizes`."""
+    shape = tuple(value.shape)
+    is_whole = str(value.dtype).removeprefix("torch.").rstrip("0123456789") in ("int", "uint", "bool")
+    return len(shape) == 2 and is_whole and shape in sizes
+
+
 def _is_int(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
@@ -153,11 +245,8 @@ def _is_int(value: Any) -> bool:
 TABLE: Mapping[str, FieldKind] = {
     kind.name: kind
     for kind in (
-        FieldKind(
-            Image,
-            lambda value: is_pil(value) or is_pixels(value),
-            columns={"height": "uint32", "width": "uint32", "channels": "uint8", "bits": "uint8"},
-        ),
+        FieldKind(Mask, is_mask, columns=_PIXEL_COLUMNS),
+        FieldKind(Image, lambda value: is_pil(value) or is_pixels(value), columns=_PIXEL_COLUMNS),
         FieldKind(Array, lambda value: isinstance(value, np.ndarray) or is_tensor(value), columns={"type": "names"}),
         FieldKind(Int, _is_int, "int64"),
         FieldKind(Float, lambda value: isinstance(value, float | np.floating), "float64"),

@@ -62,6 +62,8 @@ def body(name: DigestName = "xxh64") -> dict[str, Any]:
     return dict(json.loads(with_digest(name).to_json()))
 
 
+# The keys of the description in data.mdb.
+DESCRIBED = ("requires", "fields", "with_source", "classes", "made_by")
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -160,6 +162,49 @@ def test_version_1_has_no_digest_of_another_algorithm(name: DigestName) -> None:
     with pytest.raises(FormatError, match=r"its digest is .*, expected 'blake2b:"):
         parse_manifest(data, "d")
     assert is_signed(data)  # somebody has made it so: no damage that could be mended
+
+
+def _of_a_newer_release(**more: Any) -> dict[str, Any]:
+    """Return the keys of a manifest with a kind of field that no release knows yet."""
+    newer = {"name": "view", "kind": "hologram", "codec": "raw"}
+    return {**body(), "requires": ["hologram"], "fields": [newer], "made_by": {"lmdbloader": "7.1.0"}, **more}
+
+
+@pytest.mark.parametrize(
+    ("made_by", "advice"),
+    [
+        ({"lmdbloader": "7.1.0"}, r"Upgrade lmdbloader to 7\.1\.0 or later\."),
+        ({}, r"Upgrade lmdbloader\."),
+        ({"lmdbloader": "a\nb"}, r"Upgrade lmdbloader\."),
+        ([], r"Upgrade lmdbloader\."),
+    ],
+)
+def test_a_feature_that_this_release_does_not_know_is_named(made_by: Any, advice: str) -> None:
+    data = signed(_of_a_newer_release(made_by=made_by))
+    with pytest.raises(FormatError, match=rf"^d/manifest.json: needs 'hologram', which .* {advice}$"):
+        parse_manifest(data, "d")
+    assert is_signed(data)
+    description = {key: value for key, value in _of_a_newer_release(made_by=made_by).items() if key in DESCRIBED}
+    text = json.dumps({**description, "description_digest": _digest_of(description)}).encode()
+    with pytest.raises(FormatError, match=rf"^d/data.mdb: its description needs 'hologram', which .* {advice}$"):
+        parse_description(text, "d")
+
+
+def test_a_feature_is_named_before_a_digest_of_an_algorithm_that_this_release_does_not_know() -> None:
+    data = json.dumps({**_of_a_newer_release(), "manifest_digest": "sha9:" + "0" * 32}).encode() + b"\n"
+    with pytest.raises(FormatError, match="needs 'hologram'"):
+        parse_manifest(data, "d")
+    assert is_signed(data)  # no damage: a repair leaves it alone
+
+
+@pytest.mark.parametrize("required", [["image"], ["int", "hologram"][:1], [7], "hologram", {"hologram": 1}, None])
+def test_features_that_the_fields_do_not_need_are_refused(required: Any) -> None:
+    with pytest.raises(FormatError, match=r"requires|NoneType"):
+        parse_manifest(signed({**body(), "requires": required}), "d")
+
+
+def test_kinds_of_the_first_releases_are_not_required() -> None:
+    assert "requires" not in body()
 
 
 def test_a_manifest_is_readable_text() -> None:

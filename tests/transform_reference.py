@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from lmdbloader.kernels.runtime.exponential import exp, log
 
 LARGEST = {torch.uint8: 255, torch.uint16: 65535}
 AUGMENTATIONS = 2
+COLORS = T.ColorJitter | T.RandomGrayscale | T.RandomSolarize
 
 
 @dataclass(frozen=True)
@@ -166,17 +168,29 @@ def per_channel(fill: Any, channels: int) -> np.ndarray:
 
 
 def apply_all(
-    images: dict[str, np.ndarray], transforms: Sequence[Any], seed: int, epoch: int, sample: int, columns_first: bool
+    images: dict[str, np.ndarray],
+    transforms: Sequence[Any],
+    seed: int,
+    epoch: int,
+    sample: int,
+    columns_first: bool,
+    masks: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Expected]:
-    """Return the transformed images (C, H, W) of one sample; `columns_first` is the order of a resize's two passes."""
+    """Return the transformed images (C, H, W) of one sample.
+
+    `columns_first` is the order of a resize's two passes. `masks` names those of the images that are masks, and the
+    label that fills each.
+    """
     dtypes = {np.dtype(np.uint8): torch.uint8, np.dtype(np.uint16): torch.uint16}
     now = {name: Expected(image.astype(np.float64), dtypes[image.dtype]) for name, image in images.items()}
     number = 0
     for t in transforms:
         names = [name for name in now if t.fields is None or name in t.fields]
+        if isinstance(t, T.ToDtype | T.Normalize | COLORS | T.RandomErasing | T.Cutout):
+            names = [name for name in names if name not in masks]
         if isinstance(t, T.Geometry):
             here = number
-            _move(now, names, t, lambda block, here=here: words(seed, epoch, sample, here, block), columns_first)
+            _move(now, names, t, lambda block, here=here: words(seed, epoch, sample, here, block), columns_first, masks)
             number += 1
             continue
         for name in names:
@@ -184,7 +198,15 @@ def apply_all(
     return now
 
 
-def _move(now: dict[str, Expected], names: list[str], t: Any, draw: Any, columns_first: bool) -> None:
+def nearest(values: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Resize (1, H, W) as torch's NEAREST, which torchvision's v2.Resize is for a tv_tensors.Mask."""
+    resized = torch.nn.functional.interpolate(torch.from_numpy(values[None].copy()).float(), (height, width))
+    return resized[0].double().numpy()
+
+
+def _move(
+    now: dict[str, Expected], names: list[str], t: Any, draw: Any, columns_first: bool, masks: Mapping[str, int]
+) -> None:
     w0, w1, w2, w3 = draw(0)
     height, width = max((now[name].values.shape[1:] for name in names), key=lambda shape: shape[0])
     ratios = {name: height // now[name].values.shape[1] for name in names}
@@ -231,7 +253,8 @@ def _move(now: dict[str, Expected], names: list[str], t: Any, draw: Any, columns
         elif isinstance(t, T.RandomCrop | T.RandomTranslate):
             h, w = t.size_numbers if isinstance(t, T.RandomCrop) else (height, width)
             pad = t.padding // ratio
-            padded = np.tile(per_channel(t.fill, channels), (1, values.shape[1] + 2 * pad, values.shape[2] + 2 * pad))
+            fill = per_channel(masks.get(name, t.fill), channels)
+            padded = np.tile(fill, (1, values.shape[1] + 2 * pad, values.shape[2] + 2 * pad))
             padded[:, pad : pad + values.shape[1], pad : pad + values.shape[2]] = values
             y = below(w0, (height + 2 * t.padding - h) // grid + 1)
             x = below(w1, (width + 2 * t.padding - w) // grid + 1)
@@ -243,8 +266,11 @@ def _move(now: dict[str, Expected], names: list[str], t: Any, draw: Any, columns
             elif not isinstance(t.size, tuple):
                 h, w = (h, max(h * width // height, 1)) if height <= width else (max(h * height // width, 1), h)
                 h, w = h // grid * grid, w // grid * grid
-            values = resize(
-                values, h // ratio, w // ratio, t.interpolation == "bicubic", top, columns_first=columns_first
-            )
-            slack += 2  # a half may be rounded either way, twice
+            if name in masks:
+                values = nearest(values, h // ratio, w // ratio)
+            else:
+                values = resize(
+                    values, h // ratio, w // ratio, t.interpolation == "bicubic", top, columns_first=columns_first
+                )
+                slack += 2  # a half may be rounded either way, twice
         now[name] = replace(image, values=values.copy(), slack=slack)

@@ -161,7 +161,7 @@ class Assembler:
         for place, f in self._others:
             for number, batch in enumerate(batches):
                 part = rows if len(batches) == 1 else rows[number * batch_size : (number + 1) * batch_size]
-                if f.kind == "image":
+                if f.has_pixels:
                     batch[place] = read_different_images(reader, f.name, part, self._dtype, clock)
                 else:
                     batch[place] = read_values(reader, f, part, clock)

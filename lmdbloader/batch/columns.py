@@ -68,7 +68,9 @@ def _read_decoded(reader: Reader, name: str, kind: FieldKind, row: int, clock: C
 def read_different_images(
     reader: Reader, name: str, rows: I64, dtype: torch.dtype | None, clock: Clock = NO_CLOCK
 ) -> Any:
-    """Return images as stored or, with a dtype, from 0 to 1: a tensor if all have one shape, else a list.
+    """Return images as stored or, with a dtype, from 0 to 1; masks (H, W) as stored.
+
+    They are one tensor if all have one shape, else a list.
 
     Raises:
         CorruptError: A payload is damaged.
@@ -79,13 +81,14 @@ def read_different_images(
     start = np.cumsum(room) - room
     buffer = np.empty(int(room.sum()), np.uint8)
     reader.read_into(name, rows, buffer, start, clock=clock)
-    images = []
+    images, is_mask = [], reader.fields[name].kind == "mask"
     for row, at, length in zip(rows.tolist(), start.tolist(), nbytes.tolist(), strict=True):
         pixels = buffer[at : at + length].view(reader.image_dtype(name, row))
-        if dtype is not None:
+        if dtype is not None and not is_mask:
             pixels = pixels.astype(np.float32) * _FACTORS[pixels.itemsize]
-        image = torch.from_numpy(pixels.reshape(reader.image_shape(name, row)))
-        images.append(image if dtype is None else image.to(dtype))
+        shape = reader.image_shape(name, row)
+        image = torch.from_numpy(pixels.reshape(shape[1:] if is_mask else shape))
+        images.append(image if dtype is None or is_mask else image.to(dtype))
     return stack_if_equal(images)
 
 

@@ -38,9 +38,10 @@ _KEPT = 4
 class LMDBDataset(Dataset[Any]):
     """A dataset made by lmdbloader, read through a memory map or by its descriptor.
 
-    `ds[i]` is a named tuple of the fields: images as uint8 or uint16 tensors (C, H, W), arrays as tensors, labels as
-    int, text as str, bytes as bytes. Slices and lists of numbers give views of the dataset. Subclass it and override
-    `transform` to change the samples. It pickles as its path, and reads from any number of threads and processes.
+    `ds[i]` is a named tuple of the fields: images as uint8 or uint16 tensors (C, H, W), masks as (H, W), arrays as
+    tensors, labels as int, text as str, bytes as bytes. Slices and lists of numbers give views of the dataset. Subclass
+    it and override `transform` to change the samples. It pickles as its path, and reads from any number of threads and
+    processes.
     """
 
     def __init__(
@@ -192,7 +193,9 @@ class LMDBDataset(Dataset[Any]):
     def crop(
         self, index: int, *, top: int, left: int, height: int, width: int, field: str | None = None
     ) -> torch.Tensor:
-        """Return a window (C, height, width) of one image; of a large one only the tiles it touches are read.
+        """Return a window (C, height, width) of one image, or (height, width) of a mask.
+
+        Of a large one only the tiles that it touches are read.
 
         Args:
             index: Sample number.
@@ -200,17 +203,18 @@ class LMDBDataset(Dataset[Any]):
             left: Its first column.
             height: In pixels.
             width: In pixels.
-            field: An image field; not needed if there is only one.
+            field: A field of images or masks; not needed if there is only one.
 
         Raises:
             OptionError: The window is not inside the image, or it is not clear which field is meant.
         """
-        images = [name for name, f in self.fields.items() if f.kind == "image"]
+        images = [name for name, f in self.fields.items() if f.has_pixels]
         name = field if field is not None else images[0] if len(images) == 1 else None
         if name not in images:
             raise OptionError(f"{self.path}: field={field!r}; expected one of its image fields: {', '.join(images)}")
         row = int(self.rows_of(check_rows([index], len(self)))[0])
-        return torch.from_numpy(self.reader.read_crop(name, row, top=top, left=left, height=height, width=width))
+        window = torch.from_numpy(self.reader.read_crop(name, row, top=top, left=left, height=height, width=width))
+        return window[0] if self.fields[name].kind == "mask" else window
 
     def scaled(self, dtype: torch.dtype = torch.float32) -> Self:
         """Return a view whose images are numbers from 0 to 1, converted by compiled code.
@@ -365,7 +369,7 @@ class LMDBDataset(Dataset[Any]):
     def _open_assembler(self) -> Assembler:
         """Return the assembler of samples, made when it is first needed."""
         if self._assembler is None:
-            images = [name for name, f in self.fields.items() if f.kind == "image"]
+            images = [name for name, f in self.fields.items() if f.has_pixels]
             if not self._transforms:  # a pipeline gives images of one shape; others are read without it
                 images = self.uniform_images()
             transforms, rows = self.all_transforms if images else (), self._rows if self._transforms else None
@@ -375,8 +379,8 @@ class LMDBDataset(Dataset[Any]):
         return self._assembler
 
     def uniform_images(self) -> list[str]:
-        """Return the names of the image fields whose stored images all have one shape and bit depth."""
-        return [name for name, f in self.fields.items() if f.kind == "image" and self._is_uniform(name)]
+        """Return the fields of images or masks that all have one shape and bit depth."""
+        return [name for name, f in self.fields.items() if f.has_pixels and self._is_uniform(name)]
 
     def _is_uniform(self, name: str) -> bool:
         columns = [self.reader.index.arrays[f"{name}.{part}"] for part in ("channels", "height", "width", "bits")]
@@ -390,6 +394,6 @@ def check_images(dataset: LMDBDataset, call: str) -> None:
         dataset: The dataset.
         call: Named in the error.
     """
-    if not any(f.kind == "image" for f in dataset.fields.values()):
+    if not any(f.has_pixels for f in dataset.fields.values()):
         names = ", ".join(f"{f.name} ({f.kind})" for f in dataset.fields.values())
         raise OptionError(f"{dataset.path}: {call}: the dataset has no image field; it is read with {names}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +14,16 @@ import numpy.typing as npt
 import torch
 
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
-from lmdbloader.errors import OptionError
+from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.fields import likeness
+from lmdbloader.format.labels import LabelWatch
 from lmdbloader.format.layout import CODEC_RAW, CODEC_TILES
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.calls.entry import Prepared
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.store import Reader
-from lmdbloader.transforms import Transform
+from lmdbloader.transforms import Geometry, Transform
 from lmdbloader.transforms.compilation import ImageField, Program, Values, compile_program
 
 I64 = npt.NDArray[np.int64]
@@ -29,6 +32,8 @@ _BITS = {dtype: bits for bits, dtype in _DTYPES.items()}
 # Bytes of the largest pixel: three channels of 16 bits.
 _PIXEL_NBYTES = 6
 _ALIGNMENT = 64
+# Images of a field whose values are looked at, to tell masks.
+_LOOKED_AT = 8
 
 
 def check_seed(seed: int) -> int:
@@ -53,13 +58,14 @@ def _whole(value: Any, num_bits: int, shown: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The images of one field in a batch.
+    """The images or masks of one field in a batch.
 
     Attributes:
         name: The field's name.
-        shape: (C, H, W) of every image.
+        shape: (C, H, W) of every image; C of a mask is 1.
         values: Their type, and how it is made from the stored one.
         channels_last: Whether they are (H, W, C) in memory.
+        is_mask: Whether they are masks, which a batch has as (B, H, W).
         nbytes: Bytes of one image.
     """
 
@@ -67,6 +73,7 @@ class Output:
     shape: tuple[int, int, int]
     values: Values
     channels_last: bool
+    is_mask: bool = False
     nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,16 +81,23 @@ class Output:
         object.__setattr__(self, "nbytes", math.prod(self.shape) * self.values.carrier.itemsize)
 
     @property
-    def stored_shape(self) -> tuple[int, int, int]:
+    def batched_shape(self) -> tuple[int, ...]:
+        """The shape of a value in a batch: (C, H, W), of a mask (H, W)."""
+        return self.shape[1:] if self.is_mask else self.shape
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
         """The shape in memory."""
         c, h, w = self.shape
+        if self.is_mask:
+            return h, w
         return (h, w, c) if self.channels_last else (c, h, w)
 
     def images(self, memory: torch.Tensor) -> torch.Tensor:
-        """Return memory (n, *stored_shape) of the carrier type as the images (n, C, H, W) in it."""
+        """Return memory (n, *stored_shape) of the carrier type as the images (n, C, H, W) or masks (n, H, W) in it."""
         is_carried = self.values.dtype in (torch.float16, torch.bfloat16)
         images = memory.view(self.values.dtype) if is_carried else memory
-        return images.permute(0, 3, 1, 2) if self.channels_last else images
+        return images.permute(0, 3, 1, 2) if self.channels_last and not self.is_mask else images
 
 
 class Scratch:
@@ -137,7 +151,7 @@ class Pipeline:
 
         Args:
             reader: Of the dataset.
-            fields: Names of image fields.
+            fields: Names of fields of images and masks.
             transforms: Applied to the images.
             rows: (n,) the rows of the index that may be read; all of them by default.
             seed: Of the random choices, from 0 to 2**64 - 1.
@@ -154,6 +168,7 @@ class Pipeline:
         self._columns = [[arrays[f"{name}.{part}"] for part in at.INDEX_COLUMNS] for name in fields]
         addresses = np.array([[c.ctypes.data for c in columns] for columns in self._columns], np.int64)
         self._addresses = addresses.reshape(-1, len(at.INDEX_COLUMNS))
+        self._refuse_mixed_labels()
         self.program: Program = compile_program(transforms, [self._image_field(f) for f in range(len(self.fields))])
         self._num_erasings = len(self.program.values[0].erased) if self.fields else 0
         self._operations = (self.program.whole, self.program.real)
@@ -166,20 +181,57 @@ class Pipeline:
 
     def _image_field(self, f: int) -> ImageField:
         channels, bits = (self._columns[f][part][self._rows] for part in (at.CHANNELS, at.BITS))
+        is_mask = self._is_mask(f)
         if len(bits) == 0:
-            return ImageField(self.fields[f], 3, torch.uint8)
+            return ImageField(self.fields[f], 1 if is_mask else 3, torch.uint8, is_mask)
         if (bits != bits[0]).any():
             raise OptionError(
                 f"{self.reader.path}: field {self.fields[f]!r} holds 8-bit and 16-bit images, which do not fit "
                 "in one batch. Select those of one kind first."
             )
         # In a batch with colour images a grey one has three equal channels.
-        return ImageField(self.fields[f], int(channels.max()), _DTYPES[int(bits[0])])
+        return ImageField(self.fields[f], int(channels.max()), _DTYPES[int(bits[0])], is_mask)
+
+    def _refuse_mixed_labels(self) -> None:
+        """Refuse to resize images that look like masks, of datasets from before there were masks.
+
+        Raises:
+            OptionError: A field has the name of a mask, few values, and was not declared to be of images.
+        """
+        resizes = [t for t in self.transforms if isinstance(t, Geometry) and t.resizes and t.fields is None]
+        options = self.reader.manifest.made_by.get("options")
+        declared = options.get("fields") if isinstance(options, dict) else None
+        for name in self.fields:
+            is_image = self.reader.fields[name].kind == "image" and likeness(name) == "mask"
+            if not resizes or not is_image or (isinstance(declared, dict) and declared.get(name) == "image"):
+                continue
+            watch = LabelWatch(name)
+            for row in self._rows[:_LOOKED_AT].tolist():
+                with suppress(CorruptError):  # it is reported when its sample is read
+                    watch.add(self.reader.read_image(name, row))
+            if not watch.looks_like_labels:
+                continue
+            others = [f'"{n}"' for n in self.fields if n != name]
+            raise OptionError(
+                f"{self.reader.path}: field {name!r} looks like a mask by its name and values, {watch.describe()}, but "
+                f"is stored as images, whose labels {resizes[0]} would mix. Write it as a mask: lmdbloader.write("
+                f'lmdbloader.LMDBDataset("{self.reader.path}"), "NEW.lmdb", fields={{"{name}": '
+                "lmdbloader.fields.Mask()}). If it is no mask, name the fields to resize: fields=("
+                f"{', '.join([*others, chr(34) + name + chr(34)])},)."
+            )
+
+    def _is_mask(self, f: int) -> bool:
+        return self.reader.fields[self.fields[f]].kind == "mask"
 
     def _drawn(self, most: I64) -> tuple[Any, ...]:
         shape = (len(self.fields), self.program.num_stages)
+        geometry = np.zeros((*shape, opcodes.NUM_GEOMETRY), np.int64)
+        for f, name in enumerate(self.fields):
+            if (fill := self.reader.fields[name].ignore_index) is not None:
+                geometry[f, :, opcodes.MASK] = 1
+                geometry[f, :, opcodes.FILL] = fill
         return (
-            np.zeros((*shape, opcodes.NUM_GEOMETRY), np.int64),
+            geometry,
             np.zeros((*shape, opcodes.NUM_COLOR), np.float64),
             np.zeros((len(self.fields), self._num_erasings, 4), np.int64),
             most,
@@ -189,8 +241,8 @@ class Pipeline:
         rows = self._rows
         if not len(rows) or not self.fields:
             return tuple(
-                Output(name, (3, 0, 0), v, channels_last)
-                for name, v in zip(self.fields, self.program.values, strict=True)
+                Output(name, (1 if self._is_mask(f) else 3, 0, 0), v, channels_last, self._is_mask(f))
+                for f, (name, v) in enumerate(zip(self.fields, self.program.values, strict=True))
             )
         sizes = [columns[side][rows] for columns in self._columns for side in (at.IMAGE_HEIGHT, at.IMAGE_WIDTH)]
         if all(bool((size == size[0]).all()) for size in sizes):
@@ -206,7 +258,8 @@ class Pipeline:
                     "--patch-size."
                 )
             channels = self._image_field(f).channels
-            outputs.append(Output(self.fields[f], (channels, height, width), self.program.values[f], channels_last))
+            shape, values = (channels, height, width), self.program.values[f]
+            outputs.append(Output(self.fields[f], shape, values, channels_last, self._is_mask(f)))
         return tuple(outputs)
 
     def _measure_shapes(self, rows: I64) -> I64:

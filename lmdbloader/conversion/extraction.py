@@ -249,7 +249,7 @@ def _write_sample(reader: Reader, plan: _Plan, row: int, partial: Path) -> tuple
 
 def _file(reader: Reader, f: Field, row: int, image_format: str) -> tuple[str, bytes]:
     """Return the suffix and the content of the file of a value."""
-    if f.kind == "image":
+    if f.has_pixels:
         unpack = codec_of(int(reader.index.arrays[f"{f.name}.codec"][row])).source_file
         if image_format == "stored" and unpack is not None:
             data = _unpack(reader, f, row, unpack)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain
@@ -18,9 +19,10 @@ from lmdbloader.conversion.provenance import digest_option
 from lmdbloader.conversion.storage import PIXELS, PixelMode, Storage, choose_storages
 from lmdbloader.conversion.values import PayloadColumn, scalar
 from lmdbloader.errors import OptionError
-from lmdbloader.fields import FieldType, kind_named, kind_of
+from lmdbloader.fields import FieldType, Image, Mask, image_size, is_plane_of, kind_named, kind_of, likeness
 from lmdbloader.format.codecs import Payloads, check_codec
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
+from lmdbloader.format.labels import LabelWatch
 from lmdbloader.format.layout import Field, make_field
 from lmdbloader.store import Chunk, Written, check_destination, encode_blocks, estimate_map_nbytes, open_writer
 
@@ -63,20 +65,20 @@ def write(
         samples: An iterable, or an object with `len` and integer indices (a torch Dataset), of dicts, named tuples or
             tuples of NumPy arrays, torch tensors, PIL images, ints, floats, str, bytes or JSON values. PIL images and
             uint8 or uint16 arrays (H, W), (H, W, 1) or (H, W, 3) are images, as are uint8 or uint16 tensors (1, H, W)
-            or (3, H, W); other arrays and tensors keep their shape. Each sample is copied or encoded before the next
-            one is requested, so the same array, buffer or dict may be filled again.
+            or (3, H, W); other arrays and tensors keep their shape, and masks are declared in `fields`. Each sample is
+            copied or encoded before the next one is requested, so the same array, buffer or dict may be filled again.
         path: The new dataset.
         codec: "raw", "lz4" or "auto" (lz4 if it saves 10 % on the first samples), for all fields or field by field. For
             images it is the codec of pixels. By default "auto", or "raw" for images with some write modes.
         fields: Names for tuples, in order; or a mapping from names to types (`Image()`, `Array()` ...), to set types
-            that should not be guessed.
+            that should not be guessed: {"mask": Mask()}. A field with the name of a mask (mask, label, seg ...) and at
+            most 64 values must be declared, as Mask() or Image().
         classes: By int field, the names of its values from 0 on, in a list or tuple: {"label": folder.classes} of an
             ImageFolder.
         write_mode: How images are stored, in all fields or field by field: "raw", "jpg", "proportion" or "smart", as in
-            `convert`. The default, also for fields that are not named, is pixels. A mask is an image too: name fields
-            if some must be stored without loss.
+            `convert`. The default, also for fields that are not named, is pixels. Masks are always stored without loss.
         max_resolution: Shrink images whose longer side has more pixels than this, in the fields that `write_mode` names
-            or else in all.
+            or else in all, masks too: those keep the nearest labels.
         jpeg_quality: The quality of JPEGs, 1 to 100; 90 by default.
         compress_probability: The share of images that "proportion" stores as JPEG, 0.5 by default.
         smart_threshold: Bytes of pixels above which "smart" stores a JPEG.
@@ -107,7 +109,7 @@ def write(
     first = next(iterator, _NOTHING)
     if first is _NOTHING:
         raise OptionError(f"{out}: there is nothing to write: `samples` is empty")
-    schema = _infer_fields(first, fields)
+    schema, first_values = _infer_fields(first, fields)
     names = _check_classes(schema, {} if classes is None else classes)
     storages, codecs = choose_storages(
         [f.name for f in schema if f.kind == "image"],
@@ -123,12 +125,21 @@ def write(
     )
     rest = chain([first], iterator)
     del first
-    chunk, schema = _take(rest, schema, _codecs_by_field(schema, codecs), storages, 0)
+    if max_resolution is not None and not isinstance(write_mode, Mapping):  # masks stay in step with their images
+        shrunk = replace(PIXELS, max_resolution=check_value("max_resolution", max_resolution))
+        storages |= {f.name: shrunk for f in schema if f.kind == "mask"}
+    watches = _watch(schema, first_values, fields)
+    del first_values
+    chunk, schema = _take(rest, schema, _codecs_by_field(schema, codecs), storages, 0, watches)
+    _settle_masks(watches, schema, fields)
+    bits = _mask_bits(chunk, schema, 0, {})
     nbytes = sum(int(p.stored_nbytes.sum()) for p in chunk.payloads.values())
     total = max(_length(samples) or 4 * chunk.num_samples, chunk.num_samples)
     options: dict[str, Any] = {"codec": codecs if isinstance(codecs, str) else dict(codecs)}
     if kept := {name: asdict(storage) for name, storage in storages.items() if storage != PIXELS}:
         options["storage"] = kept
+    if declared := _declared_images(fields):
+        options["fields"] = declared
     options |= digest_option(name)
     made_by = {"lmdbloader": __version__, "layout": "python", "options": options}
     map_nbytes = min(estimate_map_nbytes(nbytes / chunk.num_samples * total, total), _MOST_MAP_NBYTES)
@@ -138,6 +149,7 @@ def write(
             writer.add(chunk, encode_blocks(chunk, schema, with_source=False))
             progress(chunk.num_samples)
             chunk, _ = _take(rest, schema, chosen, storages, writer.num_samples)
+            _mask_bits(chunk, schema, writer.num_samples, bits)
         # Another process may have made it meanwhile.
         check_destination(out, overwrite=overwrite)
         return writer.finish(classes=names, made_by=made_by, digest=name)
@@ -163,7 +175,10 @@ def _length(samples: Any) -> int:
         return 0
 
 
-def _infer_fields(sample: Any, fields: Mapping[str, FieldType | None] | Sequence[str] | None) -> list[Field]:
+def _infer_fields(
+    sample: Any, fields: Mapping[str, FieldType | None] | Sequence[str] | None
+) -> tuple[list[Field], dict[str, Any]]:
+    """Return the fields of a sample, and its values."""
     given: dict[str, FieldType | None] = {}
     if isinstance(fields, Mapping):
         given = dict(fields)
@@ -172,8 +187,8 @@ def _infer_fields(sample: Any, fields: Mapping[str, FieldType | None] | Sequence
     for name, kind in given.items():
         if kind is not None and not isinstance(kind, FieldType):
             raise OptionError(
-                f"fields[{name!r}] is {kind!r}: expected Image(), Array(), Int(), Float(), Text(), Bytes(), Json() "
-                "or None"
+                f"fields[{name!r}] is {kind!r}: expected Image(), Mask(), Array(), Int(), Float(), Text(), Bytes(), "
+                "Json() or None"
             )
     values = _values(sample, None if fields is None else tuple(given), 0)
     if not values:
@@ -181,9 +196,95 @@ def _infer_fields(sample: Any, fields: Mapping[str, FieldType | None] | Sequence
     unknown = set(given) - set(values)
     if unknown:
         raise OptionError(f"fields names {', '.join(sorted(unknown))}, but the first sample has {', '.join(values)}")
-    return [
-        make_field(name, kind.kind if (kind := given.get(name)) else kind_of(value)) for name, value in values.items()
+    found = [
+        make_field(
+            name,
+            kind.kind if (kind := given.get(name)) else kind_of(value),
+            ignore_index=kind.ignore_index if isinstance(kind, Mask) else None,
+        )
+        for name, value in values.items()
     ]
+    return found, values
+
+
+def _watch(
+    fields: Sequence[Field], values: Mapping[str, Any], given: Mapping[str, FieldType | None] | Sequence[str] | None
+) -> dict[str, LabelWatch]:
+    """Return a watch for each field that may hold masks and was not declared: images, and arrays of their size."""
+    declared = {name for name, kind in given.items() if kind} if isinstance(given, Mapping) else set()
+    sizes = {image_size(values[f.name]) for f in fields if f.kind == "image"}
+    return {
+        f.name: LabelWatch(f.name)
+        for f in fields
+        if f.name not in declared
+        and (
+            f.kind == "image"
+            or (f.kind == "array" and likeness(f.name) == "mask" and is_plane_of(values[f.name], sizes))
+        )
+    }
+
+
+def _settle_masks(
+    watches: Mapping[str, LabelWatch],
+    schema: Sequence[Field],
+    given: Mapping[str, FieldType | None] | Sequence[str] | None,
+) -> None:
+    """Refuse fields that look like masks and were not declared; warn of those that may be masks.
+
+    Raises:
+        OptionError: A field has few values, and the name of a mask.
+    """
+    others = {} if given is None or isinstance(given, Mapping) else dict.fromkeys(given, "None")
+    if isinstance(given, Mapping):
+        others = {name: f"fields.{type(kind).__name__}()" if kind else "None" for name, kind in given.items()}
+    kinds = {f.name: f.kind for f in schema}
+    for name, watch in watches.items():
+        if not (watch.looks_like_labels or watch.may_be_labels):
+            continue
+        line = ", ".join(f'"{key}": {value}' for key, value in {**others, name: "fields.Mask()"}.items())
+        kind, why = "Image", "a resize of images mixes labels"
+        if kinds[name] == "array":
+            kind, why = "Array", "crops and flips do not move arrays"
+        declare = (
+            f"Declare it: write(..., fields={{{line}}}), with `from lmdbloader import fields`; if it is no mask, as "
+            f"fields.{kind}()."
+        )
+        if watch.looks_like_labels:
+            raise OptionError(
+                f"field {name!r} looks like a mask by its name and values, {watch.describe()}, and {why}. {declare}"
+            )
+        warnings.warn(
+            f"field {name!r} may be a mask, with {watch.describe()}, and {why}. {declare}",
+            stacklevel=3,
+        )
+
+
+def _declared_images(given: Mapping[str, FieldType | None] | Sequence[str] | None) -> dict[str, str]:
+    """Return the fields that were declared as images against their names, for the manifest: readers ask no more."""
+    if not isinstance(given, Mapping):
+        return {}
+    return {name: "image" for name, kind in given.items() if isinstance(kind, Image) and likeness(name) == "mask"}
+
+
+def _mask_bits(chunk: Chunk, fields: Sequence[Field], first: int, known: Mapping[str, int]) -> dict[str, int]:
+    """Return the bits of the labels of each mask field, which must be those of the first sample.
+
+    Raises:
+        OptionError: A sample has labels of another type, which would not fit in one batch.
+    """
+    found: dict[str, int] = dict(known)
+    for f in fields:
+        if f.kind != "mask" or not chunk.num_samples:
+            continue
+        bits = np.asarray(chunk.columns[f"{f.name}.bits"])
+        expected = found.setdefault(f.name, int(bits[0]))
+        if (differs := bits != expected).any():
+            at = int(np.flatnonzero(differs)[0])
+            raise OptionError(
+                f"sample {first + at}, field {f.name!r}: labels of {bits[at]} bits where the first sample had "
+                f"{expected}, which do not fit in one batch. Give all masks the same type: mask.astype('uint16')."
+            )
+    return found
 
 
 def _values(sample: Any, names: tuple[str, ...] | None, number: int) -> dict[str, Any]:
@@ -249,9 +350,10 @@ def _take(
     codecs: Mapping[str, Any],
     storages: Mapping[str, Storage],
     first: int,
+    watches: Mapping[str, LabelWatch] | None = None,
 ) -> tuple[Chunk, list[Field]]:
     """Return the next samples, about 8 MiB, encoded, and the fields with their codecs; see `_Group`."""
-    group = _Group(fields, codecs, storages, first)
+    group = _Group(fields, codecs, storages, first, watches or {})
     # Each sample is taken over before the next one is asked for, which may come in the same memory.
     for sample in samples:
         group.add(sample)
@@ -264,7 +366,12 @@ class _Group:
     """Consecutive samples, about 8 MiB. Each is copied or encoded when it is added."""
 
     def __init__(
-        self, fields: Sequence[Field], codecs: Mapping[str, Any], storages: Mapping[str, Storage], first: int
+        self,
+        fields: Sequence[Field],
+        codecs: Mapping[str, Any],
+        storages: Mapping[str, Storage],
+        first: int,
+        watches: Mapping[str, LabelWatch],
     ) -> None:
         """Start without samples; see `_take`."""
         self._fields = tuple(fields)
@@ -273,7 +380,9 @@ class _Group:
         self._num_samples = 0
         self._nbytes = 0
         self._payloads = {
-            f.name: PayloadColumn(f, codecs[f.name], storages.get(f.name, PIXELS)) for f in fields if f.is_payload
+            f.name: PayloadColumn(f, codecs[f.name], storages.get(f.name, PIXELS), watches.get(f.name))
+            for f in fields
+            if f.is_payload
         }
         self._plain: dict[str, list[Any]] = {f.name: [] for f in fields if not f.is_payload}
 

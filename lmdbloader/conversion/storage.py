@@ -296,3 +296,19 @@ def shrink(image: Pixels, new_height: int, new_width: int) -> Pixels:
     for c in range(channels):  # channel by channel: a fifth of the time
         resized[:, :, c] = out[c]
     return resized
+
+
+def nearest(mask: Pixels, new_height: int, new_width: int) -> Pixels:
+    """Return a mask (H, W, 1) of another size: of the label that torchvision's NEAREST takes, as kernels do.
+
+    >>> nearest(np.arange(4, dtype=np.uint8).reshape(2, 2, 1), 1, 2).tolist()
+    [[[0], [1]]]
+    """
+    height, width, _ = mask.shape
+    if (height, width) == (new_height, new_width):
+        return mask
+    rows, columns = (
+        np.minimum(np.floor(np.arange(new, dtype=np.float32) * (np.float32(old) / np.float32(new))), old - 1)
+        for new, old in ((new_height, height), (new_width, width))
+    )
+    return np.ascontiguousarray(mask[rows.astype(np.int64)][:, columns.astype(np.int64)])

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from lmdbloader.base.arguments import shown
 from lmdbloader.conversion.sources.listing import Source
-from lmdbloader.conversion.storage import PIXELS, Storage, encode_as_jpeg, fit_within, shrink
+from lmdbloader.conversion.storage import PIXELS, Storage, encode_as_jpeg, fit_within, nearest, shrink
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.fields import is_pil, is_pixels, is_tensor, kind_named
 from lmdbloader.format.codecs import (
@@ -28,6 +28,7 @@ from lmdbloader.format.codecs import (
     planes,
     saves_enough,
 )
+from lmdbloader.format.labels import LabelWatch
 from lmdbloader.format.layout import ARRAY_DTYPES, MAX_PAYLOAD_NBYTES, TILE_SIZE, Field, array_type
 
 _INT64 = range(-(2**63), 2**63)
@@ -37,6 +38,8 @@ _LONG_NUMBER = re.compile(rf"(?<!\d)\d{{{_MOST_DIGITS}}}")
 # A JSON key that may have been a number, True, False or None. It is searched for in the reversed text, which is fast.
 _OTHER_KEY = re.compile(r':"(?:\d[-+.e\d]*|eurt|eslaf|llun)"')
 _GEOMETRY = ("height", "width", "channels", "bits")
+# Modes of PIL images with one whole number a pixel; P has a palette, whose numbers are the labels.
+_MASK_MODES = ("P", "L", "1", "I", "I;16")
 
 
 def scalar(f: Field, value: Any, number: int) -> int | float | str:
@@ -68,14 +71,16 @@ def scalar(f: Field, value: Any, number: int) -> int | float | str:
 class PayloadColumn:
     """The values of one payload field. Each is copied or encoded when it is added, so its owner may reuse it."""
 
-    def __init__(self, f: Field, codec: str, storage: Storage = PIXELS) -> None:
+    def __init__(self, f: Field, codec: str, storage: Storage = PIXELS, watch: LabelWatch | None = None) -> None:
         """Start without values.
 
         Args:
             f: The field.
             codec: "raw", "lz4", or "auto" for lz4 if it saves enough of the values.
             storage: How images are stored.
+            watch: Sees every image, and every array that could be a mask.
         """
+        self._watch = watch
         self._field = f if codec == "auto" else replace(f, codec=codec)
         self._codec = codec
         self._storage = storage
@@ -95,14 +100,20 @@ class PayloadColumn:
             OptionError: The first sample has another kind of value, or the value does not fit.
         """
         f = self._field
-        if f.kind == "image":
-            given = _pixels(f, value, number)
-            image = shrink(given, *fit_within(given.shape[0], given.shape[1], self._storage.max_resolution))
+        if f.has_pixels:
+            is_mask = f.kind == "mask"
+            given = mask_labels(f, value, number) if is_mask else _pixels(f, value, number)
+            if self._watch is not None:
+                self._watch.add(given)
+            size = fit_within(given.shape[0], given.shape[1], self._storage.max_resolution)
+            image = nearest(given, *size) if is_mask else shrink(given, *size)
             self._shapes.append((*image.shape, 8 * image.itemsize))
             self._values.append(self._copied_or_encoded(image, number))
             return given.nbytes
         if f.kind == "array":
             array = _array(f, value, number)
+            if self._watch is not None:
+                self._watch.add(array)
             self._types.append(array_type(array.dtype.name, array.shape))
             data = array.tobytes()
         else:
@@ -130,7 +141,7 @@ class PayloadColumn:
             codec = "lz4" if saves_enough(stored, raw) or not as_pixels.any() else "raw"
             payloads = payloads if codec == "lz4" else self._encode(codec)
         columns: dict[str, Any] = {}
-        if self._field.kind == "image":
+        if self._field.has_pixels:
             columns = image_geometry(self._field.name, self._shapes)
         elif self._field.kind == "array":
             columns = {f"{self._field.name}.type": self._types}
@@ -163,11 +174,11 @@ def _pixels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
     where = f"sample {number}, field {f.name!r}"
     if is_pil(value):
         if value.mode not in ("L", "RGB", "I;16"):
-            raise OptionError(f"{where}: a PIL image of mode {value.mode}; expected L, RGB or I;16. Convert it first.")
-        try:
-            value = np.asarray(value)
-        except (OSError, SyntaxError, ValueError) as error:  # Pillow reads a file's pixels only now
-            raise OptionError(f"{where}: the PIL image does not load ({error})") from error
+            declare = f"; a mask keeps its numbers with fields={_as_mask(f.name)}" if value.mode in "P1I" else ""
+            raise OptionError(
+                f"{where}: a PIL image of mode {value.mode}; expected L, RGB or I;16. Convert it first{declare}."
+            )
+        value = _loaded(value, where)
     elif is_tensor(value) and is_pixels(value):
         value = np.moveaxis(value.detach().cpu().numpy(), 0, 2)
     if isinstance(value, np.ndarray):
@@ -179,6 +190,60 @@ def _pixels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
         )
     image = value[:, :, None] if value.ndim == 2 else value
     return np.ascontiguousarray(image)
+
+
+def _loaded(image: Any, where: str) -> npt.NDArray[Any]:
+    """Return the pixels of a PIL image, a palette's numbers unchanged."""
+    try:
+        return np.asarray(image)
+    except (OSError, SyntaxError, ValueError) as error:  # Pillow reads a file's pixels only now
+        raise OptionError(f"{where}: the PIL image does not load ({error})") from error
+
+
+def mask_labels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
+    """Return a mask as (H, W, 1) of uint8 or uint16: its own type, or the smaller one that holds labels of other types.
+
+    Raises:
+        OptionError: It is not (H, W) whole numbers from 0 to 65,535.
+    """
+    where = f"sample {number}, field {f.name!r}"
+    labels = value
+    if is_pil(value):
+        if value.mode not in _MASK_MODES:
+            raise OptionError(
+                f"{where}: a PIL image of mode {value.mode}; a mask is one number a pixel, of mode "
+                f"{', '.join(_MASK_MODES)}. Turn colours into numbers of classes first, or write it as Image()."
+            )
+        labels = _loaded(value, where)
+    elif is_tensor(value):
+        labels = value.detach().cpu().numpy()
+        labels = labels[0] if labels.ndim == 3 and len(labels) == 1 else labels
+    elif isinstance(value, np.ndarray):
+        labels = _unmasked(value, where)
+        labels = labels[:, :, 0] if labels.ndim == 3 and labels.shape[2] == 1 else labels
+    is_plane = isinstance(labels, np.ndarray) and labels.ndim == 2 and min(labels.shape) > 0
+    if not is_plane or labels.dtype.kind not in "bui":
+        found = f"{tuple(value.shape)} {value.dtype}" if hasattr(value, "shape") else type(value).__name__
+        raise OptionError(f"{where}: {found}; expected a mask: whole numbers (H, W), (H, W, 1), or a tensor (1, H, W)")
+    if labels.dtype not in (np.uint8, np.uint16):
+        least, most = int(labels.min()), int(labels.max())
+        if least < 0 or most >= 2**16:
+            raise OptionError(
+                f"{where}: labels from {least} to {most}; a mask holds 0 to 65535. Give pixels without a label the "
+                f"number {f.ignore_index}: mask[mask < 0] = {f.ignore_index}, and write Mask({f.ignore_index})."
+            )
+        labels = labels.astype(np.uint8 if most < 2**8 else np.uint16)
+    if (f.ignore_index or 0) > np.iinfo(labels.dtype).max:
+        raise OptionError(
+            f"{where}: labels of {labels.dtype} cannot hold ignore_index={f.ignore_index}, which a crop with padding "
+            "fills in. Write Mask(255), or give masks as uint16."
+        )
+    return np.ascontiguousarray(labels[:, :, None])
+
+
+def _as_mask(name: str) -> str:
+    """Return the argument of `write` that declares a field to be a mask."""
+    return f'{{"{name}": lmdbloader.fields.Mask()}}'
 
 
 def _array(f: Field, value: Any, number: int) -> npt.NDArray[Any]:

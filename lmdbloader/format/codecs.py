@@ -52,7 +52,7 @@ class CodecEntry:
     Attributes:
         number: In index and records, see `lmdbloader.kernels.codec_numbers`; a released number never changes.
         name: In the manifest and in messages.
-        only_kind: The kind of fields that it is for; None for all kinds with payloads.
+        only_kinds: The kinds of fields that it is for; empty for all kinds with payloads.
         encode: Encodes many payloads for codec=NAME. Takes (data, nbytes): payloads one after the other, uint8, and the
             length of each (n,) int64; returns (encoded data, its lengths, codec numbers (n,) uint8). None for a codec
             that is chosen in another way.
@@ -68,7 +68,7 @@ class CodecEntry:
 
     number: int
     name: str
-    only_kind: str | None = None
+    only_kinds: tuple[str, ...] = ()
     encode: Callable[[U8, I64], tuple[U8, I64, U8]] | None = None
     decode: Callable[[bytes, tuple[int, ...], npt.DTypeLike], npt.NDArray[Any]] | None = None
     has_windows: bool = False
@@ -380,10 +380,10 @@ TABLE: Mapping[int, CodecEntry] = {
     for entry in (
         CodecEntry(CODEC_RAW, "raw", encode=_encode_raw, max_ratio=1, in_tiles=True),
         CodecEntry(CODEC_LZ4, "lz4", encode=_encode_lz4, max_ratio=_LZ4_RATIO, in_tiles=True),
-        CodecEntry(CODEC_TILES, "tiles", "image", has_windows=True, max_ratio=_LZ4_RATIO),
+        CodecEntry(CODEC_TILES, "tiles", ("image", "mask"), has_windows=True, max_ratio=_LZ4_RATIO),
         CodecEntry(
-            CODEC_JPEG, "jpeg", "image", has_windows=True, source_file=unpack_jpeg, max_ratio=_JPEG_RATIO, max_bits=8
+            CODEC_JPEG, "jpeg", ("image",), has_windows=True, source_file=unpack_jpeg, max_ratio=_JPEG_RATIO, max_bits=8
         ),
-        CodecEntry(CODEC_FILE, "file", "image", decode=_decode_file, source_file=bytes),
+        CodecEntry(CODEC_FILE, "file", ("image",), decode=_decode_file, source_file=bytes),
     )
 }

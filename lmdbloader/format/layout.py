@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.fields import Kind as Kind
-from lmdbloader.fields import kind_named
+from lmdbloader.fields import Mask, kind_named
 from lmdbloader.format.sizes import BLOCK_NBYTES as BLOCK_NBYTES
 from lmdbloader.kernels.codec_numbers import CODEC_FILE as CODEC_FILE
 from lmdbloader.kernels.codec_numbers import CODEC_JPEG as CODEC_JPEG
@@ -67,8 +67,9 @@ class Field:
         name: A Python identifier.
         kind: The name of its type, see `lmdbloader.fields`.
         codec: How its payloads are compressed; None for the kinds that are columns of the index.
-        layout: Order of the axes of stored pixels; images only.
-        tile_size: Side of the tiles of large images in pixels; images only.
+        layout: Order of the axes of stored pixels; images and masks only.
+        tile_size: Side of the tiles of large images in pixels; images and masks only.
+        ignore_index: The label of pixels without one; masks only.
     """
 
     name: str
@@ -76,6 +77,12 @@ class Field:
     codec: str | None = None
     layout: Literal["CHW"] | None = None
     tile_size: int | None = None
+    ignore_index: int | None = None
+
+    @property
+    def has_pixels(self) -> bool:
+        """Whether its values are images or masks."""
+        return kind_named(self.kind).has_pixels
 
     @property
     def is_payload(self) -> bool:
@@ -83,8 +90,8 @@ class Field:
         return kind_named(self.kind).is_payload
 
 
-def make_field(name: str, kind: Kind, codec: str = "raw") -> Field:
-    """Return a field as this release writes it.
+def make_field(name: str, kind: Kind, codec: str = "raw", *, ignore_index: int | None = None) -> Field:
+    """Return a field as this release writes it; of a mask, with the default ignore_index unless one is given.
 
     Raises:
         OptionError: The name cannot be an attribute of a sample, or is reserved.
@@ -95,6 +102,8 @@ def make_field(name: str, kind: Kind, codec: str = "raw") -> Field:
             f"field name {name!r:.80}: expected a Python identifier (NFKC) of at most 50 characters that is not a "
             f"keyword, does not start with '_' and is not one of {', '.join(SOURCE_COLUMNS)}. Rename the field."
         )
+    if kind == "mask":
+        return Field(name, kind, codec, "CHW", TILE_SIZE, Mask().ignore_index if ignore_index is None else ignore_index)
     if kind == "image":
         return Field(name, kind, codec, "CHW", TILE_SIZE)
     return Field(name, kind, codec if kind_named(kind).is_payload else None)

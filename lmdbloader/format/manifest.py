@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmdbloader.errors import FormatError, OptionError
-from lmdbloader.fields import kind_names
+from lmdbloader.fields import kind_names, required_features
 from lmdbloader.format.codecs import named_codecs
 from lmdbloader.format.digests import DEFAULT_DIGEST, DIGESTS, DigestName, name_of, new_text_digest
 from lmdbloader.format.layout import (
@@ -29,6 +29,8 @@ _MAX_MEMORY_NBYTES = 200_000_000
 _VALUE_NBYTES = 72
 # The additional memory of a key while duplicates are searched.
 _KEY_NBYTES = 128
+_FEATURES_SHOWN = 5
+_A_RELEASE = re.compile(r"[0-9][0-9A-Za-z.+]{0,39}")
 _A_DIGEST = re.compile(r"[a-z0-9_-]+:[0-9a-f]{16,}")
 _HALVES = re.compile("[\ud800-\udfff]")
 # Smaller files are read without an estimate, and their digest is computed at once, which is faster.
@@ -169,14 +171,8 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         raise FormatError(f"{where}: is not JSON text ({error}). Restore it from a copy, or convert again.") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
         raise FormatError(f"{where}: does not describe an lmdbloader dataset")
-    version = body.get("format_version")
-    if type(version) is not int or version not in FORMAT_VERSIONS:
-        is_newer = isinstance(version, int) and version > max(FORMAT_VERSIONS)
-        known = " and ".join(map(str, FORMAT_VERSIONS))
-        raise FormatError(
-            f"{where}: format version {version!r:.20}; this release reads {known}. "
-            f"{'Upgrade lmdbloader.' if is_newer else 'Convert again.'}"
-        )
+    version = _version_of(body, where)
+    _refuse_unknown(body, f"{where}:")
     found = body.pop("manifest_digest", None)
     digest = DEFAULT_DIGEST if version == 1 else _other_digest(found, where)
     nbytes, is_whole = len(data), data.endswith(b"\n")
@@ -206,6 +202,41 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         raise FormatError(
             f"{where}: {error!r} while reading it; expected the keys of format version {version}"
         ) from error
+
+
+def _version_of(body: Mapping[str, Any], where: str) -> int:
+    """Return the version of the format; raise FormatError if this release does not read it."""
+    version = body.get("format_version")
+    if type(version) is not int or version not in FORMAT_VERSIONS:
+        is_newer = isinstance(version, int) and version > max(FORMAT_VERSIONS)
+        known = " and ".join(map(str, FORMAT_VERSIONS))
+        raise FormatError(
+            f"{where}: format version {version!r:.20}; this release reads {known}. "
+            f"{'Upgrade lmdbloader.' if is_newer else 'Convert again.'}"
+        )
+    return version
+
+
+def _unknown_features(body: Mapping[str, Any]) -> list[str]:
+    """Return the features that a manifest or description requires and this release does not know."""
+    required = body.get("requires")
+    if not isinstance(required, list):
+        return []
+    return [name for name in required if isinstance(name, str) and name not in kind_names()]
+
+
+def _refuse_unknown(body: Mapping[str, Any], where: str) -> None:
+    """Raise FormatError, which begins with `where`, if features are required that this release does not know."""
+    if not (unknown := _unknown_features(body)):
+        return
+    names = ", ".join(f"{name!r:.80}" for name in unknown[:_FEATURES_SHOWN])
+    made_by = body.get("made_by")
+    release = made_by.get("lmdbloader") if isinstance(made_by, dict) else None
+    known = isinstance(release, str) and _A_RELEASE.fullmatch(release)
+    least = f" to {release} or later" if known else ""
+    raise FormatError(
+        f"{where} needs {names}, which this release does not know: a newer one made it. Upgrade lmdbloader{least}."
+    )
 
 
 def _other_digest(found: object, where: str) -> DigestName:
@@ -244,7 +275,10 @@ def parse_description(data: bytes, path: str) -> Description:
         digest = name_of(found) or DEFAULT_DIGEST
         if found != (expected := _digest_of(body, digest, is_small=is_small)):
             raise ValueError(f"its digest is {found!r}, expected {expected!r}")
+        _refuse_unknown(body, where)
         return _parse_description(body, digest)
+    except FormatError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise FormatError(f"{where} does not read ({error!r})") from error
 
@@ -252,7 +286,7 @@ def parse_description(data: bytes, path: str) -> Description:
 def is_signed(data: bytes) -> bool:
     """Return whether a manifest, of any format and version, is whole and has a valid digest.
 
-    An algorithm newer than this release counts as damage, unless the version of the format is newer too.
+    An algorithm newer than this release counts as damage, unless the version of the format or a feature is newer too.
     """
     if not data.endswith(b"\n"):
         return False
@@ -263,6 +297,7 @@ def is_signed(data: bytes) -> bool:
         found, version = body.pop("manifest_digest", None), body.get("format_version")
         if (name := name_of(found)) is None:
             is_later = type(version) is int and version > max(FORMAT_VERSIONS)
+            is_later = is_later or bool(_unknown_features(body))
             return is_later and isinstance(found, str) and _A_DIGEST.fullmatch(found) is not None
         return bool(found == _digest_of(body, name, is_small=len(data) <= _SMALL_NBYTES))
     except (ValueError, RecursionError):
@@ -343,7 +378,9 @@ def _pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
 
 
 def _description_json(d: Description | Manifest) -> dict[str, Any]:
+    required = required_features(f.kind for f in d.fields)
     return {
+        **({"requires": list(required)} if required else {}),
         "fields": [field_json(f) for f in d.fields],
         "with_source": d.with_source,
         "classes": {name: list(names) for name, names in d.classes.items()},
@@ -355,6 +392,8 @@ def _parse_description(body: Mapping[str, Any], digest: DigestName) -> Descripti
     fields = tuple(parse_field(f) for f in _typed(body, "fields", list))
     if not fields or len({f.name for f in fields}) != len(fields):
         raise ValueError("fields without any, or with one name twice")
+    if tuple(body.get("requires", ())) != (required := required_features(f.kind for f in fields)):
+        raise ValueError(f"requires is {body.get('requires')!r:.80} with fields that require {list(required)}")
     classes = {name: _names(names) for name, names in _typed(body, "classes", dict).items()}
     return Description(fields, _typed(body, "with_source", bool), classes, _typed(body, "made_by", dict), digest)
 
@@ -372,6 +411,7 @@ def _digest_of(body: Mapping[str, Any], name: DigestName = DEFAULT_DIGEST, *, is
 def field_json(f: Field) -> dict[str, Any]:
     """Return a field as in the manifest."""
     values = {"name": f.name, "kind": f.kind, "codec": f.codec, "layout": f.layout, "tile_size": f.tile_size}
+    values["ignore_index"] = f.ignore_index
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -387,12 +427,15 @@ def parse_field(values: Mapping[str, Any]) -> Field:
     plain = make_field(name, kind, values.get("codec", "raw"))
     if plain.codec is not None and plain.codec not in named_codecs():
         raise ValueError(f"field {name!r} of unknown codec {plain.codec!r}")
-    if plain.kind != "image":
+    if not plain.has_pixels:
         return plain
     layout, tile_size = values["layout"], _natural(values["tile_size"])
     if layout != "CHW" or not 8 <= tile_size <= MAX_TILE_SIZE:
         raise ValueError(f"field {name!r} with layout {layout!r} and tiles of {tile_size} pixels")
-    return Field(name, kind, plain.codec, layout, tile_size)
+    ignored = _natural(values["ignore_index"]) if kind == "mask" else None
+    if ignored is not None and ignored >= 2**16:
+        raise ValueError(f"field {name!r} with an ignore_index of {ignored}")
+    return Field(name, kind, plain.codec, layout, tile_size, ignored)
 
 
 def _typed(body: Mapping[str, Any], key: str, kind: type) -> Any:

@@ -72,6 +72,7 @@ from lmdbloader.kernels.transform.opcodes import (
     DOWN,
     HEIGHT,
     LEFT,
+    MASK,
     NEW_HEIGHT,
     NEW_WIDTH,
     RIGHT,
@@ -83,7 +84,7 @@ from lmdbloader.kernels.transform.opcodes import (
     WIDTH,
     WRONG_SHAPE,
 )
-from lmdbloader.kernels.transform.place import erase, finish, place
+from lmdbloader.kernels.transform.place import erase, finish, place, place_nearest
 from lmdbloader.kernels.transform.program import draw
 
 
@@ -126,7 +127,10 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
             new_h, new_w = h, w
         if max(h * w, new_h * new_w) * channels > limit:
             return WRONG_SHAPE
-        if g[CLOSING] == THEN_RESIZE and not is_filled(g):
+        if g[CLOSING] == THEN_RESIZE and g[MASK]:
+            target = array_at(rooms[room], limit, source)
+            place_nearest(source, row, g, target, new_h, new_w, bounds)
+        elif g[CLOSING] == THEN_RESIZE and not is_filled(g):
             top, bottom, left, right = _window(g, np.int64(0), h, np.int64(0), w)
             target = array_at(rooms[room], limit, source)
             resize_window(

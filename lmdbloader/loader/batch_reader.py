@@ -75,7 +75,7 @@ class BatchReader:
     Attributes:
         dataset: The dataset that is read, by whatever `io`.
         batch_size: Samples of a batch.
-        pipeline: Of all image fields.
+        pipeline: Of all fields of images and masks.
         plan: How batches are read ahead.
         is_pinned: Whether images are in pinned memory, which a forked child must not touch.
     """
@@ -103,7 +103,7 @@ class BatchReader:
         self._owner = owner
         self.dataset, self.batch_size, self.is_pinned = dataset, batch_size, pinned
         self._functions, self._seed = tuple(functions), seed
-        images = [name for name, f in dataset.fields.items() if f.kind == "image"]
+        images = [name for name, f in dataset.fields.items() if f.has_pixels]
         if owner.has_own_transform and not dataset._transforms and tuple(transforms) == dataset.all_transforms:
             # Images of different sizes are read without the pipeline: the user's transform may make them equal.
             images = dataset.uniform_images()

@@ -16,6 +16,7 @@ from lmdbloader.format.layout import Field, parse_array_type
 from lmdbloader.loader.batch_reader import BatchReader
 from lmdbloader.show.card import MAX_SIDE_BY_SIDE, Card, Pixels, Shown, num_shown, place_of
 from lmdbloader.show.dataset_card import READ_ERRORS, check_whole, reason
+from lmdbloader.show.labels import in_colors
 
 I64 = npt.NDArray[np.int64]
 
@@ -108,24 +109,28 @@ def _shown(dataset: LMDBDataset, reader: BatchReader, sample: int, epoch: int, i
     pictures: Mapping[str, Pixels | str]
     try:
         check_whole(dataset.reader)
-        pictures = {name: _pixels(tensor) for name, tensor in reader.images_of(sample, epoch).items()}
+        pictures = {
+            name: _pixels(tensor, dataset.fields[name]) for name, tensor in reader.images_of(sample, epoch).items()
+        }
     except READ_ERRORS as error:
         pictures = dict.fromkeys(images, f"damaged: {reason(error)}")
     return Shown([(name, pictures[name]) for name in images], str(sample))
 
 
-def _pixels(image: torch.Tensor) -> Pixels:
-    """Return an image as a NumPy array; NumPy has no bfloat16."""
+def _pixels(image: torch.Tensor, f: Field) -> Pixels:
+    """Return an image as a NumPy array, which has no bfloat16; a mask in colours."""
+    if f.kind == "mask":
+        return in_colors(image.numpy(), f.ignore_index)
     return (image.float() if image.dtype == torch.bfloat16 else image).numpy()
 
 
 def _gives(dataset: LMDBDataset, f: Field, output: Any, batch_size: int) -> str:
     """Return a description of a field's values in a batch."""
     if output is not None:
-        laid_out = ", channels last" if output.channels_last else ""
-        return f"{_dtype(output.values.dtype)} {(batch_size, *output.shape)}{laid_out}"
-    if f.kind == "image":
-        return "images of different sizes"
+        laid_out = ", channels last" if output.channels_last and not output.is_mask else ""
+        return f"{_dtype(output.values.dtype)} {(batch_size, *output.batched_shape)}{laid_out}"
+    if f.has_pixels:
+        return f"{f.kind}s of different sizes"
     if f.kind != "array":
         kind = kind_named(f.kind)
         return f"list of {kind.in_batch}" if kind.in_batch else f"{kind.column} ({batch_size},)"

@@ -13,6 +13,7 @@ from lmdbloader.base.text import counted, mebibytes
 from lmdbloader.errors import CorruptError, LmdbloaderError
 from lmdbloader.format.layout import Field, parse_array_type
 from lmdbloader.show.card import MAX_SIDE_BY_SIDE, Card, Pixels, Shown, as_picture, num_shown, place_of
+from lmdbloader.show.labels import in_colors
 from lmdbloader.show.sheet import caption, spread
 from lmdbloader.show.summary import FieldSummary, Summary, summarize_reader
 from lmdbloader.store import Reader
@@ -61,7 +62,7 @@ def dataset_card(
 
 def _samples(reader: Reader, fields: Sequence[Field], rows: npt.NDArray[np.int64] | None) -> list[Shown]:
     length = len(reader) if rows is None else len(rows)
-    seen = [f for f in fields if f.kind in ("image", "array")][:MAX_SIDE_BY_SIDE]
+    seen = [f for f in fields if f.has_pixels or f.kind == "array"][:MAX_SIDE_BY_SIDE]
     if not length or not seen:
         return []
     shown = []
@@ -86,7 +87,9 @@ def _read(reader: Reader, f: Field, row: int) -> Pixels | str | None:
             return None
         if nbytes > _MAX_NBYTES:
             return f"{mebibytes(nbytes)}: too large to show"
-        return reader.read_image(f.name, row) if f.kind == "image" else as_picture(reader.read_array(f.name, row))
+        if f.kind == "mask":
+            return in_colors(reader.read_image(f.name, row), f.ignore_index)
+        return reader.read_image(f.name, row) if f.has_pixels else as_picture(reader.read_array(f.name, row))
     except READ_ERRORS as error:
         return f"damaged: {reason(error)}"
 

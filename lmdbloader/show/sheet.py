@@ -16,6 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 from lmdbloader.base.arguments import optional, whole
 from lmdbloader.base.files import replacing
 from lmdbloader.errors import DestinationError, OptionError
+from lmdbloader.show.labels import in_colors
 from lmdbloader.store import Reader, check_rows
 
 Pixels = npt.NDArray[Any]
@@ -119,7 +120,8 @@ def contact_sheet(reader: Reader, rows: Sequence[int], *, columns: int | None = 
 
     The image fields of a sample are side by side at the size of the largest, so lr next to hr shows the detail that is
     lost: smaller ones are enlarged with nearest neighbour. Large images are reduced, small ones enlarged by a whole
-    number. 16-bit images are scaled to 8 bits; the brightest pixel on the sheet is white.
+    number. 16-bit images are scaled to 8 bits; the brightest pixel on the sheet is white. Masks have a colour for each
+    label.
 
     Args:
         reader: An open dataset.
@@ -130,7 +132,7 @@ def contact_sheet(reader: Reader, rows: Sequence[int], *, columns: int | None = 
         OptionError: The dataset has no image field or no samples, or `columns` is below 1.
         CorruptError: An image is damaged.
     """
-    names = [f.name for f in reader.manifest.fields if f.kind == "image"]
+    names = [f.name for f in reader.manifest.fields if f.has_pixels]
     if not names:
         fields = ", ".join(f"{f.name} ({f.kind})" for f in reader.manifest.fields)
         raise OptionError(f"{reader.path}: has no image field to show; it has {fields}")
@@ -172,7 +174,8 @@ def _check_output(target: Path) -> None:
 
 def _brightest(reader: Reader, names: Sequence[str], rows: Sequence[int]) -> int:
     """Return the largest value in the 16-bit images, 0 where all have 8 bits."""
-    wide = [(name, row) for name in names for row in rows if reader.image_dtype(name, row) == np.uint16]
+    images = [name for name in names if reader.fields[name].kind == "image"]
+    wide = [(name, row) for name in images for row in rows if reader.image_dtype(name, row) == np.uint16]
     return max((max(1, int(reader.read_image(name, row).max())) for name, row in wide), default=0)
 
 
@@ -181,11 +184,19 @@ def _strip(reader: Reader, names: Sequence[str], row: int, white: int) -> Image.
     shapes = [reader.image_shape(name, row) for name in names]
     _, full_height, full_width = max(shapes, key=lambda shape: shape[1] * shape[2])
     width, height = _shown_size(full_width, full_height)
-    parts = [_fit(_to_pil(reader.read_image(name, row), white), width, height) for name in names]
+    parts = [_part(reader, name, row, white, width, height) for name in names]
     strip = Image.new("RGB", (len(parts) * (width + _PAIR_GAP) - _PAIR_GAP, height), _BACKGROUND)
     for i, part in enumerate(parts):
         strip.paste(part, (i * (width + _PAIR_GAP), 0))
     return strip
+
+
+def _part(reader: Reader, name: str, row: int, white: int, width: int, height: int) -> Image.Image:
+    """Return one image of a sample, or its mask in colours, fitted into a box."""
+    f, pixels = reader.fields[name], reader.read_image(name, row)
+    if f.kind == "mask":
+        return _fit(_to_pil(in_colors(pixels, f.ignore_index), white), width, height, smooth=False)
+    return _fit(_to_pil(pixels, white), width, height)
 
 
 def _shown_size(width: int, height: int) -> tuple[int, int]:
@@ -201,16 +212,18 @@ def _shown_size(width: int, height: int) -> tuple[int, int]:
     return max(1, round(width * _LONG_SIDE / longer)), max(1, round(height * _LONG_SIDE / longer))
 
 
-def _fit(image: Image.Image, width: int, height: int) -> Image.Image:
+def _fit(image: Image.Image, width: int, height: int, *, smooth: bool = True) -> Image.Image:
     """Fit an image into a box and keep its proportions: reduce it smoothly, or enlarge it by repeating pixels."""
     ratio = min(width / image.width, height / image.height)
     size = (max(1, round(image.width * ratio)), max(1, round(image.height * ratio)))
+    if not smooth:
+        return image.resize(size, Image.Resampling.NEAREST)
     factor = math.ceil(ratio)
     if factor > 1:
         image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
     # Repeated pixels stay hard-edged under the box filter; photographs look best under Lanczos.
-    smooth = Image.Resampling.BOX if factor > 1 else Image.Resampling.LANCZOS
-    return image if image.size == size else image.resize(size, smooth, reducing_gap=3.0)
+    kept = Image.Resampling.BOX if factor > 1 else Image.Resampling.LANCZOS
+    return image if image.size == size else image.resize(size, kept, reducing_gap=3.0)
 
 
 def _to_pil(image: Pixels, white: int) -> Image.Image:

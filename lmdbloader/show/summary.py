@@ -31,10 +31,11 @@ class FieldSummary:
         codecs: Samples by the codec that stores them: raw, lz4, tiles, jpeg or file.
         stored_nbytes: Bytes of its payloads as stored.
         raw_nbytes: Bytes of its payloads once decoded.
-        height: (smallest, largest) in pixels; images.
-        width: (smallest, largest) in pixels; images.
-        channels: Samples by number of channels, 1 or 3; images.
-        bits: Samples by bits a channel, 8 or 16; images.
+        height: (smallest, largest) in pixels; images and masks.
+        width: (smallest, largest) in pixels; images and masks.
+        channels: Samples by number of channels, 1 or 3; images and masks.
+        bits: Samples by bits a channel, 8 or 16; images and masks.
+        ignore_index: The label of pixels without one; masks.
         types: Samples by dtype and shape; arrays.
         values: (smallest, largest); ints, and floats that are finite.
         num_not_finite: How many are infinite or NaN; floats.
@@ -51,6 +52,7 @@ class FieldSummary:
     width: tuple[int, int] | None = None
     channels: Mapping[int, int] | None = None
     bits: Mapping[int, int] | None = None
+    ignore_index: int | None = None
     types: Mapping[str, int] | None = None
     values: tuple[float, float] | None = None
     num_not_finite: int | None = None
@@ -67,7 +69,10 @@ class FieldSummary:
                 size = f"{self.width[0]} x {self.height[0]}"
             else:
                 size = f"{extent(self.width)} wide, {extent(self.height)} high"
-            return f"{size}, {_mix(self.channels, _CHANNELS)}, {_mix(self.bits, {8: '8-bit', 16: '16-bit'})}"
+            bits = _mix(self.bits, {8: "8-bit", 16: "16-bit"})
+            if self.ignore_index is not None:
+                return f"{size}, {bits} labels, {self.ignore_index} is ignored"
+            return f"{size}, {_mix(self.channels, _CHANNELS)}, {bits}"
         if self.types is not None:
             shown = ", ".join(map(plain, list(self.types)[:_TYPES_SHOWN]))
             return shown + (f" and {len(self.types) - _TYPES_SHOWN:,} more" if len(self.types) > _TYPES_SHOWN else "")
@@ -184,13 +189,14 @@ def _summarize_field(reader: Reader, f: Field) -> FieldSummary:
         "stored_nbytes": int(arrays[f"{f.name}.stored_nbytes"].sum(dtype=np.int64)),
         "raw_nbytes": int(raw.sum(dtype=np.int64)),
     }
-    if f.kind == "image":
+    if f.has_pixels:
         return FieldSummary(
             **common,
             height=_range(arrays[f"{f.name}.height"]),
             width=_range(arrays[f"{f.name}.width"]),
             channels=_counts(arrays[f"{f.name}.channels"]),
             bits=_counts(arrays[f"{f.name}.bits"]),
+            ignore_index=f.ignore_index,
         )
     if f.kind == "array":
         return FieldSummary(**common, types=_count_texts(reader.index.names[f"{f.name}.type"]))

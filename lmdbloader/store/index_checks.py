@@ -65,7 +65,7 @@ def check_index(columns: Columns, manifest: Manifest, data_nbytes: int, path: Pa
         lengths = _array_lengths(f, columns, path) if f.kind == "array" else None
         for first in range(0, columns.num_rows, _ROWS_AT_ONCE):
             rows = slice(first, first + _ROWS_AT_ONCE)
-            part = {name: arrays[f"{f.name}.{name}"][rows] for name in _PARTS + (_SHAPE if f.kind == "image" else ())}
+            part = {name: arrays[f"{f.name}.{name}"][rows] for name in _PARTS + (_SHAPE if f.has_pixels else ())}
             for wrong, reason in _rules(f, part, None if lengths is None else lengths[rows], data_nbytes):
                 if wrong.any():
                     raise where.error(f, arrays, first + int(np.flatnonzero(wrong)[0]), reason)
@@ -109,15 +109,16 @@ def _rules(
     at, codec = columns["offset"], columns["codec"]
     stored, raw = (columns[name].astype(np.int64) for name in ("stored_nbytes", "raw_nbytes"))
     yield (at < 0) | (at > data_nbytes - stored), f"{DATA_FILE}'s {data_nbytes} bytes"
-    fits_kind = limits_of(codec, lambda entry: entry.only_kind in (None, f.kind), False)
+    fits_kind = limits_of(codec, lambda entry: not entry.only_kinds or f.kind in entry.only_kinds, False)
     yield np.broadcast_to(np.logical_not(fits_kind), codec.shape), f"the codecs of {f.kind}s"
     yield np.maximum(stored, raw) > MAX_PAYLOAD_NBYTES, f"the {MAX_PAYLOAD_NBYTES} bytes that one payload may have"
     yield (codec == CODEC_RAW) & (raw != stored), "the raw codec, which does not change a length"
     body = stored
-    if f.kind == "image":
+    if f.has_pixels:
         height, width, channels, bits = (columns[name] for name in _SHAPE)
-        sound = ((bits == 8) | (bits == 16)) & ((channels == 1) | (channels == 3)) & (height > 0) & (width > 0)
-        yield ~sound, f"an image: one of {', '.join(_SHAPE)} is not valid"
+        planes = (channels == 1) | ((channels == 3) & (f.kind == "image"))
+        sound = ((bits == 8) | (bits == 16)) & planes & (height > 0) & (width > 0)
+        yield ~sound, f"{'an image' if f.kind == 'image' else 'a mask'}: one of {', '.join(_SHAPE)} is not valid"
         yield bits > limits_of(codec, lambda entry: entry.max_bits, 16), "its codec, which has fewer bits"
         # Doubles are exact up to 2**53, and their products do not wrap around.
         yield height.astype(np.float64) * width * (channels * (bits // 8)) != raw, f"its {', '.join(_SHAPE)}"

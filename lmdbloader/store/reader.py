@@ -214,7 +214,7 @@ class Reader:
         columns = tuple(a[f"{f.name}.{part}"] for part in INDEX_COLUMNS[: CODEC + 1])
         # Of a million samples the largest number is found faster than all numbers are looked up.
         in_python = bool(self._in_python[: int(columns[CODEC].max(initial=0)) + 1].any())
-        if f.kind != "image":  # only images have tiles; the kernel ignores the geometry of the others
+        if not f.has_pixels:  # only images and masks have tiles; the kernel ignores the geometry of the others
             unused = columns[STORED_NBYTES], columns[STORED_NBYTES], columns[CODEC], columns[CODEC]
             return columns, unused, 1, 0, in_python
         geometry = tuple(a[f"{f.name}.{part}"] for part in INDEX_COLUMNS[CODEC + 1 :])
@@ -376,7 +376,7 @@ class Reader:
         Raises:
             CorruptError: It is damaged, or its shape or dtype is not the one in the index.
         """
-        is_image = self.fields[name].kind == "image"
+        is_image = self.fields[name].has_pixels
         shape = self.image_shape(name, row) if is_image else (int(self.index.arrays[f"{name}.raw_nbytes"][row]),)
         dtype = self.image_dtype(name, row) if is_image else np.dtype(np.uint8)
         decode = codec_of(int(self.index.arrays[f"{name}.codec"][row])).decode

@@ -24,11 +24,12 @@ _AFFINE_KINDS = {torch.float32: opcodes.FLOAT, torch.bfloat16: opcodes.BFLOAT, t
 
 @dataclass(frozen=True, slots=True)
 class ImageField:
-    """An image field for a program: its name, channels (1 or 3) and stored dtype."""
+    """A field of images or masks for a program: its name, channels (1 or 3), stored dtype, and whether it has masks."""
 
     name: str
     channels: int
     dtype: torch.dtype
+    is_mask: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,8 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
         padding = getattr(transform, "padding", 0)
         if padding and padded & mask:  # a geometry has one fill: the padding before becomes pixels
             stage, padded = stage + 1, padded & ~mask
-        fill = _fill_numbers(transform, [fields[f] for f in concerned]) if padding else (0, 0, 0)
+        filled = [fields[f] for f in concerned if not fields[f].is_mask]  # masks have a fill of their own
+        fill = _fill_numbers(transform, filled) if padding else (0, 0, 0)
         operation = [transform.code, mask, stage, *[0] * (opcodes.OP_FILL - opcodes.OP_HEIGHT), *fill]
         for column, number in transform.whole_numbers.items():
             operation[column] = number
@@ -134,7 +136,18 @@ def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
     for name in transform.fields or ():
         if name not in names:
             raise OptionError(f"{transform}: no image field {name!r}; there are {', '.join(names) or 'none'}")
-    return [i for i, name in enumerate(names) if transform.fields is None or name in transform.fields]
+    concerned = [i for i, name in enumerate(names) if transform.fields is None or name in transform.fields]
+    if isinstance(transform, Geometry) and transform.code < opcodes.JITTER and not transform.erases:
+        return concerned
+    masks = [names[i] for i in concerned if fields[i].is_mask]
+    found = [i for i in concerned if not fields[i].is_mask]
+    if masks and (transform.fields is not None or (isinstance(transform, Geometry) and not found)):
+        rest = tuple(names[i] for i in found)
+        advice = f"Write fields={rest}." if rest else f"Leave {type(transform).__name__} out."
+        raise OptionError(
+            f"{transform}: {', '.join(masks)} holds masks, whose labels only crops, flips and resizes move. {advice}"
+        )
+    return found
 
 
 def _fill_numbers(transform: Any, fields: Sequence[ImageField]) -> tuple[int, ...]:

@@ -20,18 +20,19 @@ JITTER_P, JITTER_THRESHOLD = 6, 7
 NUM_REAL = 8
 
 # The geometry of one field of one sample at one stage: out(y, x) is in(row + down * y, column + across * x), with y and
-# x exchanged on the right if `transposed`, for (y, x) inside of the valid rectangle, and the fill elsewhere.
+# x exchanged on the right if `transposed`, for (y, x) inside of the valid rectangle, and the fill elsewhere. MASK says
+# that the pixels are labels, which are never mixed; it and a mask's fill are the caller's.
 (
     TRANSPOSED, DOWN, ACROSS, ROW, COLUMN, HEIGHT, WIDTH, TOP, BOTTOM, LEFT, RIGHT, CLOSING, NEW_HEIGHT, NEW_WIDTH,
-    CUBIC, FILL,
-) = range(16)  # fmt: skip
+    CUBIC, MASK, FILL,
+) = range(17)  # fmt: skip
 NUM_GEOMETRY = FILL + 3
 # The end of a stage: the next one continues from the same pixels; the result is written out, resized, or recoloured.
 CARRY, WRITE, THEN_RESIZE, THEN_COLOR = range(4)
 # The numbers drawn for an operation on colours: its code, then of JITTER: three factors, their order, the threshold.
 COLOR_CODE, COLOR_FACTORS, COLOR_ORDER, COLOR_THRESHOLD = 0, 1, 4, 5
 NUM_COLOR = 1 + NUM_REAL
-# A mask of fields has one bit for each.
+# A set of fields has one bit for each.
 MAX_FIELDS = 62
 
 # How a value of the batch is made from a stored one: copied; times a factor plus a term, as float32, bfloat16 or

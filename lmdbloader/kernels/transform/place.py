@@ -119,6 +119,42 @@ def place(source, row, plane, channels, g, out):
 
 
 @kernel
+def _nearest(position, scale, size):
+    """Return which of `size` pixels torchvision's NEAREST takes for one of the result: in float32, as in torch."""
+    return min(np.int64(np.floor(np.float32(position) * scale)), size - 1)
+
+
+@kernel
+def place_nearest(source, row, g, out, new_height, new_width, columns):
+    """Write the result of a geometry of one plane in another size: each pixel is the nearest one of the result.
+
+    Args:
+        source, row, g: As for `place`.
+        out: Of source's type, (new_height * new_width,).
+        new_height, new_width: The size.
+        columns: (new_width,) int32, scratch.
+    """
+    height, width = g[HEIGHT], g[WIDTH]
+    down, across = g[DOWN] * row, g[ACROSS]
+    if g[TRANSPOSED]:
+        down, across = across, down
+    start = g[ROW] * row + g[COLUMN]
+    scale = np.float32(width) / np.float32(new_width)
+    for x in range(new_width):
+        columns[x] = _nearest(x, scale, width)
+    scale = np.float32(height) / np.float32(new_height)
+    for y in range(new_height):
+        from_y = _nearest(y, scale, height)
+        is_inside = g[TOP] <= from_y < g[BOTTOM]
+        for x in range(new_width):
+            from_x = np.int64(columns[x])
+            if is_inside and g[LEFT] <= from_x < g[RIGHT]:
+                out[y * new_width + x] = source[start + down * from_y + across * from_x]
+            else:
+                out[y * new_width + x] = g[FILL]
+
+
+@kernel
 def _bfloat(value):
     """Return the upper half of a float32's bits, rounded to even; the value is finite."""
     bits = bits_of(value)

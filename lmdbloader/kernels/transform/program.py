@@ -36,6 +36,7 @@ from lmdbloader.kernels.transform.opcodes import (
     HEIGHT,
     HORIZONTAL_FLIP,
     JITTER,
+    MASK,
     NEW_HEIGHT,
     NEW_WIDTH,
     NOT_ALIGNED,
@@ -75,7 +76,7 @@ def _open_next(geometry, stage):
         begin(following, g[HEIGHT], g[WIDTH])
         return
     height, width = g[NEW_HEIGHT], g[NEW_WIDTH]
-    if is_filled(g):
+    if is_filled(g) or g[MASK]:  # the nearest label depends on the direction: a mask is turned first
         begin(following, height, width)
         return
     # The window is resized as stored; it is turned when it has fewer pixels.
@@ -183,7 +184,7 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
         whole, real: (operations, NUM_WHOLE) int64 and (operations, NUM_REAL) float64, see `opcodes`.
         seed, epoch, sample: uint64; random choices depend only on them and on the operation's number.
         geometry: (fields, stages, NUM_GEOMETRY) int64, filled; [:, 0, HEIGHT] and [:, 0, WIDTH] are given, the sizes of
-            the stored images.
+            the stored images, as are MASK and, for masks, FILL at every stage.
         color: (fields, stages, NUM_COLOR) float64, filled for stages that change colours.
         rectangles: (fields, erasings, 4) int64, filled with (top, left, height, width) in the finished image.
         most: (4,) int64, raised to the largest number of pixels, height and width of any image on the way, and to the
@@ -323,7 +324,7 @@ def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles
                 # The window of a random crop may be the whole image, and an image turned in its file is resized as is.
                 high, wide = full_height // ratio, full_width // ratio
                 most[MOST_BETWEEN] = max(most[MOST_BETWEEN], max(high * g[NEW_WIDTH], wide * g[NEW_HEIGHT]))
-            elif op[OP_PADDING] > 0:
+            elif op[OP_PADDING] > 0 and g[MASK] == 0:
                 for c in range(3):
                     g[FILL + c] = op[OP_FILL + c]
     return 0

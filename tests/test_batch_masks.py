@@ -1,0 +1,268 @@
+"""Masks move with the images of their sample, and their labels are never mixed: in samples, batches and windows."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+from transform_lists import lists_of_transforms
+from transform_reference import COLORS, apply_all
+
+import lmdbloader
+from lmdbloader import fields
+from lmdbloader import transforms as T
+from lmdbloader.batch.pipeline import Pipeline
+from lmdbloader.errors import OptionError
+from lmdbloader.format import codecs, layout
+from lmdbloader.store import Reader
+
+COUNT, IGNORED = 3, 200
+# Names of fields and the (height, width) of their images and masks.
+LAYOUTS = {
+    "alike": {"image": (37, 23), "mask": (37, 23)},
+    "square": {"mask": (24, 24), "image": (24, 24)},
+    "smaller": {"image": (40, 36), "mask": (20, 18)},
+    "larger": {"mask": (45, 30), "image": (15, 10)},
+    "alone": {"mask": (21, 34)},
+}
+LABELS_7 = np.full((4, 4), 7, np.uint8)
+LABELS = {np.uint8: (0, 1, 7, 255), np.uint16: (0, 1, 300, 65535)}
+
+
+def labels(height: int, width: int, dtype: Any, seed: Any) -> np.ndarray:
+    """Return a mask (H, W): noise above, one label below."""
+    mask = np.random.default_rng(seed).choice(LABELS[dtype], (height, width)).astype(dtype)
+    mask[height // 2 :] = 7
+    return mask
+
+
+def sample_of(sizes: dict[str, tuple[int, int]], dtype: Any, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    image = {"image": rng.integers(0, 256, (*sizes.get("image", (1, 1)), 3), np.uint8)}
+    return {name: labels(*size, dtype, seed) if name == "mask" else image[name] for name, size in sizes.items()}
+
+
+def write(path: Path, samples: Any, kind: str = "lz4", **more: Any) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        if kind == "tiled":
+            patch.setattr(codecs, "TILED_ABOVE_NBYTES", 0)
+            patch.setattr(layout, "TILE_SIZE", 16)
+        declared = {"mask": fields.Mask(ignore_index=IGNORED)}
+        lmdbloader.write(samples, path, codec="raw" if kind == "raw" else "lz4", fields=declared, **more)
+    return path
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a function that gives the path of a dataset, and its images and masks (C, H, W)."""
+    folder = tmp_path_factory.mktemp("masks")
+    made: dict[Any, Any] = {}
+
+    def get(name: str, dtype: Any, kind: str) -> tuple[Path, list[dict[str, np.ndarray]]]:
+        key = (name, np.dtype(dtype).name, kind)
+        if key not in made:
+            samples = [sample_of(LAYOUTS[name], dtype, i) for i in range(COUNT)]
+            planes = [{n: np.moveaxis(np.atleast_3d(a), 2, 0) for n, a in s.items()} for s in samples]
+            made[key] = write(folder / "-".join(key), samples, kind), planes
+        return made[key]
+
+    return get
+
+
+def suits_masks(t: Any) -> bool:
+    return t.fields is None or not isinstance(t, COLORS | T.RandomErasing | T.Cutout) or "mask" not in t.fields
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_any_list_of_transforms_moves_masks_as_the_plain_definition_does(datasets: Any, data: st.DataObject) -> None:
+    name, dtype = data.draw(st.sampled_from(sorted(LAYOUTS))), data.draw(st.sampled_from([np.uint8, np.uint16]))
+    path, images = datasets(name, dtype, data.draw(st.sampled_from(["raw", "lz4", "tiled"])))
+    drawn = data.draw(lists_of_transforms(LAYOUTS[name], 3, np.uint8))
+    of_images = (*COLORS.__args__, T.RandomErasing, T.Cutout, T.ToDtype, T.Normalize)
+    transforms = [t for t in drawn if suits_masks(t) and not (name == "alone" and isinstance(t, of_images))]
+    dataset = lmdbloader.LMDBDataset(path, io=data.draw(st.sampled_from(["mmap", "pread"])))
+    formats = st.sampled_from([torch.contiguous_format, torch.channels_last])
+    seed, memory_format = data.draw(st.integers(0, 3)), data.draw(formats)
+    loader = lmdbloader.Loader(
+        dataset, 2, order="sequential", transforms=transforms, seed=seed, num_threads=1, memory_format=memory_format
+    )
+    found = torch.cat([batch.mask for batch in loader])
+    assert found.dtype == (torch.uint8 if dtype == np.uint8 else torch.uint16) and found.ndim == 3
+    for i in range(COUNT):
+        expected = apply_all(images[i], transforms, seed, 0, i, columns_first=False, masks={"mask": IGNORED})["mask"]
+        np.testing.assert_array_equal(found[i].numpy(), expected.values[0])
+
+
+@pytest.mark.parametrize("kind", ["raw", "tiled"])
+@pytest.mark.parametrize("resize", [T.Resize((10, 33)), T.RandomResizedCrop((9, 12))])
+def test_a_mask_is_turned_before_its_size_changes(datasets: Any, resize: T.Transform, kind: str) -> None:
+    path, images = datasets("square", np.uint8, kind)
+    transforms = [T.RandomCrop(20, padding=9), T.RandomDihedral(), resize, T.RandomHorizontalFlip()]
+    dataset = lmdbloader.LMDBDataset(path).select([0] * 40)
+    (batch,) = lmdbloader.Loader(dataset, 40, order="sequential", transforms=transforms)
+    for i in range(40):
+        expected = apply_all(images[0], transforms, 0, 0, i, columns_first=False, masks={"mask": IGNORED})["mask"]
+        np.testing.assert_array_equal(batch.mask[i].numpy(), expected.values[0])
+
+
+def test_an_image_and_its_mask_show_the_same_place(tmp_path: Path) -> None:
+    # The image is its own mask, so what a crop, flip or turn does to one shows in the other.
+    rng = np.random.default_rng(0)
+    pairs = [{"image": (m := rng.integers(0, 9, (30, 30), np.uint8)), "mask": m} for _ in range(4)]
+    declared = {"image": fields.Image(), "mask": fields.Mask()}
+    lmdbloader.write(pairs, tmp_path / "d", fields=declared)
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
+    transforms = [T.RandomCrop(24, padding=4, fill=255), T.RandomHorizontalFlip(), T.RandomDihedral(), T.CenterCrop(20)]
+    for batch in lmdbloader.Loader(dataset, 4, transforms=transforms):
+        assert torch.equal(batch.image[:, 0], batch.mask)
+    for sample in dataset.transformed(transforms):
+        assert torch.equal(sample.image[0], sample.mask)
+
+
+def test_masks_do_not_change_what_is_drawn_for_the_images(datasets: Any) -> None:
+    path, _ = datasets("alike", np.uint8, "lz4")
+    transforms = [T.RandomResizedCrop(16), T.ColorJitter(0.4), T.RandomErasing(1.0)]
+    both, alone = (
+        lmdbloader.LMDBDataset(path, fields=names).transformed(transforms, seed=0)
+        for names in (["image", "mask"], ["image"])
+    )
+    assert all(torch.equal(a.image, b.image) for a, b in zip(both, alone, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_samples_have_masks_as_they_were_written(datasets: Any, dtype: Any) -> None:
+    path, images = datasets("alike", dtype, "raw")
+    dataset = lmdbloader.LMDBDataset(path)
+    for view in (dataset, dataset.scaled(), dataset.scaled(torch.float16)):
+        for sample, expected in zip(view, images, strict=True):
+            assert sample.mask.dtype == (torch.uint8 if dtype == np.uint8 else torch.uint16)
+            np.testing.assert_array_equal(sample.mask.numpy(), expected["mask"][0])
+    assert dataset.scaled()[0].image.dtype == torch.float32
+    window = dataset.crop(1, top=3, left=5, height=9, width=11, field="mask")
+    np.testing.assert_array_equal(window.numpy(), images[1]["mask"][0, 3:12, 5:16])
+    found = pickle.loads(pickle.dumps(dataset))[2].mask
+    np.testing.assert_array_equal(found.numpy(), images[2]["mask"][0])
+
+
+def test_masks_of_different_sizes_are_a_list_of_planes(tmp_path: Path) -> None:
+    sizes = [(9, 4), (5, 8), (9, 4)]
+    path = write(tmp_path / "d", [sample_of({"image": size, "mask": size}, np.uint8, 0) for size in sizes])
+    dataset = lmdbloader.LMDBDataset(path)
+    assert [tuple(s.mask.shape) for s in dataset] == sizes
+    assert [tuple(s.mask.shape) for s in dataset.scaled()] == sizes
+    assert dataset.scaled()[0].mask.dtype == torch.uint8
+    (batch,) = lmdbloader.Loader(dataset, 3, transforms=[T.CenterCrop(4)])
+    assert batch.mask.shape == (3, 4, 4)
+    cut = dataset.where(lmdbloader_field("mask.width") == 8)
+    assert [tuple(s.mask.shape) for s in cut] == [(5, 8)]
+
+
+def lmdbloader_field(name: str) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.field(name)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_views_under_a_dataloader_have_masks(datasets: Any, num_workers: int) -> None:
+    path, images = datasets("alike", np.uint16, "lz4")
+    transforms = [T.RandomCrop(20), T.ToDtype(torch.float32, True), T.Normalize(0.5, 0.5)]
+    view = lmdbloader.LMDBDataset(path).transformed(transforms, seed=0)
+    loader = DataLoader(view, 2, num_workers=num_workers, collate_fn=lmdbloader.dataloader(view).collate_fn)
+    found = torch.cat([batch.mask.to(torch.int32) for batch in loader])
+    for i in range(COUNT):
+        expected = apply_all(images[i], transforms, 0, 0, i, columns_first=False, masks={"mask": IGNORED})["mask"]
+        np.testing.assert_array_equal(found[i].numpy(), expected.values[0])
+
+
+@pytest.mark.parametrize(
+    ("transform", "advice"),
+    [
+        (T.ToDtype(torch.float32, True, fields=("image", "mask")), r"Write fields=\('image',\)\."),
+        (T.ColorJitter(0.4, fields=("mask",)), "Leave ColorJitter out"),
+        (T.Cutout(3, fields=("mask", "image")), r"Write fields=\('image',\)\."),
+    ],
+)
+def test_a_transform_that_would_change_labels_is_refused(datasets: Any, transform: Any, advice: str) -> None:
+    path, _ = datasets("alike", np.uint8, "raw")
+    with pytest.raises(OptionError, match=f"mask holds masks, whose labels only crops, flips and resizes.* {advice}"):
+        lmdbloader.LMDBDataset(path).transformed([transform])
+
+
+def test_a_transform_of_images_alone_is_refused_without_images(datasets: Any) -> None:
+    path, _ = datasets("alone", np.uint8, "raw")
+    with pytest.raises(OptionError, match=r"mask holds masks.*Leave RandomErasing out"):
+        lmdbloader.Loader(lmdbloader.LMDBDataset(path), 2, transforms=[T.RandomErasing()])
+
+
+def test_masks_alone_may_be_scaled_with_their_images(tmp_path: Path) -> None:
+    sizes = [(9, 4), (5, 8)]
+    samples = [{"image": np.zeros((*size, 3), np.uint8), "mask": LABELS_7} for size in sizes]
+    dataset = lmdbloader.LMDBDataset(write(tmp_path / "d", samples)).scaled()
+    assert [(s.image.dtype, s.mask.dtype) for s in dataset] == [(torch.float32, torch.uint8)] * 2
+    view = lmdbloader.LMDBDataset(tmp_path / "d", fields=["mask"]).scaled()
+    assert torch.equal(view[1].mask, torch.from_numpy(LABELS_7))
+
+
+def write_as_before(path: Path, mask: np.ndarray, name: str = "mask") -> Path:
+    """Write masks as the releases did that had none: as images that nobody declared."""
+    image = np.zeros((*mask.shape, 3), np.uint8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lmdbloader.conversion.from_python._settle_masks", lambda *given: None)
+        lmdbloader.write([{"image": image, name: mask}] * 2, path)
+    return path
+
+
+@pytest.mark.parametrize("resize", [T.Resize(8), T.RandomResizedCrop(8)])
+def test_masks_that_are_stored_as_images_are_not_resized(tmp_path: Path, resize: T.Transform) -> None:
+    mask = labels(20, 20, np.uint8, 0)
+    dataset = lmdbloader.LMDBDataset(write_as_before(tmp_path / "old", mask))
+    with pytest.raises(OptionError, match="field 'mask' looks like a mask by its name and values") as caught:
+        dataset.transformed([resize])
+    with pytest.raises(OptionError, match="looks like a mask"):
+        lmdbloader.Loader(dataset, 2, transforms=[T.RandomHorizontalFlip(), resize])
+    # The line in the message makes a dataset with masks.
+    line = str(caught.value).partition("Write it as a mask: ")[2].partition(". If it")[0]
+    assert line.startswith("lmdbloader.write(lmdbloader.LMDBDataset(")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        exec(line, {"lmdbloader": lmdbloader})
+    made = lmdbloader.LMDBDataset(tmp_path / "NEW.lmdb")
+    assert made.fields["mask"].kind == "mask" and np.array_equal(made[1].mask.numpy(), mask)
+    # Its other advice resizes what is no mask.
+    names = eval(str(caught.value).rpartition("fields=")[2].removesuffix("."))
+    assert names == ("image", "mask")
+    assert dataset.transformed([type(resize)(8, fields=names)])[0].mask.shape == (1, 8, 8)
+    assert dataset.transformed([T.RandomCrop(8), T.RandomDihedral()])[0].mask.shape == (1, 8, 8)
+
+
+def test_images_whose_name_or_values_are_not_those_of_masks_are_resized(tmp_path: Path) -> None:
+    many = np.arange(400, dtype=np.uint16).reshape(20, 20).astype(np.uint8)
+    for name, values in (("mask", many), ("depth", labels(20, 20, np.uint8, 0))):
+        dataset = lmdbloader.LMDBDataset(write_as_before(tmp_path / name, values, name))
+        assert dataset.transformed([T.Resize(8)])[0][1].shape == (1, 8, 8)
+    declared = {"mask": fields.Image()}
+    lmdbloader.write([{"mask": labels(20, 20, np.uint8, 0)}], tmp_path / "declared", fields=declared)
+    assert lmdbloader.LMDBDataset(tmp_path / "declared").transformed([T.Resize(8)])[0].mask.shape == (1, 8, 8)
+
+
+def test_the_card_of_a_loader_shows_masks(datasets: Any) -> None:
+    path, _ = datasets("alike", np.uint8, "raw")
+    dataset = lmdbloader.LMDBDataset(path)
+    html = lmdbloader.Loader(dataset, 2, transforms=[T.CenterCrop(9)])._repr_html_()
+    assert "uint8 (2, 9, 9)<" in html
+    assert "labels, 200 is ignored" in dataset._repr_html_()
+
+
+def test_the_outputs_of_a_pipeline_have_the_shape_of_masks(datasets: Any) -> None:
+    path, _ = datasets("alike", np.uint8, "raw")
+    pipeline = Pipeline(Reader(path), ["mask"], [T.Resize(4)])
+    assert (pipeline.outputs[0].shape, pipeline.outputs[0].batched_shape) == ((1, 6, 4), (6, 4))

@@ -1,0 +1,245 @@
+"""Fields of masks are written without loss, are told from images, and every command knows them."""
+
+from __future__ import annotations
+
+import runpy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import lmdbloader
+from lmdbloader import fields
+from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.format import codecs
+from lmdbloader.format.labels import LabelWatch
+from lmdbloader.show.labels import in_colors
+from lmdbloader.store import read_manifest
+
+GOLDEN = Path(__file__).resolve().parent / "data" / "masks"
+LABELS = np.array([[0, 1, 2], [7, 255, 1]])
+
+
+def pil(mode: str) -> Image.Image:
+    """Return LABELS as a PIL image; the palette of P would change them."""
+    if mode == "I;16":
+        return Image.fromarray(LABELS.astype(np.uint16))
+    image = Image.fromarray(LABELS.astype(np.int32) if mode == "I" else LABELS.astype(np.uint8))
+    if mode == "P":
+        image.putpalette([(7 * i) % 256 for i in range(768)])
+    assert image.mode == mode
+    return image
+
+
+def write(path: Path, *masks: Any, ignore_index: int = 255, **more: Any) -> lmdbloader.LMDBDataset:
+    lmdbloader.write(({"mask": m} for m in masks), path, fields={"mask": fields.Mask(ignore_index)}, **more)
+    assert lmdbloader.verify(path).is_sound
+    return lmdbloader.LMDBDataset(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (LABELS.astype(np.uint8), torch.uint8),
+        (LABELS.astype(np.uint16), torch.uint16),
+        (LABELS.astype(">u2"), torch.uint8),
+        (LABELS, torch.uint8),
+        (LABELS.astype(np.int32) + 300, torch.uint16),
+        (LABELS[:, :, None].astype(np.int64), torch.uint8),
+        (LABELS[:, ::-1].astype(np.uint8)[:, ::-1], torch.uint8),
+        (torch.from_numpy(LABELS), torch.uint8),
+        (torch.from_numpy(LABELS)[None].to(torch.uint16), torch.uint16),
+        *((pil(mode), torch.uint8) for mode in ("L", "P", "I")),
+        (pil("I;16"), torch.uint16),
+    ],
+)
+def test_a_mask_keeps_its_numbers(tmp_path: Path, value: Any, dtype: torch.dtype) -> None:
+    found = write(tmp_path / "d", value)[0].mask
+    offset = 300 if isinstance(value, np.ndarray) and value.max() > 255 else 0
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found.numpy(), LABELS + offset)
+
+
+@pytest.mark.parametrize("value", [LABELS > 1, Image.fromarray((LABELS > 1).astype(np.uint8) * 255).convert("1")])
+def test_bits_become_0_and_1(tmp_path: Path, value: Any) -> None:
+    np.testing.assert_array_equal(write(tmp_path / "d", value)[0].mask.numpy(), LABELS > 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.array([[0, -1]]), r"labels from -1 to 0; .*mask\[mask < 0\] = 255, and write Mask\(255\)"),
+        (np.array([[0, 2**16]]), "labels from 0 to 65536; a mask holds 0 to 65535"),
+        (np.zeros((2, 2), np.float32), r"\(2, 2\) float32; expected a mask: whole numbers \(H, W\)"),
+        (np.zeros((2, 2, 3), np.uint8), r"\(2, 2, 3\) uint8; expected a mask"),
+        (np.zeros((0, 2), np.uint8), "expected a mask"),
+        (torch.zeros(3, 2, 2, dtype=torch.uint8), "expected a mask"),
+        ([[1, 2]], "list; expected a mask"),
+        (np.ma.masked_equal(LABELS, 1), "masked values"),
+        (Image.new("RGB", (2, 2)), "mode RGB; a mask is one number a pixel"),
+    ],
+)
+def test_what_is_no_mask_is_refused_with_the_sample(tmp_path: Path, value: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=f"sample 1, field 'mask': .*{message}"):
+        write(tmp_path / "d", LABELS, value)
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("number", [-1, -100, 2**16, 2.0, True, None, "255"])
+def test_a_number_that_no_mask_can_store_is_refused(number: Any) -> None:
+    with pytest.raises(OptionError, match=r"from 0 to 65535.*Write Mask"):
+        fields.Mask(number)
+
+
+def test_the_ignored_label_fits_the_labels(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"labels of uint8 cannot hold ignore_index=300.*give masks as uint16"):
+        write(tmp_path / "d", LABELS, ignore_index=300)
+    assert write(tmp_path / "d", LABELS.astype(np.uint16), ignore_index=300).fields["mask"].ignore_index == 300
+
+
+@pytest.mark.parametrize("count", [1, 5000])  # in the first group of samples, and in a later one
+def test_labels_of_two_types_are_refused_when_they_are_written(tmp_path: Path, count: int) -> None:
+    with pytest.raises(OptionError, match=rf"sample {count}, field 'mask': labels of 16 bits where the first .* 8"):
+        write(tmp_path / "d", *[LABELS] * count, LABELS + 300)
+
+
+@pytest.mark.parametrize("mode", ["raw", "jpg"])
+def test_masks_are_never_stored_with_loss(tmp_path: Path, mode: Any) -> None:
+    rng = np.random.default_rng(0)
+    samples = [{"image": rng.integers(0, 256, (40, 60, 3), np.uint8), "mask": LABELS.repeat(20, 0).repeat(20, 1)}] * 3
+    declared = {"mask": fields.Mask()}
+    lmdbloader.write(samples, tmp_path / "d", fields=declared, write_mode=mode, max_resolution=30)
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
+    assert dataset[0].image.shape == (3, 20, 30) and dataset[0].mask.shape == (20, 30)
+    np.testing.assert_array_equal(dataset[0].mask.numpy(), LABELS.repeat(10, 0).repeat(10, 1))
+    stored = {f.name: f.codecs for f in lmdbloader.info(tmp_path / "d").fields}
+    assert set(stored["mask"]) <= {"raw", "lz4"}
+    with pytest.raises(OptionError, match="write_mode of 'mask': expected one of the image fields: image"):
+        lmdbloader.write(samples, tmp_path / "e", fields=declared, write_mode={"mask": "jpg"})
+
+
+@pytest.mark.parametrize("name", ["mask", "seg", "label_map", "trainLabels", "segmentation", "annotation", "gt"])
+@pytest.mark.parametrize("value", [LABELS.astype(np.uint8), torch.from_numpy(LABELS.astype(np.uint8))[None]])
+def test_a_field_that_looks_like_a_mask_must_be_declared(tmp_path: Path, name: str, value: Any) -> None:
+    sample = {"image": np.zeros((2, 3, 3), np.uint8), name: value}
+    with pytest.raises(OptionError, match=f"field '{name}' looks like a mask.*values 0, 1, 2, 7, 255 only") as caught:
+        lmdbloader.write([sample], tmp_path / "d")
+    assert f'fields={{"{name}": fields.Mask()}}' in str(caught.value)
+    for kind in (fields.Mask(), fields.Image()):
+        lmdbloader.write([sample], tmp_path / "d", fields={name: kind}, overwrite=True)
+        assert lmdbloader.LMDBDataset(tmp_path / "d").fields[name].kind == kind.kind
+
+
+def test_the_line_to_paste_names_every_field_of_a_tuple(tmp_path: Path) -> None:
+    samples = [(np.zeros((2, 3, 3), np.uint8), LABELS.astype(np.uint8))]
+    with pytest.raises(OptionError, match="looks like a mask") as caught:
+        lmdbloader.write(samples, tmp_path / "d", fields=("image", "mask"))
+    line = str(caught.value).partition("fields=")[2].partition("),")[0]
+    declared = eval(line, {"fields": fields})
+    lmdbloader.write(samples, tmp_path / "d", fields=declared)
+    assert lmdbloader.LMDBDataset(tmp_path / "d").fields["mask"].kind == "mask"
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, bool])
+def test_an_array_of_labels_with_the_size_of_an_image_must_be_declared(tmp_path: Path, dtype: Any) -> None:
+    sample = {"image": np.zeros((2, 3, 3), np.uint8), "mask": LABELS.astype(dtype)}
+    with pytest.raises(OptionError, match=r"looks like a mask.*do not move arrays.*as fields.Array"):
+        lmdbloader.write([sample], tmp_path / "d")
+    lmdbloader.write([sample], tmp_path / "d", fields={"mask": fields.Array()})
+    lmdbloader.write([{**sample, "mask": LABELS.astype(dtype)[:1]}], tmp_path / "e")  # of another size
+    assert lmdbloader.LMDBDataset(tmp_path / "e").fields["mask"].kind == "array"
+
+
+def test_few_values_under_another_name_warn_once(tmp_path: Path) -> None:
+    target = np.zeros((70, 70), np.uint8)
+    target[3:] = 4
+    with pytest.warns(UserWarning, match="field 'target' may be a mask, with one channel with the values 0, 4") as seen:
+        lmdbloader.write([{"target": target}] * 5, tmp_path / "d")
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lmdbloader.write([{"target": target}], tmp_path / "e", fields={"target": fields.Image()})
+        lmdbloader.write([{"image": target}], tmp_path / "f")
+        lmdbloader.write([{"target": np.arange(4900, dtype=np.uint16).reshape(70, 70)}], tmp_path / "g")
+        lmdbloader.write([{"target": target[:, :, None].repeat(3, 2)}], tmp_path / "h")
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int64])
+@pytest.mark.parametrize("count", [1, 64, 65, 200])
+def test_at_most_64_values_are_labels(dtype: Any, count: int) -> None:
+    rng = np.random.default_rng(0)
+    numbers = rng.permutation(256)[:count].astype(dtype)
+    watch = LabelWatch("mask")
+    for part in np.array_split(rng.permutation(np.concatenate([numbers, rng.choice(numbers, 5000)])), 7):
+        watch.add(part[None])
+    assert watch.looks_like_labels == (count <= 64)
+    if count <= 64:
+        np.testing.assert_array_equal(watch.values, np.sort(numbers))
+
+
+def test_extract_writes_the_numbers_as_png(tmp_path: Path) -> None:
+    write(tmp_path / "d", LABELS)
+    lmdbloader.extract(tmp_path / "d", tmp_path / "files")
+    np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "files" / "000000.png")), LABELS)
+    write(tmp_path / "e", LABELS + 300)
+    lmdbloader.extract(tmp_path / "e", tmp_path / "wide")
+    np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "wide" / "000000.png")), LABELS + 300)
+
+
+def test_info_and_preview_show_masks(tmp_path: Path) -> None:
+    write(tmp_path / "d", LABELS, LABELS)
+    (summary,) = lmdbloader.info(tmp_path / "d").fields
+    assert summary.describe() == "3 x 2, 8-bit labels, 255 is ignored"
+    assert (summary.kind, summary.ignore_index) == ("mask", 255)
+    sheet = lmdbloader.preview(tmp_path / "d").image
+    colors = {tuple(color) for color in in_colors(LABELS, 255).reshape(3, -1).T.tolist()}
+    assert colors <= {color for _, color in sheet.getcolors(1 << 20)}
+
+
+def test_colors_tell_labels_apart() -> None:
+    colors = in_colors(np.arange(1024).reshape(32, 32))
+    assert len({tuple(color) for color in colors.reshape(3, -1).T.tolist()}) == 1024
+
+
+def test_a_damaged_mask_is_found_and_left_out(tmp_path: Path) -> None:
+    dataset = write(tmp_path / "d", *(LABELS.repeat(9, 0) for _ in range(4)), codec="raw")
+    at = int(dataset.reader.index.arrays["mask.offset"][2])
+    with open(tmp_path / "d" / "data.mdb", "r+b") as file:
+        file.seek(at)
+        file.write(b"\x05")
+    assert [d.sample for d in lmdbloader.verify(tmp_path / "d").damaged] == [2]
+    with pytest.raises(CorruptError, match="'mask' of sample 2"):
+        dataset[2]
+    lmdbloader.repair(tmp_path / "d", tmp_path / "out")
+    mended = lmdbloader.LMDBDataset(tmp_path / "out")
+    assert (len(mended), mended.fields["mask"].kind, mended.fields["mask"].ignore_index) == (3, "mask", 255)
+    assert read_manifest(tmp_path / "out").description.to_json().startswith(b'{\n "requires": [\n  "mask"\n ],')
+
+
+def test_a_lost_manifest_is_rebuilt_with_what_it_requires(tmp_path: Path) -> None:
+    write(tmp_path / "d", LABELS, ignore_index=9)
+    before = (tmp_path / "d" / "manifest.json").read_bytes()
+    (tmp_path / "d" / "manifest.json").unlink()
+    lmdbloader.repair(tmp_path / "d")
+    assert (tmp_path / "d" / "manifest.json").read_bytes() == before
+
+
+def test_a_stored_mask_has_no_codec_with_loss() -> None:
+    names = {entry.name for entry in codecs.TABLE.values() if not entry.only_kinds or "mask" in entry.only_kinds}
+    assert names == {"raw", "lz4", "tiles"}
+
+
+def test_every_later_release_reads_the_golden_masks() -> None:
+    path = GOLDEN / "masks.lmdb"
+    manifest, dataset = read_manifest(path), lmdbloader.LMDBDataset(path)
+    assert manifest.content_digest == "blake2b:a33890f877b5bd06104be405b4e9c7f8"
+    assert [(f.kind, f.ignore_index) for f in manifest.fields] == [("image", None), ("mask", 254), ("mask", 65278)]
+    assert lmdbloader.verify(path).is_sound
+    assert dataset.reader.index.arrays["mask.codec"].tolist() == [1, 1, 2]  # lz4, and tiles
+    for sample, expected in zip(dataset, runpy.run_path(str(GOLDEN / "make_masks.py"))["samples"](), strict=True):
+        np.testing.assert_array_equal(sample.mask.numpy(), expected["mask"])
+        np.testing.assert_array_equal(sample.wide.numpy(), expected["wide"])
