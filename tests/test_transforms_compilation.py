@@ -153,7 +153,7 @@ def test_integers_are_not_normalized() -> None:
     ("transforms", "message"),
     [
         ([T.RandomCrop(8, fields=("hr",))], r"RandomCrop\(.*\): no image field 'hr'; there are rgb, grey"),
-        ([FLOAT32, T.Normalize((1, 2, 3), 1)], "Normalize: 'grey' has one channel"),
+        ([FLOAT32, T.Normalize((0.1, 0.2, 0.3), 1)], "Normalize: 'grey' has one channel"),
         ([FLOAT32, T.Normalize(1, (1, 2, 3))], "Normalize: 'grey' has one channel"),
         ([T.RandomTranslate(1, (1, 2, 3))], "'grey' has one channel, the fill is for three"),
         ([T.RandomErasing(value=(1, 2, 3))], "'grey' has one channel, the fill is for three"),

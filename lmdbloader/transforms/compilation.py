@@ -94,17 +94,16 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
         if not isinstance(transform, Geometry) or not concerned:
             continue
         mask = sum(1 << f for f in concerned)
-        padding = getattr(transform, "padding", 0)
-        if padding and padded & mask:  # a geometry has one fill: the padding before becomes pixels
+        if transform.pads and padded & mask:  # a geometry has one fill: the padding before becomes pixels
             stage, padded = stage + 1, padded & ~mask
-        fill = _fill_numbers(transform, [fields[f] for f in concerned]) if padding else (0, 0, 0)
+        fill = _fill_numbers(transform, [fields[f] for f in concerned]) if transform.pads else (0, 0, 0)
         operation = [transform.code, mask, stage, *[0] * (opcodes.OP_FILL - opcodes.OP_HEIGHT), *fill]
         for column, number in transform.whole_numbers.items():
             operation[column] = number
         operation[opcodes.OP_RECTANGLE] = erasing
         whole.append(operation)
         real.append([*transform.real_numbers, *[0.0] * (opcodes.NUM_REAL - len(transform.real_numbers))])
-        padded |= mask if padding else 0
+        padded |= mask if transform.pads else 0
         erasing += transform.erases
         stage += transform.ends_stage
         if transform.resizes:  # a change of colours may leave a sample out, whose padding then is still there
