@@ -58,7 +58,8 @@ def _declared_kinds(cls: type) -> dict[str, Kind]:
     """Return the kinds of the arguments that a class adds."""
     found = {}
     for name, hint in inspect.get_annotations(cls, eval_str=True).items():
-        if name == "_" or get_origin(hint) is ClassVar:  # dataclasses' mark of keywords
+        origin: object = get_origin(hint)
+        if name == "_" or origin is ClassVar:  # dataclasses' mark of keywords
             continue
         kinds = [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Kind)]
         if len(kinds) != 1:

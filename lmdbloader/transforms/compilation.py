@@ -204,7 +204,29 @@ class _Chain:
         mean, std = (np.asarray(v, np.float64) for v in (transform.mean, transform.std))
         if self.field.channels == 1 and max(mean.size, std.size) > 1:
             raise OptionError(f"Normalize: {self.field.name!r} has one channel, {transform} is for three")
+        self._check_units(transform, *(np.broadcast_to(v, 3)[: self.field.channels] for v in (mean, std)))
         self._scale(1 / std, -mean / std)
+
+    def _check_units(self, transform: Normalize, mean: Any, std: Any) -> None:
+        """Refuse a mean and a deviation that belong to pixels of another range, by the limits that Normalize states."""
+        if self.table.min() != 0:
+            return
+        high = self.table.max()
+        if abs(high - 1) < 0.01 and (mean > 2).any():  # white may be 65280 of 65535
+            largest = 255 if max(mean.max(), std.max()) <= 255 else 65535
+            scaled = ", ".join(_written(np.array(v) / largest) for v in (transform.mean, transform.std))
+            raise OptionError(
+                f"{transform}: the pixels of {self.field.name!r} are from 0 to 1 here, the mean is of pixels from 0 to "
+                f"{largest}. Write Normalize({scaled})."
+            )
+        is_of_units = (mean > 0) & (mean < 1) & (std > 0) & (std < 0.98 * np.sqrt(np.abs(mean * (1 - mean))))
+        if high >= 255 and (is_of_units | ((mean == 0.5) & (std == 0.5))).all():
+            scaled = ", ".join(_written(np.array(v) / high) for v in (transform.mean, transform.std))
+            raise OptionError(
+                f"{transform}: the pixels of {self.field.name!r} are from 0 to {high:.0f} here, mean and std are of "
+                f"pixels from 0 to 1. Write ToDtype({self.dtype}, scale=True) before it. If all stored pixels are 0 or "
+                f"1, write ToDtype({self.dtype}, scale=True), Normalize({scaled})."
+            )
 
     def _scale(self, factor: Any, term: Any) -> None:
         factor, term = np.broadcast_to(factor, 3), np.broadcast_to(term, 3)
@@ -230,6 +252,12 @@ class _Chain:
         table = np.ascontiguousarray(_words(self.table, self.dtype))
         kind = {1: opcodes.TABLE_8, 2: opcodes.TABLE_16, 4: opcodes.TABLE_32}[table.itemsize]
         return Values(self.dtype, kind, affine, table, erased)
+
+
+def _written(numbers: npt.NDArray[np.float64]) -> str:
+    """Return numbers as an argument: one, or several in parentheses."""
+    shown = [f"{number:.4g}" for number in numbers]
+    return shown[0] if len(shown) == 1 else f"({', '.join(shown)})"
 
 
 def _words(values: npt.NDArray[np.float64], dtype: torch.dtype) -> npt.NDArray[Any]:
