@@ -22,6 +22,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import Field
 from lmdbloader.store import IO, Reader, check_rows
 from lmdbloader.transforms import ToDtype, Transform
+from lmdbloader.transforms.in_step import in_step
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -332,9 +333,10 @@ class LMDBDataset(Dataset[Any]):
         clock = self._stopwatch.take()
         try:
             numbers = check_rows(indices, len(self))
-            batch = self._open_assembler().read_samples(self.rows_of(numbers), numbers, int(self._epoch[0]), clock)
+            assembler = self._open_assembler()
+            batch = assembler.read_samples(self.rows_of(numbers), numbers, int(self._epoch[0]), clock)
             transform = self._own_transform
-            found = batch if transform is None else each(transform, batch)
+            found = batch if transform is None else each(in_step(transform, assembler.kinds), batch)
             clock.count(len(found), 1)
             return found
         finally:

@@ -17,6 +17,7 @@ from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import CorruptError
 from lmdbloader.store import Damage
 from lmdbloader.transforms import Transform
+from lmdbloader.transforms.in_step import in_step
 
 I64 = npt.NDArray[np.int64]
 # In place of a batch whose samples are all damaged.
@@ -53,7 +54,7 @@ class BatchReader:
         The other arguments are those of Pipeline and of Assembler; `pinned` puts images into pinned memory.
         """
         self.dataset, self.batch_size, self.is_pinned = dataset, batch_size, pinned
-        self._functions, self._seed = tuple(functions), seed
+        self._seed = seed
         images = [name for name, f in dataset.fields.items() if f.kind == "image"]
         rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
         self.pipeline = Pipeline(
@@ -61,6 +62,7 @@ class BatchReader:
         )
         memory = PinnedMemory if pinned else BatchMemory
         self._assembler = Assembler(self.pipeline, dataset.fields, memory, keep=keep)
+        self._functions = tuple(in_step(function, self._assembler.kinds) for function in functions)
         self._extents: tuple[I64, I64] | None = None
 
     def extents(self) -> tuple[I64, I64]:
@@ -77,6 +79,8 @@ class BatchReader:
     def finish(self, batch: Any, epoch: int, first_sample: int) -> Any:
         """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch."""
         transform = self.dataset._own_transform
+        if transform is not None:
+            transform = in_step(transform, self._assembler.kinds)
         return finished(batch, transform, self._functions, seed=self._seed, epoch=epoch, first_sample=first_sample)
 
     def read_sound(self, samples: I64, epoch: int, clock: Clock) -> tuple[Any, tuple[Damage, ...]]:

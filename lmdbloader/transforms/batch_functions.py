@@ -85,8 +85,8 @@ def _something(function: Callable[[Any], Any], result: Any) -> Any:
 
 def described(function: Any) -> str:
     """Return the name of a function for errors, with its file and line if it is written in Python."""
-    while isinstance(function, partial):
-        function = function.func
+    while isinstance(function, partial) or hasattr(function, "__wrapped__"):
+        function = function.func if isinstance(function, partial) else function.__wrapped__
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     code = getattr(function.apply if isinstance(function, BatchFunction) else function, "__code__", None)
     return f"the function {name}" + ("" if code is None else f" ({code.co_filename}, line {code.co_firstlineno})")

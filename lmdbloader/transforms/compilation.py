@@ -13,6 +13,8 @@ import torch
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms import Geometry, Normalize, ToDtype, Transform
+from lmdbloader.transforms.batch_functions import described
+from lmdbloader.transforms.foreign import advice_for
 
 _LARGEST = {torch.uint8: 255.0, torch.uint16: 65535.0}
 _CARRIERS = {torch.uint8: np.uint8, torch.uint16: np.uint16, torch.float32: np.float32}
@@ -124,6 +126,12 @@ def _erases(transform: Transform) -> bool:
 def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
     names = [field.name for field in fields]
     if not isinstance(transform, Geometry | ToDtype | Normalize) or type(transform) is Geometry:
+        if callable(transform) and not isinstance(transform, type | Transform):
+            raise OptionError(
+                f"transforms: {described(transform)} is not compiled; expected transforms of lmdbloader.transforms. "
+                "Functions go to a Loader, at the end of its transforms, where they get whole batches, or to "
+                f"LMDBDataset(path, transform=...), which calls them for every sample.{advice_for(transform)}"
+            )
         raise OptionError(f"transforms: {transform!r} is neither a transform of lmdbloader.transforms nor callable")
     for name in transform.fields or ():
         if name not in names:
