@@ -6,6 +6,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
+from lmdbloader.base.lazy import is_imported_by
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -80,16 +82,8 @@ def __getattr__(name: str) -> object:
     if name in _MOVED:
         message = f"lmdbloader.{name} is now {_MOVED[name]}"
         # `from lmdbloader import name` would replace the message of an AttributeError with its own.
-        raise ImportError(message, name=name) if _is_imported_by(sys._getframe(1)) else AttributeError(message)
+        raise ImportError(message, name=name) if is_imported_by(sys._getframe(1)) else AttributeError(message)
     raise AttributeError(f"module 'lmdbloader' has no attribute {name!r}")
-
-
-def _is_imported_by(frame: object) -> bool:
-    """Return whether the code of a frame is at `from ... import`."""
-    import dis
-
-    code, position = getattr(frame, "f_code", None), getattr(frame, "f_lasti", -1)
-    return code is not None and position >= 0 and dis.opname[code.co_code[position]] == "IMPORT_FROM"
 
 
 def __dir__() -> list[str]:

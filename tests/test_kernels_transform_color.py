@@ -1,7 +1,8 @@
-"""Brightness, contrast and saturation: torchvision v2's definition for integers, step by step."""
+"""Brightness, contrast, saturation and hue: torchvision v2's definition for integers, step by step."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transform_reference import jitter as defined
+from transform_reference import turn_hue
 
 from lmdbloader.kernels.transform.color import jitter, solarize
 
 GUARD = 7
-ORDERS = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
 FACTOR = st.sampled_from([0.0, 0.5, 1.0, 1.7, 3.0]) | st.floats(0, 4)
+HUE = st.sampled_from([0.0, -0.5, 0.5, 1 / 3, -1e-9]) | st.floats(-0.5, 0.5)
 
 
 def picture(channels: int, height: int, width: int, dtype: Any, seed: int = 0) -> np.ndarray:
@@ -23,10 +25,10 @@ def picture(channels: int, height: int, width: int, dtype: Any, seed: int = 0) -
     return np.random.default_rng(seed).integers(0, top + 1, (channels, height, width)).astype(dtype)
 
 
-def changed(image: np.ndarray, factors: Any, order: int) -> np.ndarray:
+def changed(image: np.ndarray, factors: Any, order: int, hue: float = 0.0) -> np.ndarray:
     """Return a changed copy, checking that nothing after the image was written to."""
     guarded = np.append(image.ravel(), np.full(GUARD, 77, image.dtype))
-    jitter(guarded, len(image), image[0].size, *map(float, factors), order)
+    jitter(guarded, len(image), image[0].size, *map(float, factors), hue, order)
     assert (guarded[image.size :] == 77).all()
     return guarded[: image.size].reshape(image.shape)
 
@@ -53,14 +55,39 @@ def torchvisions(image: torch.Tensor, factors: Any, step: int) -> torch.Tensor:
 
 @given(
     st.sampled_from([1, 3]), st.sampled_from([np.uint8, np.uint16]), st.integers(1, 9), st.integers(1, 40),
-    st.tuples(FACTOR, FACTOR, FACTOR), st.integers(0, 5), st.integers(0, 99),
+    st.tuples(FACTOR, FACTOR, FACTOR), HUE, st.integers(0, 23), st.integers(0, 99),
 )  # fmt: skip
 def test_every_order_of_every_factor_equals_the_definition(
-    channels: int, dtype: Any, height: int, width: int, factors: Any, order: int, seed: int
+    channels: int, dtype: Any, height: int, width: int, factors: Any, hue: float, order: int, seed: int
 ) -> None:
     image = picture(channels, height, width, dtype, seed)
-    expected = defined(image, factors, order, np.iinfo(dtype).max)
-    np.testing.assert_array_equal(changed(image, factors, order), expected)
+    expected = defined(image, factors, hue, order, np.iinfo(dtype).max)
+    np.testing.assert_array_equal(changed(image, factors, order, hue), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_the_hue_of_every_kind_of_pixel_equals_the_definition(dtype: Any) -> None:
+    top = np.iinfo(dtype).max
+    levels = [0, 1, 2, top // 3, top // 2, top - 1, top]
+    image = np.stack(np.meshgrid(levels, levels, levels)).astype(dtype).reshape(3, 7, 49)
+    for hue in (-0.5, -1 / 3, -1e-9, 1e-9, 1 / 6, 0.3, 0.5):
+        np.testing.assert_array_equal(changed(image, (1, 1, 1), 0, hue), turn_hue(image, hue, top))
+    grey = image[:, image[0] == image[1]]
+    grey = np.ascontiguousarray(grey[:, grey[0] == grey[2]]).reshape(3, 1, -1)
+    assert grey.shape[2] == len(levels)
+    # Greys, black and white have no hue; a float32 that was rounded up may be the next of the 65536 levels.
+    off = changed(grey, (1, 1, 1), 0, 0.3).astype(int) - grey
+    assert set(off.ravel()) <= ({0} if dtype == np.uint8 else {0, 1})
+
+
+def test_a_third_of_the_circle_exchanges_the_channels() -> None:
+    image = np.zeros((3, 1, 4), np.uint8)
+    image[0] = [[255, 200, 90, 0]]
+    for turn, channel in ((0, 0), (1 / 3, 1), (-1 / 3, 2)):
+        expected = np.zeros_like(image)
+        expected[channel] = image[0]
+        off = np.abs(changed(image, (1, 1, 1), 0, turn).astype(int) - expected)
+        assert off.max() <= 1, turn
 
 
 @settings(max_examples=60)
@@ -78,21 +105,30 @@ def test_each_step_is_torchvisions(channels: int, dtype: Any, factor: float, ste
     assert (off > 0).mean() < 0.02 or is_simple
 
 
-@pytest.mark.parametrize("order", range(6))
-def test_the_order_numbers_are_the_six_permutations(order: int) -> None:
+def test_the_order_numbers_are_all_permutations_of_the_four() -> None:
+    image, factors, hue = picture(3, 20, 20, np.uint8), (1.6, 0.4, 2.5), 0.2
+    expected = set()
+    for steps in itertools.permutations(range(4)):
+        one_by_one = image
+        for step in steps:
+            one = [f if k == step else 1.0 for k, f in enumerate(factors)]
+            one_by_one = changed(one_by_one, one, 0, hue if step == 3 else 0.0)
+        expected.add(one_by_one.tobytes())
+    assert len(expected) == 24
+    assert {changed(image, factors, order, hue).tobytes() for order in range(24)} == expected
+
+
+def test_without_a_hue_the_order_of_the_others_is_that_of_earlier_releases() -> None:
     image, factors = picture(3, 20, 20, np.uint8), (1.6, 0.4, 2.5)
-    found = changed(image, factors, order)
-    one_by_one = image
-    for step in ORDERS[order]:
-        one_by_one = changed(one_by_one, [f if k == step else 1.0 for k, f in enumerate(factors)], 0)
-    np.testing.assert_array_equal(found, one_by_one)
-    others = [changed(image, factors, other) for other in range(6) if other != order]
-    assert all((other != found).any() for other in others)
+    earlier = [changed(image, factors, 4 * order) for order in range(6)]
+    assert len({found.tobytes() for found in earlier}) == 6
+    for order in range(24):
+        np.testing.assert_array_equal(changed(image, factors, order), earlier[order // 4])
 
 
 def test_factors_of_one_change_nothing_and_zeros_remove_their_property() -> None:
     image = picture(3, 8, 8, np.uint8)
-    np.testing.assert_array_equal(changed(image, (1, 1, 1), 3), image)
+    np.testing.assert_array_equal(changed(image, (1, 1, 1), 13), image)
     assert not changed(image, (0, 1, 1), 0).any()
     assert len(np.unique(changed(image, (1, 0, 1), 0))) == 1
     grey = changed(image, (1, 1, 0), 0)

@@ -199,13 +199,23 @@ def test_the_whole_image_is_never_erased() -> None:
 
 
 def test_colours_change_by_even_factors_in_any_order() -> None:
-    drawn = Drawn([T.ColorJitter(0.5, (1, 3), 2)], [(8, 8), (16, 16)], 3000)
-    factors = drawn.color[:, 0, 0, op.COLOR_FACTORS : op.COLOR_THRESHOLD]
-    np.testing.assert_array_equal(factors, drawn.color[:, 1, 0, op.COLOR_FACTORS : op.COLOR_THRESHOLD])
-    for column, (low, high) in enumerate(((0.5, 1.5), (1, 3), (0, 3))):
+    drawn = Drawn([T.ColorJitter(0.5, (1, 3), 2, 0.3)], [(8, 8), (16, 16)], 3000)
+    columns = [*range(op.COLOR_FACTORS, op.COLOR_FACTORS + 3), op.COLOR_HUE, op.COLOR_ORDER]
+    factors = drawn.color[:, 0, 0, columns]
+    np.testing.assert_array_equal(factors, drawn.color[:, 1, 0, columns])
+    for column, (low, high) in enumerate(((0.5, 1.5), (1, 3), (0, 3), (-0.3, 0.3))):
         assert stats.kstest((factors[:, column] - low) / (high - low), "uniform").pvalue > LEAST_PROBABILITY
-    assert_even(np.bincount(factors[:, 3].astype(int), minlength=6))
-    assert abs(np.corrcoef(factors.T) - np.eye(4)).max() < 0.08
+    assert_even(np.bincount(factors[:, 4].astype(int), minlength=24))
+    assert abs(np.corrcoef(factors.T) - np.eye(5)).max() < 0.08
+
+
+@pytest.mark.parametrize("size", [(8, 8), (3, 20), (20, 3), (2, 2)])
+def test_every_position_of_a_crop_with_padding_as_needed_is_as_likely_as_any(size: Any) -> None:
+    drawn = Drawn([T.RandomCrop((8, 9), (1, 0, 2, 3), True)], [size], 6000)
+    lacking = max(8 - size[0] - 3, 0), max(9 - size[1] - 3, 0)
+    places = [abs(size[0] + 3 - 8) + 1, abs(size[1] + 3 - 9) + 1]
+    rows, columns = drawn.first(op.ROW) + lacking[0], drawn.first(op.COLUMN) + 1 + lacking[1]
+    assert_even(np.bincount(rows * places[1] + columns, minlength=math.prod(places)))
 
 
 def test_choices_are_the_samples_and_differ_by_seed_and_epoch() -> None:

@@ -7,7 +7,7 @@ that would call them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -19,7 +19,8 @@ from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.philox import below, unit
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms import CenterCrop, Normalize, RandomCrop, Resize, ToDtype
-from lmdbloader.transforms.base import Geometry, Size
+from lmdbloader.transforms.arguments import Kind, Probability, Size
+from lmdbloader.transforms.base import Geometry, Transform
 from lmdbloader.transforms.compilation import ImageField, compile_program
 from lmdbloader.transforms.resolution import full_size, with_resolution
 
@@ -34,11 +35,10 @@ DRAWN_STEP, DRAWN_FIRST = 1, 2
 class InvertRows(Geometry):
     """Invert every step-th row of an image, from a random one on, with probability p."""
 
-    step: int
-    p: float = 0.5
+    step: Annotated[int, Kind(lambda transform, name, value: whole(name, value, 1))]
+    p: Probability = 0.5
 
     code = INVERT_ROWS
-    checks = {"step": lambda transform, value: whole("step", value, 1)}  # noqa: RUF012
 
     @property
     def real_numbers(self) -> tuple[float, ...]:
@@ -117,12 +117,24 @@ def test_its_own_argument_is_checked(step: Any) -> None:
         InvertRows(step)
 
 
-def test_an_argument_without_a_check_is_an_error() -> None:
+@pytest.mark.parametrize("base", [Geometry, Transform])
+def test_an_argument_without_a_kind_is_refused_with_its_class(base: Any) -> None:
+    for strength in (float, "float", Annotated[float, "of the effect"], Annotated[float, Kind(check), Kind(check)]):
+        with pytest.raises(OptionError, match=r"^Unchecked\.strength: declares no kind of argument"):
+            type("Unchecked", (base,), {"__annotations__": {"strength": strength}, "__module__": __name__})
+
+
+def test_an_argument_with_the_name_of_another_transforms_is_checked_by_its_own_kind() -> None:
     @dataclass(frozen=True, slots=True, repr=False)
-    class Unchecked(Geometry):
-        strength: float
+    class Posterize(Geometry):
+        size: Annotated[int, Kind(lambda transform, name, value: whole(name, value, 1, 8))] = 8
 
         code = 99
 
-    with pytest.raises(OptionError, match=r"^Unchecked\.strength: has no check"):
-        Unchecked(1.0)
+    assert Posterize(3).size == 3
+    with pytest.raises(OptionError, match="size=99: expected a whole number from 1 to 8"):
+        Posterize(99)
+
+
+def check(transform: object, name: str, value: Any) -> Any:
+    return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext as nothing
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,75 @@ def test_on_single_samples(path: Path, invert: Any) -> None:
         batch = next(iter(loader))
         assert torch.equal(batch[0][3], 255 - plain[3].image)
         assert torch.as_tensor(batch[1]).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset whose samples hold two images and arrays of one's size."""
+    rng = np.random.default_rng(1)
+    path = tmp_path_factory.mktemp("torchvision") / "pairs"
+    images = [rng.integers(0, 256, (24, 20, 3)).astype(np.uint8) for _ in range(12)]
+    samples = (
+        {"label": k, "a": a, "b": 255 - a, "depth": a[..., 0].astype(np.float32), "flow": a[..., :2].astype(np.int16)}
+        for k, a in enumerate(images)
+    )
+    lmdbloader.write(samples, path, codec="raw")
+    return path
+
+
+def assert_in_step(sample: Any) -> None:
+    """Check that all fields still show the same place of the same image."""
+    assert all(type(value) is torch.Tensor for value in (sample.a, sample.b, sample.depth, sample.flow))
+    assert torch.equal(sample.b, 255 - sample.a)
+    assert torch.equal(sample.depth, sample.a[..., 0, :, :].float())
+    assert torch.equal(sample.flow.movedim(-1, -3), sample.a[..., :2, :, :].short())
+
+
+def test_images_and_arrays_of_their_size_are_changed_together(pairs: Path) -> None:
+    v2 = pytest.importorskip("torchvision.transforms.v2", reason="torchvision is not among what the tests need")
+    steps = [
+        v2.RandomHorizontalFlip(), v2.RandomVerticalFlip(), v2.RandomCrop(9), v2.RandomRotation(45),
+        v2.RandomResizedCrop(9, interpolation=v2.InterpolationMode.NEAREST), v2.Resize((8, 8), interpolation=0),
+        v2.Compose([v2.RandomCrop(20), v2.RandomHorizontalFlip()]),
+    ]  # fmt: skip
+    plain = lmdbloader.LMDBDataset(pairs)
+    torch.manual_seed(0)
+    num_changed = 0
+    for step in steps[:3] + steps[4:]:
+        own = lmdbloader.LMDBDataset(pairs, transform=step)
+        for k in range(12):
+            assert_in_step(own[k])
+            num_changed += not torch.equal(own[k].a, plain[k].a)
+        with pytest.warns(UserWarning, match="once for a whole batch") if "Random" in repr(step) else nothing():
+            loader = lmdbloader.Loader(plain, 5, transforms=[step])
+        for batch in loader:
+            assert_in_step(batch)
+    assert num_changed > 50
+    turned = lmdbloader.LMDBDataset(pairs, fields=["a", "b"], transform=steps[3])[0]
+    inside = turned.a.sum(0) > 0
+    assert torch.equal(turned.b[:, inside], 255 - turned.a[:, inside])
+
+
+def test_a_dataset_that_overrides_transform_changes_them_together(pairs: Path) -> None:
+    v2 = pytest.importorskip("torchvision.transforms.v2", reason="torchvision is not among what the tests need")
+
+    class Mirrored(lmdbloader.LMDBDataset):
+        def transform(self, sample: Any) -> Any:
+            return v2.RandomHorizontalFlip(1.0)(sample)
+
+    names = ["label", "a", "b", "depth"]
+    plain, mirrored = lmdbloader.LMDBDataset(pairs, fields=names)[3], Mirrored(pairs, fields=names)[3]
+    for name in names[1:]:
+        assert torch.equal(getattr(mirrored, name), getattr(plain, name).flip(-1))
+
+
+def test_what_cannot_be_changed_together_is_an_error(tmp_path: Path) -> None:
+    v2 = pytest.importorskip("torchvision.transforms.v2", reason="torchvision is not among what the tests need")
+    rng = np.random.default_rng(0)
+    hr = rng.integers(0, 256, (16, 20, 3)).astype(np.uint8)
+    lmdbloader.write([{"lr": hr[::2, ::2].copy(), "hr": hr}] * 3, tmp_path / "pairs")
+    own = lmdbloader.LMDBDataset(tmp_path / "pairs", transform=v2.RandomCrop(4))
+    with pytest.raises(ValueError, match="multiple HxW dimensions"):
+        own[0]
+    flipped = lmdbloader.LMDBDataset(tmp_path / "pairs", transform=v2.RandomHorizontalFlip(1.0))[0]
+    assert torch.equal(flipped.lr, flipped.hr[:, ::2, 1::2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 import pickle
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from lmdbloader import transforms as T
 from lmdbloader.errors import OptionError
@@ -17,6 +19,7 @@ from lmdbloader.errors import OptionError
 ALL = [
     T.RandomCrop(96),
     T.RandomCrop((3, 4), padding=2, fill=(1, 2, 3)),
+    T.RandomCrop(96, (1, 2), True),
     T.CenterCrop(96),
     T.RandomResizedCrop(224),
     T.Resize(8),
@@ -26,6 +29,7 @@ ALL = [
     T.RandomDihedral(),
     T.RandomTranslate(4),
     T.ColorJitter(0.4, 0.4, (0.5, 1.5)),
+    T.ColorJitter(0.4, 0.4, 0.4, 0.1),
     T.ColorJitter(0.4, p=0.8),
     T.RandomGrayscale(),
     T.RandomSolarize(128),
@@ -67,19 +71,28 @@ def test_a_transform_shows_its_own_arguments_first_and_fields_only_if_given(tran
 
 def test_positional_arguments_have_torchvisions_order() -> None:
     assert T.RandomCrop(96) == T.RandomCrop(size=96, padding=0, fill=0, fields=None)
+    assert T.RandomCrop(96, 4, True, 7).fill == 7
     assert T.RandomResizedCrop(8, (0.5, 1), (1, 2), "bicubic").real_numbers == (0.5, 1, 1, 2)
     assert T.Resize(8, "bicubic").interpolation == "bicubic"
     assert T.Normalize(0.5, 0.25).std == (0.25,)
     assert T.ToDtype(torch.float32, True).scale
-    assert T.ColorJitter(0.4, 0.3, 2).real_numbers == pytest.approx((0.6, 1.4, 0.7, 1.3, 0, 3, 1, -1))
+    assert T.ToDtype(torch.float32) == T.ToDtype(torch.float32, False)
+    jitter = T.ColorJitter(0.4, 0.3, 2, 0.1)
+    assert jitter.real_numbers == pytest.approx((0.6, 1.4, 0.7, 1.3, 0, 3, 1, -1, -0.1, 0.1))
+    assert T.ColorJitter() == T.ColorJitter(None, 0, 0.0, None) and T.ColorJitter(hue=(-0.5, 0.25)).hue == (-0.5, 0.25)
     with pytest.raises(TypeError, match="positional"):
-        T.ColorJitter(0.4, 0.4, 0.4, 0.1)  # type: ignore[misc]  # torchvision's hue
+        T.ColorJitter(0.4, 0.4, 0.4, 0.1, 0.8)  # type: ignore[misc]  # p is ours
     erasing = T.RandomErasing(0.25, (0.1, 0.2), (1, 1), 7)
     assert (erasing.p, erasing.scale, erasing.ratio, erasing.value) == (0.25, (0.1, 0.2), (1, 1), 7)
 
 
 def test_lists_and_numpy_numbers_do_as_well() -> None:
     assert T.RandomCrop([3, 4]) == T.RandomCrop((3, 4))  # type: ignore[arg-type]
+    for cls in (T.RandomCrop, T.CenterCrop, T.RandomResizedCrop, T.Resize):
+        assert cls((9,)) == cls([9]) == cls(9)
+    assert T.RandomCrop(8, [1, 2]).padding_numbers == (2, 2, 1, 1)
+    assert T.RandomCrop(8, (1, 2, 3, 4)).padding_numbers == (2, 4, 1, 3)
+    assert T.RandomCrop(8, [5]) == T.RandomCrop(8, 5) and T.RandomCrop(8, None) == T.RandomCrop(8, 0)
     assert repr(T.CenterCrop(np.int64(5))) == "CenterCrop(size=5)"  # type: ignore[arg-type]
     assert T.RandomResizedCrop(8, [0.5, 1.0], np.array([1, 2]).tolist()).real_numbers == (0.5, 1.0, 1, 2)  # type: ignore[arg-type]
     assert T.RandomErasing(value=[1, 2, 3]).value == (1, 2, 3)  # type: ignore[arg-type]
@@ -92,7 +105,7 @@ NAN, INF = math.nan, math.inf
 
 
 @pytest.mark.parametrize(
-    "size", [0, -1, True, 9.0, "9", None, NAN, (9,), (9, 9, 9), (), (9, 0), (9, 9.0), 10**400, 2**24 + 1]
+    "size", [0, -1, True, 9.0, "9", None, NAN, (9.0,), (9, 9, 9), (), (9, 0), (9, 9.0), 10**400, 2**24 + 1]
 )
 @pytest.mark.parametrize("cls", [T.RandomCrop, T.CenterCrop, T.RandomResizedCrop, T.Resize, T.Cutout])
 def test_a_size_is_one_or_two_whole_numbers(cls: Any, size: Any) -> None:
@@ -102,9 +115,17 @@ def test_a_size_is_one_or_two_whole_numbers(cls: Any, size: Any) -> None:
 
 @pytest.mark.parametrize("padding", [-1, True, 1.0, "1", None, (1, 2), NAN, 10**400])
 def test_a_padding_is_a_whole_number(padding: Any) -> None:
-    for make in (T.RandomTranslate, lambda padding: T.RandomCrop(8, padding=padding)):
-        with pytest.raises(OptionError, match="expected a padding of at least 0 pixels, as an int"):
-            make(padding)
+    with pytest.raises(OptionError, match="expected a padding of at least 0 pixels, as an int"):
+        T.RandomTranslate(padding)
+    if padding not in (None, (1, 2)):
+        with pytest.raises(OptionError, match=r"expected a padding of at least 0 pixels, as an int, \(left and right"):
+            T.RandomCrop(8, padding)
+
+
+@pytest.mark.parametrize("padding", [(1, 2, 3), (1, 2, 3, 4, 5), (), (1, -1), (1, 2, 3, 4.0), ("1", 2)])
+def test_paddings_of_a_crop_are_one_two_or_four(padding: Any) -> None:
+    with pytest.raises(OptionError, match=r"expected a padding of at least 0 pixels.*\(left, top, right, bottom\)"):
+        T.RandomCrop(8, padding)
 
 
 @pytest.mark.parametrize("fill", [NAN, INF, (1, 2), (1, 2, NAN), "red", None, True, ()])
@@ -138,18 +159,57 @@ def test_scale_and_ratio_are_two_numbers_in_order(cls: Any) -> None:
     assert cls(*first, scale=(0.25, 0.25), ratio=(1, 1)).ratio == (1, 1)
 
 
-@pytest.mark.parametrize("value", [-0.1, NAN, INF, (0.5,), (1.5, 0.5), (-1, 1), (1, 2, 3), "much", None, True, ()])
+@pytest.mark.parametrize("value", [-0.1, NAN, INF, (0.5,), (1.5, 0.5), (-1, 1), (1, 2, 3), "much", True, ()])
 @pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
 def test_factors_of_colours_are_not_negative(name: str, value: Any) -> None:
     with pytest.raises(OptionError, match="expected numbers of at least 0, or"):
         T.ColorJitter(**{name: value})
 
 
+@pytest.mark.parametrize("hue", [-0.1, 0.6, NAN, (0.1,), (0.2, 0.1), (-0.6, 0), (0, 0.6), (0, 0.1, 0.2), "red", True])
+def test_a_hue_is_at_most_half_the_circle(hue: Any) -> None:
+    with pytest.raises(OptionError, match=r"expected a hue from 0 to 0.5, or \(least, most\) from -0.5"):
+        T.ColorJitter(hue=hue)
+
+
+class InterpolationMode(enum.Enum):  # as torchvision's
+    NEAREST = "nearest"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+
+
 @pytest.mark.parametrize("cls", [T.Resize, T.RandomResizedCrop])
-@pytest.mark.parametrize("interpolation", ["nearest", "BILINEAR", None, 2])
-def test_the_interpolations_are_two(cls: Any, interpolation: Any) -> None:
-    with pytest.raises(OptionError, match="expected interpolation='bilinear' or 'bicubic'"):
-        cls(8, interpolation=interpolation)
+def test_the_interpolations_are_two(cls: Any) -> None:
+    for name in ("bilinear", "bicubic"):
+        pillows, torchvisions = getattr(Image.Resampling, name.upper()), InterpolationMode(name)
+        assert {cls(8, interpolation=v).interpolation for v in (name, pillows, int(pillows), torchvisions)} == {name}
+    for interpolation in ("BILINEAR", None, True, 2.0, 17, torch.float32):
+        with pytest.raises(OptionError, match=r"expected interpolation='bilinear' or 'bicubic'$"):
+            cls(8, interpolation=interpolation)
+    line = rf"'nearest' is not compiled.*transform=v2.{cls.__name__}\(..., interpolation='nearest'\)\)$"
+    for interpolation in ("nearest", InterpolationMode.NEAREST, Image.Resampling.NEAREST, 0):
+        with pytest.raises(OptionError, match=line):
+            cls(8, interpolation=interpolation)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: T.RandomCrop(8, 4, padding_mode="reflect"), r"v2.RandomCrop\(..., padding_mode='reflect'\)"),
+        (lambda: T.Resize(8, max_size=9), r"Resize\(\(height, width\)\)\..*v2.Resize\(..., max_size=9\)"),
+        (lambda: T.Resize(8, antialias=False), r"always resized with.*v2.Resize\(..., antialias=False\)"),
+        (lambda: T.Resize(8, antialias=None), r"expected antialias=True"),
+        (lambda: T.Resize(8, antialias=1), r"expected antialias=True"),
+        (lambda: T.RandomResizedCrop(8, antialias=False), r"v2.RandomResizedCrop\(..., antialias=False\)"),
+        (lambda: T.RandomErasing(value="random"), r"Write value=0\..*v2.RandomErasing\(value='random'\)"),
+        (lambda: T.RandomErasing(inplace=True), r"expected inplace=False. Leave it out"),
+        (lambda: T.Normalize(0, 1, True), r"Normalize\(inplace=True\): expected inplace=False. Leave it out"),
+        (lambda: T.RandomCrop(8, pad_if_needed=1), "expected pad_if_needed=True or False"),
+    ],
+)
+def test_what_is_not_compiled_is_refused_with_what_to_write(make: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make()
 
 
 @pytest.mark.parametrize(

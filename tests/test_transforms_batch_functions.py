@@ -52,6 +52,28 @@ def test_mixup_blends_with_the_sample_before(count: int, seed: int, epoch: int, 
     assert mixed.name is plain.name
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16])
+def test_mixup_rounds_whole_numbers_to_the_nearest(dtype: torch.dtype) -> None:
+    top = torch.iinfo(dtype).max
+    images = torch.tensor([0, top, 1, top - 1, top // 2, 7], dtype=torch.int32).to(dtype)[:, None, None, None]
+    plain = batch()._replace(image=images.expand(6, 3, 4, 5).contiguous())
+    for epoch in range(30):
+        mixed = call(
+            T.MixUp(0.8, num_classes=6), plain._replace(label=torch.arange(6)), seed=0, epoch=epoch, first_sample=0
+        )
+        share = float(mixed.label[0, 0])
+        exact = images.to(torch.float64) * share + images.to(torch.float64).roll(1, 0) * (1 - share)
+        assert mixed.image.dtype == dtype
+        off = (mixed.image.to(torch.float64) - exact).abs().max()
+        assert off <= 0.5 + 1e-6 * top
+
+
+def test_probabilities_need_no_number_of_classes() -> None:
+    soft = batch()._replace(label=torch.full((6, 4), 0.25))
+    for function in (T.MixUp(), T.CutMix(0.5)):
+        torch.testing.assert_close(function(soft).label, soft.label)
+
+
 def test_random_numbers_differ_by_seed_epoch_and_sample() -> None:
     def share(seed: int = 0, epoch: int = 0, first_sample: int = 0) -> float:
         mixed = call(T.MixUp(1.0, num_classes=4), batch(), seed=seed, epoch=epoch, first_sample=first_sample)
@@ -89,7 +111,15 @@ def test_they_follow_each_other() -> None:
         (lambda: T.MixUp(0, num_classes=3), "alpha of more than 0"),
         (lambda: T.CutMix(1, num_classes=0), "at least one class"),
         (lambda: T.LabelSmoothing(1, num_classes=3), "smoothing of at least 0 and less than 1"),
-        (lambda: T.MixUp(1, num_classes=4)(batch(dtype=torch.uint8)), "'image' are torch.uint8; expected floats"),
+        (lambda: T.MixUp(1, num_classes=4)(batch()._replace(image=[1])), "'image' is a list; expected the name of one"),
+        (
+            lambda: T.MixUp(num_classes=4, image="hr")(batch()),
+            r"'hr' is no field .* of image, label.*MixUp\(..., image=",
+        ),
+        (lambda: T.CutMix(num_classes=4, label="y")(batch()), r"'y' is no field of the batch.*CutMix\(..., label=NAME"),
+        (lambda: T.CutMix()(batch()), r"CutMix\(..., num_classes=len\(dataset.classes\)\)"),
+        (lambda: T.MixUp(labels_getter=len, num_classes=4), "Give its name instead, such as label='target'"),
+        (lambda: T.MixUp(1, num_classes=3)(batch()._replace(label=torch.rand(6, 4))), r"probabilities \(B, 3\)"),
         (lambda: T.MixUp(1, num_classes=3)(batch()), "labels from 0 to 3; expected 0 to 2"),
         (lambda: T.MixUp(1, num_classes=4)(batch()._replace(label=torch.rand(6))), "expected whole numbers"),
     ],

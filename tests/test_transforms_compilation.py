@@ -149,11 +149,68 @@ def test_integers_are_not_normalized() -> None:
             compile_program([*before, T.Normalize(0, 1)], [RGB])
 
 
+LEVELS = T.ToDtype(torch.float32)
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+BYTES = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+
+
+@pytest.mark.parametrize(
+    ("field", "transforms", "line"),
+    [
+        (RGB, [FLOAT32, T.Normalize(*BYTES)], "Write Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))."),
+        (RGB, [FLOAT32, T.Normalize((104, 117, 123), 1)], "Write Normalize((0.4078, 0.4588, 0.4824), 0.003922)."),
+        (GREY, [FLOAT32, T.Normalize(33.3, 78.6)], "Write Normalize(0.1306, 0.3082)."),
+        (DEEP, [FLOAT32, T.Normalize(30000, 9000)], "Write Normalize(0.4578, 0.1373)."),
+        (RGB, [T.ToDtype(torch.uint16, True), T.ToDtype(torch.float16, True), LEVELS, T.Normalize(3, 1)], "Write Norm"),
+        (RGB, [LEVELS, T.Normalize(*IMAGENET)], "Write ToDtype(torch.float32, scale=True) before it."),
+        (DEEP, [T.ToDtype(torch.bfloat16), T.Normalize(0.3, 0.2)], "Write ToDtype(torch.bfloat16, scale=True) before"),
+        (GREY, [LEVELS, T.Normalize(0.1307, 0.3081)], "scale=True), Normalize(0.0005125, 0.001208)."),
+        (RGB, [LEVELS, T.Normalize(0.5, 0.5)], "ToDtype(torch.float32, scale=True), Normalize(0.001961, 0.001961)."),
+    ],
+)
+def test_statistics_of_other_units_are_refused_with_the_line_to_write(field: Any, transforms: Any, line: str) -> None:
+    with pytest.raises(OptionError, match=r"^Normalize\(.*: the pixels of .* are from 0 to .* here") as caught:
+        compile_program(transforms, [field])
+    assert line in str(caught.value)
+
+
+@pytest.mark.parametrize("field", [RGB, DEEP])
+@pytest.mark.parametrize(
+    ("units", "mean", "std"),
+    [
+        (FLOAT32, 0, 1), (FLOAT32, *IMAGENET), (FLOAT32, 0.5, 0.5), (FLOAT32, 1, -1), (FLOAT32, -1, 2),
+        (FLOAT32, 0, 1 / 255), (FLOAT32, (0.48, 0.46, 0.41), 1 / 255), (FLOAT32, 1.5, 0.5), (FLOAT32, 0, 57),
+        (FLOAT32, -2.1, 4.4),
+        (LEVELS, 0, 1), (LEVELS, *BYTES), (LEVELS, (104, 117, 123), 1), (LEVELS, 127.5, 127.5), (LEVELS, 0, 255),
+        (LEVELS, 0, 0.25), (LEVELS, 1, 0.1), (LEVELS, 0.5, 1), (LEVELS, (0.5, 0.5, 30), 0.5),
+        (LEVELS, 0.13, 0.3363),  # of pixels that are 0 or 1
+        (LEVELS, 0.6, 0.89),
+    ],
+)  # fmt: skip
+def test_statistics_that_may_be_meant_are_not_refused(field: Any, units: Any, mean: Any, std: Any) -> None:
+    compile_program([units, T.Normalize(mean, std)], [field])
+
+
+def test_a_second_normalization_is_judged_by_the_range_that_it_gets() -> None:
+    compile_program([FLOAT32, T.Normalize(*IMAGENET), T.Normalize(3, 2)], [RGB])
+    compile_program([LEVELS, T.Normalize(0, 255), T.Normalize(*IMAGENET)], [RGB])
+    with pytest.raises(OptionError, match=r"Write Normalize\(\(0.485"):
+        compile_program([LEVELS, T.Normalize(0, 255), T.Normalize(*BYTES)], [RGB])
+
+
+@pytest.mark.parametrize("values", [[0, 1], [0, 0, 3], [0, 1, 2, 7, 255], [0] * 99 + [9]])
+def test_no_whole_numbers_have_the_statistics_that_are_refused_for_them(values: Any) -> None:
+    mean, std = float(np.mean(values)), float(np.std(values))
+    assert mean >= 1 or std >= 0.98 * np.sqrt(mean * (1 - mean))
+    if (mean, std) != (0.5, 0.5):  # what half black, half white pixels have, in units of 0 to 1 too
+        compile_program([LEVELS, T.Normalize(mean, std)], [GREY])
+
+
 @pytest.mark.parametrize(
     ("transforms", "message"),
     [
         ([T.RandomCrop(8, fields=("hr",))], r"RandomCrop\(.*\): no image field 'hr'; there are rgb, grey"),
-        ([FLOAT32, T.Normalize((1, 2, 3), 1)], "Normalize: 'grey' has one channel"),
+        ([FLOAT32, T.Normalize((0.1, 0.2, 0.3), 1)], "Normalize: 'grey' has one channel"),
         ([FLOAT32, T.Normalize(1, (1, 2, 3))], "Normalize: 'grey' has one channel"),
         ([T.RandomTranslate(1, (1, 2, 3))], "'grey' has one channel, the fill is for three"),
         ([T.RandomErasing(value=(1, 2, 3))], "'grey' has one channel, the fill is for three"),

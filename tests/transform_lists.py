@@ -59,8 +59,10 @@ def lists_of_transforms(draw: Any, layout: dict[str, tuple[int, int]], channels:
         elif what == "center":
             new = T.CenterCrop(draw(inside), fields=chosen)
         elif what == "pad":
-            padding = draw(st.sampled_from([1, 2, 5, 50])) * grid
-            new = T.RandomCrop(draw(inside), padding=padding, fill=draw(fill), fields=chosen)
+            sides = draw(st.sampled_from([(1,), (2,), (5,), (50,), (0, 3), (3, 0, 1, 20), (0, 0, 0, 1)]))
+            padding = tuple(side * grid for side in sides)
+            needed = draw(st.booleans())
+            new = T.RandomCrop(draw(beyond if needed else inside), padding, needed, draw(fill), fields=chosen)
         elif what == "move":
             new = T.RandomTranslate(draw(whole | st.just(60 * grid)), draw(fill), fields=chosen)
         elif what in ("rrc", "resize") and not (is_resized or is_jittered):
@@ -68,7 +70,9 @@ def lists_of_transforms(draw: Any, layout: dict[str, tuple[int, int]], channels:
             new = cls(draw(beyond), interpolation=draw(st.sampled_from(["bilinear", "bicubic"])), fields=chosen)
             is_resized = True
         elif what == "jitter" and not (is_resized or is_jittered):
-            new = T.ColorJitter(*draw(st.tuples(*[st.sampled_from([0, 0.5, (0.2, 2.5)])] * 3)), p=0.75, fields=chosen)
+            factors = draw(st.tuples(*[st.sampled_from([0, 0.5, (0.2, 2.5)])] * 3))
+            hue = draw(st.sampled_from([0, 0.1, 0.5, (-0.3, -0.2)]))
+            new = T.ColorJitter(*factors, hue, p=0.75, fields=chosen)
             is_jittered = True
         elif what in ("grey", "invert") and not (is_resized or is_jittered):
             p = draw(st.sampled_from([0.0, 0.5, 1.0]))
@@ -94,7 +98,7 @@ def lists_of_values(draw: Any, erased: list[str | None], channels: int) -> list[
     """Draw the transforms of pixel values: erasings between conversions."""
     number = st.floats(-2, 2).map(lambda v: round(v, 2))
     several = st.tuples(*[number] * 3) if channels == 3 else number
-    positive = st.floats(0.1, 3).map(lambda v: round(v, 2))
+    positive = st.floats(0.6, 3).map(lambda v: round(v, 2))  # a smaller one would suit other units than some pixels'
     value = st.integers(0, 255)
     erasing = st.builds(
         T.RandomErasing,

@@ -75,8 +75,30 @@ def resize(
     return rounded(down @ rounded(values @ across)) if columns_first else rounded(rounded(down @ values) @ across)
 
 
-def jitter(values: np.ndarray, factors: Sequence[float], order: int, top: int) -> np.ndarray:
-    """Change brightness, contrast and saturation as torchvision v2 defines it for integers, in float32."""
+def turn_hue(image: np.ndarray, turn: float, top: int) -> np.ndarray:
+    """Turn the hue of pixels (3, H, W) as torchvision v2 defines it, through float32 HSV."""
+    f = np.float32
+    rgb = image.astype(f) * f(1 / top)
+    value, low = rgb.max(0), rgb.min(0)
+    is_grey = value == low
+    saturation = (value - low) / np.where(is_grey, f(1), value)
+    red, green, blue = (value - rgb) / np.where(is_grey, f(1), value - low)
+    hue = np.select(
+        [rgb[0] == value, rgb[1] == value], [blue - green, (red + f(2)) - blue], (green + f(4)) - red
+    )  # fmt: skip
+    hue = np.fmod(hue * f(1 / 6) + f(1), f(1)) + f(turn)
+    hue = np.where(hue < 0, hue + f(1), np.fmod(hue, f(1)))
+    sector = np.floor(hue * f(6))
+    rest = saturation * (hue * f(6) - sector)
+    falling, rising, least = (f(1) - rest), rest + (f(1) - saturation), f(1) - saturation
+    q, t, p = (np.clip(part * value, 0, 1) for part in (falling, rising, least))
+    colors = np.array([(value, t, p), (q, value, p), (p, value, t), (p, q, value), (t, p, value), (value, p, q)])
+    chosen = np.take_along_axis(colors, sector.astype(int)[None, None] % 6, 0)[0]
+    return np.minimum(np.trunc(chosen * f(top + 1 - 1e-3)), f(top))
+
+
+def jitter(values: np.ndarray, factors: Sequence[float], hue: float, order: int, top: int) -> np.ndarray:
+    """Change brightness, contrast, saturation and hue as torchvision v2 defines it for integers, in float32."""
     f = np.float32
     image = values.astype(f)
 
@@ -89,7 +111,12 @@ def jitter(values: np.ndarray, factors: Sequence[float], order: int, top: int) -
             return image[0]
         return np.floor(f(0.2989) * image[0] + f(0.587) * image[1] + f(0.114) * image[2])
 
-    for step in [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)][order]:
+    steps = list([(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)][order // 4])
+    steps.insert(order % 4, 3)
+    for step in steps:
+        if step == 3:
+            image = turn_hue(image, hue, top) if hue != 0 and len(image) == 3 else image
+            continue
         factor = factors[step]
         if factor == 1 or (step == 2 and len(image) == 1):
             continue
@@ -236,7 +263,7 @@ def _move(
         elif isinstance(t, T.ColorJitter):
             ranges = t.real_numbers
             factors = [uniform(w, *ranges[2 * k : 2 * k + 2]) for k, w in enumerate((w0, w1, w2))]
-            values = jitter(values, factors, below(w3, 6), top)
+            values = jitter(values, factors, uniform(draw(1)[1], *ranges[8:10]), below(w3, 24), top)
         elif isinstance(t, T.RandomErasing | T.Cutout):
             box = erased_box(draw, rows, columns, t) if isinstance(t, T.RandomErasing) else None
             if isinstance(t, T.Cutout) and unit(w2) < t.p:
@@ -252,12 +279,16 @@ def _move(
             values = crop(values, y * step, x * step, h // ratio, w // ratio)
         elif isinstance(t, T.RandomCrop | T.RandomTranslate):
             h, w = t.size_numbers if isinstance(t, T.RandomCrop) else (height, width)
-            pad = t.padding // ratio
-            fill = per_channel(masks.get(name, t.fill), channels)
-            padded = np.tile(fill, (1, values.shape[1] + 2 * pad, values.shape[2] + 2 * pad))
-            padded[:, pad : pad + values.shape[1], pad : pad + values.shape[2]] = values
-            y = below(w0, (height + 2 * t.padding - h) // grid + 1)
-            x = below(w1, (width + 2 * t.padding - w) // grid + 1)
+            above, under, before, after = pads = list(t.padding_numbers)
+            if getattr(t, "pad_if_needed", False):
+                lacking = max(h - height - above - under, 0), max(w - width - before - after, 0)
+                pads = [above + lacking[0], under + lacking[0], before + lacking[1], after + lacking[1]]
+            above, under, before, after = (pad // ratio for pad in pads)
+            shape = values.shape[1] + above + under, values.shape[2] + before + after
+            padded = np.tile(per_channel(masks.get(name, t.fill), channels), (1, *shape))
+            padded[:, above : above + values.shape[1], before : before + values.shape[2]] = values
+            y = below(w0, (height + pads[0] + pads[1] - h) // grid + 1)
+            x = below(w1, (width + pads[2] + pads[3] - w) // grid + 1)
             values = crop(padded, y * step, x * step, h // ratio, w // ratio)
         else:
             h, w = t.size_numbers

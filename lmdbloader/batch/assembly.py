@@ -48,6 +48,7 @@ class Assembler:
 
     Attributes:
         pipeline: Reads the images, except those of fields whose images differ in shape.
+        kinds: The kind of each field, by name.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Assembler:
         """
         self.pipeline = pipeline
         self._names, self._type = tuple(fields), sample_type(tuple(fields))
+        self.kinds = {name: field.kind for name, field in fields.items()}
         self._memory = [memory(o.stored_shape, o.values.carrier, keep=keep) for o in pipeline.outputs]
         self._places = [self._names.index(o.name) for o in pipeline.outputs]
         self._others = [(place, f) for place, f in enumerate(fields.values()) if place not in self._places]

@@ -405,7 +405,8 @@ class Pipeline:
 
 _UNSUITED = {
     opcodes.CROP_TOO_LARGE: (
-        "a crop or a Cutout is larger than the image. Use a smaller one, add padding, or Resize first."
+        "a crop or a Cutout is larger than the image. Use a smaller one, or RandomCrop(..., pad_if_needed=True), or "
+        "Resize first."
     ),
     opcodes.NOT_SQUARE: "RandomDihedral needs square images. Crop to a square first.",
     opcodes.NOT_ALIGNED: (

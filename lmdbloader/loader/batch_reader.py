@@ -18,6 +18,7 @@ from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import CorruptError
 from lmdbloader.store import Damage
 from lmdbloader.transforms import Transform
+from lmdbloader.transforms.in_step import in_step
 
 I64 = npt.NDArray[np.int64]
 # In place of a batch whose samples are all damaged.
@@ -102,7 +103,7 @@ class BatchReader:
         """
         self._owner = owner
         self.dataset, self.batch_size, self.is_pinned = dataset, batch_size, pinned
-        self._functions, self._seed = tuple(functions), seed
+        self._seed = seed
         images = [name for name, f in dataset.fields.items() if f.has_pixels]
         if owner.has_own_transform and not dataset._transforms and tuple(transforms) == dataset.all_transforms:
             # Images of different sizes are read without the pipeline: the user's transform may make them equal.
@@ -116,6 +117,7 @@ class BatchReader:
         keep = (self.plan.ahead + 2) * self.plan.batches_at_once
         memory = PinnedMemory if pinned else BatchMemory
         self._assembler = Assembler(self.pipeline, dataset.fields, memory, keep=keep, dtype=dataset._dtype)
+        self._functions = tuple(in_step(function, self._assembler.kinds) for function in functions)
         self._extents: tuple[I64, I64] | None = None
 
     def _sample_nbytes(self, images: Sequence[str], rows: I64) -> int:
@@ -154,6 +156,8 @@ class BatchReader:
     def finish(self, batch: Any, epoch: int, first_sample: int) -> Any:
         """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch."""
         transform = self._owner._own_transform
+        if transform is not None:
+            transform = in_step(transform, self._assembler.kinds)
         return finished(batch, transform, self._functions, seed=self._seed, epoch=epoch, first_sample=first_sample)
 
     def read_sound(self, samples: I64, epoch: int, clock: Clock) -> tuple[Any, tuple[Damage, ...]]:

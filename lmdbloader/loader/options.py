@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ from lmdbloader.base.arguments import shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms import Transform
+from lmdbloader.transforms.batch_functions import described
+from lmdbloader.transforms.foreign import advice_for, random_parts
 
 # Samples of a batch, or batches: far more than any memory holds, and their products still fit 64 bits.
 _MOST = 2**31 - 1
@@ -60,9 +63,27 @@ def compiled_and_functions(
             raise OptionError(f"transforms: {t.__name__} is a class; expected an instance: {t.__name__}(...)")
         if not callable(t):
             raise OptionError(f"transforms: {t!r} is neither a transform of lmdbloader.transforms nor a function")
-    if list(transforms) != compiled + functions:
-        raise OptionError("transforms: functions are called with whole batches, after all others. Move them last.")
+    last = max((k for k, t in enumerate(transforms) if isinstance(t, Transform)), default=0)
+    early = [t for t in transforms[:last] if not isinstance(t, Transform)]
+    if early:
+        raise OptionError(
+            f"transforms: {described(early[0])} comes before {type(transforms[last]).__name__}. Functions are called "
+            f"with whole batches, after all compiled transforms. Move it last.{advice_for(early[0])}"
+        )
+    for function in functions:
+        _warn_of_one_draw(function)
     return compiled, functions
+
+
+def _warn_of_one_draw(function: Any) -> None:
+    """Warn of transforms of torchvision that draw one number for all samples of a batch."""
+    names = sorted({type(part).__name__ for part in random_parts(function)})
+    if names:
+        warnings.warn(
+            f"transforms: {', '.join(names)} of torchvision draws once for a whole batch: all its samples are changed "
+            f"alike. For each one, in Python: LMDBDataset(path, transform=v2.{names[0]}(...)).{advice_for(function)}",
+            stacklevel=4,
+        )
 
 
 def is_channels_last(memory_format: torch.memory_format) -> bool:

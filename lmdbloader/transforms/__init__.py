@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+
+from lmdbloader.base.lazy import is_imported_by
 from lmdbloader.transforms import operations
 from lmdbloader.transforms.base import Geometry, Transform
 from lmdbloader.transforms.batch_functions import BatchFunction, CutMix, LabelSmoothing, MixUp
+from lmdbloader.transforms.foreign import instead_of
 from lmdbloader.transforms.operations import *  # noqa: F403 - a new transform is listed in `operations` only
 
 __all__ = ["BatchFunction", "CutMix", "Geometry", "LabelSmoothing", "MixUp", "Transform"]
 __all__ += operations.__all__
+
+
+def __getattr__(name: str) -> object:
+    message = instead_of(name)
+    if message is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # `from lmdbloader.transforms import name` would replace the message of an AttributeError with its own.
+    raise ImportError(message, name=name) if is_imported_by(sys._getframe(1)) else AttributeError(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -85,8 +85,8 @@ def _something(function: Callable[[Any], Any], result: Any) -> Any:
 
 def described(function: Any) -> str:
     """Return the name of a function for errors, with its file and line if it is written in Python."""
-    while isinstance(function, partial):
-        function = function.func
+    while isinstance(function, partial) or hasattr(function, "__wrapped__"):
+        function = function.func if isinstance(function, partial) else function.__wrapped__
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     code = getattr(function.apply if isinstance(function, BatchFunction) else function, "__code__", None)
     return f"the function {name}" + ("" if code is None else f" ({code.co_filename}, line {code.co_firstlineno})")
@@ -125,28 +125,32 @@ class LabelSmoothing(BatchFunction):
 class MixUp(BatchFunction):
     """Blend every image and label with those of the sample before it: Zhang et al., "mixup" (2018).
 
-    The share is drawn from Beta(alpha, alpha) once a batch, as in torchvision's MixUp.
+    The share is drawn from Beta(alpha, alpha) once a batch, as in torchvision's MixUp. Floats are blended as they are;
+    uint8 and uint16, which torchvision refuses, are blended in float32 and rounded to the nearest level.
 
     Attributes:
         alpha: More than 0; with a small alpha one of the two images usually has nearly the whole share.
-        num_classes: Of the labels.
-        image: Name of the field with images (B, C, H, W) of floats.
+        num_classes: Of the labels; not needed if they are probabilities already.
+        labels_getter: "default".
+        image: Name of the field with images (B, C, H, W).
         label: Name of the field with whole numbers (B,) or probabilities (B, num_classes).
     """
 
-    alpha: float
-    num_classes: int
+    alpha: float = 1.0
+    num_classes: int | None = None
+    _: KW_ONLY
+    labels_getter: str = field(default="default", repr=False)
     image: str = "image"
     label: str = "label"
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        _check_alpha(self, self.alpha, self.num_classes)
+        """Check the arguments."""
+        _check_mixing(self, self.alpha, self.num_classes, self.labels_getter)
 
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
-        """Return a batch with blended images and labels (B, num_classes) float32."""
+        """Return a batch with blended images of the same type, and labels (B, num_classes) float32."""
         share = random.beta(self.alpha, self.alpha)
-        images = _floats(self, batch, self.image)
+        images = _values(self, batch, self.image)
         labels = _probabilities(self, batch, self.label, self.num_classes)
         return batch._replace(**{self.image: _blend(images, share), self.label: _blend(labels, share)})
 
@@ -159,23 +163,26 @@ class CutMix(BatchFunction):
 
     Attributes:
         alpha: Of the Beta distribution that the share of the area is drawn from; more than 0.
-        num_classes: Of the labels.
-        image: Name of the field with images (B, C, H, W).
+        num_classes: Of the labels; not needed if they are probabilities already.
+        labels_getter: "default".
+        image: Name of the field with images (B, C, H, W) of any type.
         label: Name of the field with whole numbers (B,) or probabilities (B, num_classes).
     """
 
-    alpha: float
-    num_classes: int
+    alpha: float = 1.0
+    num_classes: int | None = None
+    _: KW_ONLY
+    labels_getter: str = field(default="default", repr=False)
     image: str = "image"
     label: str = "label"
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        _check_alpha(self, self.alpha, self.num_classes)
+        """Check the arguments."""
+        _check_mixing(self, self.alpha, self.num_classes, self.labels_getter)
 
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
         """Return a batch with pasted images and labels (B, num_classes) float32."""
-        images = getattr(batch, self.image)
+        images = _values(self, batch, self.image)
         height, width = images.shape[-2:]
         kept = random.beta(self.alpha, self.alpha)
         row, column = int(random.integers(height)), int(random.integers(width))
@@ -189,33 +196,54 @@ class CutMix(BatchFunction):
         return batch._replace(**{self.image: pasted, self.label: _blend(labels, share)})
 
 
-def _check_alpha(of: BatchFunction, alpha: float, num_classes: int) -> None:
-    if not alpha > 0 or num_classes < 1:
+def _check_mixing(of: BatchFunction, alpha: float, num_classes: int | None, labels_getter: object) -> None:
+    if not alpha > 0 or (num_classes is not None and num_classes < 1):
         raise OptionError(f"{of}: expected an alpha of more than 0, and at least one class")
+    if labels_getter != "default":
+        raise OptionError(
+            f"{type(of).__name__}(labels_getter={labels_getter!r}): labels are a field of the batch. Give its name "
+            "instead, such as label='target'."
+        )
 
 
 def _blend(values: torch.Tensor, share: float) -> torch.Tensor:
-    return values * share + values.roll(1, 0) * (1 - share)
+    if values.is_floating_point():
+        return values * share + values.roll(1, 0) * (1 - share)
+    exact = values.to(torch.float32)
+    mixed = (exact * share).add_(exact.roll(1, 0), alpha=1 - share)
+    return mixed.round_().to(values.dtype)
 
 
-def _floats(of: BatchFunction, batch: Any, name: str) -> torch.Tensor:
-    images: torch.Tensor = getattr(batch, name)
-    if not images.is_floating_point():
-        raise OptionError(
-            f"{of}: the images of {name!r} are {images.dtype}; expected floats. Put ToDtype(torch.float32, scale=True) "
-            "among the transforms before it."
-        )
-    return images
+def _values(of: BatchFunction, batch: Any, name: str) -> torch.Tensor:
+    """Return the tensor of a field.
+
+    Raises:
+        OptionError: The batch has no such field, or no tensor in it.
+    """
+    found = getattr(batch, name, None)
+    if name in batch._fields and isinstance(found, torch.Tensor):
+        return found
+    argument = "image" if name == getattr(of, "image", None) else "label"
+    what = f"is a {type(found).__name__}" if name in batch._fields else "is no field of the batch"
+    raise OptionError(
+        f"{of}: {name!r} {what}; expected the name of one of its tensors, of {', '.join(batch._fields)}. Write "
+        f"{type(of).__name__}(..., {argument}=NAME)."
+    )
 
 
-def _probabilities(of: BatchFunction, batch: Any, name: str, num_classes: int) -> torch.Tensor:
-    labels: torch.Tensor = getattr(batch, name)
-    if labels.is_floating_point() and labels.ndim == 2 and labels.shape[1] == num_classes:
+def _probabilities(of: BatchFunction, batch: Any, name: str, num_classes: int | None) -> torch.Tensor:
+    labels = _values(of, batch, name)
+    if labels.is_floating_point() and labels.ndim == 2 and num_classes in (None, labels.shape[1]):
         return labels
     if labels.is_floating_point() or labels.ndim != 1:
         raise OptionError(
             f"{of}: {name!r} is {labels.dtype} {tuple(labels.shape)}; expected whole numbers (B,) or probabilities "
-            f"(B, {num_classes})"
+            f"(B, {num_classes or 'classes'})"
+        )
+    if num_classes is None:
+        raise OptionError(
+            f"{of}: {name!r} holds numbers of classes; expected to know how many there are. Write "
+            f"{type(of).__name__}(..., num_classes=len(dataset.classes))."
         )
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
         found = f"{int(labels.min())} to {int(labels.max())}"

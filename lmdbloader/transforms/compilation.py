@@ -13,6 +13,8 @@ import torch
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms import Geometry, Normalize, ToDtype, Transform
+from lmdbloader.transforms.batch_functions import described
+from lmdbloader.transforms.foreign import advice_for
 
 _LARGEST = {torch.uint8: 255.0, torch.uint16: 65535.0}
 _CARRIERS = {torch.uint8: np.uint8, torch.uint16: np.uint16, torch.float32: np.float32}
@@ -99,18 +101,17 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
         if not isinstance(transform, Geometry) or not concerned:
             continue
         mask = sum(1 << f for f in concerned)
-        padding = getattr(transform, "padding", 0)
-        if padding and padded & mask:  # a geometry has one fill: the padding before becomes pixels
+        if transform.pads and padded & mask:  # a geometry has one fill: the padding before becomes pixels
             stage, padded = stage + 1, padded & ~mask
         filled = [fields[f] for f in concerned if not fields[f].is_mask]  # masks have a fill of their own
-        fill = _fill_numbers(transform, filled) if padding else (0, 0, 0)
+        fill = _fill_numbers(transform, filled) if transform.pads else (0, 0, 0)
         operation = [transform.code, mask, stage, *[0] * (opcodes.OP_FILL - opcodes.OP_HEIGHT), *fill]
         for column, number in transform.whole_numbers.items():
             operation[column] = number
         operation[opcodes.OP_RECTANGLE] = erasing
         whole.append(operation)
         real.append([*transform.real_numbers, *[0.0] * (opcodes.NUM_REAL - len(transform.real_numbers))])
-        padded |= mask if padding else 0
+        padded |= mask if transform.pads else 0
         erasing += transform.erases
         stage += transform.ends_stage
         if transform.resizes:  # a change of colours may leave a sample out, whose padding then is still there
@@ -132,6 +133,12 @@ def _erases(transform: Transform) -> bool:
 def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
     names = [field.name for field in fields]
     if not isinstance(transform, Geometry | ToDtype | Normalize) or type(transform) is Geometry:
+        if callable(transform) and not isinstance(transform, type | Transform):
+            raise OptionError(
+                f"transforms: {described(transform)} is not compiled; expected transforms of lmdbloader.transforms. "
+                "Functions go to a Loader, at the end of its transforms, where they get whole batches, or to "
+                f"LMDBDataset(path, transform=...), which calls them for every sample.{advice_for(transform)}"
+            )
         raise OptionError(f"transforms: {transform!r} is neither a transform of lmdbloader.transforms nor callable")
     for name in transform.fields or ():
         if name not in names:
@@ -223,7 +230,29 @@ class _Chain:
         mean, std = (np.asarray(v, np.float64) for v in (transform.mean, transform.std))
         if self.field.channels == 1 and max(mean.size, std.size) > 1:
             raise OptionError(f"Normalize: {self.field.name!r} has one channel, {transform} is for three")
+        self._check_units(transform, *(np.broadcast_to(v, 3)[: self.field.channels] for v in (mean, std)))
         self._scale(1 / std, -mean / std)
+
+    def _check_units(self, transform: Normalize, mean: Any, std: Any) -> None:
+        """Refuse a mean and a deviation that belong to pixels of another range, by the limits that Normalize states."""
+        if self.table.min() != 0:
+            return
+        high = self.table.max()
+        if abs(high - 1) < 0.01 and (mean > 2).any():  # white may be 65280 of 65535
+            largest = 255 if max(mean.max(), std.max()) <= 255 else 65535
+            scaled = ", ".join(_written(np.array(v) / largest) for v in (transform.mean, transform.std))
+            raise OptionError(
+                f"{transform}: the pixels of {self.field.name!r} are from 0 to 1 here, the mean is of pixels from 0 to "
+                f"{largest}. Write Normalize({scaled})."
+            )
+        is_of_units = (mean > 0) & (mean < 1) & (std > 0) & (std < 0.98 * np.sqrt(np.abs(mean * (1 - mean))))
+        if high >= 255 and (is_of_units | ((mean == 0.5) & (std == 0.5))).all():
+            scaled = ", ".join(_written(np.array(v) / high) for v in (transform.mean, transform.std))
+            raise OptionError(
+                f"{transform}: the pixels of {self.field.name!r} are from 0 to {high:.0f} here, mean and std are of "
+                f"pixels from 0 to 1. Write ToDtype({self.dtype}, scale=True) before it. If all stored pixels are 0 or "
+                f"1, write ToDtype({self.dtype}, scale=True), Normalize({scaled})."
+            )
 
     def _scale(self, factor: Any, term: Any) -> None:
         factor, term = np.broadcast_to(factor, 3), np.broadcast_to(term, 3)
@@ -249,6 +278,12 @@ class _Chain:
         table = np.ascontiguousarray(_words(self.table, self.dtype))
         kind = {1: opcodes.TABLE_8, 2: opcodes.TABLE_16, 4: opcodes.TABLE_32}[table.itemsize]
         return Values(self.dtype, kind, affine, table, erased)
+
+
+def _written(numbers: npt.NDArray[np.float64]) -> str:
+    """Return numbers as an argument: one, or several in parentheses."""
+    shown = [f"{number:.4g}" for number in numbers]
+    return shown[0] if len(shown) == 1 else f"({', '.join(shown)})"
 
 
 def _words(values: npt.NDArray[np.float64], dtype: torch.dtype) -> npt.NDArray[Any]:

@@ -6,17 +6,32 @@ A new one gets its class here, its number in `lmdbloader.kernels.transform.opcod
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from numbers import Real
 
-import numpy as np
-import torch
-
-from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
-from lmdbloader.transforms.base import Fill, Geometry, Interpolation, Interval, Size, Transform
+from lmdbloader.transforms.arguments import (
+    DTYPES,
+    Antialias,
+    Dtype,
+    Factor,
+    Fill,
+    Flag,
+    Hue,
+    InPlace,
+    Interpolation,
+    MaxSize,
+    Padding,
+    PaddingMode,
+    Probability,
+    RareFlag,
+    Ratio,
+    Share,
+    Shift,
+    Size,
+    Statistic,
+    Threshold,
+)
+from lmdbloader.transforms.base import Geometry, Transform
 
 __all__ = [
     "DTYPES",
@@ -39,11 +54,6 @@ __all__ = [
 
 _NEVER = -1.0  # a threshold that inverts no pixels
 
-DTYPES = (torch.uint8, torch.uint16, torch.float16, torch.bfloat16, torch.float32)
-"""The types that pixels can have in a batch."""
-
-_NUMPYS = {np.dtype(str(dtype).removeprefix("torch.")): dtype for dtype in DTYPES if dtype != torch.bfloat16}
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RandomCrop(Geometry):
@@ -51,17 +61,21 @@ class RandomCrop(Geometry):
 
     Attributes:
         size: Of the window, as an int or (height, width).
-        padding: Pixels around the image, on each side.
-        fill: Their value: a number, or one for each channel, in the units of the stored pixels.
+        padding: Pixels around the image: an int for each side, (left and right, top and bottom), or (left, top, right,
+            bottom).
+        pad_if_needed: Whether an image that is still too small is padded on both sides by what it lacks.
+        fill: The value of padding: a number, or one for each channel, in the units of the stored pixels.
+        padding_mode: "constant".
 
     >>> RandomCrop(96).size_numbers
     (96, 96)
     """
 
     size: Size
-    _: KW_ONLY
-    padding: int = 0
+    padding: Padding = None
+    pad_if_needed: RareFlag = False
     fill: Fill = 0
+    padding_mode: PaddingMode = "constant"
 
     code = opcodes.RANDOM_CROP
     sets_size = True
@@ -91,13 +105,15 @@ class RandomResizedCrop(Geometry):
         size: Of the result, as an int or (height, width).
         scale: Least and most share of the area.
         ratio: Least and most width over height.
-        interpolation: "bilinear" or "bicubic".
+        interpolation: "bilinear" or "bicubic"; torchvision's and Pillow's constants do as well.
+        antialias: True.
     """
 
     size: Size
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    scale: Share = (0.08, 1.0)
+    ratio: Ratio = (3 / 4, 4 / 3)
     interpolation: Interpolation = "bilinear"
+    antialias: Antialias = True
 
     code = opcodes.RANDOM_RESIZED_CROP
     sets_size = resizes = True
@@ -114,11 +130,15 @@ class Resize(Geometry):
 
     Attributes:
         size: (height, width), or an int for the shorter side, with the ratio of the sides kept.
-        interpolation: "bilinear" or "bicubic", as in Pillow.
+        interpolation: "bilinear" or "bicubic", as in Pillow; torchvision's and Pillow's constants do as well.
+        max_size: None.
+        antialias: True.
     """
 
     size: Size
     interpolation: Interpolation = "bilinear"
+    max_size: MaxSize = None
+    antialias: Antialias = True
 
     code = opcodes.RESIZE
     sets_size = resizes = True
@@ -133,7 +153,7 @@ class Resize(Geometry):
 class RandomHorizontalFlip(Geometry):
     """Mirror left and right with probability p."""
 
-    p: float = 0.5
+    p: Probability = 0.5
 
     code = opcodes.HORIZONTAL_FLIP
 
@@ -147,7 +167,7 @@ class RandomHorizontalFlip(Geometry):
 class RandomVerticalFlip(Geometry):
     """Mirror top and bottom with probability p."""
 
-    p: float = 0.5
+    p: Probability = 0.5
 
     code = opcodes.VERTICAL_FLIP
 
@@ -168,46 +188,61 @@ class RandomDihedral(Geometry):
 class RandomTranslate(Geometry):
     """Move the image by up to `padding` pixels in each direction, and fill the rest with `fill`."""
 
-    padding: int
+    padding: Shift
     fill: Fill = 0
 
     code = opcodes.RANDOM_CROP
 
 
+def _around(middle: float, value: float | tuple[float, float] | None) -> tuple[float, float]:
+    """Return the range of an argument of ColorJitter."""
+    if isinstance(value, tuple):
+        return value
+    return (middle, middle) if value is None else (middle - value, middle + value)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class ColorJitter(Geometry):
-    """Change brightness, contrast and saturation by random factors, in random order, as torchvision does.
+    """Change brightness, contrast, saturation and hue by random amounts, in random order, as torchvision does.
+
+    The results are torchvision's for uint8 tensors, up to single values of neighbouring levels; of 16 bits too, except
+    that a 65535 that a change of the hue leaves as it is becomes 0 there. A grey image has no saturation and no hue.
 
     Attributes:
-        brightness: A number x for factors from max(0, 1 - x) to 1 + x, or (least, most).
+        brightness: A number x for factors from max(0, 1 - x) to 1 + x, or (least, most); None or 0 for no change.
         contrast: The same.
         saturation: The same.
+        hue: A number from 0 to 0.5 for turns from -hue to hue, as a share of the whole circle, or (least, most).
         p: Probability of a change.
+
+    >>> ColorJitter(0.4, 0.4, 0.4, 0.1)
+    ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, p=1.0)
     """
 
-    brightness: Interval = 0.0
-    contrast: Interval = 0.0
-    saturation: Interval = 0.0
-    _: KW_ONLY  # torchvision's fourth argument is the hue
-    p: float = 1.0
+    brightness: Factor = None
+    contrast: Factor = None
+    saturation: Factor = None
+    hue: Hue = None
+    _: KW_ONLY
+    p: Probability = 1.0
 
     code = opcodes.JITTER
 
     @property
     def real_numbers(self) -> tuple[float, ...]:
-        """The range of each factor, JITTER_P and JITTER_THRESHOLD."""
+        """The range of each factor, JITTER_P ... JITTER_HUE_HIGH."""
         found: list[float] = []
         for value in (self.brightness, self.contrast, self.saturation):
-            low, high = value if isinstance(value, tuple) else (max(0.0, 1.0 - value), 1.0 + value)
-            found += [low, high]
-        return (*found, self.p, _NEVER)
+            low, high = _around(1.0, value)
+            found += [max(0.0, low), high]
+        return (*found, self.p, _NEVER, *_around(0.0, self.hue))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RandomGrayscale(Geometry):
     """Make an image grey with probability p, in three channels, as torchvision's RandomGrayscale does."""
 
-    p: float = 0.1
+    p: Probability = 0.1
 
     code = opcodes.JITTER
 
@@ -226,8 +261,8 @@ class RandomSolarize(Geometry):
         p: Probability.
     """
 
-    threshold: float
-    p: float = 0.5
+    threshold: Threshold
+    p: Probability = 0.5
 
     code = opcodes.JITTER
 
@@ -247,12 +282,14 @@ class RandomErasing(Geometry):
         ratio: Least and most height over width.
         value: The fill, in the units that pixels have at this place in the list, after any ToDtype and Normalize
             before it.
+        inplace: False.
     """
 
-    p: float = 0.5
-    scale: tuple[float, float] = (0.02, 0.33)
-    ratio: tuple[float, float] = (0.3, 3.3)
+    p: Probability = 0.5
+    scale: Share = (0.02, 0.33)
+    ratio: Ratio = (0.3, 3.3)
     value: Fill = 0
+    inplace: InPlace = False
 
     code = opcodes.ERASE
     erases = True
@@ -275,7 +312,7 @@ class Cutout(Geometry):
 
     size: Size
     value: Fill = 0
-    p: float = 1.0
+    p: Probability = 1.0
 
     code = opcodes.ERASE
     erases = True
@@ -293,23 +330,23 @@ class ToDtype(Transform):
     Attributes:
         dtype: torch.uint8, uint16, float16, bfloat16 or float32, or NumPy's type of that name.
         scale: Whether values are scaled to the type's range: floats from 0 to 1; between uint8 and uint16 shifted by 8
-            bits, as in torchvision: 255 becomes 65280.
+            bits, as in torchvision: 255 becomes 65280. Without it they keep their values: floats from 0 to 255.
     """
 
-    dtype: torch.dtype
-    scale: bool
-
-    def __post_init__(self) -> None:
-        Transform.__post_init__(self)
-        if isinstance(self.dtype, np.dtype) or (isinstance(self.dtype, type) and issubclass(self.dtype, np.generic)):
-            object.__setattr__(self, "dtype", _NUMPYS.get(np.dtype(self.dtype), self.dtype))
-        if self.dtype not in DTYPES or not isinstance(self.scale, bool):
-            raise OptionError(f"{self}: expected one of {', '.join(map(str, DTYPES))}, and scale=True or False")
+    dtype: Dtype
+    scale: Flag = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Normalize(Transform):
     """Subtract a mean and divide by a standard deviation; after ToDtype.
+
+    Statistics of pixels in other units are refused, with the line to write:
+
+    - For pixels from 0 to 1, a mean above 2. None have it; of 0 to 255, only images that are almost black have less.
+    - For pixels from 0 to 255 (or 65535), in all channels a mean m between 0 and 1 with a std at least 2 % below
+      sqrt(m * (1 - m)). Whole numbers with this mean have at least that deviation, pixels from 0 to 1 at most that.
+    - For pixels from 0 to 255, mean=0.5 with std=0.5, which make -1 to 1 of 0 to 1.
 
     Attributes:
         mean: One for each of three channels, or one for all, in the units of the converted pixels: 0 to 1 after a
@@ -317,18 +354,6 @@ class Normalize(Transform):
         std: The same; not 0.
     """
 
-    mean: Sequence[float] | float
-    std: Sequence[float] | float
-
-    def __post_init__(self) -> None:
-        Transform.__post_init__(self)
-        for name in ("mean", "std"):
-            value = getattr(self, name)
-            try:
-                values = tuple(map(float, (value,) if isinstance(value, Real) else value))
-            except (TypeError, ValueError):
-                values = ()
-            least = 1e-30 if name == "std" else 0.0  # one over it must be a float32
-            if len(values) not in (1, 3) or not all(math.isfinite(v) and abs(v) >= least for v in values):
-                raise OptionError(f"Normalize: {name}={value}; expected one number or three, a std other than 0")
-            object.__setattr__(self, name, values)
+    mean: Statistic
+    std: Statistic
+    inplace: InPlace = False

@@ -99,7 +99,8 @@ def with_resolution(transforms: Sequence[Any], size: tuple[int, int]) -> list[An
     for number, t in enumerate(transforms):
         changes: dict[str, Any] = {}
         if isinstance(t, Geometry) and hasattr(t, "padding"):
-            changes["padding"] = round(t.padding * max(factors))
+            sides = t.padding if isinstance(t.padding, tuple) else (t.padding,)
+            changes["padding"] = tuple(round(side * max(factors)) for side in sides)
         if isinstance(t, Geometry) and hasattr(t, "size"):
             changes["size"] = size if number == last else _scaled(t.size, factors)
         found.append(replace(t, **changes) if changes else t)

@@ -10,9 +10,12 @@ from lmdbloader.kernels.runtime.philox import below, uniform, unit
 from lmdbloader.kernels.transform.opcodes import (
     COLOR_CODE,
     COLOR_FACTORS,
+    COLOR_HUE,
     COLOR_ORDER,
     COLOR_THRESHOLD,
     JITTER,
+    JITTER_HUE_HIGH,
+    JITTER_HUE_LOW,
     JITTER_P,
     JITTER_THRESHOLD,
 )
@@ -74,20 +77,62 @@ def _saturate(pixels, plane, factor, top):
 
 
 @kernel
-def jitter(pixels, channels, plane, brightness, contrast, saturation, order):
-    """Change brightness, contrast and saturation in place, as torchvision does for integers: truncated at each step.
+def _turn_hue(pixels, plane, turn, top):
+    """Turn the hue: through float32 HSV, the operations and their order being torchvision's; its bits depend on it."""
+    red, green, blue = part(pixels, 0, plane), part(pixels, plane, plane), part(pixels, 2 * plane, plane)
+    zero, one, six = np.float32(0), np.float32(1), np.float32(6)
+    scale, sixth = np.float32(1 / np.float64(top)), np.float32(1 / 6)
+    levels = np.float32(np.float64(top) + (1 - 1e-3))
+    for i in range(plane):
+        r, g, b = np.float32(red[i]) * scale, np.float32(green[i]) * scale, np.float32(blue[i]) * scale
+        value, low = max(max(r, g), b), min(min(r, g), b)
+        chroma = value - low
+        divisor = chroma if chroma > zero else one  # of greys nothing but the value counts
+        saturation = chroma / (value if chroma > zero else one)
+        from_r, from_g, from_b = (value - r) / divisor, (value - g) / divisor, (value - b) / divisor
+        of_red, of_green, of_blue = (
+            from_b - from_g, (from_r + np.float32(2)) - from_b, (from_g + np.float32(4)) - from_r,
+        )  # fmt: skip
+        hue = (of_red if value == r else of_green if value == g else of_blue) * sixth + one
+        hue = (hue - one if hue >= one else hue) + turn
+        hue = hue - one if hue >= one else hue + one if hue < zero else hue
+        sixths = hue * six
+        whole = np.floor(sixths)
+        rest = saturation * (sixths - whole)
+        sector = np.int32(whole if whole < six else zero)  # a hue just below 0 was rounded to a whole turn
+        least = one - saturation
+        falling = min(max((one - rest) * value, zero), one)
+        rising = min(max((rest + least) * value, zero), one)
+        least = min(max(least * value, zero), one)
+        r = value if sector == 0 or sector == 5 else falling if sector == 1 else rising if sector == 4 else least
+        g = value if sector == 1 or sector == 2 else falling if sector == 3 else rising if sector == 0 else least
+        b = value if sector == 3 or sector == 4 else falling if sector == 5 else rising if sector == 2 else least
+        # 65535 as a float32 comes out one too large.
+        red[i] = np.int32(min(r * levels, top))
+        green[i] = np.int32(min(g * levels, top))
+        blue[i] = np.int32(min(b * levels, top))
+
+
+@kernel
+def jitter(pixels, channels, plane, brightness, contrast, saturation, hue, order):
+    """Change brightness, contrast, saturation and hue in place, as torchvision does for integers: cut off at each step.
 
     Args:
         pixels: uint8 or uint16, planes one after the other.
-        channels: 1 or 3; one channel has no saturation.
+        channels: 1 or 3; one channel has no saturation and no hue.
         plane: Values of a plane.
         brightness, contrast, saturation: Factors of at least 0, float64; 1 changes nothing.
-        order: 0 to 5, the permutation of the three.
+        hue: The turn, -0.5 to 0.5 of the circle, float64; 0 changes nothing.
+        order: 0 to 23: the permutation of the first three, times 4, plus the place of the hue among them.
     """
     top = np.float32(255 if pixels.itemsize == 1 else 65535)
     image = part(pixels, 0, channels * plane)
-    for place in range(3):
-        step = _step(order, place)
+    for place in range(4):
+        if place == order % 4:
+            if hue != 0.0 and channels == 3:
+                _turn_hue(image, plane, np.float32(hue), top)
+            continue
+        step = _step(order // 4, place - 1 if place > order % 4 else place)
         if step == BRIGHTNESS and brightness != 1.0:
             _blend(image, np.float32(0), np.float32(brightness), top)
         elif step == CONTRAST and contrast != 1.0:
@@ -129,7 +174,8 @@ def draw_colors(code, numbers, words, more, drawn):
         drawn[COLOR_THRESHOLD] = numbers[JITTER_THRESHOLD]
         for k in range(3):
             drawn[COLOR_FACTORS + k] = uniform(words[k], numbers[2 * k], numbers[2 * k + 1])
-        drawn[COLOR_ORDER] = below(words[3], 6)
+        drawn[COLOR_ORDER] = below(words[3], 24)
+        drawn[COLOR_HUE] = uniform(more[1], numbers[JITTER_HUE_LOW], numbers[JITTER_HUE_HIGH])
         return True
     return False
 
@@ -146,6 +192,6 @@ def change_colors(pixels, channels, height, width, drawn):
     if drawn[COLOR_CODE] == JITTER:
         jitter(
             pixels, channels, height * width, drawn[COLOR_FACTORS], drawn[COLOR_FACTORS + 1], drawn[COLOR_FACTORS + 2],
-            np.int64(drawn[COLOR_ORDER]),
+            drawn[COLOR_HUE], np.int64(drawn[COLOR_ORDER]),
         )  # fmt: skip
         solarize(pixels, channels * height * width, drawn[COLOR_THRESHOLD])

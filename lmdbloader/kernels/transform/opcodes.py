@@ -7,17 +7,22 @@ HORIZONTAL_FLIP, VERTICAL_FLIP, DIHEDRAL, ERASE = range(4, 8)
 JITTER = 8
 
 # Columns of an operation's whole numbers: its code, its fields (one bit each), its stage, (height, width) of the result
-# (a width of 0: the height is that of the shorter side), padding on every side, whether a resize is bicubic, the number
-# of an erased rectangle, and the fill of three channels.
-OP_CODE, OP_FIELDS, OP_STAGE, OP_HEIGHT, OP_WIDTH, OP_PADDING, OP_CUBIC, OP_RECTANGLE, OP_FILL = range(9)
+# (a width of 0: the height is that of the shorter side), whether a crop pads and by how many pixels on each side,
+# whether a resize is bicubic, the number of an erased rectangle, and the fill of three channels.
+(
+    OP_CODE, OP_FIELDS, OP_STAGE, OP_HEIGHT, OP_WIDTH, OP_PADS, OP_PAD_TOP, OP_PAD_BOTTOM, OP_PAD_LEFT, OP_PAD_RIGHT,
+    OP_CUBIC, OP_RECTANGLE, OP_FILL,
+) = range(13)  # fmt: skip
 NUM_WHOLE = OP_FILL + 3
+# Of OP_PADS: nothing around the image, the pixels given, or as many more as an image lacks for the crop on both sides.
+PADS_NOTHING, PADS, PADS_SMALL_IMAGES = range(3)
 # Columns of an operation's real numbers, by operation. P is a probability; a range is its low and its high end.
 FLIP_P = 0
 CROP_SCALE_LOW, CROP_SCALE_HIGH, CROP_RATIO_LOW, CROP_RATIO_HIGH = range(4)
 ERASE_P, ERASE_SCALE_LOW, ERASE_SCALE_HIGH, ERASE_RATIO_LOW, ERASE_RATIO_HIGH = range(5)
-# Of JITTER: three ranges of factors (brightness, contrast, saturation), then these.
-JITTER_P, JITTER_THRESHOLD = 6, 7
-NUM_REAL = 8
+# Of JITTER: three ranges of factors (brightness, contrast, saturation), then these; the hue is a share of the circle.
+JITTER_P, JITTER_THRESHOLD, JITTER_HUE_LOW, JITTER_HUE_HIGH = range(6, 10)
+NUM_REAL = 10
 
 # The geometry of one field of one sample at one stage: out(y, x) is in(row + down * y, column + across * x), with y and
 # x exchanged on the right if `transposed`, for (y, x) inside of the valid rectangle, and the fill elsewhere. MASK says
@@ -29,8 +34,9 @@ NUM_REAL = 8
 NUM_GEOMETRY = FILL + 3
 # The end of a stage: the next one continues from the same pixels; the result is written out, resized, or recoloured.
 CARRY, WRITE, THEN_RESIZE, THEN_COLOR = range(4)
-# The numbers drawn for an operation on colours: its code, then of JITTER: three factors, their order, the threshold.
-COLOR_CODE, COLOR_FACTORS, COLOR_ORDER, COLOR_THRESHOLD = 0, 1, 4, 5
+# The numbers drawn for an operation on colours: its code, then of JITTER: three factors, the order of the four changes,
+# the threshold, the hue.
+COLOR_CODE, COLOR_FACTORS, COLOR_ORDER, COLOR_THRESHOLD, COLOR_HUE = 0, 1, 4, 5, 6
 NUM_COLOR = 1 + NUM_REAL
 # A set of fields has one bit for each.
 MAX_FIELDS = 62

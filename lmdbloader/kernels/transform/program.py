@@ -47,10 +47,15 @@ from lmdbloader.kernels.transform.opcodes import (
     OP_FIELDS,
     OP_FILL,
     OP_HEIGHT,
-    OP_PADDING,
+    OP_PAD_BOTTOM,
+    OP_PAD_LEFT,
+    OP_PAD_RIGHT,
+    OP_PAD_TOP,
+    OP_PADS,
     OP_RECTANGLE,
     OP_STAGE,
     OP_WIDTH,
+    PADS_SMALL_IMAGES,
     RANDOM_RESIZED_CROP,
     RESIZE,
     THEN_COLOR,
@@ -202,7 +207,7 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
         while stage < op[OP_STAGE]:
             for f in range(num_fields):
                 g = geometry[f, stage]
-                if g[CLOSING] == CARRY and op[OP_FIELDS] >> f & 1 and op[OP_PADDING] > 0 and is_filled(g):
+                if g[CLOSING] == CARRY and op[OP_FIELDS] >> f & 1 and op[OP_PADS] and is_filled(g):
                     g[CLOSING] = WRITE  # it was padded with another fill
                 _open_next(geometry[f], stage)
             stage += 1
@@ -294,19 +299,25 @@ def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles
         height, width = np.int64(0), np.int64(0)
         top, left, h, w = _erased_box(seed, sample, epoch, number, rows, columns, numbers)
     else:
-        height, width, padding = op[OP_HEIGHT], op[OP_WIDTH], op[OP_PADDING]
+        height, width = op[OP_HEIGHT], op[OP_WIDTH]
+        pad_top, pad_bottom, pad_left, pad_right = op[OP_PAD_TOP], op[OP_PAD_BOTTOM], op[OP_PAD_LEFT], op[OP_PAD_RIGHT]
         if height == 0:  # a translation: the size stays
             height, width = full_height, full_width
-        if height % grid or width % grid or padding % grid:
+        if height % grid or width % grid or pad_top % grid or pad_bottom % grid or pad_left % grid or pad_right % grid:
             return NOT_DIVISIBLE
-        h, w, padding = height // grid, width // grid, padding // grid
-        down, across = rows + 2 * padding - h, columns + 2 * padding - w
+        h, w, pad_top, pad_left = height // grid, width // grid, pad_top // grid, pad_left // grid
+        down, across = rows + pad_top + pad_bottom // grid - h, columns + pad_left + pad_right // grid - w
+        if op[OP_PADS] == PADS_SMALL_IMAGES:  # as torchvision: what is missing, on both sides
+            if down < 0:
+                pad_top, down = pad_top - down, -down
+            if across < 0:
+                pad_left, across = pad_left - across, -across
         if down < 0 or across < 0:
             return CROP_TOO_LARGE
         if code == CENTER_CROP:
             top, left = np.int64(np.rint(down / 2.0)), np.int64(np.rint(across / 2.0))
         else:
-            top, left = below(words[0], down + 1) - padding, below(words[1], across + 1) - padding
+            top, left = below(words[0], down + 1) - pad_top, below(words[1], across + 1) - pad_left
     for f in range(num_fields):
         if fields >> f & 1:
             g = geometry[f, stage]
@@ -324,7 +335,7 @@ def _apply(op, numbers, seed, epoch, sample, number, geometry, color, rectangles
                 # The window of a random crop may be the whole image, and an image turned in its file is resized as is.
                 high, wide = full_height // ratio, full_width // ratio
                 most[MOST_BETWEEN] = max(most[MOST_BETWEEN], max(high * g[NEW_WIDTH], wide * g[NEW_HEIGHT]))
-            elif op[OP_PADDING] > 0 and g[MASK] == 0:
+            elif op[OP_PADS] and g[MASK] == 0:
                 for c in range(3):
                     g[FILL + c] = op[OP_FILL + c]
     return 0

@@ -1,0 +1,238 @@
+"""The kinds of arguments that transforms declare: what each kind accepts, and the value that it stores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+
+from lmdbloader.errors import OptionError
+
+DTYPES = (torch.uint8, torch.uint16, torch.float16, torch.bfloat16, torch.float32)
+"""The types that pixels can have in a batch."""
+
+_NUMPYS = {np.dtype(str(dtype).removeprefix("torch.")): dtype for dtype in DTYPES if dtype != torch.bfloat16}
+# Pillow's numbers of the interpolations, which torchvision takes too.
+_PILLOWS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+_MOST_PIXELS = 2**24
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of argument; `Annotated[type, Kind(...)]` declares an argument of it.
+
+    Attributes:
+        check: Called with the transform, the argument's name and the value that was passed; returns the value to store,
+            or raises OptionError.
+        is_shown: Whether a transform's text has the argument even if its value is the default.
+    """
+
+    check: Callable[[object, str, Any], Any]
+    is_shown: bool = True
+
+
+def only(value: object, reason: str, *, in_python: bool = True) -> Kind:
+    """Return the kind of an argument of torchvision's of which compiled code knows one value.
+
+    Args:
+        value: The one.
+        reason: Why, and what to write instead; a sentence.
+        in_python: Whether torchvision's own transform does what the other values ask for.
+    """
+
+    def check(of: object, name: str, found: Any) -> Any:
+        if type(found) is type(value) and found == value:
+            return found
+        asked = f"{type(of).__name__}({name}={found!r})"
+        python = (
+            f" torchvision's own transform does it, in Python: LMDBDataset(path, transform=v2.{type(of).__name__}"
+            f"(..., {name}={found!r}))."
+        )
+        raise OptionError(f"{asked}: expected {name}={value!r}. {reason}{python if in_python else ''}")
+
+    return Kind(check, is_shown=False)
+
+
+def _number(value: object) -> Any:
+    """Return a number as an int or float; NaN for anything but a finite number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    if isinstance(value, Integral):
+        return int(value) if abs(int(value)) < 2**63 else math.nan
+    return float(value) if math.isfinite(value) else math.nan
+
+
+def _numbers(values: object) -> tuple[Any, ...]:
+    return tuple(map(_number, values if isinstance(values, Sequence) else (values,)))
+
+
+def _size(of: object, name: str, size: Any) -> int | tuple[int, int]:
+    sides = _numbers(size)
+    if len(sides) not in (1, 2) or not all(isinstance(side, int) and 0 < side <= _MOST_PIXELS for side in sides):
+        raise OptionError(f"{of}: expected a {name} of at least one pixel, as an int or (height, width)")
+    return (sides[0], sides[1]) if len(sides) == 2 else sides[0]
+
+
+def _shift(of: object, name: str, padding: Any) -> int:
+    numbers = _numbers(padding)
+    if len(numbers) != 1 or not isinstance(numbers[0], int) or not 0 <= numbers[0] <= _MOST_PIXELS:
+        raise OptionError(f"{of}: expected a {name} of at least 0 pixels, as an int")
+    return numbers[0]
+
+
+def _padding(of: object, name: str, padding: Any) -> int | tuple[int, ...]:
+    numbers = (0,) if padding is None else _numbers(padding)
+    if len(numbers) not in (1, 2, 4) or not all(isinstance(n, int) and 0 <= n <= _MOST_PIXELS for n in numbers):
+        raise OptionError(
+            f"{of}: expected a {name} of at least 0 pixels, as an int, (left and right, top and bottom) or "
+            "(left, top, right, bottom)"
+        )
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _fill(of: object, name: str, fill: Any) -> float | tuple[float, float, float]:
+    if isinstance(fill, str) and fill == "random":
+        raise OptionError(
+            f"{of}: the {name} is one number, or one for each of three channels; random pixels are not compiled. "
+            f"Write {name}=0. torchvision's own transform does it, in Python: LMDBDataset(path, "
+            f"transform=v2.{type(of).__name__}({name}='random'))."
+        )
+    values = _numbers(fill)
+    if len(values) not in (1, 3) or not all(map(math.isfinite, values)):
+        raise OptionError(f"{of}: expected one finite number, or one for each of three channels, to fill with")
+    return values[0] if len(values) == 1 else (values[0], values[1], values[2])
+
+
+def _probability(of: object, name: str, p: Any) -> float:
+    number = _number(p)
+    if not 0 <= number <= 1:
+        raise OptionError(f"{of}: expected a probability {name} from 0 to 1")
+    return float(number)
+
+
+def _share(of: object, name: str, scale: Any) -> tuple[float, float]:
+    values = _numbers(scale)
+    if len(values) != 2 or not 0 < values[0] <= values[1] <= 1:
+        raise OptionError(f"{of}: expected {name}=(least, most), shares of the area above 0 and up to 1")
+    return values[0], values[1]
+
+
+def _ratio(of: object, name: str, ratio: Any) -> tuple[float, float]:
+    values = _numbers(ratio)
+    if len(values) != 2 or not 0 < values[0] <= values[1]:
+        raise OptionError(f"{of}: expected {name}=(least, most), ratios of the sides above 0")
+    return values[0], values[1]
+
+
+def _factor(of: object, name: str, value: Any) -> float | tuple[float, float]:
+    if value is None:
+        return 0.0
+    values = _numbers(value)
+    as_expected = len(values) == (2 if isinstance(value, Sequence) else 1)
+    if not as_expected or not 0 <= values[0] <= values[-1]:
+        raise OptionError(f"{of}: expected numbers of at least 0, or (least, most) factors of at least 0")
+    return (values[0], values[1]) if len(values) == 2 else values[0]
+
+
+def _hue(of: object, name: str, value: Any) -> float | tuple[float, float]:
+    if value is None:
+        return 0.0
+    values = _numbers(value)
+    if isinstance(value, Sequence):
+        is_hue = len(values) == 2 and -0.5 <= values[0] <= values[-1] <= 0.5
+    else:
+        is_hue = 0 <= values[0] <= 0.5
+    if not is_hue:
+        raise OptionError(
+            f"{of}: expected a {name} from 0 to 0.5, or (least, most) from -0.5 to 0.5: shares of the whole circle"
+        )
+    return (values[0], values[1]) if isinstance(value, Sequence) else values[0]
+
+
+def _threshold(of: object, name: str, threshold: Any) -> float:
+    number = _number(threshold)
+    if not number >= 0:
+        raise OptionError(f"{of}: expected a {name} of at least 0, in the units of the stored pixels")
+    return float(number)
+
+
+def _interpolation(of: object, name: str, interpolation: Any) -> Any:
+    named = getattr(interpolation, "value", interpolation)  # an InterpolationMode, or a Resampling of Pillow
+    if isinstance(named, Integral) and not isinstance(named, bool):
+        named = _PILLOWS.get(int(named), named)
+    if isinstance(named, str) and named in ("bilinear", "bicubic"):
+        return named
+    advice = ""
+    if isinstance(named, str) and named in ("nearest", "nearest-exact", "lanczos", "box", "hamming"):
+        advice = (
+            f"; {named!r} is not compiled. torchvision's own transform has others, in Python: LMDBDataset(path, "
+            f"transform=v2.{type(of).__name__}(..., {name}={named!r}))"
+        )
+    raise OptionError(f"{of}: expected {name}='bilinear' or 'bicubic'{advice}")
+
+
+def _flag(of: object, name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise OptionError(f"{of}: expected {name}=True or False")
+    return bool(value)
+
+
+def _dtype(of: object, name: str, dtype: Any) -> torch.dtype:
+    if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, np.generic)):
+        dtype = _NUMPYS.get(np.dtype(dtype), dtype)
+    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
+        raise OptionError(f"{of}: expected one of {', '.join(map(str, DTYPES))}")
+    return dtype
+
+
+def _statistic(of: object, name: str, value: Any) -> tuple[float, ...]:
+    try:
+        values = tuple(map(float, (value,) if isinstance(value, Real) else value))
+    except (TypeError, ValueError):
+        values = ()
+    least = 1e-30 if name == "std" else 0.0  # one over it must be a float32
+    if len(values) not in (1, 3) or not all(math.isfinite(v) and abs(v) >= least for v in values):
+        raise OptionError(f"{type(of).__name__}: {name}={value}; expected one number or three, a std other than 0")
+    return values
+
+
+def _names(of: object, name: str, fields: Any) -> tuple[str, ...] | None:
+    if fields is None:
+        return None
+    if isinstance(fields, str):
+        raise OptionError(f"{of}: expected names, such as {name}=({fields!r},)")
+    found = tuple(fields)
+    if not found:
+        raise OptionError(f"{of}: expected at least one name, or None for all image fields")
+    return found
+
+
+Size = Annotated[int | tuple[int, int], Kind(_size)]
+Shift = Annotated[int, Kind(_shift)]
+Padding = Annotated[int | tuple[int, ...] | None, Kind(_padding)]
+Fill = Annotated[float | tuple[float, float, float], Kind(_fill)]
+Probability = Annotated[float, Kind(_probability)]
+Share = Annotated[tuple[float, float], Kind(_share)]
+Ratio = Annotated[tuple[float, float], Kind(_ratio)]
+Factor = Annotated[float | tuple[float, float] | None, Kind(_factor)]
+Hue = Annotated[float | tuple[float, float] | None, Kind(_hue)]
+Threshold = Annotated[float, Kind(_threshold)]
+Interpolation = Annotated[Literal["bilinear", "bicubic"], Kind(_interpolation)]
+Flag = Annotated[bool, Kind(_flag)]
+# One that is seldom given: a transform's text has it only then.
+RareFlag = Annotated[bool, Kind(_flag, is_shown=False)]
+Dtype = Annotated[torch.dtype, Kind(_dtype)]
+Statistic = Annotated[Sequence[float] | float, Kind(_statistic)]
+Names = Annotated[tuple[str, ...] | None, Kind(_names, is_shown=False)]
+# Of torchvision's arguments, the values that compiled code has.
+Antialias = Annotated[bool, only(True, "Images are always resized with antialiasing.")]
+MaxSize = Annotated[None, only(None, "Give both sides: Resize((height, width)).")]
+PaddingMode = Annotated[str, only("constant", "Padding has the value `fill`.")]
+InPlace = Annotated[
+    bool, only(False, "Leave it out: pixels are changed on their way into the batch anyway.", in_python=False)
+]

@@ -1,0 +1,170 @@
+"""Names of transforms of other libraries, and objects of torchvision: what to write for them here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from torch import nn
+
+from lmdbloader.transforms import operations
+
+_TENSORS = "Leave it out: images are tensors (C, H, W) already, in batches (B, C, H, W)"
+_SCALED = "ToDtype(torch.float32, scale=True)"
+_CONTAINER = "a list of transforms; most take a probability p, as in ColorJitter(0.4, p=0.8)"
+
+# What to write instead of a name; "" where only the other library's own does it, in Python.
+_INSTEAD: dict[str, str] = {
+    # torchvision: types
+    **dict.fromkeys(("ToImage", "PILToTensor", "ToPureTensor", "ToPILImage", "ToImageTensor", "ToImagePIL"), _TENSORS),
+    "ToTensor": f"{_SCALED}; leave FFCV's ToTensor out",
+    "ConvertImageDtype": _SCALED,
+    "ConvertDtype": _SCALED,
+    "ConvertImage": _SCALED,
+    "RGB": "Leave it out: among colours, grey images come out with three equal channels",
+    "Identity": "Leave it out",
+    "InterpolationMode": "the names 'bilinear' and 'bicubic'; torchvision's InterpolationMode does as well",
+    # torchvision: containers
+    "Compose": "a list of transforms, as in Loader(..., transforms=[RandomCrop(64), RandomHorizontalFlip()])",
+    **dict.fromkeys(("RandomApply", "RandomChoice", "RandomOrder"), _CONTAINER),
+    "Lambda": "the function itself, after the compiled transforms; it is called with whole batches",
+    # torchvision: what the compiled ones can do
+    "Grayscale": "RandomGrayscale(1), which gives three equal channels",
+    "RandomInvert": "RandomSolarize(0, p), which inverts all values",
+    "RandomSizedCrop": "RandomResizedCrop(size)",
+    "Scale": "Resize(size)",
+    "Pad": "RandomCrop(size, padding, fill=fill), which pads and crops",
+    "FiveCrop": "CenterCrop(size), or a loader for each crop",
+    "TenCrop": "CenterCrop(size), or a loader for each crop",
+    # torchvision: the others
+    **dict.fromkeys(
+        (
+            "AugMix", "AutoAugment", "AutoAugmentPolicy", "ElasticTransform", "GaussianBlur", "GaussianNoise", "JPEG",
+            "LinearTransformation", "RandAugment", "RandomAdjustSharpness", "RandomAffine", "RandomAutocontrast",
+            "RandomChannelPermutation", "RandomEqualize", "RandomIoUCrop", "RandomPerspective",
+            "RandomPhotometricDistort", "RandomPosterize", "RandomResize", "RandomRotation", "RandomShortestSize",
+            "RandomZoomOut", "ScaleJitter", "TrivialAugmentWide", "ClampBoundingBoxes", "ClampKeyPoints",
+            "ConvertBoundingBoxFormat", "SanitizeBoundingBoxes", "SanitizeKeyPoints", "UniformTemporalSubsample",
+            "functional", "v2",
+        ),
+        "",
+    ),
+    # albumentations
+    "HorizontalFlip": "RandomHorizontalFlip(p)",
+    "VerticalFlip": "RandomVerticalFlip(p)",
+    **dict.fromkeys(("D4", "SquareSymmetry", "Flip"), "RandomDihedral()"),
+    **dict.fromkeys(("RandomRotate90", "Transpose"), "RandomDihedral(), which also mirrors"),
+    "CoarseDropout": "Cutout(size, value, p) for one rectangle of one size, or RandomErasing(p)",
+    "PadIfNeeded": "RandomCrop(size, pad_if_needed=True)",
+    "SmallestMaxSize": "Resize(size)",
+    "ColorJiggle": "ColorJitter(brightness, contrast, saturation, hue)",
+    "RandomBrightnessContrast": "ColorJitter(brightness, contrast, p=p)",
+    "HueSaturationValue": "ColorJitter(saturation=saturation, hue=hue, p=p)",
+    "ToGray": "RandomGrayscale(p)",
+    "Solarize": "RandomSolarize(threshold, p), with the threshold in units of the stored pixels",
+    "InvertImg": "RandomSolarize(0, p), which inverts all values",
+    "ToFloat": _SCALED,
+    "ToTensorV2": _TENSORS,
+    **dict.fromkeys(("OneOf", "SomeOf", "Sequential"), _CONTAINER),
+    # FFCV
+    "RandomResizedCropRGBImageDecoder": "RandomResizedCrop(size, scale, ratio)",
+    "CenterCropRGBImageDecoder": "Resize(round(size / ratio)), CenterCrop(size)",
+    "NormalizeImage": "ToDtype(torch.float16, scale=True), Normalize(mean, std) with means from 0 to 1",
+    "Convert": "ToDtype(dtype)",
+    "ToDevice": "Loader(..., device='cuda')",
+    "ToTorchImage": f"{_TENSORS}; Loader(..., memory_format=torch.channels_last) for the order of the memory",
+    **dict.fromkeys(
+        ("Squeeze", "View", "IntDecoder", "FloatDecoder", "NDArrayDecoder", "BytesDecoder", "SimpleRGBImageDecoder"),
+        "Leave it out: every field is decoded, labels are tensors (B,)",
+    ),
+    "RandomBrightness": "ColorJitter(magnitude, p=p)",
+    "RandomContrast": "ColorJitter(contrast=magnitude, p=p)",
+    "RandomSaturation": "ColorJitter(saturation=magnitude, p=p)",
+    **dict.fromkeys(("ImageMixup", "LabelMixup", "MixupToOneHot"), "MixUp(alpha, num_classes), for images and labels"),
+    "ModuleWrapper": "the module itself, after the compiled transforms; it is called with whole batches",
+    # timm, BasicSR
+    "Mixup": "MixUp(alpha, num_classes) or CutMix(alpha, num_classes), after LabelSmoothing(smoothing, num_classes)",
+    "RandomResizedCropAndInterpolation": "RandomResizedCrop(size, scale, ratio, 'bicubic')",
+    "ToNumpy": _TENSORS,
+    "augment": "RandomDihedral()",
+    "paired_random_crop": "RandomCrop(gt_size), which cuts lr and hr at one place",
+}  # fmt: skip
+
+# Of torchvision, what draws numbers of its own rather than by `make_params`.
+_CHOOSING = ("AugMix", "AutoAugment", "RandAugment", "RandomChoice", "RandomOrder", "TrivialAugmentWide")
+
+
+def instead_of(name: str) -> str | None:
+    """Return the message for a name of another library; None if it is not a known one.
+
+    >>> instead_of("HorizontalFlip")
+    'lmdbloader.transforms has no HorizontalFlip. Write RandomHorizontalFlip(p).'
+    """
+    return f"lmdbloader.transforms has no {name}. {_line(name)}" if name in _INSTEAD else None
+
+
+def advice_for(transform: object) -> str:
+    """Return what to do with an object of torchvision that is not where it can be, as sentences; "" for any other."""
+    if not is_torchvision(transform):
+        return ""
+    name = type(transform).__name__
+    if name == "Compose":
+        return " Give the list of transforms of lmdbloader.transforms itself, without Compose."
+    if name in operations.__all__:
+        return f" lmdbloader.transforms.{name} is compiled and takes the same arguments: import it from there."
+    return f" {_line(name)}"
+
+
+def _line(name: str) -> str:
+    """Return what to write for a name, as a sentence."""
+    instead = _INSTEAD.get(name, "")
+    if instead:
+        return f"{instead}." if instead.startswith("Leave") else f"Write {instead}."
+    what = "v2.Compose([...])" if name in ("functional", "v2") else f"v2.{name}(...)"
+    return f"torchvision's own runs in Python, for every sample: LMDBDataset(path, transform={what})."
+
+
+def is_torchvision(transform: object) -> bool:
+    """Return whether an object is a transform of torchvision, v1 or v2, or of a class derived from one."""
+    cls: Any = type(transform)
+    return _is_derived(cls, "torchvision.transforms")
+
+
+def is_v2(transform: object) -> bool:
+    """Return whether an object is a transform of torchvision v2, or of a class derived from one."""
+    cls: Any = type(transform)
+    return _is_derived(cls, "torchvision.transforms.v2")
+
+
+@cache  # it is asked for every sample
+def _is_derived(cls: Any, module: str) -> bool:
+    return any(base.__module__.startswith(module) for base in cls.__mro__)
+
+
+def parts_of(transform: Any) -> Iterator[Any]:
+    """Yield a transform and those inside it: of Compose, RandomApply, nn.Sequential and the like."""
+    yield transform
+    inner = getattr(transform, "transforms", None) if is_torchvision(transform) else None
+    if isinstance(inner, (list, tuple, nn.ModuleList)):
+        children = list(inner)
+    else:
+        children = list(transform.children()) if isinstance(transform, nn.Module) else []
+    for child in children:
+        yield from parts_of(child)
+
+
+def random_parts(transform: Any) -> list[Any]:
+    """Return the transforms of torchvision v2 in one that draw numbers for their input as a whole."""
+    return [part for part in parts_of(transform) if is_v2(part) and _draws(part)]
+
+
+def _draws(part: Any) -> bool:
+    name, p = type(part).__name__, getattr(part, "p", None)
+    if name in ("MixUp", "CutMix"):  # made for batches
+        return False
+    if name in _CHOOSING or (isinstance(p, int | float) and 0 < p < 1):
+        return True
+    return any(
+        {"make_params", "_get_params"} & vars(cls).keys() for cls in type(part).__mro__ if cls.__name__ != "Transform"
+    )

@@ -1,0 +1,136 @@
+"""torchvision's transforms on samples and batches: what has an image's size is changed together with it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from lmdbloader.errors import OptionError
+from lmdbloader.transforms.batch_functions import BatchFunction
+from lmdbloader.transforms.foreign import is_torchvision, is_v2, parts_of
+
+# The classes of torchvision.tv_tensors for kinds of fields. Without them v2 changes the first tensor only.
+_CLASSES = {"image": "Image", "mask": "Mask"}
+# Of v1, what calls other things.
+_CONTAINERS = ("Compose", "Lambda", "RandomApply", "RandomChoice", "RandomOrder")
+
+
+def in_step(function: Callable[[Any], Any], kinds: Mapping[str, str]) -> Callable[[Any], Any]:
+    """Return a function of samples or batches that changes what has an image's size together with the image.
+
+    That is the function itself, unless it is a transform of torchvision v2, or a function of yours, which may call one,
+    for fields that have to change together.
+
+    Args:
+        function: A dataset's own transform, or a function of whole batches.
+        kinds: The kind of each field, by name.
+
+    Raises:
+        OptionError: It is a transform of torchvision's first version, which takes an image and no sample.
+    """
+    if isinstance(function, BatchFunction):
+        return function
+    if not (isinstance(function, nn.Module) or is_torchvision(function)):
+        together = [name for name, kind in kinds.items() if kind in _CLASSES or kind == "array"]
+        is_compiled = hasattr(function, "_torchdynamo_orig_callable")
+        return InStep(function, kinds, is_own=True) if len(together) > 1 and not is_compiled else function
+    parts = list(parts_of(function))
+    for part in parts:
+        if is_torchvision(part) and not is_v2(part) and type(part).__name__ not in _CONTAINERS:
+            _refuse(part, kinds)
+    return InStep(function, kinds, is_own=False) if any(map(is_v2, parts)) else function
+
+
+def _refuse(part: Any, kinds: Mapping[str, str]) -> None:
+    name = type(part).__name__
+    image = next((field for field, kind in kinds.items() if kind == "image"), "image")
+    raise OptionError(
+        f"{name} of torchvision.transforms takes one image; expected a function of samples or batches, named tuples of "
+        f"{', '.join(kinds)}. Write v2.{name}(...) of torchvision.transforms.v2, or lambda sample: "
+        f"sample._replace({image}={name}(...)(sample.{image}))."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class InStep:
+    """A function that gets images as `tv_tensors.Image`, masks as `Mask`; its result has plain tensors again.
+
+    Attributes:
+        function: The function.
+        kinds: The kind of each field, by name.
+        is_own: Whether it is a function of yours rather than a transform of torchvision; it gets arrays in their shape.
+    """
+
+    function: Callable[[Any], Any]
+    kinds: Mapping[str, str]
+    is_own: bool
+
+    @property
+    def __wrapped__(self) -> Callable[[Any], Any]:
+        """The function, which errors name."""
+        return self.function
+
+    def __call__(self, sample: Any) -> Any:
+        """Return the result for a sample or a batch, a named tuple or a dict of fields."""
+        if "torchvision.transforms.v2" not in sys.modules:  # a function of yours, without torchvision
+            return self.function(sample)
+        if hasattr(sample, "_fields"):
+            values = sample._asdict()
+            turned = self._wrap(values)
+            result = _plain(self.function(type(sample)(**values)))
+        elif isinstance(sample, dict):
+            values = dict(sample)
+            turned = self._wrap(values)
+            result = _plain(self.function(values))
+        else:
+            return self.function(sample)
+        for name in turned:
+            result = _turned_back(result, name)
+        return result
+
+    def _wrap(self, values: dict[str, Any]) -> list[str]:
+        """Give tensors torchvision's classes; return the names of arrays (H, W, C), which become (C, H, W)."""
+        tensors = importlib.import_module("torchvision.tv_tensors")
+        found = [(name, value, self.kinds.get(name)) for name, value in values.items()]
+        found = [each for each in found if isinstance(each[1], torch.Tensor)]
+        images = [value for _, value, kind in found if kind == "image"]
+        sizes = {tuple(image.shape[-2:]) for image in images}
+        turned = []
+        for name, value, kind in found:
+            if kind == "array":
+                shape = tuple(value.shape[images[0].ndim - 3 :]) if images else ()  # without that of the batch
+                if shape[-2:] not in sizes:
+                    if self.is_own or len(shape) != 3 or shape[:2] not in sizes:
+                        continue
+                    turned.append(name)
+                    value = value.movedim(-1, -3)
+            elif kind not in _CLASSES:
+                continue
+            values[name] = value.as_subclass(getattr(tensors, _CLASSES.get(str(kind), "Mask")))
+        return turned
+
+
+def _turned_back(result: Any, name: str) -> Any:
+    """Return a result whose array of this name, if there is one, is (H, W, C) again."""
+    if name in getattr(result, "_fields", ()):
+        return result._replace(**{name: getattr(result, name).movedim(-3, -1)})
+    return {**result, name: result[name].movedim(-3, -1)} if isinstance(result, dict) and name in result else result
+
+
+def _plain(value: Any) -> Any:
+    """Return a value whose images and masks are plain tensors."""
+    if isinstance(value, torch.Tensor):
+        is_wrapped = type(value).__name__ in _CLASSES.values() and "tv_tensors" in type(value).__module__
+        return value.as_subclass(torch.Tensor) if is_wrapped else value
+    if isinstance(value, tuple):
+        items = [_plain(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if type(value) is list:
+        return [_plain(item) for item in value]
+    return {key: _plain(item) for key, item in value.items()} if type(value) is dict else value

@@ -1,0 +1,109 @@
+"""Lists of transforms and images whose results torchvision has made, for tests that have no torchvision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmdbloader import transforms as T
+
+SEED, EPOCH = 7, 3
+NUM_SAMPLES = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """Calls of constructors, by one name in both libraries, and by how much results may differ.
+
+    Attributes:
+        name: Of the case.
+        calls: (name of the transform, positional arguments, keywords) each.
+        channels, dtype, height, width: Of the images.
+        off: The largest difference of a value.
+        share: The largest share of the values that differ at all.
+    """
+
+    name: str
+    calls: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]
+    channels: int = 3
+    dtype: type = np.uint8
+    height: int = 13
+    width: int = 18
+    off: float = 0
+    share: float = field(default=1.0)
+
+    def ours(self) -> list[T.Transform]:
+        """Return the transforms of lmdbloader."""
+        return [getattr(T, name)(*args, **keywords) for name, args, keywords in self.calls]
+
+    def images(self) -> np.ndarray:
+        """Return the images (NUM_SAMPLES, channels, height, width): random pixels, smooth ones, greys."""
+        top = 250 if self.dtype == np.uint8 else 65000  # of 65535 torchvision's hue makes 0
+        rng = np.random.default_rng(5)
+        images = rng.integers(0, top + 1, (NUM_SAMPLES, self.channels, self.height, self.width))
+        ramp = np.linspace(0, top, self.height)[:, None] + np.linspace(0, top, self.width)
+        images[1] = np.stack([ramp, ramp[::-1], ramp[:, ::-1]])[: self.channels] / 2
+        images[2] = images[2, :1]
+        return images.astype(self.dtype)
+
+
+def case(name: str, *calls: Any, **options: Any) -> Case:
+    """Return a case; a call is a tuple (name, *positional arguments), or with a dict of keywords at its end."""
+    split = [
+        (call[0], call[1:-1], call[-1]) if isinstance(call[-1], dict) else (call[0], call[1:], {}) for call in calls
+    ]
+    return Case(name, tuple(split), **options)
+
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+# One value in a hundred may be cut off to a neighbouring level: torch adds a multiple in one rounding.
+COLORS: dict[str, Any] = {"off": 1, "share": 0.01}
+CASES = (
+    case("crop", ("RandomCrop", 8)),
+    case("crop of two sides", ("RandomCrop", [9, 5])),
+    case("crop of one side in a list", ("RandomCrop", [9])),
+    case("crop with padding", ("RandomCrop", (14, 20), 4, False, 7)),
+    case("crop with two paddings", ("RandomCrop", 13, (3, 1), False, (1, 2, 3))),
+    case("crop with four paddings", ("RandomCrop", 13, [0, 5, 2, 9])),
+    case("crop with padding if needed", ("RandomCrop", (16, 25), None, True, 9)),
+    case("crop with both", ("RandomCrop", 20, (1, 0, 0, 1), {"pad_if_needed": True, "padding_mode": "constant"})),
+    case("center", ("CenterCrop", (8, 11))),
+    case("center of one side", ("CenterCrop", (7,))),
+    case("mirrored", ("RandomHorizontalFlip",), ("RandomVerticalFlip", 0.6)),
+    case("always mirrored", ("RandomHorizontalFlip", 1.0)),
+    # Two resizes may round a half either way.
+    case("resized crop", ("RandomResizedCrop", 9), off=1),
+    case("resized crop of two sides", ("RandomResizedCrop", [7, 12], (0.5, 1.0), (0.5, 2.0), "bicubic"), off=2),
+    case("resized", ("Resize", (9, 7)), off=1),
+    case("resized to a shorter side", ("Resize", [8], "bicubic", None, True), off=2),
+    case("resized up", ("Resize", 21), off=1),
+    case("brightness", ("ColorJitter", 0.4), **COLORS),
+    case("contrast", ("ColorJitter", 0, 0.4), **COLORS),
+    case("saturation", ("ColorJitter", None, None, (0.5, 1.5)), **COLORS),
+    case("hue", ("ColorJitter", 0, 0, 0, 0.5)),
+    case("hue to one side", ("ColorJitter", {"hue": (-0.3, -0.1)})),
+    case("hue of 16 bits", ("ColorJitter", 0, 0, 0, 0.5), dtype=np.uint16),
+    case("hue of grey", ("ColorJitter", 0, 0, 0, 0.5), channels=1),
+    case("everybody's jitter", ("ColorJitter", 0.4, 0.4, 0.4, 0.1), off=8, share=0.03),
+    case("jitter of grey", ("ColorJitter", 0.4, 0.4, 0.4, 0.1), channels=1, **COLORS),
+    case("grey", ("RandomGrayscale", 0.5)),
+    case("grey by default", ("RandomGrayscale",)),
+    case("solarized", ("RandomSolarize", 128, 0.6)),
+    case("erased", ("RandomErasing",)),
+    case("erased with a value", ("RandomErasing", 1.0, (0.1, 0.5), (0.5, 2), (9, 8, 7), False)),
+    case("floats", ("ToDtype", torch.float32), height=5),
+    case("scaled", ("ToDtype", torch.float32, True), height=5),
+    case("scaled to 16 bits", ("ToDtype", torch.uint16, {"scale": True})),
+    case("normalized", ("ToDtype", torch.float32, True), ("Normalize", *IMAGENET), off=2e-6, height=5),
+    case(
+        "normalized by one number", ("ToDtype", torch.float32), ("Normalize", [128.0], [64.0], False), off=2e-6,
+        height=5,
+    ),
+    case(
+        "a training's", ("RandomResizedCrop", 8, (0.3, 1)), ("RandomHorizontalFlip",), ("ToDtype", torch.float32, True),
+        ("Normalize", *IMAGENET), ("RandomErasing", 0.5, {"value": 0.25}), off=0.02,
+    ),
+)  # fmt: skip
