@@ -29,7 +29,8 @@ class Habit:
         note: A sentence in the table after the outcome.
         check: Asserts the meaning, which its name says; its parameters are variables that the code sets, or finds. None
             if the code is refused.
-        instead: The line to write instead, in the error's message.
+        instead: The line to write instead.
+        told: What of it the error says.
         needs: Packages without which it is skipped.
     """
 
@@ -38,6 +39,7 @@ class Habit:
     note: str = ""
     check: Check | None = None
     instead: str = ""
+    told: str = ""
     needs: tuple[str, ...] = ()
 
     @property
@@ -64,9 +66,11 @@ def same(whose: str, code: str, note: str = "", *, needs: tuple[str, ...] = ()) 
     return add
 
 
-def refused(whose: str, code: str, instead: str, note: str = "", *, needs: tuple[str, ...] = ()) -> None:
-    """Add a habit that is an error here, with the line to write instead."""
-    HABITS.append(Habit(whose, code, note, None, instead, needs))
+def refused(
+    whose: str, code: str, instead: str, note: str = "", *, told: str = "", needs: tuple[str, ...] = ()
+) -> None:
+    """Add a habit that is an error here, with the line to write instead, which the error has, or the part `told`."""
+    HABITS.append(Habit(whose, code, note, None, instead, told or instead, needs))
 
 
 # --- torch's DataLoader ---
@@ -227,7 +231,51 @@ def indices_of_every_kind_give_samples_and_views(
     assert [x.label for x in odd] == labels[1::2]
 
 
-refused(TORCH, 'ds = LMDBDataset("train.lmdb", fields="image")', "['image']", "Fields are a list.")
+refused(
+    TORCH,
+    'ds = LMDBDataset("train.lmdb", fields="image")',
+    'ds = LMDBDataset("train.lmdb", fields=["image"])',
+    told="['image']",
+)
+
+
+@same(TORCH, "loader = DataLoader(ds.transformed([RandomCrop(8)]), batch_size=4, num_workers=1)")
+def random_choices_are_drawn_anew_in_every_epoch(loader: Any) -> None:
+    import torch
+
+    first, second = (torch.cat([images for images, _ in loader]) for _ in range(2))
+    assert sum(not torch.equal(a, b) for a, b in zip(first, second, strict=True)) > 6
+
+
+@same(
+    TORCH,
+    "torch.manual_seed(3); first = next(iter(DataLoader(ds.transformed([RandomCrop(8)]), 4, shuffle=True)))\n"
+    "torch.manual_seed(3); again = next(iter(DataLoader(ds.transformed([RandomCrop(8)]), 4, shuffle=True)))",
+)
+def the_seed_of_torch_decides_order_and_random_choices(first: Any, again: Any) -> None:
+    import torch
+
+    assert torch.equal(first.image, again.image)
+
+
+@same(
+    TORCH,
+    "loader = Loader(ds, 4)\nloader.dataset.transform = lambda sample: (sample.image[:, :8, :8], sample.label)",
+    "timm does so.",
+)
+def a_transform_assigned_to_the_dataset_of_a_loader_is_called(loader: Any) -> None:
+    images, _ = next(iter(loader))
+    assert images.shape == (4, 3, 8, 8)
+
+
+refused(
+    TORCH,
+    "def scale(batch):\n    batch.image.float().div_(255)\nbatch = next(iter(Loader(ds, 4, transforms=[scale])))",
+    "def scale(batch):\n    return batch._replace(image=batch.image / 255)\n"
+    "batch = next(iter(Loader(ds, 4, transforms=[scale])))",
+    "A function returns its batch.",
+    told="End it with `return batch`",
+)
 
 
 # --- torchvision ---
@@ -242,6 +290,15 @@ def class_folders_are_numbered_in_the_order_of_their_names() -> None:
     ds = lmdbloader.LMDBDataset("classes.lmdb")
     assert ds.classes == ("cats", "dogs")
     assert [label for _, label in ds] == [0, 0, 0, 1, 1, 1]
+
+
+refused(
+    TORCHVISION,
+    "lmdbloader convert imagenet data.lmdb",
+    "lmdbloader convert imagenet data.lmdb --split",
+    "`imagenet` holds `train` and `val`, which are no classes.",
+    told="OUT --split",
+)
 
 
 @same(TORCHVISION, 'ds = LMDBDataset("train.lmdb", transform=lambda sample: (sample.image / 255, sample.label))')
@@ -359,6 +416,58 @@ def pairs_are_cut_and_turned_in_step(lq: Any, gt: Any) -> None:
 @same(BASICSR, "lq, gt = pairs[0]\nimages = {'lq': pairs[0].lr, 'gt': pairs[0].hr}")
 def a_pair_is_low_then_high(lq: Any, gt: Any) -> None:
     assert 2 * lq.shape[-1] == gt.shape[-1]
+
+
+refused(
+    BASICSR,
+    "lmdbloader convert --hr lr --lr hr sr.lmdb",
+    "lmdbloader convert --hr hr --lr lr sr.lmdb",
+    "The two folders are swapped.",
+    told="Write --hr hr --lr lr",
+)
+
+# --- The command line ---
+
+COMMANDS = "The command line"
+
+
+@same(COMMANDS, "lmdbloader convert photos out.lmdb --write_mode jpg --max-pixels 1e6")
+def underscores_and_powers_of_ten_are_understood() -> None:
+    import lmdbloader
+
+    assert len(lmdbloader.LMDBDataset("out.lmdb")) == 6
+
+
+refused(
+    COMMANDS,
+    "lmdbloader convert photos out.lmdb --num-workers 2",
+    "lmdbloader convert photos out.lmdb --workers 2",
+    told="did you mean --workers?",
+)
+refused(
+    COMMANDS,
+    "lmdbloader convert photos out.lmdb --write-mode jpeg",
+    "lmdbloader convert photos out.lmdb --write-mode jpg",
+    told="Did you mean jpg?",
+)
+refused(
+    COMMANDS,
+    "lmdbloader convert photos out.lmdb --write-mode jpg --quality 90",
+    "lmdbloader convert photos out.lmdb --write-mode jpg --jpeg-quality 90",
+    told="did you mean --jpeg-quality?",
+)
+refused(
+    COMMANDS,
+    "lmdbloader convrt photos out.lmdb",
+    "lmdbloader convert photos out.lmdb",
+    told="did you mean `lmdbloader convert`?",
+)
+refused(
+    COMMANDS,
+    "lmdbloader convert out.lmdb photos",
+    "lmdbloader convert photos out.lmdb",
+    told="The source comes first: photos out.lmdb",
+)
 
 
 def table(habits: list[Habit]) -> str:

@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 import shlex
+import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ):  # fmt: skip
             (folder / name).mkdir(parents=True, exist_ok=True)
             Image.fromarray(np.ascontiguousarray(pixels)).save(folder / name / f"{number}.png")
+    for split in ("train", "val"):
+        shutil.copytree(folder / "photos", folder / "imagenet" / split)
     (folder / "shards").mkdir()
     for shard in range(2):
         with tarfile.open(folder / "shards" / f"x-{shard}.tar", "w") as tar:
@@ -96,7 +99,7 @@ def test_a_habit(habit: Habit, names: dict[str, Any], capsys: Capture) -> None:
         return
     with pytest.raises(LmdbloaderError) as refusal:
         carry_out(habit.code, names, capsys)
-    assert habit.instead in str(refusal.value), "the error has the line to write"
+    assert habit.told in str(refusal.value), "the error has the line to write"
     carry_out(habit.instead, names, capsys)
 
 
