@@ -339,6 +339,62 @@ def the_usual_transforms_of_evaluation_are_compiled(images: Any, view: Any) -> N
     assert torch.equal(images[0], view[0].image)
 
 
+@same(TORCHVISION, "jitter = ColorJitter(0.4, 0.4, 0.4, 0.1)")
+def the_fourth_argument_is_the_hue(jitter: Any) -> None:
+    assert (jitter.brightness, jitter.hue, jitter.p) == (0.4, 0.1, 1.0)
+
+
+@same(TORCHVISION, "image = ds.transformed([ToDtype(torch.float32)])[0].image")
+def a_type_without_scale_keeps_the_values(image: Any, ds: Any) -> None:
+    import torch
+
+    assert torch.equal(image, ds[0].image.float())
+
+
+refused(
+    TORCHVISION,
+    "steps = [ToDtype(torch.float32, scale=True), Normalize([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])]\n"
+    "batch = next(iter(Loader(ds, 4, transforms=steps)))",
+    "steps = [ToDtype(torch.float32, scale=True), Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]\n"
+    "batch = next(iter(Loader(ds, 4, transforms=steps)))",
+    told="Write Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))",
+)
+refused(
+    TORCHVISION,
+    "batch = next(iter(Loader(ds, 4, transforms=[Normalize(0.5, 0.5)])))",
+    "batch = next(iter(Loader(ds, 4, transforms=[ToDtype(torch.float32, scale=True), Normalize(0.5, 0.5)])))",
+    told="Put ToDtype(torch.float32, scale=True) before it",
+)
+refused(TORCHVISION, "erase = RandomErasing(value='random')", "erase = RandomErasing(value=0)", told="Write value=0")
+refused(
+    TORCHVISION,
+    "crop = RandomCrop(32, padding=4, padding_mode='reflect')",
+    "crop = RandomCrop(32, padding=4)",
+    told="expected padding_mode='constant'",
+)
+refused(TORCHVISION, "resize = Resize(24, max_size=48)", "resize = Resize((24, 48))", told="Resize((height, width))")
+refused(
+    TORCHVISION,
+    "from lmdbloader.transforms import Compose",
+    "loader = Loader(ds, 4, transforms=[RandomCrop(8), RandomHorizontalFlip()])",
+    told="Write a list of transforms, as in Loader(..., transforms=[",
+)
+refused(
+    TORCHVISION,
+    "from lmdbloader.transforms import ToTensor",
+    "scale = ToDtype(torch.float32, scale=True)",
+    told="Write ToDtype(torch.float32, scale=True)",
+)
+refused(
+    TORCHVISION,
+    "lmdbloader.write([{'image': images[0], 'mask': images[0, :, :, 0]}], 'masks.lmdb')",
+    "lmdbloader.write([{'image': images[0], 'mask': images[0, :, :, 0]}], 'masks.lmdb', "
+    "fields={'mask': lmdbloader.fields.Mask()})",
+    "A mask is never interpolated, and no operation on colours changes it.",
+    told='fields={"mask": fields.Mask()}',
+)
+
+
 # --- Hugging Face datasets ---
 
 HF = "Hugging Face datasets"
@@ -373,6 +429,20 @@ def the_options_of_the_writer_mean_what_they_do_there() -> None:
     ds = lmdbloader.LMDBDataset("ffcv.lmdb")
     assert {tuple(sample.image.shape) for sample in ds} == {(3, 24, 24)}
 
+
+refused(
+    FFCV,
+    "from lmdbloader.transforms import NormalizeImage",
+    "steps = [ToDtype(torch.float16, scale=True), Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]",
+    "Means from 0 to 1.",
+    told="Write ToDtype(torch.float16, scale=True), Normalize(mean, std) with means from 0 to 1",
+)
+refused(
+    FFCV,
+    "from lmdbloader.transforms import RandomBrightness",
+    "steps = [ColorJitter(0.4, p=0.5)]",
+    told="Write ColorJitter(magnitude, p=p)",
+)
 
 # --- WebDataset ---
 
@@ -424,6 +494,32 @@ refused(
     "lmdbloader convert --hr hr --lr lr sr.lmdb",
     "The two folders are swapped.",
     told="Write --hr hr --lr lr",
+)
+
+# --- timm and albumentations ---
+
+TIMM = "timm and albumentations"
+
+
+@same(TIMM, "mixed = next(iter(Loader(ds, 4, transforms=[MixUp(0.8, num_classes=3)])))")
+def images_of_bytes_are_mixed_and_labels_become_shares(mixed: Any) -> None:
+    import torch
+
+    assert mixed.image.dtype == torch.uint8 and mixed.label.shape == (4, 3)
+    assert torch.allclose(mixed.label.sum(1), torch.ones(4))
+
+
+refused(
+    TIMM,
+    "from lmdbloader.transforms import Mixup",
+    "steps = [LabelSmoothing(0.1, num_classes=3), MixUp(0.8, num_classes=3)]",
+    told="Write MixUp(alpha, num_classes) or CutMix(alpha, num_classes), after LabelSmoothing(smoothing, num_classes)",
+)
+refused(
+    TIMM,
+    "from lmdbloader.transforms import HorizontalFlip",
+    "steps = [RandomHorizontalFlip(p=0.5)]",
+    told="Write RandomHorizontalFlip(p)",
 )
 
 # --- The command line ---
