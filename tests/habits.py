@@ -278,6 +278,21 @@ refused(
 )
 
 
+@same(TORCH, "view = ds.transformed([RandomCrop(8)], seed=5)\nloader = Loader(view, 12, order='sequential')")
+def the_seed_of_a_view_decides_in_a_loader_too(view: Any, loader: Any) -> None:
+    import torch
+
+    assert torch.equal(next(iter(loader)).image, torch.stack([image for image, _ in view]))
+
+
+refused(
+    TORCH,
+    "loader = Loader(ds.transformed([RandomCrop(8)], seed=5), 4, seed=6)",
+    "loader = Loader(ds.transformed([RandomCrop(8)]), 4, seed=6)",
+    told="the dataset is a view with seed=5. Leave one of them out",
+)
+
+
 # --- torchvision ---
 
 TORCHVISION = "torchvision"

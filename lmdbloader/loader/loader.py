@@ -18,7 +18,7 @@ from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.base.stopwatch import time_batches
 from lmdbloader.base.text import plain
 from lmdbloader.batch.dataset import LMDBDataset, check_images
-from lmdbloader.batch.pipeline import check_epoch, check_seed
+from lmdbloader.batch.pipeline import check_epoch
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader
 from lmdbloader.loader.device import CopyStreams, on_device, usable_device
@@ -33,6 +33,7 @@ from lmdbloader.loader.options import (
     is_channels_last,
     resolve_pin_memory,
     resolve_shard,
+    seed_for,
 )
 from lmdbloader.loader.orders import EpochOrder, Order, Share, check_order, epoch_order, with_repeats
 from lmdbloader.loader.state import Batches, Identity, Place, identity
@@ -79,7 +80,7 @@ class Loader:
         batch_size: int,
         *,
         order: Order = "random",
-        seed: int = 0,
+        seed: int | None = None,
         drop_last: bool = False,
         pad: bool = False,
         transforms: Sequence[Transform | Callable[[Any], Any]] = (),
@@ -102,6 +103,7 @@ class Loader:
             order: "random" (a new uniform permutation in every epoch), "quasi_random" (shuffled within large windows of
                 neighbouring samples, for datasets larger than memory; a `QuasiRandom` sets the windows), "sequential".
             seed: Of the order and of every random choice, which depend only on it, the epoch and the sample's number.
+                None is that of the dataset, `dataset.transformed(..., seed=3)`, else 0.
             drop_last: Whether to leave out the last batches if they are short.
             pad: Whether to fill the last batches up with samples from the beginning of the epoch, so that every rank
                 has the same number of batches, of the same sizes; each rank then reads ceil(samples / ranks).
@@ -145,7 +147,7 @@ class Loader:
             "on_corrupt": on_corrupt,
         }  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
-        self.seed, self.order = check_seed(seed), check_order(order)
+        self.seed, self.order = seed_for(dataset, seed), check_order(order)
         check_shard(shard)
         self._shard, self._pad, self._has_warned = shard, pad, False
         self._share: Share | None = None  # of the iterator that was made last

@@ -12,6 +12,7 @@ import torch
 
 from lmdbloader.base.arguments import shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.pipeline import check_seed
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms import Transform
 from lmdbloader.transforms.batch_functions import described
@@ -34,6 +35,20 @@ def check_dataset(dataset: Any) -> None:
                 f"{type(dataset).__name__} overrides {name}, which the Loader does not call. Override `transform` "
                 "instead, or use torch's DataLoader."
             )
+
+
+def seed_for(dataset: LMDBDataset, seed: Any) -> int:
+    """Return the seed of a Loader: given, or that of the dataset's view, or 0.
+
+    Raises:
+        OptionError: It is no seed, or contradicts that of the view.
+    """
+    of_view = None if dataset._draws is None else dataset._draws.seed
+    if seed is None:
+        return of_view or 0
+    if of_view not in (None, check_seed(seed)):
+        raise OptionError(f"seed={seed}: the dataset is a view with seed={of_view}. Leave one of them out.")
+    return check_seed(seed)
 
 
 def check_numbers(batch_size: Any, prefetch: Any, num_threads: Any) -> tuple[int, int, int | Literal["auto"]]:
