@@ -69,7 +69,7 @@ REFUSED: list[tuple[Options, str, str]] = [
     ({"smart_threshold": -1}, "smart_threshold=-1: expected", "--smart-threshold -1: expected"),
     ({"subset": 2, "seed": -1}, "seed=-1: expected", "--seed -1: expected"),
     ({"subset": 9}, "subset=9 of 3 sources", "--subset 9 of 3 sources"),
-    ({"workers": 0}, "workers=0: expected", "--workers 0: expected"),
+    ({"workers": -1}, "workers=-1: expected", "--workers -1: expected"),
     ({"codec": "zip"}, "codec='zip': expected one of auto, raw, lz4", "--codec zip: expected one of auto, raw, lz4"),
     ({"layout": "pairs"}, "Name them with hr and lr", "Name them with --hr and --lr"),
     ({"layout": "classes"}, "use layout='images'", "use --layout images"),

@@ -40,7 +40,8 @@ def refuse_swapped(src: str | os.PathLike[str] | None, out: Path) -> None:
         return
     what = "is a dataset of lmdbloader" if is_dataset(place) else "" if place.exists() else "there is no such folder"
     if what and holds_images(out):
-        line = f"{out} {place}" if flags_in_use() else f"lmdbloader.convert({str(out)!r}, {str(place)!r})"
+        in_python = f"lmdbloader.convert({str(out)!r}, {str(place)!r})"
+        line = f"lmdbloader convert {out} {place}" if flags_in_use() else in_python
         raise SourceError(f"{place}: {what}, and {out} holds images. The source comes first: {line}")
 
 
@@ -163,10 +164,10 @@ def _line_for_splits(src: Location, place: str) -> str:
     if isinstance(src, str):
         return "Convert them one by one: splits are found only in local folders."
     if "split" in flags_in_use():
-        return f"For a dataset of each, write {place} OUT {option('split', True)}."
+        return f"For a dataset of each, write: lmdbloader convert {place} OUT --split."
     return (
         f"For a dataset of each, write `for split in lmdbloader.find_splits({place!r}): "
-        'lmdbloader.convert(split.path, f"OUT/{split.name}.lmdb", classes=split.classes)`.'
+        'lmdbloader.convert(split.path, f"{split.name}.lmdb", classes=split.classes)`.'
     )
 
 
