@@ -26,7 +26,8 @@ layouts of SRC, detected unless --layout is given:
            Found if SRC has one folder named like x_HR and one like x_LR.
   classes  one folder for each class (fields image and label). Found if all
            images are in two or more folders and neither --patch-size nor
-           --scale is given.
+           --scale is given. Folders like train/ and val/ are refused: see
+           --split.
   lmdb     an LMDB whose values are image files, such as BasicSR's; of two of
            them, --hr and --lr make pairs by key
   tar      a tar, a folder of tars, or a quoted pattern like 'x-{000..146}.tar':
@@ -48,8 +49,11 @@ images that are not plain 8-bit grey or RGB:
   images of more than --max-pixels, and files that do not decode.
   A refused image stops the conversion or, with --on-error skip, is left out
   and listed at the end and in OUT/skipped.tsv.
-  Links to folders are not followed. Broken links and other things that are not
-  regular files are reported and left out.
+  Links to folders are not followed. They, broken links, other things that are
+  not regular files, and files that are not images are named and left out.
+
+numbers: 1_000, 1e6, 4k (4000); sizes: 512M, 2GB, 2GiB; shares: 0.5, 50%; sides
+in pixels have no k, as 4K is not 4000 of them.
 
 An OUT that was made from the same inputs with the same options is left as it
 is. The progress of an interrupted conversion is kept in OUT.partial: the same
