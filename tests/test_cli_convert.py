@@ -275,9 +275,15 @@ def test_errors_are_one_line_and_a_status(
         (["SRC"], "expected SRC and OUT, or --hr, --lr and OUT"),
         (["SRC", "OUT", "more"], "expected SRC and OUT"),
         (["SRC", "--scale", "2", "OUT", "more"], "expected SRC and OUT"),
-        (["SRC", "OUT", "--patchsize", "2"], "--patchsize. Write: lmdbloader convert SRC OUT --patch-size 2"),
-        (["SRC", "OUT", "--num-workers", "2"], "--num-workers. Write: lmdbloader convert SRC OUT --workers 2"),
-        (["SRC", "OUT", "-j", "2"], "-j. Write: lmdbloader convert SRC OUT --workers 2"),
+        (
+            ["SRC", "OUT", "--patchsize", "2"],
+            "--patchsize: did you mean --patch-size? Write: lmdbloader convert SRC OUT --patch-size 2",
+        ),
+        (
+            ["SRC", "OUT", "--num-workers", "2"],
+            "--num-workers: did you mean --workers? Write: lmdbloader convert SRC OUT --workers 2",
+        ),
+        (["SRC", "OUT", "-j", "2"], "-j: did you mean --workers? Write: lmdbloader convert SRC OUT --workers 2"),
         (["SRC", "OUT", "--resize", "256"], "--resize: --max-resolution N limits the longer side"),
         (["SRC", "OUT", "--batch-size", "8"], "Loader(dataset, batch_size=N)"),
         (

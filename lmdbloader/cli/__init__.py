@@ -138,8 +138,10 @@ def _in_our_words(parser: argparse.ArgumentParser, words: list[str]) -> list[str
         return words
     if words[0] not in commands:
         meant = _FOREIGN_COMMANDS.get(words[0].lower()) or nearest(words[0], commands)
-        advice = f"Write: {_line([meant, *words[1:]])}" if meant else f"Expected one of {', '.join(commands)}"
-        parser.error(f"there is no command {words[0]}. {advice}")
+        advice = f"expected one of {', '.join(commands)}"
+        if meant is not None:
+            advice = f"did you mean `lmdbloader {meant}`? Write: {_line([meant, *words[1:]])}"
+        parser.error(f"there is no command {words[0]}: {advice}")
     command: _Parser = commands[words[0]]
     end = words.index("--") if "--" in words else len(words)
     ours, wrong = [words[0]], []
@@ -152,10 +154,10 @@ def _in_our_words(parser: argparse.ArgumentParser, words: list[str]) -> list[str
         if flag is None or " " in flag:
             command.error(f"unrecognized arguments: {name}{'' if flag is None else f': {flag}'}")
         if flag != name.replace("_", "-"):
-            wrong.append(name)
+            wrong.append(f"{name}: did you mean {flag}?")
         ours.append(flag + equals + value)
     if wrong:
-        command.error(f"unrecognized arguments: {' '.join(wrong)}. Write: {_line([*ours, *words[end:]])}")
+        command.error(f"unrecognized arguments: {' '.join(wrong)} Write: {_line([*ours, *words[end:]])}")
     return [*ours, *words[end:]]
 
 

@@ -41,7 +41,7 @@ def refuse_swapped(src: str | os.PathLike[str] | None, out: Path) -> None:
     what = "is a dataset of lmdbloader" if is_dataset(place) else "" if place.exists() else "there is no such folder"
     if what and holds_images(out):
         in_python = f"lmdbloader.convert({str(out)!r}, {str(place)!r})"
-        line = f"lmdbloader convert {out} {place}" if flags_in_use() else in_python
+        line = f"{out} {place}" if flags_in_use() else in_python
         raise SourceError(f"{place}: {what}, and {out} holds images. The source comes first: {line}")
 
 
