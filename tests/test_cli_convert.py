@@ -273,7 +273,7 @@ def test_errors_are_one_line_and_a_status(
     ("words", "message"),
     [
         (["SRC"], "expected SRC and OUT, or --hr, --lr and OUT"),
-        (["SRC", "OUT", "more"], "expected SRC and OUT"),
+        (["SRC", "OUT", "more"], "OUT, but got 3 paths. Give the folder of the images, not the files in it"),
         (["SRC", "--scale", "2", "OUT", "more"], "expected SRC and OUT"),
         (
             ["SRC", "OUT", "--patchsize", "2"],

@@ -46,6 +46,7 @@ def fields_of(path: Path) -> list[str]:
     [
         (("train/a/1.png", "train/b/2.png", "val/a/3.png", "val/b/4.png"), "holds train/, val/, which"),
         (("train/1.png", "test/2.png", "other/3.png"), "holds test/, train/, which"),
+        (("train/1.png", "val/2.png", "sample.png"), "holds train/, val/, which"),
         (("Training/1.png", "Validation/2.png"), "holds Training/, Validation/, which"),
         (("train2017/1.jpg", "val2017/2.jpg", "annotations/a.json"), "holds train2017/, val2017/, which"),
         (("trainA/1.jpg", "trainB/2.jpg", "testA/3.jpg", "testB/4.jpg"), "holds testA/, testB/, trainA/ and 1 more,"),
@@ -66,8 +67,9 @@ def test_splits_are_not_taken_for_classes(tmp_path: Path, capsys: Capture, names
     assert not out.exists()
     # Every line of advice works.
     assert main(["convert", str(src), str(out), "--split", "--quiet"]) == 0
+    assert capsys.readouterr().err == "left out: sample.png: an image in no split\n" * ("sample.png" in names)
     assert {p.stem for p in out.iterdir()} == {
-        name.partition("/")[0] for name in names if name[-4:] in (".png", ".jpg")
+        name.partition("/")[0] for name in names if name[-4:] in (".png", ".jpg") and "/" in name
     }
     assert lmdbloader.convert(src, tmp_path / "classes", layout="classes").classes.keys() == {
         p.stem for p in out.iterdir()
@@ -137,7 +139,11 @@ def test_the_line_for_pairs_works(tmp_path: Path, capsys: Capture) -> None:
     ("names", "note"),
     [
         (("a/1.png", "b/2.png"), None),
+        (("1.png", "2.png", "a/3.png", "b/4.png"), "1.png and others are in no folder, so a/, b/ give no labels. Move"),
+        (("1.png", "2.png", "3.png", "a/3.png", "b/4.png"), None),
         (("1.png", "a/2.png"), None),
+        (("1.heic", "2.png"), "*.heic files are not read. Convert them to PNG or JPEG first"),
+        (("1.png", "1_mask.png", "2.png"), "1_mask.png and other images have names of masks. All of them will be"),
         (("cats/1.png", "cats/2.png"), "all images are in {src}/cats: they have no labels. If it is a class, write "),
         (
             ("train/cat/1.png", "train/dog/1.png"),
@@ -166,6 +172,11 @@ def test_notes_are_only_made_where_labels_could_be(tmp_path: Path) -> None:
     src = make(tmp_path / "src", "all/1.png")
     assert lmdbloader.convert(src, tmp_path / "a", patch_size=4).notes == ()
     assert lmdbloader.convert(src, tmp_path / "b", layout="classes").notes == ()
+    assert lmdbloader.convert(src, tmp_path / "c", layout="images").notes == ()
+    make(src, "more/2.png")
+    (note,) = lmdbloader.convert(src, tmp_path / "d", patch_size=4).notes
+    assert note == "the folders all/, more/ give no labels with patches or scales, unless layout='classes'"
+    assert lmdbloader.convert(src, tmp_path / "e", patch_size=4, layout="classes").notes == ()
 
 
 def test_a_conversion_of_classes_counts_them(tmp_path: Path, capsys: Capture) -> None:

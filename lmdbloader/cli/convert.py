@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     if len(options.paths) > 2 or (len(options.paths) == 1 and not options.hr):
-        options.parser.error("expected SRC and OUT, or --hr, --lr and OUT")
+        several = f", but got {len(options.paths)} paths. Give the folder of the images, not the files in it"
+        options.parser.error(f"expected SRC and OUT, or --hr, --lr and OUT{several if options.paths[2:] else ''}")
     src, out = options.paths if len(options.paths) == 2 else (None, options.paths[0])
     if options.split:
         _convert_splits(options, src, out)
@@ -99,10 +101,13 @@ def run(options: argparse.Namespace) -> int:
 def _convert_splits(options: argparse.Namespace, src: str | None, out: str) -> None:
     """Convert train/, val/ ... into a dataset each."""
     from lmdbloader.conversion.destination import named_folder, refuse_inside
+    from lmdbloader.conversion.sources.listing import is_image_name
     from lmdbloader.errors import DestinationError
     from lmdbloader.store import is_dataset
 
     splits = splits_of(options, src)
+    for name in sorted(path.name for path in Path(str(src)).iterdir() if is_image_name(os.fsencode(path))):
+        say(f"left out: {name}: an image in no split", error=True)
     target = named_folder(out)
     refuse_inside(target, Path(str(src)))
     if is_dataset(target):
