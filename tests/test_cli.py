@@ -78,12 +78,18 @@ def test_the_help_of_every_command_fits_80_columns(
     ("words", "message"),
     [
         ([], "the following arguments are required: COMMAND"),
-        (["konvert"], "there is no command konvert: did you mean `lmdbloader convert`?"),
-        (["check", "a"], "did you mean `lmdbloader verify`?"),
-        (["help"], "did you mean `lmdbloader --help`?"),
+        (["konvert"], "there is no command konvert: did you mean `lmdbloader convert`? Write: lmdbloader convert"),
+        (["check", "a"], "there is no command check: did you mean `lmdbloader verify`? Write: lmdbloader verify a"),
+        (["help"], "Write: lmdbloader --help"),
         (["sharpen"], "there is no command sharpen: expected one of plan, estimate, convert"),
-        (["preview", "a", "--outptu", "b"], "unrecognized arguments: --outptu: did you mean --output?"),
-        (["extract", "a", "b", "--formt", "png"], "unrecognized arguments: --formt: did you mean --format?"),
+        (
+            ["preview", "a", "--outptu", "b"],
+            "unrecognized arguments: --outptu: did you mean --output? Write: lmdbloader preview a --output b",
+        ),
+        (
+            ["extract", "a", "b", "--formt", "png"],
+            "--formt: did you mean --format? Write: lmdbloader extract a b --format png",
+        ),
         (
             ["extract", "a", "b", "--format", "PNG"],
             "invalid choice: 'PNG' (choose from stored, png). Did you mean png?",

@@ -273,11 +273,17 @@ def test_errors_are_one_line_and_a_status(
     ("words", "message"),
     [
         (["SRC"], "expected SRC and OUT, or --hr, --lr and OUT"),
-        (["SRC", "OUT", "more"], "expected SRC and OUT"),
+        (["SRC", "OUT", "more"], "OUT, but got 3 paths. Give the folder of the images, not the files in it"),
         (["SRC", "--scale", "2", "OUT", "more"], "expected SRC and OUT"),
-        (["SRC", "OUT", "--patchsize", "2"], "unrecognized arguments: --patchsize: did you mean --patch-size?"),
-        (["SRC", "OUT", "--num-workers", "2"], "--num-workers: did you mean --workers?"),
-        (["SRC", "OUT", "-j", "2"], "-j: did you mean --workers?"),
+        (
+            ["SRC", "OUT", "--patchsize", "2"],
+            "--patchsize: did you mean --patch-size? Write: lmdbloader convert SRC OUT --patch-size 2",
+        ),
+        (
+            ["SRC", "OUT", "--num-workers", "2"],
+            "--num-workers: did you mean --workers? Write: lmdbloader convert SRC OUT --workers 2",
+        ),
+        (["SRC", "OUT", "-j", "2"], "-j: did you mean --workers? Write: lmdbloader convert SRC OUT --workers 2"),
         (["SRC", "OUT", "--resize", "256"], "--resize: --max-resolution N limits the longer side"),
         (["SRC", "OUT", "--batch-size", "8"], "Loader(dataset, batch_size=N)"),
         (

@@ -62,7 +62,7 @@ def test_splits_are_not_taken_for_classes(tmp_path: Path, capsys: Capture, names
         lmdbloader.estimate(src)
     assert main(["convert", str(src), str(out)]) == 1
     said = capsys.readouterr().err
-    assert f"For a dataset of each, write {src} OUT --split. If they are classes, write --layout classes" in said
+    assert f"For a dataset of each, write: lmdbloader convert {src} OUT --split. If they are classes, write" in said
     assert not out.exists()
     # Every line of advice works.
     assert main(["convert", str(src), str(out), "--split", "--quiet"]) == 0
@@ -81,11 +81,18 @@ def test_the_line_for_splits_in_python_works(tmp_path: Path, monkeypatch: pytest
     src = make(tmp_path / "src", "train/a/1.png", "train/b/1.png", "val/b/2.png", "val/c/2.png")
     with pytest.raises(SourceError) as error:
         lmdbloader.convert(src, tmp_path / "data")
-    line = str(error.value).split("`")[1].replace("OUT", str(tmp_path / "data"))
-    (tmp_path / "data").mkdir()
-    exec(line, {"lmdbloader": lmdbloader})
-    val = lmdbloader.LMDBDataset(tmp_path / "data" / "val.lmdb")
+    monkeypatch.chdir(tmp_path)
+    exec(str(error.value).split("`")[1], {"lmdbloader": lmdbloader})
+    val = lmdbloader.LMDBDataset("val.lmdb")
     assert val.classes == ("a", "b", "c") and [sample.label for sample in val] == [1, 2]
+
+
+def test_splits_next_to_an_image_are_splits_too(tmp_path: Path, capsys: Capture) -> None:
+    src, out = make(tmp_path / "src", "train/1.png", "val/2.png", "sample.png"), tmp_path / "out"
+    with pytest.raises(SourceError, match="holds train/, val/, which"):
+        lmdbloader.convert(src, out)
+    assert main(["convert", str(src), str(out), "--split", "--quiet"]) == 0
+    assert capsys.readouterr().err == "left out: sample.png: an image in no split\n"
 
 
 def test_splits_below_the_folder_of_all_images(tmp_path: Path) -> None:
@@ -138,7 +145,11 @@ def test_the_line_for_pairs_works(tmp_path: Path, capsys: Capture) -> None:
     ("names", "note"),
     [
         (("a/1.png", "b/2.png"), None),
+        (("1.png", "2.png", "a/3.png", "b/4.png"), "1.png and others are in no folder, so a/, b/ give no labels. Move"),
+        (("1.png", "2.png", "3.png", "a/3.png", "b/4.png"), None),
         (("1.png", "a/2.png"), None),
+        (("1.heic", "2.png"), "*.heic files are not read. Convert them to PNG or JPEG first"),
+        (("1.png", "1_mask.png", "2.png"), "1_mask.png and other images have names of masks. All of them will be"),
         (("cats/1.png", "cats/2.png"), "all images are in {src}/cats: they have no labels. If it is a class, write "),
         (
             ("train/cat/1.png", "train/dog/1.png"),
@@ -167,6 +178,11 @@ def test_notes_are_only_made_where_labels_could_be(tmp_path: Path) -> None:
     src = make(tmp_path / "src", "all/1.png")
     assert lmdbloader.convert(src, tmp_path / "a", patch_size=4).notes == ()
     assert lmdbloader.convert(src, tmp_path / "b", layout="classes").notes == ()
+    assert lmdbloader.convert(src, tmp_path / "c", layout="images").notes == ()
+    make(src, "more/2.png")
+    (note,) = lmdbloader.convert(src, tmp_path / "d", patch_size=4).notes
+    assert note == "the folders all/, more/ give no labels with patches or scales, unless layout='classes'"
+    assert lmdbloader.convert(src, tmp_path / "e", patch_size=4, layout="classes").notes == ()
 
 
 def test_a_conversion_of_classes_counts_them(tmp_path: Path, capsys: Capture) -> None:
@@ -198,8 +214,8 @@ def test_swapped_arguments_are_recognised(tmp_path: Path, capsys: Capture) -> No
         lmdbloader.convert(out, src)
     exec(str(error.value).split("comes first: ")[1], {"lmdbloader": lmdbloader})
     assert main(["convert", str(out), str(src)]) == 1
-    expected = f"{out}: is a dataset of lmdbloader, and {src} holds images. The source comes first: {src} {out}"
-    assert capsys.readouterr().err.strip() == f"lmdbloader: {expected}"
+    expected = f"{out}: is a dataset of lmdbloader, and {src} holds images. The source comes first: "
+    assert capsys.readouterr().err.strip() == f"lmdbloader: {expected}{src} {out}"
 
 
 @pytest.mark.parametrize(("given", "message"), [("nowhere", "there is no such folder$"), ("src", "no images in it")])

@@ -159,18 +159,16 @@ def test_links_to_folders_are_not_followed(tmp_path: Path) -> None:
 def test_other_files_are_counted_by_suffix_and_one_is_named(tmp_path: Path) -> None:
     touch(tmp_path, "b/1.png", "b/1.json", "a/2.png", "a/2.JSON", "c/0.json", "labels.csv", "README", ".DS_Store")
     assert list_sources(tmp_path).ignored == (
-        ("files without a suffix", "not an image: README"),
-        ("*.csv", "not an image: labels.csv"),
-        ("*.json", "3 files that are not images, such as a/2.JSON"),
+        ("files without a suffix", "not read: README"),
+        ("*.csv", "not read: labels.csv"),
+        ("*.json", "3 files that are not read, such as a/2.JSON"),
         ("c/", "a class folder without images"),
     )
 
 
 def test_a_folder_without_images_says_what_it_holds(tmp_path: Path) -> None:
     touch(tmp_path, "in/a.csv", "in/b.csv")
-    with pytest.raises(
-        SourceError, match=r"no images in it .*\. \*\.csv: 2 files that are not images, such as a\.csv$"
-    ):
+    with pytest.raises(SourceError, match=r"no images in it .*\. \*\.csv: 2 files that are not read, such as a\.csv$"):
         list_sources(tmp_path / "in")
 
 

@@ -69,7 +69,7 @@ REFUSED: list[tuple[Options, str, str]] = [
     ({"smart_threshold": -1}, "smart_threshold=-1: expected", "--smart-threshold -1: expected"),
     ({"subset": 2, "seed": -1}, "seed=-1: expected", "--seed -1: expected"),
     ({"subset": 9}, "subset=9 of 3 sources", "--subset 9 of 3 sources"),
-    ({"workers": 0}, "workers=0: expected", "--workers 0: expected"),
+    ({"workers": -1}, "workers=-1: expected", "--workers -1: expected"),
     ({"codec": "zip"}, "codec='zip': expected one of auto, raw, lz4", "--codec zip: expected one of auto, raw, lz4"),
     ({"layout": "pairs"}, "Name them with hr and lr", "Name them with --hr and --lr"),
     ({"layout": "classes"}, "use layout='images'", "use --layout images"),
@@ -179,7 +179,7 @@ def test_a_worker_names_options_as_its_parent_does(
     [
         ({"seed": 3}, "seed has no effect without write_mode='proportion'"),
         ({"jpeg_quality": 3}, "jpeg_quality has no effect without write_mode='jpg', proportion or smart"),
-        ({"write_mode": "original"}, "write_mode='original': images made in Python"),
+        ({"write_mode": "original"}, "write_mode='original' keeps files, and images made in Python"),
         ({"write_mode": "jpg", "jpeg_quality": 0}, "jpeg_quality=0: expected"),
         ({"codec": 3}, "codec=3: expected"),
         ({"overwrite": "no"}, "overwrite='no': expected True or False"),

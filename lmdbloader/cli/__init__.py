@@ -17,6 +17,7 @@ import contextlib
 import importlib
 import os
 import pkgutil
+import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -137,29 +138,46 @@ def _in_our_words(parser: argparse.ArgumentParser, words: list[str]) -> list[str
         return words
     if words[0] not in commands:
         meant = _FOREIGN_COMMANDS.get(words[0].lower()) or nearest(words[0], commands)
-        advice = f"did you mean `lmdbloader {meant}`?" if meant else f"expected one of {', '.join(commands)}"
+        advice = f"expected one of {', '.join(commands)}"
+        if meant is not None:
+            advice = f"did you mean `lmdbloader {meant}`? Write: {_line([meant, *words[1:]])}"
         parser.error(f"there is no command {words[0]}: {advice}")
-    command = commands[words[0]]
+    command: _Parser = commands[words[0]]
     end = words.index("--") if "--" in words else len(words)
-    return [words[0], *(_flag_of(command, word) for word in words[1:end]), *words[end:]]
+    ours, wrong = [words[0]], []
+    for word in words[1:end]:
+        name, equals, value = word.partition("=")
+        if name not in command.foreign and (" " in name or not name.startswith("--")):
+            ours.append(word)  # argparse takes it for a path, or knows it
+            continue
+        flag = _flag_of(command, name)
+        if flag is None or " " in flag:
+            command.error(f"unrecognized arguments: {name}{'' if flag is None else f': {flag}'}")
+        if flag != name.replace("_", "-"):
+            wrong.append(f"{name}: did you mean {flag}?")
+        ours.append(flag + equals + value)
+    if wrong:
+        command.error(f"unrecognized arguments: {' '.join(wrong)} Write: {_line([*ours, *words[end:]])}")
+    return [*ours, *words[end:]]
 
 
-def _flag_of(command: _Parser, word: str) -> str:
-    """Return a word in which the name of a flag is spelled as a command's parser knows it; exit if it has none."""
-    name, equals, value = word.partition("=")
-    if " " in name or not name.startswith("--" if name not in command.foreign else "-"):
-        return word  # argparse takes it for a path, or knows it
-    spelled, flags = name.replace("_", "-"), list(command._option_string_actions)
+def _flag_of(command: _Parser, name: str) -> str | None:
+    """Return a flag as a command's parser knows it, or a sentence about what to write instead; None without advice."""
+    spelled = name.replace("_", "-")
+    flags = [flag for flag in command._option_string_actions if flag.startswith("--")]
+    if spelled in command.foreign:
+        return command.foreign[spelled]
     if any(flag.startswith(spelled) for flag in flags):
-        return spelled + equals + value
-    advice = command.foreign.get(spelled)
-    if advice is None:
-        # Python's names of options too: those of two flags differ.
-        names = {f"--{action.dest}": action.option_strings[-1] for action in command._actions if action.option_strings}
-        names |= {flag: flag for flag in flags if flag.startswith("--")}
-        meant = nearest(name, [*names, *command.foreign])
-        advice = "" if meant is None else command.foreign.get(meant) or f"did you mean {names[meant]}?"
-    command.error(f"unrecognized arguments: {name}{advice and f': {advice}'}")
+        return spelled
+    # Python's names of options too: those of two flags differ.
+    names = {f"--{action.dest}": action.option_strings[-1] for action in command._actions if action.option_strings}
+    names |= {flag: flag for flag in flags} | dict(command.foreign)
+    meant = nearest(name, names)
+    return None if meant is None else names[meant]
+
+
+def _line(words: Sequence[str]) -> str:
+    return shlex.join(["lmdbloader", *words])
 
 
 def _commands(only: str | None) -> list[tuple[str, ModuleType]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ layouts of SRC, detected unless --layout is given:
            Found if SRC has one folder named like x_HR and one like x_LR.
   classes  one folder for each class (fields image and label). Found if all
            images are in two or more folders and neither --patch-size nor
-           --scale is given.
+           --scale is given. Folders like train/ and val/ are refused: see
+           --split.
   lmdb     an LMDB whose values are image files, such as BasicSR's; of two of
            them, --hr and --lr make pairs by key
   tar      a tar, a folder of tars, or a quoted pattern like 'x-{000..146}.tar':
@@ -48,8 +50,11 @@ images that are not plain 8-bit grey or RGB:
   images of more than --max-pixels, and files that do not decode.
   A refused image stops the conversion or, with --on-error skip, is left out
   and listed at the end and in OUT/skipped.tsv.
-  Links to folders are not followed. Broken links and other things that are not
-  regular files are reported and left out.
+  Links to folders are not followed. They, broken links, other things that are
+  not regular files, and files that are not images are named and left out.
+
+numbers: 1_000, 1e6, 4k (4000); sizes: 512M, 2GB, 2GiB; shares: 0.5, 50%; sides
+in pixels have no k, as 4K is not 4000 of them.
 
 An OUT that was made from the same inputs with the same options is left as it
 is. The progress of an interrupted conversion is kept in OUT.partial: the same
@@ -83,7 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     if len(options.paths) > 2 or (len(options.paths) == 1 and not options.hr):
-        options.parser.error("expected SRC and OUT, or --hr, --lr and OUT")
+        several = f", but got {len(options.paths)} paths. Give the folder of the images, not the files in it"
+        options.parser.error(f"expected SRC and OUT, or --hr, --lr and OUT{several if options.paths[2:] else ''}")
     src, out = options.paths if len(options.paths) == 2 else (None, options.paths[0])
     if options.split:
         _convert_splits(options, src, out)
@@ -95,10 +101,13 @@ def run(options: argparse.Namespace) -> int:
 def _convert_splits(options: argparse.Namespace, src: str | None, out: str) -> None:
     """Convert train/, val/ ... into a dataset each."""
     from lmdbloader.conversion.destination import named_folder, refuse_inside
+    from lmdbloader.conversion.sources.listing import is_image_name
     from lmdbloader.errors import DestinationError
     from lmdbloader.store import is_dataset
 
     splits = splits_of(options, src)
+    for name in sorted(path.name for path in Path(str(src)).iterdir() if is_image_name(os.fsencode(path))):
+        say(f"left out: {name}: an image in no split", error=True)
     target = named_folder(out)
     refuse_inside(target, Path(str(src)))
     if is_dataset(target):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from lmdbloader.base.option_names import flags_in_use, option, pasted
 from lmdbloader.base.text import counted
 from lmdbloader.conversion.selection import holds_images, is_of_training, is_split
 from lmdbloader.conversion.sources.layouts import layout_names
-from lmdbloader.conversion.sources.listing import Listing, Location, Names, as_text
+from lmdbloader.conversion.sources.listing import Listing, Location, Names, as_text, stem_of
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.errors import SourceError
 from lmdbloader.store import is_dataset
@@ -26,7 +27,27 @@ _MASKS = re.compile(
 _HIGH = re.compile(r"(hr|gt|gtmod|high_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
 _LOW = re.compile(r"(lr|lq|lrbic|low_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
 # Files that often say something about the images next to them.
-_ANNOTATIONS = frozenset({"*.csv", "*.json", "*.jsonl", "*.mat", "*.npy", "*.parquet", "*.tsv", "*.txt", "*.xml"})
+_ANNOTATIONS = frozenset({"*.csv", "*.json", "*.jsonl", "*.mat", "*.parquet", "*.tsv", "*.txt", "*.xml"})
+_OTHER_IMAGES = frozenset(
+    {
+        "*.arw",
+        "*.avif",
+        "*.cr2",
+        "*.dcm",
+        "*.dng",
+        "*.exr",
+        "*.hdr",
+        "*.heic",
+        "*.heif",
+        "*.jp2",
+        "*.jxl",
+        "*.nef",
+        "*.npy",
+    }
+    | {"*.npz", "*.psd", "*.raw", "*.svg", "*.tga"}
+)
+_MASK_SUFFIX = re.compile(rb"[_-](mask|masks|seg|segmentation|label|labels|gt|annotation)$", re.IGNORECASE)
+_NAMES_TRIED = 1000
 
 
 def refuse_swapped(src: str | os.PathLike[str] | None, out: Path) -> None:
@@ -40,7 +61,8 @@ def refuse_swapped(src: str | os.PathLike[str] | None, out: Path) -> None:
         return
     what = "is a dataset of lmdbloader" if is_dataset(place) else "" if place.exists() else "there is no such folder"
     if what and holds_images(out):
-        line = f"{out} {place}" if flags_in_use() else f"lmdbloader.convert({str(out)!r}, {str(place)!r})"
+        in_python = f"lmdbloader.convert({str(out)!r}, {str(place)!r})"
+        line = f"{out} {place}" if flags_in_use() else in_python
         raise SourceError(f"{place}: {what}, and {out} holds images. The source comes first: {line}")
 
 
@@ -57,29 +79,31 @@ def notes_on(src: Location, listing: Listing, *, is_sure: bool, wants_labels: bo
         SourceError: The layout was guessed, and the folder's subfolders have names of splits, of masks or of halves of
             pairs; the message has the line for each meaning.
     """
-    found = []
-    if listing.layout in ("images", "classes"):
-        inside, names = _folders(listing)
-        if not is_sure:
-            _refuse_splits(src, inside, names)
-        if not is_sure and listing.layout == "classes":
-            _refuse_other_folders(src, names)
-        only = inside or (names[0] if len(names) == 1 else "")
-        if only and wants_labels:
-            found += _note_one_folder(_below(src, only), listing.layout, names if inside else [])
-        annotations = [name for name, _ in listing.ignored if name in _ANNOTATIONS]
-        if annotations:
-            found.append(
-                f"{_joined(annotations)} files are not read: labels, boxes or captions in them will not be in the "
-                "dataset. Write samples that have them with lmdbloader.write(samples, out)"
-            )
+    if listing.layout not in ("images", "classes"):
+        return ()
+    folders = _find_folders(listing)
+    if not is_sure:
+        _refuse_splits(src, folders)
+        if listing.layout == "classes":
+            _refuse_other_folders(src, folders.names)
+    found = [] if is_sure and listing.layout == "images" else _note_labels(src, listing, folders, wants_labels)
+    if not is_sure and (masks := _masks_next_to_images(listing.sources.names)):
+        found.append(f"{masks} and other images have names of masks. All of them will be images of their own")
+    suffixes = [name for name, _ in listing.ignored]
+    if others := [name for name in suffixes if name in _OTHER_IMAGES]:
+        found.append(f"{_joined(others)} files are not read. Convert them to PNG or JPEG first, if they are images")
+    if others := [name for name in suffixes if name in _ANNOTATIONS]:
+        found.append(
+            f"{_joined(others)} files are not read: labels, boxes or captions in them will not be in the dataset. "
+            "Write samples that have them with lmdbloader.write(samples, out)"
+        )
     return tuple(found)
 
 
-def _refuse_splits(src: Location, inside: str, names: list[str]) -> None:
-    splits = [name for name in names if is_split(name)]
+def _refuse_splits(src: Location, folders: _Folders) -> None:
+    splits = [name for name in folders.names if is_split(name)]
     if any(map(is_of_training, splits)) and not all(map(is_of_training, splits)):
-        place = _below(src, inside) if inside else str(src)
+        place = _below(src, folders.inside) if folders.inside else str(src)
         raise SourceError(
             f"{place}: holds {_shown(splits)}, which are probably splits of a dataset. {_line_for_splits(src, place)} "
             f"{_insist()}; for one dataset of all of them, {option('layout', 'images')}."
@@ -103,13 +127,32 @@ def _refuse_other_folders(src: Location, names: list[str]) -> None:
         )
 
 
-def _note_one_folder(place: str, layout: str, inner: list[str]) -> list[str]:
-    """Return a note about the one folder that all images are in, with the names of its folders."""
-    if len(inner) > 1:
-        return [f"all images are in {place}. If its folders ({_shown(inner)}) are classes, convert {place}"]
-    if layout == "classes":
+def _note_labels(src: Location, listing: Listing, folders: _Folders, wants_labels: bool) -> list[str]:
+    """Return a note about folders that may be classes, but are not."""
+    names, classes = folders.names, option("layout", "classes")
+    if not wants_labels:
+        is_doubtful = listing.layout == "images" and len(names) > 1 and not folders.num_loose and not folders.inside
+        return [f"the folders {_shown(names)} give no labels with patches or scales, unless {classes}"] * is_doubtful
+    if folders.inside and len(names) > 1:
+        place = _below(src, folders.inside)
+        return [f"all images are in {place}. If its folders ({_shown(names)}) are classes, convert {place}"]
+    if listing.layout == "classes":
         return []
-    return [f"all images are in {place}: they have no labels. If it is a class, write {option('layout', 'classes')}"]
+    if folders.num_loose:
+        if len(names) < 2 or 2 * folders.num_loose > len(listing.sources):
+            return []
+        loose = f"{folders.loose} is" if folders.num_loose == 1 else f"{folders.loose} and others are"
+        return [f"{loose} in no folder, so {_shown(names)} give no labels. Move it, if they are classes"]
+    only = folders.inside or names[0]
+    return [f"all images are in {_below(src, only)}: they have no labels. If it is a class, write {classes}"]
+
+
+def _masks_next_to_images(names: Names) -> str:
+    """Return the first image with the name of a mask if every second or third of the first images has one, else ""."""
+    first = [names[number] for number in range(min(len(names), _NAMES_TRIED))]
+    stems = {stem_of(name) for name in first}
+    found = [name for name in first if _MASK_SUFFIX.sub(b"", stem_of(name)) in stems - {stem_of(name)}]
+    return as_text(found[0]) if found and 3 * len(found) >= len(first) else ""
 
 
 def describe_classes(images_of: dict[str, int]) -> str:
@@ -131,28 +174,44 @@ def describe_classes(images_of: dict[str, int]) -> str:
     return f"{len(parts):,} classes of {extent} images: {', '.join(parts[:_NAMES_SHOWN])} ... {parts[-1]}"
 
 
-def _folders(listing: Listing) -> tuple[str, list[str]]:
-    """Return the folder that all images are in, "" for the source itself, and the names of the folders in it.
+@dataclass(frozen=True, slots=True)
+class _Folders:
+    """The folders that hold the images.
 
-    No names: some images are not in a folder.
+    Attributes:
+        inside: The folder that all images are in, below the source; "" for the source itself.
+        names: The folders directly in it that hold images.
+        num_loose: Images that are in none of these.
+        loose: The name of one of them.
     """
+
+    inside: str
+    names: list[str]
+    num_loose: int
+    loose: str
+
+
+def _find_folders(listing: Listing) -> _Folders:
     names = listing.sources.names
-    tops = [*listing.classes] or _tops(names, b"")
-    if len(tops) != 1:
-        return "", tops
-    inner = _tops(names, names[0].partition(b"/")[0] + b"/")
-    return (tops[0], inner) if inner else ("", tops)
+    tops = _Folders("", [*listing.classes], 0, "") if listing.classes else _folders_in(names, "")
+    if len(tops.names) != 1 or tops.num_loose:
+        return tops
+    inner = _folders_in(names, tops.names[0])
+    return inner if inner.names else tops
 
 
-def _tops(names: Names, inside: bytes) -> list[str]:
-    """Return the folders directly inside of one that holds all names; none if there are other names in it."""
+def _folders_in(names: Names, inside: str) -> _Folders:
+    """Return the folders in one that holds all names, or in the source itself."""
+    start = len(names[0].partition(b"/")[0]) + 1 if inside else 0
     found: set[bytes] = set()
+    num_loose, loose = 0, b""
     for name in names:
-        top, slash, _ = name[len(inside) :].partition(b"/")
-        if not slash:
-            return []
-        found.add(top)
-    return sorted(map(as_text, found))
+        top, slash, _ = name[start:].partition(b"/")
+        if slash:
+            found.add(top)
+        else:
+            num_loose, loose = num_loose + 1, loose or name
+    return _Folders(inside, sorted(map(as_text, found)), num_loose, as_text(loose))
 
 
 def _insist() -> str:
@@ -163,10 +222,10 @@ def _line_for_splits(src: Location, place: str) -> str:
     if isinstance(src, str):
         return "Convert them one by one: splits are found only in local folders."
     if "split" in flags_in_use():
-        return f"For a dataset of each, write {place} OUT {option('split', True)}."
+        return f"For a dataset of each, write: lmdbloader convert {place} OUT --split."
     return (
         f"For a dataset of each, write `for split in lmdbloader.find_splits({place!r}): "
-        'lmdbloader.convert(split.path, f"OUT/{split.name}.lmdb", classes=split.classes)`.'
+        'lmdbloader.convert(split.path, f"{split.name}.lmdb", classes=split.classes)`.'
     )
 
 

@@ -14,9 +14,11 @@ import numpy as np
 from lmdbloader import __version__
 from lmdbloader.base.arguments import flag, function, ordered_texts, shown
 from lmdbloader.conversion.destination import new_folder
+from lmdbloader.conversion.foreign_datasets import Adapted, adapt, names_of
+from lmdbloader.conversion.image_file import opened
 from lmdbloader.conversion.options import check_value
 from lmdbloader.conversion.provenance import digest_option
-from lmdbloader.conversion.storage import PIXELS, PixelMode, Storage, choose_storages
+from lmdbloader.conversion.storage import PIXELS, Storage, WriteMode, choose_storages
 from lmdbloader.conversion.values import PayloadColumn, scalar
 from lmdbloader.errors import OptionError
 from lmdbloader.fields import FieldType, Image, Mask, image_size, is_plane_of, kind_named, kind_of, likeness
@@ -24,6 +26,7 @@ from lmdbloader.format.codecs import Payloads, check_codec
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.format.labels import LabelWatch
 from lmdbloader.format.layout import Field, make_field
+from lmdbloader.images.decode import AlphaPolicy, DecodePolicy
 from lmdbloader.store import Chunk, Written, check_destination, encode_blocks, estimate_map_nbytes, open_writer
 
 _CHUNK_NBYTES = 8 * 2**20
@@ -49,13 +52,15 @@ def write(
     codec: str | Mapping[str, str] | None = None,
     fields: Mapping[str, FieldType | None] | Sequence[str] | None = None,
     classes: Mapping[str, Sequence[str]] | None = None,
-    write_mode: PixelMode | Mapping[str, PixelMode] | None = None,
+    write_mode: WriteMode | Mapping[str, WriteMode] | None = None,
     max_resolution: int | None = None,
     jpeg_quality: int | None = None,
     compress_probability: float | None = None,
     smart_threshold: int | None = None,
     digest: DigestName = DEFAULT_DIGEST,
     seed: int | None = None,
+    alpha: AlphaPolicy = "refuse",
+    max_pixels: int = 200_000_000,
     overwrite: bool = False,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Written:
@@ -67,16 +72,19 @@ def write(
             uint8 or uint16 arrays (H, W), (H, W, 1) or (H, W, 3) are images, as are uint8 or uint16 tensors (1, H, W)
             or (3, H, W); other arrays and tensors keep their shape, and masks are declared in `fields`. Each sample is
             copied or encoded before the next one is requested, so the same array, buffer or dict may be filled again.
+            Encoded images: a dict {"bytes": ..., "path": ...} is an image, and so are bytes or a path in a field that
+            `fields` declares as Image(). Datasets of Hugging Face and torchvision bring the names of their classes.
         path: The new dataset.
         codec: "raw", "lz4" or "auto" (lz4 if it saves 10 % on the first samples), for all fields or field by field. For
             images it is the codec of pixels. By default "auto", or "raw" for images with some write modes.
         fields: Names for tuples, in order; or a mapping from names to types (`Image()`, `Array()` ...), to set types
             that should not be guessed: {"mask": Mask()}. A field with the name of a mask (mask, label, seg ...) and at
             most 64 values must be declared, as Mask() or Image().
-        classes: By int field, the names of its values from 0 on, in a list or tuple: {"label": folder.classes} of an
-            ImageFolder.
-        write_mode: How images are stored, in all fields or field by field: "raw", "jpg", "proportion" or "smart", as in
-            `convert`. The default, also for fields that are not named, is pixels. Masks are always stored without loss.
+        classes: By int field, the names of its values from 0 on, in a list or tuple; by default those that a dataset of
+            Hugging Face or torchvision has, in `features` or `classes`.
+        write_mode: How images are stored, in all or field by field, "raw", "jpg", "proportion", "smart" or "original",
+            as in `convert`. The default, also for fields that are not named, is pixels. Masks are always stored without
+            loss.
         max_resolution: Shrink images whose longer side has more pixels than this, in the fields that `write_mode` names
             or else in all, masks too: those keep the nearest labels.
         jpeg_quality: The quality of JPEGs, 1 to 100; 90 by default.
@@ -84,6 +92,8 @@ def write(
         smart_threshold: Bytes of pixels above which "smart" stores a JPEG.
         digest: The algorithm of the dataset's digests, "xxh64", "sha256" or "blake3", as in `convert`.
         seed: The seed of "proportion", 0 by default; the choice depends on it and the number of the sample.
+        alpha: Transparent images, encoded or of Pillow: "refuse", "drop" or "white", as in `convert`.
+        max_pixels: Encoded images of more pixels are refused.
         overwrite: Replace an existing dataset, once the new one is complete.
         progress: Called with the number of samples written since the last call.
 
@@ -105,12 +115,16 @@ def write(
     out, name = new_folder(path), check_value("digest", digest)
     overwrite, progress = flag("overwrite", overwrite), function("progress", progress)
     check_destination(out, overwrite=overwrite)
-    iterator = _iterate(samples)
+    adapted = adapt(samples, fields, classes)
+    policy = DecodePolicy(check_value("alpha", alpha), check_value("max_pixels", max_pixels))
+    iterator = _dicts(_iterate(adapted.samples), adapted, fields, policy)
     first = next(iterator, _NOTHING)
     if first is _NOTHING:
         raise OptionError(f"{out}: there is nothing to write: `samples` is empty")
     schema, first_values = _infer_fields(first, fields)
-    names = _check_classes(schema, {} if classes is None else classes)
+    are_int = {f.name for f in schema if f.kind == "int"}
+    found = {field: names for field, names in adapted.classes.items() if field in are_int}
+    names = _check_classes(schema, found if classes is None else classes)
     storages, codecs = choose_storages(
         [f.name for f in schema if f.kind == "image"],
         write_mode,
@@ -165,6 +179,28 @@ def _iterate(samples: Iterable[Any] | Indexable) -> Iterator[Any]:
             "indices, of dicts or tuples"
         )
     return (samples[i] for i in range(len(samples)))
+
+
+def _dicts(
+    samples: Iterable[Any],
+    adapted: Adapted,
+    fields: Mapping[str, FieldType | None] | Sequence[str] | None,
+    policy: DecodePolicy,
+) -> Iterator[dict[str, Any]]:
+    """Yield the values of each sample by name, encoded images as image files."""
+    given = fields.items() if isinstance(fields, Mapping) else ()
+    declared = {name: kind for name, kind in given if isinstance(kind, FieldType)}
+    images = {name: kind for name, kind in declared.items() if "height" in kind_named(kind.kind).columns}
+    names = adapted.names
+    for number, sample in enumerate(samples):
+        if names is None and not number:
+            names = names_of(sample)
+        values = _values(sample, names, number)
+        adapted.check_labels(values, number)
+        for name, value in values.items():
+            if name in images or name not in declared:
+                values[name] = opened(value, images.get(name), policy, name, number)
+        yield values
 
 
 def _length(samples: Any) -> int:

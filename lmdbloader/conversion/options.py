@@ -202,10 +202,10 @@ class ConvertOptions:
     workers: int | None = opt(
         None,
         RUN,
-        "worker processes (default: the cores that this process may use, fewer for small inputs); {out} does not "
-        "depend on it",
+        "worker processes, 0 and 1 for none (default: the cores that this process may use, fewer for small inputs); "
+        "{out} does not depend on it",
         metavar="N",
-        limits=(1, None),
+        limits=(0, None),
     )
 
 

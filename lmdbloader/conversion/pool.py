@@ -88,7 +88,7 @@ def make_tasks(sources: Sources, first: int = 0) -> Tasks:
 def choose_workers(workers: int | None, nbytes: int) -> int:
     """Return the number of workers for an input: by default one per core, fewer for small inputs."""
     if workers is not None:
-        return workers
+        return max(1, workers)
     return max(1, min(count_cores(), nbytes // WORTH_A_WORKER_NBYTES))
 
 

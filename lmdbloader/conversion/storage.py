@@ -19,8 +19,6 @@ from lmdbloader.images.decode import DecodePolicy, decode_image, image_info, ins
 from lmdbloader.kernels import entries
 
 WriteMode = Literal["raw", "jpg", "proportion", "smart", "original"]
-#: The write modes of images that come without a file.
-PixelMode = Literal["raw", "jpg", "proportion", "smart"]
 # The most that libjpeg writes; a JPEG's sides have 16 bits.
 _MOST_JPEG_SIDE = 65500
 _QUALITY, _PROBABILITY = 90, 0.5
@@ -136,14 +134,15 @@ def choose_storages(
     if codec is not None and not isinstance(codec, str | Mapping):
         raise OptionError(f"{option('codec', codec)}: expected the name of a codec, or names by field")
     modes = write_mode if isinstance(write_mode, Mapping) else dict.fromkeys(names, write_mode)
-    for name, mode in modes.items():
+    if write_mode is not None and not modes:
+        raise OptionError(
+            f"{option('write_mode', write_mode)} has no effect: there are no image fields. Declare a field of encoded "
+            "images as one: fields={'image': lmdbloader.fields.Image()}."
+        )
+    for name in modes:
         if name not in names:
             raise OptionError(
                 f"{option('write_mode')} of {name!r}: expected one of the image fields: {', '.join(names) or 'none'}"
-            )
-        if mode == "original":
-            raise OptionError(
-                f"{option('write_mode', mode)}: images made in Python have no files of their own. Use jpg or raw."
             )
     checked: dict[str, Any] = {name: check_value("write_mode", mode) for name, mode in modes.items()}
     used = set(checked.values())
@@ -156,7 +155,8 @@ def choose_storages(
         # An option that has no effect on any field is refused by the last field that could use it.
         own = {key: value for key, value in given.items() if _is_for(key, mode, used)}
         options = ConvertOptions(write_mode=mode, codec=codec if isinstance(codec, str) else None, **own)
-        storages[name], codecs[name] = make_storage(options, is_cut=True, of_files=False)
+        keeps_files = mode == "original"
+        storages[name], codecs[name] = make_storage(options, is_cut=not keeps_files, of_files=keeps_files)
     if isinstance(codec, str):
         return storages, codec
     codecs = {name: chosen for name, chosen in codecs.items() if chosen != "auto"} | dict(codec or {})

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.arguments import shown
+from lmdbloader.base.option_names import option
+from lmdbloader.conversion.image_file import ImageFile
 from lmdbloader.conversion.sources.listing import Source
 from lmdbloader.conversion.storage import PIXELS, Storage, encode_as_jpeg, fit_within, nearest, shrink
 from lmdbloader.errors import ImageError, OptionError
@@ -101,14 +103,23 @@ class PayloadColumn:
         """
         f = self._field
         if f.has_pixels:
-            is_mask = f.kind == "mask"
+            is_mask, is_file, was_jpeg = f.kind == "mask", isinstance(value, ImageFile), False
+            if isinstance(value, ImageFile):
+                if (kept := value.kept(self._storage)) is not None:
+                    self._watch_file(value)
+                    self._values.append(kept[0])
+                    self._shapes.append(kept[1])
+                    return int(kept[0].stored_nbytes.sum())
+                value, was_jpeg = value.decoded(self._storage), value.was_jpeg
             given = mask_labels(f, value, number) if is_mask else _pixels(f, value, number)
+            if self._storage.mode == "original" and not is_file:
+                raise OptionError(f"sample {number}, field {f.name!r}: {_no_file(value)}")
             if self._watch is not None:
                 self._watch.add(given)
             size = fit_within(given.shape[0], given.shape[1], self._storage.max_resolution)
             image = nearest(given, *size) if is_mask else shrink(given, *size)
             self._shapes.append((*image.shape, 8 * image.itemsize))
-            self._values.append(self._copied_or_encoded(image, number))
+            self._values.append(self._copied_or_encoded(image, number, was_jpeg))
             return given.nbytes
         if f.kind == "array":
             array = _array(f, value, number)
@@ -121,10 +132,17 @@ class PayloadColumn:
         self._values.append(data)
         return len(data)
 
-    def _copied_or_encoded(self, image: npt.NDArray[Any], number: int) -> bytes | Payloads | npt.NDArray[Any]:
+    def _watch_file(self, file: ImageFile) -> None:
+        # A photograph in colour ends the watch, so that few files are decoded for it.
+        if self._watch is not None and self._watch.values is not None:
+            self._watch.add(file.decoded(PIXELS))
+
+    def _copied_or_encoded(
+        self, image: npt.NDArray[Any], number: int, was_jpeg: bool
+    ) -> bytes | Payloads | npt.NDArray[Any]:
         """Return an image as a JPEG or, if it is small, as bytes; a large one is copied while the codec is open."""
         is_auto = self._codec == "auto"
-        jpeg = encode_as_jpeg(self._storage, image, str(number))
+        jpeg = encode_as_jpeg(self._storage, image, str(number), was_jpeg=was_jpeg)
         if jpeg is not None:
             return jpeg
         if not is_tiled(image, "lz4" if is_auto else self._codec):
@@ -161,6 +179,14 @@ class PayloadColumn:
 
     def _in_tiles(self, image: npt.NDArray[Any], codec: str) -> Payloads:
         return encode_image(image, codec, self._field.tile_size or TILE_SIZE)
+
+
+def _no_file(value: Any) -> str:
+    return (
+        f"{option('write_mode', 'original')} keeps files, and images made in Python ({type(value).__name__}) have "
+        "none. Give bytes or paths of files, in a field declared as lmdbloader.fields.Image(); or use jpg or raw; or "
+        "convert a folder with lmdbloader.convert."
+    )
 
 
 def image_geometry(name: str, shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def decode_image(
             sizes |= {(-(-upright[0] * k // 8), -(-upright[1] * k // 8)) for k in range(1, 8)}
         if header.alpha:
             colors, alpha = pixels[:, :, :-1], pixels[:, :, -1:]
-            pixels = _over_white(colors, alpha) if policy.alpha == "white" else colors
+            pixels = over_white(colors, alpha) if policy.alpha == "white" else colors
         pixels = _rotate(pixels, header.orientation)
     except MemoryError as error:
         raise ImageError(name, f"not enough memory for {header.width}x{header.height} pixels") from error
@@ -226,7 +226,7 @@ def _read_header(data: bytes | bytearray | memoryview, name: str) -> ImageHeader
     )
 
 
-def _over_white(colors: Pixels, alpha: Pixels) -> Pixels:
+def over_white(colors: Pixels, alpha: Pixels) -> Pixels:
     """Composite colours over white, exactly rounded."""
     white = np.uint32(np.iinfo(colors.dtype).max)
     # One dtype throughout, as promotion depends on NumPy's version. white * white plus half of it stays below 2 ** 32

@@ -276,7 +276,7 @@ class Others:
         found = [(as_text(name), "a link to a folder, which is not followed") for name in sorted(self._links)]
         for suffix, (count, first) in sorted(self._files.items()):
             kind = f"*{suffix}" if suffix else "files without a suffix"
-            what = "not an image:" if count == 1 else f"{count:,} files that are not images, such as"
+            what = "not read:" if count == 1 else f"{count:,} files that are not read, such as"
             found.append((kind, f"{what} {as_text(first)}"))
         return tuple(found)
 

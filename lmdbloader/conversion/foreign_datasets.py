@@ -1,0 +1,206 @@
+"""Datasets of other libraries as samples of `write`: Hugging Face's and torchvision's, with their names of classes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from lmdbloader.conversion.image_file import is_encoded, names_image
+from lmdbloader.errors import OptionError
+from lmdbloader.fields import FieldType, Image, is_pil, is_pixels, is_tensor
+
+_LABEL = "label"
+_NAMES = ("image", _LABEL)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """Samples as `write` takes them.
+
+    Attributes:
+        samples: The samples.
+        names: Names of their values, if they are tuples; None if the caller has to give them.
+        classes: Names of classes by field.
+        are_labels_checked: Whether the dataset itself makes sure that its labels are numbers of classes.
+    """
+
+    samples: Any
+    names: tuple[str, ...] | None = None
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    are_labels_checked: bool = True
+
+    def check_labels(self, values: Mapping[str, Any], number: int) -> None:
+        """Check the labels of a sample.
+
+        Raises:
+            OptionError: A label is not the number of a class.
+        """
+        if self.are_labels_checked:
+            return
+        for name, names in self.classes.items():
+            label = values.get(name)
+            if isinstance(label, int | np.integer) and not 0 <= label < len(names):
+                raise OptionError(
+                    f"sample {number}, field {name!r}: {label}, but the dataset's `classes` has {len(names)} names. "
+                    f"Give the names of all labels, as classes={{{name!r}: [...]}}, or none: classes={{}}."
+                )
+
+
+def adapt(
+    samples: Any,
+    fields: Mapping[str, FieldType | None] | Sequence[str] | None,
+    classes: Mapping[str, Sequence[str]] | None,
+) -> Adapted:
+    """Return the samples of a dataset, whatever library it is of. Its library is not imported.
+
+    Args:
+        samples: As `write` got them.
+        fields: As `write` got them.
+        classes: As `write` got them; if they are given, those of the dataset are not looked for.
+
+    Raises:
+        OptionError: They are something else that is often given for samples; the message has the line for it.
+    """
+    _refuse_others(samples)
+    if _is_of_hugging_face(samples):
+        found = _of_hugging_face(samples, fields if isinstance(fields, Mapping) else {})
+        return found if classes is None else replace(found, classes={})
+    names = tuple(fields) if fields is not None else None
+    class_names = None if classes is not None else _class_names(samples)
+    if class_names is None or (names is not None and len(names) != len(_NAMES)):
+        return Adapted(samples, names)
+    return Adapted(samples, names, {_LABEL if names is None else names[1]: class_names}, are_labels_checked=False)
+
+
+def names_of(sample: Any) -> tuple[str, ...] | None:
+    """Return the names of the values of a plain tuple (image, number), None for other samples.
+
+    Raises:
+        OptionError: The image has become an array of floats.
+
+    >>> names_of((np.zeros((4, 4, 3), np.uint8), 7)), names_of((np.zeros((4, 4, 3), np.uint8), "a cat"))
+    (('image', 'label'), None)
+    """
+    if not isinstance(sample, tuple | list) or hasattr(sample, "_fields") or len(sample) != len(_NAMES):
+        return None
+    image, label = sample
+    if isinstance(label, bool) or not isinstance(label, int | np.integer):
+        return None
+    if is_pil(image) or is_pixels(image) or is_encoded(image) or names_image(image):
+        return _NAMES
+    if is_tensor(image) and image.ndim == 3 and image.shape[0] in (1, 3) and image.is_floating_point():
+        raise OptionError(
+            f"sample 0: its image is a tensor {tuple(image.shape)} of {image.dtype}, made by the dataset's transform. "
+            "Write the dataset without ToTensor, ToDtype and Normalize: images are stored with 8 bits, and "
+            "Loader(transforms=[...]) makes floats of them. fields=('image', 'label') stores the floats."
+        )
+    return None
+
+
+def _refuse_others(samples: Any) -> None:
+    if isinstance(samples, str | os.PathLike):
+        raise OptionError(
+            f"samples is a path, {os.fspath(samples)!r}: expected samples. For a folder of images write "
+            f"lmdbloader.convert({os.fspath(samples)!r}, out)."
+        )
+    if isinstance(samples, Mapping) and samples and all(map(_is_of_hugging_face, samples.values())):
+        raise OptionError(
+            f"samples is a {type(samples).__name__}: each of its splits ({', '.join(samples)}) becomes a dataset "
+            f"of its own. Write lmdbloader.write(samples[{next(iter(samples))!r}], out)."
+        )
+    if isinstance(samples, Mapping):
+        names = ", ".join(repr(name) for name in list(samples)[:3])
+        raise OptionError(
+            f"samples is a {type(samples).__name__} of {names or 'nothing'}: expected samples, one by one. If these "
+            "are columns, write (dict(zip(samples, row)) for row in zip(*samples.values()))."
+        )
+    if getattr(samples, "batch_size", None) is not None and hasattr(samples, "dataset"):
+        raise OptionError(
+            f"samples is a {type(samples).__name__}, which makes batches of {samples.batch_size}: expected samples. "
+            "Write lmdbloader.write(loader.dataset, out), or use a DataLoader with batch_size=None."
+        )
+
+
+def _is_of_hugging_face(samples: Any) -> bool:
+    return hasattr(samples, "features") and hasattr(samples, "column_names") and hasattr(samples, "cast_column")
+
+
+def _of_hugging_face(samples: Any, fields: Mapping[str, FieldType | None]) -> Adapted:
+    """Return a Dataset or IterableDataset whose images are files, and whose numbers are plain in every format."""
+    features: Mapping[str, Any] = samples.features or {}
+    kinds = {name: type(feature).__name__ for name, feature in features.items()}
+    classes = {name: tuple(features[name].names) for name, kind in kinds.items() if kind == "ClassLabel"}
+    of_format = getattr(samples, "format", None) or {}
+    if of_format.get("type") == "custom":  # with_transform: samples of the caller's
+        return Adapted(samples, None, classes)
+    if of_format.get("type") not in (None, "numpy", "torch"):  # tables, or arrays of yet other libraries
+        samples = samples.select_columns(of_format["columns"]).with_format(None)
+    for name, kind in kinds.items():
+        feature = features[name]
+        if kind == "Image" and feature.decode and feature.mode is None and isinstance(fields.get(name), Image | None):
+            samples = samples.cast_column(name, type(feature)(decode=False))
+    changes: dict[str, Callable[[Any], Any]] = {
+        name: _plain for name, kind in kinds.items() if kind in ("ClassLabel", "Value")
+    }
+    changes |= {
+        name: _to_array(features[name].dtype)
+        for name, kind in kinds.items()
+        if kind.startswith("Array") and kind[-1] == "D"
+    }
+    return Adapted(_Changed(samples, changes), None, classes)
+
+
+def _plain(value: Any) -> Any:
+    """Return a number that a format has made an array or a tensor of as a number."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
+def _to_array(dtype: str) -> Callable[[Any], Any]:
+    return lambda value: np.asarray(value, dtype) if isinstance(value, list) else value
+
+
+class _Changed:
+    """Samples (dicts) of which some values are changed."""
+
+    def __init__(self, samples: Any, changes: Mapping[str, Callable[[Any], Any]]) -> None:
+        self._samples, self._changes = samples, changes
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for sample in self._samples:
+            changed = {name: self._changes[name](sample[name]) for name in self._changes.keys() & sample.keys()}
+            yield {**sample, **changed}
+
+
+def _class_names(dataset: Any) -> tuple[str, ...] | None:
+    """Return the names of a torchvision dataset's classes by label; None if it has none, or other labels."""
+    while hasattr(dataset, "dataset"):  # torch's Subset and DataLoader
+        dataset = dataset.dataset
+    if isinstance(getattr(dataset, "datasets", None), list):  # torch's ConcatDataset
+        of_each = set(map(_class_names, dataset.datasets))
+        return of_each.pop() if len(of_each) == 1 else None
+    if getattr(dataset, "target_transform", None) is not None:
+        return None
+    found = getattr(dataset, "classes", None)
+    if not isinstance(found, list | tuple):
+        numbers = getattr(dataset, "class_to_idx", None)
+        if not isinstance(numbers, Mapping) or sorted(numbers.values()) != list(range(len(numbers))):
+            return None
+        found = sorted(numbers, key=numbers.__getitem__)
+    # A class of torchvision's ImageNet has several names.
+    names = tuple(", ".join(name) if isinstance(name, tuple) else name for name in found)
+    if not names or not all(isinstance(name, str) for name in names):
+        return None
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is not None:
+        others = " (its `wnids` differ)" if hasattr(dataset, "wnids") else ""
+        raise OptionError(
+            f"the dataset's `classes` has {twice!r} twice. Give different names, as classes={{'label': [...]}}{others}."
+        )
+    return names

@@ -1,0 +1,166 @@
+"""Images that come to `write` encoded: the bytes of an image file, or its path."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmdbloader.conversion.sources.reading import read
+from lmdbloader.conversion.storage import Pixels, Storage, decode_to_size, keep_file
+from lmdbloader.errors import ImageError, OptionError
+from lmdbloader.fields import FieldType, Image, is_pil, likeness
+from lmdbloader.format.codecs import Payloads
+from lmdbloader.images.decode import IMAGE_SUFFIXES, DecodePolicy, image_info, is_jpeg, over_white
+
+
+class ImageFile:
+    """An image file's bytes, with the attributes by which a PIL image is recognised.
+
+    Attributes:
+        height: Rows, after the EXIF rotation.
+        width: Columns, after the EXIF rotation.
+        mode: "L" or "RGB".
+        was_jpeg: Whether the file is a JPEG.
+    """
+
+    def __init__(self, data: bytes, policy: DecodePolicy, where: str) -> None:
+        """Take the bytes.
+
+        Args:
+            data: The whole file.
+            policy: How to treat transparency and very large images.
+            where: The sample and field, for messages.
+
+        Raises:
+            OptionError: They are not an image of a supported kind.
+        """
+        self._data, self._policy, self._where = data, policy, where
+        try:
+            info = image_info(data, name=where)
+        except ImageError as error:
+            raise OptionError(str(error)) from error
+        self.height, self.width = info.height, info.width
+        self.mode = "L" if info.channels == 1 else "RGB"
+        self.was_jpeg = is_jpeg(data)
+
+    def getbands(self) -> tuple[str, ...]:
+        """Return the names of the channels."""
+        return tuple(self.mode)
+
+    def kept(self, storage: Storage) -> tuple[Payloads, tuple[int, ...]] | None:
+        """Return the file itself as a payload, and (height, width, channels, bits); None if its pixels are stored.
+
+        Raises:
+            OptionError: The file is damaged, or the policy refuses it.
+        """
+        try:
+            return keep_file(storage, self._data, self._policy, self._where)
+        except ImageError as error:
+            raise OptionError(str(error)) from error
+
+    def decoded(self, storage: Storage) -> Pixels:
+        """Return its pixels (H, W, C), shrunk to the maximal resolution.
+
+        Raises:
+            OptionError: The file is damaged, or the policy refuses it.
+        """
+        try:
+            return decode_to_size(storage, self._data, self._policy, self._where)
+        except ImageError as error:
+            raise OptionError(str(error)) from error
+
+
+def is_encoded(value: Any) -> bool:
+    """Return whether a value is the bytes and path of an image file, as Hugging Face's Image(decode=False) gives it.
+
+    >>> is_encoded({"bytes": b"", "path": None}), is_encoded({"bytes": None, "path": "a.png"})
+    (True, True)
+    >>> is_encoded({"path": "a.png"}), is_encoded({"bytes": None, "path": "a.txt"})
+    (False, False)
+    """
+    if not isinstance(value, Mapping) or value.keys() != {"bytes", "path"}:
+        return False
+    data, path = value["bytes"], value["path"]
+    return isinstance(data, bytes) or (data is None and isinstance(path, str) and _has_image_suffix(path))
+
+
+def names_image(value: Any) -> bool:
+    """Return whether a value is a path (os.PathLike) with the suffix of an image file."""
+    return isinstance(value, os.PathLike) and _has_image_suffix(os.fspath(value))
+
+
+def opened(value: Any, kind: FieldType | None, policy: DecodePolicy, name: str, number: int) -> Any:
+    """Return an encoded image as an ImageFile, one that may be a mask as an image of Pillow; other values as they are.
+
+    A transparent image of Pillow loses its transparency if the policy says how.
+
+    Args:
+        value: Bytes and path in a dict, or the path of an image file; in a declared field, bytes or a path as text too.
+        kind: What the field was declared as, Image or a mask; None if it was not declared.
+        policy: How to treat transparency and very large images.
+        name: The field's.
+        number: The sample's, for messages.
+
+    Raises:
+        OptionError: A file cannot be read, or is not an image.
+    """
+    where = f"sample {number}, field {name!r}"
+    if is_pil(value):
+        return _opaque(value, policy, where) if kind is None or isinstance(kind, Image) else value
+    data = _content(value, kind is not None, where)
+    if data is None:
+        return value
+    if isinstance(kind, Image) or (kind is None and likeness(name) != "mask"):
+        return ImageFile(data, policy, where)
+    image = _in_pillow(data, where)
+    # Numbers of a palette's colours may be labels, which the colours are not.
+    return image if kind is not None or image.mode in ("P", "1", "I") else ImageFile(data, policy, where)
+
+
+def _in_pillow(data: bytes, where: str) -> Any:
+    from PIL import Image as Pillow
+
+    try:
+        return Pillow.open(io.BytesIO(data))
+    except OSError as error:
+        raise OptionError(f"{where}: not an image that Pillow reads ({error})") from error
+
+
+def _content(value: Any, is_declared: bool, where: str) -> bytes | None:
+    """Return the content of the file that a value is, or names; None if it is neither."""
+    if is_encoded(value):
+        return value["bytes"] if value["bytes"] is not None else _read(value["path"], where)
+    if isinstance(value, os.PathLike) and (is_declared or names_image(value)):
+        return _read(os.fspath(value), where)
+    if is_declared and isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    return _read(value, where) if is_declared and isinstance(value, str) else None
+
+
+def _opaque(image: Any, policy: DecodePolicy, where: str) -> Any:
+    if image.mode not in ("RGBA", "LA"):
+        return image
+    if policy.alpha == "refuse":
+        raise OptionError(
+            f"{where}: a PIL image of mode {image.mode}; expected L, RGB or I;16. Convert it first, or give "
+            "alpha='drop' or alpha='white'."
+        )
+    pixels = np.asarray(image)
+    colors, alpha = pixels[:, :, :-1], pixels[:, :, -1:]
+    return over_white(colors, alpha) if policy.alpha == "white" else colors
+
+
+def _has_image_suffix(path: str | bytes) -> bool:
+    return Path(os.fsdecode(path)).suffix.lower() in IMAGE_SUFFIXES
+
+
+def _read(path: str | bytes, where: str) -> bytes:
+    try:
+        return read(os.fsencode(path))
+    except OSError as error:
+        raise OptionError(f"{where}: {os.fsdecode(path)} cannot be read ({error.strerror or error})") from error
