@@ -11,7 +11,6 @@ from typing import Any, Literal
 import torch
 
 from lmdbloader.base.arguments import shown, whole
-from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms import Transform
 from lmdbloader.transforms.batch_functions import described
@@ -20,20 +19,6 @@ from lmdbloader.transforms.foreign import advice_for, random_parts
 # Samples of a batch, or batches: far more than any memory holds, and their products still fit 64 bits.
 _MOST = 2**31 - 1
 Shard = tuple[int, int] | Literal["auto"] | None
-
-
-def check_dataset(dataset: Any) -> None:
-    """Raise OptionError unless a Loader reads the same samples as the dataset itself."""
-    if not isinstance(dataset, LMDBDataset):
-        raise OptionError(
-            f"Loader({type(dataset).__name__}): expected an LMDBDataset. Use torch's DataLoader for any other."
-        )
-    for name in ("__getitem__", "__getitems__"):
-        if getattr(type(dataset), name) is not getattr(LMDBDataset, name):
-            raise OptionError(
-                f"{type(dataset).__name__} overrides {name}, which the Loader does not call. Override `transform` "
-                "instead, or use torch's DataLoader."
-            )
 
 
 def check_numbers(batch_size: Any, prefetch: Any, num_threads: Any) -> tuple[int, int, int | Literal["auto"]]:
