@@ -62,7 +62,7 @@ def understands(
         @functools.wraps(function)
         def translated(*args: P.args, **keywords: P.kwargs) -> R:
             own = in_our_words(call, signature, table, args, keywords, also=also, positional=positional)
-            return function(*args, **own)  # type: ignore[arg-type]  # checked by `signature`
+            return function(*args, **own)  # `signature` fits them
 
         return translated
 
@@ -123,7 +123,7 @@ def _refusal(call: str, name: str, value: Any, own: Iterable[str], table: Table)
     if name in table:
         return f"{given}: {table[name].advice(value)}"
     meant = nearest(name, [*own, *table])
-    if meant in table:
+    if meant is not None and meant in table:
         return f"{given}: there is no such option. {meant}: {table[meant].advice(value)}"
     if meant is not None:
         return f"{given}: there is no such option. Did you mean {meant}={shown(value)}?"
@@ -194,7 +194,7 @@ def _sampler(value: Any) -> str:
     if line is not None:
         return f"the Loader has orders of its own. Write {line}."
     return (
-        "the Loader has orders of its own. Write lmdbloader.dataloader(dataset, batch_size, sampler=...) for a sampler, "
+        "the Loader has orders of its own. Write lmdbloader.dataloader(dataset, batch_size, sampler=...), or "
         "Loader(dataset.select(indices), ...) for some of the samples."
     )
 
@@ -214,7 +214,7 @@ def third_argument(value: Any) -> str:
     return f"Write {name}={shown(value)}."
 
 
-_PARTS_OF_SHARD = "write shard=(rank, world_size), or shard=\"auto\" after torch.distributed.init_process_group."
+_PARTS_OF_SHARD = 'write shard=(rank, world_size), or shard="auto" after torch.distributed.init_process_group.'
 _NO_WORKERS = "threads read here, no worker processes. Leave it out."
 _RENAMED_SEED = "write seed={value}."
 
@@ -316,7 +316,9 @@ LOADER: dict[str, Foreign] = {
 def _split(value: Any) -> str:
     """Return the line for a split, which is True or False for torchvision's `train`."""
     name = {True: "train", False: "val"}[value] if isinstance(value, bool) else str(value)
-    return f'each split is a dataset of its own. Write LMDBDataset("OUT/{name}.lmdb") after `lmdbloader convert --split`.'
+    return (
+        f'each split is a dataset of its own. Write LMDBDataset("OUT/{name}.lmdb") after `lmdbloader convert --split`.'
+    )
 
 
 _READS_ONLY = "a dataset is opened to read, without locks. Leave it out."
@@ -390,9 +392,7 @@ DATALOADER: dict[str, Foreign] = {
     "prefetch": Foreign("lmdbloader.Loader", "write prefetch_factor={value}, which counts batches of each worker."),
     "transforms": Foreign("lmdbloader.Loader", "write lmdbloader.dataloader(dataset.transformed([...]), batch_size)."),
     "seed": Foreign("lmdbloader.Loader", "write generator=torch.Generator().manual_seed({value})."),
-    "shard": Foreign(
-        "lmdbloader.Loader", "write sampler=torch.utils.data.DistributedSampler(dataset).", _ONLY_NONE
-    ),
+    "shard": Foreign("lmdbloader.Loader", "write sampler=torch.utils.data.DistributedSampler(dataset).", _ONLY_NONE),
     "device": Foreign("lmdbloader.Loader", "write batch.image.to({value}) in the loop.", _ONLY_NONE),
     "io": Foreign("lmdbloader.Loader", "write LMDBDataset(path, io={value}).", _ONLY_NONE),
     **{name: _in_loader(name) for name in ("pad", "memory_format", "resolution", "verify", "on_corrupt")},
@@ -490,7 +490,9 @@ ATTRIBUTES: dict[str, Foreign] = {
     "set_format": Foreign(_HF, _IS_TENSORS),
     "shuffle": Foreign(f"{_HF}, {_WDS}", "write Loader(dataset, batch_size, shuffle=True, seed=0)."),
     "train_test_split": Foreign(_HF, "write train, test = dataset.split([0.8, 0.2], seed=0)."),
-    "shard": Foreign(_HF, "write dataset[index::num_shards], or Loader(dataset, batch_size, shard=(rank, world_size))."),
+    "shard": Foreign(
+        _HF, "write dataset[index::num_shards], or Loader(dataset, batch_size, shard=(rank, world_size))."
+    ),
     "take": Foreign(_HF, "write dataset[:n]."),
     "skip": Foreign(_HF, "write dataset[n:]."),
     "sort": Foreign(_HF, "write dataset.select(numpy.argsort(dataset.targets))."),

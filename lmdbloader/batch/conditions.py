@@ -28,11 +28,14 @@ _SPELLINGS = (
     (re.compile(r"<>"), "write != for what differs"),
     (re.compile(r"(?<![=!<>])=(?!=)"), "write == for what is equal"),
     (re.compile(r"\b(AND|OR|NOT|IN|IS|NULL)\b"), "write `and`, `or`, `not`, `in`, `is null` in lower case"),
-    (re.compile(r"\b(like|between)\b", re.IGNORECASE), "write `'part' in name` for LIKE, `2 <= label <= 5` for BETWEEN"),
+    (
+        re.compile(r"\b(like|between)\b", re.IGNORECASE),
+        "write `'part' in name` for LIKE, `2 <= label <= 5` for BETWEEN",
+    ),
 )
 _EXPECTED = (
-    "expected comparisons of columns, such as \"label == 3 and not (name in ('a', 'b') or score is null)\". For any other "
-    'condition write ds.select([row["label"] == 3 for row in ds.table.to_pylist()])'
+    "expected comparisons of columns, such as \"label == 3 and not (name in ('a', 'b') or score is null)\". "
+    'For any other condition write ds.select([row["label"] == 3 for row in ds.table.to_pylist()])'
 )
 _MOST_CHARACTERS = 100_000
 

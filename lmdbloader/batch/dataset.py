@@ -69,10 +69,11 @@ class LMDBDataset(Dataset[Any]):
                 reads copies, which costs some speed: such a file always raises CorruptError.
 
         Raises:
-            FileNotFoundError: There is nothing at `path`.
+            NotFoundError: There is nothing at `path`.
             FormatError: It is not a finished dataset of this format version.
             CorruptError: A file is truncated or damaged.
-            OptionError: The dataset has no such field, or `io` is neither "mmap" nor "pread".
+            OptionError: The dataset has no such field, `transform` cannot be called, `path` is a URL, or `io` is
+                neither "mmap" nor "pread".
         """
         if isinstance(fields, str):
             raise OptionError(f"fields={fields!r}: expected a list of names, such as [{fields!r}]")
@@ -81,8 +82,21 @@ class LMDBDataset(Dataset[Any]):
                 f"fields={shown(fields)}: expected a list of names. For a function of each sample write "
                 "LMDBDataset(path, transform=...)."
             )
+        if not (transform is None or callable(transform)):
+            raise OptionError(
+                f"transform={shown(transform)}: expected a function. For transforms of lmdbloader.transforms write "
+                "Loader(dataset, batch_size, transforms=[...]) or dataset.transformed([...])."
+            )
+        if isinstance(path, list | tuple):
+            raise OptionError(
+                f"path={shown(path)}: expected one path. For several datasets write torch.utils.data.ConcatDataset("
+                "[LMDBDataset(path) for path in paths]), and read it with lmdbloader.dataloader."
+            )
         self.reader = Reader(path, io=io)
-        names = tuple(self.reader.fields) if fields is None else tuple(fields)
+        try:
+            names = tuple(self.reader.fields) if fields is None else tuple(fields)
+        except TypeError as error:
+            raise OptionError(f"fields={shown(fields)}: expected a list of names") from error
         for name in names:
             if name not in self.reader.fields:
                 raise OptionError(f"{self.reader.path}: no field {name!r}; it has {', '.join(self.reader.fields)}")

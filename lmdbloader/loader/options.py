@@ -23,6 +23,11 @@ Shard = tuple[int, int] | Literal["auto"] | None
 
 def check_numbers(batch_size: Any, prefetch: Any, num_threads: Any) -> tuple[int, int, int | Literal["auto"]]:
     """Return the numbers as ints; raise OptionError if one is not a whole number, or out of range."""
+    if batch_size is None:
+        raise OptionError(
+            "batch_size=None: expected a whole number from 1. For samples one by one write `for sample in dataset`, or "
+            "lmdbloader.dataloader(dataset, batch_size=None)."
+        )
     batch_size = whole("batch_size", batch_size, 1, _MOST)
     prefetch = whole("prefetch", prefetch, 0, _MOST)
     if isinstance(num_threads, str) and num_threads == "auto":

@@ -40,7 +40,9 @@ _QUEUE_NBYTES = 5 * 4096
     also=tuple(inspect.signature(DataLoader.__init__).parameters)[1:],
     positional=lambda value: f"Write shuffle={value!r}.",
 )
-def dataloader(dataset: Dataset[Any] | str | os.PathLike[str], batch_size: int | None = 1, **options: Any) -> DataLoader[Any]:
+def dataloader(
+    dataset: Dataset[Any] | str | os.PathLike[str], batch_size: int | None = 1, **options: Any
+) -> DataLoader[Any]:
     """Return a torch DataLoader, with tuned settings for the options that are not given.
 
     Args:

@@ -26,7 +26,7 @@ def view_of(dataset: Any) -> LMDBDataset:
         OptionError: A Loader cannot read it; the message has the line to write.
     """
     if isinstance(dataset, str | bytes | os.PathLike):
-        return LMDBDataset(dataset)
+        return LMDBDataset(os.fsdecode(dataset))
     # Subclasses of theirs may make other samples.
     if type(dataset) is Subset:
         return view_of(dataset.dataset).select(dataset.indices)
