@@ -224,7 +224,7 @@ LOADER: dict[str, Foreign] = {
         "expected True or False",
         _either((True, {"order": "random"}), (False, {"order": "sequential"})),
     ),
-    "order": Foreign(_FFCV, "", _order_option),
+    "order": Foreign(_FFCV, "members of OrderOption are accepted, by their names.", _order_option),
     "num_workers": Foreign(f"{_TORCH}, {_FFCV}", _threads),
     "persistent_workers": Foreign(
         _TORCH, "threads live as long as the loader. Leave it out, or call loader.close() after an epoch.", _ONLY_TRUE
@@ -314,10 +314,11 @@ LOADER: dict[str, Foreign] = {
 
 
 def _split(value: Any) -> str:
-    """Return the line for a split, which is True or False for torchvision's `train`."""
-    name = {True: "train", False: "val"}[value] if isinstance(value, bool) else str(value)
+    """Return the line for a split: a name, or True or False for torchvision's `train`."""
+    name = {True: "train", False: "val"}[value] if isinstance(value, bool) else str(value).partition("[")[0]
     return (
-        f'each split is a dataset of its own. Write LMDBDataset("OUT/{name}.lmdb") after `lmdbloader convert --split`.'
+        "each split is a dataset of its own, which `lmdbloader convert SRC OUT --split` makes. "
+        f'Write LMDBDataset("OUT/{name}.lmdb").'
     )
 
 

@@ -12,8 +12,8 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 
-# What two views of one dataset may have different of their own: a Loader has its own epoch and seed.
-_OWN = frozenset({"reader", "_rows", "_epoch", "_seed", "_assembler", "_stopwatch", "targets"})
+# What two views of one dataset may have different of their own: a Loader draws with its own seed.
+_OWN = frozenset({"reader", "_rows", "_draws", "_assembler", "_stopwatch", "targets"})
 
 
 def view_of(dataset: Any) -> LMDBDataset:
