@@ -29,7 +29,7 @@ An argument that another library has is accepted if it means the same here, such
 other is an `OptionError` that says what to write; a mistyped one is told the right name. The same holds for attributes
 of datasets: `ds.filter` is an `AttributeError` with the line `dataset.where("label == 3")`.
 """
-_TITLES = {"attributes": "Attributes of a dataset"}
+_TITLES = {"attributes": "Attributes of a dataset", "samples": "Attributes of a sample or a batch"}
 _CLI_HEAD = """\
 # Command line
 
@@ -69,7 +69,7 @@ def names_page(tables: Mapping[str, Table]) -> str:
         for name, entry in table.items():
             accepted = [
                 f"`{value!r}` is " + (", ".join(f"`{own}={meant!r}`" for own, meant in same.items()) or "accepted")
-                for value in (True, False, None, 0, "", {}, "random", "sequential")
+                for value in (True, False, None, 0, "", {}, "random", "sequential", "auto")
                 if (same := entry.same(value)) is not None
             ]
             # Two pairs of brackets would be a link; in code they are none.

@@ -26,8 +26,10 @@ from torch.utils.data import (
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.base.foreign_names import ATTRIBUTES, TABLES, nearest
+from lmdbloader.base.foreign_names import ATTRIBUTES, SAMPLE, TABLES, nearest
 from lmdbloader.errors import LmdbloaderError, OptionError
+from lmdbloader.loader import torch_loader
+from lmdbloader.loader.tuning_cache import Workers
 
 COUNT = 12
 
@@ -161,6 +163,7 @@ def test_a_loader_says_which_arguments_to_write(ds: LMDBDataset, theirs: dict[st
         ({"collate_fn": print}, "lmdbloader.dataloader(dataset, batch_size, collate_fn=...)"),
         ({"persistent_workers": False}, "loader.close()"),
         ({"timeout": 30}, "Leave it out"),
+        ({"num_workers": -1}, "by default. Leave it out."),
         ({"multiprocessing_context": "spawn"}, "Leave it out"),
         ({"in_order": False}, "Leave it out"),
         (
@@ -346,6 +349,66 @@ def test_an_attribute_of_other_datasets_says_what_to_write(ds: LMDBDataset, name
     assert isinstance(caught.value, LmdbloaderError)
 
 
+@pytest.mark.parametrize("name", sorted(SAMPLE))
+def test_an_attribute_of_dicts_and_tensors_says_what_to_write(ds: LMDBDataset, name: str) -> None:
+    for value in (ds[0], next(iter(Loader(ds, 4)))):
+        assert not hasattr(value, name)
+        with pytest.raises(AttributeError, match=rf"a named tuple of image, label has no '{name}': write ") as caught:
+            getattr(value, name)
+        assert isinstance(caught.value, LmdbloaderError)
+    with pytest.raises(AttributeError, match="no attribute 'colour'"):
+        _ = ds[0].colour
+
+
+def test_a_column_by_name_says_what_to_write(ds: LMDBDataset) -> None:
+    for name, line in (
+        ("label", "dataset.table['label'].to_pylist()"),
+        ("image", "[sample.image for sample in dataset]"),
+        ("train", "there is no field 'train' either; there are image, label, image.height"),
+    ):
+        with pytest.raises(OptionError, match=re.escape(f"dataset['{name}']: ")) as caught:
+            ds[name]
+        assert line in str(caught.value)
+
+
+def test_a_list_of_transforms_may_be_none_but_not_one_transform(ds: LMDBDataset) -> None:
+    crop = lmdbloader.transforms.RandomCrop(4)
+    assert Loader(ds, 4, transforms=None).transforms == ds.transformed(None).all_transforms == ()  # type: ignore[arg-type]
+    for make in (lambda: Loader(ds, 4, transforms=crop), lambda: ds.transformed(crop)):  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match=r"expected a list\. Write transforms=\[RandomCrop\("):
+            make()
+
+
+@pytest.mark.parametrize(
+    ("fractions", "line"),
+    [
+        (0.8, "Write [0.8, 0.2]"),
+        ([COUNT - 4, 4], "torch.utils.data.random_split(dataset, lengths)"),
+        ("train", "as [0.8, 0.2]"),
+        ({"train": 0.8}, "as [0.8, 0.2]"),
+        ([0.8, 0.1], "Write [0.8, 0.2]"),
+        (2, "Write [0.8, 0.2]"),
+    ],
+    ids=repr,
+)
+def test_a_split_of_other_libraries_says_what_to_write(ds: LMDBDataset, fractions: Any, line: str) -> None:
+    with pytest.raises(OptionError, match=r"^fractions=") as caught:
+        ds.split(fractions)
+    assert line in str(caught.value)
+
+
+def test_the_workers_of_a_dataloader_may_be_auto(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_loader, "tuned_workers", lambda *arguments: Workers(0))
+    assert lmdbloader.dataloader(ds, 4, num_workers="auto").num_workers == 0
+
+
+def test_a_condition_by_arguments_says_what_to_write(ds: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match=r'only condition go without a name\. Write where\("label == 3"\)'):
+        ds.where("label", 3)  # type: ignore[call-arg]
+    with pytest.raises(OptionError, match=r"where\(label=3\): there is no such option; expected one of condition"):
+        ds.where(label=3)  # type: ignore[call-arg]
+
+
 def test_an_unknown_attribute_is_pythons_error(ds: LMDBDataset) -> None:
     with pytest.raises(AttributeError, match="'LMDBDataset' object has no attribute 'colour'"):
         _ = ds.colour  # type: ignore[attr-defined]
@@ -377,7 +440,7 @@ def names_of(function: Any) -> set[str]:
 OURS = {
     "classes", "fields",
     *names_of(Loader), *names_of(LMDBDataset), *names_of(lmdbloader.convert), *names_of(lmdbloader.write),
-    *names_of(DataLoader), "data_files", "split", "seed", "label", "shuffle",
+    *names_of(DataLoader), "data_files", "split", "seed", "label", "shuffle", "as_",
 }  # fmt: skip
 
 
@@ -399,6 +462,27 @@ FUNCTIONS: dict[str, Any] = {
 def test_no_row_hides_an_argument_of_ours(call: str) -> None:
     ours = names_of(FUNCTIONS[call])
     assert [name for name in TABLES[call] if name in ours] == (["order"] if call == "Loader" else [])
+
+
+def test_every_argument_of_torchs_dataloader_has_a_row_or_is_ours() -> None:
+    assert names_of(DataLoader) - names_of(Loader) - set(TABLES["Loader"]) == set()
+
+
+# FFCV's, as of 1.0.
+FFCV = "fname batch_size num_workers os_cache order distributed seed indices pipelines custom_fields drop_last \
+batches_ahead recompile"
+
+
+def test_every_argument_of_ffcvs_loader_has_a_row_or_is_ours() -> None:
+    assert set(FFCV.split()) - names_of(Loader) - set(TABLES["Loader"]) == set()
+
+
+@pytest.mark.parametrize("name", ["ImageFolder", "DatasetFolder", "CIFAR10", "MNIST", "ImageNet", "FakeData"])
+def test_every_argument_of_torchvisions_datasets_has_a_row_or_is_ours(name: str) -> None:
+    datasets = pytest.importorskip("torchvision.datasets")
+    made_up = {"size", "image_size", "num_classes", "random_offset", "kwargs"}
+    names = names_of(getattr(datasets, name)) - made_up
+    assert names - names_of(LMDBDataset) - set(TABLES["LMDBDataset"]) == set()
 
 
 @given(data=st.data())

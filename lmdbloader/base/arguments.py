@@ -95,6 +95,23 @@ def function(name: str, value: _Function) -> _Function:
     raise _refused(name, value, "a function")
 
 
+def listed(name: str, value: Any) -> tuple[Any, ...]:
+    """Return the items of a list; none for None.
+
+    Raises:
+        OptionError: It is one thing, not a list of them.
+
+    >>> listed("transforms", [1, 2]), listed("transforms", None)
+    ((1, 2), ())
+    """
+    if value is None:
+        return ()
+    try:
+        return tuple(value)
+    except TypeError as error:
+        raise OptionError(f"{option(name, value)}: expected a list. Write {name}=[{shown(value)}].") from error
+
+
 def ordered_texts(name: str, value: Any) -> tuple[str, ...]:
     """Return distinct texts in the order given, from a list, a tuple or any other sequence.
 

@@ -179,8 +179,9 @@ def _order_option(value: Any) -> Mapping[str, Any] | None:
 
 
 def _threads(value: Any) -> str:
-    write = f"num_threads={shown(value)}" if value else "num_threads=1"
-    return f"threads read here, no worker processes; one for each core by default. Leave it out, or write {write}."
+    none_or_all = isinstance(value, int) and value < 1  # DataLoader's 0 is the main process, FFCV's -1 all cores
+    line = "" if none_or_all and value < 0 else f", or write num_threads={1 if none_or_all else shown(value)}"
+    return f"threads read here, no worker processes; one for each core by default. Leave it out{line}."
 
 
 def _sampler(value: Any) -> str:
@@ -291,6 +292,13 @@ LOADER: dict[str, Foreign] = {
     "batch_size_per_gpu": Foreign(_BASICSR, "write batch_size={value}, which is that of each rank."),
     "num_worker_per_gpu": Foreign(_BASICSR, _threads),
     "bs": Foreign("fastai", "write batch_size={value}."),
+    "num_parallel_calls": Foreign("tf.data", _threads),
+    "workers": Foreign("Keras, timm", _threads),
+    "max_queue_size": Foreign("Keras", "write prefetch={value}."),
+    "use_multiprocessing": Foreign("Keras", _NO_WORKERS, _ONLY_FALSE),
+    "is_training": Foreign("timm", "write shuffle={value} and drop_last={value}."),
+    "use_prefetcher": Foreign("timm", 'write device="cuda".', _ONLY_FALSE),
+    "input_size": Foreign("timm", "write transforms=[RandomResizedCrop(224), ...] with the size."),
     "drop_remainder": Foreign("tf.data", "write drop_last={value}."),
     "handler": Foreign(_WDS, 'write on_corrupt="skip" to leave out damaged samples, which loader.corrupt lists.'),
     "device_id": Foreign(_DALI, _numbered),
@@ -360,6 +368,13 @@ DATASET: dict[str, Foreign] = {
     "data_dir": Foreign(_HF, "write LMDBDataset({value})."),
     "data_files": Foreign(_HF, "write LMDBDataset(path) with the folder that lmdbloader made."),
     "name": Foreign(_HF, "write LMDBDataset(path) with the folder that lmdbloader made."),
+    "num_proc": Foreign(_HF, "the Loader has threads: Loader(dataset, batch_size, num_threads={value}). Leave it out."),
+    "features": Foreign(_HF, "the dataset says which fields it has. Leave it out.", _ONLY_NONE),
+    "revision": Foreign(_HF, _ON_DISK, _ONLY_NONE),
+    "token": Foreign(_HF, _ON_DISK, _ONLY_NONE),
+    "shardshuffle": Foreign(_WDS, 'write Loader(dataset, batch_size, order="quasi_random").'),
+    "nodesplitter": Foreign(_WDS, 'write Loader(dataset, batch_size, shard="auto").', _ONLY_NONE),
+    "resampled": Foreign(_WDS, "write Loader(dataset, batch_size, pad=True) for ranks of equal length.", _ONLY_FALSE),
     "urls": Foreign(_WDS, "write LMDBDataset(path). `lmdbloader convert SHARDS OUT` makes a dataset of tar shards."),
     "local": Foreign(_STREAMING, "write LMDBDataset({value})."),
     "remote": Foreign(_STREAMING, _ON_DISK, _ONLY_NONE),
@@ -389,6 +404,7 @@ DATALOADER: dict[str, Foreign] = {
         "lmdbloader.Loader(dataset, batch_size, order={value}).",
         _either(("random", {"shuffle": True}), ("sequential", {"shuffle": False})),
     ),
+    "num_workers": Foreign("lmdbloader.Loader", "expected a whole number.", _either(("auto", {"num_workers": None}))),
     "num_threads": Foreign("lmdbloader.Loader", "torch's DataLoader has processes. Write num_workers={value}."),
     "prefetch": Foreign("lmdbloader.Loader", "write prefetch_factor={value}, which counts batches of each worker."),
     "transforms": Foreign("lmdbloader.Loader", "write lmdbloader.dataloader(dataset.transformed([...]), batch_size)."),
@@ -462,6 +478,19 @@ WRITE: dict[str, Foreign] = {
     },
 }  # fmt: skip
 
+# Attributes of samples and batches, which are named tuples.
+
+_AS_DICT = 'write Loader(dataset, batch_size, as_="dict") or LMDBDataset(path, as_="dict") for dicts.'
+_MOVED = 'write Loader(dataset, batch_size, device="cuda"), or batch.image.to("cuda") for one field.'
+
+SAMPLE: dict[str, Foreign] = {
+    **{name: Foreign(f"dicts, as of {_HF}", _AS_DICT) for name in ("keys", "values", "items", "get", "pop", "update")},
+    "to": Foreign("Hugging Face Transformers", _MOVED),
+    "cuda": Foreign("torch's tensors", _MOVED),
+    "shape": Foreign("torch's tensors", "write sample.image.shape."),
+    "size": Foreign("torch's tensors", "write sample.image.size()."),
+}
+
 # Attributes of datasets: what to write for those that LMDBDataset lacks.
 
 _AS_TRANSFORM = "write LMDBDataset(path, transform=function), or dataset.transformed([...]) for compiled transforms."
@@ -510,6 +539,12 @@ ATTRIBUTES: dict[str, Foreign] = {
     "to_list": Foreign(_HF, "write dataset.table.to_pylist()."),
     "select_columns": Foreign(_HF, _AS_FIELDS),
     "remove_columns": Foreign(_HF, _AS_FIELDS),
+    "num_columns": Foreign(_HF, "write len(dataset.fields)."),
+    **{
+        name: Foreign(_HF, "a dataset is complete once written. Write lmdbloader.write(samples, path) for another one.")
+        for name in ("add_column", "add_item", "cast", "cast_column", "class_encode_column", "rename_column")
+    },
+    "push_to_hub": Foreign(_HF, "write datasets to a disk, and upload the folder dataset.path."),
     "save_to_disk": Foreign(_HF, 'write lmdbloader.stage(dataset.path, "folder") for a copy of the whole dataset.'),
     "decode": Foreign(_WDS, "images are decoded when they are read. Leave it out."),
     "to_tuple": Foreign(_WDS, _AS_FIELDS),
@@ -518,5 +553,5 @@ ATTRIBUTES: dict[str, Foreign] = {
 
 TABLES: dict[str, Table] = {
     "LMDBDataset": DATASET, "Loader": LOADER, "dataloader": DATALOADER, "convert": CONVERT, "write": WRITE,
-    "attributes": ATTRIBUTES,
+    "attributes": ATTRIBUTES, "samples": SAMPLE,
 }  # fmt: skip

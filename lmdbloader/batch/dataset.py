@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
+from lmdbloader.base.arguments import listed
 from lmdbloader.base.foreign_names import ATTRIBUTES, DATASET, understands
 from lmdbloader.base.option_names import shown
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
@@ -210,13 +211,19 @@ class LMDBDataset(Dataset[Any]):
             number = operator.index(index)
         except TypeError:
             if isinstance(index, str):
-                raise OptionError(
-                    f"dataset[{index!r}]: expected the number of a sample. For a column write "
-                    f"dataset.table[{index!r}].to_pylist() or [sample.{index} for sample in dataset]."
-                ) from None
+                raise OptionError(f"dataset[{index!r}]: {self._line_for_column(index)}") from None
             return self.select(index)
         sample: Any = self._read([number])[0]
         return sample
+
+    def _line_for_column(self, name: str) -> str:
+        """Return what to write for `dataset[name]`."""
+        if name in self._column_names:
+            return f"expected the number of a sample. For a column write dataset.table[{name!r}].to_pylist()."
+        if name in self.fields:
+            return f"expected the number of a sample. For all of them write [sample.{name} for sample in dataset]."
+        names = ", ".join(dict.fromkeys([*self.fields, *self._column_names]))
+        return f"expected the number of a sample, and there is no field {name!r} either; there are {names}."
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return many samples read in one call: a `Batch` of views, or a list if there is a transform."""
@@ -310,7 +317,7 @@ class LMDBDataset(Dataset[Any]):
         Raises:
             OptionError: A transform does not suit the images.
         """
-        view = copy.copy(self)
+        view, transforms = copy.copy(self), listed("transforms", transforms)
         view._transforms = (*self._transforms, *transforms)
         view._draws = Draws(self._draws.seed if seed is None and self._draws else seed, len(self))
         if transforms:
@@ -362,6 +369,7 @@ class LMDBDataset(Dataset[Any]):
             chosen = everything[array] if array.dtype == np.bool_ else check_rows(array, len(self))
         return self.with_rows(self.rows_of(chosen))
 
+    @understands({}, positional=lambda value: f'Write where("label == {value!r}").')
     def where(self, condition: str | pc.Expression) -> Self:
         """Return a view with the samples whose row of `table` matches a condition; no pixel is read.
 

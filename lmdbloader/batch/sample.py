@@ -9,7 +9,8 @@ from typing import Any, overload
 
 import torch
 
-from lmdbloader.errors import OptionError
+from lmdbloader.base.foreign_names import SAMPLE
+from lmdbloader.errors import OptionError, UnknownNameError
 
 
 @cache
@@ -35,8 +36,13 @@ def sample_type(names: tuple[str, ...]) -> type[Any]:
             return getattr(self, index)
         raise OptionError(f"no field {index!r}; expected one of {', '.join(names)}")
 
+    def __getattr__(self: Any, name: str) -> Any:
+        if name in SAMPLE:
+            raise UnknownNameError(f"a named tuple of {', '.join(names)} has no {name!r}: {SAMPLE[name].advice(None)}")
+        return tuple.__getattribute__(self, name)
+
     made.__reduce__ = __reduce__  # type: ignore[method-assign]
-    made.__getitem__ = __getitem__  # type: ignore[method-assign]
+    made.__getitem__, made.__getattr__ = __getitem__, __getattr__  # type: ignore[method-assign, attr-defined]
     made.__doc__ = "One sample of a dataset; `sample[name]` is a field too."
     return made
 

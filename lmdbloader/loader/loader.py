@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from lmdbloader.base.arguments import flag
+from lmdbloader.base.arguments import flag, listed
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.foreign_names import LOADER, third_argument, understands
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
@@ -139,7 +139,7 @@ class Loader:
         Raises:
             OptionError: An option is out of range, or a transform does not suit the images.
         """
-        dataset = view_of(dataset)
+        dataset, transforms = view_of(dataset), listed("transforms", transforms)
         batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
         drop_last, pad, verify = flag("drop_last", drop_last), flag("pad", pad), flag("verify", verify)
         if on_corrupt not in ("raise", "skip"):
@@ -147,7 +147,7 @@ class Loader:
         if drop_last and pad:
             raise OptionError("drop_last=True, pad=True: the last short batches are left out or filled up. Choose one.")
         self._options = {
-            "order": order, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": tuple(transforms),
+            "order": order, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": transforms,
             "num_threads": num_threads, "prefetch": prefetch, "device": device, "pin_memory": pin_memory,
             "memory_format": memory_format, "shard": shard, "resolution": resolution, "io": io, "verify": verify,
             "on_corrupt": on_corrupt,
