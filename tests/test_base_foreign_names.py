@@ -26,7 +26,8 @@ from torch.utils.data import (
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.base.foreign_names import ATTRIBUTES, SAMPLE, TABLES, nearest
+from lmdbloader.base.foreign_names import ATTRIBUTES, MODULE, SAMPLE, TABLES
+from lmdbloader.base.suggestions import nearest
 from lmdbloader.errors import LmdbloaderError, OptionError
 from lmdbloader.loader import torch_loader
 from lmdbloader.loader.tuning_cache import Workers
@@ -428,6 +429,20 @@ def test_a_subclass_may_have_such_an_attribute(path: Path) -> None:
     assert (dataset.filter(), dataset.root) == (3, "here")  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="my own"):
         _ = dataset.samples
+
+
+@pytest.mark.parametrize("name", sorted(MODULE))
+def test_a_class_of_other_libraries_says_what_to_write(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"^lmdbloader\.{name}: write "):
+        getattr(lmdbloader, name)
+    with pytest.raises(ImportError, match=rf"^lmdbloader\.{name}: write "):
+        exec(f"from lmdbloader import {name}")
+
+
+def test_a_mistyped_class_is_told_the_right_name() -> None:
+    with pytest.raises(AttributeError, match=r"has no attribute 'LmdbDataset'\. Did you mean LMDBDataset\?"):
+        _ = lmdbloader.LmdbDataset  # type: ignore[attr-defined]
+    assert not hasattr(lmdbloader, "__file_of__")
 
 
 # Every row of the tables

@@ -247,6 +247,8 @@ def test_nothing_is_written_to_a_url(make: Any, here: Path) -> None:
 def test_a_path_with_a_wrong_name_gets_the_right_one(here: Path) -> None:
     with pytest.raises(NotFoundError, match=r"Did you mean 'pieces\.lmdb/train\.lmdb'\?"):
         LMDBDataset("pieces.lmdb/train.lmbd")
+    with pytest.raises(NotFoundError, match=r"Did you mean 'pieces\.lmdb/val\.lmdb'\?"):
+        LMDBDataset("pieces.lmdb/val")
     with pytest.raises(SourceNotFoundError, match=r"Did you mean 'pieces'\?"):
         lmdbloader.convert("piece", "out")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from lmdbloader.base.option_names import shown
+from lmdbloader.base.suggestions import nearest
 from lmdbloader.errors import OptionError
 
 P = ParamSpec("P")
@@ -128,23 +129,6 @@ def _refusal(call: str, name: str, value: Any, own: Iterable[str], table: Table)
     if meant is not None:
         return f"{given}: there is no such option. Did you mean {meant}={shown(value)}?"
     return f"{given}: there is no such option; expected one of {', '.join(sorted(own))}"
-
-
-def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the name that was probably meant, None if none is like it.
-
-    >>> nearest("batchsize", ["batch_size", "seed"]), nearest("colour", ["batch_size", "seed"])
-    ('batch_size', None)
-    """
-    import difflib
-
-    by_letters = {_letters(known): known for known in names}
-    found = difflib.get_close_matches(_letters(name), by_letters, 1, 0.7)
-    return by_letters[found[0]] if found else None
-
-
-def _letters(name: str) -> str:
-    return name.replace("_", "").replace("-", "").lower()
 
 
 def _either(*pairs: tuple[Any, Mapping[str, Any]]) -> Callable[[Any], Mapping[str, Any] | None]:
@@ -551,7 +535,30 @@ ATTRIBUTES: dict[str, Foreign] = {
     "batched": Foreign(_WDS, _AS_LOADER),
 }
 
+# What other libraries call our functions and classes.
+
+_AS_WRITE = "write lmdbloader.write(samples, path)."
+
+MODULE: dict[str, Foreign] = {
+    "DataLoader": Foreign("torch", "write lmdbloader.Loader, or lmdbloader.dataloader for torch's own."),
+    "WebLoader": Foreign(_WDS, "write lmdbloader.Loader."),
+    "OrderOption": Foreign(_FFCV, 'write order="random", "quasi_random" or "sequential".'),
+    **{
+        name: Foreign(of, "write lmdbloader.LMDBDataset(path).")
+        for name, of in {
+            "Dataset": f"torch, {_HF}", "ImageFolder": _TORCHVISION, "load_dataset": _HF, "load_from_disk": _HF,
+            "WebDataset": _WDS, "StreamingDataset": _STREAMING, "PairedImageDataset": _BASICSR,
+        }.items()
+    },
+    **{
+        name: Foreign(of, _AS_WRITE)
+        for name, of in {
+            "DatasetWriter": _FFCV, "ShardWriter": _WDS, "TarWriter": _WDS, "MDSWriter": _STREAMING,
+        }.items()
+    },
+}  # fmt: skip
+
 TABLES: dict[str, Table] = {
     "LMDBDataset": DATASET, "Loader": LOADER, "dataloader": DATALOADER, "convert": CONVERT, "write": WRITE,
-    "attributes": ATTRIBUTES, "samples": SAMPLE,
+    "attributes": ATTRIBUTES, "samples": SAMPLE, "lmdbloader": MODULE,
 }  # fmt: skip

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lmdbloader.base.foreign_names import nearest
 from lmdbloader.base.option_names import shown
+from lmdbloader.base.suggestions import nearest
 from lmdbloader.errors import OptionError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from lmdbloader.base.foreign_names import nearest
+from lmdbloader.base.suggestions import nearest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
 
 # Of a folder so much is looked at: enough to recognise it, and at once on a file server.
@@ -105,7 +105,8 @@ def suggest_path(path: Path) -> str:
         with suppress(RuntimeError):
             return f" Only a shell expands ~: write {str(path.expanduser())!r}."
     with suppress(OSError):
-        meant = nearest(path.name, _names(path.parent))
+        names = _names(path.parent)
+        meant = f"{path.name}.lmdb" if f"{path.name}.lmdb" in names else nearest(path.name, names)
         if meant is not None:
             return f" Did you mean {str(path.with_name(meant))!r}?"
     return ""
