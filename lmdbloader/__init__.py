@@ -81,7 +81,9 @@ def __getattr__(name: str) -> object:
         return getattr(importlib.import_module(f"lmdbloader.{_HOMES[name]}"), name)
     if message := _message_about(name):
         # `from lmdbloader import name` would replace the message of an AttributeError with its own.
-        raise ImportError(message, name=name) if is_imported_by(sys._getframe(1)) else AttributeError(message)
+        from lmdbloader.errors import UnknownNameError
+
+        raise ImportError(message, name=name) if is_imported_by(sys._getframe(1)) else UnknownNameError(message)
     raise AttributeError(f"module 'lmdbloader' has no attribute {name!r}{_suggestion(name)}")
 
 

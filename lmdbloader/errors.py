@@ -105,7 +105,7 @@ class OptionError(LmdbloaderError, ValueError):
 
 
 class UnknownNameError(LmdbloaderError, AttributeError):
-    """A dataset has no such attribute; those that other libraries' datasets have get the line to write."""
+    """There is no such attribute: of a dataset, a sample or the package. Other libraries have it; see the message."""
 
 
 class OutputError(LmdbloaderError, RuntimeError):

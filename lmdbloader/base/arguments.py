@@ -18,6 +18,7 @@ from lmdbloader.base.option_names import shown as shown
 from lmdbloader.errors import OptionError
 
 _BOOLS = (bool, np.bool_)
+_MOST_PASTED = 200
 _Checked = TypeVar("_Checked")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -109,7 +110,9 @@ def listed(name: str, value: Any) -> tuple[Any, ...]:
     try:
         return tuple(value)
     except TypeError as error:
-        raise OptionError(f"{option(name, value)}: expected a list. Write {name}=[{shown(value)}].") from error
+        text = repr(value)  # whole, to be pasted
+        line = f"{name}=[{text if len(text) <= _MOST_PASTED else '...'}]"
+        raise OptionError(f"{option(name, value)}: expected a list. Write {line}.") from error
 
 
 def ordered_texts(name: str, value: Any) -> tuple[str, ...]:
