@@ -79,11 +79,29 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f"lmdbloader.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(f"lmdbloader.{_HOMES[name]}"), name)
-    if name in _MOVED:
-        message = f"lmdbloader.{name} is now {_MOVED[name]}"
+    if message := _message_about(name):
         # `from lmdbloader import name` would replace the message of an AttributeError with its own.
-        raise ImportError(message, name=name) if is_imported_by(sys._getframe(1)) else AttributeError(message)
-    raise AttributeError(f"module 'lmdbloader' has no attribute {name!r}")
+        from lmdbloader.errors import UnknownNameError
+
+        raise ImportError(message, name=name) if is_imported_by(sys._getframe(1)) else UnknownNameError(message)
+    raise AttributeError(f"module 'lmdbloader' has no attribute {name!r}{_suggestion(name)}")
+
+
+def _message_about(name: str) -> str:
+    """Return what to write for a name of an earlier version or of another library, "" if it is neither."""
+    if name.startswith("_"):  # Python asks for many of these
+        return ""
+    if name in _MOVED:
+        return f"lmdbloader.{name} is now {_MOVED[name]}"
+    from lmdbloader.base.foreign_names import MODULE
+
+    return f"lmdbloader.{name}: {MODULE[name].advice(None)}" if name in MODULE else ""
+
+
+def _suggestion(name: str) -> str:
+    from lmdbloader.base.suggestions import did_you_mean
+
+    return "" if name.startswith("_") else did_you_mean(name, __all__)
 
 
 def __dir__() -> list[str]:

@@ -14,10 +14,13 @@ __all__ = [
     "KernelError",
     "LmdbloaderError",
     "LockedError",
+    "NotFoundError",
     "OptionError",
     "OutputError",
     "SourceError",
+    "SourceNotFoundError",
     "TrainingError",
+    "UnknownNameError",
     "WorkerError",
 ]
 
@@ -34,6 +37,10 @@ class LmdbloaderError(Exception):
 
 class FormatError(LmdbloaderError, ValueError):
     """Not a dataset of lmdbloader, or it is unfinished, of another format version, or its description is not valid."""
+
+
+class NotFoundError(LmdbloaderError, FileNotFoundError):
+    """There is nothing at a path that is to be read."""
 
 
 class CorruptError(LmdbloaderError, OSError):
@@ -89,8 +96,16 @@ class SourceError(LmdbloaderError, ValueError):
     """A source folder does not match its layout."""
 
 
+class SourceNotFoundError(SourceError, NotFoundError):
+    """There is nothing at the path of a source."""
+
+
 class OptionError(LmdbloaderError, ValueError):
     """An option's value, or a combination of options, makes no sense."""
+
+
+class UnknownNameError(LmdbloaderError, AttributeError):
+    """There is no such attribute: of a dataset, a sample or the package. Other libraries have it; see the message."""
 
 
 class OutputError(LmdbloaderError, RuntimeError):

@@ -30,7 +30,7 @@ class Habit:
         check: Asserts the meaning, which its name says; its parameters are variables that the code sets, or finds. None
             if the code is refused.
         instead: The line to write instead.
-        told: What of it the error says.
+        says: What of it the error has.
         needs: Packages without which it is skipped.
     """
 
@@ -39,7 +39,7 @@ class Habit:
     note: str = ""
     check: Check | None = None
     instead: str = ""
-    told: str = ""
+    says: str = ""
     needs: tuple[str, ...] = ()
 
     @property
@@ -67,10 +67,10 @@ def same(whose: str, code: str, note: str = "", *, needs: tuple[str, ...] = ()) 
 
 
 def refused(
-    whose: str, code: str, instead: str, note: str = "", *, told: str = "", needs: tuple[str, ...] = ()
+    whose: str, code: str, instead: str, note: str = "", *, says: str = "", needs: tuple[str, ...] = ()
 ) -> None:
-    """Add a habit that is an error here, with the line to write instead, which the error has, or the part `told`."""
-    HABITS.append(Habit(whose, code, note, None, instead, told or instead, needs))
+    """Add a habit that is an error here, with the line to write instead, which the error has, or the part `says`."""
+    HABITS.append(Habit(whose, code, note, None, instead, says or instead, needs))
 
 
 # --- torch's DataLoader ---
@@ -235,7 +235,7 @@ refused(
     TORCH,
     'ds = LMDBDataset("train.lmdb", fields="image")',
     'ds = LMDBDataset("train.lmdb", fields=["image"])',
-    told="['image']",
+    says="['image']",
 )
 
 
@@ -274,7 +274,7 @@ refused(
     "def scale(batch):\n    return batch._replace(image=batch.image / 255)\n"
     "batch = next(iter(Loader(ds, 4, transforms=[scale])))",
     "A function returns its batch.",
-    told="End it with `return batch`",
+    says="End it with `return batch`",
 )
 
 
@@ -289,7 +289,7 @@ refused(
     TORCH,
     "loader = Loader(ds.transformed([RandomCrop(8)], seed=5), 4, seed=6)",
     "loader = Loader(ds.transformed([RandomCrop(8)]), 4, seed=6)",
-    told="the dataset is a view with seed=5. Leave one of them out",
+    says="the dataset is a view with seed=5. Leave one of them out",
 )
 
 
@@ -312,7 +312,7 @@ refused(
     "lmdbloader convert imagenet data.lmdb",
     "lmdbloader convert imagenet data.lmdb --split",
     "`imagenet` holds `train` and `val`, which are no classes.",
-    told="OUT --split",
+    says="OUT --split",
 )
 
 
@@ -372,33 +372,33 @@ refused(
     "batch = next(iter(Loader(ds, 4, transforms=steps)))",
     "steps = [ToDtype(torch.float32, scale=True), Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]\n"
     "batch = next(iter(Loader(ds, 4, transforms=steps)))",
-    told="Write Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))",
+    says="Write Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))",
 )
 refused(
     TORCHVISION,
     "batch = next(iter(Loader(ds, 4, transforms=[Normalize(0.5, 0.5)])))",
     "batch = next(iter(Loader(ds, 4, transforms=[ToDtype(torch.float32, scale=True), Normalize(0.5, 0.5)])))",
-    told="Put ToDtype(torch.float32, scale=True) before it",
+    says="Put ToDtype(torch.float32, scale=True) before it",
 )
-refused(TORCHVISION, "erase = RandomErasing(value='random')", "erase = RandomErasing(value=0)", told="Write value=0")
+refused(TORCHVISION, "erase = RandomErasing(value='random')", "erase = RandomErasing(value=0)", says="Write value=0")
 refused(
     TORCHVISION,
     "crop = RandomCrop(32, padding=4, padding_mode='reflect')",
     "crop = RandomCrop(32, padding=4)",
-    told="expected padding_mode='constant'",
+    says="expected padding_mode='constant'",
 )
-refused(TORCHVISION, "resize = Resize(24, max_size=48)", "resize = Resize((24, 48))", told="Resize((height, width))")
+refused(TORCHVISION, "resize = Resize(24, max_size=48)", "resize = Resize((24, 48))", says="Resize((height, width))")
 refused(
     TORCHVISION,
     "from lmdbloader.transforms import Compose",
     "loader = Loader(ds, 4, transforms=[RandomCrop(8), RandomHorizontalFlip()])",
-    told="Write a list of transforms, as in Loader(..., transforms=[",
+    says="Write a list of transforms, as in Loader(..., transforms=[",
 )
 refused(
     TORCHVISION,
     "from lmdbloader.transforms import ToTensor",
     "scale = ToDtype(torch.float32, scale=True)",
-    told="Write ToDtype(torch.float32, scale=True)",
+    says="Write ToDtype(torch.float32, scale=True)",
 )
 refused(
     TORCHVISION,
@@ -406,7 +406,7 @@ refused(
     "lmdbloader.write([{'image': images[0], 'mask': images[0, :, :, 0]}], 'masks.lmdb', "
     "fields={'mask': lmdbloader.fields.Mask()})",
     "A mask is never interpolated, and no operation on colours changes it.",
-    told='fields={"mask": fields.Mask()}',
+    says='fields={"mask": fields.Mask()}',
 )
 
 
@@ -450,13 +450,13 @@ refused(
     "from lmdbloader.transforms import NormalizeImage",
     "steps = [ToDtype(torch.float16, scale=True), Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]",
     "Means from 0 to 1.",
-    told="Write ToDtype(torch.float16, scale=True), Normalize(mean, std) with means from 0 to 1",
+    says="Write ToDtype(torch.float16, scale=True), Normalize(mean, std) with means from 0 to 1",
 )
 refused(
     FFCV,
     "from lmdbloader.transforms import RandomBrightness",
     "steps = [ColorJitter(0.4, p=0.5)]",
-    told="Write ColorJitter(magnitude, p=p)",
+    says="Write ColorJitter(magnitude, p=p)",
 )
 
 # --- WebDataset ---
@@ -508,7 +508,7 @@ refused(
     "lmdbloader convert --hr lr --lr hr sr.lmdb",
     "lmdbloader convert --hr hr --lr lr sr.lmdb",
     "The two folders are swapped.",
-    told="Write --hr hr --lr lr",
+    says="Write --hr hr --lr lr",
 )
 
 # --- timm and albumentations ---
@@ -528,13 +528,13 @@ refused(
     TIMM,
     "from lmdbloader.transforms import Mixup",
     "steps = [LabelSmoothing(0.1, num_classes=3), MixUp(0.8, num_classes=3)]",
-    told="Write MixUp(alpha, num_classes) or CutMix(alpha, num_classes), after LabelSmoothing(smoothing, num_classes)",
+    says="Write MixUp(alpha, num_classes) or CutMix(alpha, num_classes), after LabelSmoothing(smoothing, num_classes)",
 )
 refused(
     TIMM,
     "from lmdbloader.transforms import HorizontalFlip",
     "steps = [RandomHorizontalFlip(p=0.5)]",
-    told="Write RandomHorizontalFlip(p)",
+    says="Write RandomHorizontalFlip(p)",
 )
 
 # --- The command line ---
@@ -553,32 +553,176 @@ refused(
     COMMANDS,
     "lmdbloader convert photos out.lmdb --num-workers 2",
     "lmdbloader convert photos out.lmdb --workers 2",
-    told="did you mean --workers?",
+    says="did you mean --workers?",
 )
 refused(
     COMMANDS,
     "lmdbloader convert photos out.lmdb --write-mode jpeg",
     "lmdbloader convert photos out.lmdb --write-mode jpg",
-    told="Did you mean jpg?",
+    says="Did you mean jpg?",
 )
 refused(
     COMMANDS,
     "lmdbloader convert photos out.lmdb --write-mode jpg --quality 90",
     "lmdbloader convert photos out.lmdb --write-mode jpg --jpeg-quality 90",
-    told="did you mean --jpeg-quality?",
+    says="did you mean --jpeg-quality?",
 )
 refused(
     COMMANDS,
     "lmdbloader convrt photos out.lmdb",
     "lmdbloader convert photos out.lmdb",
-    told="did you mean `lmdbloader convert`?",
+    says="did you mean `lmdbloader convert`?",
 )
 refused(
     COMMANDS,
     "lmdbloader convert out.lmdb photos",
     "lmdbloader convert photos out.lmdb",
-    told="The source comes first: photos out.lmdb",
+    says="The source comes first: photos out.lmdb",
 )
+# --- arguments, attributes and paths: `lmdbloader.base.foreign_names`, `lmdbloader.format.others` ---
+
+
+@same(TORCH, "loader = Loader(ds, batch_size=4, shuffle=False)", '`order="sequential"`.')
+def without_shuffle_the_samples_come_in_their_order(loader: Any, ds: Any) -> None:
+    assert [label for _, labels in loader for label in labels.tolist()] == ds.targets
+
+
+@same(TORCH, "loader = Loader(ds, 4, shuffle=True, sampler=None, pin_memory=True, drop_last=True)", '`order="random"`.')
+def with_shuffle_every_epoch_has_its_own_order(loader: Any, ds: Any) -> None:
+    epochs = [[label for _, labels in loader for label in labels.tolist()] for _ in range(2)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(ds.targets) and epochs[0] != epochs[1]
+
+
+@same(TORCH, "loader = Loader(ds, 4, persistent_workers=True, timeout=0, collate_fn=None, generator=None)")
+def defaults_that_ask_for_nothing_are_accepted(loader: Any) -> None:
+    assert len(loader) == 3
+
+
+@same(TORCH, "loader = Loader(ds)")
+def a_batch_has_one_sample_by_default(loader: Any) -> None:
+    assert [len(labels) for _, labels in loader] == [1] * 12
+
+
+@same(
+    TORCH,
+    "train, val = random_split(ds, [0.75, 0.25])\n"
+    "loaders = [Loader(part, 3, shuffle=False) for part in (train, val, Subset(val, [2, 0]))]",
+)
+def a_loader_reads_subsets(loaders: Any, train: Any, val: Any, ds: Any) -> None:
+    expected = [list(train.indices), list(val.indices), [val.indices[2], val.indices[0]]]
+    for loader, numbers in zip(loaders, expected, strict=True):
+        assert [label for _, labels in loader for label in labels.tolist()] == [ds[i].label for i in numbers]
+
+
+@same(TORCH, "loader = Loader(ds[:3] + ds[9:], 6, shuffle=False)", "Views of one dataset.")
+def a_loader_reads_joined_views(loader: Any, ds: Any) -> None:
+    ((_, labels),) = loader
+    assert labels.tolist() == ds.targets[:3] + ds.targets[9:]
+
+
+@same(TORCH, 'loader = Loader("train.lmdb", batch_size=4)')
+def a_loader_opens_a_path(loader: Any) -> None:
+    assert len(loader) == 3
+
+
+refused(TORCH, "Loader(ds, 4, num_workers=2)", "num_threads=2", "Threads read, by default one for each core.")
+refused(TORCH, "Loader(ds, 4, True)", "shuffle=True")
+refused(TORCH, "Loader(ds, batchsize=4)", "batch_size=4")
+refused(TORCH, "Loader(ds, 4, prefetch_factor=4)", "prefetch=4")
+refused(TORCH, "Loader(ds, 4, generator=torch.Generator().manual_seed(7))", "seed=7")
+refused(TORCH, "Loader(ds, 4, worker_init_fn=print)", "seed=0")
+refused(TORCH, "Loader(ds, 4, sampler=DistributedSampler(ds, 2, 0))", 'shard="auto"')
+refused(TORCH, "Loader(ds, batch_size=None)", "lmdbloader.dataloader(dataset, batch_size=None)")
+refused(
+    TORCH, "Loader(ConcatDataset([ds, pairs]), 4)", "lmdbloader.dataloader(dataset, batch_size, shuffle=True)",
+    "Different datasets.",
+)  # fmt: skip
+refused(TORCH, "loader = DataLoader(ds, 4)\nLoader(loader, 4)", "Loader(loader.dataset, batch_size)")
+refused(TORCH, "dataloader(ds, 4, seed=3)", "generator=torch.Generator().manual_seed(3)")
+refused(TORCH, "ds.split([9, 3])", "torch.utils.data.random_split(dataset, lengths)", "By numbers of samples.")
+refused(TORCH, 'LMDBDataset("trian.lmdb")', "'train.lmdb'")
+refused(TORCH, "next(iter(Loader(ds, 4))).cuda()", 'Loader(dataset, batch_size, device="cuda")')
+
+
+@same(TORCHVISION, "classes, numbers, labels = ds.classes, ds.class_to_idx, ds.targets")
+def an_image_folders_classes_and_targets_are_here(classes: Any, numbers: Any, labels: Any, ds: Any) -> None:
+    assert len(classes) == len(numbers) == 0  # of a dataset without names
+    assert labels == [sample.label for sample in ds]
+
+
+refused(TORCHVISION, 'LMDBDataset(root="train.lmdb")', "LMDBDataset('train.lmdb')")
+refused(TORCHVISION, 'LMDBDataset("photos")', "lmdbloader convert photos photos.lmdb")
+refused(TORCHVISION, "ds.root", "dataset.path")
+refused(TORCHVISION, "ds.labels", "dataset.targets")
+refused(TORCHVISION, "ds.data", "torch.stack([sample.image for sample in dataset])")
+refused(TORCHVISION, "Loader(ds, 4, transforms=RandomDihedral())", "transforms=[RandomDihedral()]")
+
+
+@same(HF, 'images, label = next(iter(Loader(ds, 4)))["image"], ds[0]["label"]')
+def a_field_can_be_read_by_its_name(images: Any, label: Any, ds: Any) -> None:
+    assert images.shape == (4, 3, 32, 32) and label == ds[0].label
+
+
+@same(HF, 'some = ds.where("label in (0, 2) and image.height >= 32")', "Conditions on the columns of `ds.table`.")
+def a_condition_chooses_samples(some: Any, ds: Any) -> None:
+    assert some.targets == [label for label in ds.targets if label in (0, 2)]
+
+
+refused(HF, 'ds.filter(lambda row: row["label"] == 3)', 'dataset.where("label == 3")')
+refused(HF, 'ds.where(lambda row: row["label"] == 3)', 'ds.select([row["label"] == 3 for row in ds.table.to_pylist()])')
+refused(HF, 'ds["label"]', "dataset.table['label'].to_pylist()")
+refused(HF, 'ds["image"]', "[sample.image for sample in dataset]")
+refused(HF, "ds.train_test_split(test_size=0.2)", "train, test = dataset.split([0.8, 0.2], seed=0)")
+refused(HF, "ds.shuffle(seed=0)", "Loader(dataset, batch_size, shuffle=True, seed=0)")
+refused(HF, "ds.features", "dataset.fields")
+refused(HF, "ds.column_names", "list(dataset.fields)")
+refused(HF, "ds.num_rows", "len(dataset)")
+refused(HF, "ds.to_list()", "dataset.table.to_pylist()")
+refused(HF, 'LMDBDataset("train.lmdb", columns=["image"])', "fields=['image']")
+refused(HF, 'lmdbloader.load_dataset("train.lmdb")', "lmdbloader.LMDBDataset(path)")
+
+
+@same(
+    FFCV,
+    "class OrderOption(enum.Enum):  # FFCV's\n    RANDOM = 2\n"
+    "loader = Loader(ds, 4, order=OrderOption.RANDOM, os_cache=True)",
+    "`QUASI_RANDOM` and `SEQUENTIAL` too.",
+)
+def members_of_ffcvs_enum_are_orders(loader: Any) -> None:
+    assert loader.order == "random"
+
+
+refused(FFCV, "Loader(ds, batch_size=4, num_workers=2)", "num_threads=2")
+refused(FFCV, "Loader(ds, 4, batches_ahead=3)", "prefetch=3")
+refused(FFCV, "Loader(ds, 4, os_cache=False)", 'order="quasi_random"')
+refused(FFCV, "Loader(ds, 4, distributed=True)", 'shard="auto"')
+refused(
+    FFCV,
+    'mean, std = [0.5] * 3, [0.5] * 3\nLoader(ds, 4, pipelines={"image": [...], "label": [...]})',
+    "transforms=[RandomResizedCrop(224), RandomHorizontalFlip(), ToDtype(torch.float16, scale=True), "
+    "Normalize(mean, std)]",
+)
+refused(FFCV, 'lmdbloader.convert("photos", "out", num_workers=2)', "workers=2")
+
+refused(WEBDATASET, 'LMDBDataset("shards/x-0.tar")', "lmdbloader convert shards/x-0.tar x-0.lmdb")
+refused(WEBDATASET, 'LMDBDataset("shards")', "lmdbloader convert shards shards.lmdb")
+refused(WEBDATASET, "Loader(ds, 4, handler=print)", 'on_corrupt="skip"')
+refused(WEBDATASET, 'LMDBDataset("train.lmdb", shardshuffle=100)', 'Loader(dataset, batch_size, order="quasi_random")')
+
+refused(BASICSR, "Loader(pairs, batch_size_per_gpu=4)", "batch_size=4")
+refused(BASICSR, "Loader(pairs, 4, num_worker_per_gpu=2)", "num_threads=2")
+refused(BASICSR, 'lmdbloader.convert("hr", "out", n_thread=2)', "workers=2")
+refused(BASICSR, 'lmdbloader.convert("hr", "out", crop_size=16)', "patch_size=16")
+refused(BASICSR, 'lmdbloader.convert("hr", "out", step=8)', "stride=8")
+
+OTHERS = "timm, fastai, Keras, TensorFlow, DALI, MosaicML"
+
+refused(OTHERS, "Loader(ds, bs=4)", "batch_size=4", "fastai.")
+refused(OTHERS, "Loader(ds, 4, use_prefetcher=True)", 'device="cuda"', "timm.")
+refused(OTHERS, "Loader(ds, 4, workers=2)", "num_threads=2", "Keras.")
+refused(OTHERS, "Loader(ds, 4, drop_remainder=True)", "drop_last=True", "TensorFlow.")
+refused(OTHERS, "Loader(ds, 4, random_shuffle=True)", "shuffle=True", "DALI.")
+refused(OTHERS, "Loader(ds, 4, shuffle_seed=3)", "seed=3", "MosaicML Streaming.")
 
 
 def table(habits: list[Habit]) -> str:

@@ -161,7 +161,7 @@ def test_a_number_beyond_64_bits_is_beyond_the_end(mixed: LMDBDataset, number: i
         mixed[number]
 
 
-@pytest.mark.parametrize("index", [1.5, "image", None, [0.5], {1, 2}, [[1, 2]]], ids=repr)
+@pytest.mark.parametrize("index", [1.5, None, [0.5], {1, 2}, [[1, 2]]], ids=repr)
 def test_an_index_that_is_not_a_number_is_refused(mixed: LMDBDataset, index: Any) -> None:
     with pytest.raises(TypeError, match="expected a list of ints"):
         mixed[index]
@@ -714,3 +714,50 @@ def test_a_distributed_sampler_shares_the_samples_out(mixed: LMDBDataset) -> Non
             names += batch.name
 
     assert sorted(names) == sorted(names_of(mixed))
+
+
+# As torchvision's ImageFolder
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
+    path = tmp_path_factory.mktemp("labelled") / "d.lmdb"
+    samples = ({"image": np.zeros((8, 8), np.uint8), "label": i % 3, "age": i} for i in range(9))
+    lmdbloader.write(samples, path, classes={"label": ["ant", "bee", "cat"]})
+    return LMDBDataset(path)
+
+
+def test_labels_and_classes_are_those_of_an_image_folder(labelled: LMDBDataset) -> None:
+    assert labelled.class_to_idx == {"ant": 0, "bee": 1, "cat": 2}
+    assert labelled.targets == [0, 1, 2] * 3 == [sample.label for sample in labelled]
+    assert labelled.targets is labelled.targets  # people ask for it in a loop
+    assert all(type(target) is int for target in labelled.targets)
+
+
+def test_every_view_has_its_own_targets(labelled: LMDBDataset) -> None:
+    assert labelled.targets[:1] == [0]
+    assert labelled[::-2].targets == [2, 0, 1, 2, 0]
+    assert labelled.select([4, 4, -1]).targets == [1, 1, 2]
+    assert labelled.scaled().with_io("pread").targets == labelled.targets
+    assert copy.copy(labelled[3:5]).targets == pickle.loads(pickle.dumps(labelled[3:5])).targets == [0, 1]
+
+
+def test_labels_need_no_names_and_no_field_in_the_samples(tmp_path: Path) -> None:
+    lmdbloader.write(({"image": np.zeros((8, 8), np.uint8), "label": i} for i in (5, -1)), tmp_path / "d")
+    ds = LMDBDataset(tmp_path / "d", ["image"])
+    assert (ds.targets, ds.class_to_idx, ds.classes) == ([5, -1], {}, ())
+
+
+def test_a_dataset_without_labels_says_where_its_numbers_are(tmp_path: Path) -> None:
+    for name, line in (("age", r'dataset\.table\["age"\]\.to_pylist\(\)'), ("text", r"dataset\.table")):
+        lmdbloader.write([{name: 3 if name == "age" else "three"}], tmp_path / name)
+        ds = LMDBDataset(tmp_path / name)
+        assert not hasattr(ds, "targets")
+        with pytest.raises(AttributeError, match=rf"targets: no field of labels; write {line}"):
+            _ = ds.targets
+
+
+def test_a_column_is_in_the_table(labelled: LMDBDataset) -> None:
+    with pytest.raises(OptionError, match=r"write dataset\.table\['age'\]\.to_pylist\(\)"):
+        labelled["age"]
+    assert labelled.table["age"].to_pylist() == list(range(9))

@@ -9,6 +9,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lmdbloader.batch.sample import Batch, sample_type
+from lmdbloader.errors import OptionError
 
 
 def test_a_sample_is_a_named_tuple_that_pickles_with_its_uint16_pixels() -> None:
@@ -47,3 +48,13 @@ def test_samples_of_a_batch_are_views_of_it() -> None:
 def test_an_empty_batch_has_no_samples() -> None:
     batch = Batch({"hr": torch.zeros(0, 3, 2, 2)}, 0)
     assert list(batch) == []
+
+
+def test_a_field_can_be_read_by_its_name_as_in_a_dict() -> None:
+    sample = sample_type(("lr", "hr"))(1, 2)
+    assert (sample["lr"], sample["hr"], sample[0], sample[-1], sample[:]) == (1, 2, 1, 2, (1, 2))
+    assert pickle.loads(pickle.dumps(sample))["hr"] == 2
+    with pytest.raises(OptionError, match="no field 'image'; expected one of lr, hr"):
+        sample["image"]
+    with pytest.raises(IndexError):
+        sample[2]

@@ -17,7 +17,7 @@ def test_every_error_has_our_base_and_a_builtin_one() -> None:
         found = getattr(errors, name)
         assert issubclass(found, LmdbloaderError)
         if found is not LmdbloaderError:
-            assert issubclass(found, OSError | ValueError | RuntimeError | ImportError)
+            assert issubclass(found, OSError | ValueError | RuntimeError | ImportError | AttributeError)
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))])

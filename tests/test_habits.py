@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import inspect
 import pickle
 import shlex
@@ -69,6 +70,8 @@ def names(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     found["ds"] = lmdbloader.LMDBDataset("train.lmdb")
     found["pairs"] = lmdbloader.LMDBDataset("pairs.lmdb")
     found["images"] = np.zeros((2, 8, 8, 3), np.uint8)
+    # As messages call them.
+    found |= {"dataset": found["ds"], "path": "train.lmdb", "batch_size": 4, "lengths": [9, 3], "enum": enum}
     yield found
 
 
@@ -99,7 +102,7 @@ def test_a_habit(habit: Habit, names: dict[str, Any], capsys: Capture) -> None:
         return
     with pytest.raises((LmdbloaderError, ImportError)) as refusal:
         carry_out(habit.code, names, capsys)
-    assert habit.told in str(refusal.value), "the error has the line to write"
+    assert habit.says in str(refusal.value), "the error has the line to write"
     carry_out(habit.instead, names, capsys)
 
 

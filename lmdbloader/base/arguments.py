@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import operator
 import os
+import re
+import shlex
 from collections.abc import Callable, Mapping, Set
 from numbers import Real
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +18,7 @@ from lmdbloader.base.option_names import shown as shown
 from lmdbloader.errors import OptionError
 
 _BOOLS = (bool, np.bool_)
+_MOST_PASTED = 200
 _Checked = TypeVar("_Checked")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -92,6 +96,25 @@ def function(name: str, value: _Function) -> _Function:
     raise _refused(name, value, "a function")
 
 
+def listed(name: str, value: Any) -> tuple[Any, ...]:
+    """Return the items of a list; none for None.
+
+    Raises:
+        OptionError: It is one thing, not a list of them.
+
+    >>> listed("transforms", [1, 2]), listed("transforms", None)
+    ((1, 2), ())
+    """
+    if value is None:
+        return ()
+    try:
+        return tuple(value)
+    except TypeError as error:
+        text = repr(value)  # whole, to be pasted
+        line = f"{name}=[{text if len(text) <= _MOST_PASTED else '...'}]"
+        raise OptionError(f"{option(name, value)}: expected a list. Write {line}.") from error
+
+
 def ordered_texts(name: str, value: Any) -> tuple[str, ...]:
     """Return distinct texts in the order given, from a list, a tuple or any other sequence.
 
@@ -135,9 +158,63 @@ def path_text(name: str, value: Any) -> str:
         raise _refused(name, value, "a path") from error
     except UnicodeEncodeError as error:
         raise _refused(name, value, "a path that the system's encoding can represent") from error
+    if not text:
+        raise _refused(name, value, "a path, and it is empty. Is its environment variable set?")
     if "\0" in text:
         raise _refused(name, value, "a path without NUL, which file names cannot contain")
     return text
+
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::[A-Za-z][A-Za-z0-9+.-]*)*://")
+# The programs that copy a folder from a service to a disk.
+_COPIES = {"s3": "aws s3 cp --recursive", "gs": "gcloud storage cp -r", "az": "azcopy copy --recursive"}
+
+
+def is_url(text: str) -> bool:
+    """Return whether a path is a URL.
+
+    >>> is_url("s3://bucket/photos"), is_url("C:/photos")
+    (True, False)
+    """
+    return _URL.match(text) is not None
+
+
+def local_path(name: str, value: Any) -> Path:
+    """Return the path of a dataset, which is on a disk.
+
+    Raises:
+        OptionError: It is not a path, or a URL.
+
+    >>> local_path("path", b"train.lmdb")
+    PosixPath('train.lmdb')
+    """
+    text = path_text(name, value)
+    if not is_url(text):
+        return Path(text)
+    protocol, _, rest = text.partition("://")
+    if protocol.lower() in ("file", "local"):
+        raise OptionError(f"{text}: is a URL; expected a path. Write {rest!r}.")
+    copy = _COPIES.get(protocol.lower())
+    own = Path(rest.rstrip("/")).name or "train.lmdb"
+    how = f"`{copy} {shlex.quote(text)} {shlex.quote(own)}`" if copy else "a program for this service"
+    raise OptionError(
+        f"{text}: is a URL, and datasets are read and written on a disk. Copy it with {how}, and write {own!r}. Only "
+        "the source of a conversion may be a URL, of images or tars: `lmdbloader convert URL OUT`."
+    )
+
+
+def new_path(name: str, value: Any) -> Path:
+    """Return the path of something that is to be made, on a disk.
+
+    Raises:
+        OptionError: It is not a path, or a URL.
+    """
+    text = path_text(name, value)
+    if is_url(text):
+        raise OptionError(
+            f"{text}: is a URL, and nothing is written there. Write to a disk, and copy the result to the URL."
+        )
+    return Path(text)
 
 
 def _refused(name: str, value: Any, expected: str) -> OptionError:

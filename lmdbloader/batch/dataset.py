@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import operator
 import os
 from collections.abc import Callable, Sequence
@@ -13,13 +14,17 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
+from lmdbloader.base.arguments import listed
+from lmdbloader.base.foreign_names import ATTRIBUTES, DATASET, understands
+from lmdbloader.base.option_names import shown
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.batch.assembly import Assembler, each
+from lmdbloader.batch.conditions import check_expression, parse_condition
 from lmdbloader.batch.draws import Draws
 from lmdbloader.batch.memory import SharedMemory
 from lmdbloader.batch.pipeline import Pipeline, check_epoch
 from lmdbloader.batch.splits import groups_of, share_out
-from lmdbloader.errors import OptionError
+from lmdbloader.errors import OptionError, UnknownNameError
 from lmdbloader.format.layout import Field
 from lmdbloader.store import IO, Reader, check_rows
 from lmdbloader.transforms import ToDtype, Transform
@@ -45,6 +50,7 @@ class LMDBDataset(Dataset[Any]):
     processes.
     """
 
+    @understands(DATASET)
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -64,15 +70,34 @@ class LMDBDataset(Dataset[Any]):
                 reads copies, which costs some speed: such a file always raises CorruptError.
 
         Raises:
-            FileNotFoundError: There is nothing at `path`.
+            NotFoundError: There is nothing at `path`.
             FormatError: It is not a finished dataset of this format version.
             CorruptError: A file is truncated or damaged.
-            OptionError: The dataset has no such field, or `io` is neither "mmap" nor "pread".
+            OptionError: The dataset has no such field, `transform` cannot be called, `path` is a URL, or `io` is
+                neither "mmap" nor "pread".
         """
         if isinstance(fields, str):
             raise OptionError(f"fields={fields!r}: expected a list of names, such as [{fields!r}]")
+        if callable(fields):
+            raise OptionError(
+                f"fields={shown(fields)}: expected a list of names. For a function of each sample write "
+                "LMDBDataset(path, transform=...)."
+            )
+        if not (transform is None or callable(transform)):
+            raise OptionError(
+                f"transform={shown(transform)}: expected a function. For transforms of lmdbloader.transforms write "
+                "Loader(dataset, batch_size, transforms=[...]) or dataset.transformed([...])."
+            )
+        if isinstance(path, list | tuple):
+            raise OptionError(
+                f"path={shown(path)}: expected one path. For several datasets write torch.utils.data.ConcatDataset("
+                "[LMDBDataset(path) for path in paths]), and read it with lmdbloader.dataloader."
+            )
         self.reader = Reader(path, io=io)
-        names = tuple(self.reader.fields) if fields is None else tuple(fields)
+        try:
+            names = tuple(self.reader.fields) if fields is None else tuple(fields)
+        except TypeError as error:
+            raise OptionError(f"fields={shown(fields)}: expected a list of names") from error
         for name in names:
             if name not in self.reader.fields:
                 raise OptionError(f"{self.reader.path}: no field {name!r}; it has {', '.join(self.reader.fields)}")
@@ -98,7 +123,15 @@ class LMDBDataset(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a pickle or a view, which make an assembler of their own."""
-        return {**self.__dict__, "_assembler": None}
+        kept = {name: value for name, value in self.__dict__.items() if name != "targets"}
+        return {**kept, "_assembler": None}
+
+    if not TYPE_CHECKING:  # a type checker would take every attribute for one of ours
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ATTRIBUTES and not hasattr(type(self), name):
+                raise UnknownNameError(f"{type(self).__name__}.{name}: {ATTRIBUTES[name].advice(None)}")
+            return object.__getattribute__(self, name)  # again, for the error that it has raised
 
     @property
     def path(self) -> str:
@@ -109,6 +142,27 @@ class LMDBDataset(Dataset[Any]):
     def classes(self) -> tuple[str, ...]:
         """Class names by label; empty if the dataset was not made from class folders."""
         return next(iter(self.reader.manifest.classes.values()), ())
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Labels by class name, as torchvision's ImageFolder has them."""
+        return {name: label for label, name in enumerate(self.classes)}
+
+    @functools.cached_property
+    def targets(self) -> list[int]:
+        """The label of every sample of this view, as torchvision's ImageFolder has them.
+
+        Raises:
+            UnknownNameError: The dataset has neither class names nor an int field `label`.
+        """
+        named = [*self.reader.manifest.classes, *(name for name in ("label",) if name in self.reader.fields)]
+        if not named or self.reader.fields[named[0]].kind != "int":
+            numbers = [name for name, f in self.reader.fields.items() if f.kind == "int"]
+            line = f'dataset.table["{numbers[0]}"].to_pylist()' if numbers else "dataset.table"
+            raise UnknownNameError(f"{self.path}: targets: no field of labels; write {line}")
+        labels = self.reader.index.arrays[named[0]]
+        found: list[int] = (labels if self._rows is None else labels[self._rows]).tolist()
+        return found
 
     @property
     def table(self) -> pa.Table:
@@ -149,15 +203,27 @@ class LMDBDataset(Dataset[Any]):
         Raises:
             IndexError: Beyond either end.
             CorruptError: The stored bytes are damaged.
+            OptionError: It is a text.
         """
         if getattr(index, "ndim", 0):  # a tensor with one number counts as a number
             return self.select(index)
         try:
             number = operator.index(index)
         except TypeError:
+            if isinstance(index, str):
+                raise OptionError(f"dataset[{index!r}]: {self._line_for_column(index)}") from None
             return self.select(index)
         sample: Any = self._read([number])[0]
         return sample
+
+    def _line_for_column(self, name: str) -> str:
+        """Return what to write for `dataset[name]`."""
+        if name in self._column_names:
+            return f"expected the number of a sample. For a column write dataset.table[{name!r}].to_pylist()."
+        if name in self.fields:
+            return f"expected the number of a sample. For all of them write [sample.{name} for sample in dataset]."
+        names = ", ".join(dict.fromkeys([*self.fields, *self._column_names]))
+        return f"expected the number of a sample, and there is no field {name!r} either; there are {names}."
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return many samples read in one call: a `Batch` of views, or a list if there is a transform."""
@@ -251,7 +317,7 @@ class LMDBDataset(Dataset[Any]):
         Raises:
             OptionError: A transform does not suit the images.
         """
-        view = copy.copy(self)
+        view, transforms = copy.copy(self), listed("transforms", transforms)
         view._transforms = (*self._transforms, *transforms)
         view._draws = Draws(self._draws.seed if seed is None and self._draws else seed, len(self))
         if transforms:
@@ -301,25 +367,31 @@ class LMDBDataset(Dataset[Any]):
                     f"a mask of shape {array.shape} for a dataset of {len(self)} samples; expected one bool per sample"
                 )
             chosen = everything[array] if array.dtype == np.bool_ else check_rows(array, len(self))
-        view = copy.copy(self)
-        view._rows = chosen if self._rows is None else self._rows[chosen]
-        return view
+        return self.with_rows(self.rows_of(chosen))
 
-    def where(self, condition: pc.Expression) -> Self:
-        """Return a view with the samples whose row of `table` matches an Arrow expression; no pixel is read.
+    @understands({}, positional=lambda value: f'Write where("label == {value!r}").')
+    def where(self, condition: str | pc.Expression) -> Self:
+        """Return a view with the samples whose row of `table` matches a condition; no pixel is read.
 
         Args:
-            condition: Such as pyarrow.compute.field("label") == 3.
+            condition: In Python's syntax, such as "label == 3", "label in ('cat', 'dog') and image.height >= 256",
+                "'night' in source", "score is null". A text is the name of a class for a column of labels. Or an Arrow
+                expression, such as pyarrow.compute.field("label") == 3.
 
         Raises:
-            OptionError: The expression does not fit the table: it names a column that is not there, for example.
+            OptionError: It is not a condition, or does not fit the table: it names a column that is not there, for
+                example.
         """
         import pyarrow as pa
 
         table = self.table
+        if isinstance(condition, str):
+            parsed = parse_condition(condition, table.schema, self.reader.manifest.classes)
+        else:
+            parsed = check_expression(condition)
         numbered = table.append_column("sample number", pa.array(np.arange(table.num_rows)))
         try:
-            found = numbered.filter(condition)
+            found = numbered.filter(parsed)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             reason = str(error).partition("\n")[0]
             raise OptionError(
@@ -345,6 +417,12 @@ class LMDBDataset(Dataset[Any]):
     def rows_of(self, samples: I64) -> I64:
         """Return the rows of the stored index (n,) for this view's samples (n,)."""
         return samples if self._rows is None else self._rows[samples]
+
+    def with_rows(self, rows: I64) -> Self:
+        """Return a view whose samples are rows (n,) of the stored index, in this order; see `rows_of`."""
+        view = copy.copy(self)
+        view._rows = rows
+        return view
 
     @property
     def all_transforms(self) -> tuple[Transform, ...]:

@@ -9,13 +9,19 @@ from typing import Any, overload
 
 import torch
 
+from lmdbloader.base.foreign_names import SAMPLE
+from lmdbloader.errors import OptionError, UnknownNameError
+
 
 @cache
 def sample_type(names: tuple[str, ...]) -> type[Any]:
     """Return the named tuple type with these fields; unlike others it pickles although no module defines it.
 
-    >>> sample_type(("lr", "hr"))(1, 2)
-    Sample(lr=1, hr=2)
+    A field can be read by its name in brackets too, as in the dicts of other libraries.
+
+    >>> sample = sample_type(("lr", "hr"))(1, 2)
+    >>> sample, sample["hr"]
+    (Sample(lr=1, hr=2), 2)
     """
     # Not a subclass: older torch, and torchvision with it, takes apart only types whose single base is tuple.
     made: Any = namedtuple("Sample", names)  # type: ignore[misc]
@@ -23,8 +29,21 @@ def sample_type(names: tuple[str, ...]) -> type[Any]:
     def __reduce__(self: Any) -> tuple[Any, ...]:
         return _make_sample, (names, tuple(map(_loadable, self)))
 
+    def __getitem__(self: Any, index: Any) -> Any:
+        if not isinstance(index, str):
+            return tuple.__getitem__(self, index)
+        if index in names:
+            return getattr(self, index)
+        raise OptionError(f"no field {index!r}; expected one of {', '.join(names)}")
+
+    def __getattr__(self: Any, name: str) -> Any:
+        if name in SAMPLE:
+            raise UnknownNameError(f"a named tuple of {', '.join(names)} has no {name!r}: {SAMPLE[name].advice(None)}")
+        return tuple.__getattribute__(self, name)
+
     made.__reduce__ = __reduce__  # type: ignore[method-assign]
-    made.__doc__ = "One sample of a dataset."
+    made.__getitem__, made.__getattr__ = __getitem__, __getattr__  # type: ignore[method-assign, attr-defined]
+    made.__doc__ = "One sample of a dataset; `sample[name]` is a field too."
     return made
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.option_names import shown
 from lmdbloader.errors import OptionError
 from lmdbloader.store import Reader
 
@@ -54,9 +55,17 @@ def share_out(group: npt.NDArray[Any], fractions: Sequence[float], seed: int) ->
     >>> [part.tolist() for part in share_out(np.array([7, 7, 8, 8, 9, 9]), [2 / 3, 1 / 3], seed=0)]
     [[0, 1, 4, 5], [2, 3]]
     """
-    shares = np.asarray(fractions, np.float64)
+    try:
+        shares = np.asarray(fractions, np.float64)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"fractions={shown(fractions)}: expected numbers, as [0.8, 0.2]") from error
     if shares.ndim != 1 or not len(shares) or not (shares > 0).all() or abs(shares.sum() - 1) > 1e-6:
-        raise OptionError(f"fractions={list(fractions)!r}: expected positive numbers that add up to 1")
+        line = "Write [0.8, 0.2]"
+        if shares.ndim == 0 and 0 < shares < 1:
+            line = f"Write [{shares}, {1 - shares:.3g}]"
+        elif shares.ndim == 1 and shares.sum() == len(group):
+            line = "For numbers of samples write torch.utils.data.random_split(dataset, lengths), which a Loader reads"
+        raise OptionError(f"fractions={shown(fractions)}: expected positive numbers that add up to 1. {line}.")
     names, counts = np.unique(group, return_counts=True)
     if len(names) < len(shares):
         raise OptionError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lmdbloader.base.arguments import path_text
+from lmdbloader.base.arguments import local_path, new_path
 from lmdbloader.errors import DestinationError
 from lmdbloader.format.layout import PARTIAL_SUFFIX
 from lmdbloader.store.writing.ownership import ASIDE_SUFFIX
@@ -15,9 +15,9 @@ def named_folder(path: str | os.PathLike[str]) -> Path:
     """Return a path whose last part is a name, which "." is not, so that a name next to it can be made.
 
     Raises:
-        OptionError: It is not a path, or no file can have it.
+        OptionError: It is not a path, is a URL, or no file can have it.
     """
-    found = Path(path_text("path", path))
+    found = local_path("path", path)
     return found if found.name not in ("", "..") else Path(os.path.abspath(found))
 
 
@@ -25,10 +25,10 @@ def new_folder(path: str | os.PathLike[str]) -> Path:
     """Return the path of a new dataset, as `named_folder` does.
 
     Raises:
-        OptionError: It is not a path, or no file can have it.
+        OptionError: It is not a path, is a URL, or no file can have it.
         DestinationError: Unfinished or replaced datasets have such names.
     """
-    found = named_folder(path)
+    found = named_folder(new_path("path", path))
     for suffix in (PARTIAL_SUFFIX, ASIDE_SUFFIX):
         if found.name.endswith(suffix):
             raise DestinationError(

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base import system
+from lmdbloader.base.arguments import new_path
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.files import read_regular
@@ -118,6 +119,7 @@ def extract(
         A summary.
 
     Raises:
+        NotFoundError: There is nothing at `path`.
         OptionError: The dataset does not have a field or a sample, or nothing is to be extracted.
         DestinationError: `out` is taken, has no parent folder, or one of `path` and `out` is inside the other.
         CorruptError: A stored value is damaged. No error leaves a partial folder.
@@ -127,7 +129,7 @@ def extract(
     if image_format not in IMAGE_FORMATS:
         raise OptionError(f"{option('image_format', image_format)}: expected one of {', '.join(IMAGE_FORMATS)}")
     reader = Reader(path)
-    target = Path(os.path.abspath(out))
+    target = Path(os.path.abspath(new_path("out", out)))
     plan = _make_plan(reader, fields, image_format)
     rows = _rows(reader, samples)
     check_destination(target, reader.path, overwrite=overwrite)

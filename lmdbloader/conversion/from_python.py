@@ -13,6 +13,7 @@ import numpy as np
 
 from lmdbloader import __version__
 from lmdbloader.base.arguments import flag, function, ordered_texts, shown
+from lmdbloader.base.foreign_names import WRITE, understands
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.foreign_datasets import Adapted, adapt, names_of
 from lmdbloader.conversion.image_file import opened
@@ -45,6 +46,7 @@ class Indexable(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
+@understands(WRITE)
 def write(
     samples: Iterable[Any] | Indexable,
     path: str | os.PathLike[str],

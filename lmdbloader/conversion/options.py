@@ -26,6 +26,7 @@ from typing import (
     overload,
 )
 
+from lmdbloader.base.foreign_names import CONVERT, in_our_words
 from lmdbloader.base.option_names import option
 from lmdbloader.base.units import NBYTES, PIXELS, REAL, SHARE, WHOLE, Grammar
 from lmdbloader.conversion.sources.layouts import Layout, layout_names
@@ -352,10 +353,7 @@ class with_options(Generic[P, O_contra]):
 
         @functools.wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
-            try:
-                call.__signature__.bind(*args, **keywords)  # type: ignore[attr-defined]
-            except TypeError as error:
-                raise TypeError(f"{function.__name__}() {error}") from None
+            keywords = in_our_words(function.__name__, signature, CONVERT, args, keywords)
             given = {name: keywords.pop(name) for name in names & keywords.keys()}
             return function(*args, **keywords, options=checked(self._options(**given)))
 
@@ -363,7 +361,8 @@ class with_options(Generic[P, O_contra]):
         own = list(signature.parameters.values())[:-1]
         keyword_only = inspect.Parameter.KEYWORD_ONLY
         added = [inspect.Parameter(f.name, keyword_only, default=f.default, annotation=f.type) for f in about]
-        call.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        signature = signature.replace(parameters=[*own, *added])
+        call.__signature__ = signature  # type: ignore[attr-defined]
         hints = get_type_hints(self._options)
         call.__annotations__ = {**function.__annotations__, **hints}
         del call.__annotations__["options"]

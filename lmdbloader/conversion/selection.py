@@ -17,7 +17,8 @@ from lmdbloader.base.option_names import option
 from lmdbloader.conversion.sources.layouts import Layout, list_sources
 from lmdbloader.conversion.sources.listing import Listing, Names, is_image_name
 from lmdbloader.conversion.sources.remote import locate
-from lmdbloader.errors import OptionError, SourceError
+from lmdbloader.errors import OptionError, SourceError, SourceNotFoundError
+from lmdbloader.format.others import suggest_path
 from lmdbloader.kernels import entries
 
 _U64 = npt.NDArray[np.uint64]
@@ -125,6 +126,7 @@ def find_splits(
         prefer_images: With layout "auto", never take folders for classes.
 
     Raises:
+        SourceNotFoundError: There is nothing at `src`.
         SourceError: No folder in `src` is called train, val, test or the like, or one of them holds no images.
         OptionError: The splits have different layouts.
 
@@ -137,7 +139,7 @@ def find_splits(
             f"{folder}: is a URL; splits are found only in local folders. Convert its folders one by one."
         )
     if not folder.is_dir():
-        raise SourceError(f"{folder}: there is no such folder")
+        raise SourceNotFoundError(f"{folder}: there is no such folder.{suggest_path(folder)}")
     paths = sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink() and not p.name.startswith("."))
     if not any(is_split(p.name) for p in paths):
         raise SourceError(f"{folder}: holds no folders like train/ and val/. Convert it as a whole.")

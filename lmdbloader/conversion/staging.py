@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lmdbloader.base import system
+from lmdbloader.base.arguments import new_path
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressBar
@@ -65,7 +66,7 @@ def stage(
         The path of the copy.
 
     Raises:
-        FileNotFoundError: `db` does not exist.
+        NotFoundError: `db` does not exist.
         FormatError: `db` is not a finished dataset of this format version.
         CorruptError: A file of `db` is damaged or cut short, or the copy differs from it.
         DestinationError: Another dataset, or something else, has the name there, or `directory` cannot be made.
@@ -78,7 +79,7 @@ def stage(
     if not os.fspath(directory):
         raise OptionError("the folder to stage into is an empty string. Is its environment variable set?")
     source = Reader(named_folder(db))
-    folder = Path(directory).absolute()
+    folder = new_path("directory", directory).absolute()
     target = folder / source.path.name
     if target.exists() and os.path.samefile(target, source.path):
         return target

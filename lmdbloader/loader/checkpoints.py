@@ -18,7 +18,7 @@ import torch
 from lmdbloader.base import system
 from lmdbloader.base.arguments import shown
 from lmdbloader.base.files import NotRegularError, open_regular
-from lmdbloader.errors import CorruptError, DestinationError, FormatError, OptionError
+from lmdbloader.errors import CorruptError, DestinationError, FormatError, NotFoundError, OptionError
 
 if TYPE_CHECKING:
     from lmdbloader.loader import Loader
@@ -122,7 +122,7 @@ def load_checkpoint(
         CorruptError: The file is damaged, truncated or not a checkpoint, and torch has read none of it; or a part is
             missing or invalid.
         OptionError: An epoch was interrupted, and the loader has another dataset, order or seed.
-        FileNotFoundError: The file does not exist.
+        NotFoundError: The file does not exist.
     """
     content = _load_content(path)
     _check_same(content["settings"], settings, path)
@@ -200,6 +200,8 @@ def _check_settings(settings: dict[str, Any]) -> None:
 def _open(path: str | os.PathLike[str]) -> IO[bytes]:
     try:
         return open(open_regular(path), "rb")
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{os.fspath(path)}: there is no such checkpoint") from error
     except IsADirectoryError as error:
         raise CorruptError(f"{os.fspath(path)}: is a folder; expected the file of a checkpoint") from error
     except NotRegularError as error:

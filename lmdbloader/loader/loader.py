@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
-from lmdbloader.base.arguments import flag
+from lmdbloader.base.arguments import flag, listed
 from lmdbloader.base.cores import count_cores
+from lmdbloader.base.foreign_names import LOADER, third_argument, understands
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.base.stopwatch import time_batches
 from lmdbloader.base.text import plain
@@ -25,7 +28,6 @@ from lmdbloader.loader.device import CopyStreams, on_device, usable_device
 from lmdbloader.loader.epoch import EpochRun, deliver
 from lmdbloader.loader.options import (
     Shard,
-    check_dataset,
     check_numbers,
     check_shard,
     compiled_and_functions,
@@ -39,6 +41,7 @@ from lmdbloader.loader.orders import EpochOrder, Order, Share, check_order, epoc
 from lmdbloader.loader.state import Batches, Identity, Place, identity
 from lmdbloader.loader.threads import Threads
 from lmdbloader.loader.tuning_cache import case_of, recall_threads
+from lmdbloader.loader.views import view_of
 from lmdbloader.store import IO, Damage
 from lmdbloader.transforms import Transform
 from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_resolution
@@ -74,10 +77,11 @@ class Loader:
     ...     train(lr, hr)
     """
 
+    @understands(LOADER, positional=third_argument)
     def __init__(
         self,
-        dataset: LMDBDataset,
-        batch_size: int,
+        dataset: LMDBDataset | Dataset[Any] | str | os.PathLike[str],
+        batch_size: int = 1,
         *,
         order: Order = "random",
         seed: int | None = None,
@@ -97,8 +101,12 @@ class Loader:
     ) -> None:
         """Prepare to load; nothing is read yet.
 
+        Names of other loaders are understood where they mean the same, `shuffle=True` for example; others are an error
+        with the line to write.
+
         Args:
-            dataset: The dataset to read. A `transform` of its own is called sample by sample, which is slow.
+            dataset: The dataset to read, or its path; or torch's Subset of it, or a ConcatDataset of its views. A
+                `transform` of its own is called sample by sample, which is slow.
             batch_size: Samples in a batch of this rank.
             order: "random" (a new uniform permutation in every epoch), "quasi_random" (shuffled within large windows of
                 neighbouring samples, for datasets larger than memory; a `QuasiRandom` sets the windows), "sequential".
@@ -133,7 +141,7 @@ class Loader:
         Raises:
             OptionError: An option is out of range, or a transform does not suit the images.
         """
-        check_dataset(dataset)
+        dataset, transforms = view_of(dataset), listed("transforms", transforms)
         batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
         drop_last, pad, verify = flag("drop_last", drop_last), flag("pad", pad), flag("verify", verify)
         if on_corrupt not in ("raise", "skip"):
@@ -141,7 +149,7 @@ class Loader:
         if drop_last and pad:
             raise OptionError("drop_last=True, pad=True: the last short batches are left out or filled up. Choose one.")
         self._options = {
-            "order": order, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": tuple(transforms),
+            "order": order, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": transforms,
             "num_threads": num_threads, "prefetch": prefetch, "device": device, "pin_memory": pin_memory,
             "memory_format": memory_format, "shard": shard, "resolution": resolution, "io": io, "verify": verify,
             "on_corrupt": on_corrupt,
@@ -166,7 +174,7 @@ class Loader:
             # More would only take turns; waiting for the disk is done in the background.
             warnings.warn(
                 f"num_threads={num_threads}, but this process may use {cores} cores: {cores} threads are used",
-                stacklevel=2,
+                stacklevel=3,
             )
         compiled, functions = compiled_and_functions(transforms)
         if compiled:

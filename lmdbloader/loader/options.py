@@ -23,20 +23,6 @@ _MOST = 2**31 - 1
 Shard = tuple[int, int] | Literal["auto"] | None
 
 
-def check_dataset(dataset: Any) -> None:
-    """Raise OptionError unless a Loader reads the same samples as the dataset itself."""
-    if not isinstance(dataset, LMDBDataset):
-        raise OptionError(
-            f"Loader({type(dataset).__name__}): expected an LMDBDataset. Use torch's DataLoader for any other."
-        )
-    for name in ("__getitem__", "__getitems__"):
-        if getattr(type(dataset), name) is not getattr(LMDBDataset, name):
-            raise OptionError(
-                f"{type(dataset).__name__} overrides {name}, which the Loader does not call. Override `transform` "
-                "instead, or use torch's DataLoader."
-            )
-
-
 def seed_for(dataset: LMDBDataset, seed: Any) -> int:
     """Return the seed of a Loader: given, or that of the dataset's view, or 0.
 
@@ -53,6 +39,11 @@ def seed_for(dataset: LMDBDataset, seed: Any) -> int:
 
 def check_numbers(batch_size: Any, prefetch: Any, num_threads: Any) -> tuple[int, int, int | Literal["auto"]]:
     """Return the numbers as ints; raise OptionError if one is not a whole number, or out of range."""
+    if batch_size is None:
+        raise OptionError(
+            "batch_size=None: expected a whole number from 1. For samples one by one write `for sample in dataset`, or "
+            "lmdbloader.dataloader(dataset, batch_size=None)."
+        )
     batch_size = whole("batch_size", batch_size, 1, _MOST)
     prefetch = whole("prefetch", prefetch, 0, _MOST)
     if isinstance(num_threads, str) and num_threads == "auto":

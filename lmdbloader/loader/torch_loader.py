@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import multiprocessing.queues
 import os
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
+from lmdbloader.base.foreign_names import DATALOADER, understands
 from lmdbloader.batch.assembly import collate
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.draws import Draws
@@ -33,11 +35,18 @@ _TRIAL_BATCHES = 64
 _QUEUE_NBYTES = 5 * 4096
 
 
-def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any) -> DataLoader[Any]:
+@understands(
+    DATALOADER,
+    also=tuple(inspect.signature(DataLoader.__init__).parameters)[1:],
+    positional=lambda value: f"Write shuffle={value!r}.",
+)
+def dataloader(
+    dataset: Dataset[Any] | str | os.PathLike[str], batch_size: int | None = 1, **options: Any
+) -> DataLoader[Any]:
     """Return a torch DataLoader, with tuned settings for the options that are not given.
 
     Args:
-        dataset: An LMDBDataset, a view of one, or any map-style dataset over them.
+        dataset: An LMDBDataset or its path, a view of one, or any map-style dataset over them.
         batch_size: Samples in a batch; None gives them one by one.
         **options: Those of `torch.utils.data.DataLoader`. Defaults: `num_workers` is measured once for this dataset,
             batch size and machine, and remembered in the user's cache folder (`lmdbloader.lab.tune` measures it longer,
@@ -52,6 +61,7 @@ def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any
     Raises:
         DiskFullError: /dev/shm has no room for the queues of worker processes.
     """
+    dataset = LMDBDataset(dataset) if isinstance(dataset, str | bytes | os.PathLike) else dataset
     settings = dict(options)
     if batch_size is not None:
         settings.setdefault("collate_fn", collate)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from lmdbloader.base.arguments import optional, whole
+from lmdbloader.base.arguments import new_path, optional, whole
 from lmdbloader.base.files import replacing
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.show.labels import in_colors
@@ -93,7 +93,7 @@ def preview(
         The sheet: `.image` is a PIL image.
 
     Raises:
-        FileNotFoundError: There is nothing at `path`.
+        NotFoundError: There is nothing at `path`.
         OptionError: The dataset has no image field or no samples, or an option is out of range.
         CorruptError: An image is damaged.
         DestinationError: `output` is a folder, or its folder does not exist.
@@ -107,7 +107,7 @@ def preview(
     count, seed = whole("count", count), optional(whole, "seed", seed)
     columns = optional(whole, "columns", columns)
     if output is not None:
-        _check_output(Path(output))
+        _check_output(new_path("output", output))
     reader = Reader(path)
     sheet = contact_sheet(reader, spread(len(reader), count, seed), columns=columns)
     if output is not None:

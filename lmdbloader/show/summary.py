@@ -133,7 +133,7 @@ def info(path: str | os.PathLike[str]) -> Summary:
         path: Of the dataset.
 
     Raises:
-        FileNotFoundError: There is nothing at `path`.
+        NotFoundError: There is nothing at `path`.
         FormatError: Not a finished dataset of this format version.
         CorruptError: A file is cut short or damaged.
 

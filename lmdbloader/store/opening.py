@@ -6,6 +6,7 @@ import errno
 import itertools
 import mmap
 import os
+import shlex
 import time
 import weakref
 from contextlib import suppress
@@ -16,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base import system
+from lmdbloader.base.arguments import local_path
 from lmdbloader.base.disk_errors import unreadable_is_corrupt
 from lmdbloader.base.files import NotRegularError, open_regular
 from lmdbloader.base.limits import no_address_space
-from lmdbloader.base.text import plain
-from lmdbloader.errors import CorruptError, FormatError, OptionError
+from lmdbloader.errors import CorruptError, FormatError, NotFoundError, OptionError
 from lmdbloader.format.layout import DATA_FILE, FORMAT_NAME, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
+from lmdbloader.format.others import describe_file, describe_folder, suggest_path
 from lmdbloader.kernels.runtime.guard_words import NUM_HEAD
 
 IO = Literal["mmap", "pread"]
@@ -49,21 +51,15 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     Raises:
         FormatError: The folder is not a finished dataset of this format version.
         CorruptError: The disk cannot read it.
-        FileNotFoundError: There is nothing at `path`.
+        NotFoundError: There is nothing at `path`.
+        OptionError: It is not a path, or a URL.
     """
-    folder = Path(path)
+    folder = local_path("path", path)
     if not folder.is_dir():
-        partial = folder.with_name(folder.name + PARTIAL_SUFFIX)
-        if partial.is_dir():
-            raise FormatError(
-                f"{folder}: its conversion is not finished ({partial} is there). Run the conversion again."
-            )
-        kind = "is a file, not a dataset folder" if folder.exists() else "there is no such folder"
-        raise (FormatError if folder.exists() else FileNotFoundError)(
-            plain(f"{folder}: {kind}; expected a dataset made by lmdbloader.")
-        )
+        raise _not_a_folder(folder)
     if folder.name.endswith(PARTIAL_SUFFIX):
-        raise FormatError(f"{folder}: is an unfinished conversion. Run the conversion again.")
+        out = folder.name.removesuffix(PARTIAL_SUFFIX)
+        raise FormatError(f"{folder}: is an unfinished conversion. {_resume(folder.with_name(out))}")
     try:
         with (
             unreadable_is_corrupt(folder / MANIFEST_FILE, dataset=folder),
@@ -77,11 +73,27 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             raise FormatError(
                 f"{folder}: {MANIFEST_FILE} is missing. `lmdbloader repair {folder}` makes a new one."
             ) from None
-        kind = "an LMDB that lmdbloader did not write" if (folder / DATA_FILE).exists() else "not a dataset"
+        if what := describe_folder(folder):
+            raise FormatError(f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset; it {what}.") from None
         raise FormatError(
-            f"{folder}: has no {MANIFEST_FILE}, so it is {kind} (a {FORMAT_NAME} dataset has {MANIFEST_FILE}, "
+            f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset (a {FORMAT_NAME} dataset has {MANIFEST_FILE}, "
             f"{INDEX_FILE} and {DATA_FILE}). Make one with `lmdbloader convert`."
         ) from None
+
+
+def _not_a_folder(path: Path) -> FormatError | NotFoundError:
+    """Return the error for a path at which there is no folder."""
+    partial = path.with_name(path.name + PARTIAL_SUFFIX) if path.name else path
+    if partial.is_dir():
+        return FormatError(f"{path}: its conversion is not finished ({partial} is there). {_resume(path)}")
+    if path.exists():
+        what = describe_file(path)
+        return FormatError(f"{path}: is a file, not a dataset folder" + (f"; it {what}." if what else "."))
+    return NotFoundError(f"{path}: there is no such folder; expected a dataset made by lmdbloader.{suggest_path(path)}")
+
+
+def _resume(out: Path) -> str:
+    return f"Run the conversion again: the same `lmdbloader convert SRC {shlex.quote(str(out))}` resumes it."
 
 
 class DataFile:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base import clock_words
+from lmdbloader.base.arguments import local_path
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import CorruptError, FormatError, OptionError
@@ -70,13 +71,13 @@ class Reader:
         """Open a dataset.
 
         Raises:
-            FileNotFoundError: There is nothing at `path`.
+            NotFoundError: There is nothing at `path`.
             FormatError: Not a finished dataset of this format version.
             CorruptError: A file is cut short or damaged.
-            OptionError: `io` is neither "mmap" nor "pread".
+            OptionError: `path` is not a path, or a URL; or `io` is neither "mmap" nor "pread".
         """
         io = check_io(io)
-        self.path = Path(path).absolute()
+        self.path = local_path("path", path).absolute()
         self.manifest = read_manifest(path)
         try:
             data = DataFile(self.path / DATA_FILE, io)

@@ -27,7 +27,8 @@ from lmdbloader.conversion.sources.listing import (
     walk,
 )
 from lmdbloader.conversion.sources.remote import find_remote_images
-from lmdbloader.errors import SourceError
+from lmdbloader.errors import SourceError, SourceNotFoundError
+from lmdbloader.format.others import describe_file, describe_folder, suggest_path
 from lmdbloader.images.decode import IMAGE_SUFFIXES
 
 _SCALE_SUFFIX = re.compile(rb"x[2-9]$")
@@ -52,7 +53,11 @@ def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
     if not len(images.names):
         suffixes = " ".join(sorted(IMAGE_SUFFIXES))
         others = "".join(f". {name}: {reason}" for name, reason in images.ignored)
-        raise SourceError(f"{src}: no images in it (looked for {suffixes} in it and the folders below){others}")
+        what = describe_folder(src) if isinstance(src, Path) else ""
+        raise SourceError(
+            f"{src}: no images in it (looked for {suffixes} in it and the folders below){others}"
+            + (f"; it {what}." if what else "")
+        )
     sources = Sources(images.names, images.nbytes)
     found = Listing("images", sources, ignored=images.ignored, changed_ns=images.changed_ns)
     if layout == "images" or (layout == "auto" and prefer_images):
@@ -74,12 +79,15 @@ def find_images(place: Location) -> Found:
     Links to files are followed, links to folders are not. Other things than regular files are named and left out.
 
     Raises:
-        SourceError: The folder does not exist, or one of the folders cannot be listed.
+        SourceNotFoundError: The folder does not exist.
+        SourceError: It is a file, or one of the folders cannot be listed.
     """
     if isinstance(place, str):
         return find_remote_images(place)
+    if not place.exists():
+        raise SourceNotFoundError(f"{place}: there is no such folder.{suggest_path(place)}")
     if not place.is_dir():
-        raise SourceError(f"{place}: there is no such folder" if not place.exists() else f"{place}: is not a folder")
+        raise SourceError(f"{place}: is not a folder" + (f"; it {what}." if (what := describe_file(place)) else ""))
     top, others = os.fsencode(place), Others()
     found = walk(top, partial(_list_folder, top, others), lambda name: _size(os.path.join(top, name)))
     return replace(found, ignored=(*found.ignored, *others.ignored()))

@@ -11,7 +11,8 @@ import numpy as np
 
 from lmdbloader.conversion.sources.listing import I64, Found, Listing, Location, Names, Sources, Span, Spans, as_text
 from lmdbloader.conversion.sources.reading import read
-from lmdbloader.errors import CorruptError, OptionError, SourceError
+from lmdbloader.errors import CorruptError, OptionError, SourceError, SourceNotFoundError
+from lmdbloader.format.others import suggest_path
 from lmdbloader.images.decode import describe_start, is_image_start
 from lmdbloader.store import is_dataset
 from lmdbloader.store.lmdb_file import list_values, lmdb_file
@@ -51,8 +52,10 @@ def find_half(src: Location) -> Found:
             "sources again."
         )
     file = lmdb_file(src)
+    if file is None and not src.exists():
+        raise SourceNotFoundError(f"{src}: there is no such LMDB.{suggest_path(src)}")
     if file is None:
-        raise SourceError(f"{src}: is not an LMDB" if src.exists() else f"{src}: there is no such LMDB")
+        raise SourceError(f"{src}: is not an LMDB")
     path = os.fsencode(file)
     text, ends, start, nbytes = bytearray(), array("q", [0]), array("q"), array("q")
     ignored = []

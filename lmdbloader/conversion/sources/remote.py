@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,12 +10,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from lmdbloader.base.arguments import path_text
+from lmdbloader.base.arguments import is_url, path_text
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.sources.listing import File, Found, Location, Others, Span, as_text, is_image_name, walk
-from lmdbloader.errors import OptionError, SourceError
+from lmdbloader.errors import OptionError, SourceError, SourceNotFoundError
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::[A-Za-z][A-Za-z0-9+.-]*)*://")
 _LOCAL = ("file", "local")
 # Names of the time of the last change in file systems, or of the creation if files are never changed in place.
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
@@ -34,7 +32,7 @@ def locate(path: str | os.PathLike[str]) -> Location:
     (PosixPath('photos'), 's3://bucket/photos', PosixPath('/data/photos'))
     """
     text = path_text("source", path)
-    if not _URL.match(text):
+    if not is_url(text):
         return Path(text)
     protocol, _, rest = text.partition("://")
     return Path(rest) if protocol.lower() in _LOCAL else text
@@ -80,7 +78,7 @@ def explain(url: str) -> Iterator[None]:
     except (SourceError, OptionError):
         raise
     except FileNotFoundError as error:
-        raise SourceError(f"{url}: nothing is there ({error})") from error
+        raise SourceNotFoundError(f"{url}: nothing is there ({error})") from error
     except Exception as error:
         raise SourceError(f"{url}: cannot be listed ({type(error).__name__}: {error})") from error
 

@@ -18,7 +18,7 @@ from lmdbloader.base.files import open_regular
 from lmdbloader.conversion.sources import remote
 from lmdbloader.conversion.sources.folders import find_images
 from lmdbloader.conversion.sources.listing import Listing, Location, Names, Sources, Spans, as_text, below
-from lmdbloader.errors import SourceError
+from lmdbloader.errors import SourceError, SourceNotFoundError
 from lmdbloader.format.layout import Kind
 from lmdbloader.images.decode import IMAGE_SUFFIXES
 
@@ -278,7 +278,7 @@ def _expand(src: Location) -> tuple[list[bytes], list[tuple[str, str]]]:
     for path in _braces(pattern):
         matches = sorted(glob.glob(path), key=os.fsencode) if glob.has_magic(path) else [path]
         if not matches or not Path(matches[0]).exists():
-            raise SourceError(f"{path}: there is no such tar" + f" (wanted by {pattern})" * (path != pattern))
+            raise SourceNotFoundError(f"{path}: there is no such tar" + f" (wanted by {pattern})" * (path != pattern))
         found += matches
     return [os.fsencode(path) for path in found], []
 
@@ -302,7 +302,7 @@ def _expand_url(src: str) -> list[bytes]:
         for pattern in _braces(root):
             matches = sorted(filesystem.glob(pattern))
             if not matches:
-                raise SourceError(f"{src}: there is no such tar (looked for {pattern})")
+                raise SourceNotFoundError(f"{src}: there is no such tar (looked for {pattern})")
             found += [os.fsencode(filesystem.unstrip_protocol(path)) for path in matches]
         return found
 

@@ -38,7 +38,7 @@ def doctor(
 
     Raises:
         OptionError: Options do not go together, or one is out of its range.
-        FileNotFoundError: There is nothing at `path`.
+        NotFoundError: There is nothing at `path`.
         FormatError: Not a finished dataset of this format version.
         CorruptError: A file is cut short or damaged.
 

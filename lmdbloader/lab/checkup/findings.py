@@ -153,7 +153,7 @@ def dataset_facts(path: str | os.PathLike[str], root: Path = _ROOT) -> DatasetFa
         root: The folder of `proc` and `sys`; tests plant one.
 
     Raises:
-        FileNotFoundError: There is nothing at `path`.
+        NotFoundError: There is nothing at `path`.
         FormatError: Not a finished dataset of this format version.
         CorruptError: A file is cut short or damaged.
     """

@@ -24,9 +24,10 @@ from lmdbloader.lab.tuning.measuring import Measurer, StepTrial, try_steps
 from lmdbloader.lab.tuning.race import Race, ReadKind, ReadSetting, counts
 from lmdbloader.lab.tuning.results import Tuning, TuningRow, advise
 from lmdbloader.loader import Loader
-from lmdbloader.loader.options import check_dataset, compiled_and_functions
+from lmdbloader.loader.options import compiled_and_functions
 from lmdbloader.loader.torch_loader import accelerator
 from lmdbloader.loader.tuning_cache import Workers, case_of, remember_threads, remember_workers
+from lmdbloader.loader.views import view_of
 from lmdbloader.transforms import RandomCrop, RandomResizedCrop, Transform
 
 # Of the time, if there is a step to try afterwards.
@@ -143,7 +144,9 @@ def _can_load(dataset: Any, batch_size: int, transforms: Sequence[Any], crop: in
         OptionError: The transforms do not suit the images.
     """
     try:
-        check_dataset(dataset)
+        if not isinstance(dataset, LMDBDataset):
+            return False
+        view_of(dataset)
     except OptionError:
         return False
     try:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from lmdbloader.base import system
+from lmdbloader.base.arguments import local_path, new_path
 from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.text import plain, table
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, LockedError
@@ -92,14 +93,14 @@ def repair(
         The repaired files, and the samples that had to be left out.
 
     Raises:
-        FileNotFoundError: There is nothing at `path`.
+        NotFoundError: There is nothing at `path`.
         FormatError: It is not a finished dataset of this format version.
         CorruptError: It cannot be repaired, or not without `out`; the message gives the reason.
         DestinationError: `out` exists already, or cannot be written.
         DiskFullError: No room left.
     """
-    folder = Path(path).absolute()
-    target = None if out is None else _check_out(Path(out), folder)
+    folder = local_path("path", path).absolute()
+    target = None if out is None else _check_out(new_path("out", out), folder)
     found = verify(path, progress=progress)
     for line in (*(f"{folder}: {problem}" for problem in found.problems), *map(str, found.damaged)):
         log(line)

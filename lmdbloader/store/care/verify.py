@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lmdbloader.base.arguments import local_path
 from lmdbloader.base.files import read_regular
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.digests import DigestName, new_file_digest
@@ -69,10 +70,10 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
         All faults, and the remedy.
 
     Raises:
-        FileNotFoundError: There is nothing at `path`.
+        NotFoundError: There is nothing at `path`.
         FormatError: It is not a finished dataset of this format version.
     """
-    found = _Findings(Path(path).absolute())
+    found = _Findings(local_path("path", path).absolute())
     try:
         manifest = read_manifest(path)
     except (FormatError, CorruptError) as error:

@@ -1,0 +1,230 @@
+"""Conditions on the columns of a dataset, written as text: parsed, never evaluated, to an Arrow expression."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from lmdbloader.base.option_names import shown
+from lmdbloader.base.suggestions import nearest
+from lmdbloader.errors import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+_COMPARED = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt,
+    ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
+_JOINED = {ast.And: operator.and_, ast.Or: operator.or_, ast.BitAnd: operator.and_, ast.BitOr: operator.or_}
+# How other languages write it, and how it is written here.
+_SPELLINGS = (
+    (re.compile(r"&&|\|\|"), "write `and`, `or`"),
+    (re.compile(r"<>"), "write != for what differs"),
+    (re.compile(r"(?<![=!<>])=(?!=)"), "write == for what is equal"),
+    (re.compile(r"\b(AND|OR|NOT|IN|IS|NULL)\b"), "write `and`, `or`, `not`, `in`, `is null` in lower case"),
+    (
+        re.compile(r"\b(like|between)\b", re.IGNORECASE),
+        "write `'part' in name` for LIKE, `2 <= label <= 5` for BETWEEN",
+    ),
+)
+_EXPECTED = (
+    "expected comparisons of columns, such as \"label == 3 and not (name in ('a', 'b') or score is null)\". "
+    'For any other condition write ds.select([row["label"] == 3 for row in ds.table.to_pylist()])'
+)
+_MOST_CHARACTERS = 100_000
+
+
+def parse_condition(text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]]) -> pc.Expression:
+    """Return the Arrow expression of a condition.
+
+    A text that is compared with a column of labels is the name of a class. A number that is NaN is null.
+
+    Args:
+        text: In Python's syntax, with column names such as `label` and `image.height`.
+        schema: Of the table.
+        classes: Class names by column.
+
+    Raises:
+        OptionError: It is not a condition, names a column that is not there, or compares numbers with texts.
+    """
+    condition = _Condition(text, schema, classes)
+    try:
+        if len(text) > _MOST_CHARACTERS:
+            condition.refuse(f"has {len(text)} characters. Write ds.select([...]) with the numbers of the samples")
+        return condition.boolean(ast.parse(" ".join(text.split("\n")).strip(), mode="eval").body)
+    except (SyntaxError, ValueError) as error:
+        if isinstance(error, OptionError):
+            raise
+        hint = next((said for spelled, said in _SPELLINGS if spelled.search(text)), _EXPECTED)
+        condition.refuse(f"{getattr(error, 'msg', error)}; {hint}")
+    except (RecursionError, MemoryError):
+        condition.refuse("is nested too deeply. Write ds.select([...]) with the numbers of the samples")
+
+
+def check_expression(condition: Any) -> pc.Expression:
+    """Return an Arrow expression; raise OptionError with the line to write for anything else."""
+    import pyarrow.compute as pc
+
+    if isinstance(condition, pc.Expression):
+        return condition
+    given = f"where({shown(condition)})"
+    if isinstance(condition, Mapping):
+        line = " and ".join(f"{name} == {value!r}" for name, value in condition.items())
+        raise OptionError(f'{given}: expected a text. Write ds.where("{line}").')
+    if callable(condition):
+        raise OptionError(
+            f'{given}: a function would be called for every sample. Write a text, as ds.where("label == 3"), or '
+            'ds.select([row["label"] == 3 for row in ds.table.to_pylist()]).'
+        )
+    raise OptionError(
+        f'{given}: expected a text, as ds.where("label == 3"), or an Arrow expression. For a mask, or numbers of '
+        "samples, write ds.select(...)."
+    )
+
+
+class _Condition:
+    """The condition that is being parsed, for columns of one table."""
+
+    def __init__(self, text: str, schema: pa.Schema, classes: Mapping[str, Sequence[str]]) -> None:
+        self._text, self._schema, self._classes = text, schema, classes
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise OptionError(f"where({shown(self._text)}): {reason}" + "." * (not reason.endswith(("?", ")"))))
+
+    def boolean(self, node: ast.expr) -> pc.Expression:
+        """Return the expression of a part that is true or false."""
+        import pyarrow.compute as pc
+
+        match node:
+            case ast.BoolOp():
+                return functools.reduce(_JOINED[type(node.op)], map(self.boolean, node.values))
+            case ast.BinOp(op=ast.BitAnd() | ast.BitOr()):
+                return _JOINED[type(node.op)](self.boolean(node.left), self.boolean(node.right))
+            case ast.UnaryOp(op=ast.Not() | ast.Invert()):
+                return ~self.boolean(node.operand)
+            case ast.Compare():
+                sides = [node.left, *node.comparators]
+                pairs = zip(sides, node.ops, sides[1:], strict=False)
+                return functools.reduce(operator.and_, (self._compare(*pair) for pair in pairs))
+            case ast.Constant(value=bool()):
+                return pc.scalar(node.value)
+            case ast.Name() | ast.Attribute():
+                name = self._column(node)
+                if str(self._schema.field(name).type) == "bool":
+                    return pc.field(name)
+                self.refuse(f"{name} is a column of {self._kind(name)}s; compare it, as in {name} == 3")
+        self.refuse(f"{ast.unparse(node)!s:.80} is not understood; {_EXPECTED}")
+
+    def _compare(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> pc.Expression:
+        import pyarrow.compute as pc
+
+        if isinstance(op, ast.Is | ast.IsNot):
+            if not self._is_null(right):
+                self.refuse(f"after `is` comes null: write == for {ast.unparse(right)!s:.80}")
+            found = pc.field(self._column(left)).is_null(nan_is_null=True)
+            return found if isinstance(op, ast.Is) else ~found
+        if isinstance(op, ast.In | ast.NotIn):
+            found = self._contained(left, right)
+            return found if isinstance(op, ast.In) else ~found
+        if self._is_null(left) or self._is_null(right):
+            self.refuse("nothing is equal to null: write `is null` or `is not null`")
+        names = [self._column(side) if isinstance(side, ast.Name | ast.Attribute) else None for side in (left, right)]
+        name = names[0] or names[1]
+        if name is None:
+            side = left if not isinstance(left, ast.Constant) else right
+            self.refuse(f"{ast.unparse(side)!s:.80} is not a column; {_EXPECTED}")
+        if names[0] and names[1] and (self._kind(names[0]) == "text") != (self._kind(names[1]) == "text"):
+            self.refuse(f"{names[0]} holds {self._kind(names[0])}s and {names[1]} {self._kind(names[1])}s")
+        sides = [
+            self._field(column) if column else pc.scalar(self._literal(name, side))
+            for column, side in zip(names, (left, right), strict=True)
+        ]
+        return _COMPARED[type(op)](*sides)
+
+    def _contained(self, left: ast.expr, right: ast.expr) -> pc.Expression:
+        """Return the expression of `column in (...)`, or of `'part' in column`."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if isinstance(right, ast.Tuple | ast.List | ast.Set):
+            name = self._column(left)
+            values = [self._literal(name, side) for side in right.elts]
+            if not values:
+                return pc.scalar(False)
+            kind = pa.large_string() if self._kind(name) == "text" else None
+            is_whole = all(isinstance(value, int) for value in values)
+            field = self._field(name) if is_whole or kind else self._field(name).cast(pa.float64())
+            return field.isin(pa.array(values, kind or (pa.int64() if is_whole else pa.float64())))
+        name = self._column(right)
+        part = left.value if isinstance(left, ast.Constant) else None
+        if self._kind(name) != "text" or not isinstance(part, str):
+            self.refuse("after `in` comes a list, as in `label in (1, 2)`, or before it a text, as in `'a' in name`")
+        return pc.match_substring(self._field(name), part)
+
+    def _field(self, name: str) -> pc.Expression:
+        """Return a column, as numbers or texts of one type."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        types = {"text": pa.large_string(), "whole number": pa.int64(), "number": pa.float64()}
+        return pc.field(name).cast(types[self._kind(name)])
+
+    def _kind(self, name: str) -> str:
+        kind = str(self._schema.field(name).type)
+        return "text" if "string" in kind else "whole number" if "int" in kind or kind == "bool" else "number"
+
+    def _is_null(self, node: ast.expr) -> bool:
+        is_word = isinstance(node, ast.Name) and node.id in ("null", "none") and node.id not in self._schema.names
+        return is_word or (isinstance(node, ast.Constant) and node.value is None)
+
+    def _column(self, node: ast.expr) -> str:
+        """Return the name of a column, which may have a dot, such as image.height."""
+        parts: list[str] = []
+        inner = node
+        while isinstance(inner, ast.Attribute):
+            parts.append(inner.attr)
+            inner = inner.value
+        if not isinstance(inner, ast.Name):
+            self.refuse(f"{ast.unparse(node)!s:.80}: expected the name of a column; {_EXPECTED}")
+        name, names = ".".join([inner.id, *reversed(parts)]), self._schema.names
+        if name in names:
+            return name
+        if any(name in of_labels for of_labels in self._classes.values()):
+            self.refuse(f"{name} is a class: write {name!r} in quotes")
+        meant = nearest(name, names)
+        instead = f". Did you mean {meant}?" if meant else "."
+        self.refuse(f"there is no column {name!r}{instead} The columns are {', '.join(names)}")
+
+    def _literal(self, column: str, node: ast.expr) -> Any:
+        """Return a number or a text to compare a column with; of a class's name, its label."""
+        sign, inner = 1, node
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+            sign, inner = -1 if isinstance(node.op, ast.USub) else 1, node.operand
+        value = inner.value if isinstance(inner, ast.Constant) else None
+        kind = self._kind(column)
+        if isinstance(value, str) and inner is node:
+            if kind == "text":
+                return value
+            classes = self._classes.get(column, ())
+            if value in classes:
+                return classes.index(value)
+            meant = nearest(value, classes)
+            if classes:
+                hint = f"Did you mean {meant!r}?" if meant else f"ds.classes lists them: {shown(classes)}"
+                self.refuse(f"{column} has no class {value!r}. {hint}")
+            self.refuse(f"{column} holds {kind}s, and {value!r:.80} is a text")
+        if isinstance(value, bool | int | float):
+            if kind == "text":
+                self.refuse(f"{column} holds texts, and {value} is a number: write '{value}'")
+            number = sign * value
+            if isinstance(number, float) or -(2**63) <= number < 2**63:
+                return int(number) if isinstance(number, bool) else number
+            self.refuse(f"{number} has more than 64 bits")
+        hint = "write `and` and `or` between comparisons" if isinstance(node, ast.BinOp) else _EXPECTED
+        self.refuse(f"{ast.unparse(node)!s:.80} is not a number or a text; {hint}")

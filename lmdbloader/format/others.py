@@ -1,0 +1,154 @@
+"""What is at a path where a dataset was expected, recognised by names, and the line that leads to a dataset."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from lmdbloader.base.suggestions import nearest
+from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
+
+# Of a folder so much is looked at: enough to recognise it, and at once on a file server.
+_MOST_ENTRIES, _MOST_FOLDERS, _MOST_LEVELS = 200, 20, 3
+_SPLITS = frozenset({"train", "val", "valid", "validation", "test"})
+_SHOWN = 5
+
+# Files by suffix: what they are, and how a dataset is made of them. {path} and {out} are for Python, {file} and {name}
+# for a shell.
+_FILES = {
+    ".beton": "is a dataset of FFCV, which is not read here. Convert the images that it was made from: "
+    "`lmdbloader convert IMAGES {name}`",
+    ".tar": "is a tar. Convert it: `lmdbloader convert {file} {name}`",
+    **dict.fromkeys(
+        (".zip", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar"),
+        "is an archive. Unpack it, and convert the folder: `lmdbloader convert FOLDER {name}`",
+    ),
+    **dict.fromkeys(
+        (".h5", ".hdf5"),
+        "is an HDF5 file. Write its samples: "
+        'lmdbloader.write(({"image": image} for image in h5py.File({path})["images"]), {out})',
+    ),
+    **dict.fromkeys(
+        (".npy", ".npz"),
+        "is a file of arrays. Write its samples: "
+        'lmdbloader.write(({"image": image} for image in numpy.load({path})), {out})',
+    ),
+    ".parquet": "is a Parquet file. Write its samples: "
+    'lmdbloader.write(datasets.load_dataset("parquet", data_files={path}, split="train"), {out})',
+    ".arrow": "is an Arrow file. Write its samples: lmdbloader.write(datasets.Dataset.from_file({path}), {out})",
+    **dict.fromkeys(
+        (".pkl", ".pickle", ".pt", ".pth", ".tfrecord", ".rec", ".mds", ".mat"),
+        "is a file of another library. Read it with that, and write its samples: lmdbloader.write(samples, {out})",
+    ),
+    **dict.fromkeys(
+        (".lmdb", ".mdb"),
+        "is an LMDB that lmdbloader did not write. Convert it, if its values are image files: "
+        "`lmdbloader convert {file} {name}`",
+    ),
+}
+
+
+def describe_file(path: Path) -> str:
+    """Return what a file is and the line to write, as the end of a sentence that begins with it; "" if unknown."""
+    if path.name in (DATA_FILE, INDEX_FILE, MANIFEST_FILE) and is_dataset_folder(path.parent):
+        return f"is a file of a dataset. Open its folder: LMDBDataset({str(path.parent)!r})"
+    text = _FILES.get(path.suffix.lower(), "")
+    if not text and path.suffix.lower() in _image_suffixes():
+        return f"is an image. Convert its folder: `lmdbloader convert {shlex.quote(str(path.parent))} train.lmdb`"
+    return _filled(text, path)
+
+
+def describe_folder(folder: Path) -> str:
+    """Return what a folder is and the line to write, as the end of a sentence that begins with it; "" if unknown."""
+    with suppress(OSError):
+        return _describe_folder(folder)
+    return ""
+
+
+def _describe_folder(folder: Path) -> str:
+    names = _names(folder)
+    datasets = [name for name in names if is_dataset_folder(folder / name)]
+    if datasets:
+        shown = ", ".join(datasets[:_SHOWN]) + (f" and {len(datasets) - _SHOWN} more" if datasets[_SHOWN:] else "")
+        return f"holds {'the datasets' if datasets[1:] else 'the dataset'} {shown}. Write {str(folder / datasets[0])!r}"
+    if DATA_FILE in names:
+        return _filled(f"{_FILES['.lmdb']}, or both halves of pairs with `--hr` and `--lr`", folder)
+    if "dataset_dict.json" in names:
+        line = 'for name, split in datasets.load_from_disk({path}).items(): lmdbloader.write(split, f"{name}.lmdb")'
+        return "is a dataset of Hugging Face. Write each split: " + line.replace("{path}", repr(str(folder)))
+    if "dataset_info.json" in names or "state.json" in names:
+        text = "is a dataset of Hugging Face. Write its samples: "
+        return _filled(text + "lmdbloader.write(datasets.load_from_disk({path}), {out})", folder)
+    found = [Path(name).suffix.lower() for name in names]
+    if ".mds" in found:
+        text = "is a dataset of MosaicML Streaming. Write its samples: "
+        line = "lmdbloader.write(streaming.StreamingDataset(local={path}, batch_size=1), {out})"
+        return _filled(text + line, folder)
+    if ".tar" in found:
+        return _filled("holds tars. Convert them: `lmdbloader convert {file} {name}`", folder)
+    if any(suffix in _image_suffixes() for suffix in _suffixes_below(folder)):
+        splits = [name for name in names if name.lower() in _SPLITS and (folder / name).is_dir()]
+        line = "`lmdbloader convert {file} {name}`" if not splits[1:] else "`lmdbloader convert {file} {name} --split`"
+        return _filled(f"holds images. Convert them: {line}", folder)
+    other = next((name for name in names if Path(name).suffix.lower() in _FILES), None)
+    return "" if other is None else f"holds {other}, which {describe_file(folder / other)}"
+
+
+def suggest_path(path: Path) -> str:
+    """Return a sentence with the path that was probably meant where there is nothing, with a space before it, or ""."""
+    text = str(path)
+    if text.startswith("~"):
+        with suppress(RuntimeError):
+            return f" Only a shell expands ~: write {str(path.expanduser())!r}."
+    with suppress(OSError):
+        names = _names(path.parent)
+        meant = f"{path.name}.lmdb" if f"{path.name}.lmdb" in names else nearest(path.name, names)
+        if meant is not None:
+            return f" Did you mean {str(path.with_name(meant))!r}?"
+    return ""
+
+
+def is_dataset_folder(folder: Path) -> bool:
+    """Return whether a folder has the names of a dataset's files."""
+    return (folder / MANIFEST_FILE).is_file() and (folder / DATA_FILE).is_file()
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names of some entries of a folder, sorted."""
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in islice(entries, _MOST_ENTRIES))
+
+
+def _filled(text: str, path: Path) -> str:
+    name = f"{path.stem or 'train'}.lmdb"
+    if name == path.name:  # of an LMDB that is called so
+        name = "train.lmdb" if path.name != "train.lmdb" else "new.lmdb"
+    values = {"path": repr(str(path)), "out": repr(name), "file": shlex.quote(str(path)), "name": shlex.quote(name)}
+    for key, value in values.items():
+        text = text.replace(f"{{{key}}}", value)
+    return text
+
+
+def _suffixes_below(folder: Path) -> Iterator[str]:
+    """Yield suffixes of files in a folder and some folders below it, those of upper levels first."""
+    level = [folder]
+    for _ in range(_MOST_LEVELS):
+        below = []
+        for place in level[:_MOST_FOLDERS]:
+            with suppress(OSError), os.scandir(place) as entries:
+                for entry in islice(entries, _MOST_ENTRIES):
+                    if entry.is_dir(follow_symlinks=False):
+                        below.append(Path(entry.path))
+                    else:
+                        yield Path(entry.name).suffix.lower()
+        level = below
+
+
+def _image_suffixes() -> frozenset[str]:
+    from lmdbloader.images.decode import IMAGE_SUFFIXES  # not needed to open a dataset
+
+    return IMAGE_SUFFIXES

@@ -1,0 +1,206 @@
+"""Conditions of `where` as text: they choose the samples that Python's own rules choose, and nothing is evaluated."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lmdbloader
+from lmdbloader import LMDBDataset
+from lmdbloader.errors import OptionError
+
+COUNT = 40
+NAMES = ["night", "day", "it's", 'say "x"', "", "ü", "3"]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    samples = (
+        {
+            "image": np.zeros((4 + i % 3, 5, 3), np.uint8),
+            "label": int(rng.integers(0, 4)),
+            "other": int(rng.integers(-3, 3)),
+            "score": float(rng.choice([-1.5, 0.0, 2.0, math.nan])),
+            "name": str(rng.choice(NAMES)),
+        }
+        for i in range(COUNT)
+    )
+    path = tmp_path_factory.mktemp("conditions") / "d.lmdb"
+    lmdbloader.write(samples, path, classes={"label": ["ant", "bee", "cat", "it's"]})
+    return path
+
+
+@pytest.fixture(scope="module")
+def ds(path: Path) -> LMDBDataset:
+    return LMDBDataset(path)
+
+
+def chosen(ds: LMDBDataset, condition: str) -> list[int]:
+    return ds.where(condition).rows_of(np.arange(len(ds.where(condition)))).tolist()
+
+
+NUMBERS = st.sampled_from(["label", "other", "image.height", "image.width"])
+LITERALS = st.one_of(st.integers(-3, 6), st.sampled_from([-1.5, 0.5, 2.0, True, False]), st.integers(-(2**62), 2**62))
+COMPARED = st.sampled_from(["==", "!=", "<", "<=", ">", ">="])
+NUMBER_TESTS = st.builds("{} {} {}".format, NUMBERS, COMPARED, st.one_of(LITERALS.map(repr), NUMBERS))
+CHAINS = st.builds("{} {} {} {} {}".format, LITERALS.map(repr), COMPARED, NUMBERS, COMPARED, LITERALS.map(repr))
+MEMBERS = st.builds(
+    "{} {} {}".format,
+    NUMBERS,
+    st.sampled_from(["in", "not in"]),
+    st.one_of(st.lists(LITERALS, max_size=4), st.lists(LITERALS, max_size=4).map(tuple)).map(repr),
+)
+TEXTS = st.sampled_from([*NAMES, "n", "none of them"])
+TEXT_TESTS = st.one_of(
+    st.builds("name {} {!r}".format, COMPARED, TEXTS),
+    st.builds("{!r} {} name".format, TEXTS, st.sampled_from(["==", "<", "in", "not in"])),
+    st.builds("name in {!r}".format, st.lists(TEXTS, max_size=3)),
+)
+CONDITIONS = st.recursive(
+    st.one_of(NUMBER_TESTS, CHAINS, MEMBERS, TEXT_TESTS, st.sampled_from(["True", "False"])),
+    lambda inner: st.one_of(
+        st.builds("({} and {})".format, inner, inner),
+        st.builds("({} or {})".format, inner, inner),
+        st.builds("(not {})".format, inner),
+        st.builds("({}) & ({})".format, inner, inner),
+        st.builds("({}) | ~({})".format, inner, inner),
+    ),
+    max_leaves=6,
+)
+
+
+@given(condition=CONDITIONS)
+def test_a_condition_chooses_what_python_would(ds: LMDBDataset, condition: str) -> None:
+    class Image:
+        height = width = 0
+
+    expected = []
+    for number, row in enumerate(ds.table.to_pylist()):
+        image = Image()
+        image.height, image.width = row["image.height"], row["image.width"]
+        if eval(condition.replace("~(", "1 - ("), {"__builtins__": {}, "image": image, **row}):
+            expected.append(number)
+    assert chosen(ds, condition) == expected
+
+
+@pytest.mark.parametrize(
+    ("condition", "same"),
+    [
+        ("label == 'cat'", "label == 2"),
+        ('label == "it\'s"', "label == 3"),
+        ("label in ('ant', 'bee')", "label < 2"),
+        ("label != 'ant' and label != 'bee'", "label >= 2"),
+        ("score is not null", "score > -9"),
+        ("score is not None", "not score is null"),
+        ("not (score is null)", "score == score"),
+        ("  label == 2\n  or label == 3 ", "label >= 2"),
+        ("image.height>4", "5<=image.height"),
+    ],
+)
+def test_two_conditions_choose_the_same(ds: LMDBDataset, condition: str, same: str) -> None:
+    assert chosen(ds, condition) == chosen(ds, same)
+    assert 0 < len(chosen(ds, condition)) < COUNT
+
+
+def test_nan_is_null(ds: LMDBDataset) -> None:
+    scores = ds.where("score is null").table["score"].to_pylist()
+    assert scores and all(math.isnan(score) for score in scores)
+
+
+def test_a_view_is_chosen_from_a_view(ds: LMDBDataset) -> None:
+    once, twice = ds[::2].where("label >= 1").where("label < 3"), ds[::2].where("1 <= label < 3")
+    assert once.targets == twice.targets
+
+
+def test_the_source_of_patches_can_be_asked_for(photos: Path, tmp_path: Path) -> None:
+    lmdbloader.convert(photos, tmp_path / "d", patch_size=96, workers=1)
+    ds = LMDBDataset(tmp_path / "d")
+    assert set(ds.where("source == 'cat.png'").table["source"].to_pylist()) == {"cat.png"}
+    assert len(ds.where("'cat' in source and top == 0")) == 3
+    assert len(ds.where("source in ['cat.png', 'coffee.png']")) == 12
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("lable == 3", r"there is no column 'lable'\. Did you mean label\? The columns are image\.height"),
+        ("image.hight == 3", r"Did you mean image\.height\?"),
+        ("colour == 3", r"there is no column 'colour'\. The columns are"),
+        ("label == cat", "cat is a class: write 'cat' in quotes"),
+        ("label == 'catt'", r"label has no class 'catt'\. Did you mean 'cat'\?"),
+        ("label == 'zebra'", r"label has no class 'zebra'\. ds\.classes lists them: \('ant', 'bee'"),
+        ("other == 'a'", "other holds whole numbers, and 'a' is a text"),
+        ("name == 3", "name holds texts, and 3 is a number: write '3'"),
+        ("name < label", "name holds texts and label whole numbers"),
+        ("label = 3", "write == for what is equal"),
+        ("label <> 3", "write != for what differs"),
+        ("label == 3 && other == 1", "write `and`, `or`"),
+        ("label == 3 AND other == 1", "in lower case"),
+        ("label IS NULL", "in lower case"),
+        ("name LIKE '%a%'", "write `'part' in name`"),
+        ("label BETWEEN 1 AND 2", "in lower case"),
+        ("label == 3 & other == 1", "write `and` and `or` between comparisons"),
+        ("label == None", "write `is null`"),
+        ("score != null", "write `is null`"),
+        ("label is 3", "after `is` comes null: write == for 3"),
+        ("label", r"label is a column of whole numbers; compare it"),
+        ("label in 3", "expected the name of a column"),
+        ("3 in label", r"after `in` comes a list"),
+        ("label in other", r"after `in` comes a list"),
+        ("3 == 3", "is not a column"),
+        ("label + 1 == 3", "is not a number or a text|is not a column"),
+        ("len(name) > 3", r"len\(name\) is not a column"),
+        ("__import__('os').system('true')", "is not understood"),
+        ("name.startswith('a')", "is not understood"),
+        ("label == 1 if True else False", "is not understood"),
+        ("[label for label in (1, 2)]", "is not understood"),
+        ("label == 99999999999999999999", "has more than 64 bits"),
+        ("", "expected comparisons"),
+        ("label == 3\0", "where"),
+        ("(" * 3000 + "label" + ")" * 3000, "where"),
+        ("not " * 3000 + "True", "nested too deeply"),
+        ("label == 3 or " * 20_000 + "label == 1", "has 280010 characters"),
+    ],
+)  # fmt: skip
+def test_what_is_no_condition_is_refused(ds: LMDBDataset, condition: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        ds.where(condition)
+
+
+@given(condition=st.text(st.sampled_from("label=31 (),'\"&|~<>!in ot.andr[]{}:\\\n\t"), max_size=30))
+def test_any_text_is_a_condition_or_refused(ds: LMDBDataset, condition: str) -> None:
+    try:
+        assert len(ds.where(condition)) <= COUNT
+    except OptionError as error:
+        assert str(error).startswith("where(")
+
+
+@pytest.mark.parametrize(
+    ("condition", "line"),
+    [
+        (lambda row: row["label"] == 3, 'ds.select([row["label"] == 3 for row in ds.table.to_pylist()])'),
+        ({"label": 3, "name": "a"}, "ds.where(\"label == 3 and name == 'a'\")"),
+        ([True] * COUNT, "ds.select(...)"),
+        (np.ones(COUNT, bool), "ds.select(...)"),
+        (3, 'ds.where("label == 3")'),
+        (None, 'ds.where("label == 3")'),
+        (b"label == 3", 'ds.where("label == 3")'),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_text_gets_the_line_to_write(ds: LMDBDataset, condition: Any, line: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        ds.where(condition)
+    assert line in str(caught.value)
+
+
+def test_the_line_for_a_function_works(ds: LMDBDataset) -> None:
+    found = ds.select([row["label"] == 3 for row in ds.table.to_pylist()])
+    assert found.targets == ds.where("label == 3").targets != []

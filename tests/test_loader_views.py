@@ -1,0 +1,198 @@
+"""What a Loader reads: paths, Subsets, ConcatDatasets of views; others are an error with the line to write."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset, random_split
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader.errors import LmdbloaderError, NotFoundError, OptionError
+from lmdbloader.transforms import RandomCrop
+
+COUNT = 20
+
+
+def make(path: Path, first: int = 0) -> Path:
+    shades = (np.full((16, 16, 3), first + i, np.uint8) for i in range(COUNT))
+    lmdbloader.write(({"image": shade, "number": first + i} for i, shade in enumerate(shades)), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("views") / "d.lmdb")
+
+
+@pytest.fixture(scope="module")
+def ds(path: Path) -> LMDBDataset:
+    return LMDBDataset(path)
+
+
+def numbers(loader: Any) -> list[int]:
+    return [number for batch in loader for number in batch.number.tolist()]
+
+
+def in_order(dataset: Any) -> list[int]:
+    loader = Loader(dataset, 3, shuffle=False)  # type: ignore[call-arg]
+    assert isinstance(loader.dataset, LMDBDataset)
+    assert numbers(pickle.loads(pickle.dumps(loader))) == numbers(Loader(dataset, 3, order="sequential"))
+    return numbers(loader)
+
+
+@pytest.mark.parametrize("spelled", [str, Path, os.fsencode])
+def test_a_loader_opens_a_path(path: Path, spelled: Any) -> None:
+    assert in_order(spelled(path)) == list(range(COUNT))
+
+
+def test_a_loader_of_no_path_is_an_error_of_both_kinds(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="there is no such folder") as caught:
+        Loader(tmp_path / "none", 4)
+    assert isinstance(caught.value, FileNotFoundError) and isinstance(caught.value, LmdbloaderError)
+
+
+def test_the_parts_of_random_split_are_read(ds: LMDBDataset) -> None:
+    parts = random_split(ds, [0.75, 0.25], generator=torch.Generator().manual_seed(1))
+    for part in parts:
+        assert in_order(part) == [sample.number for sample in part]
+        assert len(Loader(part, 4)) == len(DataLoader(part, 4))
+
+
+@given(data=st.data())
+def test_nested_subsets_and_sums_have_the_samples_that_torch_gives(ds: LMDBDataset, data: st.DataObject) -> None:
+    def subset(dataset: Any) -> Any:
+        rows = st.lists(st.integers(-len(dataset), len(dataset) - 1), min_size=1, max_size=8)
+        return Subset(dataset, data.draw(rows))
+
+    first, second = subset(subset(ds)), subset(ds[::2])
+    for dataset in (first, second, first + second, ConcatDataset([subset(first + second), ds[:3]])):
+        expected = [dataset[i].number for i in range(len(dataset))]
+        assert numbers(Loader(dataset, 3, order="sequential")) == expected
+
+
+@pytest.mark.parametrize("indices", [torch.tensor([4, 2]), np.array([4, 2]), range(4, 1, -2), (4, 2)], ids=repr)
+def test_the_numbers_of_a_subset_may_be_of_any_kind(ds: LMDBDataset, indices: Any) -> None:
+    assert in_order(Subset(ds, indices)) == [4, 2]
+
+
+def test_parts_that_were_opened_one_by_one_are_read_together(path: Path) -> None:
+    transform = RandomCrop(8)
+    parts = [LMDBDataset(path, ["image", "number"]).transformed([transform])[i::7] for i in (3, 1)]
+    assert in_order(ConcatDataset(parts)) == [3, 10, 17, 1, 8, 15]
+
+
+def test_parts_of_different_datasets_are_for_a_dataloader(ds: LMDBDataset, tmp_path: Path) -> None:
+    both = ConcatDataset([ds, LMDBDataset(make(tmp_path / "other.lmdb", 100))])
+    with pytest.raises(OptionError, match="are different datasets") as caught:
+        Loader(both, 4)
+    assert "lmdbloader.dataloader(dataset, batch_size, shuffle=True)" in str(caught.value)
+    assert 'lmdbloader.write(dataset, "both.lmdb")' in str(caught.value)
+    # Both lines do what they say.
+    expected = [*range(COUNT), *range(100, 100 + COUNT)]
+    assert sorted(numbers(lmdbloader.dataloader(both, 4, shuffle=True, num_workers=0))) == expected
+    lmdbloader.write(both, tmp_path / "both.lmdb")
+    assert in_order(tmp_path / "both.lmdb") == expected
+
+
+class Scaled(LMDBDataset):
+    """A subclass with a setting of its own."""
+
+    def __init__(self, path: Path, factor: Any) -> None:
+        super().__init__(path)
+        self.factor = factor
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        lambda path: [LMDBDataset(path), LMDBDataset(path, ["number"])],
+        lambda path: [LMDBDataset(path), LMDBDataset(path).scaled()],
+        lambda path: [LMDBDataset(path), LMDBDataset(path).transformed([RandomCrop(4)])],
+        lambda path: [LMDBDataset(path), LMDBDataset(path, transform=lambda sample: sample)],
+        lambda path: [LMDBDataset(path), Scaled(path, 1)],
+        lambda path: [Scaled(path, 2), Scaled(path, 1)],
+        lambda path: [Scaled(path, np.ones(2)), Scaled(path, np.ones(2))],
+    ],
+)
+def test_parts_that_differ_in_more_than_their_samples_are_refused(path: Path, parts: Any) -> None:
+    with pytest.raises(OptionError, match="have different fields or transforms") as caught:
+        Loader(ConcatDataset(parts(path)), 4)
+    assert "lmdbloader.dataloader(dataset, batch_size)" in str(caught.value)
+
+
+def test_what_makes_other_samples_than_its_dataset_is_refused(ds: LMDBDataset, path: Path) -> None:
+    class Doubled(Subset[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            return super().__getitem__(index) * 2
+
+        def __getitems__(self, indices: list[int]) -> Any:
+            return [self[index] for index in indices]
+
+    class Wrapped(Dataset[Any]):
+        dataset = ds
+
+    class Other(LMDBDataset):
+        def __getitem__(self, index: Any) -> Any:
+            return 0
+
+    for dataset in (Doubled(ds, [1]), Wrapped()):
+        with pytest.raises(OptionError, match=r"lmdbloader\.dataloader\(dataset, batch_size\)"):
+            Loader(dataset, 4)
+    for dataset in (Other(path), Subset(Other(path), [1, 2])):
+        with pytest.raises(OptionError, match="overrides __getitem__"):
+            Loader(dataset, 4)
+
+
+class Stream(IterableDataset[Any]):
+    """Of samples without numbers."""
+
+    def __iter__(self) -> Any:
+        return iter([])
+
+
+def of(module: str, **attributes: Any) -> Any:
+    """Return a dataset whose class is of another library."""
+    made = type("ImageFolder", (), {"__module__": module, "__len__": lambda self: 1, "__getitem__": print})()
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("dataset", "line"),
+    [
+        (TensorDataset(torch.zeros(3)), 'lmdbloader.write(dataset, "train.lmdb", fields=("image", "label"))'),
+        (
+            of("torchvision.datasets.folder", root="pieces/train", samples=[], class_to_idx={}),
+            'lmdbloader.convert(\'pieces/train\', "train.lmdb", layout="classes")',
+        ),
+        (of("torchvision.datasets.cifar"), 'lmdbloader.write(dataset, "train.lmdb", fields=("image", "label"))'),
+        (of("datasets.arrow_dataset"), 'lmdbloader.write(dataset, "train.lmdb")'),
+        (of("webdataset.compat"), "`lmdbloader convert SHARDS train.lmdb`"),
+        ({"test": 1}, "lmdbloader.write(dataset['test'], \"test.lmdb\")"),
+        ([1, 2], 'lmdbloader.write(dataset, "train.lmdb")'),
+        (Stream(), 'lmdbloader.write(dataset, "train.lmdb", fields=("image", "label"))'),
+        (DataLoader([1, 2]), "Loader(loader.dataset, batch_size)"),
+        (None, "expected an LMDBDataset, or the path of one"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_another_dataset_gets_the_line_that_makes_one(dataset: Any, line: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        Loader(dataset, 4)
+    assert line in str(caught.value)
+
+
+def test_a_dataset_of_torchvision_gets_the_line_that_makes_one(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("torchvision.datasets")
+    with pytest.raises(OptionError, match=r'lmdbloader\.write\(dataset, "train\.lmdb", fields='):
+        Loader(datasets.FakeData(4), 4)
