@@ -49,6 +49,19 @@ class Wrapping(Dataset[Any]):
         return {"hr": self.views["train"][index].hr}
 
 
+class Plain:
+    """A dataset of no class of torch's: a length and numbered samples are all that its DataLoader asks for."""
+
+    def __init__(self, view: LMDBDataset) -> None:
+        self.view = [view]
+
+    def __len__(self) -> int:
+        return len(self.view[0])
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.view[0][index]
+
+
 class Enlarged:
     """Gives every index several times in an epoch, as the EnlargedSampler of BasicSR does."""
 
@@ -182,13 +195,13 @@ def test_once_an_epoch_is_set_choices_are_those_of_the_loader(
         assert torch.equal(images(loader), expected_at(ds, seed or 0, epoch))
 
 
-@pytest.mark.parametrize("way", WAYS, ids=WAYS)
+@pytest.mark.parametrize("way", [*WAYS, "plain"])
 @pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
 def test_our_dataloader_advances_the_epoch_of_views_with_a_seed(
     ds: LMDBDataset, way: str, options: dict[str, Any]
 ) -> None:
     view = ds.transformed(RANDOM, seed=3)
-    parts = {"subset": Subset(view, range(COUNT)), "own dataset": Wrapping(view)}
+    parts: dict[str, Any] = {"subset": Subset(view, range(COUNT)), "own dataset": Wrapping(view), "plain": Plain(view)}
     parts["concatenation"] = ConcatDataset([ds[:0].transformed(RANDOM, seed=1), view])
     loader = lmdbloader.dataloader(parts.get(way, view), 66, **options)
     for epoch in range(2):
