@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
@@ -237,6 +238,19 @@ def test_a_pickled_view_keeps_whether_it_draws_anew(ds: LMDBDataset) -> None:
     assert len({anew[3].hr.numpy().tobytes() for _ in range(20)}) > 10
     assert torch.equal(fixed[3].hr, ds.transformed(RANDOM, seed=3)[3].hr)
     assert torch.equal(images(DataLoader(fixed, 66, collate_fn=collate)), expected_at(ds, 3, 0))
+
+
+@pytest.mark.parametrize(
+    "copied", [lambda view: pickle.loads(pickle.dumps(view)), copy.deepcopy], ids=["pickle", "copy"]
+)
+def test_set_epoch_of_a_copied_view_reaches_its_running_workers_alone(ds: LMDBDataset, copied: Any) -> None:
+    view = ds.transformed(RANDOM, seed=3)
+    other = copied(view)
+    loader = DataLoader(other, 66, collate_fn=collate, num_workers=1, persistent_workers=True)
+    for epoch in (1, 2):
+        other.set_epoch(epoch)
+        assert torch.equal(images(loader), expected_at(ds, 3, epoch))
+    assert torch.equal(view[3].hr, expected_at(ds, 3, 0)[3])
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
