@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
@@ -47,6 +48,19 @@ class Wrapping(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return {"hr": self.views["train"][index].hr}
+
+
+class Plain:
+    """A dataset of no class of torch's: a length and numbered samples are all that its DataLoader asks for."""
+
+    def __init__(self, view: LMDBDataset) -> None:
+        self.view = [view]
+
+    def __len__(self) -> int:
+        return len(self.view[0])
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.view[0][index]
 
 
 class Enlarged:
@@ -182,13 +196,13 @@ def test_once_an_epoch_is_set_choices_are_those_of_the_loader(
         assert torch.equal(images(loader), expected_at(ds, seed or 0, epoch))
 
 
-@pytest.mark.parametrize("way", WAYS, ids=WAYS)
+@pytest.mark.parametrize("way", [*WAYS, "plain"])
 @pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
 def test_our_dataloader_advances_the_epoch_of_views_with_a_seed(
     ds: LMDBDataset, way: str, options: dict[str, Any]
 ) -> None:
     view = ds.transformed(RANDOM, seed=3)
-    parts = {"subset": Subset(view, range(COUNT)), "own dataset": Wrapping(view)}
+    parts: dict[str, Any] = {"subset": Subset(view, range(COUNT)), "own dataset": Wrapping(view), "plain": Plain(view)}
     parts["concatenation"] = ConcatDataset([ds[:0].transformed(RANDOM, seed=1), view])
     loader = lmdbloader.dataloader(parts.get(way, view), 66, **options)
     for epoch in range(2):
@@ -224,6 +238,19 @@ def test_a_pickled_view_keeps_whether_it_draws_anew(ds: LMDBDataset) -> None:
     assert len({anew[3].hr.numpy().tobytes() for _ in range(20)}) > 10
     assert torch.equal(fixed[3].hr, ds.transformed(RANDOM, seed=3)[3].hr)
     assert torch.equal(images(DataLoader(fixed, 66, collate_fn=collate)), expected_at(ds, 3, 0))
+
+
+@pytest.mark.parametrize(
+    "copied", [lambda view: pickle.loads(pickle.dumps(view)), copy.deepcopy], ids=["pickle", "copy"]
+)
+def test_set_epoch_of_a_copied_view_reaches_its_running_workers_alone(ds: LMDBDataset, copied: Any) -> None:
+    view = ds.transformed(RANDOM, seed=3)
+    other = copied(view)
+    loader = DataLoader(other, 66, collate_fn=collate, num_workers=1, persistent_workers=True)
+    for epoch in (1, 2):
+        other.set_epoch(epoch)
+        assert torch.equal(images(loader), expected_at(ds, 3, epoch))
+    assert torch.equal(view[3].hr, expected_at(ds, 3, 0)[3])
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

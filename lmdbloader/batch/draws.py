@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lmdbloader.batch.memory import shared_tensor
+from lmdbloader.batch.memory import in_shared_memory, shared_tensor
 from lmdbloader.batch.pipeline import check_epoch, check_seed
 
 I64 = npt.NDArray[np.int64]
@@ -74,7 +74,7 @@ class Draws:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.seed, self._length = state["seed"], state["length"]
-        self._share(state["memory"])
+        self._share(in_shared_memory(state["memory"]))  # a pickle has a copy, but another process may share it
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, also in worker processes that are running."""

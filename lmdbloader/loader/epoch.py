@@ -82,11 +82,13 @@ class EpochReadahead:
 
     def _request_samples(self, first: int, end: int) -> None:
         size = max(int(self._stops[first] - self._starts[first]), 1)
-        until = min(end + -(-self._samples_ahead // size), len(self._starts))
+        ahead, all_batches = -(-self._samples_ahead // size), len(self._starts)
+        until = min(end + ahead, all_batches)
         with self._lock:
-            begin, self._num_requested = self._num_requested, max(self._num_requested, until)
-        if begin >= until:
-            return
+            # A look whether they are in memory costs as much for one group of batches as for several.
+            if self._num_requested >= min(end - (-3 * ahead // 4), all_batches):
+                return
+            begin, self._num_requested = self._num_requested, until
         rows = self._rows(begin, until)
         if self._is_cold or not self._readahead.is_resident(rows):
             if not self._is_cold:

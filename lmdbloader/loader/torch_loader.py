@@ -112,17 +112,21 @@ def _draws_in(dataset: object, seen: set[int]) -> set[Draws]:
     """
     if isinstance(dataset, LMDBDataset):
         return set() if dataset._draws is None else {dataset._draws}
-    if not isinstance(dataset, Dataset) or id(dataset) in seen:
+    if not _may_be_dataset(dataset) or id(dataset) in seen:
         return set()
     seen.add(id(dataset))
     found: set[Draws] = set()
     for value in getattr(dataset, "__dict__", {}).values():
-        parts = list(value.values()) if isinstance(value, dict) else value
-        # A list may have millions of numbers or names: its first item says whether it is one of datasets.
-        several = isinstance(parts, (list, tuple)) and bool(parts) and isinstance(parts[0], Dataset)
-        for part in parts if several else [value]:
-            found |= _draws_in(part, seen)
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+        # There may be millions of numbers or names: the first item says whether they are datasets.
+        if _may_be_dataset(next(iter(parts), None)):
+            for part in parts:
+                found |= _draws_in(part, seen)
     return found
+
+
+def _may_be_dataset(value: object) -> bool:
+    return hasattr(type(value), "__getitem__") and hasattr(value, "__dict__")
 
 
 def accelerator() -> torch.device | None:
