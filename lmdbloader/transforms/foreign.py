@@ -15,7 +15,7 @@ _SCALED = "ToDtype(torch.float32, scale=True)"
 _CONTAINER = "a list of transforms; most take a probability p, as in ColorJitter(0.4, p=0.8)"
 
 # What to write instead of a name; "" where only the other library's own does it, in Python.
-_INSTEAD: dict[str, str] = {
+INSTEAD: dict[str, str] = {
     # torchvision: types
     **dict.fromkeys(("ToImage", "PILToTensor", "ToPureTensor", "ToPILImage", "ToImageTensor", "ToImagePIL"), _TENSORS),
     "ToTensor": f"{_SCALED}; leave FFCV's ToTensor out",
@@ -70,7 +70,7 @@ _INSTEAD: dict[str, str] = {
     # FFCV
     "RandomResizedCropRGBImageDecoder": "RandomResizedCrop(size, scale, ratio)",
     "CenterCropRGBImageDecoder": "Resize(round(size / ratio)), CenterCrop(size)",
-    "NormalizeImage": "ToDtype(torch.float16, scale=True), Normalize(mean, std) with means from 0 to 1",
+    "NormalizeImage": "ToDtype(torch.float16, scale=True), Normalize([m / 255 for m in mean], [s / 255 for s in std])",
     "Convert": "ToDtype(dtype)",
     "ToDevice": "Loader(..., device='cuda')",
     "ToTorchImage": f"{_TENSORS}; Loader(..., memory_format=torch.channels_last) for the order of the memory",
@@ -101,7 +101,7 @@ def instead_of(name: str) -> str | None:
     >>> instead_of("HorizontalFlip")
     'lmdbloader.transforms has no HorizontalFlip. Write RandomHorizontalFlip(p).'
     """
-    return f"lmdbloader.transforms has no {name}. {_line(name)}" if name in _INSTEAD else None
+    return f"lmdbloader.transforms has no {name}. {_line(name)}" if name in INSTEAD else None
 
 
 def advice_for(transform: object) -> str:
@@ -118,7 +118,7 @@ def advice_for(transform: object) -> str:
 
 def _line(name: str) -> str:
     """Return what to write for a name, as a sentence."""
-    instead = _INSTEAD.get(name, "")
+    instead = INSTEAD.get(name, "")
     if instead:
         return f"{instead}." if instead.startswith("Leave") else f"Write {instead}."
     what = "v2.Compose([...])" if name in ("functional", "v2") else f"v2.{name}(...)"

@@ -99,12 +99,15 @@ class InStep:
         tensors = importlib.import_module("torchvision.tv_tensors")
         found = [(name, value, self.kinds.get(name)) for name, value in values.items()]
         found = [each for each in found if isinstance(each[1], torch.Tensor)]
-        images = [value for _, value, kind in found if kind == "image"]
-        sizes = {tuple(image.shape[-2:]) for image in images}
+        sizes = {tuple(value.shape[-2:]) for _, value, kind in found if kind in _CLASSES}
+        # The dimension of a batch, which arrays have too.
+        leading = max(
+            (value.ndim - (3 if kind == "image" else 2) for _, value, kind in found if kind in _CLASSES), default=0
+        )
         turned = []
         for name, value, kind in found:
             if kind == "array":
-                shape = tuple(value.shape[images[0].ndim - 3 :]) if images else ()  # without that of the batch
+                shape = tuple(value.shape[leading:])
                 if shape[-2:] not in sizes:
                     if self.is_own or len(shape) != 3 or shape[:2] not in sizes:
                         continue
