@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -17,6 +18,9 @@ from lmdbloader.transforms.foreign import is_torchvision, is_v2, parts_of
 
 # The classes of torchvision.tv_tensors for kinds of fields. Without them v2 changes the first tensor only.
 _CLASSES = {"image": "Image", "mask": "Mask"}
+# Functions of yours, and objects whose parts can be seen.
+_FUNCTIONS = (FunctionType, MethodType)
+_KNOWN = (BatchFunction, nn.Module)
 # Of v1, what calls other things.
 _CONTAINERS = ("Compose", "Lambda", "RandomApply", "RandomChoice", "RandomOrder")
 
@@ -34,12 +38,12 @@ def in_step(function: Callable[[Any], Any], kinds: Mapping[str, str]) -> Callabl
     Raises:
         OptionError: It is a transform of torchvision's first version, which takes an image and no sample.
     """
+    if isinstance(function, _FUNCTIONS) or not (isinstance(function, _KNOWN) or is_torchvision(function)):
+        together = [kind for kind in kinds.values() if kind in _CLASSES or kind == "array"]
+        is_alone = len(together) < 2 or hasattr(function, "_torchdynamo_orig_callable")
+        return function if is_alone else InStep(function, kinds, is_own=True)
     if isinstance(function, BatchFunction):
         return function
-    if not (isinstance(function, nn.Module) or is_torchvision(function)):
-        together = [name for name, kind in kinds.items() if kind in _CLASSES or kind == "array"]
-        is_compiled = hasattr(function, "_torchdynamo_orig_callable")
-        return InStep(function, kinds, is_own=True) if len(together) > 1 and not is_compiled else function
     parts = list(parts_of(function))
     for part in parts:
         if is_torchvision(part) and not is_v2(part) and type(part).__name__ not in _CONTAINERS:
@@ -57,7 +61,7 @@ def _refuse(part: Any, kinds: Mapping[str, str]) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InStep:
     """A function that gets images as `tv_tensors.Image`, masks as `Mask`; its result has plain tensors again.
 
