@@ -79,6 +79,14 @@ class Compose(Transform):
         return found
 
 
+class RandomChoice(Compose):
+    pass
+
+
+class MixUp(ColorJitter):
+    pass
+
+
 class OldCompose:
     __module__ = "torchvision.transforms.transforms"
 
@@ -99,7 +107,8 @@ class OldFlip(torch.nn.Module):
 
 
 OldFlip.__name__ = "RandomHorizontalFlip"
-ColorJitter.__module__ = RandomMirror.__module__ = Compose.__module__ = Mirror.__module__
+for named in (ColorJitter, RandomMirror, Compose, RandomChoice, MixUp):
+    named.__module__ = Mirror.__module__
 
 
 @pytest.fixture
@@ -300,8 +309,13 @@ def test_one_that_is_not_where_it_can_be_gets_the_line_to_write(path: Path, earl
 
 @pytest.mark.parametrize(
     ("transform", "name"),
-    [(RandomMirror(), "RandomMirror"), (ColorJitter(), "ColorJitter"), (Compose([Mirror(), ColorJitter()]), "Color")],
-    ids=["p", "params", "inside"],
+    [
+        (RandomMirror(), "RandomMirror"),
+        (ColorJitter(), "ColorJitter"),
+        (Compose([Mirror(), ColorJitter()]), "ColorJitter"),
+        (RandomChoice([Mirror(), MixUp()]), "RandomChoice"),
+    ],
+    ids=["p", "params", "inside", "choice"],
 )
 @pytest.mark.usefixtures("torchvision")
 def test_one_draw_for_a_whole_batch_is_warned_of(path: Path, transform: Any, name: str) -> None:
@@ -314,5 +328,8 @@ def test_one_draw_for_a_whole_batch_is_warned_of(path: Path, transform: Any, nam
 @pytest.mark.usefixtures("torchvision")
 def test_what_draws_nothing_is_not_warned_of(path: Path) -> None:
     dataset = lmdbloader.LMDBDataset(path)
-    for transform in (Mirror(), RandomMirror(1.0), Compose([Mirror()]), torch.nn.Flatten(0), mirror_inside):
+    for transform in (
+        Mirror(), RandomMirror(1.0), Compose([Mirror()]), torch.nn.Flatten(0), mirror_inside, MixUp(),
+        RandomChoice([MixUp(), MixUp()]),
+    ):  # fmt: skip
         lmdbloader.Loader(dataset, 2, transforms=[transform])

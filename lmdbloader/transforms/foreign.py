@@ -93,6 +93,8 @@ INSTEAD: dict[str, str] = {
 
 # Of torchvision, what draws numbers of its own rather than by `make_params`.
 _CHOOSING = ("AugMix", "AutoAugment", "RandAugment", "RandomChoice", "RandomOrder", "TrivialAugmentWide")
+# Those made for batches.
+_FOR_BATCHES = {"MixUp", "CutMix"}
 
 
 def instead_of(name: str) -> str | None:
@@ -161,10 +163,13 @@ def random_parts(transform: Any) -> list[Any]:
 
 def _draws(part: Any) -> bool:
     name, p = type(part).__name__, getattr(part, "p", None)
-    if name in ("MixUp", "CutMix"):  # made for batches
+    inner = [type(other).__name__ for other in parts_of(part)][1:]
+    if name in _FOR_BATCHES or (inner and _FOR_BATCHES.issuperset(inner)):  # as in RandomChoice([MixUp(), CutMix()])
         return False
     if name in _CHOOSING or (isinstance(p, int | float) and 0 < p < 1):
         return True
+    if name == "RandomGrayscale":  # its parameters are not random
+        return False
     return any(
         {"make_params", "_get_params"} & vars(cls).keys() for cls in type(part).__mro__ if cls.__name__ != "Transform"
     )
