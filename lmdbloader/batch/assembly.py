@@ -71,6 +71,9 @@ class Assembler:
             dtype: Of images that are read without the pipeline, from 0 to 1; None reads them as stored.
         """
         self.pipeline = pipeline
+        for name, field in fields.items():
+            if field.kind == "array":
+                pipeline.refuse_to_leave_behind(name)
         self._names, self._type = tuple(fields), sample_type(tuple(fields))
         self._kinds = {name: field.kind for name, field in fields.items()}
         self._own: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None

@@ -99,6 +99,11 @@ class Geometry(Transform):
         return size if isinstance(size, tuple) else (size, size)
 
     @property
+    def moves(self) -> bool:
+        """Whether it moves pixels or changes the size, rather than values."""
+        return self.code < opcodes.JITTER and not self.erases
+
+    @property
     def pads(self) -> int:
         """Whether it puts `fill` around the image: PADS_NOTHING ... PADS_SMALL_IMAGES."""
         if getattr(self, "pad_if_needed", False):
