@@ -256,6 +256,16 @@ def test_functions_that_can_call_no_transform_stay_themselves() -> None:
 
 
 @pytest.mark.usefixtures("torchvision")
+def test_further_arguments_reach_the_function() -> None:
+    def numbered(sample: Any, number: int) -> Any:
+        return {**Mirror()(sample), "number": number}
+
+    pair = {name: torch.arange(6).reshape(1, 2, 3) for name in ("lr", "hr")}
+    found = in_step(numbered, {"lr": "image", "hr": "image"})(pair, 7)
+    assert found["number"] == 7 and torch.equal(found["hr"], pair["hr"].flip(-1))
+
+
+@pytest.mark.usefixtures("torchvision")
 def test_errors_name_the_function_of_yours(path: Path) -> None:
     def forgets(sample: Any) -> None:
         pass

@@ -25,7 +25,7 @@ _KNOWN = (BatchFunction, nn.Module)
 _CONTAINERS = ("Compose", "Lambda", "RandomApply", "RandomChoice", "RandomOrder")
 
 
-def in_step(function: Callable[[Any], Any], kinds: Mapping[str, str]) -> Callable[[Any], Any]:
+def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[..., Any]:
     """Return a function of samples or batches that changes what has an image's size together with the image.
 
     That is the function itself, unless it is a transform of torchvision v2, or a function of yours, which may call one,
@@ -71,29 +71,29 @@ class InStep:
         is_own: Whether it is a function of yours rather than a transform of torchvision; it gets arrays in their shape.
     """
 
-    function: Callable[[Any], Any]
+    function: Callable[..., Any]
     kinds: Mapping[str, str]
     is_own: bool
 
     @property
-    def __wrapped__(self) -> Callable[[Any], Any]:
+    def __wrapped__(self) -> Callable[..., Any]:
         """The function, which errors name."""
         return self.function
 
-    def __call__(self, sample: Any) -> Any:
+    def __call__(self, sample: Any, *others: Any) -> Any:
         """Return the result for a sample or a batch, a named tuple or a dict of fields."""
         if "torchvision.transforms.v2" not in sys.modules:  # a function of yours, without torchvision
-            return self.function(sample)
+            return self.function(sample, *others)
         if hasattr(sample, "_fields"):
             values = sample._asdict()
             turned = self._wrap(values)
-            result = _plain(self.function(type(sample)(**values)))
+            result = _plain(self.function(type(sample)(**values), *others))
         elif isinstance(sample, dict):
             values = dict(sample)
             turned = self._wrap(values)
-            result = _plain(self.function(values))
+            result = _plain(self.function(values, *others))
         else:
-            return self.function(sample)
+            return self.function(sample, *others)
         for name in turned:
             result = _turned_back(result, name)
         return result
