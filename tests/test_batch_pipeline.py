@@ -408,3 +408,46 @@ def test_missing_memory_is_an_error_with_advice(datasets: Any, monkeypatch: pyte
         OptionError, match=r"images of up to 37x23 pixels need .* MiB of working memory .*max_resolution"
     ):
         pipeline.scratch()
+
+
+@pytest.fixture(scope="module")
+def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset of images, and arrays of their size or not."""
+    image = np.zeros((12, 9, 3), np.uint8)
+    shapes = {"depth": (12, 9), "planes": (2, 12, 9), "flow": (12, 9, 2), "turned": (9, 12), "vector": (12,)}
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    path = tmp_path_factory.mktemp("arrays") / "d"
+    lmdbloader.write([{"image": image, "half": image[::2, ::3].copy(), **arrays}] * 5, path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["depth", "planes", "flow"])
+@pytest.mark.parametrize(
+    "moving", [T.RandomCrop(4), T.RandomHorizontalFlip(), T.Resize((6, 6)), T.RandomTranslate(3)], ids=repr
+)
+def test_an_array_that_moving_images_would_leave_behind_is_refused(arrays: Path, name: str, moving: Any) -> None:
+    dataset = lmdbloader.LMDBDataset(arrays, fields=["image", name])
+    kind = type(moving).__name__
+    message = rf"field '{name}' holds arrays of the size of 'image', which {kind}\(.*fields\.Mask\(\)"
+    for use in (
+        lambda: dataset.transformed([moving]),
+        lambda: lmdbloader.Loader(dataset, 2, transforms=[T.ColorJitter(0.1), moving]),
+    ):
+        with pytest.raises(OptionError, match=message) as caught:
+            use()
+        assert f"say what moves: {kind}(..., fields=('image',))." in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "transforms"),
+    [
+        (["image", "depth"], [T.RandomHorizontalFlip(fields=("image",))]),
+        (["image", "depth"], [T.ColorJitter(0.5), T.RandomErasing(), T.ToDtype(torch.float32)]),
+        (["image", "turned", "vector"], [T.RandomHorizontalFlip(), T.RandomCrop(4)]),
+        (["half", "depth"], [T.RandomHorizontalFlip()]),
+    ],
+)
+def test_an_array_that_is_to_stay_or_is_no_picture_stays(arrays: Path, names: Any, transforms: Any) -> None:
+    dataset = lmdbloader.LMDBDataset(arrays, fields=names)
+    assert dataset.transformed(transforms)[1]._fields == tuple(names)
+    lmdbloader.Loader(dataset, 2, transforms=transforms)

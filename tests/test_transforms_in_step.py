@@ -79,6 +79,14 @@ class Compose(Transform):
         return found
 
 
+class RandomChoice(Compose):
+    pass
+
+
+class MixUp(ColorJitter):
+    pass
+
+
 class OldCompose:
     __module__ = "torchvision.transforms.transforms"
 
@@ -99,7 +107,8 @@ class OldFlip(torch.nn.Module):
 
 
 OldFlip.__name__ = "RandomHorizontalFlip"
-ColorJitter.__module__ = RandomMirror.__module__ = Compose.__module__ = Mirror.__module__
+for named in (ColorJitter, RandomMirror, Compose, RandomChoice, MixUp):
+    named.__module__ = Mirror.__module__
 
 
 @pytest.fixture
@@ -170,7 +179,7 @@ def test_a_transform_of_samples_changes_everything_of_an_images_size(path: Path,
 @pytest.mark.usefixtures("torchvision")
 def test_a_transform_of_batches_changes_everything_of_an_images_size(path: Path, mirror: Any) -> None:
     plain = lmdbloader.LMDBDataset(path)
-    mirrored = lmdbloader.Loader(plain, 5, transforms=[T.RandomVerticalFlip(0), mirror])
+    mirrored = lmdbloader.Loader(plain, 5, transforms=[T.ColorJitter(0), mirror])
     for found, expected in zip(mirrored, lmdbloader.Loader(plain, 5), strict=True):
         assert_mirrored(found, expected)
 
@@ -247,6 +256,16 @@ def test_functions_that_can_call_no_transform_stay_themselves() -> None:
 
 
 @pytest.mark.usefixtures("torchvision")
+def test_further_arguments_reach_the_function() -> None:
+    def numbered(sample: Any, number: int) -> Any:
+        return {**Mirror()(sample), "number": number}
+
+    pair = {name: torch.arange(6).reshape(1, 2, 3) for name in ("lr", "hr")}
+    found = in_step(numbered, {"lr": "image", "hr": "image"})(pair, 7)
+    assert found["number"] == 7 and torch.equal(found["hr"], pair["hr"].flip(-1))
+
+
+@pytest.mark.usefixtures("torchvision")
 def test_errors_name_the_function_of_yours(path: Path) -> None:
     def forgets(sample: Any) -> None:
         pass
@@ -300,8 +319,13 @@ def test_one_that_is_not_where_it_can_be_gets_the_line_to_write(path: Path, earl
 
 @pytest.mark.parametrize(
     ("transform", "name"),
-    [(RandomMirror(), "RandomMirror"), (ColorJitter(), "ColorJitter"), (Compose([Mirror(), ColorJitter()]), "Color")],
-    ids=["p", "params", "inside"],
+    [
+        (RandomMirror(), "RandomMirror"),
+        (ColorJitter(), "ColorJitter"),
+        (Compose([Mirror(), ColorJitter()]), "ColorJitter"),
+        (RandomChoice([Mirror(), MixUp()]), "RandomChoice"),
+    ],
+    ids=["p", "params", "inside", "choice"],
 )
 @pytest.mark.usefixtures("torchvision")
 def test_one_draw_for_a_whole_batch_is_warned_of(path: Path, transform: Any, name: str) -> None:
@@ -314,5 +338,8 @@ def test_one_draw_for_a_whole_batch_is_warned_of(path: Path, transform: Any, nam
 @pytest.mark.usefixtures("torchvision")
 def test_what_draws_nothing_is_not_warned_of(path: Path) -> None:
     dataset = lmdbloader.LMDBDataset(path)
-    for transform in (Mirror(), RandomMirror(1.0), Compose([Mirror()]), torch.nn.Flatten(0), mirror_inside):
+    for transform in (
+        Mirror(), RandomMirror(1.0), Compose([Mirror()]), torch.nn.Flatten(0), mirror_inside, MixUp(),
+        RandomChoice([MixUp(), MixUp()]),
+    ):  # fmt: skip
         lmdbloader.Loader(dataset, 2, transforms=[transform])

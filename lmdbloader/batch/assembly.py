@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from lmdbloader.batch.sample import Batch, sample_type
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import Field
 from lmdbloader.transforms.batch_functions import call, described
+from lmdbloader.transforms.in_step import in_step
 
 I64 = npt.NDArray[np.int64]
 # Of tensors of Python's numbers.
@@ -48,7 +50,6 @@ class Assembler:
 
     Attributes:
         pipeline: Reads the images, except those of fields whose images differ in shape.
-        kinds: The kind of each field, by name.
     """
 
     def __init__(
@@ -70,14 +71,27 @@ class Assembler:
             dtype: Of images that are read without the pipeline, from 0 to 1; None reads them as stored.
         """
         self.pipeline = pipeline
+        for name, field in fields.items():
+            if field.kind == "array":
+                pipeline.refuse_to_leave_behind(name)
         self._names, self._type = tuple(fields), sample_type(tuple(fields))
-        self.kinds = {name: field.kind for name, field in fields.items()}
+        self._kinds = {name: field.kind for name, field in fields.items()}
+        self._own: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
         self._memory = [memory(o.stored_shape, o.values.carrier, keep=keep) for o in pipeline.outputs]
         self._places = [self._names.index(o.name) for o in pipeline.outputs]
         self._others = [(place, f) for place, f in enumerate(fields.values()) if place not in self._places]
         self._dtype = dtype
         # Working memory that no thread is using.
         self._scratch: list[Scratch] = []
+
+    def in_step(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return what `in_step` makes of a function for these fields; the last one is kept."""
+        if type(function) is MethodType:  # made anew for every call; to keep it would keep its dataset alive
+            return in_step(function, self._kinds)
+        own = self._own
+        if own is None or own[0] is not function:
+            own = self._own = (function, in_step(function, self._kinds))
+        return own[1]
 
     def read_samples(self, rows: I64, samples: I64, epoch: int, clock: Clock = NO_CLOCK) -> Batch:
         """Return samples as views of one read; their values may differ in shape. Arguments as for `Pipeline.read`."""

@@ -28,7 +28,6 @@ from lmdbloader.errors import OptionError, UnknownNameError
 from lmdbloader.format.layout import Field
 from lmdbloader.store import IO, Reader, check_rows
 from lmdbloader.transforms import ToDtype, Transform
-from lmdbloader.transforms.in_step import in_step
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -439,7 +438,7 @@ class LMDBDataset(Dataset[Any]):
                 samples, epoch = draws.of(numbers)
             batch = assembler.read_samples(self.rows_of(numbers), samples, epoch, clock)
             transform = self._own_transform
-            found = batch if transform is None else each(in_step(transform, assembler.kinds), batch)
+            found = batch if transform is None else each(assembler.in_step(transform), batch)
             clock.count(len(found), 1)
             return found
         finally:

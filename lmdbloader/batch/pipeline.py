@@ -220,6 +220,28 @@ class Pipeline:
                 f"{', '.join([*others, chr(34) + name + chr(34)])},)."
             )
 
+    def refuse_to_leave_behind(self, name: str) -> None:
+        """Refuse transforms that would move the images alone, and not a field of arrays of their size.
+
+        Raises:
+            OptionError: The field holds such arrays, by the index, and a transform that moves pixels names no fields.
+        """
+        moving = next((t for t in self.transforms if isinstance(t, Geometry) and t.moves and t.fields is None), None)
+        if moving is None or not len(self._rows):
+            return
+        rows = self._rows[[0, len(self._rows) // 2, -1]].tolist()
+        shapes = [self.reader.array_shape(name, row) for row in rows]
+        for image, columns in zip(self.fields, self._columns, strict=True):
+            sizes = [(int(columns[at.IMAGE_HEIGHT][row]), int(columns[at.IMAGE_WIDTH][row])) for row in rows]
+            if all(len(s) in (2, 3) and size in (s[-2:], s[:2]) for s, size in zip(shapes, sizes, strict=True)):
+                raise OptionError(
+                    f"{self.reader.path}: field {name!r} holds arrays of the size of {image!r}, which {moving} would "
+                    "leave behind: compiled transforms move images and masks. If it holds labels of pixels, write it "
+                    "as lmdbloader.fields.Mask(). torchvision v2 moves arrays too, in Python: LMDBDataset(path, "
+                    f"transform=v2...). If it is to stay as it is, say what moves: {type(moving).__name__}(..., "
+                    f"fields={self.fields})."
+                )
+
     def _is_mask(self, f: int) -> bool:
         return self.reader.fields[self.fields[f]].kind == "mask"
 

@@ -18,7 +18,6 @@ from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import CorruptError
 from lmdbloader.store import Damage
 from lmdbloader.transforms import Transform
-from lmdbloader.transforms.in_step import in_step
 
 I64 = npt.NDArray[np.int64]
 # In place of a batch whose samples are all damaged.
@@ -117,7 +116,7 @@ class BatchReader:
         keep = (self.plan.ahead + 2) * self.plan.batches_at_once
         memory = PinnedMemory if pinned else BatchMemory
         self._assembler = Assembler(self.pipeline, dataset.fields, memory, keep=keep, dtype=dataset._dtype)
-        self._functions = tuple(in_step(function, self._assembler.kinds) for function in functions)
+        self._functions = tuple(map(self._assembler.in_step, functions))
         self._extents: tuple[I64, I64] | None = None
 
     def _sample_nbytes(self, images: Sequence[str], rows: I64) -> int:
@@ -157,7 +156,7 @@ class BatchReader:
         """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch."""
         transform = self._owner._own_transform
         if transform is not None:
-            transform = in_step(transform, self._assembler.kinds)
+            transform = self._assembler.in_step(transform)
         return finished(batch, transform, self._functions, seed=self._seed, epoch=epoch, first_sample=first_sample)
 
     def read_sound(self, samples: I64, epoch: int, clock: Clock) -> tuple[Any, tuple[Damage, ...]]:

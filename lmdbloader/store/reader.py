@@ -314,6 +314,11 @@ class Reader:
         """Return one image, (C, H, W) uint8 or uint16."""
         return self.read_bytes(name, row).view(self.image_dtype(name, row)).reshape(self.image_shape(name, row))
 
+    def array_shape(self, name: str, row: int) -> tuple[int, ...]:
+        """Return the shape of one n-dimensional array, from the index."""
+        _, shape = parse_array_type(self.index.text(f"{name}.type", row))
+        return shape
+
     def read_array(self, name: str, row: int, *, clock: Clock = NO_CLOCK) -> npt.NDArray[Any]:
         """Return one n-dimensional array in its own dtype and shape."""
         dtype, shape = parse_array_type(self.index.text(f"{name}.type", row))

@@ -15,7 +15,7 @@ _SCALED = "ToDtype(torch.float32, scale=True)"
 _CONTAINER = "a list of transforms; most take a probability p, as in ColorJitter(0.4, p=0.8)"
 
 # What to write instead of a name; "" where only the other library's own does it, in Python.
-_INSTEAD: dict[str, str] = {
+INSTEAD: dict[str, str] = {
     # torchvision: types
     **dict.fromkeys(("ToImage", "PILToTensor", "ToPureTensor", "ToPILImage", "ToImageTensor", "ToImagePIL"), _TENSORS),
     "ToTensor": f"{_SCALED}; leave FFCV's ToTensor out",
@@ -70,7 +70,7 @@ _INSTEAD: dict[str, str] = {
     # FFCV
     "RandomResizedCropRGBImageDecoder": "RandomResizedCrop(size, scale, ratio)",
     "CenterCropRGBImageDecoder": "Resize(round(size / ratio)), CenterCrop(size)",
-    "NormalizeImage": "ToDtype(torch.float16, scale=True), Normalize(mean, std) with means from 0 to 1",
+    "NormalizeImage": "ToDtype(torch.float16, scale=True), Normalize([m / 255 for m in mean], [s / 255 for s in std])",
     "Convert": "ToDtype(dtype)",
     "ToDevice": "Loader(..., device='cuda')",
     "ToTorchImage": f"{_TENSORS}; Loader(..., memory_format=torch.channels_last) for the order of the memory",
@@ -93,6 +93,8 @@ _INSTEAD: dict[str, str] = {
 
 # Of torchvision, what draws numbers of its own rather than by `make_params`.
 _CHOOSING = ("AugMix", "AutoAugment", "RandAugment", "RandomChoice", "RandomOrder", "TrivialAugmentWide")
+# Those made for batches.
+_FOR_BATCHES = {"MixUp", "CutMix"}
 
 
 def instead_of(name: str) -> str | None:
@@ -101,7 +103,7 @@ def instead_of(name: str) -> str | None:
     >>> instead_of("HorizontalFlip")
     'lmdbloader.transforms has no HorizontalFlip. Write RandomHorizontalFlip(p).'
     """
-    return f"lmdbloader.transforms has no {name}. {_line(name)}" if name in _INSTEAD else None
+    return f"lmdbloader.transforms has no {name}. {_line(name)}" if name in INSTEAD else None
 
 
 def advice_for(transform: object) -> str:
@@ -118,7 +120,7 @@ def advice_for(transform: object) -> str:
 
 def _line(name: str) -> str:
     """Return what to write for a name, as a sentence."""
-    instead = _INSTEAD.get(name, "")
+    instead = INSTEAD.get(name, "")
     if instead:
         return f"{instead}." if instead.startswith("Leave") else f"Write {instead}."
     what = "v2.Compose([...])" if name in ("functional", "v2") else f"v2.{name}(...)"
@@ -161,10 +163,13 @@ def random_parts(transform: Any) -> list[Any]:
 
 def _draws(part: Any) -> bool:
     name, p = type(part).__name__, getattr(part, "p", None)
-    if name in ("MixUp", "CutMix"):  # made for batches
+    inner = [type(other).__name__ for other in parts_of(part)][1:]
+    if name in _FOR_BATCHES or (inner and _FOR_BATCHES.issuperset(inner)):  # as in RandomChoice([MixUp(), CutMix()])
         return False
     if name in _CHOOSING or (isinstance(p, int | float) and 0 < p < 1):
         return True
+    if name == "RandomGrayscale":  # its parameters are not random
+        return False
     return any(
         {"make_params", "_get_params"} & vars(cls).keys() for cls in type(part).__mro__ if cls.__name__ != "Transform"
     )

@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -17,11 +18,14 @@ from lmdbloader.transforms.foreign import is_torchvision, is_v2, parts_of
 
 # The classes of torchvision.tv_tensors for kinds of fields. Without them v2 changes the first tensor only.
 _CLASSES = {"image": "Image", "mask": "Mask"}
+# Functions of yours, and objects whose parts can be seen.
+_FUNCTIONS = (FunctionType, MethodType)
+_KNOWN = (BatchFunction, nn.Module)
 # Of v1, what calls other things.
 _CONTAINERS = ("Compose", "Lambda", "RandomApply", "RandomChoice", "RandomOrder")
 
 
-def in_step(function: Callable[[Any], Any], kinds: Mapping[str, str]) -> Callable[[Any], Any]:
+def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[..., Any]:
     """Return a function of samples or batches that changes what has an image's size together with the image.
 
     That is the function itself, unless it is a transform of torchvision v2, or a function of yours, which may call one,
@@ -34,12 +38,12 @@ def in_step(function: Callable[[Any], Any], kinds: Mapping[str, str]) -> Callabl
     Raises:
         OptionError: It is a transform of torchvision's first version, which takes an image and no sample.
     """
+    if isinstance(function, _FUNCTIONS) or not (isinstance(function, _KNOWN) or is_torchvision(function)):
+        together = [kind for kind in kinds.values() if kind in _CLASSES or kind == "array"]
+        is_alone = len(together) < 2 or hasattr(function, "_torchdynamo_orig_callable")
+        return function if is_alone else InStep(function, kinds, is_own=True)
     if isinstance(function, BatchFunction):
         return function
-    if not (isinstance(function, nn.Module) or is_torchvision(function)):
-        together = [name for name, kind in kinds.items() if kind in _CLASSES or kind == "array"]
-        is_compiled = hasattr(function, "_torchdynamo_orig_callable")
-        return InStep(function, kinds, is_own=True) if len(together) > 1 and not is_compiled else function
     parts = list(parts_of(function))
     for part in parts:
         if is_torchvision(part) and not is_v2(part) and type(part).__name__ not in _CONTAINERS:
@@ -57,7 +61,7 @@ def _refuse(part: Any, kinds: Mapping[str, str]) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InStep:
     """A function that gets images as `tv_tensors.Image`, masks as `Mask`; its result has plain tensors again.
 
@@ -67,29 +71,29 @@ class InStep:
         is_own: Whether it is a function of yours rather than a transform of torchvision; it gets arrays in their shape.
     """
 
-    function: Callable[[Any], Any]
+    function: Callable[..., Any]
     kinds: Mapping[str, str]
     is_own: bool
 
     @property
-    def __wrapped__(self) -> Callable[[Any], Any]:
+    def __wrapped__(self) -> Callable[..., Any]:
         """The function, which errors name."""
         return self.function
 
-    def __call__(self, sample: Any) -> Any:
+    def __call__(self, sample: Any, *others: Any) -> Any:
         """Return the result for a sample or a batch, a named tuple or a dict of fields."""
         if "torchvision.transforms.v2" not in sys.modules:  # a function of yours, without torchvision
-            return self.function(sample)
+            return self.function(sample, *others)
         if hasattr(sample, "_fields"):
             values = sample._asdict()
             turned = self._wrap(values)
-            result = _plain(self.function(type(sample)(**values)))
+            result = _plain(self.function(type(sample)(**values), *others))
         elif isinstance(sample, dict):
             values = dict(sample)
             turned = self._wrap(values)
-            result = _plain(self.function(values))
+            result = _plain(self.function(values, *others))
         else:
-            return self.function(sample)
+            return self.function(sample, *others)
         for name in turned:
             result = _turned_back(result, name)
         return result
@@ -99,12 +103,15 @@ class InStep:
         tensors = importlib.import_module("torchvision.tv_tensors")
         found = [(name, value, self.kinds.get(name)) for name, value in values.items()]
         found = [each for each in found if isinstance(each[1], torch.Tensor)]
-        images = [value for _, value, kind in found if kind == "image"]
-        sizes = {tuple(image.shape[-2:]) for image in images}
+        sizes = {tuple(value.shape[-2:]) for _, value, kind in found if kind in _CLASSES}
+        # The dimension of a batch, which arrays have too.
+        leading = max(
+            (value.ndim - (3 if kind == "image" else 2) for _, value, kind in found if kind in _CLASSES), default=0
+        )
         turned = []
         for name, value, kind in found:
             if kind == "array":
-                shape = tuple(value.shape[images[0].ndim - 3 :]) if images else ()  # without that of the batch
+                shape = tuple(value.shape[leading:])
                 if shape[-2:] not in sizes:
                     if self.is_own or len(shape) != 3 or shape[:2] not in sizes:
                         continue

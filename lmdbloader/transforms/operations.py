@@ -352,6 +352,7 @@ class Normalize(Transform):
         mean: One for each of three channels, or one for all, in the units of the converted pixels: 0 to 1 after a
             ToDtype with scale=True.
         std: The same; not 0.
+        inplace: False.
     """
 
     mean: Statistic

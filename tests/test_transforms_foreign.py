@@ -1,0 +1,65 @@
+"""Names of other libraries: each is an error with a line, and what the lines name exists here."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import pytest
+import torch
+
+import lmdbloader
+from lmdbloader import transforms as T
+from lmdbloader.errors import OptionError
+from lmdbloader.transforms import foreign
+
+LINES = foreign.INSTEAD
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_name_has_its_line_as_an_attribute_and_when_it_is_imported(name: str) -> None:
+    message = rf"^lmdbloader.transforms has no {name}\. (Write|Leave it out|torchvision's own runs in Python)\b.*\.$"
+    with pytest.raises(AttributeError, match=message):
+        getattr(T, name)
+    with pytest.raises(ImportError, match=message) as caught:
+        exec(f"from lmdbloader.transforms import {name}", {})
+    assert caught.value.name == name
+    assert not hasattr(T, name)
+
+
+EVERYTHING: dict[str, Any] = {
+    **vars(T), "torch": torch, "p": 0.5, "size": 8, "scale": (0.5, 1), "ratio": (1, 2), "padding": 2, "fill": 0,
+    "threshold": 128, "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1, "magnitude": 0.4, "value": 0,
+    "mean": [0.5], "std": [0.2], "gt_size": 8, "smoothing": 0.1,
+    "alpha": 0.2, "num_classes": 10, "dtype": torch.float32,
+}  # fmt: skip
+
+
+def test_the_transforms_that_lines_name_can_be_pasted() -> None:
+    lines = re.sub(r"v2\.\w+\(", "", "\n".join(LINES.values()))
+    calls = set(re.findall(r"\b[A-Z]\w+\([^()]*\)", lines))
+    calls -= {call for call in calls if call.startswith(("Loader(", "LMDBDataset("))}
+    assert len(calls) > 20
+    for call in calls:
+        made = eval(call, dict(EVERYTHING))
+        assert isinstance(made, T.Transform | T.BatchFunction), call
+
+
+def test_a_name_of_no_library_is_an_attribute_error_like_any_other() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'lmdbloader.transforms' has no attribute 'RandomNonsense'$"):
+        T.RandomNonsense  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'RandomNonsense'"):
+        exec("from lmdbloader.transforms import RandomNonsense", {})
+
+
+def test_names_that_exist_here_have_no_line() -> None:
+    assert not LINES.keys() & {*T.__all__, *vars(T)}
+    assert importlib.import_module("lmdbloader.transforms.foreign") is foreign  # a module is no foreign name
+
+
+def test_a_function_among_compiled_transforms_is_named(tmp_path: Any) -> None:
+    lmdbloader.write([{"image": torch.zeros(3, 8, 8, dtype=torch.uint8)}] * 3, tmp_path / "d")
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
+    with pytest.raises(OptionError, match=r"the function len is not compiled; .*LMDBDataset\(path, transform=...\)"):
+        dataset.transformed([len])  # type: ignore[list-item]
