@@ -282,3 +282,28 @@ def test_torchvision_moves_masks_with_their_images(tmp_path: Path) -> None:
     moves = v2.Compose([v2.RandomCrop(20), v2.RandomHorizontalFlip()])
     for sample in lmdbloader.LMDBDataset(tmp_path / "d", transform=moves):
         assert torch.equal(sample.image[0], sample.mask)
+
+
+@pytest.mark.parametrize("shape", [(12, 18), (12, 18, 2), (2, 12, 18)])
+def test_arrays_of_an_images_size_are_not_left_behind(tmp_path: Path, shape: Any) -> None:
+    sample = {"image": np.zeros((12, 18, 3), np.uint8), "depth": np.zeros(shape, np.float32), "label": 1}
+    lmdbloader.write([sample] * 3, tmp_path / "d")
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
+    expected = r"field 'depth' holds arrays of the size of the images; RandomCrop\(size=8.*would move these alone"
+    with pytest.raises(OptionError, match=expected) as caught:
+        dataset.transformed([T.ColorJitter(0.4), T.RandomCrop(8)])
+    with pytest.raises(OptionError, match=expected):
+        lmdbloader.Loader(dataset, 2, transforms=[T.RandomCrop(8)])
+    assert 'fields=["image"] of the dataset' in str(caught.value) and 'fields=("image",) of' in str(caught.value)
+    assert dataset.transformed([T.RandomCrop(8, fields=("image",))])[0].depth.shape == shape
+    assert dataset.transformed([T.ColorJitter(0.4), T.ToDtype(torch.float32, True)])[0].depth.shape == shape
+    assert (
+        lmdbloader.LMDBDataset(tmp_path / "d", fields=["image"]).transformed([T.RandomCrop(8)])[0].image.shape[1] == 8
+    )
+
+
+def test_arrays_of_other_sizes_do_not_matter(tmp_path: Path) -> None:
+    sample = {"image": np.zeros((12, 18, 3), np.uint8), "boxes": np.zeros((12, 4), np.float32)}
+    lmdbloader.write([sample] * 3, tmp_path / "d")
+    (batch,) = lmdbloader.Loader(lmdbloader.LMDBDataset(tmp_path / "d"), 3, transforms=[T.RandomCrop(8)])
+    assert batch.boxes.shape == (3, 12, 4)

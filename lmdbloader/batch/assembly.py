@@ -68,7 +68,11 @@ class Assembler:
             memory: Where images of the pipeline are written.
             keep: The most arrays of one size that this memory keeps.
             dtype: Of images that are read without the pipeline, from 0 to 1; None reads them as stored.
+
+        Raises:
+            OptionError: A transform would move images without the arrays of their size.
         """
+        pipeline.refuse_unmoved(fields.values())
         self.pipeline = pipeline
         self._names, self._type = tuple(fields), sample_type(tuple(fields))
         self.kinds = {name: field.kind for name, field in fields.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,14 +17,14 @@ from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.fields import likeness
 from lmdbloader.format.labels import LabelWatch
-from lmdbloader.format.layout import CODEC_RAW, CODEC_TILES
+from lmdbloader.format.layout import CODEC_RAW, CODEC_TILES, Field, parse_array_type
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.calls.entry import Prepared
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.store import Reader
 from lmdbloader.transforms import Geometry, Transform
-from lmdbloader.transforms.compilation import ImageField, Program, Values, compile_program
+from lmdbloader.transforms.compilation import ImageField, Program, Values, compile_program, moves_pixels
 
 I64 = npt.NDArray[np.int64]
 _DTYPES = {8: torch.uint8, 16: torch.uint16}
@@ -219,6 +219,33 @@ class Pipeline:
                 "lmdbloader.fields.Mask()}). If it is no mask, name the fields to resize: fields=("
                 f"{', '.join([*others, chr(34) + name + chr(34)])},)."
             )
+
+    def refuse_unmoved(self, fields: Iterable[Field]) -> None:
+        """Refuse transforms that would move images and leave arrays of their size where they are.
+
+        Args:
+            fields: All fields that are read together.
+
+        Raises:
+            OptionError: A field holds such arrays, and a transform that moves images does not name its fields.
+        """
+        moves = next((t for t in self.transforms if moves_pixels(t) and t.fields is None), None)
+        rows = self._rows[:_LOOKED_AT].tolist()
+        for f in fields if moves is not None and rows else ():
+            if f.kind != "array" or not all(self._is_of_an_image(f.name, row) for row in rows):
+                continue
+            images = ", ".join(f'"{name}"' for name in self.fields)
+            raise OptionError(
+                f"{self.reader.path}: field {f.name!r} holds arrays of the size of the images; {moves} would move "
+                f"these alone. If they are labels, write them with fields.Mask(). Else leave the field out, with "
+                f"fields=[{images}] of the dataset, or name what moves: fields=({images},) of the transform."
+            )
+
+    def _is_of_an_image(self, name: str, row: int) -> bool:
+        """Return whether an array is (H, W), (H, W, C) or (C, H, W) for the size of an image of the same sample."""
+        _, shape = parse_array_type(self.reader.index.text(f"{name}.type", row))
+        sizes = {self.reader.image_shape(image, row)[1:] for image in self.fields} - {(1, 1)}
+        return len(shape) in (2, 3) and (shape[:2] in sizes or shape[-2:] in sizes)
 
     def _is_mask(self, f: int) -> bool:
         return self.reader.fields[self.fields[f]].kind == "mask"

@@ -126,6 +126,11 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
     )
 
 
+def moves_pixels(transform: Transform) -> bool:
+    """Return whether a transform crops, flips, turns or resizes, which changes masks too."""
+    return isinstance(transform, Geometry) and transform.code < opcodes.JITTER and not transform.erases
+
+
 def _erases(transform: Transform) -> bool:
     return isinstance(transform, Geometry) and transform.erases
 
@@ -144,7 +149,7 @@ def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
         if name not in names:
             raise OptionError(f"{transform}: no image field {name!r}; there are {', '.join(names) or 'none'}")
     concerned = [i for i, name in enumerate(names) if transform.fields is None or name in transform.fields]
-    if isinstance(transform, Geometry) and transform.code < opcodes.JITTER and not transform.erases:
+    if moves_pixels(transform):
         return concerned
     masks = [names[i] for i in concerned if fields[i].is_mask]
     found = [i for i in concerned if not fields[i].is_mask]
