@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 import torch
 from hypothesis import given, settings
@@ -161,14 +162,8 @@ def test_masks_of_different_sizes_are_a_list_of_planes(tmp_path: Path) -> None:
     assert dataset.scaled()[0].mask.dtype == torch.uint8
     (batch,) = lmdbloader.Loader(dataset, 3, transforms=[T.CenterCrop(4)])
     assert batch.mask.shape == (3, 4, 4)
-    cut = dataset.where(lmdbloader_field("mask.width") == 8)
+    cut = dataset.where(pc.field("mask.width") == 8)
     assert [tuple(s.mask.shape) for s in cut] == [(5, 8)]
-
-
-def lmdbloader_field(name: str) -> Any:
-    import pyarrow.compute as pc
-
-    return pc.field(name)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -266,3 +261,31 @@ def test_the_outputs_of_a_pipeline_have_the_shape_of_masks(datasets: Any) -> Non
     path, _ = datasets("alike", np.uint8, "raw")
     pipeline = Pipeline(Reader(path), ["mask"], [T.Resize(4)])
     assert (pipeline.outputs[0].shape, pipeline.outputs[0].batched_shape) == ((1, 6, 4), (6, 4))
+
+
+@pytest.mark.parametrize("size", [(5, 5), (13, 40), (50, 9), 11])
+def test_a_resize_takes_the_labels_that_torchvision_takes(datasets: Any, size: Any) -> None:
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    tensors = pytest.importorskip("torchvision.tv_tensors")
+    path, _ = datasets("alike", np.uint8, "raw")
+    dataset = lmdbloader.LMDBDataset(path)
+    for sample, resized in zip(dataset, dataset.transformed([T.Resize(size)]), strict=True):
+        expected = v2.Resize(size)(tensors.Mask(sample.mask))
+        assert torch.equal(resized.mask, expected.as_subclass(torch.Tensor))
+
+
+def test_torchvision_moves_masks_with_their_images(tmp_path: Path) -> None:
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    rng = np.random.default_rng(0)
+    pairs = [{"image": (m := rng.integers(0, 9, (30, 30), np.uint8)), "mask": m} for _ in range(4)]
+    lmdbloader.write(pairs, tmp_path / "d", fields={"image": fields.Image(), "mask": fields.Mask()})
+    moves = v2.Compose([v2.RandomCrop(20), v2.RandomHorizontalFlip()])
+    for sample in lmdbloader.LMDBDataset(tmp_path / "d", transform=moves):
+        assert torch.equal(sample.image[0], sample.mask)
+
+
+def test_arrays_of_other_sizes_do_not_matter(tmp_path: Path) -> None:
+    sample = {"image": np.zeros((12, 18, 3), np.uint8), "boxes": np.zeros((12, 4), np.float32)}
+    lmdbloader.write([sample] * 3, tmp_path / "d")
+    (batch,) = lmdbloader.Loader(lmdbloader.LMDBDataset(tmp_path / "d"), 3, transforms=[T.RandomCrop(8)])
+    assert batch.boxes.shape == (3, 12, 4)

@@ -18,7 +18,8 @@ from lmdbloader.conversion.options import ConvertOptions, EstimateOptions, RunOp
 from lmdbloader.errors import OptionError
 
 SHARED = {
-    "layout": "auto", "hr": None, "lr": None, "patch_size": None, "stride": None, "scale": None, "crop_to_scale": False,
+    "layout": "auto", "hr": None, "lr": None, "masks": None,
+    "patch_size": None, "stride": None, "scale": None, "crop_to_scale": False,
     "bicubic": "matlab",
     "alpha": "refuse", "max_pixels": 200_000_000, "codec": None, "write_mode": None, "max_resolution": None,
     "jpeg_quality": None, "compress_probability": None, "smart_threshold": None, "digest": "xxh64", "subset": None,

@@ -69,6 +69,9 @@ class Assembler:
             memory: Where images of the pipeline are written.
             keep: The most arrays of one size that this memory keeps.
             dtype: Of images that are read without the pipeline, from 0 to 1; None reads them as stored.
+
+        Raises:
+            OptionError: A transform would move images without the arrays of their size.
         """
         self.pipeline = pipeline
         for name, field in fields.items():

@@ -92,6 +92,8 @@ def splits_of(namespace: argparse.Namespace, src: str | None) -> list[Split]:
 
     if src is None:
         namespace.parser.error("--split takes SRC, not --hr and --lr")
+    if namespace.masks is not None:
+        namespace.parser.error("--split takes images/ and masks/ in the folder of each split: leave --masks out")
     prefer_images = namespace.patch_size is not None or namespace.scale is not None
     return find_splits(str(src), layout=namespace.layout, prefer_images=prefer_images)
 

@@ -29,6 +29,9 @@ layouts of SRC, detected unless --layout is given:
            images are in two or more folders and neither --patch-size nor
            --scale is given. Folders like train/ and val/ are refused: see
            --split.
+  masks    a folder of images and one of masks, matched by name: a.jpg with
+           a.png or a_mask.png (fields image and mask). SRC holds images/ and
+           masks/, or is the folder of images, with --masks DIR. Never detected.
   lmdb     an LMDB whose values are image files, such as BasicSR's; of two of
            them, --hr and --lr make pairs by key
   tar      a tar, a folder of tars, or a quoted pattern like 'x-{000..146}.tar':
@@ -67,6 +70,8 @@ examples:
   lmdbloader convert --hr DIV2K_train_HR --lr DIV2K_train_LR_bicubic/X2 \\
       train.lmdb --patch-size 96
   lmdbloader convert imagenet data --split --layout classes
+  lmdbloader convert JPEGImages voc.lmdb --masks SegmentationClass \\
+      --on-error skip
   lmdbloader convert imagenet/train train.lmdb --write-mode proportion \\
       --compress-probability 0.5 --max-resolution 512 --jpeg-quality 90
   lmdbloader convert 's3://bucket/train-{000..146}.tar' train.lmdb

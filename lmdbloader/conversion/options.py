@@ -91,6 +91,12 @@ class ConvertOptions:
         None, TAKE, "folder or LMDB of pairs' high-resolution images, instead of {src}", metavar="DIR"
     )
     lr: str | os.PathLike[str] | None = opt(None, TAKE, "folder or LMDB of pairs' low-resolution images", metavar="DIR")
+    masks: str | os.PathLike[str] | None = opt(
+        None,
+        TAKE,
+        "folder of the masks of the images in {src}, matched by name: a.jpg with a.png or a_mask.png",
+        metavar="DIR",
+    )
     min_pair_psnr: float = opt(
         20.0,
         TAKE,

@@ -59,19 +59,29 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         OptionError: Options that contradict each other.
         SourceError: No folder, no images, or pairs that do not match.
     """
-    places = [None if p is None else locate(p) for p in (src, options.hr, options.lr)]
+    places = [None if p is None else locate(p) for p in (src, options.hr, options.lr, options.masks)]
     if options.patch_size is None and options.stride is not None:
         raise OptionError(f"{option('stride')} without {option('patch_size')}: whole images have no stride")
     _check_sides(options)
     prefer_images = options.patch_size is not None or options.scale is not None
     storage, codec = make_storage(options, is_cut=prefer_images)
     check_codec(codec)
-    listing = list_sources(places[0], layout=options.layout, hr=places[1], lr=places[2], prefer_images=prefer_images)
+    listing = list_sources(
+        places[0],
+        layout=options.layout,
+        hr=places[1],
+        lr=places[2],
+        masks=places[3],
+        prefer_images=prefer_images,
+        skip=options.on_error == "skip",
+    )
+    if listing.layout == "masks" and options.scale is not None:
+        raise OptionError(f"{option('scale', options.scale)} with masks: leave it out, or convert the images alone")
     if listing.layout == "pairs" or options.scale is not None:
         storage = pixels_only(storage, options.write_mode)
     notes: tuple[str, ...] = ()
     if places[0] is not None:
-        is_sure = options.layout != "auto" or options.classes is not None
+        is_sure = options.layout != "auto" or options.classes is not None or options.masks is not None
         notes = notes_on(places[0], listing, is_sure=is_sure, wants_labels=not prefer_images)
     if options.crop_to_scale and listing.layout != "pairs":
         raise OptionError(

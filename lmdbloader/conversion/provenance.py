@@ -31,7 +31,7 @@ from lmdbloader.store.arrow import read_file
 from lmdbloader.store.writing.ownership import open_own_file
 
 # Options that the record of the inputs covers, or that a dataset does not depend on.
-_UNRECORDED = frozenset({"layout", "hr", "lr", "subset", "classes", "workers"})
+_UNRECORDED = frozenset({"layout", "hr", "lr", "masks", "subset", "classes", "workers"})
 
 
 class ContentHash:

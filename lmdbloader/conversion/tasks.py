@@ -18,12 +18,12 @@ from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pairs import check_alignment, fit_pair
 from lmdbloader.conversion.sources.listing import File, Source, Span
 from lmdbloader.conversion.sources.reading import Fetched, digest_ends, fetch, read, times_of
-from lmdbloader.conversion.storage import Storage, decode_to_size, encode_one, keep_file
+from lmdbloader.conversion.storage import PIXELS, Storage, decode_to_size, encode_one, keep_file, nearest
 from lmdbloader.conversion.values import add_values, image_geometry, parse_attached
 from lmdbloader.errors import ImageError
 from lmdbloader.format.codecs import Payloads, checksum, encode_many, join
 from lmdbloader.format.layout import TILED_ABOVE_NBYTES, Field
-from lmdbloader.images.decode import DecodePolicy, decode_image, is_jpeg
+from lmdbloader.images.decode import DecodePolicy, decode_image, image_info, is_jpeg
 from lmdbloader.images.downscale import crop_to_multiple, downscale
 from lmdbloader.kernels import entries
 from lmdbloader.store import Block, Chunk, encode_blocks
@@ -120,6 +120,9 @@ def convert_sources(
                 places = _places(recipe, source, images)
             else:
                 places = [patch_positions(0, 0, None, 1)]
+            if "mask" in values:
+                stored = images["image"].shape[:2] if kept is None else kept[1][:2]
+                values["mask"] = _fit_mask(source, files[0], values["mask"], stored)
         except ImageError as error:
             if recipe.options.on_error == "stop":
                 raise
@@ -233,6 +236,23 @@ def _decode_checked_pair(
     return {"lr": lr, "hr": hr}, scale
 
 
+def _fit_mask(source: Source, data: bytes, mask: Pixels, stored: tuple[int, ...]) -> Pixels:
+    """Return a mask (H, W, 1) in the size in which its image is stored.
+
+    Raises:
+        ImageError: It has another size than the image in the file.
+    """
+    info = image_info(data, name=source.name)
+    height, width = mask.shape[:2]
+    if (height, width) != (info.height, info.width):
+        turned = " It is turned by its EXIF data, and the mask is not." * ((width, height) == (info.height, info.width))
+        raise ImageError(
+            source.name,
+            f"its mask has {width}x{height} pixels, the image {info.width}x{info.height}; expected the same.{turned}",
+        )
+    return nearest(mask, stored[0], stored[1])
+
+
 def _places(recipe: Recipe, source: Source, images: dict[str, Pixels]) -> list[tuple[Any, Any]]:
     """Return the rows and columns of a source's patches, in groups of at most about 16 MiB of pixels."""
     full = images["hr" if "hr" in images else "image"]
@@ -274,6 +294,13 @@ def _encode(
     payloads: dict[str, Payloads] = {}
     columns: dict[str, Any] = {"source": [source.name] * len(tops), "top": tops, "left": lefts}
     for f in recipe.fields:
+        if f.kind == "mask" and recipe.options.patch_size is not None:
+            mask = values[f.name]
+            side = recipe.options.patch_size
+            as_pixels = replace(recipe, storage=PIXELS)
+            payloads[f.name] = _encode_patches(as_pixels, f, mask, tops, lefts, side, source.name)
+            columns.update(image_geometry(f.name, [(side, side, 1, 8 * mask.itemsize)] * len(tops)))
+            continue
         if f.kind != "image":
             add_values(f, values[f.name], len(tops), payloads, columns)
             continue

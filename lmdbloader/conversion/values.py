@@ -32,6 +32,7 @@ from lmdbloader.format.codecs import (
 )
 from lmdbloader.format.labels import LabelWatch
 from lmdbloader.format.layout import ARRAY_DTYPES, MAX_PAYLOAD_NBYTES, TILE_SIZE, Field, array_type
+from lmdbloader.images.decode import decode_labels
 
 _INT64 = range(-(2**63), 2**63)
 # The most digits of an integer that Python reads by default. The pattern matches from the start of a run of digits.
@@ -436,4 +437,11 @@ def _text(data: bytes) -> str:
         raise ValueError(f"is not UTF-8 ({error})") from error
 
 
-_PARSERS: dict[str, Callable[[bytes], Any]] = {"label": _integer, "json": _json, "text": _text}
+def _labels(data: bytes) -> Any:
+    try:
+        return decode_labels(data)
+    except ImageError as error:
+        raise ValueError(error.reason) from error
+
+
+_PARSERS: dict[str, Callable[[bytes], Any]] = {"label": _integer, "json": _json, "text": _text, "mask": _labels}

@@ -18,6 +18,7 @@ __all__ = [
     "DecodePolicy",
     "ImageInfo",
     "decode_image",
+    "decode_labels",
     "image_info",
     "inspect_image",
     "is_jpeg",
@@ -177,6 +178,35 @@ def decode_image(
             name, f"decoded to {pixels.dtype} {pixels.shape}; its header promised {header.dtype} {upright}"
         )
     return pixels
+
+
+def decode_labels(
+    data: bytes | bytearray | memoryview, policy: DecodePolicy = DecodePolicy(), *, name: str = "<bytes>"
+) -> Pixels:
+    """Decode one file of labels: the numbers of a palette or of grey pixels, as they are in the file.
+
+    Args:
+        data: The whole file's content: PNG, BMP, GIF or TIFF.
+        policy: Its `max_pixels`; transparency does not count.
+        name: The file's name in error messages.
+
+    Returns:
+        A new array (height, width, 1) of uint8 or uint16, after the EXIF rotation.
+
+    Raises:
+        ImageError: The file is damaged or too large, or holds colours or a JPEG, whose numbers are not exact.
+    """
+    header = _accepted_header(data, DecodePolicy("drop", policy.max_pixels), name)
+    if header.numbers is None:
+        found = f"{header.channels} channel{'s' * (header.channels > 1)}{' and transparency' if header.alpha else ''}"
+        what = "a JPEG, whose numbers are not exact" if is_jpeg(data) else f"{found} of {header.dtype} without numbers"
+        raise ImageError(
+            name, f"{what}; expected one number a pixel: save it as a PNG of grey pixels or with a palette"
+        )
+    try:
+        return _rotate(header.numbers(), header.orientation)
+    except MemoryError as error:
+        raise ImageError(name, f"not enough memory for {header.width}x{header.height} pixels") from error
 
 
 def is_image_start(start: bytes) -> bool:

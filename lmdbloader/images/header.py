@@ -32,6 +32,8 @@ class ImageHeader:
         decode: Returns the pixels as (height, width, channels) or, with alpha, (height, width, channels + 1).
         decode_smaller: Takes (height, width) and returns the same image with fewer pixels, but at least these rows and
             columns, for less work; None if the kind of file does not allow it.
+        numbers: Returns the file's own numbers as (height, width, 1) uint8 or uint16: those of a palette, or of grey
+            pixels, not scaled to 8 bits. None for colours, and for kinds of files whose numbers are not exact.
     """
 
     height: int
@@ -42,6 +44,7 @@ class ImageHeader:
     orientation: int
     decode: Callable[[], Pixels]
     decode_smaller: Callable[[int, int], Pixels] | None = None
+    numbers: Callable[[], Pixels] | None = None
 
 
 def exif_orientation(exif: bytes) -> int:

@@ -127,6 +127,7 @@ def _read_header(opener: Callable[..., ImageFile.ImageFile], kind: str, data: me
         alpha=mode in _ALPHA_MODES or transparency is not None,
         orientation=orientation,
         decode=lambda: _decode(image, kind, name),
+        numbers=(lambda: _decode(image, kind, name, mode)) if _has_numbers(image, kind) else None,
     )
 
 
@@ -221,8 +222,18 @@ def _unusable_tiff(image: _TiffFile, codec: str) -> str | None:
     return None
 
 
-def _decode(image: ImageFile.ImageFile, kind: str, name: str) -> Pixels:
-    """Return the pixels as (height, width, samples); alpha, if any, is the last sample."""
+def _has_numbers(image: ImageFile.ImageFile, kind: str) -> bool:
+    """Return whether Pillow gives an opened image's own numbers: grey of fewer than 8 bits would be scaled."""
+    if isinstance(image, _TiffFile) and image.mode == "L":
+        return bool(max(image.tag_v2.get(_BITS_PER_SAMPLE_TAG, (1,))) == 8)
+    return kind in ("BMP", "GIF", "TIFF") and (image.mode in ("L", "P", "1") or image.mode.startswith("I;16"))
+
+
+def _decode(image: ImageFile.ImageFile, kind: str, name: str, target: str = "") -> Pixels:
+    """Return the pixels as (height, width, samples); alpha, if any, is the last sample.
+
+    `target` is Pillow's mode of the result; by default colours, or grey of 8 or 16 bits.
+    """
     try:
         limit = Image.MAX_IMAGE_PIXELS
         if limit is not None and image.width * image.height > limit:
@@ -230,12 +241,14 @@ def _decode(image: ImageFile.ImageFile, kind: str, name: str) -> Pixels:
                 image.load()
         else:
             image.load()
-        target = _target_mode(image)
+        target = target or _target_mode(image)
         pixels = np.array(image if image.mode == target else image.convert(target))
     except Exception as error:  # hostile bytes make Pillow's decoders raise nearly anything
         raise ImageError(name, f"the {kind} data is damaged: {_describe(error)}") from error
     if pixels.dtype.byteorder == ">":
         pixels = pixels.astype(np.uint16)
+    if pixels.dtype == np.bool_:
+        pixels = pixels.astype(np.uint8)
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 

@@ -70,7 +70,8 @@ def read_header(data: memoryview, name: str) -> ImageHeader:
         dtype=np.dtype(np.uint16) if png.bit_depth == 16 else np.dtype(np.uint8),
         alpha=png.color_type in (_GREY_ALPHA, _RGB_ALPHA) or png.transparency is not None,
         orientation=exif_orientation(png.exif),
-        decode=lambda: _decode(png),
+        decode=lambda: _finish(png, _decode(png)),
+        numbers=(lambda: _decode(png)) if png.color_type in (_GREY, _PALETTE) else None,
     )
 
 
@@ -162,7 +163,7 @@ def _check_crc(data: memoryview, body: slice, name: str) -> None:
 
 
 def _decode(png: _Png) -> Pixels:
-    """Return the pixels as (height, width, samples), uint8 or uint16; alpha, if any, is the last sample."""
+    """Return the samples as they are in the file, (height, width, samples), uint8 or uint16."""
     for _, body in _chunks(png.data, png.name):
         _check_crc(png.data, body, png.name)
     samples_a_pixel = _SAMPLES[png.color_type]
@@ -174,7 +175,7 @@ def _decode(png: _Png) -> Pixels:
             passes.append((slice(top, None, down), slice(left, None, right), height, width, row_nbytes))
     raw = _inflate(png, sum(height * (1 + row_nbytes) for _, _, height, _, row_nbytes in passes))
     if not png.interlaced:
-        return _finish(png, _samples(png, raw, *passes[0][2:]))
+        return _samples(png, raw, *passes[0][2:])
     dtype = np.uint16 if png.bit_depth == 16 else np.uint8
     samples = np.empty((png.height, png.width, samples_a_pixel), dtype)
     position = 0
@@ -182,7 +183,7 @@ def _decode(png: _Png) -> Pixels:
         stop = position + height * (1 + row_nbytes)
         samples[rows, columns] = _samples(png, raw[position:stop], height, width, row_nbytes)
         position = stop
-    return _finish(png, samples)
+    return samples
 
 
 def _inflate(png: _Png, expected: int) -> npt.NDArray[np.uint8]:
@@ -221,7 +222,10 @@ def _samples(png: _Png, raw: npt.NDArray[np.uint8], height: int, width: int, row
 
 
 def _finish(png: _Png, samples: Pixels) -> Pixels:
-    """Turn palette numbers into colours, a transparent colour into alpha, and grey of 1, 2 or 4 bits into 8."""
+    """Turn palette numbers into colours, a transparent colour into alpha, and grey of 1, 2 or 4 bits into 8.
+
+    Alpha, if any, is the last sample.
+    """
     if png.color_type == _PALETTE:
         return _look_up(png, samples[:, :, 0])
     opaque = None

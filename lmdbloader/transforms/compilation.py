@@ -144,7 +144,7 @@ def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
         if name not in names:
             raise OptionError(f"{transform}: no image field {name!r}; there are {', '.join(names) or 'none'}")
     concerned = [i for i, name in enumerate(names) if transform.fields is None or name in transform.fields]
-    if isinstance(transform, Geometry) and transform.code < opcodes.JITTER and not transform.erases:
+    if isinstance(transform, Geometry) and transform.moves:
         return concerned
     masks = [names[i] for i in concerned if fields[i].is_mask]
     found = [i for i in concerned if not fields[i].is_mask]

@@ -12,13 +12,14 @@ from lmdbloader.errors import OptionError
 if TYPE_CHECKING:
     from lmdbloader.conversion.sources.listing import Found, Listing, Location
 
-Layout = Literal["images", "pairs", "classes", "lmdb", "tar"]
+Layout = Literal["images", "pairs", "classes", "masks", "lmdb", "tar"]
 # The module that lists each layout, see `Source`. "auto" tries the modules from the last to the first, which takes
 # every place. The command line needs the names only, so a module is imported when it is tried.
 LAYOUTS: dict[str, str] = {
     "images": "lmdbloader.conversion.sources.folders",
     "pairs": "lmdbloader.conversion.sources.folders",
     "classes": "lmdbloader.conversion.sources.folders",
+    "masks": "lmdbloader.conversion.sources.masks",
     "lmdb": "lmdbloader.conversion.sources.lmdbs",
     "tar": "lmdbloader.conversion.sources.tars",
 }
@@ -57,9 +58,11 @@ def list_sources(
     layout: str = "auto",
     hr: Location | None = None,
     lr: Location | None = None,
+    masks: Location | None = None,
     prefer_images: bool = False,
+    skip: bool = False,
 ) -> Listing:
-    """Return the images or pairs in a folder, an LMDB or tars.
+    """Return the images, pairs, or images with masks in a folder, an LMDB or tars.
 
     Args:
         src: The folder, LMDB or tar, or a URL; not needed with `hr` and `lr`.
@@ -67,13 +70,16 @@ def list_sources(
             LMDB or of tars if there are any; classes if all images are in two or more subfolders; else images.
         hr: Folder or LMDB of the high-resolution images of pairs.
         lr: Folder or LMDB of their low-resolution images.
+        masks: Folder of the masks of the images in `src`.
         prefer_images: With "auto", never take subfolders for classes.
+        skip: Leave images without a mask out, rather than refuse them.
 
     Raises:
-        SourceError: No such folder, no images in it, or pairs that do not match.
+        SourceError: No such folder, no images in it, or pairs or masks that do not match.
         OptionError: Options that contradict each other.
     """
     from lmdbloader.conversion.sources.folders import match
+    from lmdbloader.conversion.sources.masks import list_masked
     from lmdbloader.conversion.sources.remote import only_here
 
     if layout != "auto" and layout not in LAYOUTS:
@@ -86,14 +92,24 @@ def list_sources(
             raise OptionError(f"{option('layout', layout)} with {both}: they make pairs")
         if src is not None:
             raise OptionError(f"{src} together with {both}: give either one folder or the two")
+        if masks is not None:
+            raise OptionError(f"{option('masks')} with {both}: give the folder of the images as {option('src')}")
         listing = match(hr, _find_half(hr, layout), lr, _find_half(lr, layout))
     elif src is None:
         raise OptionError(f"nothing to convert: give {option('src')}, or {both}")
+    elif masks is not None or layout == "masks":
+        if layout not in ("auto", "masks"):
+            raise OptionError(
+                f"{option('layout', layout)} with {option('masks')}: it makes {option('layout', 'masks')}"
+            )
+        listing = list_masked(src, masks, skip=skip)
     else:
         asked = [_module(layout)] if layout != "auto" else _modules()
         module = next(m for m in asked if layout != "auto" or m.holds(src))
         listing = module.list_samples(src, layout, prefer_images)
-    return replace(listing, in_process=any(isinstance(place, str) and only_here(place) for place in (src, hr, lr)))
+    return replace(
+        listing, in_process=any(isinstance(place, str) and only_here(place) for place in (src, hr, lr, masks))
+    )
 
 
 def _find_half(place: Location, layout: str) -> Found:

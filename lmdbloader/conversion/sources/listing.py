@@ -178,7 +178,7 @@ class Sources(Sequence[Source]):
         labels: (n,) int64, labels of class folders.
         spans: Places of the images in larger files; None if each is a file below `names.folder`.
         lr_spans: Places of the low-resolution images, likewise.
-        attached: Places of other values of the samples, by field.
+        attached: Places of other values of the samples, by field; names, if each is a file of its own.
     """
 
     names: Names
@@ -187,7 +187,7 @@ class Sources(Sequence[Source]):
     labels: I64 | None = None
     spans: Spans | None = None
     lr_spans: Spans | None = None
-    attached: Mapping[str, Spans] = field(default_factory=dict)
+    attached: Mapping[str, Spans | Names] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.nbytes)
@@ -212,7 +212,7 @@ class Sources(Sequence[Source]):
             lr_file=None if lr_names is None else _file(lr_names, self.lr_spans, number),
             lr_name=None if lr_names is None else lr_names[number],
             label=None if self.labels is None else self.labels.item(number),
-            attached=tuple((name, spans.get(number)) for name, spans in self.attached.items()),
+            attached=tuple((name, _attached(places, number)) for name, places in self.attached.items()),
         )
 
     def take(self, numbers: I64) -> Sources:
@@ -224,8 +224,15 @@ class Sources(Sequence[Source]):
             None if self.labels is None else self.labels[numbers],
             None if self.spans is None else self.spans.take(numbers),
             None if self.lr_spans is None else self.lr_spans.take(numbers),
-            {name: spans.take(numbers) for name, spans in self.attached.items()},
+            {
+                name: places.take(numbers) if isinstance(places, Spans) else places.take(numbers.tolist())
+                for name, places in self.attached.items()
+            },
         )
+
+
+def _attached(places: Spans | Names, number: int) -> File | None:
+    return places.get(number) if isinstance(places, Spans) else places.path(number)
 
 
 def _file(names: Names, spans: Spans | None, number: int) -> File:

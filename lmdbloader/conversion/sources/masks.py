@@ -1,0 +1,128 @@
+"""Images with masks: two folders, local or behind URLs, whose files are matched by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lmdbloader.base.option_names import option
+from lmdbloader.conversion.sources.folders import find_images
+from lmdbloader.conversion.sources.listing import Found, Listing, Location, Names, Sources, as_text, stem_of
+from lmdbloader.errors import SourceError
+
+# The ends of names of masks, next to the name of their image.
+_MASK_SUFFIX = re.compile(rb"[_-](masks?|seg(mentation)?|labels?|gt|annotations?)$", re.IGNORECASE)
+_IMAGE_FOLDER = re.compile(r"(jpeg)?(images?|imgs?)|photos?|inputs?", re.IGNORECASE)
+_MASK_FOLDER = re.compile(r"masks?|labels?|annotations?|seg(mentation)?s?(class)?|ground_?truths?|gts?", re.IGNORECASE)
+_NAMES_SHOWN = 5
+
+
+def holds(place: Location) -> bool:
+    """Return False: which folder holds masks is said, not guessed."""
+    return False
+
+
+def list_samples(place: Location, layout: str, prefer_images: bool) -> Listing:
+    """Return the images with masks of a folder, see `layouts.Source`."""
+    return list_masked(place, None)
+
+
+def list_masked(src: Location, masks: Location | None, *, skip: bool = False) -> Listing:
+    """Return the images of a folder, each with the file of its mask as the field `mask`.
+
+    Args:
+        src: The folder of the images; without `masks`, one that holds a folder of each kind.
+        masks: The folder of the masks.
+        skip: Leave images without a mask out, rather than refuse them.
+
+    Raises:
+        SourceError: A folder is missing or empty, or an image or a mask has no partner, or several.
+    """
+    if masks is None:
+        src, masks = _find_folders(src)
+    images, found = find_images(src), find_images(masks)
+    for place, names in ((src, images.names), (masks, found.names)):
+        if not len(names):
+            raise SourceError(f"{place}: no images in it")
+    partners = _partners(src, images.names, masks, found.names)
+    alone = np.flatnonzero(partners < 0)
+    if len(alone) and (not skip or len(alone) == len(partners)):
+        raise SourceError(
+            f"{src}: no mask in {masks} for {_shown(images.names, alone.tolist())}. Masks are matched by name: a.jpg "
+            f"with a.png or a_mask.png. {option('on_error', 'skip')} leaves such images out."
+        )
+    kept = np.flatnonzero(partners >= 0)
+    others = tuple((as_text(images.names[i]), f"has no mask in {masks}") for i in alone.tolist())
+    sources = Sources(
+        images.names.take(kept.tolist()),
+        images.nbytes[kept] + found.nbytes[partners[kept]],
+        attached={"mask": found.names.take(partners[kept].tolist())},
+    )
+    ignored = (*images.ignored, *found.ignored, *others)
+    return Listing("masks", sources, fields=(("mask", "mask"),), ignored=ignored, changed_ns=_newest(images, found))
+
+
+def _find_folders(src: Location) -> tuple[Path, Path]:
+    """Return the folder of the images and that of the masks in a folder."""
+    if isinstance(src, str):
+        raise SourceError(
+            f"{src}: folders behind URLs are not searched. Name that of the masks with {option('masks')}."
+        )
+    if not src.is_dir():
+        raise SourceError(f"{src}: there is no such folder")
+    folders = sorted(p for p in src.iterdir() if p.is_dir())
+    images, masks = ([p for p in folders if pattern.fullmatch(p.name)] for pattern in (_IMAGE_FOLDER, _MASK_FOLDER))
+    if len(images) != 1 or len(masks) != 1:
+        there = ", ".join(f"{p.name}/" for p in folders[:_NAMES_SHOWN]) or "no folders"
+        raise SourceError(
+            f"{src}: holds {there}; expected images/ and masks/, one folder of each. Convert the folder of the images, "
+            f"and name that of the masks with {option('masks')}."
+        )
+    return images[0], masks[0]
+
+
+def _partners(src: object, images: Names, masks: object, found: Names) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the number of the mask of each image, -1 for one without."""
+    by_stem: dict[bytes, int] = {}
+    for i, name in enumerate(images):
+        first = by_stem.setdefault(stem_of(name), i)
+        if first != i:
+            raise _same_stem(src, images[first], name)
+    partners = np.full(len(images), -1, np.int64)
+    alone = []
+    for i, name in enumerate(found):
+        stem = stem_of(name)
+        number = by_stem.get(stem, by_stem.get(_MASK_SUFFIX.sub(b"", stem)))
+        if number is None:
+            alone.append(i)
+        elif partners[number] >= 0:
+            raise _same_stem(masks, found[int(partners[number])], name)
+        else:
+            partners[number] = i
+    if alone:
+        stems = {stem_of(name) for name in found}
+        swapped = all(_MASK_SUFFIX.sub(b"", stem) in stems for stem in by_stem)
+        advice = "The two folders are probably swapped." if swapped else "Remove it, or add its image."
+        raise SourceError(f"{masks}: no image in {src} for {_shown(found, alone)}. {advice}")
+    return partners
+
+
+def _same_stem(place: object, one: bytes, other: bytes) -> SourceError:
+    return SourceError(
+        f"{place}: {as_text(one)} and {as_text(other)} have the same stem, so their partner is ambiguous"
+    )
+
+
+def _shown(names: Names, numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - _NAMES_SHOWN:,} more" if len(numbers) > _NAMES_SHOWN else ""
+    return ", ".join(as_text(names[i]) for i in numbers[:_NAMES_SHOWN]) + more
+
+
+def _newest(one: Found, other: Found) -> int | None:
+    """Return `Listing.changed_ns` of two places."""
+    if one.changed_ns is None or other.changed_ns is None:
+        return None
+    return max(one.changed_ns, other.changed_ns)

@@ -1,0 +1,222 @@
+"""Folders of images and of masks become one dataset: matched by name, with every label as it is in the file."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import lmdbloader
+from lmdbloader.cli import main
+from lmdbloader.conversion.sources.layouts import list_sources
+from lmdbloader.errors import ImageError, OptionError, SourceError
+from lmdbloader.images import png
+from lmdbloader.images.decode import DecodePolicy, decode_labels
+
+SIZES = [(30, 40), (50, 20), (64, 64)]
+
+
+def labels(height: int, width: int, most: int = 21) -> np.ndarray:
+    rng = np.random.default_rng(height)
+    return rng.integers(0, most, (-(-height // 2), -(-width // 2)), np.uint8).repeat(2, 0).repeat(2, 1)[:height, :width]
+
+
+def save_mask(path: Path, mask: np.ndarray) -> None:
+    """Write a PNG with a palette of other colours than its numbers, as Pascal VOC's."""
+    image = Image.fromarray(mask)
+    if mask.dtype == np.uint8:
+        image.putpalette([(255 - 11 * i) % 256 for i in range(768)])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with images/ and masks/: two JPEGs, one in a folder, and a PNG."""
+    src = tmp_path / "src"
+    for i, (name, (height, width)) in enumerate(zip(("a.jpg", "b.png", "deep/c.jpg"), SIZES, strict=True)):
+        (src / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        y, x, c = np.ogrid[:height, :width, :3]
+        Image.fromarray((y * 3 + x * 2 + c * 40 + i).astype(np.uint8)).save(src / "images" / name)
+        stem = name.rpartition(".")[0]
+        save_mask(src / "masks" / (f"{stem}_mask.png" if i == 1 else f"{stem}.png"), labels(height, width))
+    return src
+
+
+def test_images_and_masks_make_one_dataset(folder: Path, tmp_path: Path) -> None:
+    report = lmdbloader.convert(folder, tmp_path / "out", layout="masks")
+    assert (report.layout, report.num_samples, report.stored_as) == ("masks", 3, {"lz4": 1, "jpeg": 2})
+    assert lmdbloader.verify(tmp_path / "out").is_sound
+    dataset = lmdbloader.LMDBDataset(tmp_path / "out")
+    assert [(f.name, f.kind) for f in dataset.fields.values()] == [("image", "image"), ("mask", "mask")]
+    for sample, size in zip(dataset, SIZES, strict=True):
+        assert sample.image.shape == (3, *size)
+        np.testing.assert_array_equal(sample.mask.numpy(), labels(*size))
+    assert dataset.table["source"].to_pylist() == ["a.jpg", "b.png", "deep/c.jpg"]
+    again = lmdbloader.convert(folder, tmp_path / "out", layout="masks")
+    assert again.was_finished
+
+
+def test_the_folder_of_the_masks_may_be_named(folder: Path, tmp_path: Path) -> None:
+    (folder / "masks").rename(tmp_path / "SegmentationClass")
+    named = {"masks": tmp_path / "SegmentationClass"}
+    lmdbloader.convert(folder / "images", tmp_path / "out", **named)
+    assert lmdbloader.LMDBDataset(tmp_path / "out").fields["mask"].kind == "mask"
+    found = lmdbloader.estimate(folder / "images", **named)
+    assert (found.layout, found.num_sources) == ("masks", 3)
+
+
+def test_the_command_takes_masks(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", str(folder), str(tmp_path / "a"), "--layout", "masks"]) == 0
+    line = [str(folder / "images"), str(tmp_path / "b"), "--masks", str(folder / "masks")]
+    assert main(["convert", *line]) == 0
+    assert main(["estimate", line[0], *line[2:]]) == 0
+    assert main(["info", str(tmp_path / "b")]) == 0
+    assert "8-bit labels, 255 is ignored" in capsys.readouterr().out
+    (folder / "train").mkdir()
+    for name in ("images", "masks"):
+        (folder / name).rename(folder / "train" / name)
+    assert main(["convert", str(folder), str(tmp_path / "c"), "--split", "--layout", "masks"]) == 0
+    assert len(lmdbloader.LMDBDataset(tmp_path / "c" / "train.lmdb")) == 3
+    with pytest.raises(SystemExit):
+        main(["convert", str(folder), str(tmp_path / "d"), "--split", "--masks", "masks"])
+    assert "leave --masks out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("write_mode", [None, "raw", "jpg", "original"])
+def test_masks_are_cut_and_shrunk_with_their_images(folder: Path, tmp_path: Path, write_mode: Any) -> None:
+    lmdbloader.convert(folder, tmp_path / "small", layout="masks", max_resolution=20, write_mode=write_mode)
+    for sample, (height, width) in zip(lmdbloader.LMDBDataset(tmp_path / "small"), SIZES, strict=True):
+        assert sample.image.shape[1:] == sample.mask.shape and max(sample.mask.shape) == 20
+        assert set(np.unique(sample.mask.numpy())) <= set(np.unique(labels(height, width)))
+    if write_mode == "original":
+        return
+    lmdbloader.convert(folder, tmp_path / "cut", layout="masks", patch_size=16, stride=8, write_mode=write_mode)
+    dataset = lmdbloader.LMDBDataset(tmp_path / "cut")
+    sizes = dict(zip(("a.jpg", "b.png", "deep/c.jpg"), SIZES, strict=True))
+    for sample, row in zip(dataset, dataset.table.to_pylist(), strict=True):
+        whole = labels(*sizes[row["source"]])
+        expected = whole[row["top"] : row["top"] + 16, row["left"] : row["left"] + 16]
+        np.testing.assert_array_equal(sample.mask.numpy(), expected)
+    assert lmdbloader.verify(tmp_path / "cut").is_sound
+
+
+def test_an_extraction_can_be_converted_again(folder: Path, tmp_path: Path) -> None:
+    lmdbloader.convert(folder, tmp_path / "out", layout="masks")
+    lmdbloader.extract(tmp_path / "out", tmp_path / "files")
+    lmdbloader.convert(tmp_path / "files" / "image", tmp_path / "again", masks=tmp_path / "files" / "mask")
+    pairs = zip(lmdbloader.LMDBDataset(tmp_path / "out"), lmdbloader.LMDBDataset(tmp_path / "again"), strict=True)
+    assert all(np.array_equal(a.mask, b.mask) and np.array_equal(a.image, b.image) for a, b in pairs)
+
+
+def test_images_without_a_mask_are_named_or_left_out(folder: Path, tmp_path: Path) -> None:
+    (folder / "masks" / "a.png").unlink()
+    with pytest.raises(SourceError, match=r"images: no mask in .*masks for a\.jpg\. .*a_mask\.png.*on_error='skip'"):
+        lmdbloader.convert(folder, tmp_path / "out", layout="masks")
+    report = lmdbloader.convert(folder, tmp_path / "out", layout="masks", on_error="skip")
+    assert report.num_samples == 2
+    assert [name for name, reason in report.ignored if "has no mask" in reason] == ["a.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("add", "message"),
+    [
+        ("masks/z.png", r"masks: no image in .* for z\.png\. Remove it, or add its image"),
+        ("masks/a_mask.png", r"masks: a\.png and a_mask\.png have the same stem"),
+        ("images/a.png", r"images: a\.jpg and a\.png have the same stem"),
+        ("labels/a.png", r"holds images/, labels/, masks/; expected images/ and masks/, one folder of each"),
+    ],
+)
+def test_what_does_not_match_is_named(folder: Path, tmp_path: Path, add: str, message: str) -> None:
+    save_mask(folder / add, labels(4, 4))
+    with pytest.raises(SourceError, match=message):
+        lmdbloader.convert(folder, tmp_path / "out", layout="masks")
+
+
+def test_swapped_and_absent_folders_are_told(folder: Path, tmp_path: Path) -> None:
+    for path in (folder / "masks").rglob("*.png"):
+        path.rename(path.with_name(path.name.replace("_mask", "").replace(".png", "_mask.png")))
+    with pytest.raises(SourceError, match="The two folders are probably swapped"):
+        list_sources(folder / "masks", masks=folder / "images")
+    with pytest.raises(SourceError, match="holds deep/; expected images/ and masks/"):
+        list_sources(folder / "images", layout="masks")
+    with pytest.raises(SourceError, match="there is no such folder"):
+        list_sources(folder / "images", masks=folder / "nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match="empty: no images in it"):
+        list_sources(folder / "images", masks=tmp_path / "empty")
+
+
+def test_options_that_masks_exclude_are_refused(folder: Path, tmp_path: Path) -> None:
+    pair = {"hr": folder / "images", "lr": folder / "masks"}
+    for given, message in (
+        ({"layout": "masks", "scale": 2}, "scale=2 with masks"),
+        ({"layout": "classes", "masks": folder / "masks"}, "layout='classes' with masks"),
+        ({"layout": "masks", "classes": ["a"]}, "expected class folders"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            lmdbloader.convert(folder, tmp_path / "out", **given)
+    with pytest.raises(OptionError, match="masks with hr and lr"):
+        lmdbloader.convert(None, tmp_path / "out", masks=folder / "masks", **pair)
+
+
+def test_a_mask_of_another_size_is_refused(folder: Path, tmp_path: Path) -> None:
+    save_mask(folder / "masks" / "a.png", labels(40, 30))
+    with pytest.raises(ImageError, match=r"a\.jpg: its mask has 30x40 pixels, the image 40x30; .* EXIF data"):
+        lmdbloader.convert(folder, tmp_path / "out", layout="masks")
+    report = lmdbloader.convert(folder, tmp_path / "out", layout="masks", on_error="skip", restart=True)
+    assert report.num_samples == 2 and report.skipped[0][0] == "a.jpg"
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "ppm", "png"])
+def test_masks_of_colours_are_refused(folder: Path, tmp_path: Path, suffix: str) -> None:
+    (folder / "masks" / "a.png").unlink()
+    Image.new("L" if suffix == "jpg" else "RGB", (40, 30)).save(folder / "masks" / f"a.{suffix}")
+    with pytest.raises(ImageError, match=r"a\.jpg: its mask: .*expected one number a pixel: save it as a PNG"):
+        lmdbloader.convert(folder, tmp_path / "out", layout="masks")
+
+
+def grey_png(numbers: np.ndarray, bits: int) -> bytes:
+    """Return a grey PNG file of so many bits a pixel."""
+    lines = np.unpackbits(numbers[:, :, None].astype(np.uint8), axis=2)[:, :, 8 - bits :]
+    rows = np.packbits(lines.reshape(len(numbers), -1), axis=1)
+    body = b"".join(b"\0" + row.tobytes() for row in rows)
+    header = png.struct.pack(">IIBBBBB", numbers.shape[1], numbers.shape[0], bits, 0, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(body)), (b"IEND", b""))
+    return png.SIGNATURE + b"".join(png._chunk(kind, content) for kind, content in chunks)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_numbers_of_few_bits_are_not_scaled(bits: int) -> None:
+    numbers = labels(9, 13, 2**bits)
+    np.testing.assert_array_equal(decode_labels(grey_png(numbers, bits))[:, :, 0], numbers)
+
+
+@pytest.mark.parametrize("suffix", ["png", "gif", "bmp", "tif"])
+@pytest.mark.parametrize("mode", ["L", "P"])
+def test_every_kind_of_file_gives_its_numbers(tmp_path: Path, suffix: str, mode: str) -> None:
+    numbers = labels(9, 13, 5)
+    image = Image.fromarray(numbers)
+    if mode == "P":
+        image.putpalette([(255 - 11 * i) % 256 for i in range(768)])
+    image.save(tmp_path / f"a.{suffix}", **({"optimize": False} if suffix == "gif" else {}))
+    np.testing.assert_array_equal(decode_labels((tmp_path / f"a.{suffix}").read_bytes())[:, :, 0], numbers)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_labels_of_16_bits_stay(tmp_path: Path, suffix: str) -> None:
+    numbers = labels(9, 13).astype(np.uint16) * 1000
+    Image.fromarray(numbers).save(tmp_path / f"a.{suffix}")
+    np.testing.assert_array_equal(decode_labels((tmp_path / f"a.{suffix}").read_bytes())[:, :, 0], numbers)
+
+
+def test_damaged_and_large_masks_are_refused() -> None:
+    data = grey_png(labels(9, 13), 8)
+    with pytest.raises(ImageError, match=r"CRC|damaged"):
+        decode_labels(data[:60] + bytes([data[60] ^ 1]) + data[61:])
+    with pytest.raises(ImageError, match="more than the limit of 9"):
+        decode_labels(data, DecodePolicy(max_pixels=9))
