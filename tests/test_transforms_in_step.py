@@ -107,7 +107,13 @@ class OldFlip(torch.nn.Module):
 
 
 OldFlip.__name__ = "RandomHorizontalFlip"
-for named in (ColorJitter, RandomMirror, Compose, RandomChoice, MixUp):
+
+
+class ToTensor(Mirror):
+    pass
+
+
+for named in (ColorJitter, RandomMirror, Compose, RandomChoice, MixUp, ToTensor):
     named.__module__ = Mirror.__module__
 
 
@@ -290,6 +296,29 @@ def test_the_first_version_of_a_transform_is_refused_with_the_line_to_write(path
         lambda: lmdbloader.Loader(dataset, 2, transforms=[old]),
     ):
         with pytest.raises(OptionError, match=message):
+            use()
+
+
+@pytest.mark.usefixtures("torchvision")
+def test_what_follows_a_function_that_takes_the_sample_apart_is_not_judged(path: Path) -> None:
+    class Image_(OldFlip):
+        def forward(self, image: Any) -> Any:
+            return image.flip(-1)
+
+    steps = OldCompose([lambda sample: sample.hr, Image_()])
+    plain, own = lmdbloader.LMDBDataset(path), lmdbloader.LMDBDataset(path, transform=steps)
+    assert torch.equal(own[2], plain[2].hr.flip(-1))
+
+
+@pytest.mark.parametrize("wrong", [ToTensor(), Compose([ToTensor(), Mirror()])], ids=["alone", "in Compose"])
+@pytest.mark.usefixtures("torchvision")
+def test_to_tensor_which_scales_no_tensors_is_refused(path: Path, wrong: Any) -> None:
+    dataset = lmdbloader.LMDBDataset(path, fields=["hr", "label"])
+    for use in (
+        lambda: lmdbloader.LMDBDataset(path, transform=wrong)[0],
+        lambda: lmdbloader.Loader(dataset, 2, transforms=[wrong]),
+    ):
+        with pytest.raises(OptionError, match=r"^ToTensor .* Write v2.ToDtype\(torch.float32, scale=True\)"):
             use()
 
 

@@ -22,7 +22,7 @@ _CLASSES = {"image": "Image", "mask": "Mask"}
 _FUNCTIONS = (FunctionType, MethodType)
 _KNOWN = (BatchFunction, nn.Module)
 # Of v1, what calls other things.
-_CONTAINERS = ("Compose", "Lambda", "RandomApply", "RandomChoice", "RandomOrder")
+_CONTAINERS = ("Compose", "RandomApply", "RandomChoice", "RandomOrder")
 
 
 def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[..., Any]:
@@ -36,7 +36,8 @@ def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[
         kinds: The kind of each field, by name.
 
     Raises:
-        OptionError: It is a transform of torchvision's first version, which takes an image and no sample.
+        OptionError: It is a transform of torchvision's first version, which takes an image and no sample, or ToTensor,
+            which leaves tensors as they are.
     """
     if isinstance(function, _FUNCTIONS) or not (isinstance(function, _KNOWN) or is_torchvision(function)):
         together = [kind for kind in kinds.values() if kind in _CLASSES or kind == "array"]
@@ -46,13 +47,23 @@ def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[
         return function
     parts = list(parts_of(function))
     for part in parts:
-        if is_torchvision(part) and not is_v2(part) and type(part).__name__ not in _CONTAINERS:
-            _refuse(part, kinds)
+        if not isinstance(part, nn.Sequential):
+            if not is_torchvision(part) or type(part).__name__ in ("Lambda", "ToPILImage"):
+                break  # what follows may get something else than a sample
+            _check_part(part, kinds)
     return InStep(function, kinds, is_own=False) if any(map(is_v2, parts)) else function
 
 
-def _refuse(part: Any, kinds: Mapping[str, str]) -> None:
+def _check_part(part: Any, kinds: Mapping[str, str]) -> None:
+    """Refuse a transform of torchvision that takes no samples, or would leave their tensors as they are."""
     name = type(part).__name__
+    if name == "ToTensor":
+        raise OptionError(
+            "ToTensor of torchvision makes numbers from 0 to 1 of Pillow's images only; the images here are tensors "
+            "from 0 to 255. Write v2.ToDtype(torch.float32, scale=True), of torchvision.transforms.v2."
+        )
+    if is_v2(part) or name in _CONTAINERS:
+        return
     image = next((field for field, kind in kinds.items() if kind == "image"), "image")
     raise OptionError(
         f"{name} of torchvision.transforms takes one image; expected a function of samples or batches, named tuples of "
