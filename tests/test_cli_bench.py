@@ -160,7 +160,7 @@ def test_a_stored_study_is_shown(asked: dict[str, Any], capsys: pytest.CaptureFi
     [
         (["no such.lmdb"], 1, "no such.lmdb"),
         (["db", "--only", "tape"], 2, "invalid choice: 'tape'"),
-        (["db", "--crops", "wide"], 2, "argument --crops: invalid"),
+        (["db", "--crops", "wide"], 2, "argument --crops: 'wide': expected a whole number of pixels"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(
