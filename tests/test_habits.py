@@ -47,6 +47,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Image.fromarray(np.ascontiguousarray(pixels)).save(folder / name / f"{number}.png")
     for split in ("train", "val"):
         shutil.copytree(folder / "photos", folder / "imagenet" / split)
+    (folder / "splits").mkdir()
+    shutil.copytree(folder / "train.lmdb", folder / "splits" / "train.lmdb")
     (folder / "shards").mkdir()
     for shard in range(2):
         with tarfile.open(folder / "shards" / f"x-{shard}.tar", "w") as tar:
