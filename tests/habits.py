@@ -293,6 +293,22 @@ refused(
 )
 
 
+@same(
+    TORCH,
+    "torch.manual_seed(1); loader = Loader(ds, 12)",
+    "For another order write `seed=1`. Ranks must agree on it, and torch's own seed often differs between them.",
+)
+def the_order_follows_the_seed_given_as_in_torchs_distributed_sampler(loader: Any, ds: Any) -> None:
+    import torch
+
+    from lmdbloader import Loader
+
+    first = next(iter(loader)).image
+    torch.manual_seed(2)
+    assert torch.equal(first, next(iter(Loader(ds, 12))).image)
+    assert not torch.equal(first, next(iter(Loader(ds, 12, seed=1))).image)
+
+
 # --- torchvision ---
 
 TORCHVISION = "torchvision"
@@ -448,9 +464,9 @@ def the_options_of_the_writer_mean_what_they_do_there() -> None:
 refused(
     FFCV,
     "from lmdbloader.transforms import NormalizeImage",
-    "steps = [ToDtype(torch.float16, scale=True), Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]",
-    "Means from 0 to 1.",
-    says="Write ToDtype(torch.float16, scale=True), Normalize(mean, std) with means from 0 to 1",
+    "mean, std = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]\n"
+    "steps = [ToDtype(torch.float16, scale=True), Normalize([m / 255 for m in mean], [s / 255 for s in std])]",
+    says="Write ToDtype(torch.float16, scale=True), Normalize([m / 255 for m in mean], [s / 255 for s in std])",
 )
 refused(
     FFCV,
