@@ -109,6 +109,6 @@ def test_a_habit(habit: Habit, names: dict[str, Any], capsys: Capture) -> None:
 
 
 def test_the_page_has_every_habit() -> None:
-    assert len({habit.name for habit in HABITS}) == len(HABITS)
+    assert len({habit.name for habit in HABITS}) == len(HABITS) >= 60
     text = PAGE.read_text("utf-8")
     assert with_table(text) == text, "run `python tests/habits.py`, which writes the tables"
