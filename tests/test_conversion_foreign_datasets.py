@@ -450,3 +450,19 @@ def test_a_grey_file_that_looks_like_a_mask_is_refused(out: Path, mode: Any) -> 
     assert kinds(out) == {"image": "image", "mask": "mask"}
     with pytest.raises(OptionError, match="field 'mask': not an image that Pillow reads"):
         write([{"mask": b"none"}], out, fields={"mask": Mask()}, overwrite=True)
+
+
+def test_an_image_folder_itself(out: Path, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("torchvision.datasets", reason="torchvision is not installed")
+    for number, pixels in enumerate(PIXELS):
+        (tmp_path / "photos" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        PilImage.fromarray(pixels).save(tmp_path / "photos" / "ab"[number % 2] / f"{number}.png")
+    folder = datasets.ImageFolder(tmp_path / "photos")
+    for samples in (folder, Subset(folder, range(4))):
+        write(samples, out, overwrite=True)
+        dataset = LMDBDataset(out)
+        assert dataset.classes == ("a", "b") and [sample.label for sample in dataset] == [0, 0, 1, 1]
+        for sample, (image, _) in zip(dataset, folder, strict=True):
+            np.testing.assert_array_equal(sample.image.numpy(), np.moveaxis(np.asarray(image), 2, 0))
+    with pytest.raises(OptionError, match=r"write_mode='original' keeps files, and images made in Python \(Image\)"):
+        write(folder, out, write_mode="original", overwrite=True)
