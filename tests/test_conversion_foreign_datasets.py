@@ -158,6 +158,13 @@ def test_a_dataset_of_hugging_face(out: Path, tmp_path: Path, kind: str | None, 
     np.testing.assert_array_equal(LMDBDataset(out)[1].image.numpy(), pixels_of(FILES[1]))
 
 
+def test_nested_values_are_plain_in_every_format(out: Path) -> None:
+    boxes = {"bbox": torch.tensor([[1.0, 2.0, 3.0, 4.0]]), "name": ["a", np.int64(3)], "more": [{"x": torch.tensor(1)}]}
+    write(HuggingFace([{"objects": boxes}], {"objects": {}}, "numpy"), out)
+    assert kinds(out) == {"objects": "json"}
+    assert LMDBDataset(out)[0].objects == {"bbox": [[1, 2, 3, 4]], "name": ["a", 3], "more": [{"x": 1}]}
+
+
 def test_files_are_kept_only_where_they_are_the_images(out: Path) -> None:
     converted = HuggingFace(ROWS, {**FEATURES, "image": ImageFeature(mode="L")})
     with pytest.raises(

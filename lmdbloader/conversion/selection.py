@@ -151,8 +151,8 @@ def find_splits(
         flat = [p.name for p, listing in zip(paths, listings, strict=True) if listing.layout == "images"]
         why = f" In {', '.join(flat)} there are no class folders." if layouts == {"classes", "images"} else ""
         raise OptionError(
-            f"{folder}: its folders have different layouts ({found}).{why} Choose one with {option('layout')}, or convert "
-            "them one by one."
+            f"{folder}: its folders have different layouts ({found}).{why} Choose one with {option('layout')}, or "
+            "convert them one by one."
         )
     classes = None
     if layouts == {"classes"}:
