@@ -352,6 +352,13 @@ def test_encoded_images_are_stored_as_files_or_decoded_once(out: Path, tmp_path:
                 np.testing.assert_array_equal(sample.image.numpy(), pixels_of(data))
 
 
+def test_kinds_of_files_that_pillow_does_not_read(out: Path) -> None:
+    deep = RNG.integers(0, 2**16, (5, 4, 3)).astype(np.uint16)
+    file = b"P6 4 5 65535\n" + deep.astype(">u2").tobytes()
+    write([{"anything": {"bytes": file, "path": None}}], out)
+    np.testing.assert_array_equal(LMDBDataset(out)[0].anything.numpy(), np.moveaxis(deep, 2, 0))
+
+
 def test_tuples_may_hold_paths_and_one_field_may_keep_files(out: Path, tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(FILES[1])
     write([(tmp_path / "a.jpg", 7)], out)
@@ -435,15 +442,17 @@ def palette_mask() -> bytes:
 
 
 @pytest.mark.parametrize("mode", [None, "original"])
-def test_a_mask_with_a_palette_keeps_its_numbers_or_is_refused(out: Path, mode: Any) -> None:
+@pytest.mark.parametrize("name", ["annotation", "ann"])
+def test_a_mask_with_a_palette_keeps_its_numbers_or_is_refused(out: Path, name: str, mode: Any) -> None:
     data = palette_mask()
-    rows = [{"image": ROWS[1]["image"], "annotation": {"bytes": data, "path": "1.png"}}]
-    samples = HuggingFace(rows, {"image": ImageFeature(), "annotation": ImageFeature()})
-    with pytest.raises(OptionError, match=r"annotation.*mode P.*Mask\(\)"):
+    rows = [{"image": ROWS[1]["image"], name: {"bytes": data, "path": "1.png"}}]
+    samples = HuggingFace(rows, {"image": ImageFeature(), name: ImageFeature()})
+    with pytest.raises(OptionError, match=rf"{name}'.*mode P.*Mask\(\)"):
         write(samples, out, write_mode=mode)
-    write(samples, out, write_mode=mode, fields={"annotation": Mask()})
-    sample = LMDBDataset(out)[0]
-    np.testing.assert_array_equal(sample.annotation.numpy(), LABELS)
+    write(samples, out, fields={name: Image()})
+    np.testing.assert_array_equal(LMDBDataset(out)[0][1].numpy(), pixels_of(data))  # its colours
+    write(samples, out, write_mode=mode, fields={name: Mask()}, overwrite=True)
+    np.testing.assert_array_equal(LMDBDataset(out)[0][1].numpy(), LABELS)
     assert lmdbloader.info(out).fields[0].codecs == ({"jpeg": 1} if mode else {"raw": 1})
 
 
@@ -455,7 +464,7 @@ def test_a_grey_file_that_looks_like_a_mask_is_refused(out: Path, mode: Any) -> 
         write(samples, out, write_mode=mode)
     write(samples, out, write_mode=mode, fields={"mask": Mask()})
     assert kinds(out) == {"image": "image", "mask": "mask"}
-    with pytest.raises(OptionError, match="field 'mask': not an image that Pillow reads"):
+    with pytest.raises(OptionError, match="field 'mask': not an image of a supported kind"):
         write([{"mask": b"none"}], out, fields={"mask": Mask()}, overwrite=True)
 
 
