@@ -225,7 +225,7 @@ def test_swapped_arguments_are_recognised(tmp_path: Path, capsys: Capture) -> No
     assert capsys.readouterr().err.strip() == f"lmdbloader: {expected}{src} {out}"
 
 
-@pytest.mark.parametrize(("given", "message"), [("nowhere", "there is no such folder$"), ("src", "no images in it")])
+@pytest.mark.parametrize(("given", "message"), [("nowhere", "there is no such folder\\.$"), ("src", "no images in it")])
 def test_other_mistakes_keep_their_message(tmp_path: Path, given: str, message: str) -> None:
     (tmp_path / "src").mkdir()
     other: Any = make(tmp_path / "other", "a.txt")
