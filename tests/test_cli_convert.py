@@ -284,8 +284,11 @@ def test_errors_are_one_line_and_a_status(
             "--num-workers: did you mean --workers? Write: lmdbloader convert SRC OUT --workers 2",
         ),
         (["SRC", "OUT", "-j", "2"], "-j: did you mean --workers? Write: lmdbloader convert SRC OUT --workers 2"),
-        (["SRC", "OUT", "--resize", "256"], "--resize: --max-resolution N limits the longer side"),
+        (["SRC", "OUT", "--resize", "256"], "--resize: write --max-resolution N to limit the longer side"),
         (["SRC", "OUT", "--batch-size", "8"], "Loader(dataset, batch_size=N)"),
+        (["SRC", "OUT", "--crop", "96"], "--crop: did you mean --patch-size? Write: lmdbloader convert SRC OUT"),
+        (["SRC", "OUT", "--compression", "lz4"], "--compression: write --codec lz4."),
+        (["--input", "SRC", "--output", "OUT"], "--input: SRC and OUT have no flag: lmdbloader convert SRC OUT"),
         (
             ["SRC", "OUT", "--write-mode", "jpeg"],
             "(choose from raw, jpg, proportion, smart, original). Did you mean jpg?",

@@ -158,6 +158,13 @@ def test_a_dataset_of_hugging_face(out: Path, tmp_path: Path, kind: str | None, 
     np.testing.assert_array_equal(LMDBDataset(out)[1].image.numpy(), pixels_of(FILES[1]))
 
 
+def test_nested_values_are_plain_in_every_format(out: Path) -> None:
+    boxes = {"bbox": torch.tensor([[1.0, 2.0, 3.0, 4.0]]), "name": ["a", np.int64(3)], "more": [{"x": torch.tensor(1)}]}
+    write(HuggingFace([{"objects": boxes}], {"objects": {}}, "numpy"), out)
+    assert kinds(out) == {"objects": "json"}
+    assert LMDBDataset(out)[0].objects == {"bbox": [[1, 2, 3, 4]], "name": ["a", 3], "more": [{"x": 1}]}
+
+
 def test_files_are_kept_only_where_they_are_the_images(out: Path) -> None:
     converted = HuggingFace(ROWS, {**FEATURES, "image": ImageFeature(mode="L")})
     with pytest.raises(
@@ -345,6 +352,13 @@ def test_encoded_images_are_stored_as_files_or_decoded_once(out: Path, tmp_path:
                 np.testing.assert_array_equal(sample.image.numpy(), pixels_of(data))
 
 
+def test_kinds_of_files_that_pillow_does_not_read(out: Path) -> None:
+    deep = RNG.integers(0, 2**16, (5, 4, 3)).astype(np.uint16)
+    file = b"P6 4 5 65535\n" + deep.astype(">u2").tobytes()
+    write([{"anything": {"bytes": file, "path": None}}], out)
+    np.testing.assert_array_equal(LMDBDataset(out)[0].anything.numpy(), np.moveaxis(deep, 2, 0))
+
+
 def test_tuples_may_hold_paths_and_one_field_may_keep_files(out: Path, tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(FILES[1])
     write([(tmp_path / "a.jpg", 7)], out)
@@ -428,15 +442,17 @@ def palette_mask() -> bytes:
 
 
 @pytest.mark.parametrize("mode", [None, "original"])
-def test_a_mask_with_a_palette_keeps_its_numbers_or_is_refused(out: Path, mode: Any) -> None:
+@pytest.mark.parametrize("name", ["annotation", "ann"])
+def test_a_mask_with_a_palette_keeps_its_numbers_or_is_refused(out: Path, name: str, mode: Any) -> None:
     data = palette_mask()
-    rows = [{"image": ROWS[1]["image"], "annotation": {"bytes": data, "path": "1.png"}}]
-    samples = HuggingFace(rows, {"image": ImageFeature(), "annotation": ImageFeature()})
-    with pytest.raises(OptionError, match=r"annotation.*mode P.*Mask\(\)"):
+    rows = [{"image": ROWS[1]["image"], name: {"bytes": data, "path": "1.png"}}]
+    samples = HuggingFace(rows, {"image": ImageFeature(), name: ImageFeature()})
+    with pytest.raises(OptionError, match=rf"{name}'.*mode P.*Mask\(\)"):
         write(samples, out, write_mode=mode)
-    write(samples, out, write_mode=mode, fields={"annotation": Mask()})
-    sample = LMDBDataset(out)[0]
-    np.testing.assert_array_equal(sample.annotation.numpy(), LABELS)
+    write(samples, out, fields={name: Image()})
+    np.testing.assert_array_equal(LMDBDataset(out)[0][1].numpy(), pixels_of(data))  # its colours
+    write(samples, out, write_mode=mode, fields={name: Mask()}, overwrite=True)
+    np.testing.assert_array_equal(LMDBDataset(out)[0][1].numpy(), LABELS)
     assert lmdbloader.info(out).fields[0].codecs == ({"jpeg": 1} if mode else {"raw": 1})
 
 
@@ -448,5 +464,21 @@ def test_a_grey_file_that_looks_like_a_mask_is_refused(out: Path, mode: Any) -> 
         write(samples, out, write_mode=mode)
     write(samples, out, write_mode=mode, fields={"mask": Mask()})
     assert kinds(out) == {"image": "image", "mask": "mask"}
-    with pytest.raises(OptionError, match="field 'mask': not an image that Pillow reads"):
+    with pytest.raises(OptionError, match="field 'mask': not an image of a supported kind"):
         write([{"mask": b"none"}], out, fields={"mask": Mask()}, overwrite=True)
+
+
+def test_an_image_folder_itself(out: Path, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("torchvision.datasets", reason="torchvision is not installed")
+    for number, pixels in enumerate(PIXELS):
+        (tmp_path / "photos" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        PilImage.fromarray(pixels).save(tmp_path / "photos" / "ab"[number % 2] / f"{number}.png")
+    folder = datasets.ImageFolder(tmp_path / "photos")
+    for samples in (folder, Subset(folder, range(4))):
+        write(samples, out, overwrite=True)
+        dataset = LMDBDataset(out)
+        assert dataset.classes == ("a", "b") and [sample.label for sample in dataset] == [0, 0, 1, 1]
+        for sample, (image, _) in zip(dataset, folder, strict=True):
+            np.testing.assert_array_equal(sample.image.numpy(), np.moveaxis(np.asarray(image), 2, 0))
+    with pytest.raises(OptionError, match=r"write_mode='original' keeps files, and images made in Python \(Image\)"):
+        write(folder, out, write_mode="original", overwrite=True)

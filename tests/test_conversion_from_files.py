@@ -480,7 +480,7 @@ def test_policies_reach_the_decoder(src: Path, out: Path, tmp_path: Path) -> Non
         ({"scale": 1}, "scale=1: expected a whole number from 2 to 8"),
         ({"scale": 9}, "scale=9: expected a whole number from 2 to 8"),
         ({"codec": "zip"}, "codec='zip': expected one of auto, raw, lz4"),
-        ({"workers": 0}, "workers=0: expected a whole number of at least 1"),
+        ({"workers": -1}, "workers=-1: expected a whole number of at least 0"),
         ({"bicubic": "cubic"}, "bicubic='cubic': expected matlab or pillow"),
         ({"on_error": "ignore"}, "on_error='ignore': expected stop or skip"),
         ({"alpha": "black"}, "alpha='black': expected refuse, drop or white"),

@@ -405,6 +405,11 @@ _WORKERS = "write workers={value}."
 _SHUFFLED_LATER = "the Loader shuffles in every epoch. Leave it out."
 _ONE_FILE = "a dataset is one file of any size. Leave it out."
 _GROWS = "the map grows by itself. Leave it out."
+_RESIZED_LATER = (
+    "write max_resolution=N to limit the longer side of the images that are stored. For one size, or for the shorter "
+    "side, resize when loading: Loader(dataset, batch_size, transforms=[RandomResizedCrop(N)]) or [Resize(N), "
+    "CenterCrop(N)]."
+)
 
 CONVERT: dict[str, Foreign] = {
     "num_workers": Foreign(f"{_FFCV}, {_TORCH}", _WORKERS),
@@ -416,7 +421,26 @@ CONVERT: dict[str, Foreign] = {
     "step": Foreign(_BASICSR, "write stride={value}."),
     "compression_level": Foreign(_BASICSR, 'write codec="lz4" for compressed pixels, write_mode="original" for files.'),
     "quality": Foreign("Pillow", 'write jpeg_quality={value}, with write_mode="jpg".'),
+    "format": Foreign("img2dataset", "write write_mode={value}."),
+    "force": Foreign("other programs", "write overwrite={value}."),
+    "limit": Foreign("other programs", "write subset={value}."),
     "max_size": Foreign(_TORCHVISION, "write max_resolution={value}."),
+    "resize": Foreign("other programs", _RESIZED_LATER),
+    "image_size": Foreign("img2dataset", _RESIZED_LATER),
+    "transform": Foreign(
+        _TORCHVISION,
+        "transforms are applied when samples are loaded. Write Loader(dataset, batch_size, transforms=[...]).",
+        _ONLY_NONE,
+    ),
+    "batch_size": Foreign(
+        _TORCH, "batches are made when samples are loaded. Write Loader(dataset, batch_size={value})."
+    ),
+    "labels": Foreign(
+        "other programs",
+        "labels come from class folders, and from .cls, .json and .txt files in tars. Write samples with other labels: "
+        "lmdbloader.write(samples, out).",
+    ),
+    "recursive": Foreign("other programs", "folders below the source are always read. Leave it out.", _ONLY_TRUE),
     "indices": Foreign(_FFCV, "write lmdbloader.write((dataset[i] for i in indices), out) for samples in Python."),
     "shuffle": Foreign(_STREAMING, _SHUFFLED_LATER, _ONLY_FALSE),
     "shuffle_indices": Foreign(_FFCV, _SHUFFLED_LATER, _ONLY_FALSE),

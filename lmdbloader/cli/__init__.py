@@ -165,7 +165,7 @@ def _flag_of(command: _Parser, name: str) -> str | None:
     """Return a flag as a command's parser knows it, or a sentence about what to write instead; None without advice."""
     spelled = name.replace("_", "-")
     flags = [flag for flag in command._option_string_actions if flag.startswith("--")]
-    if spelled in command.foreign:
+    if spelled in command.foreign and spelled not in flags:
         return command.foreign[spelled]
     if any(flag.startswith(spelled) for flag in flags):
         return spelled

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from lmdbloader.base.foreign_names import CONVERT
 from lmdbloader.base.option_names import naming_flags
 from lmdbloader.cli._numbers import number
 from lmdbloader.conversion.options import GROUPS, RUN, TAKE, ConvertOptions, choices_of, explain, grammar_of
@@ -20,53 +22,55 @@ _SPLIT = (
 )
 
 
-_NO_FLAG = "SRC and OUT have no flag: lmdbloader convert SRC OUT"
-_LABELS = (
-    "labels come from class folders, and from .cls, .json and .txt files in tars; other labels are written with "
-    "lmdbloader.write(samples, OUT) in Python"
-)
-_WHEN_LOADED = "transforms are applied when samples are loaded: Loader(dataset, batch_size, transforms=[...])"
-_SIZE = (
-    "--max-resolution N limits the longer side of the images that are stored. For one size, or for the shorter side, "
-    "resize when loading: Loader(dataset, batch_size, transforms=[RandomResizedCrop(N)]) or Resize(N)"
-)
-_ALL_FOLDERS = "the folders below SRC are always read. Leave it out"
-_ONE_FILE = "a dataset is one file, which grows by itself. Leave it out"
-#: Flags that other programs have for what `convert` does, and what to write instead.
-FOREIGN = {
-    **{f"--{name}": "--workers" for name in (
-        "num-workers", "nworkers", "n-workers", "num-proc", "nproc", "num-processes", "processes", "jobs", "n-jobs",
-        "threads", "num-threads", "n-thread",
-    )},
-    **{f"--{name}": _NO_FLAG for name in ("src", "input", "in", "root", "data-dir", "out", "output", "dest")},
-    **{f"--{name}": _SIZE for name in (
-        "resize", "size", "image-size", "img-size", "imgsz", "width", "height", "short-side", "shorter-side",
-    )},
-    **{f"--{name}": _LABELS for name in ("labels", "label", "label-file", "labels-file", "csv", "annotations", "ann")},
-    **{f"--{name}": _WHEN_LOADED for name in ("transform", "transforms", "augment", "normalize", "mean", "std")},
-    **{f"--{name}": _ONE_FILE for name in ("map-size", "shards", "num-shards", "chunk-size", "page-size", "maxcount")},
-    **{f"--{name}": _ALL_FOLDERS for name in ("recursive", "recurse")},
-    **{f"--{name}": "--patch-size" for name in ("crop-size", "crop", "gt-size", "tile-size")},
-    **{f"--{name}": "--scale" for name in ("downscale", "upscale", "factor", "sr")},
-    **{f"--{name}": "--hr" for name in ("gt", "dataroot-gt", "high")},
-    **{f"--{name}": "--lr" for name in ("lq", "dataroot-lq", "low")},
-    **{f"--{name}": "--write-mode" for name in ("format", "encode-format", "encoding", "store-as")},
-    **{f"--{name}": "--codec" for name in ("compression", "compress")},
-    **{f"--{name}": "--jpeg-quality" for name in ("quality", "jpg-quality", "encode-quality")},
-    **{f"--{name}": "--overwrite" for name in ("force", "replace", "clobber")},
-    **{f"--{name}": "--subset" for name in ("limit", "max-samples", "num-samples")},
-    "--step": "--stride",
-    "-j": "--workers",
-    "-i": _NO_FLAG,
-    "-o": _NO_FLAG,
-    "--compression-level": "--codec lz4 compresses pixels, --write-mode original keeps files. Neither has a level",
-    "--batch-size": "batches are made when samples are loaded: Loader(dataset, batch_size=N)",
-    "--shuffle": "samples keep the order of their names, and the Loader draws a new order for each epoch. Leave it out",
-    "--resume": "the same command resumes an interrupted conversion. Leave it out",
-    "--val-split": "give the images of each split a folder of their own, train/ and val/, and use --split",
-    "--test-size": "give the images of each split a folder of their own, train/ and val/, and use --split",
-    "--verbose": "progress is always shown; --quiet switches it off. Leave it out",
+# Flags of other programs by ours, in addition to the names in `CONVERT`.
+_FLAGS = {
+    "--workers": "-j jobs n-jobs n-workers nworkers nproc num-processes num-threads processes threads",
+    "--patch-size": "crop gt-size tile-size", "--scale": "downscale factor sr upscale", "--hr": "dataroot-gt gt high",
+    "--lr": "dataroot-lq low lq", "--write-mode": "encode-format encoding store-as",
+    "--jpeg-quality": "encode-quality jpg-quality", "--overwrite": "clobber replace",
+    "--subset": "max-samples num-samples",
 }  # fmt: skip
+# Flags that are another word for one of `CONVERT`, or without a name in Python.
+_SAME = {
+    "resize": "height img-size imgsz shorter-side short-side size width",
+    "transform": "augment mean normalize std transforms",
+    "labels": "ann annotations csv label label-file labels-file", "recursive": "recurse",
+    "page_size": "chunk-size num-shards shards",
+}  # fmt: skip
+_SENTENCES = {
+    "SRC and OUT have no flag: lmdbloader convert SRC OUT": "-i -o data-dir dest in input input-folder out output root "
+    "save-folder src",
+    "the same command resumes an interrupted conversion. Leave it out.": "resume",
+    "give the images of each split a folder of their own, train/ and val/, and write --split.": "test-size val-split",
+    "progress is always shown; --quiet switches it off. Leave it out.": "verbose",
+}
+
+
+def _foreign() -> dict[str, str]:
+    """Return flags of other programs for what `convert` does, and ours or a sentence about what to write instead."""
+    found = {_hyphened(name): _in_flags(entry.advice(...)) for name, entry in CONVERT.items()}
+    more = _FLAGS | {found[_hyphened(name)]: words for name, words in _SAME.items()} | _SENTENCES
+    return found | {_hyphened(word): instead for instead, words in more.items() for word in words.split()}
+
+
+def _hyphened(name: str) -> str:
+    return name if name.startswith("-") else f"--{name.replace('_', '-')}"
+
+
+def _in_flags(advice: str) -> str:
+    """Return advice on an argument in Python as a flag, or as a sentence with flags.
+
+    >>> _in_flags("write workers=Ellipsis."), _in_flags('write codec="lz4".')
+    ('--workers', 'write --codec lz4.')
+    """
+    if option := re.match(r"write (\w+)=Ellipsis", advice):
+        return _hyphened(option[1])
+    names = "|".join(f.name for f in fields(ConvertOptions))
+    flags = re.sub(rf'\b({names})="?(\w+)"?', lambda found: f"{_hyphened(found[1])} {found[2]}", advice)
+    return flags.replace("Ellipsis", "N")
+
+
+FOREIGN = _foreign()
 
 
 def add_flags(parser: argparse.ArgumentParser, options: type[ConvertOptions]) -> argparse._ArgumentGroup:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +107,12 @@ def run(options: argparse.Namespace) -> int:
 def _convert_splits(options: argparse.Namespace, src: str | None, out: str) -> None:
     """Convert train/, val/ ... into a dataset each."""
     from lmdbloader.conversion.destination import named_folder, refuse_inside
-    from lmdbloader.conversion.sources.listing import is_image_name
     from lmdbloader.errors import DestinationError
     from lmdbloader.store import is_dataset
 
     splits = splits_of(options, src)
-    for name in sorted(path.name for path in Path(str(src)).iterdir() if is_image_name(os.fsencode(path))):
-        say(f"left out: {name}: an image in no split", error=True)
+    for name, reason in _beside(Path(str(src)), {split.name for split in splits}):
+        say(f"left out: {name}: {reason}", error=True)
     target = named_folder(out)
     refuse_inside(target, Path(str(src)))
     if is_dataset(target):
@@ -127,6 +127,23 @@ def _convert_splits(options: argparse.Namespace, src: str | None, out: str) -> N
     finally:
         if not any(target.iterdir()):  # the first one failed
             target.rmdir()
+
+
+def _beside(src: Path, splits: Set[str]) -> list[tuple[str, str]]:
+    """Return (name, reason) of what is in a folder next to its splits."""
+    from lmdbloader.conversion.sources.listing import Others
+
+    others, folders = Others(), []
+    for path in sorted(src.iterdir()):
+        if path.name in splits or path.name.startswith("."):
+            continue
+        if path.is_symlink() and path.is_dir():
+            others.add_link(os.fsencode(path.name))
+        elif path.is_dir():
+            folders.append((f"{path.name}/", "a folder without images"))
+        else:
+            others.add(os.fsencode(path.name))
+    return [*folders, *others.ignored()]
 
 
 def _convert(options: argparse.Namespace, src: Any, out: Any, classes: Any) -> Any:

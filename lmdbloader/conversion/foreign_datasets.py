@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -143,20 +144,31 @@ def _of_hugging_face(samples: Any, fields: Mapping[str, FieldType | None]) -> Ad
         feature = features[name]
         if kind == "Image" and feature.decode and feature.mode is None and isinstance(fields.get(name), Image | None):
             samples = samples.cast_column(name, type(feature)(decode=False))
-    changes: dict[str, Callable[[Any], Any]] = {
-        name: _plain for name, kind in kinds.items() if kind in ("ClassLabel", "Value")
-    }
-    changes |= {
-        name: _to_array(features[name].dtype)
-        for name, kind in kinds.items()
-        if kind.startswith("Array") and kind[-1] == "D"
-    }
+    changes: dict[str, Callable[[Any], Any]] = {}
+    for name, kind in kinds.items():
+        if kind in ("ClassLabel", "Value"):
+            changes[name] = _plain
+        elif re.fullmatch(r"Array[0-9]+D", kind):
+            changes[name] = _to_array(features[name].dtype)
+        elif kind != "Image":
+            changes[name] = _nested
     return Adapted(_Changed(samples, changes), None, classes)
 
 
 def _plain(value: Any) -> Any:
     """Return a number that a format has made an array or a tensor of as a number."""
     return value.item() if getattr(value, "shape", None) == () else value
+
+
+def _nested(value: Any) -> Any:
+    """Return dicts and lists with lists in place of the arrays and tensors that a format has put into them."""
+    if isinstance(value, Mapping):
+        return {key: _listed(inner) for key, inner in value.items()}
+    return [_listed(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _listed(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else _nested(value)
 
 
 def _to_array(dtype: str) -> Callable[[Any], Any]:

@@ -76,7 +76,7 @@ class Report:
     seconds: float = 0.0
     stored_as: Mapping[str, int] = field(default_factory=dict)
     longest_sides: Mapping[int, int] = field(default_factory=dict)
-    classes: Mapping[str, int] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict, repr=False)  # which can be thousands
     notes: tuple[str, ...] = ()
 
 

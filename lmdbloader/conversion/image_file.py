@@ -115,20 +115,20 @@ def opened(value: Any, kind: FieldType | None, policy: DecodePolicy, name: str, 
     data = _content(value, kind is not None, where)
     if data is None:
         return value
-    if isinstance(kind, Image) or (kind is None and likeness(name) != "mask"):
+    is_image = isinstance(kind, Image) or (kind is None and (likeness(name) == "image" or is_jpeg(data)))
+    image = None if is_image else _in_pillow(data)
+    if image is None or (kind is None and image.mode not in ("P", "1", "I")):
         return ImageFile(data, policy, where)
-    image = _in_pillow(data, where)
-    # Numbers of a palette's colours may be labels, which the colours are not.
-    return image if kind is not None or image.mode in ("P", "1", "I") else ImageFile(data, policy, where)
+    return image  # the numbers of a palette's colours may be labels, which the colours are not
 
 
-def _in_pillow(data: bytes, where: str) -> Any:
+def _in_pillow(data: bytes) -> Any:
     from PIL import Image as Pillow
 
     try:
         return Pillow.open(io.BytesIO(data))
-    except OSError as error:
-        raise OptionError(f"{where}: not an image that Pillow reads ({error})") from error
+    except OSError:
+        return None
 
 
 def _content(value: Any, is_declared: bool, where: str) -> bytes | None:

@@ -148,9 +148,11 @@ def find_splits(
     layouts = {listing.layout for listing in listings}
     if len(layouts) > 1:
         found = ", ".join(f"{p.name}: {listing.layout}" for p, listing in zip(paths, listings, strict=True))
+        flat = [p.name for p, listing in zip(paths, listings, strict=True) if listing.layout == "images"]
+        why = f" In {', '.join(flat)} there are no class folders." if layouts == {"classes", "images"} else ""
         raise OptionError(
-            f"{folder}: its folders have different layouts ({found}). Choose one with {option('layout')}, or convert "
-            "them one by one."
+            f"{folder}: its folders have different layouts ({found}).{why} Choose one with {option('layout')}, or "
+            "convert them one by one."
         )
     classes = None
     if layouts == {"classes"}:
