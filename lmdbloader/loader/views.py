@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 
-# What two views of one dataset may have different of their own: a Loader draws with its own seed.
+# What two views of one dataset may have different.
 _OWN = frozenset({"reader", "_rows", "_draws", "_assembler", "_stopwatch", "targets"})
 
 
@@ -62,7 +62,8 @@ def _joined(views: list[LMDBDataset]) -> LMDBDataset:
 
 
 def _state(view: LMDBDataset) -> dict[str, Any]:
-    return {name: value for name, value in vars(view).items() if name not in _OWN}
+    own = {name: value for name, value in vars(view).items() if name not in _OWN}
+    return {**own, "seed": None if view._draws is None else view._draws.seed}
 
 
 def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
