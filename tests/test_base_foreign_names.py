@@ -181,7 +181,7 @@ def test_a_loader_says_which_arguments_to_write(ds: LMDBDataset, theirs: dict[st
         ({"shuffle": 1}, "expected True or False"),
         ({"shuffle": None}, "expected True or False"),
         ({"num_worker": 8}, "num_threads=8"),
-        ({"colour": 1}, "there is no such option; expected one of batch_size, "),
+        ({"colour": 1}, "there is no such option; expected one of "),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
