@@ -216,7 +216,7 @@ class LMDBDataset(Dataset[Any]):
         return sample
 
     def _line_for_column(self, name: str) -> str:
-        """Return what to write for `dataset[name]`."""
+        """Return the advice for `dataset[name]`."""
         if name in self._column_names:
             return f"expected the number of a sample. For a column write dataset.table[{name!r}].to_pylist()."
         if name in self.fields:
