@@ -297,6 +297,7 @@ class LMDBDataset(Dataset[Any]):
         view._dtype = dtype
         return view
 
+    @understands({}, positional=lambda value: "Write a list: transformed([...]).")
     def transformed(self, transforms: Sequence[Transform], *, seed: int | None = None) -> Self:
         """Return a view whose images are transformed by compiled code while they are read.
 
@@ -398,6 +399,7 @@ class LMDBDataset(Dataset[Any]):
             ) from error
         return self.select(found.column("sample number").to_numpy())
 
+    @understands({}, positional=lambda value: "Write a list: split([0.8, 0.2]).")
     def split(self, fractions: Sequence[float], *, seed: int = 0, by: str | None = "source") -> tuple[Self, ...]:
         """Return views that divide the samples at random, each in the dataset's order.
 
