@@ -450,7 +450,7 @@ refused(
     "from lmdbloader.transforms import NormalizeImage",
     "steps = [ToDtype(torch.float16, scale=True), Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]",
     "Means from 0 to 1.",
-    says="Write ToDtype(torch.float16, scale=True), Normalize(mean, std) with means from 0 to 1",
+    says="Write ToDtype(torch.float16, scale=True), Normalize([m / 255 for m in mean], [s / 255 for s in std])",
 )
 refused(
     FFCV,
