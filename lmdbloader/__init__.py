@@ -88,7 +88,7 @@ def __getattr__(name: str) -> object:
 
 
 def _message_about(name: str) -> str:
-    """Return what to write for a name of an earlier version or of another library, "" if it is neither."""
+    """Return the advice for a name of an earlier version or of another library, "" if it is neither."""
     if name.startswith("_"):  # Python asks for many of these
         return ""
     if name in _MOVED:

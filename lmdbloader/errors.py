@@ -105,7 +105,7 @@ class OptionError(LmdbloaderError, ValueError):
 
 
 class UnknownNameError(LmdbloaderError, AttributeError):
-    """There is no such attribute: of a dataset, a sample or the package. Other libraries have it; see the message."""
+    """A dataset, a sample or the package lacks a name that other libraries have; the message has the line to write."""
 
 
 class OutputError(LmdbloaderError, RuntimeError):

@@ -595,6 +595,7 @@ refused(
     "lmdbloader convert photos out.lmdb",
     says="The source comes first: photos out.lmdb",
 )
+
 # --- arguments, attributes and paths: `lmdbloader.base.foreign_names`, `lmdbloader.format.others` ---
 
 
@@ -641,23 +642,70 @@ def a_loader_opens_a_path(loader: Any) -> None:
     assert len(loader) == 3
 
 
-refused(TORCH, "Loader(ds, 4, num_workers=2)", "num_threads=2", "Threads read, by default one for each core.")
-refused(TORCH, "Loader(ds, 4, True)", "shuffle=True")
-refused(TORCH, "Loader(ds, batchsize=4)", "batch_size=4")
-refused(TORCH, "Loader(ds, 4, prefetch_factor=4)", "prefetch=4")
-refused(TORCH, "Loader(ds, 4, generator=torch.Generator().manual_seed(7))", "seed=7")
-refused(TORCH, "Loader(ds, 4, worker_init_fn=print)", "seed=0")
-refused(TORCH, "Loader(ds, 4, sampler=DistributedSampler(ds, 2, 0))", 'shard="auto"')
-refused(TORCH, "Loader(ds, batch_size=None)", "lmdbloader.dataloader(dataset, batch_size=None)")
-refused(
-    TORCH, "Loader(ConcatDataset([ds, pairs]), 4)", "lmdbloader.dataloader(dataset, batch_size, shuffle=True)",
-    "Different datasets.",
+def renamed(whose: str, code: str, theirs: str, ours: str, note: str = "") -> None:
+    """Add a habit of which one part is written in another way here, which the error says."""
+    assert theirs in code
+    refused(whose, code, code.replace(theirs, ours), note, says=ours)
+
+
+renamed(TORCH, "loader = Loader(ds, 4, num_workers=2)", "num_workers=2", "num_threads=2", "By default one a core.")
+renamed(TORCH, "loader = Loader(ds, 4, True)", "True", "shuffle=True")
+renamed(TORCH, "loader = Loader(ds, batchsize=4)", "batchsize=4", "batch_size=4")
+renamed(TORCH, "loader = Loader(ds, 4, prefetch_factor=4)", "prefetch_factor=4", "prefetch=4")
+renamed(
+    TORCH, "loader = Loader(ds, 4, generator=torch.Generator().manual_seed(7))",
+    "generator=torch.Generator().manual_seed(7)", "seed=7",
 )  # fmt: skip
-refused(TORCH, "loader = DataLoader(ds, 4)\nLoader(loader, 4)", "Loader(loader.dataset, batch_size)")
-refused(TORCH, "dataloader(ds, 4, seed=3)", "generator=torch.Generator().manual_seed(3)")
-refused(TORCH, "ds.split([9, 3])", "torch.utils.data.random_split(dataset, lengths)", "By numbers of samples.")
-refused(TORCH, 'LMDBDataset("trian.lmdb")', "'train.lmdb'")
-refused(TORCH, "next(iter(Loader(ds, 4))).cuda()", 'Loader(dataset, batch_size, device="cuda")')
+renamed(TORCH, "loader = Loader(ds, 4, worker_init_fn=print)", "worker_init_fn=print", "seed=0")
+renamed(
+    TORCH, "loader = Loader(ds, 4, sampler=DistributedSampler(ds, 2, 0))", "sampler=DistributedSampler(ds, 2, 0)",
+    'shard="auto"',
+)  # fmt: skip
+refused(
+    TORCH,
+    "loader = Loader(ds, 4, sampler=WeightedRandomSampler([1] * 12, 8))",
+    "loader = dataloader(ds, 4, sampler=WeightedRandomSampler([1] * 12, 8), num_workers=0)",
+    says="lmdbloader.dataloader(dataset, batch_size, sampler=...)",
+)
+refused(
+    TORCH,
+    "loader = Loader(ds, 4, collate_fn=list)",
+    "loader = dataloader(ds, 4, collate_fn=list, num_workers=0)",
+    says="lmdbloader.dataloader(dataset, batch_size, collate_fn=...)",
+)
+refused(
+    TORCH,
+    "loader = Loader(ds, batch_size=None)",
+    "loader = dataloader(ds, batch_size=None, num_workers=0)",
+    says="lmdbloader.dataloader(dataset, batch_size=None)",
+)
+refused(
+    TORCH,
+    "loader = Loader(ConcatDataset([ds, pairs]), 4)",
+    "loader = dataloader(ConcatDataset([ds, pairs]), 4, shuffle=True, num_workers=0)",
+    "Different datasets.",
+    says="lmdbloader.dataloader(dataset, batch_size, shuffle=True)",
+)
+refused(
+    TORCH,
+    "loader = Loader(TensorDataset(torch.zeros(4, 8, 8), torch.arange(4)), 2)",
+    "lmdbloader.write(TensorDataset(torch.zeros(4, 8, 8), torch.arange(4)), 'made.lmdb', fields=('image', 'label'))",
+    says='lmdbloader.write(dataset, "train.lmdb", fields=("image", "label"))',
+)
+renamed(TORCH, "loader = dataloader(ds, 4, seed=3)", "seed=3", "generator=torch.Generator().manual_seed(3)")
+refused(
+    TORCH,
+    "train, val = ds.split([9, 3])",
+    "train, val = random_split(ds, [9, 3])",
+    says="torch.utils.data.random_split(dataset, lengths)",
+)
+renamed(TORCH, 'ds = LMDBDataset("trian.lmdb")', '"trian.lmdb"', "'train.lmdb'")
+refused(
+    TORCH,
+    "batch = next(iter(Loader(ds, 4))).cuda()",
+    "batch = next(iter(Loader(ds, 4, device='cuda')))",
+    says='Loader(dataset, batch_size, device="cuda")',
+)
 
 
 @same(TORCHVISION, "classes, numbers, labels = ds.classes, ds.class_to_idx, ds.targets")
@@ -666,12 +714,27 @@ def an_image_folders_classes_and_targets_are_here(classes: Any, numbers: Any, la
     assert labels == [sample.label for sample in ds]
 
 
-refused(TORCHVISION, 'LMDBDataset(root="train.lmdb")', "LMDBDataset('train.lmdb')")
+def instead_of(whose: str, code: str, line: str, says: str = "") -> None:
+    """Add a habit of a dataset, which messages call `dataset`, with the line to write."""
+    refused(whose, code, line, says=says or line.partition(" = ")[2].replace("ds.", "dataset."))
+
+
+renamed(TORCHVISION, 'ds = LMDBDataset(root="train.lmdb")', 'root="train.lmdb"', "'train.lmdb'")
 refused(TORCHVISION, 'LMDBDataset("photos")', "lmdbloader convert photos photos.lmdb")
-refused(TORCHVISION, "ds.root", "dataset.path")
-refused(TORCHVISION, "ds.labels", "dataset.targets")
-refused(TORCHVISION, "ds.data", "torch.stack([sample.image for sample in dataset])")
-refused(TORCHVISION, "Loader(ds, 4, transforms=RandomDihedral())", "transforms=[RandomDihedral()]")
+instead_of(TORCHVISION, "place = ds.root", "place = ds.path")
+instead_of(TORCHVISION, "labels = ds.labels", "labels = ds.targets")
+instead_of(
+    TORCHVISION,
+    "images = ds.data",
+    "images = torch.stack([sample.image for sample in ds])",
+    "torch.stack([sample.image for sample in dataset])",
+)
+refused(
+    TORCHVISION,
+    "loader = Loader(ds, 4, transforms=RandomDihedral())",
+    "loader = Loader(ds, 4, transforms=[RandomDihedral()])",
+    says="transforms=[RandomDihedral()]",
+)
 
 
 @same(HF, 'images, label = next(iter(Loader(ds, 4)))["image"], ds[0]["label"]')
@@ -684,18 +747,40 @@ def a_condition_chooses_samples(some: Any, ds: Any) -> None:
     assert some.targets == [label for label in ds.targets if label in (0, 2)]
 
 
-refused(HF, 'ds.filter(lambda row: row["label"] == 3)', 'dataset.where("label == 3")')
-refused(HF, 'ds.where(lambda row: row["label"] == 3)', 'ds.select([row["label"] == 3 for row in ds.table.to_pylist()])')
-refused(HF, 'ds["label"]', "dataset.table['label'].to_pylist()")
-refused(HF, 'ds["image"]', "[sample.image for sample in dataset]")
-refused(HF, "ds.train_test_split(test_size=0.2)", "train, test = dataset.split([0.8, 0.2], seed=0)")
-refused(HF, "ds.shuffle(seed=0)", "Loader(dataset, batch_size, shuffle=True, seed=0)")
-refused(HF, "ds.features", "dataset.fields")
-refused(HF, "ds.column_names", "list(dataset.fields)")
-refused(HF, "ds.num_rows", "len(dataset)")
-refused(HF, "ds.to_list()", "dataset.table.to_pylist()")
-refused(HF, 'LMDBDataset("train.lmdb", columns=["image"])', "fields=['image']")
-refused(HF, 'lmdbloader.load_dataset("train.lmdb")', "lmdbloader.LMDBDataset(path)")
+instead_of(HF, 'some = ds.filter(lambda row: row["label"] == 3)', 'some = ds.where("label == 3")')
+instead_of(
+    HF,
+    'some = ds.where(lambda row: row["label"] == 3)',
+    'some = ds.select([row["label"] == 3 for row in ds.table.to_pylist()])',
+    'ds.select([row["label"] == 3 for row in ds.table.to_pylist()])',
+)
+instead_of(HF, 'labels = ds["label"]', "labels = ds.table['label'].to_pylist()")
+instead_of(
+    HF, 'images = ds["image"]', "images = [sample.image for sample in ds]", "[sample.image for sample in dataset]"
+)
+refused(
+    HF,
+    "parts = ds.train_test_split(test_size=0.2)",
+    "train, test = ds.split([0.8, 0.2], seed=0)",
+    says="train, test = dataset.split([0.8, 0.2], seed=0)",
+)
+refused(
+    HF,
+    "loader = DataLoader(ds.shuffle(seed=0), 4)",
+    "loader = Loader(ds, 4, shuffle=True, seed=0)",
+    says="Loader(dataset, batch_size, shuffle=True, seed=0)",
+)
+instead_of(HF, "kinds = ds.features", "kinds = ds.fields")
+instead_of(HF, "names = ds.column_names", "names = list(ds.fields)", "list(dataset.fields)")
+instead_of(HF, "count = ds.num_rows", "count = len(ds)", "len(dataset)")
+instead_of(HF, "rows = ds.to_list()", "rows = ds.table.to_pylist()")
+renamed(HF, 'ds = LMDBDataset("train.lmdb", columns=["image"])', 'columns=["image"]', "fields=['image']")
+refused(
+    HF,
+    'ds = lmdbloader.load_dataset("train.lmdb")',
+    'ds = lmdbloader.LMDBDataset("train.lmdb")',
+    says="lmdbloader.LMDBDataset(path)",
+)
 
 
 @same(
@@ -708,37 +793,42 @@ def members_of_ffcvs_enum_are_orders(loader: Any) -> None:
     assert loader.order == "random"
 
 
-refused(FFCV, "Loader(ds, batch_size=4, num_workers=2)", "num_threads=2")
-refused(FFCV, "Loader(ds, 4, batches_ahead=3)", "prefetch=3")
-refused(FFCV, "Loader(ds, 4, os_cache=False)", 'order="quasi_random"')
-refused(FFCV, "Loader(ds, 4, distributed=True)", 'shard="auto"')
-refused(
+renamed(FFCV, "loader = Loader(ds, batch_size=4, num_workers=2)", "num_workers=2", "num_threads=2")
+renamed(FFCV, "loader = Loader(ds, 4, batches_ahead=3)", "batches_ahead=3", "prefetch=3")
+renamed(FFCV, "loader = Loader(ds, 4, os_cache=False)", "os_cache=False", 'order="quasi_random"')
+renamed(FFCV, "loader = Loader(ds, 4, distributed=True)", "distributed=True", 'shard="auto"')
+renamed(
     FFCV,
-    'mean, std = [0.5] * 3, [0.5] * 3\nLoader(ds, 4, pipelines={"image": [...], "label": [...]})',
+    'mean, std = [0.5] * 3, [0.5] * 3\nloader = Loader(ds, 4, pipelines={"image": [...], "label": [...]})',
+    'pipelines={"image": [...], "label": [...]}',
     "transforms=[RandomResizedCrop(224), RandomHorizontalFlip(), ToDtype(torch.float16, scale=True), "
     "Normalize(mean, std)]",
 )
-refused(FFCV, 'lmdbloader.convert("photos", "out", num_workers=2)', "workers=2")
+renamed(FFCV, 'lmdbloader.convert("photos", "out", num_workers=2)', "num_workers=2", "workers=2")
 
-refused(WEBDATASET, 'LMDBDataset("shards/x-0.tar")', "lmdbloader convert shards/x-0.tar x-0.lmdb")
-refused(WEBDATASET, 'LMDBDataset("shards")', "lmdbloader convert shards shards.lmdb")
-refused(WEBDATASET, "Loader(ds, 4, handler=print)", 'on_corrupt="skip"')
-refused(WEBDATASET, 'LMDBDataset("train.lmdb", shardshuffle=100)', 'Loader(dataset, batch_size, order="quasi_random")')
+refused(WEBDATASET, 'ds = LMDBDataset("shards/x-0.tar")', "lmdbloader convert shards/x-0.tar x-0.lmdb")
+refused(WEBDATASET, 'ds = LMDBDataset("shards")', "lmdbloader convert shards shards.lmdb")
+renamed(WEBDATASET, "loader = Loader(ds, 4, handler=print)", "handler=print", 'on_corrupt="skip"')
+refused(
+    WEBDATASET,
+    'ds = LMDBDataset("train.lmdb", shardshuffle=100)',
+    'loader = Loader(ds, 4, order="quasi_random")',
+    says='Loader(dataset, batch_size, order="quasi_random")',
+)
 
-refused(BASICSR, "Loader(pairs, batch_size_per_gpu=4)", "batch_size=4")
-refused(BASICSR, "Loader(pairs, 4, num_worker_per_gpu=2)", "num_threads=2")
-refused(BASICSR, 'lmdbloader.convert("hr", "out", n_thread=2)', "workers=2")
-refused(BASICSR, 'lmdbloader.convert("hr", "out", crop_size=16)', "patch_size=16")
-refused(BASICSR, 'lmdbloader.convert("hr", "out", step=8)', "stride=8")
+renamed(BASICSR, "loader = Loader(pairs, batch_size_per_gpu=4)", "batch_size_per_gpu=4", "batch_size=4")
+renamed(BASICSR, "loader = Loader(pairs, 4, num_worker_per_gpu=2)", "num_worker_per_gpu=2", "num_threads=2")
+renamed(BASICSR, 'lmdbloader.convert("hr", "out", n_thread=2)', "n_thread=2", "workers=2")
+renamed(BASICSR, 'lmdbloader.convert("hr", "out", crop_size=16)', "crop_size=16", "patch_size=16")
 
-OTHERS = "timm, fastai, Keras, TensorFlow, DALI, MosaicML"
+OTHERS = "fastai, Keras, TensorFlow, DALI, MosaicML"
 
-refused(OTHERS, "Loader(ds, bs=4)", "batch_size=4", "fastai.")
-refused(OTHERS, "Loader(ds, 4, use_prefetcher=True)", 'device="cuda"', "timm.")
-refused(OTHERS, "Loader(ds, 4, workers=2)", "num_threads=2", "Keras.")
-refused(OTHERS, "Loader(ds, 4, drop_remainder=True)", "drop_last=True", "TensorFlow.")
-refused(OTHERS, "Loader(ds, 4, random_shuffle=True)", "shuffle=True", "DALI.")
-refused(OTHERS, "Loader(ds, 4, shuffle_seed=3)", "seed=3", "MosaicML Streaming.")
+renamed(TIMM, "loader = Loader(ds, 4, use_prefetcher=True)", "use_prefetcher=True", 'device="cuda"')
+renamed(OTHERS, "loader = Loader(ds, bs=4)", "bs=4", "batch_size=4", "fastai.")
+renamed(OTHERS, "loader = Loader(ds, 4, workers=2)", "workers=2", "num_threads=2", "Keras.")
+renamed(OTHERS, "loader = Loader(ds, 4, drop_remainder=True)", "drop_remainder=True", "drop_last=True", "TensorFlow.")
+renamed(OTHERS, "loader = Loader(ds, 4, random_shuffle=True)", "random_shuffle=True", "shuffle=True", "DALI.")
+renamed(OTHERS, "loader = Loader(ds, 4, shuffle_seed=3)", "shuffle_seed=3", "seed=3", "MosaicML Streaming.")
 
 
 def table(habits: list[Habit]) -> str:

@@ -181,7 +181,7 @@ def test_a_loader_says_which_arguments_to_write(ds: LMDBDataset, theirs: dict[st
         ({"shuffle": 1}, "expected True or False"),
         ({"shuffle": None}, "expected True or False"),
         ({"num_worker": 8}, "num_threads=8"),
-        ({"colour": 1}, "there is no such option; expected one of batch_size, "),
+        ({"colour": 1}, "there is no such option; expected one of "),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -408,6 +408,16 @@ def test_a_condition_by_arguments_says_what_to_write(ds: LMDBDataset) -> None:
         ds.where("label", 3)  # type: ignore[call-arg]
     with pytest.raises(OptionError, match=r"where\(label=3\): there is no such option; expected one of condition"):
         ds.where(label=3)  # type: ignore[call-arg]
+
+
+def test_several_transforms_or_fractions_are_a_list(ds: LMDBDataset) -> None:
+    turn = lmdbloader.transforms.RandomDihedral()
+    with pytest.raises(OptionError, match=r"Write a list: transformed\(\[\.\.\.\]\)"):
+        ds.transformed(turn, turn)  # type: ignore[call-arg, arg-type]
+    with pytest.raises(OptionError, match=r"Write a list: split\(\[0\.8, 0\.2\]\)"):
+        ds.split(0.8, 0.2)  # type: ignore[call-arg, arg-type]
+    with pytest.raises(OptionError, match=r"split\(test_size=0\.2\): there is no such option; expected one of by, fra"):
+        ds.split(test_size=0.2)  # type: ignore[call-arg]
 
 
 def test_an_unknown_attribute_is_pythons_error(ds: LMDBDataset) -> None:

@@ -135,7 +135,7 @@ def test_an_lmdb_of_another_project_gets_the_line_that_converts_it(here: Path) -
         ("photos.tar.gz", "`lmdbloader convert FOLDER photos.tar.lmdb`"),
         ("x.h5", "h5py.File('x.h5')"),
         ("x.HDF5", "'x.lmdb'"),
-        ("x.npz", "numpy.load('x.npz')"),
+        ("x.npy", "numpy.load('x.npy')"),
         ("x.parquet", "datasets.load_dataset(\"parquet\", data_files='x.parquet', split=\"train\"), 'x.lmdb')"),
         ("x.arrow", "lmdbloader.write(datasets.Dataset.from_file('x.arrow'), 'x.lmdb')"),
         ("x.tfrecord", "lmdbloader.write(samples, 'x.lmdb')"),
@@ -151,6 +151,20 @@ def test_a_file_is_recognised(name: str, line: str, here: Path) -> None:
     with pytest.raises(FormatError, match="is a file, not a dataset folder; it is a") as caught:
         LMDBDataset(name)
     assert line in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_the_line_for_a_file_of_arrays_works(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    images = np.arange(3 * 16 * 16 * 3, dtype=np.uint8).reshape(3, 16, 16, 3)
+    if suffix == ".npy":
+        np.save("x.npy", images)
+    else:
+        np.savez("x.npz", images=images)
+    with pytest.raises(FormatError) as caught:
+        LMDBDataset(f"x{suffix}")
+    exec(str(caught.value).partition("Write its samples: ")[2].rstrip("."), {"lmdbloader": lmdbloader, "numpy": np})
+    assert [sample.image.permute(1, 2, 0).tolist() for sample in LMDBDataset("x.lmdb")] == images.tolist()
 
 
 @pytest.mark.parametrize(

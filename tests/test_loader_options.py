@@ -45,8 +45,9 @@ def test_flags_are_true_or_false(ds: LMDBDataset, name: str, value: Any) -> None
 
 
 def test_more_threads_than_cores_are_warned_of_and_work(ds: LMDBDataset) -> None:
-    with pytest.warns(UserWarning, match=r"num_threads=1000, but this process may use"):
+    with pytest.warns(UserWarning, match=r"num_threads=1000, but this process may use") as warned:
         Loader(ds, 4, num_threads=1000)
+    assert warned[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         loader = Loader(ds, 4, num_threads=999)

@@ -117,6 +117,7 @@ class Scaled(LMDBDataset):
         lambda path: [LMDBDataset(path), LMDBDataset(path, ["number"])],
         lambda path: [LMDBDataset(path), LMDBDataset(path).scaled()],
         lambda path: [LMDBDataset(path), LMDBDataset(path).transformed([RandomCrop(4)])],
+        lambda path: [LMDBDataset(path).transformed([RandomCrop(4)], seed=seed) for seed in (1, 2)],
         lambda path: [LMDBDataset(path), LMDBDataset(path, transform=lambda sample: sample)],
         lambda path: [LMDBDataset(path), Scaled(path, 1)],
         lambda path: [Scaled(path, 2), Scaled(path, 1)],

@@ -27,7 +27,7 @@ class Foreign:
 
     Attributes:
         of: The libraries.
-        says: What to write here, as sentences in which `{value}` is the value given; or a function that returns them.
+        says: The line to write here, in sentences with `{value}` for the value given; or a function that returns them.
         same: Returns the arguments that mean the same here as a value, None if there are none.
     """
 
@@ -36,7 +36,7 @@ class Foreign:
     same: Callable[[Any], Mapping[str, Any] | None] = lambda value: None
 
     def advice(self, value: Any) -> str:
-        """Return what to write instead of a value."""
+        """Return the advice for a value."""
         return self.says.replace("{value}", shown(value)) if isinstance(self.says, str) else self.says(value)
 
 
@@ -53,7 +53,7 @@ def understands(
     Args:
         table: The foreign names.
         also: Names that the function takes as `**options`.
-        positional: Returns what to write instead of the first argument too many.
+        positional: Returns the advice for the first argument too many.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -194,7 +194,7 @@ def _numbered(value: Any) -> str:
 
 
 def third_argument(value: Any) -> str:
-    """Return what to write for DataLoader's third argument, `shuffle`, FFCV's, `num_workers`, or an order."""
+    """Return the advice for a third argument: DataLoader's `shuffle`, FFCV's `num_workers`, or an order."""
     name = "shuffle" if _is(value, bool(value)) else "num_threads" if isinstance(value, int) else "order"
     return f"Write {name}={shown(value)}."
 
@@ -499,7 +499,7 @@ SAMPLE: dict[str, Foreign] = {
     "size": Foreign("torch's tensors", "write sample.image.size()."),
 }
 
-# Attributes of datasets: what to write for those that LMDBDataset lacks.
+# Attributes of other datasets that LMDBDataset lacks.
 
 _AS_TRANSFORM = "write LMDBDataset(path, transform=function), or dataset.transformed([...]) for compiled transforms."
 _AS_FIELDS = "write LMDBDataset(path, fields=[...])."
@@ -559,7 +559,7 @@ ATTRIBUTES: dict[str, Foreign] = {
     "batched": Foreign(_WDS, _AS_LOADER),
 }
 
-# What other libraries call our functions and classes.
+# Functions and classes of other libraries.
 
 _AS_WRITE = "write lmdbloader.write(samples, path)."
 

@@ -216,7 +216,7 @@ class LMDBDataset(Dataset[Any]):
         return sample
 
     def _line_for_column(self, name: str) -> str:
-        """Return what to write for `dataset[name]`."""
+        """Return the advice for `dataset[name]`."""
         if name in self._column_names:
             return f"expected the number of a sample. For a column write dataset.table[{name!r}].to_pylist()."
         if name in self.fields:
@@ -297,6 +297,7 @@ class LMDBDataset(Dataset[Any]):
         view._dtype = dtype
         return view
 
+    @understands({}, positional=lambda value: "Write a list: transformed([...]).")
     def transformed(self, transforms: Sequence[Transform], *, seed: int | None = None) -> Self:
         """Return a view whose images are transformed by compiled code while they are read.
 
@@ -398,6 +399,7 @@ class LMDBDataset(Dataset[Any]):
             ) from error
         return self.select(found.column("sample number").to_numpy())
 
+    @understands({}, positional=lambda value: "Write a list: split([0.8, 0.2]).")
     def split(self, fractions: Sequence[float], *, seed: int = 0, by: str | None = "source") -> tuple[Self, ...]:
         """Return views that divide the samples at random, each in the dataset's order.
 

@@ -1,4 +1,4 @@
-"""What is at a path where a dataset was expected, recognised by names, and the line that leads to a dataset."""
+"""Recognises other files and folders at the path of a dataset, by their names, with the line that makes a dataset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_ENTRIES, _MOST_FOLDERS, _MOST_LEVELS = 200, 20, 3
 _SPLITS = frozenset({"train", "val", "valid", "validation", "test"})
 _SHOWN = 5
 
-# Files by suffix: what they are, and how a dataset is made of them. {path} and {out} are for Python, {file} and {name}
+# Files by suffix: their kind, and the line that makes a dataset. {path} and {out} are for Python, {file} and {name}
 # for a shell.
 _FILES = {
     ".beton": "is a dataset of FFCV, which is not read here. Convert the images that it was made from: "
@@ -32,11 +32,10 @@ _FILES = {
         "is an HDF5 file. Write its samples: "
         'lmdbloader.write(({"image": image} for image in h5py.File({path})["images"]), {out})',
     ),
-    **dict.fromkeys(
-        (".npy", ".npz"),
-        "is a file of arrays. Write its samples: "
-        'lmdbloader.write(({"image": image} for image in numpy.load({path})), {out})',
-    ),
+    ".npy": "is a file of NumPy. Write its samples: "
+    'lmdbloader.write(({"image": image} for image in numpy.load({path})), {out})',
+    ".npz": "is a file of NumPy. Write its samples: "
+    'lmdbloader.write(({"image": image} for image in numpy.load({path})["images"]), {out})',
     ".parquet": "is a Parquet file. Write its samples: "
     'lmdbloader.write(datasets.load_dataset("parquet", data_files={path}, split="train"), {out})',
     ".arrow": "is an Arrow file. Write its samples: lmdbloader.write(datasets.Dataset.from_file({path}), {out})",
@@ -53,7 +52,7 @@ _FILES = {
 
 
 def describe_file(path: Path) -> str:
-    """Return what a file is and the line to write, as the end of a sentence that begins with it; "" if unknown."""
+    """Return the kind of a file and the line to write, as the end of a sentence about it; "" if unknown."""
     if path.name in (DATA_FILE, INDEX_FILE, MANIFEST_FILE) and is_dataset_folder(path.parent):
         return f"is a file of a dataset. Open its folder: LMDBDataset({str(path.parent)!r})"
     text = _FILES.get(path.suffix.lower(), "")
@@ -63,7 +62,7 @@ def describe_file(path: Path) -> str:
 
 
 def describe_folder(folder: Path) -> str:
-    """Return what a folder is and the line to write, as the end of a sentence that begins with it; "" if unknown."""
+    """Return the kind of a folder and the line to write, as the end of a sentence about it; "" if unknown."""
     with suppress(OSError):
         return _describe_folder(folder)
     return ""
@@ -99,7 +98,7 @@ def _describe_folder(folder: Path) -> str:
 
 
 def suggest_path(path: Path) -> str:
-    """Return a sentence with the path that was probably meant where there is nothing, with a space before it, or ""."""
+    """Return a sentence with the path that was probably meant, with a space before it; "" if none is known."""
     text = str(path)
     if text.startswith("~"):
         with suppress(RuntimeError):

@@ -12,12 +12,12 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 
-# What two views of one dataset may have different of their own: a Loader draws with its own seed.
+# Attributes in which views may differ and still be joined.
 _OWN = frozenset({"reader", "_rows", "_draws", "_assembler", "_stopwatch", "targets"})
 
 
 def view_of(dataset: Any) -> LMDBDataset:
-    """Return the view with the samples of what a Loader was given.
+    """Return the view with the samples of a Loader's argument.
 
     Args:
         dataset: An LMDBDataset, the path of one, a Subset of those, or a ConcatDataset of views of one dataset.
@@ -62,7 +62,8 @@ def _joined(views: list[LMDBDataset]) -> LMDBDataset:
 
 
 def _state(view: LMDBDataset) -> dict[str, Any]:
-    return {name: value for name, value in vars(view).items() if name not in _OWN}
+    own = {name: value for name, value in vars(view).items() if name not in _OWN}
+    return {**own, "seed": None if view._draws is None else view._draws.seed}
 
 
 def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -73,7 +74,7 @@ def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _line(dataset: Any) -> str:
-    """Return what to write for a dataset of another library."""
+    """Return the advice for a dataset of another library."""
     origin = type(dataset).__module__.partition(".")[0]
     root = getattr(dataset, "root", None)
     has_items = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")

@@ -82,7 +82,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 
 def _not_a_folder(path: Path) -> FormatError | NotFoundError:
-    """Return the error for a path at which there is no folder."""
+    """Return the error for a path without a folder."""
     partial = path.with_name(path.name + PARTIAL_SUFFIX) if path.name else path
     if partial.is_dir():
         return FormatError(f"{path}: its conversion is not finished ({partial} is there). {_resume(path)}")
