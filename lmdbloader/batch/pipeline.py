@@ -172,7 +172,7 @@ class Pipeline:
         self.program: Program = compile_program(transforms, [self._image_field(f) for f in range(len(self.fields))])
         self._num_erasings = len(self.program.values[0].erased) if self.fields else 0
         self._operations = (self.program.whole, self.program.real)
-        self._moves = bool(self.fields) and any(map(moves_pixels, transforms))
+        self._moves = bool(self.fields) and any(isinstance(t, Geometry) and t.moves for t in self.transforms)
         self._seed, self._verify = np.uint64(check_seed(seed)), verify
         self._file = reader.file
         self._most = np.zeros(4, np.int64)
