@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from lmdbloader.errors import OptionError
 
-__all__ = ["Array", "Bytes", "FieldType", "Float", "Image", "Int", "Json", "Mask", "Text"]
+__all__ = ["Array", "Boxes", "Bytes", "FieldType", "Float", "Image", "Int", "Json", "Labels", "Mask", "Points", "Text"]
 
-Kind = Literal["image", "mask", "array", "int", "float", "text", "bytes", "json"]
+Kind = Literal["image", "mask", "boxes", "points", "labels", "array", "int", "float", "text", "bytes", "json"]
 # The kinds of the first releases, which every reader knows; a manifest names all others in "requires".
 _FIRST_KINDS = frozenset({"image", "array", "int", "float", "text", "bytes", "json"})
 
@@ -61,6 +62,33 @@ class Mask(FieldType):
                 "Write Mask(ignore_index=255), and give the same to the loss: CrossEntropyLoss(ignore_index=255)."
             )
         object.__setattr__(self, "ignore_index", int(number))
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes(FieldType):
+    """Boxes around objects, (n, 4) float32: left, top, right, bottom (XYXY) in pixels of the sample's largest image.
+
+    Any n, also 0. Read back as a tensor; a batch has a list of them. Crops, flips and resizes move boxes with the
+    images and clip them, as torchvision's v2 does. A box that is outside then has no area, and keeps its row:
+    `lmdbloader.transforms.SanitizeBoxes` drops it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Points(FieldType):
+    """Points in the sample's largest image, (n, 2) or (n, k, 2) float32: x and y, counted in pixels from 0 on.
+
+    Any n, also 0. Read back as a tensor; a batch has a list of them. Crops, flips and resizes move points with the
+    images, as torchvision's v2 does with KeyPoints: one that is outside then is not clipped, so that you can see it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Labels(FieldType):
+    """A whole number for each box or point of a sample, (n,) int64.
+
+    Any n, also 0. Read back as a tensor; a batch has a list of them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +143,7 @@ class FieldKind:
         decode: Returns the value of such bytes, or of a value of its column; raises ValueError. None: they are the
             value. Images and arrays are decoded elsewhere.
         in_batch: Type of a value in the list that a batch has; "" if it has a tensor.
+        is_ragged: Whether its values are arrays of any length, which a batch has as a list of tensors.
         name: Its name in the manifest.
         is_payload: Whether its values are bytes in data.mdb.
         has_pixels: Whether its values are images or masks: planes of pixels, which transforms move.
@@ -127,6 +156,7 @@ class FieldKind:
     encode: Callable[[Any], Any] | None = None
     decode: Callable[[Any], Any] | None = None
     in_batch: str = ""
+    is_ragged: bool = False
     name: str = field(init=False)
     is_payload: bool = field(init=False)
     has_pixels: bool = field(init=False)
@@ -182,7 +212,7 @@ def is_tensor(value: Any) -> bool:
 
 def is_mask(value: Any) -> bool:
     """Return whether a value says itself that it is a mask: torchvision's tensor of this name."""
-    return is_tensor(value) and any(c.__name__ == "Mask" for c in type(value).__mro__)
+    return _is_a(value, "Mask")
 
 
 # Words in the names of fields that hold labels, and in those of fields that hold photographs.
@@ -218,6 +248,78 @@ def is_pixels(value: Any) -> bool:
     return False
 
 
+def _numbers(value: Any, dtype: str, what: str) -> npt.NDArray[Any]:
+    """Return numbers given as an array, a tensor or lists.
+
+    Raises:
+        ValueError: They are not numbers, or do not fit the dtype.
+    """
+    found = np.asarray(value.detach().cpu().numpy() if is_tensor(value) else value)
+    if found.dtype.kind not in ("iu" if dtype == "<i8" else "iuf") and found.size:
+        raise ValueError(f"{what} of {found.dtype}")
+    if found.dtype == np.uint64 and found.size and int(found.max()) >= 2**63:
+        raise ValueError(f"{what} beyond 64 bits")
+    numbers = found.astype(dtype)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{what} that are not finite")
+    return numbers
+
+
+def _encode_boxes(value: Any) -> bytes:
+    form = str(value.format).rpartition(".")[2] if _is_a(value, "BoundingBoxes") else "XYXY"
+    if form != "XYXY":
+        raise ValueError(f'a {form}; convert them first: v2.ConvertBoundingBoxFormat("XYXY")')
+    boxes = _numbers(value, "<f4", "boxes")
+    boxes = boxes.reshape(0, 4) if boxes.size == 0 and boxes.ndim < 2 else boxes
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise ValueError(f"{boxes.shape}; expected (n, 4)")
+    if (wrong := (boxes[:, 2:] < boxes[:, :2]).any(1)).any():
+        first = boxes[wrong][0].tolist()
+        raise ValueError(
+            f"{first} has its right or bottom before its left or top: of (x, y, width, height) add x and y"
+        )
+    return boxes.tobytes()
+
+
+def _decode_boxes(data: bytes) -> npt.NDArray[Any]:
+    if len(data) % 16:
+        raise ValueError(f"{len(data)} bytes, expected a multiple of 16")
+    return np.frombuffer(data, "<f4").reshape(-1, 4).copy()
+
+
+def _encode_points(value: Any) -> bytes:
+    points = _numbers(value, "<f4", "points")
+    points = points.reshape(0, 2) if points.size == 0 and points.ndim < 2 else points
+    if points.ndim not in (2, 3) or points.shape[-1] != 2 or points.shape[1] == 0:
+        raise ValueError(f"{points.shape}; expected (n, 2) or (n, k, 2)")
+    return (points.shape[1] if points.ndim == 3 else 0).to_bytes(4, "little") + points.tobytes()
+
+
+def _decode_points(data: bytes) -> npt.NDArray[Any]:
+    each = int.from_bytes(data[:4], "little")
+    if len(data) < 4 or (len(data) - 4) % (8 * max(each, 1)):
+        raise ValueError(f"{len(data)} bytes of points, {each} each")
+    return np.frombuffer(data, "<f4", offset=4).reshape((-1, each, 2) if each else (-1, 2)).copy()
+
+
+def _encode_labels(value: Any) -> bytes:
+    labels = _numbers(value, "<i8", "labels")
+    if labels.ndim != 1:
+        raise ValueError(f"{labels.shape}; expected (n,)")
+    return labels.tobytes()
+
+
+def _decode_labels(data: bytes) -> npt.NDArray[Any]:
+    if len(data) % 8:
+        raise ValueError(f"{len(data)} bytes, expected a multiple of 8")
+    return np.frombuffer(data, "<i8").copy()
+
+
+def _is_a(value: Any, name: str) -> bool:
+    """Return whether a value is torchvision's tensor of this name."""
+    return is_tensor(value) and any(c.__name__ == name for c in type(value).__mro__)
+
+
 _PIXEL_COLUMNS = {"height": "uint32", "width": "uint32", "channels": "uint8", "bits": "uint8"}
 
 
@@ -247,6 +349,30 @@ TABLE: Mapping[str, FieldKind] = {
     for kind in (
         FieldKind(Mask, is_mask, columns=_PIXEL_COLUMNS),
         FieldKind(Image, lambda value: is_pil(value) or is_pixels(value), columns=_PIXEL_COLUMNS),
+        FieldKind(
+            Boxes,
+            lambda value: _is_a(value, "BoundingBoxes"),
+            encode=_encode_boxes,
+            decode=_decode_boxes,
+            in_batch="tensors (n, 4)",
+            is_ragged=True,
+        ),
+        FieldKind(
+            Points,
+            lambda value: _is_a(value, "KeyPoints"),
+            encode=_encode_points,
+            decode=_decode_points,
+            in_batch="tensors (n, 2) or (n, k, 2)",
+            is_ragged=True,
+        ),
+        FieldKind(
+            Labels,
+            None,
+            encode=_encode_labels,
+            decode=_decode_labels,
+            in_batch="tensors (n,)",
+            is_ragged=True,
+        ),
         FieldKind(Array, lambda value: isinstance(value, np.ndarray) or is_tensor(value), columns={"type": "names"}),
         FieldKind(Int, _is_int, "int64"),
         FieldKind(Float, lambda value: isinstance(value, float | np.floating), "float64"),

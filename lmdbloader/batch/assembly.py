@@ -19,8 +19,9 @@ from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.batch.columns import read_different_images, read_values
 from lmdbloader.batch.memory import BatchMemory, in_shared_memory, is_plain, shared_like
 from lmdbloader.batch.pipeline import Pipeline, Scratch
-from lmdbloader.batch.sample import Batch, sample_type
+from lmdbloader.batch.sample import Batch, Ragged, sample_type
 from lmdbloader.errors import OptionError
+from lmdbloader.fields import kind_named
 from lmdbloader.format.layout import Field
 from lmdbloader.transforms.batch_functions import call, described
 from lmdbloader.transforms.in_step import in_step
@@ -77,12 +78,18 @@ class Assembler:
         for name, field in fields.items():
             if field.kind == "array":
                 pipeline.refuse_to_leave_behind(name)
-        self._names, self._type = tuple(fields), sample_type(tuple(fields))
+        ragged = tuple(name for name, field in fields.items() if kind_named(field.kind).is_ragged)
+        self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged)
         self._kinds = {name: field.kind for name, field in fields.items()}
         self._own: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
         self._memory = [memory(o.stored_shape, o.values.carrier, keep=keep) for o in pipeline.outputs]
         self._places = [self._names.index(o.name) for o in pipeline.outputs]
-        self._others = [(place, f) for place, f in enumerate(fields.values()) if place not in self._places]
+        # With what every sample asks for: whether they have pixels, and whether transforms move them.
+        self._others = [
+            (place, f, f.has_pixels, f.kind in ("boxes", "points"))
+            for place, f in enumerate(fields.values())
+            if place not in self._places
+        ]
         self._dtype = dtype
         # Working memory that no thread is using.
         self._scratch: list[Scratch] = []
@@ -111,7 +118,7 @@ class Assembler:
 
     def _samples(self, columns: list[Any], length: int) -> Batch:
         values = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns]
-        return Batch(dict(zip(self._names, values, strict=True)), length)
+        return Batch(dict(zip(self._names, values, strict=True)), length, self._type)
 
     def read_batches(self, rows: I64, samples: I64, epoch: int, batch_size: int, clock: Clock = NO_CLOCK) -> list[Any]:
         """Return batches as named tuples of stacked values, each of batch_size samples except the last.
@@ -150,17 +157,17 @@ class Assembler:
             addresses = begun.addresses + np.array([[first * o.nbytes for o in self.pipeline.outputs]], np.int64)
             self._fill(rows, samples, epoch, addresses, len(rows), clock)
 
-    def complete(self, begun: Begun, rows: I64, clock: Clock = NO_CLOCK) -> Any:
+    def complete(self, begun: Begun, rows: I64, samples: I64, epoch: int, clock: Clock = NO_CLOCK) -> Any:
         """Return a batch all of whose images were read, as `read_batches` does."""
-        return self._type(*map(stacked, self._names, self._completed(begun, rows, clock)))
+        return self._type(*map(stacked, self._names, self._completed(begun, rows, samples, epoch, clock)))
 
-    def complete_samples(self, begun: Begun, rows: I64, clock: Clock = NO_CLOCK) -> Batch:
+    def complete_samples(self, begun: Begun, rows: I64, samples: I64, epoch: int, clock: Clock = NO_CLOCK) -> Batch:
         """Return the samples of a batch all of whose images were read."""
-        return self._samples(self._completed(begun, rows, clock), len(rows))
+        return self._samples(self._completed(begun, rows, samples, epoch, clock), len(rows))
 
-    def _completed(self, begun: Begun, rows: I64, clock: Clock) -> list[Any]:
+    def _completed(self, begun: Begun, rows: I64, samples: I64, epoch: int, clock: Clock) -> list[Any]:
         self._show([begun.columns], len(rows), begun.batch_size)
-        self._read_others(rows, [begun.columns], begun.batch_size, clock)
+        self._read_others(rows, samples, epoch, [begun.columns], begun.batch_size, clock)
         return begun.columns
 
     def _read(self, rows: I64, samples: I64, epoch: int, batch_size: int, clock: Clock) -> list[list[Any]]:
@@ -171,19 +178,24 @@ class Assembler:
             self._fill(rows, samples, epoch, self._take(batches, batch_size), batch_size, clock)
             self._show(batches, len(rows), batch_size)
         if self._others:
-            self._read_others(rows, batches, batch_size, clock)
+            self._read_others(rows, samples, epoch, batches, batch_size, clock)
         return batches
 
-    def _read_others(self, rows: I64, batches: list[list[Any]], batch_size: int, clock: Clock) -> None:
+    def _read_others(
+        self, rows: I64, samples: I64, epoch: int, batches: list[list[Any]], batch_size: int, clock: Clock
+    ) -> None:
         """Fill in the columns that the pipeline does not read."""
         reader = self.pipeline.reader
-        for place, f in self._others:
+        for place, f, has_pixels, is_moved in self._others:
             for number, batch in enumerate(batches):
                 part = rows if len(batches) == 1 else rows[number * batch_size : (number + 1) * batch_size]
-                if f.has_pixels:
+                if has_pixels:
                     batch[place] = read_different_images(reader, f.name, part, self._dtype, clock)
                 else:
                     batch[place] = read_values(reader, f, part, clock)
+                if is_moved:
+                    chosen = samples[number * batch_size :][: len(part)]
+                    batch[place] = Ragged(self.pipeline.move(batch[place], f.kind, part, chosen, epoch))
 
     def _take(self, batches: list[list[Any]], batch_size: int) -> I64:
         """Put memory into the columns of the pipeline's fields, and return its addresses (batches, fields)."""
@@ -280,19 +292,26 @@ def collate(samples: Sequence[Any]) -> Any:
     """
     in_worker = get_worker_info() is not None
     if isinstance(samples, Batch):
-        names = tuple(samples.columns)
-        batch = sample_type(names)(*map(stacked, names, samples.columns.values()))
+        batch = samples.type(*map(stacked, samples.columns, samples.columns.values()))
     elif any(sample is None for sample in samples):
         raise OptionError(
             "a sample is None: the dataset's transform returned nothing for it. End it with `return sample`. To leave "
             "samples out, select the others first: dataset.select(numbers)."
         )
-    elif in_worker:
-        batch = collate_with(list(samples), collate_fn_map={**default_collate_fn_map, torch.Tensor: _stacked_shared})
+    elif lists := getattr(samples[0], "_lists", ()):
+        columns = zip(samples[0]._fields, zip(*samples, strict=True), strict=True)
+        batch = type(samples[0])(*[list(c) if name in lists else _collated(c, in_worker) for name, c in columns])
     else:
-        batch = default_collate(list(samples))
+        batch = _collated(samples, in_worker)
     # Tensors that are not shared yet would be when they are sent: in /dev/shm, which may be full.
     return in_shared_memory(batch) if in_worker else batch
+
+
+def _collated(samples: Sequence[Any], in_worker: bool) -> Any:
+    """Return a batch of torch's own collate function."""
+    if in_worker:
+        return collate_with(list(samples), collate_fn_map={**default_collate_fn_map, torch.Tensor: _stacked_shared})
+    return default_collate(list(samples))
 
 
 def _stacked_shared(tensors: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
@@ -315,6 +334,8 @@ def stacked(name: str, column: Any) -> Any:
     """
     if isinstance(column, np.ndarray):
         return torch.from_numpy(column)
+    if isinstance(column, Ragged):
+        return list(column)
     if isinstance(column, torch.Tensor) or not column:
         return column
     first = column[0]

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
+from lmdbloader.batch.sample import Ragged
 from lmdbloader.fields import FieldKind, kind_named
 from lmdbloader.format.layout import Field
 from lmdbloader.store import Reader
@@ -28,7 +29,8 @@ def read_values(reader: Reader, f: Field, rows: I64, clock: Clock = NO_CLOCK) ->
         clock: This thread's, started.
 
     Returns:
-        Numbers as a NumPy array (B,), arrays of one shape as a tensor (B, ...), other values as a list.
+        Numbers as a NumPy array (B,), arrays of one shape as a tensor (B, ...), boxes and the like as `Ragged`, other
+        values as a list.
 
     Raises:
         CorruptError: A payload is damaged, or is not a value of the field's kind.
@@ -38,6 +40,9 @@ def read_values(reader: Reader, f: Field, rows: I64, clock: Clock = NO_CLOCK) ->
     kind = kind_named(f.kind)
     if kind.is_payload and kind.decode is None:
         return [reader.read_bytes(f.name, row, clock=clock).tobytes() for row in rows.tolist()]
+    if kind.is_ragged:
+        decoded = (_read_decoded(reader, f.name, kind, row, clock) for row in rows.tolist())
+        return Ragged(map(torch.from_numpy, decoded))
     if kind.is_payload:
         return [_read_decoded(reader, f.name, kind, row, clock) for row in rows.tolist()]
     if kind.column == "text":

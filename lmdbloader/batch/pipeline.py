@@ -172,6 +172,7 @@ class Pipeline:
         self.program: Program = compile_program(transforms, [self._image_field(f) for f in range(len(self.fields))])
         self._num_erasings = len(self.program.values[0].erased) if self.fields else 0
         self._operations = (self.program.whole, self.program.real)
+        self._moves = bool(self.fields) and any(isinstance(t, Geometry) and t.moves for t in self.transforms)
         self._seed, self._verify = np.uint64(check_seed(seed)), verify
         self._file = reader.file
         self._most = np.zeros(4, np.int64)
@@ -393,6 +394,38 @@ class Pipeline:
             failed = scratch.failed
             raise self._error(status, int(rows[failed[at.FAILED_ROW]]), int(failed[at.FAILED_FIELD]))
 
+    def move(
+        self, values: Sequence[torch.Tensor], kind: str, rows: I64, samples: I64, epoch: int
+    ) -> list[torch.Tensor]:
+        """Return boxes or points of the largest image of each sample where the transforms move them.
+
+        Args:
+            values: (n, 4) or (..., 2) float32 of each sample.
+            kind: "boxes" or "points".
+            rows, samples, epoch: As for `read`.
+        """
+        if not self._moves or not len(rows):
+            return list(values)
+        drawn = self._drawn(self._most.copy())
+        drawn[0][:, :, opcodes.MASK] = 1
+        found = np.empty((len(rows), 2, 5), np.float64)
+        unit = int(kind == "boxes")
+        status = entries.trace(
+            self._addresses, self._operations, self._seed, epoch, rows, samples, drawn, self._largest, unit, found
+        )
+        if status:
+            raise self._error(status, int(rows[0]), 0)
+        return [
+            _moved(value, *map(tuple, each), is_box=bool(unit))
+            for value, each in zip(values, found.tolist(), strict=True)
+        ]
+
+    @property
+    def _largest(self) -> int:
+        """The field of the largest image of a sample."""
+        row = int(self._rows[0])
+        return max(range(len(self.fields)), key=lambda f: self.reader.image_shape(self.fields[f], row)[1:])
+
     def _prepare(self, rows: I64, samples: I64, out: I64, scratch: Scratch) -> _Call:
         """Return the call for a thread's working memory; these rows, samples and addresses are an example."""
         given = np.zeros((0, len(self.fields)), np.int64)
@@ -423,6 +456,19 @@ class Pipeline:
         )
         where = f"{self.reader.where(self.fields[0], row)} ({sizes})"
         return OptionError(f"{where}: {_UNSUITED[status]}")
+
+
+def _moved(value: torch.Tensor, x: tuple[float, ...], y: tuple[float, ...], *, is_box: bool) -> torch.Tensor:
+    """Return boxes or points elsewhere; `x` and `y` are as `trace` finds them."""
+    pairs = value.double().reshape(-1, 2, 2) if is_box else value.double()
+    moved = []
+    for axis, factor, term, least, most in (x, y):
+        found = pairs[..., int(axis)] * factor + term
+        moved.append(found.clamp(least, most) if is_box else found)
+    found = torch.stack(moved, -1)
+    if is_box:  # a flip exchanges the corners
+        found = torch.cat([found.amin(1), found.amax(1)], 1)
+    return found.to(value.dtype)
 
 
 _UNSUITED = {

@@ -13,21 +13,33 @@ from lmdbloader.base.foreign_names import SAMPLE
 from lmdbloader.errors import OptionError, UnknownNameError
 
 
-@cache
-def sample_type(names: tuple[str, ...]) -> type[Any]:
+class Ragged(list[Any]):
+    """Tensors of one field that may differ in length: a batch has them as a list, even if they do not."""
+
+
+def sample_type(names: tuple[str, ...], lists: tuple[str, ...] = ()) -> type[Any]:
     """Return the named tuple type with these fields; unlike others it pickles although no module defines it.
 
     A field can be read by its name in brackets too, as in the dicts of other libraries.
+
+    Args:
+        names: Of the fields.
+        lists: Those that a batch has as a list of tensors, `_lists` of the type.
 
     >>> sample = sample_type(("lr", "hr"))(1, 2)
     >>> sample, sample["hr"]
     (Sample(lr=1, hr=2), 2)
     """
+    return _sample_type(names, lists)
+
+
+@cache
+def _sample_type(names: tuple[str, ...], lists: tuple[str, ...]) -> type[Any]:
     # Not a subclass: older torch, and torchvision with it, takes apart only types whose single base is tuple.
     made: Any = namedtuple("Sample", names)  # type: ignore[misc]
 
     def __reduce__(self: Any) -> tuple[Any, ...]:
-        return _make_sample, (names, tuple(map(_loadable, self)))
+        return _make_sample, (names, tuple(map(_loadable, self)), lists)
 
     def __getitem__(self: Any, index: Any) -> Any:
         if not isinstance(index, str):
@@ -42,13 +54,14 @@ def sample_type(names: tuple[str, ...]) -> type[Any]:
         return tuple.__getattribute__(self, name)
 
     made.__reduce__ = __reduce__  # type: ignore[method-assign]
+    made._lists = lists  # type: ignore[attr-defined]
     made.__getitem__, made.__getattr__ = __getitem__, __getattr__  # type: ignore[method-assign, attr-defined]
     made.__doc__ = "One sample of a dataset; `sample[name]` is a field too."
     return made
 
 
-def _make_sample(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
-    return sample_type(names)(*values)
+def _make_sample(names: tuple[str, ...], values: tuple[Any, ...], lists: tuple[str, ...] = ()) -> Any:
+    return sample_type(names, lists)(*values)
 
 
 # torch pickles tensors of these dtypes but cannot load them; their bits are pickled as signed integers.
@@ -74,7 +87,7 @@ def _loadable(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return _Unsigned(value) if value.dtype in _SIGNED else value
     if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
-        return list(map(_loadable, value))
+        return type(value)(map(_loadable, value))
     return value
 
 
@@ -83,13 +96,16 @@ class Batch(Sequence[Any]):
 
     Attributes:
         columns: The values of each field: one tensor (B, ...) if all have one shape, else a list of B values.
+        type: The named tuple type of its samples.
     """
 
-    __slots__ = ("_length", "columns")
+    __slots__ = ("_length", "columns", "type")
 
-    def __init__(self, columns: Mapping[str, Any], length: int) -> None:
+    def __init__(self, columns: Mapping[str, Any], length: int, type: type[Any] | None = None) -> None:
         self.columns = columns
         self._length = length
+        lists = () if type else tuple(name for name, column in columns.items() if isinstance(column, Ragged))
+        self.type = type or sample_type(tuple(columns), lists)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Batch, ({name: _loadable(column) for name, column in self.columns.items()}, self._length)
@@ -106,7 +122,7 @@ class Batch(Sequence[Any]):
             return [self[i] for i in range(*index.indices(self._length))]
         if not -self._length <= index < self._length:
             raise IndexError(f"sample {index} of a batch of {self._length}")
-        return sample_type(tuple(self.columns))(*[column[index] for column in self.columns.values()])
+        return self.type(*[column[index] for column in self.columns.values()])
 
     def __iter__(self) -> Iterator[Any]:
-        return map(sample_type(tuple(self.columns)), *self.columns.values())
+        return map(self.type, *self.columns.values())

@@ -27,9 +27,10 @@ from lmdbloader.base.disk_errors import explain_full_disk, naming
 from lmdbloader.base.files import read_regular
 from lmdbloader.base.limits import explain_limit
 from lmdbloader.base.option_names import flags_in_use, option, use_flags
-from lmdbloader.batch.columns import read_json
+from lmdbloader.batch.columns import read_json, read_values
 from lmdbloader.conversion.destination import refuse_inside
 from lmdbloader.errors import DestinationError, FormatError, OptionError
+from lmdbloader.fields import kind_named
 from lmdbloader.format.codecs import codec_of
 from lmdbloader.format.layout import PARTIAL_SUFFIX, Field
 from lmdbloader.images.decode import IMAGE_SUFFIXES
@@ -168,7 +169,7 @@ def _make_plan(reader: Reader, names: Sequence[str] | None, image_format: str) -
     if names is not None and not names:
         raise OptionError(f"{reader.path}: no field to extract; it has {', '.join(reader.fields)}")
     fields = tuple(f for f in reader.manifest.fields if names is None or f.name in names)
-    as_files = [f.name for f in fields if f.is_payload and f.kind != "json"]
+    as_files = [f.name for f in fields if f.is_payload and f.kind != "json" and not kind_named(f.kind).is_ragged]
     folders = {name: name if len(as_files) > 1 else "" for name in as_files}
     if not reader.manifest.with_source:
         return _Plan(fields, folders, [], None, False, image_format)
@@ -283,6 +284,8 @@ def _value(reader: Reader, f: Field, row: int) -> Any:
         return reader.index.text(f.name, row)
     if f.kind == "json":
         return read_json(reader, f.name, row)
+    if kind_named(f.kind).is_ragged:
+        return read_values(reader, f, np.array([row], np.int64))[0].tolist()
     value = reader.index.arrays[f.name][row].item()
     return value if isinstance(value, int) or math.isfinite(value) else str(value)
 

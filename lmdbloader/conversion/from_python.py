@@ -14,6 +14,7 @@ import numpy as np
 from lmdbloader import __version__
 from lmdbloader.base.arguments import flag, function, ordered_texts, shown
 from lmdbloader.base.foreign_names import WRITE, understands
+from lmdbloader.base.option_names import option
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.foreign_datasets import Adapted, adapt, names_of
 from lmdbloader.conversion.image_file import opened
@@ -144,6 +145,12 @@ def write(
     if max_resolution is not None and not isinstance(write_mode, Mapping):  # masks stay in step with their images
         shrunk = replace(PIXELS, max_resolution=check_value("max_resolution", max_resolution))
         storages |= {f.name: shrunk for f in schema if f.kind == "mask"}
+    placed = [f.name for f in schema if f.kind in ("boxes", "points")]
+    if max_resolution is not None and placed:
+        raise OptionError(
+            f"{option('max_resolution', max_resolution)} with {', '.join(placed)}: images would shrink without them. "
+            "Shrink both before, or resize them together when they are loaded."
+        )
     watches = _watch(schema, first_values, fields)
     del first_values
     chunk, schema = _take(rest, schema, _codecs_by_field(schema, codecs), storages, 0, watches)

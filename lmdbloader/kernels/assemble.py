@@ -321,6 +321,72 @@ def assemble(
 
 
 @kernel
+def _trace_one(geometry, unit, found):
+    """Compose the stages of an image; see `trace`."""
+    # x and y of the result: which axis of the stored image they run along, factor, term, and the bounds.
+    for axis in range(2):
+        found[axis, 0] = axis
+        found[axis, 1] = 1.0
+        found[axis, 2] = 0.0
+        found[axis, 3] = -1e30
+        found[axis, 4] = 1e30
+    last = geometry.shape[0] - 1
+    for s in range(last + 1):
+        g = geometry[s]
+        if g[CLOSING] == CARRY and s < last:
+            continue
+        if g[TRANSPOSED]:
+            for k in range(5):
+                found[0, k], found[1, k] = found[1, k], found[0, k]
+        for axis in range(2):
+            along_rows = (axis == 1) != (g[TRANSPOSED] != 0)
+            start, step = (g[ROW], g[DOWN]) if along_rows else (g[COLUMN], g[ACROSS])
+            low, high = (g[LEFT], g[RIGHT]) if axis == 0 else (g[TOP], g[BOTTOM])
+            factor, term, least, most = found[axis, 1], found[axis, 2], found[axis, 3], found[axis, 4]
+            if step > 0:
+                term, least, most = term - start, least - start, most - start
+            else:
+                end = start + unit
+                factor, term, least, most = -factor, end - term, end - most, end - least
+            least, most = min(max(least, float(low)), float(high)), min(max(most, float(low)), float(high))
+            if g[CLOSING] == THEN_RESIZE:
+                new, old = (g[NEW_WIDTH], g[WIDTH]) if axis == 0 else (g[NEW_HEIGHT], g[HEIGHT])
+                scale = float(new) / float(old)
+                factor, term, least, most = factor * scale, term * scale, least * scale, most * scale
+            found[axis, 1], found[axis, 2], found[axis, 3], found[axis, 4] = factor, term, least, most
+
+
+@kernel
+def trace(columns, program, seed, epoch, rows, samples, drawn, field, unit, found):
+    """Draw the transforms of samples, and find where a place in an image of each is in the result.
+
+    Args:
+        columns, program, seed, epoch, rows, samples: As in `assemble`.
+        drawn: As in `assemble`, with the geometries of masks: those are not turned after a resize.
+        field: The field of the images.
+        unit: 1 for places between pixels, such as the sides of boxes, from 0 to the width; 0 for pixels, the last of
+            which is the width less 1.
+        found: (n, 2, 5) float64, filled for x and for y of the result: the axis of the stored image that it runs along
+            (0 for x), factor and term, and the least and the most value of what is in the image.
+
+    Returns:
+        A status.
+    """
+    geometry, color, rectangles, most = drawn
+    whole, real = program
+    for j in range(rows.shape[0]):
+        i = rows[j]
+        for f in range(columns.shape[0]):
+            geometry[f, 0, HEIGHT] = u32_at(columns[f, IMAGE_HEIGHT], i + 1)[i]
+            geometry[f, 0, WIDTH] = u32_at(columns[f, IMAGE_WIDTH], i + 1)[i]
+        status = draw(whole, real, seed, epoch, np.uint64(samples[j]), geometry, color, rectangles, most)
+        if status:
+            return status
+        _trace_one(geometry[field], unit, found[j])
+    return OK
+
+
+@kernel
 def measure(columns, program, rows, drawn, shapes, failed):
     """Find the shapes that a program gives every sample, without reading any.
 

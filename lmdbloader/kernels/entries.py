@@ -16,6 +16,11 @@ measure = Entry(
     "assemble.measure(columns: i64[:,:], program: (i64[:,:], f64[:,:]), rows: i64[:],"
     " drawn: (i64[:,:,:], f64[:,:,:], i64[:,:,:], i64[:]), shapes: i64[:,:], failed: i64[:]) -> i64"
 )
+trace = Entry(
+    "assemble.trace(columns: i64[:,:], program: (i64[:,:], f64[:,:]), seed: u64, epoch: u64, rows: i64[:],"
+    " samples: i64[:], drawn: (i64[:,:,:], f64[:,:,:], i64[:,:,:], i64[:]), field: i64, unit: i64, found: f64[:,:,:])"
+    " -> i64"
+)
 gather = Entry(
     f"gather.gather({_FILE}, rows: i64[:], columns: (i64[:], u32[:], u32[:], u64[:], u8[:]),"
     " verify: bool, geometry: (u32[:], u32[:], u8[:], u8[:]), tile: i64, out: u8[:], out_start: i64[:], room: u8[:],"

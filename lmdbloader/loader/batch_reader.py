@@ -146,11 +146,11 @@ class BatchReader:
         """Read samples (n,) of a batch, whose places in it begin with `first`."""
         self._assembler.read_part(begun, self.dataset.rows_of(samples), samples, epoch, first, clock)
 
-    def complete(self, begun: Begun, samples: I64, clock: Clock) -> Any:
+    def complete(self, begun: Begun, samples: I64, epoch: int, clock: Clock) -> Any:
         """Return a batch as `read` does, of all its samples (n,)."""
         assembler = self._assembler
         complete = assembler.complete_samples if self._owner.has_own_transform else assembler.complete
-        return complete(begun, self.dataset.rows_of(samples), clock)
+        return complete(begun, self.dataset.rows_of(samples), samples, epoch, clock)
 
     def finish(self, batch: Any, epoch: int, first_sample: int) -> Any:
         """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch."""

@@ -255,7 +255,8 @@ class EpochRun:
         error: BaseException | None = shared.refused
         if error is None:
             try:
-                batch = None if shared.has_failed else self._reader.complete(shared.begun(self._reader), samples, clock)
+                begun = None if shared.has_failed else shared.begun(self._reader)
+                batch = None if begun is None else self._reader.complete(begun, samples, self._epoch, clock)
             except BaseException:
                 batch = None
             shared.drop()

@@ -17,6 +17,8 @@ from lmdbloader.format.layout import SKIPPED_FILE, Field
 from lmdbloader.store import Names, Reader
 
 _TYPES_SHOWN = 3
+# Bytes of a value, and what several are called.
+_UNITS = {"boxes": (16, "boxes"), "labels": (8, "labels")}
 _CHANNELS = {1: "grey", 3: "RGB"}
 
 
@@ -39,7 +41,8 @@ class FieldSummary:
         types: Samples by dtype and shape; arrays.
         values: (smallest, largest); ints, and floats that are finite.
         num_not_finite: How many are infinite or NaN; floats.
-        length: (shortest, longest); text in characters, bytes and JSON in bytes.
+        length: (shortest, longest); text in characters, boxes and labels in their number, bytes, JSON and points in
+            bytes.
     """
 
     name: str
@@ -77,6 +80,8 @@ class FieldSummary:
             shown = ", ".join(map(plain, list(self.types)[:_TYPES_SHOWN]))
             return shown + (f" and {len(self.types) - _TYPES_SHOWN:,} more" if len(self.types) > _TYPES_SHOWN else "")
         if self.length:
+            if self.kind in _UNITS:
+                return f"{extent(self.length)} {_UNITS[self.kind][1]}"
             unit = "character" if self.kind == "text" else "byte"
             return f"{extent(self.length)} {unit}{'' if self.length == (1, 1) else 's'}"
         if self.kind in ("int", "float"):
@@ -200,7 +205,7 @@ def _summarize_field(reader: Reader, f: Field) -> FieldSummary:
         )
     if f.kind == "array":
         return FieldSummary(**common, types=_count_texts(reader.index.names[f"{f.name}.type"]))
-    return FieldSummary(**common, length=_range(raw))
+    return FieldSummary(**common, length=_range(raw // _UNITS.get(f.kind, (1, ""))[0]))
 
 
 def _summarize_column(reader: Reader, f: Field) -> FieldSummary:

@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -18,6 +19,7 @@ from lmdbloader.transforms.foreign import is_torchvision, is_v2, parts_of
 
 # The classes of torchvision.tv_tensors for kinds of fields. Without them v2 changes the first tensor only.
 _CLASSES = {"image": "Image", "mask": "Mask"}
+_PLACES = {"boxes": "BoundingBoxes", "points": "KeyPoints"}
 # Functions of yours, and objects whose parts can be seen.
 _FUNCTIONS = (FunctionType, MethodType)
 _KNOWN = (BatchFunction, nn.Module)
@@ -40,7 +42,7 @@ def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[
             which leaves tensors as they are.
     """
     if isinstance(function, _FUNCTIONS) or not (isinstance(function, _KNOWN) or is_torchvision(function)):
-        together = [kind for kind in kinds.values() if kind in _CLASSES or kind == "array"]
+        together = [kind for kind in kinds.values() if kind in (*_CLASSES, *_PLACES, "array")]
         is_alone = len(together) < 2 or hasattr(function, "_torchdynamo_orig_callable")
         return function if is_alone else InStep(function, kinds, is_own=True)
     if isinstance(function, BatchFunction):
@@ -113,6 +115,7 @@ class InStep:
         """Give tensors torchvision's classes; return the names of arrays (H, W, C), which become (C, H, W)."""
         tensors = importlib.import_module("torchvision.tv_tensors")
         found = [(name, value, self.kinds.get(name)) for name, value in values.items()]
+        _wrap_places(tensors, values, found)
         found = [each for each in found if isinstance(each[1], torch.Tensor)]
         sizes = {tuple(value.shape[-2:]) for _, value, kind in found if kind in _CLASSES}
         # The dimension of a batch, which arrays have too.
@@ -134,6 +137,20 @@ class InStep:
         return turned
 
 
+def _wrap_places(tensors: Any, values: dict[str, Any], found: list[tuple[str, Any, str | None]]) -> None:
+    """Give boxes and points torchvision's classes, in the largest image; a batch has lists of them."""
+    sizes = [value.shape[-2:] for _, value, kind in found if kind == "image" and isinstance(value, torch.Tensor)]
+    canvas = tuple(max(sizes, default=(0, 0)))
+    for name, value, kind in found:
+        if kind not in _PLACES or not sizes:
+            continue
+        if not hasattr(tensors, _PLACES[kind]):
+            raise OptionError(f"field {name!r} holds {kind}, which this torchvision has no class for. Upgrade it.")
+        more = {"format": "XYXY"} if kind == "boxes" else {}
+        make = partial(getattr(tensors, _PLACES[kind]), canvas_size=canvas, **more)
+        values[name] = [make(each) for each in value] if isinstance(value, list) else make(value)
+
+
 def _turned_back(result: Any, name: str) -> Any:
     """Return a result whose array of this name, if there is one, is (H, W, C) again."""
     if name in getattr(result, "_fields", ()):
@@ -144,7 +161,9 @@ def _turned_back(result: Any, name: str) -> Any:
 def _plain(value: Any) -> Any:
     """Return a value whose images and masks are plain tensors."""
     if isinstance(value, torch.Tensor):
-        is_wrapped = type(value).__name__ in _CLASSES.values() and "tv_tensors" in type(value).__module__
+        is_wrapped = (
+            type(value).__name__ in (*_CLASSES.values(), *_PLACES.values()) and "tv_tensors" in type(value).__module__
+        )
         return value.as_subclass(torch.Tensor) if is_wrapped else value
     if isinstance(value, tuple):
         items = [_plain(item) for item in value]

@@ -1,0 +1,73 @@
+"""SanitizeBoxes, which drops boxes that are too small, with everything that belongs to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lmdbloader.errors import OptionError
+
+
+class SanitizeBoxes:
+    """Drop boxes without area, as a crop leaves them, with their labels: a function of a sample or of a whole batch.
+
+    Give it to a Loader after the other transforms, or as a dataset's own transform.
+
+    Attributes:
+        boxes: The field of boxes.
+        others: Fields with a value for each box.
+        min_size: Boxes that are narrower or lower than this many pixels are dropped.
+
+    >>> SanitizeBoxes("boxes", "labels")
+    SanitizeBoxes('boxes', 'labels', min_size=1.0)
+    """
+
+    def __init__(self, boxes: str = "boxes", *others: str, min_size: float = 1.0) -> None:
+        """Check the arguments.
+
+        Args:
+            boxes: The field of boxes, (n, 4).
+            others: Fields with a value for each box, (n, ...): labels, scores, points.
+            min_size: Least width and least height in pixels, more than 0.
+
+        Raises:
+            OptionError: `min_size` is not more than 0.
+        """
+        if isinstance(min_size, bool) or not isinstance(min_size, int | float) or not min_size > 0:
+            raise OptionError(f"SanitizeBoxes(min_size={min_size!r}): expected a number of pixels above 0")
+        self.boxes, self.others, self.min_size = boxes, others, float(min_size)
+
+    def __repr__(self) -> str:
+        return f"SanitizeBoxes({', '.join(map(repr, (self.boxes, *self.others)))}, min_size={self.min_size})"
+
+    def __call__(self, sample: Any) -> Any:
+        """Return a sample or a batch without such boxes.
+
+        Raises:
+            OptionError: A field is missing, or has another length than the boxes.
+        """
+        values = sample._asdict() if hasattr(sample, "_asdict") else sample
+        if missing := [name for name in (self.boxes, *self.others) if name not in values]:
+            raise OptionError(f"{self}: no field {missing[0]!r}; there are {', '.join(values)}")
+        boxes = values[self.boxes]
+        is_batch = isinstance(boxes, list)
+        kept = [self._kept(each) for each in (boxes if is_batch else [boxes])]
+        changed = {}
+        for name in (self.boxes, *self.others):
+            column = values[name] if is_batch else [values[name]]
+            for value, keep in zip(column, kept, strict=True):
+                if not isinstance(value, torch.Tensor) or len(value) != len(keep):
+                    found = len(value) if hasattr(value, "__len__") else type(value).__name__
+                    raise OptionError(
+                        f"{self}: {name!r} has {found} values for {len(keep)} boxes; expected one for each"
+                    )
+            chosen = [value[keep] for value, keep in zip(column, kept, strict=True)]
+            changed[name] = chosen if is_batch else chosen[0]
+        return sample._replace(**changed) if hasattr(sample, "_replace") else {**sample, **changed}
+
+    def _kept(self, boxes: Any) -> torch.Tensor:
+        """Return which boxes (n, 4) stay, (n,) bool."""
+        if not isinstance(boxes, torch.Tensor) or boxes.ndim != 2 or boxes.shape[1] != 4:
+            raise OptionError(f"{self}: {self.boxes!r} holds {type(boxes).__name__}; expected tensors (n, 4)")
+        return ((boxes[:, 2:] - boxes[:, :2]) >= self.min_size).all(1)

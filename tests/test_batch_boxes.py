@@ -1,0 +1,277 @@
+"""Boxes and points move with the images of their sample, and a batch has them as lists."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+from transform_lists import lists_of_transforms
+
+import lmdbloader
+from lmdbloader import fields
+from lmdbloader import transforms as T
+from lmdbloader.errors import CorruptError, OptionError
+from lmdbloader.fields import kind_named
+
+DECLARED = {"mask": fields.Mask(), "boxes": fields.Boxes(), "labels": fields.Labels(), "points": fields.Points()}
+SIZES = [(37, 23), (24, 24), (30, 50)]
+OTHERS = (T.ToDtype, T.Normalize, T.RandomErasing, T.Cutout, T.ColorJitter, T.RandomGrayscale, T.RandomSolarize)
+
+
+def sample_of(height: int, width: int, seed: int, count: int = 1) -> dict[str, Any]:
+    """Return an image, boxes of whole pixels in it, their centres, and a mask of the first box."""
+    rng = np.random.default_rng(seed)
+    corners = np.sort(rng.integers(0, (width, height), (count, 2, 2)), 1)
+    boxes = np.concatenate([corners[:, 0], corners[:, 1] + 1], 1).astype(np.float32)
+    mask = np.zeros((height, width), np.uint8)
+    for left, top, right, bottom in boxes[:1].astype(int):
+        mask[top:bottom, left:right] = 1
+    image = rng.integers(0, 256, (height, width, 3), np.uint8)
+    points = boxes.reshape(-1, 2, 2).mean(1) - 0.5
+    return {"image": image, "mask": mask, "boxes": boxes, "labels": np.arange(count), "points": points}
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return a dataset for each of SIZES, whose samples have one box each."""
+    folder = tmp_path_factory.mktemp("boxes")
+    for i, size in enumerate(SIZES):
+        lmdbloader.write((sample_of(*size, k) for k in range(4)), folder / str(i), fields=DECLARED)
+    return [folder / str(i) for i in range(len(SIZES))]
+
+
+@pytest.fixture
+def ragged(tmp_path: Path) -> lmdbloader.LMDBDataset:
+    """Return a dataset of images of one size with 0, 1, 2, 3 ... boxes."""
+    lmdbloader.write((sample_of(20, 30, k, k) for k in range(6)), tmp_path / "ragged", fields=DECLARED)
+    assert lmdbloader.verify(tmp_path / "ragged").is_sound
+    return lmdbloader.LMDBDataset(tmp_path / "ragged")
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_boxes_stay_around_what_they_were_around(paths: list[Path], data: st.DataObject) -> None:
+    which = data.draw(st.integers(0, len(SIZES) - 1))
+    drawn = data.draw(lists_of_transforms({"image": SIZES[which]}, 3, np.uint8))
+    moves = [replace(t, fields=None) for t in drawn if not isinstance(t, OTHERS)]
+    slack = 1.01 if any(isinstance(t, T.Resize | T.RandomResizedCrop) for t in moves) else 0.0
+    dataset = lmdbloader.LMDBDataset(paths[which]).select([0, 3, 1, 2, 0, 0])
+    loader = lmdbloader.Loader(
+        dataset, 4, order="sequential", transforms=moves, num_threads=1, seed=data.draw(st.integers(0, 9))
+    )
+    for batch in loader:
+        for mask, boxes, points in zip(batch.mask, batch.boxes, batch.points, strict=True):
+            height, width = mask.shape
+            left, top, right, bottom = boxes[0].tolist()
+            assert 0 <= left <= right <= width and 0 <= top <= bottom <= height
+            rows, columns = torch.nonzero((mask == 1).any(1)).flatten(), torch.nonzero((mask == 1).any(0)).flatten()
+            if not len(rows):
+                assert min(right - left, bottom - top) <= slack
+                continue
+            seen = (float(columns[0]), float(rows[0]), float(columns[-1] + 1), float(rows[-1] + 1))
+            assert max(abs(a - b) for a, b in zip(boxes[0].tolist(), seen, strict=True)) <= slack
+            x, y = points[0].tolist()
+            is_inside = 0 <= x <= width - 1 and 0 <= y <= height - 1
+            assert not is_inside or (
+                left - 0.5 - slack <= x <= right - 0.5 + slack and top - 0.5 - slack <= y <= bottom - 0.5 + slack
+            )
+
+
+@pytest.mark.parametrize(
+    ("transform", "box", "point"),
+    [
+        (T.RandomHorizontalFlip(1.0), [22, 3, 26, 9], [25.0, 3.0]),
+        (T.RandomVerticalFlip(1.0), [4, 11, 8, 17], [4.0, 16.0]),
+        (T.CenterCrop((10, 20)), [0, 0, 3, 4], [-1.0, -2.0]),
+        (T.Resize((40, 15)), [2, 6, 4, 18], [2.0, 6.0]),
+        (T.CenterCrop((4, 4)), [0, 0, 0, 1], [-9.0, -5.0]),
+    ],
+)
+def test_each_move_of_a_known_box(tmp_path: Path, transform: T.Transform, box: Any, point: Any) -> None:
+    sample = {"image": np.zeros((20, 30, 3), np.uint8), "boxes": [[4, 3, 8, 9]], "points": [[4, 3]]}
+    declared = {"boxes": fields.Boxes(), "points": fields.Points()}
+    lmdbloader.write([sample], tmp_path / "d", fields=declared)
+    moved = lmdbloader.LMDBDataset(tmp_path / "d").transformed([transform])[0]
+    assert (moved.boxes.tolist(), moved.points.tolist()) == ([box], [point])
+
+
+def test_samples_and_batches_have_boxes_of_any_number(ragged: lmdbloader.LMDBDataset) -> None:
+    for k, sample in enumerate(ragged):
+        expected = sample_of(20, 30, k, k)
+        assert (sample.boxes.dtype, sample.labels.dtype, sample.points.dtype) == (
+            torch.float32, torch.int64, torch.float32,
+        )  # fmt: skip
+        for name in ("boxes", "labels", "points"):
+            np.testing.assert_array_equal(getattr(sample, name).numpy(), expected[name])
+    assert ragged[0].boxes.shape == (0, 4) and ragged[0].points.shape == (0, 2)
+    (batch,) = lmdbloader.Loader(ragged, 6, order="sequential")
+    for name in ("boxes", "labels", "points"):
+        assert isinstance(getattr(batch, name), list) and len(getattr(batch, name)) == 6
+    assert batch.image.shape == (6, 3, 20, 30)
+    (alike,) = lmdbloader.Loader(ragged.select([2, 2]), 2)  # a list even where the numbers are the same
+    assert type(alike.boxes) is list and alike.boxes[0].shape == (2, 4)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_views_under_a_dataloader_give_what_a_loader_gives(ragged: lmdbloader.LMDBDataset, num_workers: int) -> None:
+    moves = [T.RandomResizedCrop(16), T.RandomHorizontalFlip()]
+    (expected,) = lmdbloader.Loader(ragged, 6, order="sequential", transforms=moves, seed=3)
+    view = ragged.transformed(moves, seed=3)
+    collate = lmdbloader.dataloader(view).collate_fn
+    (batch,) = DataLoader(view, 6, num_workers=num_workers, collate_fn=collate)
+    assert torch.equal(batch.image, expected.image)
+    for name in ("boxes", "labels", "points"):
+        pairs = zip(getattr(batch, name), getattr(expected, name), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_an_own_transform_keeps_the_lists(ragged: lmdbloader.LMDBDataset) -> None:
+    dataset = lmdbloader.LMDBDataset(ragged.path, transform=lambda s: s._replace(labels=s.labels + 1))
+    (batch,) = lmdbloader.Loader(dataset, 6, order="sequential", transforms=[T.CenterCrop(9)])
+    assert [labels.tolist() for labels in batch.labels] == [list(range(1, k + 1)) for k in range(6)]
+    assert type(batch.boxes) is list and batch.image.shape == (6, 3, 9, 9)
+    sample = pickle.loads(pickle.dumps(ragged[3]))
+    assert type(lmdbloader.dataloader(ragged).collate_fn([sample, ragged[2]]).boxes) is list
+    batch = pickle.loads(pickle.dumps(ragged.__getitems__([1, 1])))
+    assert type(lmdbloader.dataloader(ragged).collate_fn(batch).boxes) is list
+
+
+@pytest.mark.parametrize("min_size", [1.0, 4])
+def test_sanitizing_drops_boxes_with_what_belongs_to_them(ragged: lmdbloader.LMDBDataset, min_size: float) -> None:
+    crop, sanitize = T.CenterCrop(6), T.SanitizeBoxes("boxes", "labels", "points", min_size=min_size)
+    (plain,) = lmdbloader.Loader(ragged, 6, order="sequential", transforms=[crop])
+    (batch,) = lmdbloader.Loader(ragged, 6, order="sequential", transforms=[crop, sanitize])
+    dropped = 0
+    for k in range(6):
+        keep = (plain.boxes[k][:, 2:] - plain.boxes[k][:, :2] >= min_size).all(1)
+        dropped += int((~keep).sum())
+        for name in ("boxes", "labels", "points"):
+            assert torch.equal(getattr(batch, name)[k], getattr(plain, name)[k][keep])
+        sample = sanitize(ragged.transformed([crop])[k])
+        assert torch.equal(sample.labels, batch.labels[k])
+    assert 0 < dropped < 15
+    assert sanitize({"boxes": torch.zeros(2, 4), "labels": torch.arange(2), "points": torch.zeros(2, 2)})[
+        "labels"
+    ].shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: T.SanitizeBoxes("boxes", min_size=0), "expected a number of pixels above 0"),
+        (lambda: T.SanitizeBoxes("box")({"boxes": torch.zeros(1, 4)}), "no field 'box'; there are boxes"),
+        (lambda: T.SanitizeBoxes()({"boxes": torch.zeros(4)}), r"expected tensors \(n, 4\)"),
+        (
+            lambda: T.SanitizeBoxes("boxes", "labels")({"boxes": torch.zeros(1, 4), "labels": torch.zeros(2)}),
+            "'labels' has 2 values for 1 boxes; expected one for each",
+        ),
+    ],
+)
+def test_what_cannot_be_sanitized_is_named(make: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("boxes", [[4, 3, 2, 9]], r"\[4.0, 3.0, 2.0, 9.0\] has its right or bottom before .* add x and y"),
+        ("boxes", [1, 2, 3, 4], r"\(4,\); expected \(n, 4\)"),
+        ("boxes", [[1, 2, 3, float("nan")]], "not finite"),
+        ("boxes", "a box", "boxes of <U5"),
+        ("points", [[1, 2, 3]], r"\(1, 3\); expected \(n, 2\) or \(n, k, 2\)"),
+        ("labels", [[1]], r"\(1, 1\); expected \(n,\)"),
+        ("labels", [0.5], "labels of float64"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(tmp_path: Path, name: str, value: Any, message: str) -> None:
+    sample = {"image": np.zeros((9, 9, 3), np.uint8), name: value}
+    with pytest.raises(OptionError, match=rf"sample 0, field '{name}'.*{message}"):
+        lmdbloader.write([sample], tmp_path / "d", fields={name: DECLARED[name]})
+
+
+@pytest.mark.parametrize("shape", [(0, 2), (3, 2), (2, 17, 2), (0, 17, 2)])
+def test_points_keep_their_shape(tmp_path: Path, shape: Any) -> None:
+    points = np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
+    lmdbloader.write([{"points": torch.from_numpy(points)}], tmp_path / "d", fields={"points": fields.Points()})
+    found = lmdbloader.LMDBDataset(tmp_path / "d")[0].points
+    assert found.shape == shape and np.array_equal(found.numpy(), points)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"), [("boxes", bytes(15)), ("points", bytes(3)), ("points", bytes(9)), ("labels", b"1")]
+)
+def test_payloads_of_wrong_lengths_are_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes
+) -> None:
+    kind = kind_named(name)
+    with monkeypatch.context() as patch:
+        longer = type(kind)(
+            **{key: getattr(kind, key) for key in ("type", "is_value", "decode", "in_batch", "is_ragged")},
+            encode=lambda v: data,
+        )
+        patch.setattr(fields, "TABLE", {**fields.TABLE, name: longer})
+        lmdbloader.write([{name: [0]}], tmp_path / "d", fields={name: DECLARED[name]})
+    with pytest.raises(CorruptError, match=f"field '{name}' of sample 0: cannot be read as {name}"):
+        lmdbloader.LMDBDataset(tmp_path / "d")[0]
+
+
+def test_boxes_of_pairs_belong_to_the_large_image(tmp_path: Path) -> None:
+    sample = {"lr": np.zeros((10, 15, 3), np.uint8), "hr": np.zeros((20, 30, 3), np.uint8), "boxes": [[4, 3, 8, 9]]}
+    lmdbloader.write([sample], tmp_path / "d", fields={"boxes": fields.Boxes()})
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
+    assert dataset.transformed([T.RandomHorizontalFlip(1.0)])[0].boxes.tolist() == [[22, 3, 26, 9]]
+    assert dataset.transformed([T.RandomHorizontalFlip(1.0, fields=("lr",))])[0].boxes.tolist() == [[4, 3, 8, 9]]
+
+
+def test_info_extract_and_the_manifest_know_them(ragged: lmdbloader.LMDBDataset, tmp_path: Path) -> None:
+    described = {f.name: f.describe() for f in lmdbloader.info(ragged.path).fields}
+    assert (described["boxes"], described["labels"]) == ("0 to 5 boxes", "0 to 5 labels")
+    manifest = json.loads((Path(ragged.path) / "manifest.json").read_text())
+    assert manifest["requires"] == ["boxes", "labels", "mask", "points"]
+    lmdbloader.extract(ragged.path, tmp_path / "files")
+    lines = [json.loads(line) for line in (tmp_path / "files" / "samples.jsonl").read_text().splitlines()]
+    assert [line["boxes"] for line in lines] == [sample.boxes.tolist() for sample in ragged]
+    html = lmdbloader.Loader(ragged, 2)._repr_html_()
+    assert "list of tensors (n, 4)" in html and "boxes" in ragged._repr_html_()
+
+
+def test_images_are_not_shrunk_without_their_boxes(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="max_resolution=9 with boxes, points: images would shrink without them"):
+        lmdbloader.write([sample_of(20, 30, 0)], tmp_path / "d", fields=DECLARED, max_resolution=9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_torchvision_moves_them_to_the_same_places(tmp_path: Path, seed: int) -> None:
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    pytest.importorskip("torchvision.tv_tensors")
+    size = SIZES[seed % 3]
+    lmdbloader.write([sample_of(*size, seed, 7)], tmp_path / "d", fields=DECLARED)
+    rng = np.random.default_rng(seed)
+    ours: list[Any] = []
+    theirs: list[Any] = []
+    for _ in range(4):
+        which, (h, w) = rng.integers(4), rng.integers(5, 40, 2).tolist()
+        ours.append(
+            [T.RandomHorizontalFlip(1.0), T.RandomVerticalFlip(1.0), T.CenterCrop((h, w)), T.Resize((h, w))][which]
+        )
+        theirs.append(
+            [v2.RandomHorizontalFlip(1.0), v2.RandomVerticalFlip(1.0), v2.CenterCrop((h, w)), v2.Resize((h, w))][which]
+        )
+        if which == 2:  # ours does not enlarge
+            ours[-1], theirs[-1] = T.CenterCrop(5), v2.CenterCrop(5)
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d", fields=["image", "boxes", "points"])
+    found = dataset.transformed(ours)[0]
+    expected = lmdbloader.LMDBDataset(tmp_path / "d", ["image", "boxes", "points"], v2.Compose(theirs))[0]
+    assert type(expected.boxes) is torch.Tensor
+    torch.testing.assert_close(found.boxes, expected.boxes, rtol=0, atol=1e-4)
+    torch.testing.assert_close(found.points, expected.points, rtol=0, atol=1e-4)
