@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lmdbloader import lab as lab
     from lmdbloader import superres as superres
     from lmdbloader import transforms as transforms
+    from lmdbloader.batch.assembly import collate as collate
     from lmdbloader.batch.dataset import LMDBDataset as LMDBDataset
     from lmdbloader.conversion import convert as convert
     from lmdbloader.conversion import estimate as estimate
@@ -37,6 +38,7 @@ _HOMES = {
     "Loader": "loader",
     "ProgressiveResize": "transforms.resolution",
     "QuasiRandom": "loader.orders",
+    "collate": "batch.assembly",
     "convert": "conversion",
     "dataloader": "loader.torch_loader",
     "estimate": "conversion",

@@ -9,6 +9,8 @@ from typing import Any, overload
 
 import torch
 
+from lmdbloader.batch.forms import Form, in_form
+
 
 @cache
 def sample_type(names: tuple[str, ...]) -> type[Any]:
@@ -60,20 +62,22 @@ def _loadable(value: Any) -> Any:
 
 
 class Batch(Sequence[Any]):
-    """Samples that were read together; each is a named tuple of views of the batch.
+    """Samples that were read together; each is a named tuple of views of the batch, or has another form.
 
     Attributes:
         columns: The values of each field: one tensor (B, ...) if all have one shape, else a list of B values.
+        form: Of the samples, and of the batch that `collate` makes of them.
     """
 
-    __slots__ = ("_length", "columns")
+    __slots__ = ("_length", "columns", "form")
 
-    def __init__(self, columns: Mapping[str, Any], length: int) -> None:
+    def __init__(self, columns: Mapping[str, Any], length: int, form: Form = None) -> None:
         self.columns = columns
+        self.form = form
         self._length = length
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Batch, ({name: _loadable(column) for name, column in self.columns.items()}, self._length)
+        return Batch, ({name: _loadable(column) for name, column in self.columns.items()}, self._length, self.form)
 
     def __len__(self) -> int:
         return self._length
@@ -87,7 +91,9 @@ class Batch(Sequence[Any]):
             return [self[i] for i in range(*index.indices(self._length))]
         if not -self._length <= index < self._length:
             raise IndexError(f"sample {index} of a batch of {self._length}")
-        return sample_type(tuple(self.columns))(*[column[index] for column in self.columns.values()])
+        sample = sample_type(tuple(self.columns))(*[column[index] for column in self.columns.values()])
+        return sample if self.form is None else in_form(sample, self.form)
 
     def __iter__(self) -> Iterator[Any]:
-        return map(sample_type(tuple(self.columns)), *self.columns.values())
+        samples = map(sample_type(tuple(self.columns)), *self.columns.values())
+        return samples if self.form is None else (in_form(sample, self.form) for sample in samples)

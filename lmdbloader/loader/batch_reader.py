@@ -13,6 +13,7 @@ import torch
 from lmdbloader.base.stage_times import Clock
 from lmdbloader.batch.assembly import Assembler, Begun, finished
 from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.forms import Form
 from lmdbloader.batch.memory import BatchMemory, PinnedMemory
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import CorruptError
@@ -94,13 +95,15 @@ class BatchReader:
         prefetch: int,
         pinned: bool,
         verify: bool,
+        form: Form,
     ) -> None:
         """Check that the transforms, which include the dataset's own, suit the images.
 
         `owner` is the user's dataset, whose own transform may change at any time. The other arguments are those of
-        Pipeline; `pinned` puts images into pinned memory. `num_threads` read, and `prefetch` more groups are ready.
+        Pipeline; `pinned` puts images into pinned memory. `num_threads` read, and `prefetch` more groups are ready;
+        `form` is that of the batches.
         """
-        self._owner = owner
+        self._owner, self._form = owner, form
         self.dataset, self.batch_size, self.is_pinned = dataset, batch_size, pinned
         self._functions, self._seed = tuple(functions), seed
         images = [name for name, f in dataset.fields.items() if f.has_pixels]
@@ -151,10 +154,26 @@ class BatchReader:
         complete = assembler.complete_samples if self._owner.has_own_transform else assembler.complete
         return complete(begun, self.dataset.rows_of(samples), clock)
 
-    def finish(self, batch: Any, epoch: int, first_sample: int) -> Any:
-        """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch."""
+    def finish(self, batch: Any, epoch: int, first_sample: int, samples: I64) -> Any:
+        """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch.
+
+        Args:
+            batch: Of `read`.
+            epoch: Its number.
+            first_sample: Of the whole batch.
+            samples: (B,) numbers of its samples.
+        """
         transform = self._owner._own_transform
-        return finished(batch, transform, self._functions, seed=self._seed, epoch=epoch, first_sample=first_sample)
+        return finished(
+            batch,
+            transform,
+            self._functions,
+            seed=self._seed,
+            epoch=epoch,
+            first_sample=first_sample,
+            samples=samples,
+            form=self._form,
+        )
 
     def read_sound(self, samples: I64, epoch: int, clock: Clock) -> tuple[Any, tuple[Damage, ...]]:
         """Return one finished batch without its damaged samples, and the damage; `LEFT_OUT` if no sample is left."""
@@ -171,7 +190,7 @@ class BatchReader:
                 sound = sound[[damage is None for damage in found]]
                 continue
             # The random numbers of batch functions stay those of the whole batch.
-            batch = self.finish(stored[0], epoch, int(samples[0]))
+            batch = self.finish(stored[0], epoch, int(samples[0]), sound)
             clock.count(len(sound), 1)
             return batch, tuple(damaged)
         return LEFT_OUT, tuple(damaged)

@@ -22,7 +22,9 @@ from lmdbloader.base.cores import count_cores
 from lmdbloader.batch.assembly import collate
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.draws import Draws
+from lmdbloader.batch.forms import Form, check_form, in_form
 from lmdbloader.batch.memory import free_nbytes, is_plain, means_no_space, no_space
+from lmdbloader.errors import OptionError
 from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers, remember_workers
 
 # More processes must be at least this much faster to be worth their memory.
@@ -33,12 +35,15 @@ _TRIAL_BATCHES = 64
 _QUEUE_NBYTES = 5 * 4096
 
 
-def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any) -> DataLoader[Any]:
+def dataloader(
+    dataset: Dataset[Any], batch_size: int | None = 1, *, as_: Form = None, **options: Any
+) -> DataLoader[Any]:
     """Return a torch DataLoader, with tuned settings for the options that are not given.
 
     Args:
         dataset: An LMDBDataset, a view of one, or any map-style dataset over them.
         batch_size: Samples in a batch; None gives them one by one.
+        as_: The form of batches, as for `LMDBDataset`; None leaves that of the dataset.
         **options: Those of `torch.utils.data.DataLoader`. Defaults: `num_workers` is measured once for this dataset,
             batch size and machine, and remembered in the user's cache folder (`lmdbloader.lab.tune` measures it longer,
             and `pin_memory` with it); `pin_memory` is on only if there is an accelerator; `persistent_workers` is on
@@ -51,8 +56,12 @@ def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any
 
     Raises:
         DiskFullError: /dev/shm has no room for the queues of worker processes.
+        OptionError: `as_` is no form, or comes with a `collate_fn`, which makes batches itself.
     """
     settings = dict(options)
+    if as_ is not None and (settings.get("collate_fn") is not None or batch_size is None):
+        raise OptionError(f"as_={as_!r}: it is the form of batches that `collate` makes. Leave out as_ or collate_fn.")
+    form = check_form(as_, None)
     if batch_size is not None:
         settings.setdefault("collate_fn", collate)
     pins = accelerator() is not None
@@ -64,6 +73,8 @@ def dataloader(dataset: Dataset[Any], batch_size: int | None = 1, **options: Any
         pins = pins and found.pin_memory is not False
     settings.setdefault("pin_memory", pins)
     settings.setdefault("persistent_workers", settings["num_workers"] > 0)
+    if form is not None:
+        settings["collate_fn"] = _Collate(form)
     if settings["num_workers"] > 0:
         if free_nbytes() == 0:
             raise no_space(_QUEUE_NBYTES * settings["num_workers"])
@@ -113,6 +124,16 @@ def _draws_in(dataset: object, seen: set[int]) -> set[Draws]:
         for part in parts if several else [value]:
             found |= _draws_in(part, seen)
     return found
+
+
+class _Collate:
+    """`collate`, and the batch in a form."""
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+
+    def __call__(self, samples: Any) -> Any:
+        return in_form(collate(samples), self._form)
 
 
 def accelerator() -> torch.device | None:

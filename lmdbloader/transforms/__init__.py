@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lmdbloader.transforms import operations
 from lmdbloader.transforms.base import Geometry, Transform
-from lmdbloader.transforms.batch_functions import BatchFunction, CutMix, LabelSmoothing, MixUp
+from lmdbloader.transforms.batch_functions import BatchFunction, CutMix, LabelSmoothing, MixUp, WithIndices
 from lmdbloader.transforms.operations import *  # noqa: F403 - a new transform is listed in `operations` only
 
-__all__ = ["BatchFunction", "CutMix", "Geometry", "LabelSmoothing", "MixUp", "Transform"]
+__all__ = ["BatchFunction", "CutMix", "Geometry", "LabelSmoothing", "MixUp", "Transform", "WithIndices"]
 __all__ += operations.__all__
