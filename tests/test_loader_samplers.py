@@ -86,6 +86,35 @@ def test_setting_the_epoch_of_the_sampler_is_that_of_the_loader(ds: LMDBDataset)
     assert same(loader, expected[1]) and same(third, expected[1]) and not same(expected[0], expected[1])
 
 
+def test_an_iterator_without_a_batch_takes_the_epoch_of_the_sampler(ds: LMDBDataset) -> None:
+    expected, loader = loader_of(ds), loader_of(ds)
+    expected.set_epoch(2)
+    batches = iter(loader)  # as Lightning: the iterator, then the epoch
+    loader.sampler.set_epoch(2)
+    assert same(batches, expected)
+    assert loader.state_dict()["epoch"] == 3
+    batches = iter(loader)
+    next(batches)
+    loader.sampler.set_epoch(2)  # too late for this one: it is that of the next iteration
+    assert loader.state_dict()["position"] == 4
+    expected.set_epoch(3)
+    assert same(batches, list(expected)[1:])
+    loader.sampler.set_epoch(3)
+    expected.set_epoch(3)
+    assert same(loader, expected)
+
+
+def test_a_restored_epoch_keeps_its_place_if_the_sampler_names_it(ds: LMDBDataset) -> None:
+    first, loader = loader_of(ds), loader_of(ds)
+    rest = iter(first)
+    next(rest)
+    loader.load_state_dict(first.state_dict())
+    batches = iter(loader)
+    for _ in range(2):
+        loader.sampler.set_epoch(0)
+    assert same(batches, rest)
+
+
 def test_a_rebuilt_loader_gives_the_same_batches_epoch_for_epoch(ds: LMDBDataset) -> None:
     expected, loader = loader_of(ds), loader_of(ds)
     other = rebuilt(loader)

@@ -6,6 +6,7 @@ import functools
 import inspect
 import logging
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
@@ -78,7 +79,8 @@ def _copies_when_rebuilt(init: Callable[..., None]) -> Callable[..., None]:
         if original is None:
             init(self, *args, **options)
         else:
-            _fill(init, self, *original._state(), original._epoch, original._start)
+            state: tuple[Any, ...] = (*original._state(), (original._epoch, original._start))
+            _fill(init, self, *state)
 
     # Lightning adds the arguments of a sampler only to a signature that takes any.
     signature = inspect.signature(init)
@@ -204,6 +206,7 @@ class Loader(DataLoader[Any]):
         # The start of the next iteration, and the place of the iterator that was made last.
         self._epoch = self._start = 0
         self._place: Place | None = None
+        self._newest: weakref.ref[Batches] | None = None
         self._identity: Identity | None = None
         self._skips = on_corrupt == "skip"
         self._corrupt: dict[tuple[int, str], Damage] = {}
@@ -359,6 +362,17 @@ class Loader(DataLoader[Any]):
         if epoch != self._epoch:
             self._epoch, self._start = epoch, 0
 
+    def _set_sampler_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next batch: that of an iterator without a batch so far, else of the next iteration.
+
+        So do torch's samplers. Lightning makes the iterator of an epoch before it sets the epoch.
+        """
+        newest = None if self._newest is None else self._newest()
+        if newest is not None and newest.begin_at(check_epoch(epoch), self._items):
+            self._epoch, self._start = epoch + 1, 0
+        else:
+            self.set_epoch(epoch)
+
     def state_dict(self) -> dict[str, Any]:
         """Return this loader's place as whole numbers and text, for torch.save, JSON and the like.
 
@@ -417,6 +431,7 @@ class Loader(DataLoader[Any]):
             place = Place(place.epoch, self._share.position_after(step, len(self.dataset), place.start))
         batches = Batches(self._items(place), place, self._note)
         self._epoch, self._start, self._place = place.epoch + 1, 0, place
+        self._newest = weakref.ref(batches)
         return batches
 
     def _note(self, damage: Damage) -> None:
@@ -515,7 +530,7 @@ class Loader(DataLoader[Any]):
         object.__setattr__(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_loader, (*self._state(), *self._reached())
+        return _open_loader, (*self._state(), self._reached())
 
     def _state(self) -> tuple[Any, ...]:
         """Return the arguments of `_fill`, without a place."""
@@ -558,12 +573,11 @@ def _fill(
     options: dict[str, Any],
     channels_last: bool,
     size: tuple[int, int] | None,
-    epoch: int,
-    start: int,
+    place: tuple[int, int],
 ) -> None:
     """Make a loader what another one was when it was pickled."""
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
     init(loader, dataset, batch_size, memory_format=memory_format, **options)
-    loader._epoch, loader._start = epoch, start
+    loader._epoch, loader._start = place
     if size is not None:
         loader.set_resolution(size)

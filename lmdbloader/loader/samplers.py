@@ -22,7 +22,7 @@ class Loader(Protocol):
     @property
     def world_size(self) -> int: ...
 
-    def set_epoch(self, epoch: int) -> None: ...
+    def _set_sampler_epoch(self, epoch: int) -> None: ...
 
     def __len__(self) -> int: ...
 
@@ -47,8 +47,8 @@ class LoaderSampler(Sampler[int]):
         self.loader = loader
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the Loader's next iteration."""
-        self.loader.set_epoch(epoch)
+        """Set the epoch of the Loader's next batch, also in an iterator that has given none."""
+        self.loader._set_sampler_epoch(epoch)
 
     def __len__(self) -> int:
         return self.loader._num_samples()
@@ -115,8 +115,8 @@ class LoaderBatches(BatchSampler):
         return self.loader.world_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the Loader's next iteration."""
-        self.loader.set_epoch(epoch)
+        """Set the epoch of the Loader's next batch, also in an iterator that has given none."""
+        self.loader._set_sampler_epoch(epoch)
 
     def __len__(self) -> int:
         return len(self.loader)
