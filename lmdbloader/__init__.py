@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from lmdbloader import errors as errors
     from lmdbloader import fields as fields
+    from lmdbloader import integrations as integrations
     from lmdbloader import lab as lab
     from lmdbloader import superres as superres
     from lmdbloader import transforms as transforms
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from lmdbloader.transforms.resolution import ProgressiveResize as ProgressiveResize
 
 # Modules load when they are first used: `import lmdbloader` costs no torch, NumPy or pyarrow.
-_MODULES = ("errors", "fields", "lab", "superres", "transforms")
+_MODULES = ("errors", "fields", "integrations", "lab", "superres", "transforms")
 _HOMES = {
     "LMDBDataset": "batch.dataset",
     "Loader": "loader",

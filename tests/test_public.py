@@ -18,7 +18,7 @@ NAMES = {
     *("LMDBDataset", "Loader", "collate", "dataloader", "QuasiRandom", "ProgressiveResize"),
     *("convert", "write", "estimate", "stage", "find_splits"),
     *("verify", "repair", "info", "preview", "extract"),
-    *("errors", "fields", "transforms", "superres", "lab"),
+    *("errors", "fields", "transforms", "superres", "lab", "integrations"),
 }
 
 

@@ -79,6 +79,7 @@ class BatchReader:
         pipeline: Of all fields of images and masks.
         plan: How batches are read ahead.
         is_pinned: Whether images are in pinned memory, which a forked child must not touch.
+        form: Of the batches; None until it is set.
     """
 
     def __init__(
@@ -95,15 +96,14 @@ class BatchReader:
         prefetch: int,
         pinned: bool,
         verify: bool,
-        form: Form,
     ) -> None:
         """Check that the transforms, which include the dataset's own, suit the images.
 
         `owner` is the user's dataset, whose own transform may change at any time. The other arguments are those of
-        Pipeline; `pinned` puts images into pinned memory. `num_threads` read, and `prefetch` more groups are ready;
-        `form` is that of the batches.
+        Pipeline; `pinned` puts images into pinned memory. `num_threads` read, and `prefetch` more groups are ready.
         """
-        self._owner, self._form = owner, form
+        self._owner = owner
+        self.form: Form = None
         self.dataset, self.batch_size, self.is_pinned = dataset, batch_size, pinned
         self._functions, self._seed = tuple(functions), seed
         images = [name for name, f in dataset.fields.items() if f.has_pixels]
@@ -172,7 +172,7 @@ class BatchReader:
             epoch=epoch,
             first_sample=first_sample,
             samples=samples,
-            form=self._form,
+            form=self.form,
         )
 
     def read_sound(self, samples: I64, epoch: int, clock: Clock) -> tuple[Any, tuple[Damage, ...]]:

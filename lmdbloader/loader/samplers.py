@@ -128,7 +128,7 @@ class LoaderBatches(BatchSampler):
 
 def _line(sampler: object) -> str:
     if isinstance(sampler, DistributedSampler):
-        return 'Write Loader(..., shard="auto") for a share of them in each process, (0, 1) for all of them.'
+        return 'Write Loader(..., shard="auto") for a share of them in each process, shard=(0, 1) for all of them.'
     if isinstance(sampler, SequentialSampler):
         return 'Write Loader(..., order="sequential") for batches that are the same in every epoch.'
     return "Write lmdbloader.dataloader(dataset, batch_size, sampler=...) for a sampler of yours."
