@@ -48,7 +48,8 @@ _LINES = {
 def create_loader(dataset: Any, input_size: Any, batch_size: int, *args: Any, **others: Any) -> Loader:
     """Return a Loader with the transforms, the order and the batches of timm's `create_loader`.
 
-    Batches are tuples of normalised images (B, C, H, W) and labels (B,), on the device of timm's prefetcher. In timm's train.py replace the import: `from lmdbloader.integrations.timm import create_loader`.
+    Batches are tuples of normalised images (B, C, H, W) and labels (B,), on the device of timm's prefetcher. In timm's
+    train.py replace the import: `from lmdbloader.integrations.timm import create_loader`.
 
     Args:
         dataset: With fields `image` and `label`; or its path.
