@@ -14,7 +14,7 @@ SETUP_OPTIONS := $(if $(PIL),--pil "$(PIL)") $(if $(TORCH_INDEX),--torch-index "
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-floors test-python313 test-aarch64 test-windows kernels faults lint format bench gpu-rehearsal notebook wheels release-check docs clean
+.PHONY: help setup demo test test-floors test-frameworks test-python313 test-aarch64 test-windows kernels faults lint format bench gpu-rehearsal notebook wheels release-check docs clean
 
 help:  ## Print this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 22
@@ -33,6 +33,9 @@ test: $(if $(ARGS),setup,lint)  ## Run the linters and every test; with ARGS onl
 
 test-floors:  ## Run the tests of pixels and datasets with the lowest versions of setup.cfg, in .venv-floors
 	@$(PYTHON) scripts/floors.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)
+
+test-frameworks:  ## Fit and resume with Lightning, Accelerate, Transformers, timm and others, in .venv-frameworks
+	@$(PYTHON) scripts/frameworks.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)") $(ARGS)
 
 test-python313: setup  ## Run the tests with Python 3.13, in a Debian chroot (as root)
 	@$(ENV) -m lmdbloader.kernels.building --if-changed
@@ -72,13 +75,13 @@ notebook: setup  ## Run the notebooks again and store them with their pictures
 wheels: setup  ## Build the source distribution and the wheels of every platform into dist/
 	@$(ENV) scripts/make_wheels.py $(ARGS)
 
-release-check: setup  ## Build all wheels, check them, and try this machine's in an empty environment
+release-check: setup  ## Build all wheels, try this machine's in an empty environment, run test-frameworks
 	@$(ENV) scripts/release_check.py $(ARGS)
 
 docs: setup  ## Build the documentation into site/; warnings are errors (ARGS=serve: serve it while you write)
 	@NO_MKDOCS_2_WARNING=1 $(ENV) -m mkdocs $(if $(ARGS),$(ARGS),build)
 
 clean:  ## Remove everything that make created, including .venv
-	rm -rf .venv .venv-cache .venv-floors .venv-gpu benchmarks/gpu/pack *.egg-info build dist site demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv .venv-cache .venv-floors .venv-frameworks .venv-gpu benchmarks/gpu/pack *.egg-info build dist site demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	rm -rf lmdbloader/kernels/built .chroots .wine
 	find lmdbloader scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,9 +13,11 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from lmdbloader import errors as errors
     from lmdbloader import fields as fields
+    from lmdbloader import integrations as integrations
     from lmdbloader import lab as lab
     from lmdbloader import superres as superres
     from lmdbloader import transforms as transforms
+    from lmdbloader.batch.assembly import collate as collate
     from lmdbloader.batch.dataset import LMDBDataset as LMDBDataset
     from lmdbloader.conversion import convert as convert
     from lmdbloader.conversion import estimate as estimate
@@ -33,12 +35,13 @@ if TYPE_CHECKING:
     from lmdbloader.transforms.resolution import ProgressiveResize as ProgressiveResize
 
 # Modules load when they are first used: `import lmdbloader` costs no torch, NumPy or pyarrow.
-_MODULES = ("errors", "fields", "lab", "superres", "transforms")
+_MODULES = ("errors", "fields", "integrations", "lab", "superres", "transforms")
 _HOMES = {
     "LMDBDataset": "batch.dataset",
     "Loader": "loader",
     "ProgressiveResize": "transforms.resolution",
     "QuasiRandom": "loader.orders",
+    "collate": "batch.assembly",
     "convert": "conversion",
     "dataloader": "loader.torch_loader",
     "estimate": "conversion",

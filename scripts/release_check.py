@@ -2,6 +2,7 @@
 
     python scripts/release_check.py                       # everything
     python scripts/release_check.py --dist dist           # with wheels that `make wheels` has built
+    python scripts/release_check.py --no-frameworks       # without `make test-frameworks`
 
 The last line says "ready to be released", or "not ready" after the lines that say why.
 """
@@ -212,10 +213,18 @@ def check(dist: Path, folder: Path) -> list[str]:
     return missed
 
 
+def check_frameworks() -> list[str]:
+    """Run the tests of frameworks, in an environment of their own; return what failed."""
+    command = [sys.executable, str(ROOT / "scripts" / "frameworks.py"), "--quiet"]
+    failed = subprocess.run(command, cwd=ROOT).returncode
+    return ["the tests of frameworks fail; `make test-frameworks` repeats them"] if failed else []
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build, check and print; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dist", type=Path, metavar="DIR", help="check this folder (default: build dist/ first)")
+    parser.add_argument("--no-frameworks", action="store_true", help="leave out the tests of frameworks")
     options = parser.parse_args(arguments)
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="lmdbloader-release-"))
@@ -223,6 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.dist is None:
             make_wheels.make(ROOT / "dist", make_wheels.PLATFORMS)
         missed = check((options.dist or ROOT / "dist").resolve(), folder)
+        missed += [] if options.no_frameworks else check_frameworks()
     except (CheckError, make_wheels.WheelError) as error:
         print(f"release_check: {error}", file=sys.stderr)
         return 1

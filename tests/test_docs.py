@@ -41,7 +41,7 @@ def public_names() -> list[str]:
     found = {f"lmdbloader.{name}" for name in lmdbloader.__all__ if name != "__version__"} | set(names_in_documents())
     modules = {f"lmdbloader.{name}" for name in MODULES}
     found |= {f"{name}.{member}" for name in modules for member in importlib.import_module(name).__all__}
-    return sorted(found - modules)
+    return sorted(found - modules - {"lmdbloader.integrations"})
 
 
 def sections() -> dict[str, str]:
@@ -60,6 +60,11 @@ def test_every_public_name_has_a_section_in_the_reference(name: str) -> None:
     found = sections()
     pages = ", ".join(sorted(set(found.values())))
     assert name in found, f"add the line `::: {name}` to a page of docs/reference/ ({pages}), or a page to mkdocs.yml"
+
+
+def test_every_integration_has_a_section_in_the_reference() -> None:
+    found = {name.split(".")[2] for name in sections() if name.startswith("lmdbloader.integrations.")}
+    assert found == {*lmdbloader.integrations.__all__}
 
 
 # Docstrings

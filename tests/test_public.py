@@ -15,10 +15,10 @@ from imports import PACKAGE
 import lmdbloader
 
 NAMES = {
-    *("LMDBDataset", "Loader", "dataloader", "QuasiRandom", "ProgressiveResize"),
+    *("LMDBDataset", "Loader", "collate", "dataloader", "QuasiRandom", "ProgressiveResize"),
     *("convert", "write", "estimate", "stage", "find_splits"),
     *("verify", "repair", "info", "preview", "extract"),
-    *("errors", "fields", "transforms", "superres", "lab"),
+    *("errors", "fields", "transforms", "superres", "lab", "integrations"),
 }
 
 

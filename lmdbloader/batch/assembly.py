@@ -17,6 +17,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 from lmdbloader.base import clock_words
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.batch.columns import read_different_images, read_values
+from lmdbloader.batch.forms import Form, in_form
 from lmdbloader.batch.memory import BatchMemory, in_shared_memory, is_plain, shared_like
 from lmdbloader.batch.pipeline import Pipeline, Scratch
 from lmdbloader.batch.sample import Batch, Ragged, sample_type
@@ -235,6 +236,8 @@ def finished(
     seed: int,
     epoch: int,
     first_sample: int,
+    samples: I64,
+    form: Form = None,
 ) -> Any:
     """Return a batch of a Loader after a dataset's own transform and the batch functions, each called once for it.
 
@@ -243,21 +246,23 @@ def finished(
         transform: Called with each sample of a `Batch`; None if there is none.
         functions: Called with the whole batch, one after the other.
         seed, epoch, first_sample: Determine the random numbers of batch functions.
+        samples: (B,) sample numbers of the batch.
+        form: Of the result.
 
     Raises:
         OptionError: The transform or a function returned no batch.
     """
     if isinstance(batch, Batch):
-        samples = batch if transform is None else each(transform, batch)
-        if any(sample is None for sample in samples):
+        changed = batch if transform is None else each(transform, batch)
+        if any(sample is None for sample in changed):
             raise OptionError(
                 f"{described(transform)} returned None for a sample; expected the sample, changed or not. End it "
                 "with `return sample`. To leave samples out, select the others first: dataset.select(numbers)."
             )
-        batch = collate(samples)
+        batch = collate(changed)
     for function in functions:
-        batch = call(function, batch, seed=seed, epoch=epoch, first_sample=first_sample)
-    return batch
+        batch = call(function, batch, seed=seed, epoch=epoch, first_sample=first_sample, samples=samples)
+    return batch if form is None else in_form(batch, form)
 
 
 def each(transform: Callable[[Any], Any], samples: Sequence[Any]) -> list[Any]:
@@ -281,18 +286,22 @@ def each(transform: Callable[[Any], Any], samples: Sequence[Any]) -> list[Any]:
 
 
 def collate(samples: Sequence[Any]) -> Any:
-    """Return a batch as a named tuple of stacked values; a `Batch`, which was read at once, needs no copy.
+    """Return samples as one batch; those that a dataset has read at once need no copy.
 
     Images and arrays become tensors (B, ...), ints int64, floats float64 and bools bool tensors (B,); text, bytes and
-    other JSON values stay lists. Other samples (of a transform, or of another dataset) go through torch's own collate
+    other JSON values stay lists. The batch is a named tuple, or has the form of its samples: `LMDBDataset(...,
+    as_="dict")` gives dicts. Other samples (of a transform, or of another dataset) go through torch's own collate
     function.
+
+    Args:
+        samples: Those of `dataset.__getitems__(numbers)`, or a list of samples.
 
     Raises:
         OptionError: Images of one batch differ in shape, or a sample is None.
     """
     in_worker = get_worker_info() is not None
     if isinstance(samples, Batch):
-        batch = samples.type(*map(stacked, samples.columns, samples.columns.values()))
+        batch = in_form(samples.type(*map(stacked, samples.columns, samples.columns.values())), samples.form)
     elif any(sample is None for sample in samples):
         raise OptionError(
             "a sample is None: the dataset's transform returned nothing for it. End it with `return sample`. To leave "

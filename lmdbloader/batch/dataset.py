@@ -21,9 +21,11 @@ from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.batch.assembly import Assembler, each
 from lmdbloader.batch.conditions import check_expression, parse_condition
 from lmdbloader.batch.draws import Draws
+from lmdbloader.batch.forms import Form, check_form, in_form
 from lmdbloader.batch.memory import SharedMemory
 from lmdbloader.batch.pipeline import Pipeline, check_epoch
 from lmdbloader.batch.splits import groups_of, share_out
+from lmdbloader.batch.tickets import Ticket
 from lmdbloader.errors import OptionError, UnknownNameError
 from lmdbloader.format.layout import Field
 from lmdbloader.store import IO, Reader, check_rows
@@ -57,6 +59,7 @@ class LMDBDataset(Dataset[Any]):
         transform: Callable[[Any], Any] | None = None,
         *,
         io: IO = "mmap",
+        as_: Form = None,
     ) -> None:
         """Open a dataset.
 
@@ -67,6 +70,9 @@ class LMDBDataset(Dataset[Any]):
             io: "mmap" reads through a memory map. Bytes that the disk cannot read, or that the file has lost, raise
                 CorruptError; a file that is truncated during a read ends the process (SIGBUS). "pread" maps nothing and
                 reads copies, which costs some speed: such a file always raises CorruptError.
+            as_: The form of samples, and of the batches of a Loader: "tuple", "dict", or a dict with the fields by the
+                names that they get, such as {"pixel_values": "image"}; None gives named tuples. A `transform` is called
+                with named tuples before.
 
         Raises:
             NotFoundError: There is nothing at `path`.
@@ -104,6 +110,7 @@ class LMDBDataset(Dataset[Any]):
             raise OptionError(f"fields={names!r}: expected at least one name, each once")
         self.fields: dict[str, Field] = {name: self.reader.fields[name] for name in names}
         self._transform = transform
+        self._form = check_form(as_, None if self.has_own_transform else names)
         self._rows: I64 | None = None
         self._dtype: torch.dtype | None = None
         self._transforms: tuple[Transform, ...] = ()
@@ -226,6 +233,8 @@ class LMDBDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return many samples read in one call: a `Batch` of views, or a list if there is a transform."""
+        if isinstance(indices, Ticket):
+            return indices.batch()  # type: ignore[return-value]
         if type(self).__getitem__ is not LMDBDataset.__getitem__:  # a subclass's own, though torch reads many at once
             return [self[index] for index in indices]
         return self._read(indices)
@@ -440,7 +449,11 @@ class LMDBDataset(Dataset[Any]):
                 samples, epoch = draws.of(numbers)
             batch = assembler.read_samples(self.rows_of(numbers), samples, epoch, clock)
             transform = self._own_transform
-            found = batch if transform is None else each(assembler.in_step(transform), batch)
+            found: Sequence[Any] = batch
+            if transform is not None:
+                found = [in_form(sample, self._form) for sample in each(assembler.in_step(transform), batch)]
+            else:
+                batch.form = self._form
             clock.count(len(found), 1)
             return found
         finally:

@@ -10,6 +10,7 @@ from typing import Any, overload
 import torch
 
 from lmdbloader.base.foreign_names import SAMPLE
+from lmdbloader.batch.forms import Form, in_form
 from lmdbloader.errors import OptionError, UnknownNameError
 
 
@@ -92,23 +93,28 @@ def _loadable(value: Any) -> Any:
 
 
 class Batch(Sequence[Any]):
-    """Samples that were read together; each is a named tuple of views of the batch.
+    """Samples that were read together; each is a named tuple of views of the batch, or has another form.
 
     Attributes:
         columns: The values of each field: one tensor (B, ...) if all have one shape, else a list of B values.
         type: The named tuple type of its samples.
+        form: Of the samples, and of the batch that `collate` makes of them.
     """
 
-    __slots__ = ("_length", "columns", "type")
+    __slots__ = ("_length", "columns", "form", "type")
 
-    def __init__(self, columns: Mapping[str, Any], length: int, type: type[Any] | None = None) -> None:
+    def __init__(
+        self, columns: Mapping[str, Any], length: int, type: type[Any] | None = None, form: Form = None
+    ) -> None:
         self.columns = columns
+        self.form = form
         self._length = length
         lists = () if type else tuple(name for name, column in columns.items() if isinstance(column, Ragged))
         self.type = type or sample_type(tuple(columns), lists)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Batch, ({name: _loadable(column) for name, column in self.columns.items()}, self._length)
+        columns = {name: _loadable(column) for name, column in self.columns.items()}
+        return Batch, (columns, self._length, None, self.form)
 
     def __len__(self) -> int:
         return self._length
@@ -122,7 +128,9 @@ class Batch(Sequence[Any]):
             return [self[i] for i in range(*index.indices(self._length))]
         if not -self._length <= index < self._length:
             raise IndexError(f"sample {index} of a batch of {self._length}")
-        return self.type(*[column[index] for column in self.columns.values()])
+        sample = self.type(*[column[index] for column in self.columns.values()])
+        return sample if self.form is None else in_form(sample, self.form)
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self.type, *self.columns.values())
+        samples = map(self.type, *self.columns.values())
+        return samples if self.form is None else (in_form(sample, self.form) for sample in samples)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
-import sys
 from typing import Any
 
+from lmdbloader.base.lightning import import_lightning
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.profiling.recorder import Recorder
 from lmdbloader.lab.profiling.results import Profile
@@ -14,22 +13,9 @@ from lmdbloader.lab.profiling.results import Profile
 __all__ = ["ProfileCallback"]
 
 _logger = logging.getLogger("lmdbloader")
-# The package has two names; a program uses one of them.
-_HOMES = {"lightning": "lightning.pytorch.callbacks", "pytorch_lightning": "pytorch_lightning.callbacks"}
 
 
-def _callback() -> Any:
-    """Return Lightning's base class of callbacks: of the package that is in use, else of the one that is installed."""
-    for name in sorted(_HOMES, key=lambda name: name not in sys.modules):
-        try:
-            return importlib.import_module(_HOMES[name]).Callback
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] != name:
-                raise
-    raise ModuleNotFoundError("lmdbloader.lab.lightning needs Lightning: pip install lightning", name="lightning")
-
-
-class ProfileCallback(_callback()):  # type: ignore[misc]
+class ProfileCallback(import_lightning("callbacks", __name__).Callback):  # type: ignore[misc]
     """Records steps of a Trainer's fit, and logs their bottleneck.
 
     The work of Lightning between two batches, and its copy to the device, count as waiting for

@@ -13,6 +13,7 @@ import torch
 from lmdbloader.base.stage_times import Clock
 from lmdbloader.batch.assembly import Assembler, Begun, finished
 from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.forms import Form
 from lmdbloader.batch.memory import BatchMemory, PinnedMemory
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import CorruptError
@@ -78,6 +79,7 @@ class BatchReader:
         pipeline: Of all fields of images and masks.
         plan: How batches are read ahead.
         is_pinned: Whether images are in pinned memory, which a forked child must not touch.
+        form: Of the batches; None until it is set.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class BatchReader:
         Pipeline; `pinned` puts images into pinned memory. `num_threads` read, and `prefetch` more groups are ready.
         """
         self._owner = owner
+        self.form: Form = None
         self.dataset, self.batch_size, self.is_pinned = dataset, batch_size, pinned
         self._seed = seed
         images = [name for name, f in dataset.fields.items() if f.has_pixels]
@@ -152,12 +155,28 @@ class BatchReader:
         complete = assembler.complete_samples if self._owner.has_own_transform else assembler.complete
         return complete(begun, self.dataset.rows_of(samples), samples, epoch, clock)
 
-    def finish(self, batch: Any, epoch: int, first_sample: int) -> Any:
-        """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch."""
+    def finish(self, batch: Any, epoch: int, first_sample: int, samples: I64) -> Any:
+        """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch.
+
+        Args:
+            batch: Of `read`.
+            epoch: Its number.
+            first_sample: Of the whole batch.
+            samples: (B,) numbers of its samples.
+        """
         transform = self._owner._own_transform
         if transform is not None:
             transform = self._assembler.in_step(transform)
-        return finished(batch, transform, self._functions, seed=self._seed, epoch=epoch, first_sample=first_sample)
+        return finished(
+            batch,
+            transform,
+            self._functions,
+            seed=self._seed,
+            epoch=epoch,
+            first_sample=first_sample,
+            samples=samples,
+            form=self.form,
+        )
 
     def read_sound(self, samples: I64, epoch: int, clock: Clock) -> tuple[Any, tuple[Damage, ...]]:
         """Return one finished batch without its damaged samples, and the damage; `LEFT_OUT` if no sample is left."""
@@ -174,7 +193,7 @@ class BatchReader:
                 sound = sound[[damage is None for damage in found]]
                 continue
             # The random numbers of batch functions stay those of the whole batch.
-            batch = self.finish(stored[0], epoch, int(samples[0]))
+            batch = self.finish(stored[0], epoch, int(samples[0]), sound)
             clock.count(len(sound), 1)
             return batch, tuple(damaged)
         return LEFT_OUT, tuple(damaged)

@@ -308,8 +308,8 @@ class EpochRun:
         items: list[Item] = []
         for number, batch in enumerate(batches):
             try:
-                first_sample = int(samples[number * self._reader.batch_size])
-                items.append((self._reader.finish(batch, self._epoch, first_sample), ()))
+                own = samples[number * self._reader.batch_size :][: self._reader.batch_size]
+                items.append((self._reader.finish(batch, self._epoch, int(own[0]), own), ()))
             except BaseException as error:
                 return items, error
         clock.count(len(samples), len(batches))
@@ -329,7 +329,7 @@ class EpochRun:
     def _read_one(self, samples: I64, clock: Clock) -> Item:
         if not self._skips:
             (batch,) = self._reader.read(samples, self._epoch, clock)
-            batch = self._reader.finish(batch, self._epoch, int(samples[0]))
+            batch = self._reader.finish(batch, self._epoch, int(samples[0]), samples)
             clock.count(len(samples), 1)
             return batch, ()
         batch, damaged = self._reader.read_sound(samples, self._epoch, clock)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import os
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
@@ -12,16 +15,18 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
-from lmdbloader.base.arguments import flag, listed
+from lmdbloader.base.arguments import flag, listed, shown
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.foreign_names import LOADER, third_argument, understands
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.base.stopwatch import time_batches
 from lmdbloader.base.text import plain
 from lmdbloader.batch.dataset import LMDBDataset, check_images
+from lmdbloader.batch.forms import Form, check_form, num_samples
 from lmdbloader.batch.pipeline import check_epoch
+from lmdbloader.batch.tickets import unpack
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.batch_reader import LEFT_OUT, BatchReader
 from lmdbloader.loader.device import CopyStreams, on_device, usable_device
@@ -38,6 +43,7 @@ from lmdbloader.loader.options import (
     seed_for,
 )
 from lmdbloader.loader.orders import EpochOrder, Order, Share, check_order, epoch_order, with_repeats
+from lmdbloader.loader.samplers import LoaderBatches, LoaderSampler, original_of, sampler_of
 from lmdbloader.loader.state import Batches, Identity, Place, identity
 from lmdbloader.loader.threads import Threads
 from lmdbloader.loader.tuning_cache import case_of, recall_threads
@@ -47,6 +53,8 @@ from lmdbloader.transforms import Transform
 from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_resolution
 
 _logger = logging.getLogger("lmdbloader")
+# Attributes of DataLoader that code sets on a loader it was given.
+_FIXED = frozenset({"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +73,57 @@ class Throughput:
     num_batches: int
 
 
-class Loader:
+def _copies_when_rebuilt(init: Callable[..., None]) -> Callable[..., None]:
+    """Return an `__init__` with which a framework that makes a Loader anew, from its batch sampler, gets a copy."""
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **options: Any) -> None:
+        original: Any = original_of(options.get("batch_sampler"))
+        if original is None:
+            init(self, *args, **options)
+        else:
+            state: tuple[Any, ...] = (*original._state(), (original._epoch, original._start))
+            _fill(init, self, *state)
+
+    # Lightning adds the arguments of a sampler only to a signature that takes any.
+    signature = inspect.signature(init)
+    foreign = inspect.Parameter("foreign", inspect.Parameter.VAR_KEYWORD)
+    __init__.__signature__ = signature.replace(parameters=[*signature.parameters.values(), foreign])  # type: ignore[attr-defined]
+    return __init__
+
+
+class Loader(DataLoader[Any]):
     """Iterates over batches of a dataset; every iteration is the next epoch.
 
-    Batches are named tuples of the dataset's fields: images as tensors (B, C, H, W), numbers as tensors (B,), text and
-    bytes as lists. Threads read ahead; a batch that is still referred to never changes. Pickling keeps its place: the
-    copy continues where this one is.
+    Batches are named tuples of the dataset's fields, or have the form `as_`: images as tensors (B, C, H, W), numbers as
+    tensors (B,), text and bytes as lists. Threads read ahead; a batch that is still referred to never changes. Pickling
+    keeps its place: the copy continues where this one is.
+
+    It is a DataLoader of torch, for frameworks that look for one, without its worker processes. One that takes it apart
+    gets the Loader's own batches, or an error with the line to write.
 
     >>> loader = Loader(dataset, 16, transforms=[RandomCrop(64), RandomDihedral()])  # doctest: +SKIP
     >>> for lr, hr in loader:  # doctest: +SKIP
     ...     train(lr, hr)
     """
 
+    # What DataLoader's own constructor would set; samplers and the collate function are properties.
+    dataset: LMDBDataset
+    batch_size: int
+    num_workers = 0
+    prefetch_factor = None
+    persistent_workers = False
+    pin_memory_device = ""
+    timeout = 0.0
+    worker_init_fn = None
+    generator = None
+    multiprocessing_context = None
+    in_order = True
+    _dataset_kind = 0  # a map-style dataset
+    _iterator = None
+    _IterableDataset_len_called = None
+
+    @_copies_when_rebuilt
     @understands(LOADER, positional=third_argument)
     def __init__(
         self,
@@ -93,6 +140,7 @@ class Loader:
         device: str | int | torch.device | None = None,
         pin_memory: bool | Literal["auto"] = "auto",
         memory_format: torch.memory_format = torch.contiguous_format,
+        as_: Form = None,
         shard: Shard = None,
         resolution: ProgressiveResize | None = None,
         io: IO | None = None,
@@ -129,6 +177,9 @@ class Loader:
                 none are. "auto" pins if there is CUDA and the device is not "cpu". A copy that torch has started may
                 still read a batch that the loop no longer holds; for other copies see the page on loading.
             memory_format: torch.contiguous_format or torch.channels_last, of the images.
+            as_: The form of batches: "tuple", "dict", or a dict with the fields by the names that they get, such as
+                {"pixel_values": "image", "labels": "label"}; None is that of the dataset. Functions among the
+                transforms get named tuples before.
             shard: (rank, world_size) reads this rank's share of one common order; "auto" takes them from
                 torch.distributed whenever an iteration begins, so processes may be started after the loader was made.
             resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
@@ -151,7 +202,7 @@ class Loader:
         self._options = {
             "order": order, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": transforms,
             "num_threads": num_threads, "prefetch": prefetch, "device": device, "pin_memory": pin_memory,
-            "memory_format": memory_format, "shard": shard, "resolution": resolution, "io": io, "verify": verify,
+            "as_": as_, "shard": shard, "resolution": resolution, "io": io, "verify": verify,
             "on_corrupt": on_corrupt,
         }  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
@@ -164,6 +215,7 @@ class Loader:
         # The start of the next iteration, and the place of the iterator that was made last.
         self._epoch = self._start = 0
         self._place: Place | None = None
+        self._newest: weakref.ref[Batches] | None = None
         self._identity: Identity | None = None
         self._skips = on_corrupt == "skip"
         self._corrupt: dict[tuple[int, str], Damage] = {}
@@ -184,6 +236,8 @@ class Loader:
             num_threads = recall_threads(case_of(dataset, batch_size, compiled, functions)) or cores
         self.num_threads = min(num_threads, cores)
         self._channels_last = is_channels_last(memory_format)
+        names = None if functions or dataset.has_own_transform else tuple(dataset.fields)
+        self._form = dataset._form if as_ is None else check_form(as_, names)
         self._verify = verify
         self._read_from = dataset if io is None else dataset.with_io(io)
         self._schedule = resolution
@@ -195,7 +249,7 @@ class Loader:
         self._threads = Threads(self.num_threads, "lmdbloader")
 
     def _make_reader(self, transforms: Sequence[Transform]) -> BatchReader:
-        return BatchReader(
+        reader = BatchReader(
             self._read_from,
             transforms,
             self._functions,
@@ -208,6 +262,8 @@ class Loader:
             pinned=self.pin_memory,
             verify=self._verify,
         )
+        reader.form = self._form
+        return reader
 
     def set_resolution(self, size: int | tuple[int, int] | None) -> None:
         """Change the size of images from the next iteration on; running iterators keep theirs.
@@ -272,6 +328,27 @@ class Loader:
         """
         return self._resolved().num_batches(len(self.dataset))
 
+    def _num_samples(self) -> int:
+        """Return the number of samples of this rank in a whole epoch."""
+        starts, stops = self._resolved().bounds(len(self.dataset))
+        return int((stops - starts).sum())
+
+    @property
+    def sampler(self) -> LoaderSampler:  # type: ignore[override]
+        """The order, for frameworks: its types, its length and `set_epoch`. Only the Loader itself iterates it."""
+        is_shard = self._shard is not None
+        return sampler_of(self, is_sequential=self.order == "sequential", is_shard=is_shard)
+
+    @property
+    def batch_sampler(self) -> LoaderBatches:  # type: ignore[override]
+        """The batches of the next epoch, for DataLoaders that a framework builds: these give the Loader's batches."""
+        return LoaderBatches(self.sampler, self.batch_size, self.drop_last)
+
+    @property
+    def collate_fn(self) -> Callable[[Any], Any]:  # type: ignore[override]
+        """The collate function of such DataLoaders; `lmdbloader.collate` stacks samples."""
+        return unpack
+
     @property
     def corrupt(self) -> tuple[Damage, ...]:
         """The damaged samples that `on_corrupt="skip"` left out of the batches given so far, each once."""
@@ -294,6 +371,17 @@ class Loader:
             self._place = None
         if epoch != self._epoch:
             self._epoch, self._start = epoch, 0
+
+    def _set_sampler_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next batch: that of an iterator without a batch so far, else of the next iteration.
+
+        So do torch's samplers. Lightning makes the iterator of an epoch before it sets the epoch.
+        """
+        newest = None if self._newest is None else self._newest()
+        if newest is not None and newest.begin_at(check_epoch(epoch), self._items):
+            self._epoch, self._start = epoch + 1, 0
+        else:
+            self.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this loader's place as whole numbers and text, for torch.save, JSON and the like.
@@ -331,19 +419,29 @@ class Loader:
             self._identity = identity(self._read_from, self.order, self.seed, self._reader.extents())
         return self._identity
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Return an iterator over the batches of the next epoch, or over the rest of a restored one."""
+        return self._iterate(Place(self._epoch, self._start))
+
+    def _coming(self) -> tuple[Place, int]:
+        """Return the place of the next iteration, and the number of its batches of this rank."""
+        return Place(self._epoch, self._start), self._resolved().num_batches(len(self.dataset) - self._start)
+
+    def _iterate(self, place: Place, step: int = 0) -> Iterator[Any]:
+        """Return an iterator from a place on, without its first `step` batches: these are not read."""
         if not self._has_warned and self._shard is None and (count_processes() or 1) > 1:
             self._has_warned = True
             warnings.warn(
                 f"torch.distributed has {count_processes()} processes, and each of them reads all samples. Give each "
                 "its share: Loader(..., shard='auto'). If each is to read all of them: Loader(..., shard=(0, 1)).",
-                stacklevel=2,
+                stacklevel=3,
             )
-        place = Place(self._epoch, self._start)
         self._share = self._resolved()
+        if step:
+            place = Place(place.epoch, self._share.position_after(step, len(self.dataset), place.start))
         batches = Batches(self._items(place), place, self._note)
         self._epoch, self._start, self._place = place.epoch + 1, 0, place
+        self._newest = weakref.ref(batches)
         return batches
 
     def _note(self, damage: Damage) -> None:
@@ -393,7 +491,7 @@ class Loader:
             pass  # loads the kernels, starts the threads
         epochs = (self._items(Place(number, 0)) for number in count(epoch))
         batches = (batch for batch, _ in chain.from_iterable(epochs))
-        found = time_batches(batches, seconds, lambda batch: 0 if batch is LEFT_OUT else len(batch[0]))
+        found = time_batches(batches, seconds, lambda batch: 0 if batch is LEFT_OUT else num_samples(batch))
         p50, p99 = np.percentile(found.waits, [50, 99])
         return Throughput(found.samples_per_s, float(p50), float(p99), len(found.waits))
 
@@ -433,10 +531,23 @@ class Loader:
         """End the threads; a later iteration starts new ones."""
         self._threads.close()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and (name not in ("batch_size", "dataset", "drop_last") or name in self.__dict__):
+            raise OptionError(
+                f"loader.{name} = {shown(value)}: it is set when a Loader is made. Make another one: Loader(dataset, "
+                "batch_size, ...)."
+            )
+        object.__setattr__(self, name, value)
+
     def __reduce__(self) -> tuple[Any, ...]:
+        return _open_loader, (*self._state(), self._reached())
+
+    def _state(self) -> tuple[Any, ...]:
+        """Return the arguments of `_fill`, without a place."""
         options = {**self._options, "resolution": self._schedule}
         size = None if self._schedule is not None else self._size
-        return _open_loader, (self.dataset, self.batch_size, options, *self._reached(), size)
+        # The memory format as a bool: cloudpickle, of Ray, cannot pickle torch's.
+        return self.dataset, self.batch_size, options, self._channels_last, size
 
     def __repr__(self) -> str:
         return (
@@ -458,11 +569,25 @@ class Loader:
         return loader_card(self, self._reader, following, (epoch, start), self._functions, device).to_html()
 
 
-def _open_loader(
-    dataset: LMDBDataset, batch_size: int, options: dict[str, Any], epoch: int, start: int, size: Any
-) -> Loader:
-    loader = Loader(dataset, batch_size, **options)
-    loader._epoch, loader._start = epoch, start
+def _open_loader(*state: Any) -> Loader:
+    loader = Loader.__new__(Loader)
+    _fill(Loader.__init__, loader, *state)
+    return loader
+
+
+def _fill(
+    init: Callable[..., None],
+    loader: Loader,
+    dataset: LMDBDataset,
+    batch_size: int,
+    options: dict[str, Any],
+    channels_last: bool,
+    size: tuple[int, int] | None,
+    place: tuple[int, int],
+) -> None:
+    """Make a loader what another one was when it was pickled."""
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    init(loader, dataset, batch_size, memory_format=memory_format, **options)
+    loader._epoch, loader._start = place
     if size is not None:
         loader.set_resolution(size)
-    return loader

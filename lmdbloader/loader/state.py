@@ -54,7 +54,7 @@ class Batches(Iterator[Any]):
     each batch goes to one of them.
     """
 
-    __slots__ = ("_failure", "_items", "_locks", "_note", "place")
+    __slots__ = ("__weakref__", "_failure", "_items", "_locks", "_note", "place")
 
     def __init__(self, items: Iterator[Any], place: Place, note: Callable[[Damage], None]) -> None:
         """Start to give items (batch or `LEFT_OUT`, damage), update a place, and call `note` with each damage."""
@@ -93,6 +93,16 @@ class Batches(Iterator[Any]):
                 self._failure = threading.get_ident(), f"{type(error).__name__}: {error}"
                 place.is_ended = True
                 raise
+
+    def begin_at(self, epoch: int, items: Callable[[Place], Iterator[Any]]) -> bool:
+        """Go to the beginning of an epoch unless it is there, or a batch was taken; return whether none was taken."""
+        with self._lock():
+            if self.place.num_steps or self.place.is_ended:
+                return False
+            if epoch != self.place.epoch:
+                self.place.epoch, self.place.start = epoch, 0
+                self._items = items(self.place)
+            return True
 
     def close(self) -> None:
         """End; the threads skip the groups that they have not started. Waits for a thread that is getting a batch."""

@@ -24,7 +24,9 @@ from lmdbloader.base.foreign_names import DATALOADER, understands
 from lmdbloader.batch.assembly import collate
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.draws import Draws
+from lmdbloader.batch.forms import Form, check_form, in_form
 from lmdbloader.batch.memory import free_nbytes, is_plain, means_no_space, no_space
+from lmdbloader.errors import OptionError
 from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers, remember_workers
 
 # More processes must be at least this much faster to be worth their memory.
@@ -41,13 +43,14 @@ _QUEUE_NBYTES = 5 * 4096
     positional=lambda value: f"Write shuffle={value!r}.",
 )
 def dataloader(
-    dataset: Dataset[Any] | str | os.PathLike[str], batch_size: int | None = 1, **options: Any
+    dataset: Dataset[Any] | str | os.PathLike[str], batch_size: int | None = 1, *, as_: Form = None, **options: Any
 ) -> DataLoader[Any]:
     """Return a torch DataLoader, with tuned settings for the options that are not given.
 
     Args:
         dataset: An LMDBDataset or its path, a view of one, or any map-style dataset over them.
         batch_size: Samples in a batch; None gives them one by one.
+        as_: The form of batches, as for `LMDBDataset`; None leaves that of the dataset.
         **options: Those of `torch.utils.data.DataLoader`. Defaults: `num_workers` is measured once for this dataset,
             batch size and machine, and remembered in the user's cache folder (`lmdbloader.lab.tune` measures it longer,
             and `pin_memory` with it); `pin_memory` is on only if there is an accelerator; `persistent_workers` is on
@@ -60,9 +63,13 @@ def dataloader(
 
     Raises:
         DiskFullError: /dev/shm has no room for the queues of worker processes.
+        OptionError: `as_` is no form, or comes with a `collate_fn`, which makes batches itself.
     """
     dataset = LMDBDataset(dataset) if isinstance(dataset, str | bytes | os.PathLike) else dataset
     settings = dict(options)
+    if as_ is not None and (settings.get("collate_fn") is not None or batch_size is None):
+        raise OptionError(f"as_={as_!r}: it is the form of batches that `collate` makes. Leave out as_ or collate_fn.")
+    form = check_form(as_, None)
     if batch_size is not None:
         settings.setdefault("collate_fn", collate)
     pins = accelerator() is not None
@@ -74,6 +81,8 @@ def dataloader(
         pins = pins and found.pin_memory is not False
     settings.setdefault("pin_memory", pins)
     settings.setdefault("persistent_workers", settings["num_workers"] > 0)
+    if form is not None:
+        settings["collate_fn"] = _Collate(form)
     if settings["num_workers"] > 0:
         if free_nbytes() == 0:
             raise no_space(_QUEUE_NBYTES * settings["num_workers"])
@@ -127,6 +136,16 @@ def _draws_in(dataset: object, seen: set[int]) -> set[Draws]:
 
 def _may_be_dataset(value: object) -> bool:
     return hasattr(type(value), "__getitem__") and hasattr(value, "__dict__")
+
+
+class _Collate:
+    """`collate`, and the batch in a form."""
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+
+    def __call__(self, samples: Any) -> Any:
+        return in_form(collate(samples), self._form)
 
 
 def accelerator() -> torch.device | None:

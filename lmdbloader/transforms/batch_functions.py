@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from lmdbloader.errors import OptionError
@@ -36,21 +37,62 @@ class BatchFunction:
         return self.apply(batch, np.random.default_rng())
 
 
-def call(function: Callable[[Any], Any], batch: Any, *, seed: int, epoch: int, first_sample: int) -> Any:
+@dataclass(frozen=True, slots=True)
+class WithIndices:
+    """Call a function with the whole batch and its sample numbers, as `with_indices=True` of Hugging Face's `map` does.
+
+    Attributes:
+        function: Called with the batch and a tensor (B,) int64 of numbers in the dataset that the Loader reads; returns
+            the batch.
+
+    >>> numbered = WithIndices(lambda batch, indices: (*batch, indices))
+    """
+
+    function: Callable[[Any, torch.Tensor], Any]
+
+    def __post_init__(self) -> None:
+        """Check the function."""
+        if not callable(self.function) or isinstance(self.function, BatchFunction):
+            raise OptionError(f"WithIndices({self.function!r}): expected a function of a batch and its sample numbers")
+
+    def __call__(self, batch: Any) -> Any:
+        """Raise OptionError: without a Loader there are no numbers."""
+        raise OptionError("WithIndices: only a Loader knows sample numbers. Give it to Loader(..., transforms=[...]).")
+
+
+def call(
+    function: Callable[[Any], Any],
+    batch: Any,
+    *,
+    seed: int,
+    epoch: int,
+    first_sample: int,
+    samples: npt.NDArray[np.int64] | None = None,
+) -> Any:
     """Return a function's result for a batch; the numbers seed the random numbers of a BatchFunction.
 
     A plain tuple with a value for each field gets the names of the fields.
+
+    Args:
+        function: A BatchFunction, a function of the batch, or WithIndices.
+        batch: The batch.
+        seed, epoch, first_sample: Of the batch.
+        samples: (B,) numbers of its samples, for WithIndices.
 
     Raises:
         OptionError: A BatchFunction follows a function without a named tuple as result, or the function returned None.
     """
     if not isinstance(function, BatchFunction):
         try:
-            result = _something(function, function(batch))
+            if isinstance(function, WithIndices):
+                result = function.function(batch, torch.from_numpy(np.array(samples, np.int64)))
+            else:
+                result = function(batch)
         except StopIteration as error:  # it would end the epoch
             raise OptionError(
                 f"{described(function)} raised StopIteration; expected a batch. Catch it there."
             ) from error
+        result = _something(function, result)
         is_bare = type(result) is tuple and hasattr(batch, "_fields") and len(result) == len(batch)
         return type(batch)(*result) if is_bare else result
     if not hasattr(batch, "_replace"):
@@ -85,8 +127,11 @@ def _something(function: Callable[[Any], Any], result: Any) -> Any:
 
 def described(function: Any) -> str:
     """Return the name of a function for errors, with its file and line if it is written in Python."""
-    while isinstance(function, partial) or hasattr(function, "__wrapped__"):
-        function = function.func if isinstance(function, partial) else function.__wrapped__
+    while isinstance(function, partial | WithIndices) or hasattr(function, "__wrapped__"):
+        if isinstance(function, WithIndices):
+            function = function.function
+        else:
+            function = function.func if isinstance(function, partial) else function.__wrapped__
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     code = getattr(function.apply if isinstance(function, BatchFunction) else function, "__code__", None)
     return f"the function {name}" + ("" if code is None else f" ({code.co_filename}, line {code.co_firstlineno})")

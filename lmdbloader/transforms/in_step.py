@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms.batch_functions import BatchFunction
+from lmdbloader.transforms.batch_functions import BatchFunction, WithIndices
 from lmdbloader.transforms.foreign import is_torchvision, is_v2, parts_of
 
 # The classes of torchvision.tv_tensors for kinds of fields. Without them v2 changes the first tensor only.
@@ -47,6 +47,8 @@ def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[
         return function if is_alone else InStep(function, kinds, is_own=True)
     if isinstance(function, BatchFunction):
         return function
+    if isinstance(function, WithIndices):
+        return WithIndices(in_step(function.function, kinds))
     parts = list(parts_of(function))
     for part in parts:
         if not isinstance(part, nn.Sequential):

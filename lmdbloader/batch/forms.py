@@ -1,0 +1,68 @@
+"""The forms of samples and batches: named tuples, and on request tuples or dicts for code that expects those."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
+
+from lmdbloader.errors import OptionError
+
+Form = Literal["tuple", "dict"] | Mapping[str, str] | None
+
+
+def check_form(as_: Any, names: Sequence[str] | None) -> Form:
+    """Return a form, a mapping as a dict of its own.
+
+    Args:
+        as_: As given.
+        names: The fields of what gets the form; None if a function may change them.
+
+    Raises:
+        OptionError: It is no form, or it names a field that is not there.
+    """
+    if as_ is None or (isinstance(as_, str) and as_ in ("tuple", "dict")):
+        return cast(Form, as_)
+    is_table = isinstance(as_, Mapping) and bool(as_)
+    if not is_table or not all(isinstance(text, str) for pair in as_.items() for text in pair):
+        raise OptionError(
+            f"as_={as_!r}: expected 'tuple', 'dict', None for named tuples, or the fields by the names that they get, "
+            "such as {'pixel_values': 'image', 'labels': 'label'}"
+        )
+    if names is not None and (missing := [field for field in as_.values() if field not in names]):
+        raise OptionError(f"as_={as_!r}: no field {missing[0]!r}; there are {', '.join(names)}")
+    return dict(as_)
+
+
+def in_form(value: Any, as_: Form) -> Any:
+    """Return a sample or a batch in a form.
+
+    Args:
+        value: A named tuple, or a dict that a function has made of one.
+        as_: "tuple" gives a tuple, "dict" a dict by field, a mapping a dict with its names; None changes nothing.
+
+    Raises:
+        OptionError: It is something else, or lacks a field.
+    """
+    if as_ is None:
+        return value
+    if as_ == "tuple" and type(value) is tuple:
+        return value
+    if hasattr(value, "_asdict"):
+        if as_ == "tuple":
+            return tuple(value)
+        value = value._asdict()
+    if not isinstance(value, dict) or as_ == "tuple":
+        raise OptionError(
+            f"as_={as_!r}: a function returned a {type(value).__name__}; expected a named tuple of fields. Return "
+            "`sample._replace(field=...)` there, or leave as_ out."
+        )
+    if isinstance(as_, str):
+        return value
+    if missing := [field for field in as_.values() if field not in value]:
+        raise OptionError(f"as_={as_!r}: no field {missing[0]!r}; there are {', '.join(map(str, value))}")
+    return {name: value[field] for name, field in as_.items()}
+
+
+def num_samples(batch: Any) -> int:
+    """Return the number of samples of a batch in any form."""
+    return len(next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0])

@@ -1,0 +1,27 @@
+"""What training frameworks need beside a Loader, a module for each; a module imports its framework."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from lmdbloader.integrations import accelerate as accelerate
+    from lmdbloader.integrations import basicsr as basicsr
+    from lmdbloader.integrations import lightning as lightning
+    from lmdbloader.integrations import timm as timm
+    from lmdbloader.integrations import transformers as transformers
+
+__all__ = ["accelerate", "basicsr", "lightning", "timm", "transformers"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in __all__:
+        return importlib.import_module(f"lmdbloader.integrations.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,120 @@
+"""The dataset type `LmdbloaderDataset` for the configurations of BasicSR, neosr and traiNNer."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.errors import OptionError
+from lmdbloader.transforms import Normalize, RandomCrop, RandomDihedral, RandomHorizontalFlip, ToDtype, Transform
+
+__all__ = ["LmdbloaderDataset"]
+
+_PROGRAMS = ("basicsr", "neosr", "traiNNer")
+# What their datasets read files with, and what changes pixels in a way that is not here.
+_LINES = {
+    "dataroot_lq": "A dataset has both images of pairs. Make it once: lmdbloader convert --hr GT --lr LQ train.lmdb.",
+    "meta_info_file": "Choose files when they are converted.",
+    "meta_info": "Choose files when they are converted.",
+    "filename_tmpl": "Pairs are found when they are converted: lmdbloader convert --hr GT --lr LQ train.lmdb.",
+    "color": 'Take the luminance in the model, or use type: PairedImageDataset for "y".',
+}
+
+
+class LmdbloaderDataset(Dataset[dict[str, Any]]):
+    """Pairs from a dataset of lmdbloader, as those programs' paired datasets give them: RGB float32 from 0 to 1.
+
+    Training samples are cropped, flipped and rotated by compiled code, with new choices at every read. The program
+    finds the type after one import, such as at the top of its `train.py`: `import lmdbloader.integrations.basicsr`.
+
+    ```yaml
+    datasets:
+      train:
+        name: DIV2K
+        type: LmdbloaderDataset
+        dataroot_gt: train.lmdb
+        gt_size: 96
+        use_hflip: true
+        use_rot: true
+    ```
+    """
+
+    def __init__(self, opt: Mapping[str, Any]) -> None:
+        """Open the dataset that `dataroot_gt` names.
+
+        Args:
+            opt: The section of the configuration: `dataroot_gt`; `phase` and `scale`, which the program adds; `gt_size`
+                for training; `use_hflip`, `use_rot`, `mean` and `std`.
+
+        Raises:
+            OptionError: An option means something that this type does not do, or the scale is another.
+        """
+        for name, line in _LINES.items():
+            if opt.get(name) is not None:
+                raise OptionError(f"LmdbloaderDataset, {name}: {opt[name]}: there is no such option here. {line}")
+        self.opt = opt
+        dataset = LMDBDataset(opt["dataroot_gt"], fields=("lr", "hr"))
+        _check_scale(dataset, opt.get("scale"))
+        self._view = dataset.transformed(_steps(opt))
+        table = dataset.table
+        self._sources = table["source"] if "source" in table.column_names else None
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self._named(self._view[index], index)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Return many samples read in one call."""
+        samples = self._view.__getitems__(indices)
+        return [self._named(sample, index) for sample, index in zip(samples, indices, strict=True)]
+
+    def _named(self, sample: Any, index: int) -> dict[str, Any]:
+        path = str(index) if self._sources is None else str(self._sources[int(index)])
+        return {"lq": sample.lr, "gt": sample.hr, "lq_path": path, "gt_path": path}
+
+
+def _steps(opt: Mapping[str, Any]) -> list[Transform]:
+    steps: list[Transform] = []
+    if opt.get("phase", "train") == "train":
+        steps.append(RandomCrop(opt["gt_size"]))
+        flips, turns = opt.get("use_hflip", False), opt.get("use_rot", False)
+        if turns and not flips:
+            raise OptionError("LmdbloaderDataset, use_rot: true without use_hflip. Write use_hflip: true with it.")
+        steps += [RandomDihedral()] if turns else [RandomHorizontalFlip()] if flips else []
+    steps.append(ToDtype(torch.float32, scale=True))
+    if opt.get("mean") is not None or opt.get("std") is not None:
+        steps.append(Normalize(opt["mean"], opt["std"]))
+    return steps
+
+
+def _check_scale(dataset: LMDBDataset, scale: int | None) -> None:
+    if scale is None or not len(dataset):
+        return
+    low, high = (image.shape[1:] for image in dataset[0])
+    if high != (low[0] * scale, low[1] * scale):
+        raise OptionError(
+            f"{dataset.path}: images of {low[0]}x{low[1]} and {high[0]}x{high[1]}, and the configuration has scale: "
+            f"{scale}. Convert with --scale {scale}, or correct the scale."
+        )
+
+
+def _register() -> None:
+    """Add the type to the registry of each program that is loaded, else of those that are installed."""
+    found = [name for name in _PROGRAMS if name in sys.modules]
+    found = found or [name for name in _PROGRAMS if importlib.util.find_spec(name) is not None]
+    if not found:
+        raise ModuleNotFoundError(f"{__name__} needs one of {', '.join(_PROGRAMS)}", name=_PROGRAMS[0])
+    for name in found:
+        importlib.import_module(f"{name}.utils.registry").DATASET_REGISTRY.register(LmdbloaderDataset)
+
+
+_register()

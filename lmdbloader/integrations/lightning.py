@@ -1,0 +1,92 @@
+"""Loaders in Lightning: a DataModule with a share for each process."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lmdbloader.base.lightning import import_lightning
+from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.loader.loader import Loader
+from lmdbloader.transforms import Transform
+
+__all__ = ["DataModule"]
+
+Path = str | os.PathLike[str]
+Steps = Sequence[Transform | Callable[[Any], Any]]
+
+
+class DataModule(import_lightning("core", __name__).LightningDataModule):  # type: ignore[misc]
+    """Loaders for a Trainer, each process with its share; `trainer.fit(model, loader)` needs none of it in one process.
+
+    Training shuffles, and fills the last batches up or leaves them out, so that all processes make the same number of
+    steps; with the Trainer's `overfit_batches` it reads the same samples in every epoch. The other loaders are
+    sequential. A checkpoint continues after the very sample, also one of the last step of an epoch.
+
+    >>> data = DataModule("train.lmdb", "val.lmdb", batch_size=64, transforms=steps)  # doctest: +SKIP
+    >>> trainer.fit(model, data, ckpt_path="last")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        train: LMDBDataset | Path | None = None,
+        val: LMDBDataset | Path | None = None,
+        test: LMDBDataset | Path | None = None,
+        predict: LMDBDataset | Path | None = None,
+        *,
+        batch_size: int,
+        transforms: Steps = (),
+        eval_transforms: Steps | None = None,
+        **options: Any,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            train: A dataset, or its path.
+            val: As `train`.
+            test: As `train`.
+            predict: As `train`.
+            batch_size: Samples in a batch of each process.
+            transforms: Of training, as for `Loader`.
+            eval_transforms: Of the others; None means those of training.
+            **options: Those of `Loader`, for all of them.
+        """
+        super().__init__()
+        self._datasets = {"train": train, "val": val, "test": test, "predict": predict}
+        self._batch_size, self._options = batch_size, options
+        self._steps, self._eval_steps = transforms, transforms if eval_transforms is None else eval_transforms
+        # Of num_workers: the threads of a Loader are no worker processes.
+        warnings.filterwarnings("ignore", r".*does not have many workers which may be a bottleneck", UserWarning)
+
+    def train_dataloader(self) -> Loader | list[Loader]:
+        """Return a Loader for training."""
+        options = {"shard": "auto", **self._options}
+        if self.trainer is not None and self.trainer.overfit_batches:
+            options["order"] = "sequential"
+        if not options.get("drop_last"):
+            options.setdefault("pad", True)
+        return self._loader("train", self._steps, options)
+
+    def val_dataloader(self) -> Loader | list[Loader]:
+        """Return a Loader for validation; an empty list if no dataset was given."""
+        return self._loader("val", self._eval_steps, self._in_order(pad=True))
+
+    def test_dataloader(self) -> Loader | list[Loader]:
+        """Return a Loader for tests."""
+        return self._loader("test", self._eval_steps, self._in_order(pad=True))
+
+    def predict_dataloader(self) -> Loader | list[Loader]:
+        """Return a Loader for predictions, in which no sample is repeated."""
+        return self._loader("predict", self._eval_steps, self._in_order(pad=False))
+
+    def _in_order(self, *, pad: bool) -> dict[str, Any]:
+        return {"shard": "auto", **self._options, "order": "sequential", "drop_last": False, "pad": pad}
+
+    def _loader(self, name: str, steps: Steps, options: dict[str, Any]) -> Loader | list[Loader]:
+        dataset = self._datasets[name]
+        if dataset is None:
+            return []
+        opened = dataset if isinstance(dataset, LMDBDataset) else LMDBDataset(dataset)
+        return Loader(opened, self._batch_size, transforms=steps, **options)

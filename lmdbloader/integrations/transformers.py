@@ -1,0 +1,64 @@
+"""Loaders in the Trainer of Hugging Face Transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+
+from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.integrations.accelerate import prepare
+from lmdbloader.loader.loader import Loader
+
+__all__ = ["Trainer"]
+
+
+class _Epochs(transformers.TrainerCallback):  # type: ignore[misc]
+    """Sets the epoch of a dataset's random choices, which a resumed epoch would not have otherwise."""
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, *, train_dataloader: Any, **others: Any) -> None:
+        """Set it; the state has the epochs so far, with a fraction in the middle of one."""
+        if isinstance(train_dataloader.dataset, LMDBDataset):
+            train_dataloader.dataset.set_epoch(int(state.epoch + 1e-6))
+
+
+class Trainer(transformers.Trainer):  # type: ignore[misc]
+    """The Trainer of Transformers, whose datasets may be Loaders, or transformed views of an LMDBDataset.
+
+    A resumed run continues with the very batch, and with the augmentation of its epoch. The batch size, the order and
+    the seed are those of the Loader. Give it the names that the model expects, and among several processes its share.
+    A view needs `data_collator=lmdbloader.collate`, and `remove_unused_columns=False` for its speed.
+
+    >>> names = {"pixel_values": "image", "labels": "label"}  # doctest: +SKIP
+    >>> loader = Loader(dataset, 32, as_=names, transforms=steps, shard="auto", pad=True)  # doctest: +SKIP
+    >>> Trainer(model, arguments, train_dataset=loader).train(resume_from_checkpoint=True)  # doctest: +SKIP
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Prepare.
+
+        Args:
+            *args: Those of Transformers' Trainer.
+            **options: The same by name.
+        """
+        super().__init__(*args, **options)
+        self.add_callback(_Epochs())
+
+    def get_train_dataloader(self) -> Any:
+        """Return the prepared Loader, or the DataLoader of another dataset."""
+        if isinstance(self.train_dataset, Loader):
+            return prepare(self.accelerator, self.train_dataset)
+        return super().get_train_dataloader()
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Return the prepared Loader, or the DataLoader of another dataset; `eval_dataset` as for Transformers."""
+        chosen = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(chosen, str):
+            chosen = self.eval_dataset[chosen]
+        return prepare(self.accelerator, chosen) if isinstance(chosen, Loader) else super().get_eval_dataloader(chosen)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """Return the prepared Loader, or the DataLoader of another dataset, `test_dataset`."""
+        if isinstance(test_dataset, Loader):
+            return prepare(self.accelerator, test_dataset)
+        return super().get_test_dataloader(test_dataset)

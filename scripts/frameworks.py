@@ -1,0 +1,98 @@
+"""Runs the tests of frameworks with a Loader, and the snippets of their page, in `.venv-frameworks`.
+
+    python scripts/frameworks.py                  # the environment, if it is not there, and the tests
+    python scripts/frameworks.py -k lightning     # other options go to pytest
+
+The last lines name what was seen, for the table of docs/how-to/frameworks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from setup_env import SetupError, run
+
+ROOT = Path(__file__).resolve().parent.parent
+CHOSEN = ROOT / "constraints-frameworks.txt"
+INPUTS = (CHOSEN, ROOT / "constraints.txt", ROOT / "setup.cfg", Path(__file__))
+TOOLS = ("cython", "hypothesis", "numba", "psutil", "pytest", "scikit-image", "setuptools", "torchvision", "wheel")
+# Its setup imports torch, and its requirements hold tools of its training programs that do not build any more.
+ALONE = ("basicsr",)
+NEEDED_BY_ALONE = ("addict", "opencv-python-headless", "requests", "scipy", "tqdm", "yapf")
+TESTS = ("tests/test_frameworks.py", "tests/test_integrations.py", "tests/test_lab_profiling_lightning.py")
+PAGE = "tests/test_snippets.py::test_the_snippets_of_a_document_run[docs/how-to/frameworks.md]"
+VERSIONS = "import importlib.metadata as m, sys; print(*(f'{n} {m.version(n)}' for n in sys.argv[1:]), sep='\\n')"
+
+
+def chosen() -> dict[str, str]:
+    """Return the frameworks and their versions.
+
+    >>> chosen()["lightning"] > "2"
+    True
+    """
+    return dict(re.findall(r"(?m)^([\w-]+)==(\S+)$", CHOSEN.read_text("utf-8")))
+
+
+def torch_version() -> str:
+    """Return the requirement of torch: the one that the other tests run with."""
+    found = re.search(r"(?m)^torch==\S+", (ROOT / "constraints.txt").read_text("utf-8"))
+    if found is None:
+        raise SetupError("constraints.txt has no line torch==...")
+    return found[0]
+
+
+def make_environment(venv: Path, torch_index: str | None) -> None:
+    """Make the environment again, unless its files are unchanged.
+
+    Raises:
+        SetupError: pip failed.
+    """
+    digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in INPUTS)).hexdigest()
+    stamp, python = venv / "frameworks", str(venv / "bin" / "python")
+    if stamp.exists() and stamp.read_text() == digest:
+        return
+    print(f"Making {venv} with Python {sys.version.split()[0]}, {torch_version()} and the frameworks.", flush=True)
+    run([sys.executable, "-m", "venv", "--clear", str(venv)])
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip += ["--extra-index-url", torch_index] if torch_index else []
+    pinned = [f"{name}=={version}" for name, version in chosen().items() if name not in ALONE]
+    run([*pip, torch_version(), "--editable", str(ROOT), *pinned, *TOOLS, *NEEDED_BY_ALONE])
+    for name in ALONE:
+        run([*pip, "--no-build-isolation", "--no-deps", f"{name}=={chosen()[name]}"])
+    stamp.write_text(digest)
+
+
+def run_tests(venv: Path, others: Sequence[str]) -> int:
+    """Run the tests and name what they ran with; return the exit status."""
+    python = str(venv / "bin" / "python")
+    # The frameworks' own warnings are no errors.
+    quiet = ["-W", "ignore", "-p", "no:cacheprovider"]
+    status = subprocess.run([python, "-m", "pytest", *quiet, *others, *TESTS, PAGE], cwd=ROOT).returncode
+    seen = subprocess.run([python, "-c", VERSIONS, "torch", *chosen()], capture_output=True, text=True, check=True)
+    print(f"{datetime.date.today()}: {', '.join(seen.stdout.splitlines())}", flush=True)
+    return status
+
+
+def main() -> int:
+    """Make the environment and run the tests there; unknown options are passed on to pytest."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch-index", metavar="URL", help="one more package index, for another build of torch")
+    options, others = parser.parse_known_args()
+    venv = ROOT / ".venv-frameworks"
+    try:
+        make_environment(venv, options.torch_index)
+    except SetupError as error:
+        print(f"frameworks: {error}", file=sys.stderr)
+        return 2
+    return run_tests(venv, others)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

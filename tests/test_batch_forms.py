@@ -1,0 +1,148 @@
+"""Forms of samples and batches: one meaning of `as_` for datasets, the Loader and torch's DataLoader."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader.errors import OptionError
+from lmdbloader.transforms import LabelSmoothing, WithIndices
+
+COUNT = 13
+RENAMED = {"pixel_values": "image", "labels": "label"}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("forms") / "d.lmdb"
+    pictures = np.random.default_rng(0).integers(0, 256, (COUNT, 6, 6, 3), np.uint8)
+    lmdbloader.write(({"image": pictures[i], "label": i, "name": f"n{i}"} for i in range(COUNT)), path)
+    return path
+
+
+def first_loaded(path: Path, as_: Any) -> Any:
+    return next(iter(Loader(LMDBDataset(path), 5, order="sequential", as_=as_)))
+
+
+def first_of_such_a_dataset(path: Path, as_: Any) -> Any:
+    return next(iter(Loader(LMDBDataset(path, as_=as_), 5, order="sequential")))
+
+
+def first_of_torch(path: Path, as_: Any) -> Any:
+    return next(iter(lmdbloader.dataloader(LMDBDataset(path), 5, as_=as_, num_workers=0)))
+
+
+def first_of_torch_with_workers(path: Path, as_: Any) -> Any:
+    return next(iter(lmdbloader.dataloader(LMDBDataset(path), 5, as_=as_, num_workers=1)))
+
+
+def first_collated(path: Path, as_: Any) -> Any:
+    return next(iter(DataLoader(LMDBDataset(path, as_=as_), 5, collate_fn=lmdbloader.collate)))
+
+
+def first_stacked_by_torch(path: Path, as_: Any) -> Any:
+    return next(iter(DataLoader(LMDBDataset(path, as_=as_), 5)))
+
+
+def first_sliced(path: Path, as_: Any) -> Any:
+    return lmdbloader.collate(list(LMDBDataset(path, as_=as_)[:5]))
+
+
+WAYS = [
+    *(first_loaded, first_of_such_a_dataset, first_of_torch, first_of_torch_with_workers, first_collated),
+    *(first_stacked_by_torch, first_sliced),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_batches_have_the_form(path: Path, way: Any) -> None:
+    expected = next(iter(Loader(LMDBDataset(path), 5, order="sequential")))
+    found = way(path, "dict")
+    assert type(found) is dict and list(found) == ["image", "label", "name"]
+    assert torch.equal(found["image"], expected.image) and found["label"].tolist() == [0, 1, 2, 3, 4]
+    renamed = way(path, RENAMED)
+    assert list(renamed) == ["pixel_values", "labels"]
+    assert torch.equal(renamed["pixel_values"], expected.image) and torch.equal(renamed["labels"], expected.label)
+    image, label, name = way(path, "tuple")
+    assert torch.equal(image, expected.image) and torch.equal(label, expected.label) and list(name) == expected.name
+
+
+@pytest.mark.parametrize("read", [lambda ds: ds[3], lambda ds: ds.__getitems__([3])[0], lambda ds: list(ds)[3]])
+def test_samples_have_the_form(path: Path, read: Any) -> None:
+    assert type(read(LMDBDataset(path, as_="tuple"))) is tuple
+    found = read(LMDBDataset(path, as_=RENAMED))
+    assert list(found) == ["pixel_values", "labels"] and found["labels"] == 3
+    assert read(LMDBDataset(path, as_="dict"))["name"] == "n3"
+    assert read(pickle.loads(pickle.dumps(LMDBDataset(path, as_="dict")))[1:][:-1].select(range(4)))["label"] == 4
+
+
+def test_a_transform_and_functions_get_named_tuples(path: Path) -> None:
+    def darker(sample: Any) -> Any:
+        return sample._replace(image=sample.image // 2)
+
+    ds = LMDBDataset(path, transform=darker, as_=RENAMED)
+    plain = LMDBDataset(path)[2].image // 2
+    assert torch.equal(ds[2]["pixel_values"], plain)
+    batch = next(iter(Loader(ds, 4, order="sequential", transforms=[LabelSmoothing(0.1, COUNT)])))
+    assert torch.equal(batch["pixel_values"][2], plain) and batch["labels"].shape == (4, COUNT)
+    assert type(next(iter(Loader(ds, 4, as_="tuple")))) is tuple
+
+
+def test_a_function_may_return_a_dict(path: Path) -> None:
+    ds, made = LMDBDataset(path), [lambda batch: {"x": batch.image, "y": batch.label}]
+    assert list(next(iter(Loader(ds, 4, transforms=made, as_="dict")))) == ["x", "y"]
+    assert list(next(iter(Loader(ds, 4, transforms=made, as_={"z": "y"})))) == ["z"]
+    with pytest.raises(OptionError, match=r"as_={'z': 'label'}: no field 'label'; there are x, y$"):
+        next(iter(Loader(ds, 4, transforms=made, as_={"z": "label"})))
+    with pytest.raises(OptionError, match="as_='tuple': a function returned a dict; expected a named tuple"):
+        next(iter(Loader(ds, 4, transforms=made, as_="tuple")))
+
+
+@pytest.mark.parametrize("as_", ["list", {}, {"x": 1}, 3, ("image",)])
+@pytest.mark.parametrize("make", [LMDBDataset, lambda path, as_: Loader(LMDBDataset(path), 4, as_=as_)])
+def test_other_forms_are_refused(path: Path, make: Any, as_: Any) -> None:
+    with pytest.raises(OptionError, match=r"^as_=.*expected 'tuple', 'dict', None for named tuples, or the fields"):
+        make(path, as_=as_)
+
+
+@pytest.mark.parametrize("make", [LMDBDataset, lambda path, as_: Loader(LMDBDataset(path), 4, as_=as_)])
+def test_a_field_that_is_not_there_is_named_at_once(path: Path, make: Any) -> None:
+    with pytest.raises(OptionError, match=r"no field 'img'; there are image, label, name$"):
+        make(path, as_={"x": "img"})
+
+
+def test_a_collate_function_makes_forms_itself(path: Path) -> None:
+    with pytest.raises(OptionError, match="Leave out as_ or collate_fn"):
+        lmdbloader.dataloader(LMDBDataset(path), 4, as_="dict", collate_fn=list)
+
+
+def test_a_loader_of_dicts_is_measured_and_pickles(path: Path) -> None:
+    loader = Loader(LMDBDataset(path), 5, as_=RENAMED)
+    assert loader.benchmark(0.05).samples_per_s > 0
+    assert list(next(iter(pickle.loads(pickle.dumps(loader))))) == ["pixel_values", "labels"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 100])
+def test_functions_get_sample_numbers_if_they_ask(path: Path, batch_size: int) -> None:
+    def numbered(batch: Any, indices: torch.Tensor) -> Any:
+        assert indices.dtype == torch.int64
+        return {"label": batch.label, "number": indices}
+
+    view = LMDBDataset(path)[::-1]
+    for batch in Loader(view, batch_size, transforms=[WithIndices(numbered)]):
+        assert torch.equal(batch["number"], COUNT - 1 - batch["label"])
+
+
+def test_asking_for_numbers_needs_a_loader_and_a_function() -> None:
+    with pytest.raises(OptionError, match="only a Loader knows sample numbers"):
+        WithIndices(lambda batch, indices: batch)(None)
+    with pytest.raises(OptionError, match="expected a function of a batch and its sample numbers"):
+        WithIndices(LabelSmoothing(0.1, 3))  # type: ignore[arg-type]

@@ -1,0 +1,491 @@
+"""Frameworks with a Loader: they fit, resume in the middle, run in two processes, and see as many crops as the Loader.
+
+`make test-frameworks` runs this where the frameworks are; elsewhere each test that lacks one is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader.errors import OptionError
+from lmdbloader.transforms import RandomCrop, ToDtype
+
+# Those of frameworks and of what they import.
+pytestmark = pytest.mark.filterwarnings("ignore")
+COUNT, BATCH, EPOCHS = 22, 4, 5
+STEPS = -(-COUNT // BATCH)
+NAMES = {"pixel_values": "image", "labels": "label"}
+Seen = list[tuple[list[int], bytes]]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("frameworks") / "d.lmdb"
+    pictures = np.random.default_rng(0).integers(0, 256, (COUNT, 40, 40, 3), np.uint8)
+    lmdbloader.write(({"image": pictures[i], "label": i} for i in range(COUNT)), path)
+    return path
+
+
+def loader_of(path: Path, **options: Any) -> Loader:
+    return Loader(LMDBDataset(path), BATCH, transforms=[RandomCrop(8), ToDtype(torch.float32, scale=True)], **options)
+
+
+def view_of(path: Path, **options: Any) -> LMDBDataset:
+    return LMDBDataset(path, **options).transformed([RandomCrop(8), ToDtype(torch.float32, scale=True)])
+
+
+def noted(images: torch.Tensor, labels: torch.Tensor) -> tuple[list[int], bytes]:
+    return labels.tolist(), images.numpy().tobytes()
+
+
+def seen_by_the_loader(path: Path, epochs: int) -> Seen:
+    loader = loader_of(path)
+    return [noted(batch.image, batch.label) for _ in range(epochs) for batch in loader]
+
+
+def crops(seen: Iterable[tuple[list[int], bytes]]) -> int:
+    """Return the number of distinct crops."""
+    nbytes = 3 * 8 * 8 * 4
+    return len({images[i : i + nbytes] for _, images in seen for i in range(0, len(images), nbytes)})
+
+
+def check_crops(path: Path, seen: Seen) -> None:
+    """Check the bar: 0.99 of the distinct crops that the Loader gives in as many epochs."""
+    assert sum(len(labels) for labels, _ in seen) == EPOCHS * COUNT
+    assert crops(seen) >= 0.99 * crops(seen_by_the_loader(path, EPOCHS))
+
+
+class Network(torch.nn.Module):
+    """Notes the batches that it is given in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Linear(1, 1)
+        self.seen: Seen = []
+
+    def forward(self, pixel_values: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        found = self.weight(pixel_values.mean((1, 2, 3))[:, None])
+        if labels is not None and self.training:
+            self.seen.append(noted(pixel_values, labels))
+        return {"loss": found.square().mean(), "logits": found}
+
+
+# Lightning
+
+
+def lightning_module() -> Any:
+    lightning = pytest.importorskip("lightning")
+
+    class Module(lightning.LightningModule):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = Network()
+
+        def training_step(self, batch: Any, number: int) -> torch.Tensor:
+            loss: torch.Tensor = self.network(batch.image, batch.label)["loss"]
+            return loss
+
+        def validation_step(self, batch: Any, number: int) -> None:
+            assert len(batch.label)
+
+        def predict_step(self, batch: Any, number: int) -> torch.Tensor:
+            labels: torch.Tensor = batch.label
+            return labels
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    return Module()
+
+
+def fit_lightning(data: Any, folder: Path, *, ckpt_path: Path | None = None, **options: Any) -> Seen:
+    module = lightning_module()
+    trainer = lightning_trainer(folder, **options)
+    trainer.fit(module, data, ckpt_path=ckpt_path)
+    seen: Seen = module.network.seen
+    return seen
+
+
+def lightning_trainer(folder: Path, **options: Any) -> Any:
+    lightning = pytest.importorskip("lightning")
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    every = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    return lightning.Trainer(accelerator="cpu", callbacks=[every], **quiet, **options)
+
+
+def test_lightning_sees_what_the_loader_gives(path: Path, tmp_path: Path) -> None:
+    seen = fit_lightning(loader_of(path), tmp_path, max_epochs=EPOCHS)
+    assert seen == seen_by_the_loader(path, EPOCHS)
+    check_crops(path, seen)
+
+
+@pytest.mark.parametrize("way", ["loader", "module"])
+def test_lightning_continues_with_the_very_batch(path: Path, tmp_path: Path, way: str) -> None:
+    pytest.importorskip("lightning")
+    from lmdbloader.integrations.lightning import DataModule
+
+    def data() -> Any:
+        steps = [RandomCrop(8), ToDtype(torch.float32, scale=True)]
+        return loader_of(path) if way == "loader" else DataModule(path, path, batch_size=BATCH, transforms=steps)
+
+    full = fit_lightning(data(), tmp_path, max_epochs=3)
+    assert full == seen_by_the_loader(path, 3)
+    # In the middle of the first and of another epoch, at the last step of one, and after the first of the next.
+    for step in (2, STEPS - 1, STEPS, STEPS + 1, 2 * STEPS):
+        rest = fit_lightning(data(), tmp_path / "again", max_epochs=3, ckpt_path=tmp_path / f"step={step}.ckpt")
+        assert rest == full[step:], step
+
+
+def test_lightning_overfits_with_the_module_and_names_the_order_for_a_loader(path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    from lmdbloader.integrations.lightning import DataModule
+
+    steps = [RandomCrop(8), ToDtype(torch.float32, scale=True)]
+    data = DataModule(path, batch_size=BATCH, transforms=steps)
+    seen = fit_lightning(data, tmp_path, overfit_batches=2, max_epochs=2)
+    assert [labels for labels, _ in seen] == [[0, 1, 2, 3], [4, 5, 6, 7]] * 2
+    with pytest.raises(OptionError, match=r'SequentialSampler.*Write Loader\(..., order="sequential"\)'):
+        fit_lightning(loader_of(path), tmp_path, overfit_batches=2, max_epochs=2)
+
+
+def test_lightning_predicts_every_sample_once(path: Path, tmp_path: Path) -> None:
+    found = lightning_trainer(tmp_path).predict(lightning_module(), loader_of(path, order="sequential"))
+    assert torch.cat(found).tolist() == list(range(COUNT))
+
+
+# Accelerate
+
+
+def test_accelerate_sees_what_the_loader_gives(path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    loader = accelerate.Accelerator(cpu=True).prepare(loader_of(path))
+    seen = [noted(batch.image, batch.label) for _ in range(EPOCHS) for batch in loader]
+    assert seen == seen_by_the_loader(path, EPOCHS)
+    check_crops(path, seen)
+
+
+@pytest.mark.parametrize("count", [0, 1, STEPS - 1])
+@pytest.mark.parametrize("way", ["prepare", "integration", "no preparation"])
+def test_accelerate_skips_batches_without_reading_them(path: Path, count: int, way: str) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    from lmdbloader.integrations.accelerate import prepare
+
+    accelerator, loader = accelerate.Accelerator(cpu=True), loader_of(path)
+    ways: dict[str, Callable[[], Any]] = {
+        "prepare": lambda: accelerator.prepare(loader),
+        "integration": lambda: prepare(accelerator, loader),
+        "no preparation": lambda: loader,
+    }
+    prepared = ways[way]()
+    prepared.set_epoch(2)
+    loader.time_stages()
+    rest = accelerator.skip_first_batches(prepared, count)
+    expected = seen_by_the_loader(path, 3)[2 * STEPS :]
+    assert [noted(batch.image, batch.label) for batch in rest] == expected[count:]
+    assert loader.stage_times().num_samples == COUNT - count * BATCH
+
+
+# Transformers
+
+
+def fit_transformers(path: Path, folder: Path, way: str, *, epochs: int = 3, resume: Path | None = None) -> Seen:
+    transformers = pytest.importorskip("transformers")
+    from lmdbloader.integrations.transformers import Trainer
+
+    arguments = transformers.TrainingArguments(
+        str(folder), num_train_epochs=epochs, per_device_train_batch_size=BATCH, use_cpu=True, report_to=[],
+        disable_tqdm=True, save_strategy="steps", save_steps=1, remove_unused_columns=way == "columns",
+    )  # fmt: skip
+    network = Network()
+    if way == "loader":
+        trainer = Trainer(network, arguments, train_dataset=loader_of(path, as_=NAMES))
+    else:
+        view = view_of(path, as_=NAMES)
+        trainer = Trainer(network, arguments, train_dataset=view, data_collator=lmdbloader.collate)
+    trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+    return network.seen
+
+
+@pytest.mark.parametrize("way", ["loader", "view", "columns"])
+def test_transformers_sees_new_crops_in_every_epoch(path: Path, tmp_path: Path, way: str) -> None:
+    seen = fit_transformers(path, tmp_path, way, epochs=EPOCHS)
+    assert way != "loader" or seen == seen_by_the_loader(path, EPOCHS)
+    check_crops(path, seen)
+
+
+@pytest.mark.parametrize("way", ["loader", "view"])
+def test_transformers_continues_with_the_augmentation_of_the_epoch(path: Path, tmp_path: Path, way: str) -> None:
+    full = fit_transformers(path, tmp_path / "full", way)
+    for step in (2, STEPS, STEPS + 2):
+        again = fit_transformers(path, tmp_path / "again", way, resume=tmp_path / "full" / f"checkpoint-{step}")
+        assert again == full[step:], step
+
+
+def test_transformers_evaluates_a_loader(path: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from lmdbloader.integrations.transformers import Trainer
+
+    arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], disable_tqdm=True)
+    ordered = loader_of(path, as_=NAMES, order="sequential")
+    trainer = Trainer(Network(), arguments, eval_dataset={"val": ordered})
+    found = trainer.predict(ordered)
+    assert found.label_ids.tolist() == list(range(COUNT))
+    assert "eval_val_loss" in trainer.evaluate()
+
+
+# Several processes
+
+
+@pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
+def test_two_processes_share_every_epoch(path: Path, tmp_path: Path, framework: str) -> None:
+    pytest.importorskip(framework)
+    child = run_ranks(framework, path, tmp_path, shard="auto", pad=True)
+    assert child.returncode == 0, child.stderr
+    ranks = [json.loads((tmp_path / str(rank)).read_text()) for rank in (0, 1)]
+    for rank, seen in enumerate(ranks):
+        loader = loader_of(path, shard=(rank, 2), pad=True)
+        assert seen == [batch.label.tolist() for _ in range(2) for batch in loader]
+    first = [batch for seen in ranks for batch in seen[: len(seen) // 2]]
+    assert {label for batch in first for label in batch} == {*range(COUNT)}
+
+
+@pytest.mark.parametrize(
+    ("framework", "options", "line"),
+    [
+        ("lightning", {}, 'Write Loader(..., shard="auto")'),
+        ("accelerate", {}, 'Write Loader(..., shard="auto", pad=True)'),
+        ("accelerate", {"shard": "auto"}, 'Write Loader(..., shard="auto", pad=True)'),
+        ("accelerate", {"directly": True}, "lmdbloader.integrations.accelerate.prepare(accelerator, loader)"),
+        ("transformers", {}, 'Write Loader(..., shard="auto", pad=True)'),
+    ],
+)
+def test_two_processes_never_read_the_same(
+    path: Path, tmp_path: Path, framework: str, options: dict[str, Any], line: str
+) -> None:
+    pytest.importorskip(framework)
+    child = run_ranks(framework, path, tmp_path, **options)
+    assert child.returncode and "OptionError" in child.stderr and line in child.stderr, child.stderr
+
+
+def run_ranks(framework: str, path: Path, out: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    program = Path(__file__).with_name("framework_ranks.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
+    return subprocess.run(
+        [*command, framework, str(path), str(out), json.dumps(options)],
+        env={**environment(), "TMPDIR": str(out), "PYTHONPATH": str(Path(lmdbloader.__file__).parent.parent)},
+        cwd=out,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def environment() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+# timm
+
+
+def test_timm_evaluates_as_its_own_loader(path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    from PIL import Image
+
+    from lmdbloader.integrations.timm import create_loader
+
+    expected = timm.data.create_transform(24, is_training=False, crop_pct=0.9, interpolation="bicubic")
+    loader = create_loader(path, (3, 24, 24), BATCH, crop_pct=0.9, interpolation="bicubic", use_prefetcher=False)
+    ours = torch.cat([images for images, _ in loader])
+    theirs = [expected(Image.fromarray(sample.image.permute(1, 2, 0).numpy())) for sample in LMDBDataset(path)]
+    assert float((ours - torch.stack(theirs)).abs().max()) < 0.02  # one level of a pixel
+    assert [label for _, labels in loader for label in labels.tolist()] == list(range(COUNT))
+
+
+def test_timm_trains_with_new_crops(path: Path) -> None:
+    pytest.importorskip("timm")
+    from lmdbloader.integrations.timm import create_loader
+
+    options = {"re_prob": 0.3, "num_workers": 4, "persistent_workers": True, "device": "cpu"}
+    loader = create_loader(LMDBDataset(path), 8, 2, True, **options)
+    seen = []
+    for epoch in range(EPOCHS):
+        loader.sampler.set_epoch(epoch)  # as timm's train.py
+        seen += [noted(images, labels) for images, labels in loader]
+    check_crops(path, seen)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"auto_augment": "rand-m9"}, "Leave --aa out"),
+        ({"collate_fn": list}, "--no-prefetcher"),
+        ({"interpolation": "random"}, "--train-interpolation bicubic"),
+        ({"re_prob": 0.2, "re_mode": "pixel"}, "--remode const"),
+        ({"gaussian_blur_prob": 0.1}, "Leave gaussian_blur_prob out"),
+        ({"size": 3}, "unexpected keyword argument 'size'"),
+    ],
+)
+def test_timm_options_that_are_not_compiled_are_errors(path: Path, options: dict[str, Any], line: str) -> None:
+    pytest.importorskip("timm")
+    from lmdbloader.integrations.timm import create_loader
+
+    with pytest.raises(OptionError, match=line):
+        create_loader(path, 8, 2, True, **options)
+
+
+# The others
+
+
+def test_keras_fits_a_loader(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    keras = pytest.importorskip("keras")
+    seen: Seen = []
+
+    def note(batch: Any) -> Any:
+        seen.append(noted(batch.image, batch.label))
+        return batch
+
+    model = keras.Sequential([keras.Input((3, 8, 8)), keras.layers.Flatten(), keras.layers.Dense(COUNT)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    steps = [RandomCrop(8), ToDtype(torch.float32, scale=True), note]
+    model.fit(Loader(LMDBDataset(path), BATCH, transforms=steps, as_="tuple"), epochs=EPOCHS, verbose=0)
+    # Keras looks at a batch before the first epoch.
+    check_crops(
+        path, [*{(str(labels), images): (labels, images) for labels, images in seen[-EPOCHS * STEPS :]}.values()]
+    )
+
+
+def test_fastai_fits_a_loader(path: Path) -> None:
+    pytest.importorskip("fastai")
+    from fastai.data.core import DataLoaders
+    from fastai.learner import Learner
+
+    seen: Seen = []
+
+    class Flat(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Linear(192, COUNT)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.weight(images.flatten(1))
+            return found
+
+    def loss(found: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(found, labels)
+
+    def note(batch: Any) -> Any:
+        seen.append(noted(batch.image, batch.label))
+        return batch
+
+    steps = [RandomCrop(8), ToDtype(torch.float32, scale=True), note]
+    train = Loader(LMDBDataset(path), BATCH, transforms=steps, as_="tuple")
+    Learner(DataLoaders(train, loader_of(path, order="sequential", as_="tuple")), Flat(), loss_func=loss).fit(EPOCHS)
+    check_crops(path, seen)
+
+
+def test_ignite_runs_a_loader(path: Path) -> None:
+    pytest.importorskip("ignite")
+    from ignite.engine import Engine
+
+    seen: Seen = []
+    Engine(lambda engine, batch: seen.append(noted(*batch))).run(loader_of(path, as_="tuple"), max_epochs=EPOCHS)
+    check_crops(path, seen)
+
+
+def test_skorch_fits_a_view(path: Path) -> None:
+    skorch = pytest.importorskip("skorch")
+    seen: Seen = []
+
+    class Flat(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Linear(192, COUNT)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            seen.append(noted(images.detach(), torch.zeros(len(images))))
+            found: torch.Tensor = self.weight(images.flatten(1))
+            return found
+
+    net = skorch.NeuralNet(
+        Flat, criterion=torch.nn.CrossEntropyLoss, max_epochs=EPOCHS, batch_size=BATCH, train_split=None, verbose=0,
+        iterator_train__collate_fn=lmdbloader.collate,
+    )  # fmt: skip
+    net.fit(view_of(path, as_="tuple"), y=None)
+    check_crops(path, seen)
+
+
+def test_monai_reads_views_as_dicts(path: Path) -> None:
+    monai_data = pytest.importorskip("monai.data")
+    loader = monai_data.DataLoader(view_of(path, as_="dict"), batch_size=BATCH, num_workers=0, shuffle=True)
+    check_crops(path, [noted(batch["image"], batch["label"]) for _ in range(EPOCHS) for batch in loader])
+
+
+def test_torchdata_reads_views(path: Path) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    loader = stateful.StatefulDataLoader(view_of(path), BATCH, shuffle=True, collate_fn=lmdbloader.collate)
+    check_crops(path, [noted(batch.image, batch.label) for _ in range(EPOCHS) for batch in loader])
+
+
+def test_basicsr_trains_on_the_registered_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torchvision")
+    if "basicsr" not in sys.modules:
+        # The last release imports a module that newer torchvision lacks.
+        from torchvision.transforms import functional
+
+        name = "torchvision.transforms.functional_tensor"
+        module = types.ModuleType(name)
+        module.rgb_to_grayscale = functional.rgb_to_grayscale  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, module)
+    pytest.importorskip("basicsr")
+    from basicsr.data import build_dataloader, build_dataset
+    from basicsr.data.data_sampler import EnlargedSampler
+
+    import lmdbloader.integrations.basicsr
+
+    rng = np.random.default_rng(0)
+    sizes = {"lr": (20, 20, 3), "hr": (40, 40, 3)}
+    pairs = ({name: rng.integers(0, 256, size, np.uint8) for name, size in sizes.items()} for _ in range(COUNT))
+    lmdbloader.write(pairs, tmp_path / "d.lmdb")
+    options = {
+        "name": "D", "type": "LmdbloaderDataset", "dataroot_gt": str(tmp_path / "d.lmdb"), "phase": "train", "scale": 2,
+        "gt_size": 16, "use_hflip": True, "use_rot": True, "num_worker_per_gpu": 0, "batch_size_per_gpu": 2,
+    }  # fmt: skip
+    dataset = build_dataset(options)
+    sampler = EnlargedSampler(dataset, 1, 0, 3)
+    loader = build_dataloader(dataset, options, num_gpu=1, dist=False, sampler=sampler, seed=0)
+    seen = set()
+    for epoch in range(EPOCHS):
+        sampler.set_epoch(epoch)
+        seen |= {image.numpy().tobytes() for batch in loader for image in batch["gt"]}
+    # The Loader's own count of as many draws: 25 * 25 places, in 8 ways, of each of 22 images.
+    assert len(seen) >= 0.99 * EPOCHS * 3 * COUNT
+
+
+def test_ray_sends_and_prepares_a_loader(path: Path) -> None:
+    cloudpickle = pytest.importorskip("ray.cloudpickle")
+    loader = loader_of(path, memory_format=torch.channels_last)
+    next(iter(loader))
+    for dumps in (cloudpickle.dumps, pickle.dumps):
+        again = pickle.loads(dumps(loader))
+        assert [batch.label.tolist() for batch in again] == [batch.label.tolist() for batch in loader_of(path)][1:]
+    train = pytest.importorskip("ray.train.torch")
+    shared = loader_of(path, shard=(1, 2))
+    assert isinstance(shared.sampler, torch.utils.data.DistributedSampler) and train  # what Ray leaves alone

@@ -1,0 +1,140 @@
+"""What `lmdbloader.integrations` adds, without frameworks: its modules load lazily; BasicSR's type in a stand-in."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Sampler
+
+import lmdbloader
+from lmdbloader.errors import OptionError
+
+COUNT = 20
+
+
+def test_no_framework_is_imported_with_the_package() -> None:
+    code = "import sys, lmdbloader; lmdbloader.integrations; dir(lmdbloader.integrations); print(*sys.modules)"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "lmdbloader.integrations" in child.stdout.split()
+    assert {name.partition(".")[0] for name in child.stdout.split()}.isdisjoint(lmdbloader.integrations.__all__)
+
+
+def test_another_name_is_an_error_with_the_names() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'jax'; it has accelerate, basicsr, lightning"):
+        lmdbloader.integrations.jax  # noqa: B018
+
+
+class Registry(dict[str, Any]):
+    """What those programs' registries are, as far as a dataset type needs them."""
+
+    def register(self, kind: Any) -> None:
+        assert kind.__name__ not in self
+        self[kind.__name__] = kind
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    registry = Registry()
+    for name in ("basicsr", "basicsr.utils", "basicsr.utils.registry"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["basicsr.utils.registry"].DATASET_REGISTRY = registry  # type: ignore[attr-defined]
+    monkeypatch.delitem(sys.modules, "lmdbloader.integrations.basicsr", raising=False)
+    importlib.import_module("lmdbloader.integrations.basicsr")
+    yield registry
+    del sys.modules["lmdbloader.integrations.basicsr"]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("basicsr") / "d.lmdb"
+    rng = np.random.default_rng(0)
+    sizes = ({"lr": (12, 12, 3), "hr": (24, 24, 3)} for _ in range(COUNT))
+    lmdbloader.write(
+        ({name: rng.integers(0, 256, size, np.uint8) for name, size in pair.items()} for pair in sizes), path
+    )
+    return path
+
+
+def options(path: Path, **others: Any) -> dict[str, Any]:
+    train = {"phase": "train", "gt_size": 8, "use_hflip": True, "use_rot": True}
+    return {"name": "D", "type": "LmdbloaderDataset", "dataroot_gt": str(path), "scale": 2, **train, **others}
+
+
+class Enlarged(Sampler[int]):
+    """BasicSR's sampler, which gives every index several times an epoch."""
+
+    def __init__(self, length: int, ratio: int) -> None:
+        self.length, self.ratio = length, ratio
+
+    def __iter__(self) -> Iterator[int]:
+        return (int(i) % self.length for i in torch.randperm(self.length * self.ratio))
+
+    def __len__(self) -> int:
+        return self.length * self.ratio
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_basicsr_gets_new_crops_for_repeated_indices_and_in_every_epoch(
+    registry: Registry, path: Path, num_workers: int
+) -> None:
+    dataset = registry["LmdbloaderDataset"](options(path))
+    loader = DataLoader(dataset, 4, sampler=Enlarged(len(dataset), 3), num_workers=num_workers, drop_last=True)
+    seen = set()
+    for _ in range(5):
+        for batch in loader:
+            assert batch["lq"].shape == (4, 3, 4, 4) and batch["gt"].shape == (4, 3, 8, 8)
+            assert batch["gt"].dtype == torch.float32 and float(batch["gt"].max()) <= 1
+            seen |= {image.numpy().tobytes() for image in batch["gt"]}
+    # 17 * 17 places in 8 ways for each of 20 images; 300 draws rarely meet.
+    assert len(seen) >= 0.98 * 5 * COUNT * 3
+
+
+def test_basicsr_validates_on_whole_pairs_in_order(registry: Registry, path: Path) -> None:
+    dataset = registry["LmdbloaderDataset"](options(path, phase="val"))
+    stored = lmdbloader.LMDBDataset(path)
+    for number, sample in enumerate(DataLoader(dataset, 1)):
+        assert torch.equal((sample["gt"][0] * 255).round().to(torch.uint8), stored[number].hr)
+        assert sample["gt_path"] == sample["lq_path"] == [str(number)]
+
+
+def test_basicsr_normalizes_and_flips_as_asked(registry: Registry, path: Path) -> None:
+    plain = registry["LmdbloaderDataset"](options(path, phase="val"))[3]["lq"]
+    normalized = registry["LmdbloaderDataset"](options(path, phase="val", mean=[0.5] * 3, std=[0.5] * 3))[3]["lq"]
+    assert torch.allclose(normalized, (plain - 0.5) / 0.5, atol=1e-6)
+    whole = options(path, gt_size=24, use_rot=False)
+    ways = {registry["LmdbloaderDataset"](whole)[3]["lq"].numpy().tobytes() for _ in range(40)}
+    assert ways == {plain.numpy().tobytes(), plain.flip(2).numpy().tobytes()}
+
+
+@pytest.mark.parametrize(
+    ("others", "line"),
+    [
+        ({"dataroot_lq": "lq"}, "lmdbloader convert --hr GT --lr LQ train.lmdb"),
+        ({"meta_info_file": "m.txt"}, "Choose files when they are converted"),
+        ({"color": "y"}, "type: PairedImageDataset"),
+        ({"use_hflip": False}, "Write use_hflip: true"),
+        ({"scale": 4}, "images of 12x12 and 24x24, and the configuration has scale: 4"),
+    ],
+)
+def test_options_of_basicsr_that_are_not_here_are_errors(
+    registry: Registry, path: Path, others: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(OptionError, match=line):
+        registry["LmdbloaderDataset"](options(path, **others))
+
+
+def test_without_such_a_program_the_module_says_which_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("basicsr", "neosr", "traiNNer")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="needs one of basicsr, neosr, traiNNer"):
+        importlib.import_module("lmdbloader.integrations.basicsr")
