@@ -155,12 +155,13 @@ class _Condition:
         if isinstance(right, ast.Tuple | ast.List | ast.Set):
             name = self._column(left)
             values = [self._literal(name, side) for side in right.elts]
-            if not values:
-                return pc.scalar(False)
-            kind = pa.large_string() if self._kind(name) == "text" else None
-            is_whole = all(isinstance(value, int) for value in values)
-            field = self._field(name) if is_whole or kind else self._field(name).cast(pa.float64())
-            return field.isin(pa.array(values, kind or (pa.int64() if is_whole else pa.float64())))
+            kind = self._kind(name)
+            # As in Python, a whole number equals a float only if it does exactly.
+            if kind == "whole number":
+                values = [int(v) for v in values if v == int(v) and -(2**63) <= v < 2**63]
+            elif kind == "number":
+                values = [float(v) for v in values if float(v) == v]
+            return self._field(name).isin(pa.array(values, self._types()[kind])) if values else pc.scalar(False)
         name = self._column(right)
         part = left.value if isinstance(left, ast.Constant) else None
         if self._kind(name) != "text" or not isinstance(part, str):
@@ -169,11 +170,15 @@ class _Condition:
 
     def _field(self, name: str) -> pc.Expression:
         """Return a column, as numbers or texts of one type."""
-        import pyarrow as pa
         import pyarrow.compute as pc
 
-        types = {"text": pa.large_string(), "whole number": pa.int64(), "number": pa.float64()}
-        return pc.field(name).cast(types[self._kind(name)])
+        return pc.field(name).cast(self._types()[self._kind(name)])
+
+    def _types(self) -> dict[str, pa.DataType]:
+        """Return the Arrow type in which columns of a kind are compared."""
+        import pyarrow as pa
+
+        return {"text": pa.large_string(), "whole number": pa.int64(), "number": pa.float64()}
 
     def _kind(self, name: str) -> str:
         kind = str(self._schema.field(name).type)
