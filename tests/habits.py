@@ -830,6 +830,107 @@ renamed(OTHERS, "loader = Loader(ds, 4, drop_remainder=True)", "drop_remainder=T
 renamed(OTHERS, "loader = Loader(ds, 4, random_shuffle=True)", "random_shuffle=True", "shuffle=True", "DALI.")
 renamed(OTHERS, "loader = Loader(ds, 4, shuffle_seed=3)", "shuffle_seed=3", "seed=3", "MosaicML Streaming.")
 
+# --- datasets of others, written ---
+
+
+@same(
+    TORCHVISION,
+    "from torchvision.datasets import ImageFolder\nlmdbloader.write(ImageFolder('photos'), 'folder.lmdb')",
+    "The fields are `image` and `label`, and the names of the classes are kept.",
+    needs=("torchvision",),
+)
+def the_samples_of_an_image_folder_are_written() -> None:
+    import lmdbloader
+
+    ds = lmdbloader.LMDBDataset("folder.lmdb")
+    assert ds.classes == ("cats", "dogs") and [label for _, label in ds] == [0, 0, 0, 1, 1, 1]
+
+
+@same(
+    TORCHVISION,
+    "class Own(Dataset):\n    classes = ['cat', 'dog']\n    def __len__(self):\n        return 2\n"
+    "    def __getitem__(self, index):\n        return images[index], index\nlmdbloader.write(Own(), 'own.lmdb')",
+)
+def an_own_dataset_keeps_its_classes() -> None:
+    import lmdbloader
+
+    ds = lmdbloader.LMDBDataset("own.lmdb")
+    assert ds.classes == ("cat", "dog") and [label for _, label in ds] == [0, 1]
+
+
+refused(
+    TORCHVISION,
+    "lmdbloader.write('photos', 'written.lmdb')",
+    "lmdbloader.convert('photos', 'written.lmdb')",
+    says="lmdbloader.convert('photos', out)",
+)
+refused(
+    TORCH,
+    "loader = DataLoader(ds, 4)\nlmdbloader.write(loader, 'batches.lmdb')",
+    "lmdbloader.write(loader.dataset, 'batches.lmdb')",
+    says="lmdbloader.write(loader.dataset, out)",
+)
+
+
+@same(
+    HF,
+    "from pathlib import Path\njpeg = {'bytes': Path('photo.jpg').read_bytes(), 'path': None}\n"
+    "lmdbloader.write([{'image': jpeg}], 'kept.lmdb', write_mode='original')\nlmdbloader.extract('kept.lmdb', 'back')",
+    "`Image(decode=False)` gives such values.",
+)
+def encoded_images_are_kept_byte_for_byte() -> None:
+    (file,) = Path("back").glob("*.jpg")
+    assert file.read_bytes() == Path("photo.jpg").read_bytes()
+
+
+@same(
+    HF,
+    "import datasets\nhf = datasets.load_dataset('imagefolder', data_dir='photos', split='train', cache_dir='hf')\n"
+    "lmdbloader.write(hf.with_format('torch'), 'hf.lmdb')",
+    needs=("datasets",),
+)
+def a_dataset_in_any_format_keeps_its_columns_and_classes() -> None:
+    import lmdbloader
+
+    ds = lmdbloader.LMDBDataset("hf.lmdb")
+    assert ds.classes == ("cats", "dogs") and list(ds.fields) == ["image", "label"]
+
+
+refused(
+    HF,
+    "import datasets\nhf = datasets.load_dataset('imagefolder', data_dir='photos', cache_dir='hf')\n"
+    "lmdbloader.write(hf, 'hf.lmdb')",
+    "lmdbloader.write(hf['train'], 'hf.lmdb')",
+    says="lmdbloader.write(samples['train'], out)",
+    needs=("datasets",),
+)
+
+
+@same(BASICSR, "lmdbloader convert --hr hr --lr lr cropped.lmdb --crop-to-scale", "`mod_crop` of the ground truth.")
+def high_resolution_images_are_cropped_to_a_multiple() -> None:
+    import lmdbloader
+
+    assert lmdbloader.LMDBDataset("cropped.lmdb")[0].hr.shape == (3, 32, 32)
+
+
+refused(
+    BASICSR,
+    "lmdbloader convert hr patches.lmdb --crop_size 16 --step 8 --n_thread 2",
+    "lmdbloader convert hr patches.lmdb --patch-size 16 --stride 8 --workers 2",
+)
+refused(
+    COMMANDS,
+    "lmdbloader convert hr out.lmdb --patchsize 16",
+    "lmdbloader convert hr out.lmdb --patch-size 16",
+)
+
+
+@same(COMMANDS, "lmdbloader convert photos out.lmdb --workers 0 --subset 0.004k --seed 1_000")
+def numbers_mean_the_same_everywhere() -> None:
+    import lmdbloader
+
+    assert len(lmdbloader.LMDBDataset("out.lmdb")) == 4
+
 
 def table(habits: list[Habit]) -> str:
     """Return the tables of the page, one for each library."""

@@ -49,6 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(folder / "photos", folder / "imagenet" / split)
     (folder / "splits").mkdir()
     shutil.copytree(folder / "train.lmdb", folder / "splits" / "train.lmdb")
+    Image.fromarray(images[0]).save(folder / "photo.jpg")
     (folder / "shards").mkdir()
     for shard in range(2):
         with tarfile.open(folder / "shards" / f"x-{shard}.tar", "w") as tar:
