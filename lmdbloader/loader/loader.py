@@ -227,7 +227,7 @@ class Loader(DataLoader[Any]):
             # More would only take turns; waiting for the disk is done in the background.
             warnings.warn(
                 f"num_threads={num_threads}, but this process may use {cores} cores: {cores} threads are used",
-                stacklevel=3,
+                stacklevel=4,
             )
         compiled, functions = compiled_and_functions(transforms)
         if compiled:
