@@ -88,7 +88,7 @@ def _warn_of_one_draw(function: Any) -> None:
         warnings.warn(
             f"transforms: {', '.join(names)} of torchvision draws once for a whole batch: all its samples are changed "
             f"alike. For each one, in Python: LMDBDataset(path, transform=v2.{names[0]}(...)).{advice_for(function)}",
-            stacklevel=5,
+            stacklevel=6,
         )
 
 
