@@ -309,6 +309,36 @@ def the_order_follows_the_seed_given_as_in_torchs_distributed_sampler(loader: An
     assert not torch.equal(first, next(iter(Loader(ds, 12, seed=1))).image)
 
 
+@same(TORCH, "loader = Loader(ds, 4, drop_last=True)\nis_one = isinstance(loader, DataLoader)")
+def a_loader_is_a_dataloader_with_its_attributes(loader: Any, is_one: Any, ds: Any) -> None:
+    assert is_one and loader.dataset is ds
+    assert (loader.batch_size, loader.drop_last, loader.num_workers, loader.pin_memory) == (4, True, 0, False)
+
+
+@same(TORCH, "loader = Loader(ds, 12); loader.sampler.set_epoch(5); images, labels = next(iter(loader))")
+def the_epoch_of_the_sampler_is_that_of_the_loader(images: Any, loader: Any) -> None:
+    import torch
+
+    loader.set_epoch(5)
+    assert torch.equal(next(iter(loader)).image, images)
+
+
+@same(TORCH, "loader = DataLoader(ds, batch_size=4, collate_fn=lmdbloader.collate)")
+def collate_makes_the_batches_of_a_loader(loader: Any, ds: Any) -> None:
+    batch = next(iter(loader))
+    assert batch.image.shape == (4, 3, 32, 32) and batch.label.tolist() == [ds[i].label for i in range(4)]
+
+
+refused(
+    TORCH, "loader = Loader(ds, 4); loader.batch_size = 8", "loader = Loader(ds, 8)",
+    says="Make another one: Loader(dataset, batch_size, ...)",
+)  # fmt: skip
+refused(
+    TORCH, "loader = Loader(ds, 4); loader.seed = 8", "loader = Loader(ds, 4, seed=8)",
+    says="it is set when a Loader is made",
+)  # fmt: skip
+
+
 # --- torchvision ---
 
 TORCHVISION = "torchvision"
@@ -444,6 +474,16 @@ def dicts_become_samples() -> None:
     assert [label for _, label in ds] == [1, 0]
 
 
+@same(HF, "batch = next(iter(Loader(ds, 4, as_={'pixel_values': 'image', 'labels': 'label'})))")
+def a_model_gets_the_names_that_it_expects(batch: Any) -> None:
+    assert {name: len(value) for name, value in batch.items()} == {"pixel_values": 4, "labels": 4}
+
+
+@same(HF, "sample = LMDBDataset('train.lmdb', as_='dict')[0]")
+def samples_may_be_dicts(sample: Any, ds: Any) -> None:
+    assert type(sample) is dict and sample["label"] == ds[0].label
+
+
 # --- FFCV ---
 
 FFCV = "FFCV"
@@ -525,6 +565,46 @@ refused(
     "lmdbloader convert --hr hr --lr lr sr.lmdb",
     "The two folders are swapped.",
     says="Write --hr hr --lr lr",
+)
+
+
+@same(BASICSR, "batch = next(iter(Loader(pairs, 4, as_={'lq': 'lr', 'gt': 'hr'})))")
+def a_pair_is_a_dict_of_lq_and_gt(batch: Any) -> None:
+    assert batch["lq"].shape == (4, 3, 16, 16) and batch["gt"].shape == (4, 3, 32, 32)
+
+
+refused(
+    TORCH,
+    "loader = dataloader(ds, 4, pin_memroy=True)",
+    "loader = dataloader(ds, 4, pin_memory=False, num_workers=0)",
+    says="Did you mean pin_memory=True?",
+)
+refused(
+    TORCHVISION,
+    'ds = LMDBDataset("train.lmdb", target_transform=lambda label: label + 1)',
+    'ds = LMDBDataset("train.lmdb", transform=lambda sample: sample._replace(label=sample.label + 1))',
+    says="transform=lambda sample: sample._replace(label=function(sample.label))",
+)
+refused(
+    TORCHVISION,
+    'ds = LMDBDataset("splits", train=True)',
+    'ds = LMDBDataset("splits/train.lmdb")',
+    says='Write LMDBDataset("OUT/train.lmdb")',
+)
+refused(
+    HF,
+    "ds = ds.map(lambda sample: sample)",
+    'ds = LMDBDataset("train.lmdb", transform=lambda sample: sample)',
+    says="write LMDBDataset(path, transform=function)",
+)
+refused(HF, "some = ds.take(3)", "some = ds[:3]", says="write dataset[:n]")
+refused(HF, "some = ds.shard(4, 0)", "some = ds[0::4]", says="write dataset[index::num_shards]")
+refused(HF, "ds = LMDBDataset('hf://datasets/mnist')", "ds = LMDBDataset('train.lmdb')", says="is a URL")
+refused(
+    FFCV,
+    "loader = Loader(ds, 4, indices=[1, 2])",
+    "loader = Loader(ds.select([1, 2]), 4)",
+    says="write Loader(dataset.select(indices), ...)",
 )
 
 # --- timm and albumentations ---

@@ -200,7 +200,9 @@ def test_a_loader_made_anew_from_a_batch_sampler_is_a_copy(ds: LMDBDataset) -> N
     assert found[0]["x"].is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("name", ["batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler"])
+@pytest.mark.parametrize(
+    "name", ["batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "order", "sampler", "seed"]
+)
 def test_what_a_loader_would_not_notice_cannot_be_set(ds: LMDBDataset, name: str) -> None:
     with pytest.raises(OptionError, match=rf"loader.{name} = None: it is set when a Loader is made"):
         setattr(loader_of(ds), name, None)

@@ -53,8 +53,9 @@ from lmdbloader.transforms import Transform
 from lmdbloader.transforms.resolution import ProgressiveResize, full_size, with_resolution
 
 _logger = logging.getLogger("lmdbloader")
-# Attributes of DataLoader that code sets on a loader it was given.
-_FIXED = frozenset({"batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "sampler"})
+# Attributes that code sets on a loader it was given: those of DataLoader alone, and those that __init__ sets once.
+_NOT_SET = frozenset({"batch_sampler", "collate_fn", "num_workers", "sampler"})
+_SET_ONCE = frozenset({"batch_size", "dataset", "drop_last", "num_threads", "order", "prefetch", "seed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,7 +533,7 @@ class Loader(DataLoader[Any]):
         self._threads.close()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIXED and (name not in ("batch_size", "dataset", "drop_last") or name in self.__dict__):
+        if name in _NOT_SET or (name in _SET_ONCE and name in self.__dict__):
             raise OptionError(
                 f"loader.{name} = {shown(value)}: it is set when a Loader is made. Make another one: Loader(dataset, "
                 "batch_size, ...)."
