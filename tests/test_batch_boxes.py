@@ -305,3 +305,12 @@ def test_torchvisions_tensors_say_what_they_are(tmp_path: Path) -> None:
     sample["where"] = tensors.BoundingBoxes([[1, 2, 3, 4]], **{**box, "format": "XYWH"})
     with pytest.raises(OptionError, match=r'a XYWH; convert them first: v2.ConvertBoundingBoxFormat\("XYXY"\)'):
         lmdbloader.write([sample], tmp_path / "e")
+
+
+@pytest.mark.parametrize("as_", ["dict", {"target": "boxes", "image": "image"}])
+def test_batches_in_other_forms_have_lists_too(ragged: lmdbloader.LMDBDataset, as_: Any) -> None:
+    dataset = lmdbloader.LMDBDataset(ragged.path, as_=as_)
+    name = "boxes" if as_ == "dict" else "target"
+    of_torch = DataLoader(dataset, 6, collate_fn=lmdbloader.collate)
+    for (batch,) in (lmdbloader.Loader(dataset, 6, order="sequential"), of_torch, lmdbloader.dataloader(dataset, 6)):
+        assert [len(boxes) for boxes in batch[name]] == list(range(6)) and type(batch[name]) is list
