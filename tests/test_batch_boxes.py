@@ -275,3 +275,42 @@ def test_torchvision_moves_them_to_the_same_places(tmp_path: Path, seed: int) ->
     assert type(expected.boxes) is torch.Tensor
     torch.testing.assert_close(found.boxes, expected.boxes, rtol=0, atol=1e-4)
     torch.testing.assert_close(found.points, expected.points, rtol=0, atol=1e-4)
+
+
+def test_torchvisions_own_transforms_move_boxes_of_samples_and_batches(tmp_path: Path) -> None:
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    samples = [{"image": np.zeros((20, 30, 3), np.uint8), "boxes": [[4, 3, 8, 9]] * k} for k in range(3)]
+    lmdbloader.write(samples, tmp_path / "d", fields={"boxes": fields.Boxes()})
+    flip = v2.RandomHorizontalFlip(1.0)
+    sample = lmdbloader.LMDBDataset(tmp_path / "d", transform=flip)[1]
+    (batch,) = lmdbloader.Loader(lmdbloader.LMDBDataset(tmp_path / "d"), 3, order="sequential", transforms=[flip])
+    for boxes in (sample.boxes, batch.boxes[1]):
+        assert type(boxes) is torch.Tensor and boxes.tolist() == [[22, 3, 26, 9]]
+    assert batch.boxes[0].shape == (0, 4)
+
+
+def test_torchvisions_tensors_say_what_they_are(tmp_path: Path) -> None:
+    tensors = pytest.importorskip("torchvision.tv_tensors")
+    size = (20, 30)
+    box = {"format": "XYXY", "canvas_size": size}
+    sample = {
+        "image": tensors.Image(torch.zeros(3, *size, dtype=torch.uint8)),
+        "target": tensors.Mask(torch.zeros(*size, dtype=torch.uint8)),
+        "where": tensors.BoundingBoxes([[1, 2, 3, 4]], **box),
+        "joints": tensors.KeyPoints([[1, 2]], canvas_size=size),
+    }
+    lmdbloader.write([sample], tmp_path / "d")
+    kinds = [f.kind for f in lmdbloader.LMDBDataset(tmp_path / "d").fields.values()]
+    assert kinds == ["image", "mask", "boxes", "points"]
+    sample["where"] = tensors.BoundingBoxes([[1, 2, 3, 4]], **{**box, "format": "XYWH"})
+    with pytest.raises(OptionError, match=r'a XYWH; convert them first: v2.ConvertBoundingBoxFormat\("XYXY"\)'):
+        lmdbloader.write([sample], tmp_path / "e")
+
+
+@pytest.mark.parametrize("as_", ["dict", {"target": "boxes", "image": "image"}])
+def test_batches_in_other_forms_have_lists_too(ragged: lmdbloader.LMDBDataset, as_: Any) -> None:
+    dataset = lmdbloader.LMDBDataset(ragged.path, as_=as_)
+    name = "boxes" if as_ == "dict" else "target"
+    of_torch = DataLoader(dataset, 6, collate_fn=lmdbloader.collate)
+    for (batch,) in (lmdbloader.Loader(dataset, 6, order="sequential"), of_torch, lmdbloader.dataloader(dataset, 6)):
+        assert [len(boxes) for boxes in batch[name]] == list(range(6)) and type(batch[name]) is list

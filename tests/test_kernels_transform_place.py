@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmdbloader.kernels.transform import opcodes as op
 from lmdbloader.kernels.transform.geometry import begin, crop, flip_horizontally, flip_vertically, transpose
-from lmdbloader.kernels.transform.place import erase, finish, place, transpose_plane
+from lmdbloader.kernels.transform.place import erase, finish, place, place_nearest, transpose_plane
 
 GUARD = 32
 MARK = 0x6D
@@ -178,3 +179,30 @@ def test_eight_ways_compose_to_a_group(size: tuple[int, int], dtype: Any) -> Non
             out = np.empty(image.size, dtype)
             place(image.ravel(), size[1], size[0] * size[1], 3, g, out)
             np.testing.assert_array_equal(out.reshape(expected.shape), expected)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_any_size_takes_the_labels_that_torch_takes(data: st.DataObject) -> None:
+    height, width, new_height, new_width = (data.draw(SIDE) for _ in range(4))
+    dtype, which = data.draw(st.sampled_from([np.uint8, np.uint16])), data.draw(st.integers(0, 7))
+    image = picture(1, height, width, dtype)
+    g, result = geometry(height, width), image.astype(np.int64)
+    turn(g, which)
+    result = turned(result, which)
+    pad = data.draw(st.integers(0, 3))  # a window that the image does not fill
+    top, left = (
+        data.draw(st.integers(0, result.shape[1] - 1)) - pad,
+        data.draw(st.integers(0, result.shape[2] - 1)) - pad,
+    )
+    h, w = data.draw(SIDE), data.draw(SIDE)
+    around = np.full((1, *(side + 120 for side in result.shape[1:])), FILL[0] % (np.iinfo(dtype).max + 1))
+    around[:, 60:-60, 60:-60] = result
+    crop(g, top, left, h, w)
+    window = around[:, 60 + top : 60 + top + h, 60 + left : 60 + left + w]
+    memory = guarded(new_height * new_width * image.itemsize)
+    out = memory[GUARD:-GUARD].view(dtype)
+    columns = np.zeros(new_width, np.int32)
+    place_nearest(image.reshape(-1), width, g, out, new_height, new_width, columns)
+    expected = torch.nn.functional.interpolate(torch.from_numpy(window.copy())[None].float(), (new_height, new_width))
+    np.testing.assert_array_equal(inner(memory, dtype, (new_height, new_width)), expected[0, 0].numpy())
