@@ -40,12 +40,16 @@ def chosen() -> dict[str, str]:
     return dict(re.findall(r"(?m)^([\w-]+)==(\S+)$", CHOSEN.read_text("utf-8")))
 
 
-def torch_version() -> str:
-    """Return the requirement of torch: the one that the other tests run with."""
-    found = re.search(r"(?m)^torch==\S+", (ROOT / "constraints.txt").read_text("utf-8"))
+def torch_version(torch_index: str | None = None) -> str:
+    """Return the requirement of torch: the version that the other tests run with.
+
+    Without an index of its own it is the very build of PyPI: pip prefers one with a local version, such as 2.13.0+cpu,
+    and PyPI's torchvision cannot be imported with that.
+    """
+    found = re.search(r"(?m)^torch==(\S+)", (ROOT / "constraints.txt").read_text("utf-8"))
     if found is None:
         raise SetupError("constraints.txt has no line torch==...")
-    return found[0]
+    return f"torch{'==' if torch_index else '==='}{found[1]}"
 
 
 def make_environment(venv: Path, torch_index: str | None) -> None:
@@ -58,12 +62,15 @@ def make_environment(venv: Path, torch_index: str | None) -> None:
     stamp, python = venv / "frameworks", str(venv / "bin" / "python")
     if stamp.exists() and stamp.read_text() == digest:
         return
-    print(f"Making {venv} with Python {sys.version.split()[0]}, {torch_version()} and the frameworks.", flush=True)
+    print(
+        f"Making {venv} with Python {sys.version.split()[0]}, {torch_version(torch_index)} and the frameworks.",
+        flush=True,
+    )
     run([sys.executable, "-m", "venv", "--clear", str(venv)])
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     pip += ["--extra-index-url", torch_index] if torch_index else []
     pinned = [f"{name}=={version}" for name, version in chosen().items() if name not in ALONE]
-    run([*pip, torch_version(), "--editable", str(ROOT), *pinned, *TOOLS, *NEEDED_BY_ALONE])
+    run([*pip, torch_version(torch_index), "--editable", str(ROOT), *pinned, *TOOLS, *NEEDED_BY_ALONE])
     for name in ALONE:
         run([*pip, "--no-build-isolation", "--no-deps", f"{name}=={chosen()[name]}"])
     stamp.write_text(digest)

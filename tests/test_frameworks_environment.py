@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_every_framework_has_its_version_and_the_torch_of_the_other_tests() -> None:
     chosen = frameworks.chosen()
     assert {"accelerate", "basicsr", "fastai", "keras", "lightning", "ray", "timm", "transformers"} <= chosen.keys()
-    assert frameworks.torch_version() == "torch==2.13.0"
+    assert frameworks.torch_version("https://example.org/torch") == "torch==2.13.0"
+    assert frameworks.torch_version() == "torch===2.13.0"
     assert {*frameworks.ALONE} <= chosen.keys()
 
 

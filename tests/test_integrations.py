@@ -86,6 +86,7 @@ class Enlarged(Sampler[int]):
 def test_basicsr_gets_new_crops_for_repeated_indices_and_in_every_epoch(
     registry: Registry, path: Path, num_workers: int
 ) -> None:
+    torch.manual_seed(0)
     dataset = registry["LmdbloaderDataset"](options(path))
     loader = DataLoader(dataset, 4, sampler=Enlarged(len(dataset), 3), num_workers=num_workers, drop_last=True)
     seen = set()
@@ -94,8 +95,8 @@ def test_basicsr_gets_new_crops_for_repeated_indices_and_in_every_epoch(
             assert batch["lq"].shape == (4, 3, 4, 4) and batch["gt"].shape == (4, 3, 8, 8)
             assert batch["gt"].dtype == torch.float32 and float(batch["gt"].max()) <= 1
             seen |= {image.numpy().tobytes() for image in batch["gt"]}
-    # 17 * 17 places in 8 ways for each of 20 images; 300 draws rarely meet.
-    assert len(seen) >= 0.98 * 5 * COUNT * 3
+    # 9 * 9 places in 8 ways for each of 20 images, of which each is drawn 15 times.
+    assert len(seen) >= 0.96 * 5 * COUNT * 3
 
 
 def test_basicsr_validates_on_whole_pairs_in_order(registry: Registry, path: Path) -> None:
@@ -133,6 +134,7 @@ def test_options_of_basicsr_that_are_not_here_are_errors(
 
 
 def test_without_such_a_program_the_module_says_which_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "lmdbloader.integrations.basicsr", raising=False)
     for name in [name for name in sys.modules if name.partition(".")[0] in ("basicsr", "neosr", "traiNNer")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
