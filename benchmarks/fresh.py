@@ -122,7 +122,7 @@ def watch(path: Path, seconds: float) -> None:
 
     with PeakMemory() as memory:
         transforms = [RandomDihedral(), ToDtype(torch.float32, scale=True)]
-        Loader(LMDBDataset(path), 128, transforms=transforms).benchmark(max(seconds, 0.5))
+        Loader(LMDBDataset(path), 128, order="random", transforms=transforms).benchmark(max(seconds, 0.5))
     print(memory.before, memory.own)
 
 
@@ -132,7 +132,8 @@ def start_up(folder: Path, options: argparse.Namespace) -> dict[str, float]:
         "import sys, time, lmdbloader\nif sys.argv[2] == 'torch': import torch\nbegan = time.perf_counter()\n"
         "import torch\nfrom lmdbloader.transforms import RandomCrop, RandomDihedral, ToDtype\n"
         "transforms = [RandomCrop(64), RandomDihedral(), ToDtype(torch.float32, scale=True)]\n"
-        "next(iter(lmdbloader.Loader(lmdbloader.LMDBDataset(sys.argv[1]), 16, transforms=transforms)))\n"
+        "ds = lmdbloader.LMDBDataset(sys.argv[1])\n"
+        "next(iter(lmdbloader.Loader(ds, 16, order='random', transforms=transforms)))\n"
         "print(time.perf_counter() - began)"
     )
     path = str(folder / OURS_LZ4)
@@ -170,7 +171,7 @@ def time_orders(folder: Path, options: argparse.Namespace) -> list[list[str]]:
     data, nbytes = path / "data.mdb", (path / "data.mdb").stat().st_size
     code = (
         "import sys, time\nfrom lmdbloader import LMDBDataset, Loader\nds = LMDBDataset(sys.argv[1])\n"
-        "next(iter(Loader(ds[:64], 64)))\nbegan = time.perf_counter()\n"
+        "next(iter(Loader(ds[:64], 64, order='random')))\nbegan = time.perf_counter()\n"
         "for batch in Loader(ds, 64, order=sys.argv[2]): pass\nprint(time.perf_counter() - began)"
     )
     kinds = ("sequential", "quasi_random", "random")

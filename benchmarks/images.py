@@ -59,7 +59,7 @@ def prepare(folder: Path, options: argparse.Namespace) -> Path:
 
 def of_loader(path: Path, size: int, batch_size: int, threads: int | str = "auto") -> Callable[[float], float]:
     """Return a function that measures the Loader."""
-    loader = Loader(LMDBDataset(path), batch_size, transforms=transforms(size), num_threads=threads)  # type: ignore[arg-type]
+    loader = Loader(LMDBDataset(path), batch_size, order="random", transforms=transforms(size), num_threads=threads)  # type: ignore[arg-type]
     next(iter(loader))
     return lambda seconds: loader.benchmark(seconds).samples_per_s
 
@@ -136,7 +136,7 @@ def watch(path: Path, batch_size: int, seconds: float) -> None:
     """Read in this process; print the time to the first batch, memory before and at most, and the p99 of waiting."""
     with PeakMemory() as memory:
         began = time.perf_counter()
-        loader = Loader(LMDBDataset(path), batch_size, transforms=transforms(224))
+        loader = Loader(LMDBDataset(path), batch_size, order="random", transforms=transforms(224))
         next(iter(loader))
         first = time.perf_counter() - began
         p99 = loader.benchmark(max(seconds, 0.05)).p99_seconds

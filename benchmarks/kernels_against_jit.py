@@ -72,7 +72,7 @@ def cases(folder: Path) -> dict[str, Callable[[], float]]:
     for name, (stored, transforms) in kinds.items():
         dataset = lmdbloader.LMDBDataset(folder / stored)
         for size in BATCHES:
-            loader = lmdbloader.Loader(dataset, size, transforms=list(transforms), num_threads=1)
+            loader = lmdbloader.Loader(dataset, size, order="random", transforms=list(transforms), num_threads=1)
             found[f"{name}, {size}"] = lambda loader=loader: epoch(loader)
     return found
 

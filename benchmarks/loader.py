@@ -143,7 +143,12 @@ def open_loaders(folder: Path, batch_size: int, options: argparse.Namespace) -> 
     """Return a Loader of every codec, number of threads, with and without checksums."""
     return {
         (f"Loader {codec}", batch_size, threads, "verified" if verify else "not verified"): Loader(
-            LMDBDataset(folder / name), batch_size, transforms=TURNED, num_threads=threads, verify=verify
+            LMDBDataset(folder / name),
+            batch_size,
+            order="random",
+            transforms=TURNED,
+            num_threads=threads,
+            verify=verify,
         )
         for codec, name in OURS.items()
         for threads in options.threads
@@ -199,7 +204,7 @@ def time_references(folder: Path, pairs: Pairs, options: argparse.Namespace) -> 
         ds = LMDBDataset(folder / OURS["raw"])
         for label, transforms in (("uint8", ()), ("float32", (TO_FLOAT,)), ("float32, turned", TURNED)):
             for batch_size in (options.batch_sizes[0], options.batch_sizes[-1]):
-                loader = Loader(ds, batch_size, transforms=transforms, num_threads=threads)
+                loader = Loader(ds, batch_size, order="random", transforms=transforms, num_threads=threads)
                 candidates[f"Loader raw, {label}, batches of {batch_size}", threads] = of_loader(loader)
     return take_turns(candidates, options)
 
@@ -226,9 +231,11 @@ def time_crops(folder: Path, options: argparse.Namespace) -> Results:
     candidates: Candidates = {}
     for threads in options.threads:
         for label, last in (("uint8", ()), ("float32", (TO_FLOAT,))):
-            crops = Loader(whole, 64, transforms=(RandomCrop(96), *last), num_threads=threads)
+            crops = Loader(whole, 64, order="random", transforms=(RandomCrop(96), *last), num_threads=threads)
             candidates["crops", label, threads] = of_loader(crops)
-            candidates["patches", label, threads] = of_loader(Loader(patches, 64, transforms=last, num_threads=threads))
+            candidates["patches", label, threads] = of_loader(
+                Loader(patches, 64, order="random", transforms=last, num_threads=threads)
+            )
     return take_turns(candidates, options)
 
 
@@ -251,7 +258,10 @@ def time_many_threads(folder: Path, options: argparse.Namespace) -> Results:
         warnings.simplefilter("ignore", UserWarning)
         ds = LMDBDataset(folder / OURS["lz4"])
         return take_turns(
-            {(n,): of_loader(Loader(ds, 32, transforms=TURNED, num_threads=n)) for n in (cores, 2 * cores, 4 * cores)},
+            {
+                (n,): of_loader(Loader(ds, 32, order="random", transforms=TURNED, num_threads=n))
+                for n in (cores, 2 * cores, 4 * cores)
+            },
             options,
         )
 

@@ -68,7 +68,9 @@ def _loader(folder: Path, name: str, batch_size: int, *transforms: Any, **option
     import lmdbloader
 
     dataset = lmdbloader.LMDBDataset(folder / name)
-    return lmdbloader.Loader(dataset, batch_size, transforms=transforms, num_threads=_threads(), **options)
+    return lmdbloader.Loader(
+        dataset, batch_size, transforms=transforms, num_threads=_threads(), **{"order": "random", **options}
+    )
 
 
 def _threads() -> int:
@@ -132,7 +134,7 @@ def slow_sample_transform(folder: Path) -> Any:
                 sum(range(100))
             return sample
 
-    loader = lmdbloader.Loader(Slow(folder / PATCHES), 64, num_threads=_threads())
+    loader = lmdbloader.Loader(Slow(folder / PATCHES), 64, order="random", num_threads=_threads())
     return _rehearse(loader, 0.005, steps=16, warmup=4)
 
 

@@ -55,7 +55,9 @@ def cost_alone(turns: int, steps: int) -> dict[str, list[float]]:
 
 def cost_in_training(folder: Path, turns: int, steps: int) -> dict[str, list[float]]:
     """Return the seconds of steps of 5 ms that a Loader feeds, and those of a core that all threads took for one."""
-    loader = lmdbloader.Loader(lmdbloader.LMDBDataset(folder / PATCHES), 32, transforms=[RandomCrop(32)])
+    loader = lmdbloader.Loader(
+        lmdbloader.LMDBDataset(folder / PATCHES), 32, order="random", transforms=[RandomCrop(32)]
+    )
 
     def step(batch: Any) -> None:
         time.sleep(STEP_SECONDS)

@@ -39,7 +39,7 @@ _CROPS = (
     "transforms = [RandomResizedCrop(176), RandomHorizontalFlip(), ToDtype(torch.float32, scale=True)]"
 )
 _OPEN = "import lmdbloader\nds = lmdbloader.LMDBDataset(sys.argv[1])"
-_BATCH = "next(iter(lmdbloader.Loader(ds, 16, transforms=transforms)))"
+_BATCH = "next(iter(lmdbloader.Loader(ds, 16, order='random', transforms=transforms)))"
 
 
 @dataclass(frozen=True, slots=True)

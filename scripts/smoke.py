@@ -36,18 +36,22 @@ def main() -> None:
             assert len(ds) > 100, done
             lr, hr = ds[len(ds) - 1]
             assert lr.shape == (3, 24, 24) and hr.shape == (3, 48, 48)
-            shapes = [tuple(hr.shape) for _, hr in lmdbloader.Loader(ds, batch_size=16, transforms=patches)]
+            shapes = [
+                tuple(hr.shape) for _, hr in lmdbloader.Loader(ds, batch_size=16, shuffle=True, transforms=patches)
+            ]
             assert set(shapes[:-1]) == {(16, 3, 32, 32)}, shapes
             assert lmdbloader.verify(f"{codec}.lmdb").is_sound
         lmdbloader.convert("jpegs", "jpegs.lmdb")
         ds = lmdbloader.LMDBDataset("jpegs.lmdb")
-        images = next(iter(lmdbloader.Loader(ds, batch_size=4, transforms=crops)))[0]
+        images = next(iter(lmdbloader.Loader(ds, batch_size=4, shuffle=True, transforms=crops)))[0]
         assert images.shape == (4, 3, 64, 64) and 0.3 < float(images.std()) < 3
         assert lmdbloader.verify("jpegs.lmdb").is_sound
         print(f"smoke test: lmdbloader {lmdbloader.__version__}, torch {torch.__version__}: patches, JPEG, verify")
     else:
         ds = lmdbloader.LMDBDataset("raw.lmdb" if part == "patches" else "jpegs.lmdb")
-        next(iter(lmdbloader.Loader(ds, batch_size=4, transforms=patches if part == "patches" else crops)))
+        next(
+            iter(lmdbloader.Loader(ds, batch_size=4, shuffle=True, transforms=patches if part == "patches" else crops))
+        )
         print(time.perf_counter() - torch_imported)
 
 

@@ -133,6 +133,7 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
     loader = lmdbloader.Loader(
         dataset,
         options.batch_size,
+        shuffle=True,
         seed=options.seed,
         transforms=[] if options.no_augment else augmentation(dataset),
         num_threads=options.num_threads or "auto",

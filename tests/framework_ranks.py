@@ -93,7 +93,7 @@ def loader_of(path: str, options: dict[str, Any]) -> Loader:
     """Return the Loader of the dataset; a list in `options` is a tuple that went through JSON."""
     steps = [RandomCrop(8), ToDtype(torch.float32, scale=True)]
     given = {name: value for name, value in options.items() if name != "directly"}
-    return Loader(LMDBDataset(path), 4, as_=NAMES, transforms=steps, num_threads=1, **given)
+    return Loader(LMDBDataset(path), 4, as_=NAMES, transforms=steps, num_threads=1, **{"order": "random", **given})
 
 
 if __name__ == "__main__":

@@ -155,7 +155,8 @@ def a_loop_unpacks_batches(images: Any, labels: Any) -> None:
 
 
 @same(
-    TORCH, "loader = Loader(ds, batch_size=4)\nepochs = [torch.cat([labels for _, labels in loader]) for _ in range(2)]"
+    TORCH,
+    "loader = Loader(ds, 4, shuffle=True)\nepochs = [torch.cat([labels for _, labels in loader]) for _ in range(2)]",
 )
 def each_epoch_of_a_loader_has_its_own_order(epochs: Any, ds: Any) -> None:
     assert sorted(epochs[0].tolist()) == sorted(label for _, label in ds)
@@ -287,15 +288,15 @@ def the_seed_of_a_view_decides_in_a_loader_too(view: Any, loader: Any) -> None:
 
 refused(
     TORCH,
-    "loader = Loader(ds.transformed([RandomCrop(8)], seed=5), 4, seed=6)",
-    "loader = Loader(ds.transformed([RandomCrop(8)]), 4, seed=6)",
+    "loader = Loader(ds.transformed([RandomCrop(8)], seed=5), 4, shuffle=True, seed=6)",
+    "loader = Loader(ds.transformed([RandomCrop(8)]), 4, shuffle=True, seed=6)",
     says="the dataset is a view with seed=5. Leave one of them out",
 )
 
 
 @same(
     TORCH,
-    "torch.manual_seed(1); loader = Loader(ds, 12)",
+    "torch.manual_seed(1); loader = Loader(ds, 12, shuffle=True)",
     "For another order write `seed=1`. Ranks must agree on it, and torch's own seed often differs between them.",
 )
 def the_order_follows_the_seed_given_as_in_torchs_distributed_sampler(loader: Any, ds: Any) -> None:
@@ -305,8 +306,8 @@ def the_order_follows_the_seed_given_as_in_torchs_distributed_sampler(loader: An
 
     first = next(iter(loader)).image
     torch.manual_seed(2)
-    assert torch.equal(first, next(iter(Loader(ds, 12))).image)
-    assert not torch.equal(first, next(iter(Loader(ds, 12, seed=1))).image)
+    assert torch.equal(first, next(iter(Loader(ds, 12, shuffle=True))).image)
+    assert not torch.equal(first, next(iter(Loader(ds, 12, shuffle=True, seed=1))).image)
 
 
 @same(TORCH, "loader = Loader(ds, 4, drop_last=True)\nis_one = isinstance(loader, DataLoader)")
@@ -315,7 +316,7 @@ def a_loader_is_a_dataloader_with_its_attributes(loader: Any, is_one: Any, ds: A
     assert (loader.batch_size, loader.drop_last, loader.num_workers, loader.pin_memory) == (4, True, 0, False)
 
 
-@same(TORCH, "loader = Loader(ds, 12); loader.sampler.set_epoch(5); images, labels = next(iter(loader))")
+@same(TORCH, "loader = Loader(ds, 12, shuffle=True); loader.sampler.set_epoch(5); images, labels = next(iter(loader))")
 def the_epoch_of_the_sampler_is_that_of_the_loader(images: Any, loader: Any) -> None:
     import torch
 
@@ -379,7 +380,7 @@ def an_assigned_transform_gets_each_sample(image: Any, label: Any) -> None:
     TORCHVISION,
     "steps = [RandomResizedCrop(16, scale=(0.5, 1)), RandomHorizontalFlip(), ToDtype(torch.float32, scale=True),\n"
     "         Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])]\n"
-    "images, labels = next(iter(Loader(ds, 4, transforms=steps)))",
+    "images, labels = next(iter(Loader(ds, 4, shuffle=True, transforms=steps)))",
 )
 def the_usual_transforms_of_training_are_compiled(images: Any, labels: Any) -> None:
     import torch
@@ -437,7 +438,7 @@ refused(TORCHVISION, "resize = Resize(24, max_size=48)", "resize = Resize((24, 4
 refused(
     TORCHVISION,
     "from lmdbloader.transforms import Compose",
-    "loader = Loader(ds, 4, transforms=[RandomCrop(8), RandomHorizontalFlip()])",
+    "loader = Loader(ds, 4, shuffle=True, transforms=[RandomCrop(8), RandomHorizontalFlip()])",
     says="Write a list of transforms, as in Loader(..., transforms=[",
 )
 refused(
@@ -543,7 +544,8 @@ def pairs_are_matched_by_name() -> None:
 
 @same(
     BASICSR,
-    "loader = Loader(pairs, 4, transforms=[RandomCrop(16), RandomDihedral(), ToDtype(torch.float32, scale=True)])\n"
+    "steps = [RandomCrop(16), RandomDihedral(), ToDtype(torch.float32, scale=True)]\n"
+    "loader = Loader(pairs, 4, shuffle=True, transforms=steps)\n"
     "lq, gt = next(iter(loader))",
     "`gt_size`, `use_hflip` and `use_rot`: both images move together.",
 )
@@ -679,6 +681,11 @@ refused(
 # --- arguments, attributes and paths: `lmdbloader.base.foreign_names`, `lmdbloader.format.others` ---
 
 
+@same(TORCH, "loader = Loader(ds, 4)\nfound = [torch.cat([labels for _, labels in loader]) for _ in range(2)]")
+def samples_come_in_their_order_in_every_epoch(found: Any, ds: Any) -> None:
+    assert [labels.tolist() for labels in found] == [ds.targets] * 2
+
+
 @same(TORCH, "loader = Loader(ds, batch_size=4, shuffle=False)", '`order="sequential"`.')
 def without_shuffle_the_samples_come_in_their_order(loader: Any, ds: Any) -> None:
     assert [label for _, labels in loader for label in labels.tolist()] == ds.targets
@@ -733,13 +740,13 @@ renamed(TORCH, "loader = Loader(ds, 4, True)", "True", "shuffle=True")
 renamed(TORCH, "loader = Loader(ds, batchsize=4)", "batchsize=4", "batch_size=4")
 renamed(TORCH, "loader = Loader(ds, 4, prefetch_factor=4)", "prefetch_factor=4", "prefetch=4")
 renamed(
-    TORCH, "loader = Loader(ds, 4, generator=torch.Generator().manual_seed(7))",
+    TORCH, "loader = Loader(ds, 4, shuffle=True, generator=torch.Generator().manual_seed(7))",
     "generator=torch.Generator().manual_seed(7)", "seed=7",
 )  # fmt: skip
 renamed(TORCH, "loader = Loader(ds, 4, worker_init_fn=print)", "worker_init_fn=print", "seed=0")
 renamed(
     TORCH, "loader = Loader(ds, 4, sampler=DistributedSampler(ds, 2, 0))", "sampler=DistributedSampler(ds, 2, 0)",
-    'shard="auto"',
+    'shuffle=True, shard="auto"', "As the sampler does; `shuffle=False` if it has that.",
 )  # fmt: skip
 refused(
     TORCH,
@@ -762,9 +769,9 @@ refused(
 refused(
     TORCH,
     "loader = Loader(ConcatDataset([ds, pairs]), 4)",
-    "loader = dataloader(ConcatDataset([ds, pairs]), 4, shuffle=True, num_workers=0)",
+    "loader = dataloader(ConcatDataset([ds, pairs]), 4, num_workers=0)",
     "Different datasets.",
-    says="lmdbloader.dataloader(dataset, batch_size, shuffle=True)",
+    says="lmdbloader.dataloader(dataset, batch_size)",
 )
 refused(
     TORCH,
@@ -811,8 +818,8 @@ instead_of(
 )
 refused(
     TORCHVISION,
-    "loader = Loader(ds, 4, transforms=RandomDihedral())",
-    "loader = Loader(ds, 4, transforms=[RandomDihedral()])",
+    "loader = Loader(ds, 4, shuffle=True, transforms=RandomDihedral())",
+    "loader = Loader(ds, 4, shuffle=True, transforms=[RandomDihedral()])",
     says="transforms=[RandomDihedral()]",
 )
 
@@ -873,13 +880,20 @@ def members_of_ffcvs_enum_are_orders(loader: Any) -> None:
     assert loader.order == "random"
 
 
+@same(FFCV, "loader = Loader(ds, batch_size=4)", "FFCV's default is `OrderOption.SEQUENTIAL`.")
+def the_default_order_is_that_of_the_dataset(loader: Any, ds: Any) -> None:
+    assert loader.order == "sequential"
+    assert [label for _, labels in loader for label in labels.tolist()] == ds.targets
+
+
 renamed(FFCV, "loader = Loader(ds, batch_size=4, num_workers=2)", "num_workers=2", "num_threads=2")
 renamed(FFCV, "loader = Loader(ds, 4, batches_ahead=3)", "batches_ahead=3", "prefetch=3")
 renamed(FFCV, "loader = Loader(ds, 4, os_cache=False)", "os_cache=False", 'order="quasi_random"')
 renamed(FFCV, "loader = Loader(ds, 4, distributed=True)", "distributed=True", 'shard="auto"')
 renamed(
     FFCV,
-    'mean, std = [0.5] * 3, [0.5] * 3\nloader = Loader(ds, 4, pipelines={"image": [...], "label": [...]})',
+    "mean, std = [0.5] * 3, [0.5] * 3\n"
+    'loader = Loader(ds, 4, order="random", pipelines={"image": [...], "label": [...]})',
     'pipelines={"image": [...], "label": [...]}',
     "transforms=[RandomResizedCrop(224), RandomHorizontalFlip(), ToDtype(torch.float16, scale=True), "
     "Normalize(mean, std)]",

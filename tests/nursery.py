@@ -26,7 +26,7 @@ import torch, torch.distributed, torch.utils.data
 import lmdbloader, lmdbloader.cli
 ds = lmdbloader.LMDBDataset(sys.argv[1])
 ds[0]
-loader = lmdbloader.Loader(ds, 1)
+loader = lmdbloader.Loader(ds, 1, shuffle=True)
 list(loader)
 loader.close()
 del ds, loader

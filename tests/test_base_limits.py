@@ -189,7 +189,7 @@ def test_two_loops_that_begin_at_once_share_their_threads(path: Path, monkeypatc
             time.sleep(0.05)
         start(thread)
 
-    loader = Loader(LMDBDataset(path), 8, num_threads=3)
+    loader = Loader(LMDBDataset(path), 8, shuffle=True, num_threads=3)
     found: list[int] = []
 
     def loop() -> None:
@@ -219,7 +219,7 @@ def test_a_loader_whose_threads_are_refused_says_how_many_it_wants_and_works_lat
     gc.collect()
     before = loader_threads()
     monkeypatch.setattr(loader_module, "count_cores", lambda: 4)
-    loader = Loader(LMDBDataset(path), 8, num_threads=4)
+    loader = Loader(LMDBDataset(path), 8, shuffle=True, num_threads=4)
     allow(allowed)
     with pytest.raises(WorkerError, match=rf"4 threads: thread {allowed + 1} of 4 .*num_threads=2.*ulimit -u"):
         next(iter(loader))
@@ -239,7 +239,7 @@ def test_reading_ahead_without_its_thread_is_explained(path: Path, allow: Callab
 def test_a_loader_whose_read_ahead_is_refused_says_so(
     path: Path, monkeypatch: pytest.MonkeyPatch, allow: Callable[[int | None], None]
 ) -> None:
-    loader = Loader(LMDBDataset(path), 8, num_threads=1)
+    loader = Loader(LMDBDataset(path), 8, shuffle=True, num_threads=1)
     next(iter(loader))
     monkeypatch.setattr(Readahead, "is_resident", lambda *_: False)
     allow(0)

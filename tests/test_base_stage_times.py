@@ -74,7 +74,7 @@ def stored_nbytes(ds: LMDBDataset) -> int:
 
 
 def test_nothing_is_counted_unless_it_is_asked_for(raw: LMDBDataset) -> None:
-    loader = Loader(raw, 4)
+    loader = Loader(raw, 4, shuffle=True)
     list(loader)
     assert loader.stage_times() == StageTimes()
 
@@ -82,28 +82,28 @@ def test_nothing_is_counted_unless_it_is_asked_for(raw: LMDBDataset) -> None:
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("batch_size", [1, 7, 64])
 def test_samples_batches_and_bytes_are_counted_exactly(packed: LMDBDataset, batch_size: int, num_threads: int) -> None:
-    times = timed(Loader(packed, batch_size, num_threads=num_threads), epochs=2)
+    times = timed(Loader(packed, batch_size, shuffle=True, num_threads=num_threads), epochs=2)
     assert times.num_samples == 2 * COUNT
     assert times.num_batches == 2 * -(-COUNT // batch_size)
     assert times.nbytes == 2 * stored_nbytes(packed)
 
 
 def test_raw_pixels_are_read_verified_and_transformed(raw: LMDBDataset) -> None:
-    times = timed(Loader(raw, 16, transforms=[RandomCrop(24)]))
+    times = timed(Loader(raw, 16, shuffle=True, transforms=[RandomCrop(24)]))
     assert min(times.read, times.verify, times.transform) > 0
     assert times.decode == 0
 
 
 @pytest.mark.parametrize("io", ["mmap", "pread"])
 def test_without_checksums_nothing_is_verified(packed: LMDBDataset, io: Any) -> None:
-    times = timed(Loader(packed, 16, verify=False, io=io))
+    times = timed(Loader(packed, 16, shuffle=True, verify=False, io=io))
     assert times.verify == 0
     assert min(times.read, times.decode, times.transform) > 0
 
 
 @pytest.mark.parametrize("io", ["mmap", "pread"])
 def test_lz4_is_decoding(packed: LMDBDataset, io: Any) -> None:
-    times = timed(Loader(packed, 16, io=io))
+    times = timed(Loader(packed, 16, shuffle=True, io=io))
     assert min(times.read, times.verify, times.decode, times.transform) > 0
     assert times.nbytes == stored_nbytes(packed)
 
@@ -113,7 +113,7 @@ def test_of_tiles_those_that_are_touched_are_read(tmp_path: Path) -> None:
     large = (rng.integers(0, 256, (600, 600, 3)) & 0x70).astype(np.uint8)
     lmdbloader.write([{"image": large, "label": 0}], tmp_path / "d", codec="lz4")
     ds = LMDBDataset(tmp_path / "d")
-    whole, part = timed(Loader(ds, 1)), timed(Loader(ds, 1, transforms=[CenterCrop(8)]))
+    whole, part = timed(Loader(ds, 1, shuffle=True)), timed(Loader(ds, 1, shuffle=True, transforms=[CenterCrop(8)]))
     assert min(whole.verify, whole.decode, part.verify, part.decode) > 0
     assert whole.nbytes == stored_nbytes(ds)
     assert 0 < part.nbytes < whole.nbytes / 2
@@ -126,7 +126,7 @@ def test_jpegs_are_decoded_and_transformed(tmp_path: Path, photos: Path, transfo
         Image.open(path).save(tmp_path / "src" / f"{number}.jpg", quality=90)
     lmdbloader.convert(tmp_path / "src", tmp_path / "d", workers=1)
     ds = LMDBDataset(tmp_path / "d")
-    loader = Loader(ds, 2, transforms=transforms)
+    loader = Loader(ds, 2, shuffle=True, transforms=transforms)
     loader.time_stages()
     list(loader)
     times = loader.stage_times()
@@ -138,7 +138,7 @@ def test_jpegs_are_decoded_and_transformed(tmp_path: Path, photos: Path, transfo
 def test_files_that_python_decodes_are_read_verified_and_decoded(tmp_path: Path, photos: Path) -> None:
     lmdbloader.convert(photos, tmp_path / "d", write_mode="original", subset=2, workers=1)
     ds = LMDBDataset(tmp_path / "d")
-    loader = Loader(ds, 2, transforms=[CenterCrop(40)])
+    loader = Loader(ds, 2, shuffle=True, transforms=[CenterCrop(40)])
     loader.time_stages()
     list(loader)
     times = loader.stage_times()
@@ -153,7 +153,7 @@ def test_arrays_and_bytes_count_as_images_do(tmp_path: Path) -> None:
     ds = LMDBDataset(tmp_path / "d")
     arrays = ds.reader.index.arrays
     nbytes = sum(int(arrays[f"{name}.stored_nbytes"].sum()) for name in ds.fields)
-    for times in (_times_of(Loader(ds, 4)), _times_of(ds)):
+    for times in (_times_of(Loader(ds, 4, shuffle=True)), _times_of(ds)):
         assert min(times.read, times.verify, times.decode, times.function) > 0
         assert (times.num_samples, times.nbytes, times.transform) == (9, nbytes, 0.0)
 
@@ -183,12 +183,12 @@ def test_a_sample_that_is_left_out_is_not_counted_but_takes_time(tmp_path: Path,
     data[int(ds.reader.index.arrays["image.offset"][7])] ^= 1
     (tmp_path / "d" / "data.mdb").write_bytes(data)
     ds = LMDBDataset(tmp_path / "d")
-    loader = Loader(ds, 15, on_corrupt="skip")
+    loader = Loader(ds, 15, shuffle=True, on_corrupt="skip")
     times = timed(loader)
     assert len(loader.corrupt) == 1
     assert (times.num_samples, times.num_batches) == (COUNT - 1, 3)
     assert times.nbytes > stored_nbytes(ds)  # the others of its batch were read again
-    failing = Loader(ds, 15)
+    failing = Loader(ds, 15, shuffle=True)
     failing.time_stages()
     with pytest.raises(CorruptError):
         list(failing)
@@ -196,7 +196,7 @@ def test_a_sample_that_is_left_out_is_not_counted_but_takes_time(tmp_path: Path,
 
 
 def test_timing_that_is_started_again_begins_at_zero(raw: LMDBDataset) -> None:
-    loader = Loader(raw, 8)
+    loader = Loader(raw, 8, shuffle=True)
     timed(loader)
     loader.time_stages(False)
     stopped = loader.stage_times()
@@ -215,7 +215,7 @@ def test_a_slow_function_of_batches_shows_in_function(raw: LMDBDataset) -> None:
         time.sleep(0.01)
         return batch
 
-    loader = Loader(raw, 9, transforms=[slow])
+    loader = Loader(raw, 9, shuffle=True, transforms=[slow])
     assert timed(loader).function >= 0.05
     assert is_so_once(loader, lambda found: found.function > found.total - found.function)
 
@@ -225,7 +225,7 @@ def test_a_slow_transform_of_samples_shows_in_function(raw: LMDBDataset) -> None
         time.sleep(0.002)
         return sample
 
-    times = timed(Loader(LMDBDataset(raw.path, transform=slow), 9))
+    times = timed(Loader(LMDBDataset(raw.path, transform=slow), 9, shuffle=True))
     assert times.function >= 0.002 * COUNT
 
 
@@ -233,7 +233,9 @@ def test_stages_add_up_to_the_time_that_a_thread_is_busy(packed: LMDBDataset) ->
     """One batch that one thread reads while nothing else runs: at most the wait, and most of it."""
     shares = []
     for _ in range(5):
-        loader = Loader(packed, COUNT, num_threads=1, transforms=[RandomCrop(40), ToDtype(torch.float32, scale=True)])
+        loader = Loader(
+            packed, COUNT, shuffle=True, num_threads=1, transforms=[RandomCrop(40), ToDtype(torch.float32, scale=True)]
+        )
         list(loader)
         loader.time_stages()
         began = time.perf_counter()
@@ -246,7 +248,7 @@ def test_stages_add_up_to_the_time_that_a_thread_is_busy(packed: LMDBDataset) ->
 
 
 def test_a_closed_loader_that_is_used_again_counts_on(raw: LMDBDataset) -> None:
-    loader = Loader(raw, 8)
+    loader = Loader(raw, 8, shuffle=True)
     first = timed(loader)
     loader.close()
     list(loader)
@@ -254,7 +256,7 @@ def test_a_closed_loader_that_is_used_again_counts_on(raw: LMDBDataset) -> None:
 
 
 def test_another_resolution_counts_on(raw: LMDBDataset) -> None:
-    loader = Loader(raw, 8, transforms=[RandomCrop(16)])
+    loader = Loader(raw, 8, shuffle=True, transforms=[RandomCrop(16)])
     timed(loader)
     loader.set_resolution(32)
     list(loader)
@@ -262,7 +264,7 @@ def test_another_resolution_counts_on(raw: LMDBDataset) -> None:
 
 
 def test_a_pickled_copy_is_off_and_begins_at_nothing(raw: LMDBDataset) -> None:
-    loader = Loader(raw, 8)
+    loader = Loader(raw, 8, shuffle=True)
     timed(loader)
     copy = pickle.loads(pickle.dumps(loader))
     list(copy)
@@ -270,7 +272,7 @@ def test_a_pickled_copy_is_off_and_begins_at_nothing(raw: LMDBDataset) -> None:
 
 
 def test_a_forked_child_counts_on_and_its_parent_does_not_see_it(raw: LMDBDataset) -> None:
-    loader = Loader(raw, 8)
+    loader = Loader(raw, 8, shuffle=True)
     timed(loader)
     child = os.fork()
     if not child:
@@ -285,7 +287,7 @@ def test_a_forked_child_counts_on_and_its_parent_does_not_see_it(raw: LMDBDatase
 
 
 def test_an_unfinished_epoch_counts_the_batches_that_were_read(raw: LMDBDataset) -> None:
-    loader = Loader(raw, 64, num_threads=1, prefetch=0)
+    loader = Loader(raw, 64, shuffle=True, num_threads=1, prefetch=0)
     loader.time_stages()
     next(iter(loader))
     loader.close()

@@ -60,7 +60,7 @@ out = here / "d.lmdb"
 lmdbloader.convert(photos, out, workers=1, codec="lz4")
 found = {"problems": list(lmdbloader.verify(out).problems)}
 for io in ("mmap", "pread"):
-    loader = lmdbloader.Loader(lmdbloader.LMDBDataset(out), 2, transforms=[RandomCrop(32)], io=io, seed=1)
+    loader = lmdbloader.Loader(lmdbloader.LMDBDataset(out), 2, shuffle=True, transforms=[RandomCrop(32)], io=io, seed=1)
     found[io] = [int(batch.image.sum()) for batch in loader]
     loader.close()
     del loader
@@ -104,7 +104,7 @@ def test_the_life_of_a_dataset(system: str, photos: Path, tmp_path: Path) -> Non
     ours, raw = lmdbloader.LMDBDataset(tmp_path / "lz4.lmdb"), lmdbloader.LMDBDataset(tmp_path / "raw.lmdb")
     found = run_on(system, LIFE, tmp_path, photos)
     assert found["problems"] == [] == found["repaired"]
-    loader = lmdbloader.Loader(ours, 2, transforms=[RandomCrop(32)], seed=1)
+    loader = lmdbloader.Loader(ours, 2, shuffle=True, transforms=[RandomCrop(32)], seed=1)
     assert found["mmap"] == found["pread"] == [int(batch.image.sum()) for batch in loader]
     assert {found[name] for name in ("first", "still", "staged")} == {int(ours[0].image.sum())}
     assert found["digest"] == raw.reader.manifest.content_digest  # made by two processes

@@ -41,8 +41,12 @@ OF_IMAGES: dict[str, Callable[[LMDBDataset, str], Any]] = {
         else ds.crop(DAMAGED, top=0, left=0, height=9, width=9)
     ),
     "transformed": lambda ds, name: ds.transformed([T.CenterCrop(32)])[DAMAGED],
-    "Loader that crops": lambda ds, name: list(Loader(ds, 2, transforms=[T.RandomCrop(32)], num_threads=1)),
-    "Loader that resizes": lambda ds, name: list(Loader(ds, 2, transforms=[T.Resize((20, 24))], num_threads=1)),
+    "Loader that crops": lambda ds, name: list(
+        Loader(ds, 2, order="random", transforms=[T.RandomCrop(32)], num_threads=1)
+    ),
+    "Loader that resizes": lambda ds, name: list(
+        Loader(ds, 2, order="random", transforms=[T.Resize((20, 24))], num_threads=1)
+    ),
 }
 
 

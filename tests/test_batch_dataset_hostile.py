@@ -43,7 +43,7 @@ def read_everything(path: Path) -> None:
                     ds.crop(0, top=height // 3, left=width // 3, height=height // 3, width=width // 4)
                 else:
                     moved = T.CenterCrop(min(height, width, 32)) if number == 2 else T.Resize((9, 9))
-                    list(Loader(ds, 1, num_threads=1, transforms=[moved]))
+                    list(Loader(ds, 1, shuffle=True, num_threads=1, transforms=[moved]))
             except CorruptError as error:
                 assert (error.sample, error.field, error.source) == (0, "image", "0.png")
 

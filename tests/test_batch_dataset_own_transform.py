@@ -130,7 +130,7 @@ def test_a_transform_that_crops_makes_batches_of_images_of_different_sizes(
 
 def test_a_transform_that_leaves_the_sizes_different_is_refused(different: Path) -> None:
     with pytest.raises(RuntimeError, match="equal size"):
-        list(Loader(LMDBDataset(different, transform=lambda sample: sample), 4))
+        list(Loader(LMDBDataset(different, transform=lambda sample: sample), 4, order="random"))
     # Compiled transforms are for images of one size; the error says what to add.
     flips = [RandomHorizontalFlip()]
     with pytest.raises(OptionError, match=r"different shapes, 4 to 11 rows and 5 to 7 columns\. Add a crop"):
@@ -193,13 +193,13 @@ def test_other_attributes_of_torchvisions_datasets_are_refused(path: Path, name:
 
 
 FORGETFUL: dict[str, Callable[[LMDBDataset], Any]] = {
-    "function": lambda ds: Loader(ds, 4, transforms=[print_only]),
-    "damage is skipped": lambda ds: Loader(ds, 4, transforms=[print_only], on_corrupt="skip"),
-    "after another": lambda ds: Loader(ds, 4, transforms=[lambda batch: batch, print_only]),
-    "batch function": lambda ds: Loader(ds, 4, transforms=[Forgetful()]),
-    "own transform": lambda ds: Loader(LMDBDataset(ds.path, transform=print_only), 4),
+    "function": lambda ds: Loader(ds, 4, order="random", transforms=[print_only]),
+    "damage is skipped": lambda ds: Loader(ds, 4, order="random", transforms=[print_only], on_corrupt="skip"),
+    "after another": lambda ds: Loader(ds, 4, order="random", transforms=[lambda batch: batch, print_only]),
+    "batch function": lambda ds: Loader(ds, 4, order="random", transforms=[Forgetful()]),
+    "own transform": lambda ds: Loader(LMDBDataset(ds.path, transform=print_only), 4, order="random"),
     "own transform, damage is skipped": lambda ds: Loader(
-        LMDBDataset(ds.path, transform=print_only), 4, on_corrupt="skip"
+        LMDBDataset(ds.path, transform=print_only), 4, order="random", on_corrupt="skip"
     ),
     "dataloader": lambda ds: lmdbloader.dataloader(LMDBDataset(ds.path, transform=print_only), 4, num_workers=0),
     "workers": lambda ds: lmdbloader.dataloader(LMDBDataset(ds.path, transform=print_only), 4, num_workers=1),
@@ -224,10 +224,13 @@ def test_a_function_that_forgets_to_return_is_an_error(path: Path, make: Callabl
 @pytest.mark.parametrize("fields", [["label"], ["label", "is_even", "name"]])
 def test_compiled_transforms_of_a_dataset_without_images_are_refused(different: Path, fields: list[str]) -> None:
     ds = LMDBDataset(different, fields=fields)
-    for given in (lambda: Loader(ds, 4, transforms=[CenterCrop(2)]), lambda: ds.transformed([CenterCrop(2)])):
+    for given in (
+        lambda: Loader(ds, 4, order="random", transforms=[CenterCrop(2)]),
+        lambda: ds.transformed([CenterCrop(2)]),
+    ):
         with pytest.raises(OptionError, match=r"CenterCrop\(size=2\).*no image field; it is read with label \(int\)"):
             given()
-    assert len(next(iter(Loader(ds, 4, transforms=[lambda batch: batch])))) == len(fields)
+    assert len(next(iter(Loader(ds, 4, order="random", transforms=[lambda batch: batch])))) == len(fields)
 
 
 def test_bools_are_a_tensor_in_a_batch(different: Path) -> None:

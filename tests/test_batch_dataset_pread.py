@@ -62,7 +62,7 @@ def test_a_reader_keeps_a_dataset_that_a_rename_replaces(tmp_path: Path, io: Any
     readers = []
     for fill in range(1, 4):
         ds = LMDBDataset(tmp_path / "d", io=io)
-        batches = iter(Loader(ds, 4, num_threads=1, prefetch=0, io=io))
+        batches = iter(Loader(ds, 4, shuffle=True, num_threads=1, prefetch=0, io=io))
         first = next(batches)
         readers.append((fill - 1, ds, batches, first))
         write(fill)
@@ -70,7 +70,7 @@ def test_a_reader_keeps_a_dataset_that_a_rename_replaces(tmp_path: Path, io: Any
         assert all((batch.image == old).all() and (batch.n == old).all() for batch in [first, *batches])
         assert ds[7].b == bytes([old]) and (ds.with_io("mmap").crop(3, top=0, left=0, height=2, width=2) == old).all()
         assert ds.with_io("pread")[7].b == bytes([old])
-        assert all((batch.image == old).all() for batch in Loader(ds, 8, io="pread"))
+        assert all((batch.image == old).all() for batch in Loader(ds, 8, shuffle=True, io="pread"))
     assert LMDBDataset(tmp_path / "d", io=io)[0].n == 3
     with pytest.raises(CorruptError, match="was replaced by another dataset"):
         pickle.loads(pickle.dumps(readers[0][1]))
@@ -111,7 +111,7 @@ def test_how_it_is_read_survives_pickling_views_and_forks(written: Path, io: Any
     ):
         reader = each if isinstance(each, Reader) else each.reader
         assert reader.io == io
-    loader = pickle.loads(pickle.dumps(Loader(ds, 2, io="pread")))
+    loader = pickle.loads(pickle.dumps(Loader(ds, 2, shuffle=True, io="pread")))
     assert loader.dataset.reader.io == io
     expected = back[1].jpeg.numpy()
     if (pid := os.fork()) == 0:  # where torch must not compute: its threads did not come along
@@ -133,7 +133,7 @@ def test_another_way_to_read_is_refused(written: Path) -> None:
         lambda: Reader(written, io="read"),  # type: ignore[arg-type]
         lambda: LMDBDataset(written, io="read"),  # type: ignore[arg-type]
         lambda: LMDBDataset(written).with_io("read"),  # type: ignore[arg-type]
-        lambda: Loader(LMDBDataset(written), 2, io="read"),  # type: ignore[arg-type]
+        lambda: Loader(LMDBDataset(written), 2, shuffle=True, io="read"),  # type: ignore[arg-type]
     ):
         with pytest.raises(OptionError, match="io='read': expected 'mmap' or 'pread'"):
             make()

@@ -198,7 +198,7 @@ def test_an_epoch_goes_on_on_both_sides_of_a_fork(path: Path, order: Any, batch_
 
 def test_forks_at_any_moment_find_no_lock_taken(path: Path) -> None:
     """Children of a process whose threads read all the time, each of which reads an epoch of its own."""
-    loader = Loader(LMDBDataset(path), 1)
+    loader = Loader(LMDBDataset(path), 1, shuffle=True)
     batches = (batch for _ in range(10_000) for batch in loader)
 
     for _ in range(20):
@@ -218,7 +218,7 @@ def test_a_child_forked_while_a_thread_takes_memory_takes_its_own(path: Path, mo
             leave.wait()
         return original(memory, count)
 
-    loader = Loader(LMDBDataset(path), 8, num_threads=1)
+    loader = Loader(LMDBDataset(path), 8, shuffle=True, num_threads=1)
     monkeypatch.setattr(BatchMemory, "_allocate", allocate)
     thread = threading.Thread(target=lambda: list(loader))
     thread.start()
@@ -232,7 +232,7 @@ def test_a_child_forked_while_a_thread_takes_memory_takes_its_own(path: Path, mo
 
 
 def test_a_fork_by_another_thread_than_the_one_that_reads(path: Path) -> None:
-    loader = Loader(LMDBDataset(path), 4, transforms=[slowly])
+    loader = Loader(LMDBDataset(path), 4, shuffle=True, transforms=[slowly])
     done = threading.Event()
 
     def train() -> None:
@@ -287,7 +287,7 @@ def numbers(ds: Any) -> list[int]:
 @pytest.mark.parametrize("io", ["mmap", "pread"])
 def test_everything_that_reads_pickles(path: Path, io: Any) -> None:
     ds = LMDBDataset(path, io=io)
-    loader = Loader(ds.transformed([RandomCrop(8)], seed=3), 8)
+    loader = Loader(ds.transformed([RandomCrop(8)], seed=3), 8, shuffle=True)
     for thing in (ds, ds[5:9], ds.scaled(), ds.transformed([RandomCrop(8)], seed=3), Subset(ds, [3, 1])):
         copy: Any = pickle.loads(pickle.dumps(thing))
         assert numbers(copy) == numbers(thing)
@@ -305,7 +305,7 @@ def test_a_pickle_of_a_dataset_that_was_replaced_or_moved_is_an_error(path: Path
     place = tmp_path / "d"
     shutil.copytree(path, place)
     open_before = LMDBDataset(place, io=io)
-    data = [pickle.dumps(thing) for thing in (open_before, Loader(open_before, 4), open_before.reader)]
+    data = [pickle.dumps(thing) for thing in (open_before, Loader(open_before, 4, shuffle=True), open_before.reader)]
     place.rename(tmp_path / "moved")
     for pickled in data:
         with pytest.raises(FileNotFoundError, match="no such folder"):

@@ -93,27 +93,27 @@ def test_a_transform_and_functions_get_named_tuples(path: Path) -> None:
     assert torch.equal(ds[2]["pixel_values"], plain)
     batch = next(iter(Loader(ds, 4, order="sequential", transforms=[LabelSmoothing(0.1, COUNT)])))
     assert torch.equal(batch["pixel_values"][2], plain) and batch["labels"].shape == (4, COUNT)
-    assert type(next(iter(Loader(ds, 4, as_="tuple")))) is tuple
+    assert type(next(iter(Loader(ds, 4, order="random", as_="tuple")))) is tuple
 
 
 def test_a_function_may_return_a_dict(path: Path) -> None:
     ds, made = LMDBDataset(path), [lambda batch: {"x": batch.image, "y": batch.label}]
-    assert list(next(iter(Loader(ds, 4, transforms=made, as_="dict")))) == ["x", "y"]
-    assert list(next(iter(Loader(ds, 4, transforms=made, as_={"z": "y"})))) == ["z"]
+    assert list(next(iter(Loader(ds, 4, order="random", transforms=made, as_="dict")))) == ["x", "y"]
+    assert list(next(iter(Loader(ds, 4, order="random", transforms=made, as_={"z": "y"})))) == ["z"]
     with pytest.raises(OptionError, match=r"as_={'z': 'label'}: no field 'label'; there are x, y$"):
-        next(iter(Loader(ds, 4, transforms=made, as_={"z": "label"})))
+        next(iter(Loader(ds, 4, order="random", transforms=made, as_={"z": "label"})))
     with pytest.raises(OptionError, match="as_='tuple': a function returned a dict; expected a named tuple"):
-        next(iter(Loader(ds, 4, transforms=made, as_="tuple")))
+        next(iter(Loader(ds, 4, order="random", transforms=made, as_="tuple")))
 
 
 @pytest.mark.parametrize("as_", ["list", {}, {"x": 1}, 3, ("image",)])
-@pytest.mark.parametrize("make", [LMDBDataset, lambda path, as_: Loader(LMDBDataset(path), 4, as_=as_)])
+@pytest.mark.parametrize("make", [LMDBDataset, lambda path, as_: Loader(LMDBDataset(path), 4, order="random", as_=as_)])
 def test_other_forms_are_refused(path: Path, make: Any, as_: Any) -> None:
     with pytest.raises(OptionError, match=r"^as_=.*expected 'tuple', 'dict', None for named tuples, or the fields"):
         make(path, as_=as_)
 
 
-@pytest.mark.parametrize("make", [LMDBDataset, lambda path, as_: Loader(LMDBDataset(path), 4, as_=as_)])
+@pytest.mark.parametrize("make", [LMDBDataset, lambda path, as_: Loader(LMDBDataset(path), 4, order="random", as_=as_)])
 def test_a_field_that_is_not_there_is_named_at_once(path: Path, make: Any) -> None:
     with pytest.raises(OptionError, match=r"no field 'img'; there are image, label, name$"):
         make(path, as_={"x": "img"})
@@ -125,7 +125,7 @@ def test_a_collate_function_makes_forms_itself(path: Path) -> None:
 
 
 def test_a_loader_of_dicts_is_measured_and_pickles(path: Path) -> None:
-    loader = Loader(LMDBDataset(path), 5, as_=RENAMED)
+    loader = Loader(LMDBDataset(path), 5, order="random", as_=RENAMED)
     assert loader.benchmark(0.05).samples_per_s > 0
     assert list(next(iter(pickle.loads(pickle.dumps(loader))))) == ["pixel_values", "labels"]
 
@@ -137,7 +137,7 @@ def test_functions_get_sample_numbers_if_they_ask(path: Path, batch_size: int) -
         return {"label": batch.label, "number": indices}
 
     view = LMDBDataset(path)[::-1]
-    for batch in Loader(view, batch_size, transforms=[WithIndices(numbered)]):
+    for batch in Loader(view, batch_size, order="random", transforms=[WithIndices(numbered)]):
         assert torch.equal(batch["number"], COUNT - 1 - batch["label"])
 
 

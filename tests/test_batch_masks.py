@@ -122,7 +122,7 @@ def test_an_image_and_its_mask_show_the_same_place(tmp_path: Path) -> None:
     lmdbloader.write(pairs, tmp_path / "d", fields=declared)
     dataset = lmdbloader.LMDBDataset(tmp_path / "d")
     transforms = [T.RandomCrop(24, padding=4, fill=255), T.RandomHorizontalFlip(), T.RandomDihedral(), T.CenterCrop(20)]
-    for batch in lmdbloader.Loader(dataset, 4, transforms=transforms):
+    for batch in lmdbloader.Loader(dataset, 4, order="random", transforms=transforms):
         assert torch.equal(batch.image[:, 0], batch.mask)
     for sample in dataset.transformed(transforms):
         assert torch.equal(sample.image[0], sample.mask)
@@ -160,7 +160,7 @@ def test_masks_of_different_sizes_are_a_list_of_planes(tmp_path: Path) -> None:
     assert [tuple(s.mask.shape) for s in dataset] == sizes
     assert [tuple(s.mask.shape) for s in dataset.scaled()] == sizes
     assert dataset.scaled()[0].mask.dtype == torch.uint8
-    (batch,) = lmdbloader.Loader(dataset, 3, transforms=[T.CenterCrop(4)])
+    (batch,) = lmdbloader.Loader(dataset, 3, order="random", transforms=[T.CenterCrop(4)])
     assert batch.mask.shape == (3, 4, 4)
     cut = dataset.where(pc.field("mask.width") == 8)
     assert [tuple(s.mask.shape) for s in cut] == [(5, 8)]
@@ -252,7 +252,7 @@ def test_images_whose_name_or_values_are_not_those_of_masks_are_resized(tmp_path
 def test_the_card_of_a_loader_shows_masks(datasets: Any) -> None:
     path, _ = datasets("alike", np.uint8, "raw")
     dataset = lmdbloader.LMDBDataset(path)
-    html = lmdbloader.Loader(dataset, 2, transforms=[T.CenterCrop(9)])._repr_html_()
+    html = lmdbloader.Loader(dataset, 2, order="random", transforms=[T.CenterCrop(9)])._repr_html_()
     assert "uint8 (2, 9, 9)<" in html
     assert "labels, 200 is ignored" in dataset._repr_html_()
 
@@ -287,5 +287,7 @@ def test_torchvision_moves_masks_with_their_images(tmp_path: Path) -> None:
 def test_arrays_of_other_sizes_do_not_matter(tmp_path: Path) -> None:
     sample = {"image": np.zeros((12, 18, 3), np.uint8), "boxes": np.zeros((12, 4), np.float32)}
     lmdbloader.write([sample] * 3, tmp_path / "d")
-    (batch,) = lmdbloader.Loader(lmdbloader.LMDBDataset(tmp_path / "d"), 3, transforms=[T.RandomCrop(8)])
+    (batch,) = lmdbloader.Loader(
+        lmdbloader.LMDBDataset(tmp_path / "d"), 3, order="random", transforms=[T.RandomCrop(8)]
+    )
     assert batch.boxes.shape == (3, 12, 4)

@@ -431,7 +431,7 @@ def test_an_array_that_moving_images_would_leave_behind_is_refused(arrays: Path,
     message = rf"field '{name}' holds arrays of the size of 'image', which {kind}\(.*fields\.Mask\(\)"
     for use in (
         lambda: dataset.transformed([moving]),
-        lambda: lmdbloader.Loader(dataset, 2, transforms=[T.ColorJitter(0.1), moving]),
+        lambda: lmdbloader.Loader(dataset, 2, shuffle=True, transforms=[T.ColorJitter(0.1), moving]),
     ):
         with pytest.raises(OptionError, match=message) as caught:
             use()
@@ -450,4 +450,4 @@ def test_an_array_that_moving_images_would_leave_behind_is_refused(arrays: Path,
 def test_an_array_that_is_to_stay_or_is_no_picture_stays(arrays: Path, names: Any, transforms: Any) -> None:
     dataset = lmdbloader.LMDBDataset(arrays, fields=names)
     assert dataset.transformed(transforms)[1]._fields == tuple(names)
-    lmdbloader.Loader(dataset, 2, transforms=transforms)
+    lmdbloader.Loader(dataset, 2, shuffle=True, transforms=transforms)

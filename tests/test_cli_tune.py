@@ -50,9 +50,12 @@ def test_the_grid_and_the_line_are_printed_and_remembered(path: Path, capsys: Ca
     assert printed.err == ""
     assert f"{path}: batches of 8, RandomCrop(size=16" in printed.out
     assert "Loader, 1 thread" in printed.out and "DataLoader, 0 workers" in printed.out
-    assert f"import lmdbloader; loader = lmdbloader.Loader(lmdbloader.LMDBDataset('{path}')" in printed.out
+    assert (
+        f"import lmdbloader; loader = lmdbloader.Loader(lmdbloader.LMDBDataset('{path}'), batch_size=8, shuffle=True"
+        in printed.out
+    )
     ds = lmdbloader.LMDBDataset(path)
-    assert lmdbloader.Loader(ds, 8, transforms=[lmdbloader.transforms.RandomCrop(16)]).num_threads == 1
+    assert lmdbloader.Loader(ds, 8, shuffle=True, transforms=[lmdbloader.transforms.RandomCrop(16)]).num_threads == 1
 
 
 def test_json_is_alone_on_stdout(path: Path, capsys: Capture) -> None:

@@ -103,9 +103,9 @@ def device_is_idle() -> Iterator[None]:
 
 def compare(dataset: LMDBDataset, batch_size: int, *, epochs: int = 2, **options: Any) -> list[Any]:
     """Assert that epochs on the device are those of the CPU; returns the batches."""
-    options = {"num_threads": 2, "seed": 3, **options}
+    options = {"order": "random", "num_threads": 2, "seed": 3, **options}
     wanted = on_cpu(dataset, batch_size, epochs=epochs, **options)
-    loader = Loader(dataset, batch_size, device=DEVICE, **options)
+    loader = Loader(dataset, batch_size, device=DEVICE, **{"order": "random", **options})
     found = [batch for _ in range(epochs) for batch in loader]
     loader.close()
     assert len(found) == len(wanted)
@@ -194,7 +194,9 @@ def test_sizes_that_change_from_epoch_to_epoch(ds: LMDBDataset) -> None:
     sizes = {b.hr.shape[-1] for b in compare(ds, 16, epochs=5, transforms=[T.RandomCrop(16)], resolution=schedule)}
     assert {8, 16} < sizes
 
-    here, there = (Loader(ds, 16, num_threads=2, device=d, transforms=[T.RandomCrop(16)]) for d in ("cpu", DEVICE))
+    here, there = (
+        Loader(ds, 16, shuffle=True, num_threads=2, device=d, transforms=[T.RandomCrop(16)]) for d in ("cpu", DEVICE)
+    )
     for size in (8, (6, 12), None):
         here.set_resolution(size)
         there.set_resolution(size)
@@ -232,7 +234,7 @@ def nested(batch: Any) -> Any:
 
 def test_functions_of_your_own(labelled: LMDBDataset) -> None:
     compare(labelled, 8, transforms=[T.ToDtype(torch.float32, scale=True), Noise()])
-    loader = Loader(labelled, 8, num_threads=2, device=DEVICE, transforms=[nested])
+    loader = Loader(labelled, 8, shuffle=True, num_threads=2, device=DEVICE, transforms=[nested])
     for one, other in zip(loader, on_cpu(labelled, 8, num_threads=2, transforms=[nested]), strict=True):
         assert one.keys() == other.keys()
         for key in ("parts", "both", "empty", "text", "number", "none"):
@@ -248,7 +250,7 @@ def contiguous(value: Any) -> Any:
 
 
 def test_a_state_of_one_goes_on_with_the_other(ds: LMDBDataset) -> None:
-    here, there = (Loader(ds, 5, seed=1, num_threads=2, device=device) for device in ("cpu", DEVICE))
+    here, there = (Loader(ds, 5, shuffle=True, seed=1, num_threads=2, device=device) for device in ("cpu", DEVICE))
     batches = iter(there)
     for _ in range(4):
         next(batches)
@@ -259,7 +261,7 @@ def test_a_state_of_one_goes_on_with_the_other(ds: LMDBDataset) -> None:
     assert len(rest) == len(whole) - 4
     for one, other in zip(rest, whole[4:], strict=True):
         assert_same(one, other, device="cpu")
-    again = Loader(ds, 5, seed=1, num_threads=2, device=DEVICE)
+    again = Loader(ds, 5, shuffle=True, seed=1, num_threads=2, device=DEVICE)
     again.load_state_dict(there.state_dict())
     for one, other in zip(again, whole[4:], strict=True):
         assert_same(one, other)
@@ -279,7 +281,7 @@ def test_a_view_under_the_dataloader(ds: LMDBDataset) -> None:
 
 
 def test_measuring_the_speed_leaves_the_epoch(ds: LMDBDataset) -> None:
-    loader = Loader(ds, 5, seed=1, num_threads=2, device=DEVICE)
+    loader = Loader(ds, 5, shuffle=True, seed=1, num_threads=2, device=DEVICE)
     assert loader.benchmark(seconds=0.2).samples_per_s > 0
     for one, other in zip(loader, on_cpu(ds, 5, seed=1, num_threads=2), strict=True):
         assert_same(one, other)
@@ -290,7 +292,7 @@ def test_measuring_the_speed_leaves_the_epoch(ds: LMDBDataset) -> None:
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), 0], ids=repr)
 def test_every_way_to_name_the_device(labelled: LMDBDataset, name: Any) -> None:
-    loader = Loader(labelled, 16, num_threads=2, device=name)
+    loader = Loader(labelled, 16, shuffle=True, num_threads=2, device=name)
     assert loader.device.type == DEVICE
     found = list(loader)
     for one, other in zip(found, on_cpu(labelled, 16, num_threads=2), strict=True):
@@ -306,7 +308,7 @@ def test_a_device_that_is_not_there_is_refused_and_named(labelled: LMDBDataset, 
 
 
 def test_a_loader_pickles_with_its_device_and_place(ds: LMDBDataset) -> None:
-    loader = Loader(ds, 5, seed=1, num_threads=2, device=DEVICE)
+    loader = Loader(ds, 5, shuffle=True, seed=1, num_threads=2, device=DEVICE)
     batches = iter(loader)
     next(batches)
     copy = pickle.loads(pickle.dumps(loader))
@@ -318,7 +320,7 @@ def test_a_loader_pickles_with_its_device_and_place(ds: LMDBDataset) -> None:
 
 
 def test_what_a_notebook_shows(ds: LMDBDataset) -> None:
-    assert DEVICE in Loader(ds, 5, num_threads=2, device=DEVICE)._repr_html_()
+    assert DEVICE in Loader(ds, 5, shuffle=True, num_threads=2, device=DEVICE)._repr_html_()
 
 
 # --- Epochs left early, several at once ---
@@ -332,7 +334,7 @@ def test_an_epoch_left_early_leaves_nothing_behind(
     """Its copies wait on the device when it is left; the epochs after it are whole, and its batches stay valid."""
     many = repeated(ds, 40 * batch_size)
     made = watch_streams(monkeypatch)
-    loader = Loader(many, batch_size, seed=1, num_threads=2, device=DEVICE)
+    loader = Loader(many, batch_size, shuffle=True, seed=1, num_threads=2, device=DEVICE)
     before = count_loader_threads()
     wanted = on_cpu(many, batch_size, seed=1, num_threads=2, epochs=3)
     count = len(loader)
@@ -378,7 +380,7 @@ def test_an_error_of_a_function_comes_where_it_is_and_the_next_epoch_is_whole(la
         return batch
 
     options: dict[str, Any] = {"order": "sequential", "num_threads": 2, "transforms": [failing]}
-    loader = Loader(labelled, 8, device=DEVICE, **options)
+    loader = Loader(labelled, 8, device=DEVICE, **{"order": "random", **options})
     given: list[Any] = []
     with pytest.raises(ZeroDivisionError):
         for batch in loader:
@@ -393,7 +395,10 @@ def test_an_error_of_a_function_comes_where_it_is_and_the_next_epoch_is_whole(la
 
 
 def test_several_loaders_and_iterators_at_once(ds: LMDBDataset, labelled: LMDBDataset) -> None:
-    first, second = Loader(ds, 3, num_threads=2, device=DEVICE), Loader(labelled, 4, num_threads=2, device=DEVICE)
+    first, second = (
+        Loader(ds, 3, shuffle=True, num_threads=2, device=DEVICE),
+        Loader(labelled, 4, shuffle=True, num_threads=2, device=DEVICE),
+    )
     wanted, others = on_cpu(ds, 3, num_threads=2, epochs=3), on_cpu(labelled, 4, num_threads=2)
     count = len(first)
     iterators = [iter(first), iter(first), iter(first)]
@@ -411,7 +416,7 @@ def test_several_threads_each_with_a_stream_of_its_own(ds: LMDBDataset) -> None:
     def train(seed: int) -> None:
         try:
             with torch.cuda.stream(torch.cuda.Stream()):
-                loader = Loader(ds, 4, seed=seed, num_threads=1, device=DEVICE)
+                loader = Loader(ds, 4, shuffle=True, seed=seed, num_threads=1, device=DEVICE)
                 found = [batch for _ in range(3) for batch in loader]
                 torch.cuda.current_stream().synchronize()
                 for one, other in zip(found, wanted[seed], strict=True):
@@ -428,7 +433,7 @@ def test_several_threads_each_with_a_stream_of_its_own(ds: LMDBDataset) -> None:
 
 
 def test_an_iterator_that_another_thread_goes_on_with(ds: LMDBDataset) -> None:
-    batches = iter(Loader(ds, 4, num_threads=2, device=DEVICE))
+    batches = iter(Loader(ds, 4, shuffle=True, num_threads=2, device=DEVICE))
     found = [next(batches) for _ in range(3)]
     rest = threading.Thread(target=lambda: found.extend(batches))
     rest.start()
@@ -444,7 +449,7 @@ FORKED = """
 import os, sys, threading, torch, lmdbloader
 dataset = lmdbloader.LMDBDataset(sys.argv[1])
 device = None if sys.argv[2] == "None" else sys.argv[2]
-loader = lmdbloader.Loader(dataset, 4, num_threads=2, device=device)
+loader = lmdbloader.Loader(dataset, 4, shuffle=True, num_threads=2, device=device)
 torch.zeros(1, device="cuda")
 batches = iter(loader)
 before = [next(batches) for _ in range(3)]

@@ -153,7 +153,7 @@ def loader_of(pairs: Path, *, slow: float = 0.0, device: Any = DEVICE) -> Loader
 
     transforms = [RandomCrop(32), ToDtype(torch.float32, scale=True), *([delay] if slow else [])]
     dataset = repeated(LMDBDataset(pairs), 256 * 20)
-    return Loader(dataset, 64, num_threads=1, device=device, transforms=transforms)
+    return Loader(dataset, 64, shuffle=True, num_threads=1, device=device, transforms=transforms)
 
 
 def step_of(seconds: float) -> Callable[..., None]:

@@ -35,7 +35,7 @@ SECONDS = 0.05
 EVERY = 24
 # A copy that is not awaited leaves the loop free to ask for so many batches, at least, while it is pending.
 AHEAD = 2
-OPTIONS: dict[str, Any] = {"seed": 5, "num_threads": 2, "prefetch": 1}
+OPTIONS: dict[str, Any] = {"order": "random", "seed": 5, "num_threads": 2, "prefetch": 1}
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +223,7 @@ def test_two_loaders_from_threads_of_their_own(images: LMDBDataset) -> None:
 
     def train(seed: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
-            for number, batch in enumerate(Loader(dataset, 64, seed=seed, num_threads=1)):
+            for number, batch in enumerate(Loader(dataset, 64, shuffle=True, seed=seed, num_threads=1)):
                 if number % EVERY == 0:
                     sleep(SECONDS)
                 moved[seed].append(batch.image.to(DEVICE, non_blocking=True))

@@ -227,6 +227,7 @@ def test_a_compiled_classifier_learns_what_the_plain_one_does(classes: Path, mod
         loader = lmdbloader.Loader(
             lmdbloader.LMDBDataset(classes / "train.lmdb"),
             16,
+            shuffle=True,
             num_threads=2,
             drop_last=True,
             device=DEVICE,
@@ -246,7 +247,7 @@ def test_a_compiled_super_resolution_model_learns_what_the_plain_one_does(patche
     for way in ("plain", "compiled"):
         torch.manual_seed(0)
         loader = lmdbloader.Loader(
-            lmdbloader.LMDBDataset(patches), 8, num_threads=2, drop_last=True, device=DEVICE,
+            lmdbloader.LMDBDataset(patches), 8, shuffle=True, num_threads=2, drop_last=True, device=DEVICE,
             transforms=[RandomDihedral(), ToDtype(torch.float32, scale=True)],
         )  # fmt: skip
         model = build_superres(name, 2).to(DEVICE)

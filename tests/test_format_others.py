@@ -27,7 +27,7 @@ from lmdbloader.errors import (
 
 READERS: dict[str, Callable[[Any, Path], Any]] = {
     "LMDBDataset": lambda path, out: LMDBDataset(path),
-    "Loader": lambda path, out: Loader(path, 4),
+    "Loader": lambda path, out: Loader(path, 4, shuffle=True),
     "dataloader": lambda path, out: lmdbloader.dataloader(path, 4),
     "info": lambda path, out: lmdbloader.info(path),
     "verify": lambda path, out: lmdbloader.verify(path),

@@ -45,7 +45,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loader_of(path: Path, **options: Any) -> Loader:
-    return Loader(LMDBDataset(path), BATCH, transforms=[RandomCrop(8), ToDtype(torch.float32, scale=True)], **options)
+    return Loader(
+        LMDBDataset(path),
+        BATCH,
+        transforms=[RandomCrop(8), ToDtype(torch.float32, scale=True)],
+        **{"order": "random", **options},
+    )
 
 
 def view_of(path: Path, **options: Any) -> LMDBDataset:
@@ -370,7 +375,7 @@ def test_keras_fits_a_loader(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     model = keras.Sequential([keras.Input((3, 8, 8)), keras.layers.Flatten(), keras.layers.Dense(COUNT)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     steps = [RandomCrop(8), ToDtype(torch.float32, scale=True), note]
-    model.fit(Loader(LMDBDataset(path), BATCH, transforms=steps, as_="tuple"), epochs=EPOCHS, verbose=0)
+    model.fit(Loader(LMDBDataset(path), BATCH, order="random", transforms=steps, as_="tuple"), epochs=EPOCHS, verbose=0)
     # Keras looks at a batch before the first epoch.
     check_crops(
         path, [*{(str(labels), images): (labels, images) for labels, images in seen[-EPOCHS * STEPS :]}.values()]
@@ -401,7 +406,7 @@ def test_fastai_fits_a_loader(path: Path) -> None:
         return batch
 
     steps = [RandomCrop(8), ToDtype(torch.float32, scale=True), note]
-    train = Loader(LMDBDataset(path), BATCH, transforms=steps, as_="tuple")
+    train = Loader(LMDBDataset(path), BATCH, order="random", transforms=steps, as_="tuple")
     Learner(DataLoaders(train, loader_of(path, order="sequential", as_="tuple")), Flat(), loss_func=loss).fit(EPOCHS)
     check_crops(path, seen)
 

@@ -59,7 +59,7 @@ chains = [
 for name in ("raw", "lz4", "tiles", "jpeg"):
     dataset = lmdbloader.LMDBDataset(folder / name)
     for number, chain in enumerate(chains):
-        for batch in lmdbloader.Loader(dataset, 4, transforms=chain, seed=7, num_threads=1):
+        for batch in lmdbloader.Loader(dataset, 4, shuffle=True, transforms=chain, seed=7, num_threads=1):
             digest.update(batch[0].contiguous().view(torch.uint8).numpy().tobytes())
 print(digest.hexdigest(), "numba" in sys.modules)
 """

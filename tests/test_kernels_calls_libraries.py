@@ -156,7 +156,7 @@ image = np.zeros((40, 40, 3), np.uint8)
 lmdbloader.write([{{"image": image}}] * 4, r"{tmp_path / "ds"}", codec="lz4")
 dataset = lmdbloader.LMDBDataset(r"{tmp_path / "ds"}")
 dataset[0], dataset[[1, 2]]
-list(lmdbloader.Loader(dataset, 2, transforms=[RandomResizedCrop(8)]))
+list(lmdbloader.Loader(dataset, 2, shuffle=True, transforms=[RandomResizedCrop(8)]))
 assert lmdbloader.verify(r"{tmp_path / "ds"}").is_sound
 print(sorted({{"numba", "llvmlite", "ziglang"}} & set(sys.modules)))
 """

@@ -316,7 +316,9 @@ def test_a_slow_python_function_is_named(pairs: Path) -> None:
         time.sleep(0.03)
         return batch
 
-    with closing(lmdbloader.Loader(lmdbloader.LMDBDataset(pairs), 8, transforms=[slow], num_threads=1)) as loader:
+    with closing(
+        lmdbloader.Loader(lmdbloader.LMDBDataset(pairs), 8, shuffle=True, transforms=[slow], num_threads=1)
+    ) as loader:
         found = doctor(pairs, loader=loader, step_seconds=0.002)
     feeding = found.finding("feeding")
     assert feeding.verdict == "problem" and "what holds them up is function" in feeding.value
@@ -364,7 +366,9 @@ def test_a_slow_loader_is_watched_for_as_long_as_its_batches_come_at_once(
         return batch
 
     monkeypatch.setattr("lmdbloader.lab.checkup.rehearsal._SECONDS", 0.0)
-    with closing(lmdbloader.Loader(lmdbloader.LMDBDataset(pairs), 8, transforms=[slow], num_threads=1)) as loader:
+    with closing(
+        lmdbloader.Loader(lmdbloader.LMDBDataset(pairs), 8, shuffle=True, transforms=[slow], num_threads=1)
+    ) as loader:
         found = doctor(loader=loader, step_seconds=0.001)
     assert found.profile is not None and found.profile.num_steps >= 16
     assert found.finding("feeding").verdict == "problem"

@@ -85,7 +85,7 @@ def test_a_recorder_records_once() -> None:
 
 
 def test_stage_times_that_somebody_takes_go_on(patches: lmdbloader.LMDBDataset) -> None:
-    loader = lmdbloader.Loader(patches, 64)
+    loader = lmdbloader.Loader(patches, 64, shuffle=True)
     assert not loader.time_stages()
     with Recorder(loader, warmup=0) as recorder:
         list(recorder)
@@ -101,7 +101,7 @@ def test_batches_that_come_on_the_device_are_not_copied(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: types.SimpleNamespace(uuid="0"))
     expected = {None: "copy", "cuda:1": "copy", "cuda": "model", "cuda:0": "model"}
     for device, name in expected.items():
-        loader = lmdbloader.Loader(patches, 64)
+        loader = lmdbloader.Loader(patches, 64, shuffle=True)
         monkeypatch.setattr(lmdbloader.Loader, "device", torch.device(device or "cpu"))
         fake_cuda[:] = np.cumsum([0, 0, 0] + [1, 50, 50] * 20).tolist()
         with Recorder(loader, warmup=0, device="cuda:0") as recorder:
@@ -139,7 +139,7 @@ def test_how_batches_arrive_follows_how_many_a_loader_reads_at_once(
     patches: lmdbloader.LMDBDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lmdbloader.Loader, "batches_at_once", 5)
-    loader = lmdbloader.Loader(patches, 64)
+    loader = lmdbloader.Loader(patches, 64, shuffle=True)
     assert facts_of(loader).period == 5 * loader.num_threads
 
 
@@ -195,7 +195,7 @@ def test_a_loader_that_waits_in_python_gets_that_advice(patches: lmdbloader.LMDB
             pass
         return batch
 
-    loader = lmdbloader.Loader(patches, 64, transforms=[busily], num_threads=1)
+    loader = lmdbloader.Loader(patches, 64, shuffle=True, transforms=[busily], num_threads=1)
     found = rehearse(loader, 0.0, steps=8, warmup=3)
     assert found.bottleneck == "function"
     assert found.stages is not None
@@ -215,7 +215,7 @@ def test_a_loader_that_something_wraps_is_found(patches: lmdbloader.LMDBDataset)
         def __iter__(self) -> Iterator[Any]:
             return iter(self.loader)
 
-    found = rehearse(Numbered(lmdbloader.Loader(patches, 64)), 0.001, steps=2, warmup=1)
+    found = rehearse(Numbered(lmdbloader.Loader(patches, 64, shuffle=True)), 0.001, steps=2, warmup=1)
     assert found.loader == "Loader"
     assert found.stages is not None
     assert found.stages.num_batches > 0
@@ -315,7 +315,7 @@ def test_too_few_steps_and_a_step_without_a_length_say_so() -> None:
 
 
 def test_an_exception_in_the_loop_passes_and_leaves_no_trace(patches: lmdbloader.LMDBDataset) -> None:
-    loader = lmdbloader.Loader(patches, 64)
+    loader = lmdbloader.Loader(patches, 64, shuffle=True)
     with pytest.raises(ZeroDivisionError), Recorder(loader) as recorder:
         for _ in recorder:
             1 / 0  # noqa: B018
@@ -331,7 +331,7 @@ def found() -> Profile:
 
 
 def test_a_profile_survives_json(found: Profile, patches: lmdbloader.LMDBDataset) -> None:
-    loaded = rehearse(lmdbloader.Loader(patches, 64), 0.0, steps=4, warmup=1)
+    loaded = rehearse(lmdbloader.Loader(patches, 64, shuffle=True), 0.0, steps=4, warmup=1)
     for one in (found, loaded):
         text = json.dumps(one.as_json())
         assert Profile.from_json(json.loads(text)) == one

@@ -97,7 +97,7 @@ def test_the_recommended_line_runs_as_pasted(path: Path, two_cores: None, monkey
     assert next(iter(namespace["loader"])).hr.shape == (4, 3, 32, 32)
     assert json.loads(json.dumps(found.as_json(), allow_nan=False))["num_threads"] == found.num_threads
     remembered = found.num_threads if found.is_stored else 2
-    assert Loader(LMDBDataset(path), 4, transforms=[RandomCrop(32)]).num_threads == remembered
+    assert Loader(LMDBDataset(path), 4, shuffle=True, transforms=[RandomCrop(32)]).num_threads == remembered
 
 
 @pytest.mark.parametrize(("seconds", "chance"), [(30, 4.0), (9, 1.0)], ids=["noise", "one turn of each"])
@@ -151,8 +151,8 @@ def test_both_kinds_are_remembered_and_used(path: Path, speeds: dict[ReadSetting
     assert found.is_stored
 
     ds = LMDBDataset(path)
-    assert Loader(ds, 4, transforms=[RandomDihedral()]).num_threads == 1
-    assert Loader(ds, 8).num_threads == 2
+    assert Loader(ds, 4, shuffle=True, transforms=[RandomDihedral()]).num_threads == 1
+    assert Loader(ds, 8, shuffle=True).num_threads == 2
     loader = lmdbloader.dataloader(ds, 4)
     assert (loader.num_workers, loader.pin_memory) == (1, False)
     assert {row.setting: round(row.samples_per_s) for row in found.rows} == speeds
@@ -162,8 +162,12 @@ def test_a_result_for_one_size_is_not_used_for_another(path: Path, speeds: dict[
     speeds[ReadSetting("threads", 1)] = 2000.0
     lmdbloader.lab.tune(path, 4, crop=32)
     ds = LMDBDataset(path)
-    assert Loader(ds, 4, transforms=[RandomCrop(32)]).num_threads == 1
-    assert Loader(ds, 4, transforms=[RandomCrop(64)]).num_threads == Loader(ds, 4).num_threads == 2
+    assert Loader(ds, 4, shuffle=True, transforms=[RandomCrop(32)]).num_threads == 1
+    assert (
+        Loader(ds, 4, shuffle=True, transforms=[RandomCrop(64)]).num_threads
+        == Loader(ds, 4, shuffle=True).num_threads
+        == 2
+    )
     assert tuning_cache.recall_workers(case_of(ds.transformed([RandomCrop(32)]).scaled(), 4)) == Workers(1)
 
 
@@ -342,7 +346,7 @@ def test_objects_that_text_cannot_make_are_variables(path: Path) -> None:
     ):
         assert "lmdbloader.Loader(dataset, batch_size=4, " in line_of(dataset, 4, [], ReadSetting("threads", 1))
     line = line_of(ds, 4, [LabelSmoothing(0.1, num_classes=3)], ReadSetting("threads", 1), has_pinned=True)
-    assert line.endswith("batch_size=4, transforms=transforms, num_threads=1)")
+    assert line.endswith("batch_size=4, shuffle=True, transforms=transforms, num_threads=1)")
     assert line_of(ds, 4, [], ReadSetting("workers", 2, pinned=True), has_pinned=True).endswith("pin_memory=True)")
 
 
@@ -416,7 +420,7 @@ def test_with_a_step_time_the_cheapest_that_keeps_up_is_chosen_and_tried(
     found = lmdbloader.lab.tune(path, 4, step_seconds=0.02, seconds=2)  # takes 200 samples/s
     assert found.verdict is not None and (found.best.count == 1 or not found.verdict.passed)
     assert found.num_threads == 2 and found.workers == Workers(1)  # the fastest is remembered
-    assert Loader(LMDBDataset(path), 4).num_threads == 2
+    assert Loader(LMDBDataset(path), 4, shuffle=True).num_threads == 2
     assert "which reads fastest whatever the step" in " ".join(str(found).split())
     assert found.verdict.needed_samples_per_s == pytest.approx(200)
     assert found.verdict.margin == pytest.approx(500 * found.best.count / 200)
@@ -452,7 +456,7 @@ def test_if_the_cheapest_fails_the_fastest_is_tried(
     assert found.verdict is not None and found.verdict.share_ready == share
     assert found.best == ReadSetting("threads", chosen) and f"num_threads={chosen})" in found.line
     assert next(coming, None) is None
-    assert found.num_threads == Loader(LMDBDataset(path), 4).num_threads == 2
+    assert found.num_threads == Loader(LMDBDataset(path), 4, shuffle=True).num_threads == 2
 
 
 def test_without_workers_each_step_waits_for_its_batch() -> None:

@@ -25,7 +25,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def begin(path: Path) -> str:
     """Return the first lines of a program that reads a dataset by a Loader."""
     return f"import os, sys, time, lmdbloader\nds = lmdbloader.LMDBDataset({str(path)!r})\n" + (
-        "loader = lmdbloader.Loader(ds, 4)\n"
+        "loader = lmdbloader.Loader(ds, 4, shuffle=True)\n"
     )
 
 
@@ -45,7 +45,11 @@ def check_message(program: Program, status: int) -> None:
         ("for batch in loader: raise ValueError('mine')", 1),
         ("import threading\nfor batch in loader: break\nassert threading.active_count() > 1", 0),
         ("kept = [iter(loader) for _ in range(3)]; [next(it) for it in kept]; kept.append(kept)", 0),
-        ("def slow(b): time.sleep(0.2); return b\nit = iter(lmdbloader.Loader(ds, 4, transforms=[slow])); next(it)", 0),
+        (
+            "def slow(b): time.sleep(0.2); return b\n"
+            "it = iter(lmdbloader.Loader(ds, 4, shuffle=True, transforms=[slow])); next(it)",
+            0,
+        ),
         ("import threading\nthreading.Thread(target=lambda: [b for _ in range(3) for b in loader]).start()", 0),
         ("lmdbloader.store.Readahead.is_resident = lambda self, rows: False\nit = iter(loader); next(it)", 0),
     ],
@@ -91,12 +95,12 @@ def test_a_loop_that_was_left_leaves_no_thread(nursery: Nursery, path: Path, tmp
 def test_ctrl_c_ends_a_loop_that_waits_for_a_batch(nursery: Nursery, path: Path, tmp_path: Path) -> None:
     code = begin(path) + (
         "def slow(batch): time.sleep(0.3); return batch\n"
-        "loader = lmdbloader.Loader(ds, 4, transforms=[slow], num_threads=1)\n"
+        "loader = lmdbloader.Loader(ds, 4, shuffle=True, transforms=[slow], num_threads=1)\n"
         "try:\n"
         "    for batch in loader: print('running', flush=True)\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
-        "print(sum(1 for _ in lmdbloader.Loader(ds, 4)))\n"
+        "print(sum(1 for _ in lmdbloader.Loader(ds, 4, shuffle=True)))\n"
     )
     program = nursery.start(code, tmp_path)
     program.wait_for("running")
@@ -156,7 +160,7 @@ rank = 1 if os.fork() == 0 else 0
 from torch import distributed
 import signal
 distributed.init_process_group("gloo", init_method=f"file://{sys.argv[0]}/store", rank=rank, world_size=2)
-loader = lmdbloader.Loader(ds, 4, shard="auto", drop_last=True)
+loader = lmdbloader.Loader(ds, 4, shuffle=True, shard="auto", drop_last=True)
 steps = 0
 while True:
     for batch in loader:

@@ -86,7 +86,7 @@ def read_ahead_nbytes(loader: Loader) -> int:
 
 
 def test_batches_of_one_large_image_are_read_ahead_by_bytes_not_by_number(large: Path) -> None:
-    found = read_ahead_nbytes(Loader(LMDBDataset(large), 1, num_threads=2, prefetch=2))
+    found = read_ahead_nbytes(Loader(LMDBDataset(large), 1, order="random", num_threads=2, prefetch=2))
     # Four groups of 16 MiB, and the working memory of two threads; 64 samples a group would be 250 MiB.
     assert 40 * MIB < found < (4 * 16 + 16) * MIB
 
@@ -96,7 +96,7 @@ def test_many_threads_share_the_batches_that_the_bound_leaves(
     large: Path, batch_size: int, many_cores: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_reader, "_NBYTES_AHEAD", 48 * MIB)
-    loader = Loader(LMDBDataset(large), batch_size, num_threads=16, prefetch=2)
+    loader = Loader(LMDBDataset(large), batch_size, order="random", num_threads=16, prefetch=2)
     batches = max(2, 48 // batch_size)
     # One more that the loop holds, and each thread's working memory. Without a bound it would be 18 batches.
     assert batches * batch_size * MIB < read_ahead_nbytes(loader) < ((batches + 1) * batch_size + 16 * 5) * MIB
@@ -153,9 +153,9 @@ def test_threads_that_share_a_batch_read_the_same(
     small: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, many_cores: None
 ) -> None:
     options = {"batch_size": 32, "num_threads": 5, "seed": 3, **options}
-    expected = list(Loader(LMDBDataset(small), **options))
+    expected = list(Loader(LMDBDataset(small), **{"order": "random", **options}))
     monkeypatch.setattr(batch_reader, "_NBYTES_AHEAD", 1)
-    loader = Loader(LMDBDataset(small), **options)
+    loader = Loader(LMDBDataset(small), **{"order": "random", **options})
     is_shared = options["batch_size"] > 1 and options["num_threads"] > 1
     assert (loader._reader.plan.num_parts > 1) == is_shared
     assert_same(iter(loader), iter(expected))
@@ -197,14 +197,14 @@ def test_damage_in_a_shared_batch_is_named_or_left_out(small: Path, tmp_path: Pa
 
 @pytest.mark.usefixtures("shared")
 def test_an_error_of_a_function_ends_an_epoch_of_shared_batches(small: Path) -> None:
-    loader = Loader(LMDBDataset(small), 40, num_threads=4, transforms=[lambda batch: None])
+    loader = Loader(LMDBDataset(small), 40, order="random", num_threads=4, transforms=[lambda batch: None])
     with pytest.raises(OptionError, match="`return batch`"):
         list(loader)
 
 
 @pytest.mark.usefixtures("shared")
 def test_shared_batches_go_on_after_close_and_in_a_fork(small: Path) -> None:
-    loader = Loader(LMDBDataset(small), 10, seed=1, num_threads=4)
+    loader = Loader(LMDBDataset(small), 10, order="random", seed=1, num_threads=4)
     expected = list(loader)
     for interrupt in range(3):
         loader.set_epoch(0)

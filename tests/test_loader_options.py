@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import warnings
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import lmdbloader
 import lmdbloader.base.cores
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import RandomCrop
+from lmdbloader.transforms import CenterCrop, RandomCrop
 
 COUNT = 20
 
@@ -37,8 +39,53 @@ def numbers(loader: Any) -> list[int]:
     return [number for batch in loader for number in batch.number.tolist()]
 
 
-@pytest.mark.parametrize("name", ["drop_last", "pad", "verify"])
-@pytest.mark.parametrize("value", ["no", 0, None])
+@pytest.mark.parametrize(
+    "options", [{}, {"shuffle": None}, {"shuffle": False}, {"order": None}, {"order": "sequential"}]
+)
+def test_without_shuffle_every_epoch_has_the_order_of_the_dataset(ds: LMDBDataset, options: dict[str, Any]) -> None:
+    loader = Loader(ds, 4, **options)
+    assert loader.order == "sequential"
+    assert numbers(loader) == numbers(loader) == numbers(pickle.loads(pickle.dumps(loader))) == list(range(len(ds)))
+
+
+def test_shuffle_is_the_random_order(ds: LMDBDataset) -> None:
+    loader, expected = Loader(ds, 4, shuffle=True, seed=3), Loader(ds, 4, order="random", seed=3)
+    epochs = [numbers(loader) for _ in range(2)]
+    assert epochs == [numbers(expected) for _ in range(2)]
+    assert epochs[0] != epochs[1] and sorted(epochs[0]) == sorted(epochs[1]) == list(range(len(ds)))
+
+
+@pytest.mark.parametrize("order", ["random", "sequential", "quasi_random"])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_shuffle_and_an_order_are_too_much(ds: LMDBDataset, order: Any, shuffle: bool) -> None:
+    with pytest.raises(OptionError, match=f"shuffle={shuffle}, order='{order}': both say the order. Leave one"):
+        Loader(ds, 4, shuffle=shuffle, order=order)
+
+
+def test_random_transforms_in_the_order_of_the_dataset_need_a_word(ds: LMDBDataset) -> None:
+    steps = [RandomCrop(8)]
+    for dataset, transforms in ((ds, steps), (ds.transformed(steps, seed=0), [])):
+        with pytest.warns(
+            UserWarning, match=r"transforms are random.*shuffle=True\) .* Loader\(..., shuffle=False\)"
+        ) as found:
+            loader = Loader(dataset, 4, transforms=transforms)
+        assert [warning.filename for warning in found] == [__file__]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for options in ({"shuffle": True}, {"shuffle": False}, {"order": "sequential"}, {"order": "random"}):
+                Loader(dataset, 4, transforms=transforms, **options)
+            pickle.loads(pickle.dumps(loader))
+
+
+@pytest.mark.parametrize("transforms", [[], [CenterCrop(8)], [CenterCrop(8), np.asarray]])
+def test_other_transforms_need_no_word(ds: LMDBDataset, transforms: list[Any]) -> None:
+    Loader(ds, 4, transforms=transforms)  # a warning is an error here
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("shuffle", "no"), ("shuffle", 0), *product(("drop_last", "pad", "verify"), ("no", 0, None))],
+)
 def test_flags_are_true_or_false(ds: LMDBDataset, name: str, value: Any) -> None:
     with pytest.raises(OptionError, match=rf"{name}={re.escape(repr(value))}: expected True or False"):
         Loader(ds, 4, **{name: value})
@@ -46,24 +93,24 @@ def test_flags_are_true_or_false(ds: LMDBDataset, name: str, value: Any) -> None
 
 def test_more_threads_than_cores_are_warned_of_and_work(ds: LMDBDataset) -> None:
     with pytest.warns(UserWarning, match=r"num_threads=1000, but this process may use") as warned:
-        Loader(ds, 4, num_threads=1000)
+        Loader(ds, 4, order="random", num_threads=1000)
     assert warned[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        loader = Loader(ds, 4, num_threads=999)
+        loader = Loader(ds, 4, order="random", num_threads=999)
     assert loader.num_threads == lmdbloader.base.cores.count_cores()
     assert sorted(numbers(loader)) == list(range(COUNT))
 
 
 def test_benchmark_measures_and_leaves_the_epoch(ds: LMDBDataset) -> None:
-    loader = Loader(ds, 8, seed=4)
+    loader = Loader(ds, 8, order="random", seed=4)
     found = loader.benchmark(seconds=0.05)
     assert found.samples_per_s > 0
     assert 0 < found.p50_seconds <= found.p99_seconds
     assert found.num_batches >= 1
-    assert numbers(loader) == numbers(Loader(ds, 8, seed=4))
+    assert numbers(loader) == numbers(Loader(ds, 8, order="random", seed=4))
     with pytest.raises(OptionError, match="no batch"):
-        Loader(ds[:3], 8, drop_last=True).benchmark(0.01)
+        Loader(ds[:3], 8, order="random", drop_last=True).benchmark(0.01)
 
 
 @pytest.mark.parametrize(
@@ -118,21 +165,24 @@ def test_other_datasets_and_other_getitems_are_refused(ds: LMDBDataset, path: Pa
 
 
 def test_auto_shard_asks_torch_distributed(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (Loader(ds, 4, shard="auto").rank, Loader(ds, 4, shard="auto").world_size) == (0, 1)
+    assert (
+        Loader(ds, 4, order="random", shard="auto").rank,
+        Loader(ds, 4, order="random", shard="auto").world_size,
+    ) == (0, 1)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(OptionError, match="init_process_group"):
-        iter(Loader(ds, 4, shard="auto"))
+        iter(Loader(ds, 4, order="random", shard="auto"))
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    loader = Loader(ds, 4, shard="auto")
+    loader = Loader(ds, 4, order="random", shard="auto")
     assert (loader.rank, loader.world_size) == (1, 2)
 
 
 def test_a_device_that_is_not_there_leaves_batches_on_the_cpu(ds: LMDBDataset, caplog: Any) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    loader = Loader(ds, 4, device="cuda")
+    loader = Loader(ds, 4, order="random", device="cuda")
     assert "no CUDA device" in caplog.text
     assert next(iter(loader)).hr.device.type == "cpu"
 

@@ -42,7 +42,9 @@ def ds(path: Path) -> LMDBDataset:
 
 
 def make(ds: LMDBDataset, batch_size: int = 4, **options: Any) -> Loader:
-    return Loader(ds, batch_size, **{"seed": 3, "transforms": [RandomCrop(8), RandomDihedral()], **options})
+    return Loader(
+        ds, batch_size, **{"order": "random", "seed": 3, "transforms": [RandomCrop(8), RandomDihedral()], **options}
+    )
 
 
 def through_files(state: dict[str, Any]) -> dict[str, Any]:

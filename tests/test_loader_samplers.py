@@ -27,7 +27,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
 
 
 def loader_of(ds: LMDBDataset, **options: Any) -> Loader:
-    return Loader(ds, 4, transforms=[RandomCrop(8)], **options)
+    return Loader(ds, 4, transforms=[RandomCrop(8)], **{"order": "random", **options})
 
 
 def rebuilt(loader: Loader, batch_sampler: Any = None) -> DataLoader[Any]:

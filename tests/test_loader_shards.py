@@ -61,7 +61,7 @@ def in_ranks(loader: Loader, folder: Path, method: str) -> list[dict[str, Any]]:
 def test_ranks_read_their_shares_of_a_loader_made_before_them(
     ds: LMDBDataset, tmp_path: Path, method: str, is_used: bool
 ) -> None:
-    loader = Loader(ds, 4, shard="auto", seed=3, num_threads=1)
+    loader = Loader(ds, 4, shuffle=True, shard="auto", seed=3, num_threads=1)
     assert "shard='auto'" in repr(loader)
     if is_used:  # nothing that is asked of it in the parent settles its share
         assert len(loader) == COUNT // 4
@@ -72,7 +72,7 @@ def test_ranks_read_their_shares_of_a_loader_made_before_them(
     found = in_ranks(loader, tmp_path, method)
     assert [each["length"] for each in found] == [COUNT // 4 // RANKS] * RANKS
     for rank, each in enumerate(found):
-        expected = Loader(ds, 4, shard=(rank, RANKS), seed=3, num_threads=1)
+        expected = Loader(ds, 4, shuffle=True, shard=(rank, RANKS), seed=3, num_threads=1)
         expected.set_epoch(1 if is_used else 0)
         assert each["numbers"] == numbers(expected)
         assert each["state"] == expected.state_dict()
@@ -82,7 +82,7 @@ def test_ranks_read_their_shares_of_a_loader_made_before_them(
 
 
 def test_without_a_shard_every_rank_reads_everything_and_is_told_once(ds: LMDBDataset, tmp_path: Path) -> None:
-    found = in_ranks(Loader(ds, 4, num_threads=1), tmp_path, "fork")
+    found = in_ranks(Loader(ds, 4, shuffle=True, num_threads=1), tmp_path, "fork")
     for each in found:
         assert sorted(each["numbers"]) == list(range(COUNT))
         (message,) = each["warnings"]
@@ -91,13 +91,13 @@ def test_without_a_shard_every_rank_reads_everything_and_is_told_once(ds: LMDBDa
 
 
 def test_a_loader_that_is_to_read_everything_says_so(ds: LMDBDataset, tmp_path: Path) -> None:
-    found = in_ranks(Loader(ds, 4, shard=(0, 1), num_threads=1), tmp_path, "fork")
+    found = in_ranks(Loader(ds, 4, shuffle=True, shard=(0, 1), num_threads=1), tmp_path, "fork")
     assert [each["warnings"] for each in found] == [[], []]
     assert [len(each["numbers"]) for each in found] == [COUNT] * RANKS
 
 
 def test_a_place_is_that_of_the_ranks_that_reached_it(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = Loader(ds, 4, shard="auto", num_threads=1)
+    loader = Loader(ds, 4, shuffle=True, shard="auto", num_threads=1)
     with monkeypatch.context() as group:
         group.setattr(torch.distributed, "is_initialized", lambda: True)
         group.setattr(torch.distributed, "get_rank", lambda: 1)
@@ -112,7 +112,7 @@ def test_a_place_is_that_of_the_ranks_that_reached_it(ds: LMDBDataset, monkeypat
 
 def test_auto_before_the_group_is_an_error_when_it_is_needed(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    loader = Loader(ds, 4, shard="auto")
+    loader = Loader(ds, 4, shuffle=True, shard="auto")
     assert repr(loader)
     for ask in (len, iter):
         with pytest.raises(OptionError, match=r"init_process_group before the first iteration"):

@@ -129,13 +129,17 @@ def test_of_many_batches_the_number_does_not_matter(path: Path) -> None:
 
 def test_the_loader_takes_the_measured_number(path: Path) -> None:
     ds = LMDBDataset(path)
-    cores = Loader(ds, 4).num_threads
+    cores = Loader(ds, 4, shuffle=True).num_threads
     tuning_cache.remember_threads(case_of(ds, 4, [RandomCrop(4)]), 1)
-    assert Loader(ds, 4, transforms=[RandomCrop(4), RandomDihedral()]).num_threads == 1
-    assert Loader(ds, 4).num_threads == Loader(ds, 5, transforms=[RandomCrop(4)]).num_threads == cores
+    assert Loader(ds, 4, shuffle=True, transforms=[RandomCrop(4), RandomDihedral()]).num_threads == 1
+    assert (
+        Loader(ds, 4, shuffle=True).num_threads
+        == Loader(ds, 5, shuffle=True, transforms=[RandomCrop(4)]).num_threads
+        == cores
+    )
 
     tuning_cache.remember_threads(case_of(ds, 4), 1000)  # on a machine that had more cores to give
-    assert Loader(ds, 4).num_threads == cores
+    assert Loader(ds, 4, shuffle=True).num_threads == cores
 
 
 @pytest.mark.parametrize("number", [0, -1, 10_000, 1.5, True, "2", None, [2]])

@@ -123,7 +123,7 @@ try:
     lmdbloader.dataloader(view, 40, num_workers=1)
 except lmdbloader.errors.DiskFullError as error:
     print(error)
-print(sum(len(b.label) for b in lmdbloader.Loader(view, 40)))
+print(sum(len(b.label) for b in lmdbloader.Loader(view, 40, shuffle=True)))
 """
 
 

@@ -143,7 +143,7 @@ def test_a_dataset_without_pictures_or_samples_shows_its_fields(tmp_path: Path) 
     ds = lmdbloader.LMDBDataset(tmp_path / "plain")
     page = page_of(ds)
     assert not page.images and "label\nint\n0 to 1" in page.text
-    assert "label\nint64 (2,)\ntext\nlist of str" in page_of(lmdbloader.Loader(ds, 2)).text
+    assert "label\nint64 (2,)\ntext\nlist of str" in page_of(lmdbloader.Loader(ds, 2, shuffle=True)).text
 
 
 def test_damaged_samples_show_as_such(pairs: Path, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_damaged_samples_show_as_such(pairs: Path, tmp_path: Path) -> None:
     ds = lmdbloader.LMDBDataset.__new__(lmdbloader.LMDBDataset)
     os.truncate(path / "data.mdb", (pairs / "data.mdb").stat().st_size)
     ds.__init__(path)  # type: ignore[misc]
-    for shown in (ds, lmdbloader.Loader(ds, 8, transforms=[RandomCrop(8)])):
+    for shown in (ds, lmdbloader.Loader(ds, 8, shuffle=True, transforms=[RandomCrop(8)])):
         page = page_of(shown)
         assert "damaged: its checksum does not match" in page.text
         assert "48 x 48" in page.text or "uint8 (8, 3, 8, 8)" in page.text
@@ -165,7 +165,7 @@ def test_a_file_that_is_cut_short_while_it_is_mapped_does_not_end_the_process(pa
     path = tmp_path / "db"
     shutil.copytree(pairs, path)
     ds = lmdbloader.LMDBDataset(path)
-    loader = lmdbloader.Loader(ds, 8)
+    loader = lmdbloader.Loader(ds, 8, shuffle=True)
     os.truncate(path / "data.mdb", 5000)
     for shown in (ds, loader):
         page = page_of(shown)
@@ -174,7 +174,9 @@ def test_a_file_that_is_cut_short_while_it_is_mapped_does_not_end_the_process(pa
 
 def test_a_loader_shows_its_next_samples(pairs: Path) -> None:
     ds = lmdbloader.LMDBDataset(pairs)
-    loader = lmdbloader.Loader(ds, 5, transforms=[RandomCrop(16), RandomDihedral(), _as_it_is], seed=3, num_threads=1)
+    loader = lmdbloader.Loader(
+        ds, 5, shuffle=True, transforms=[RandomCrop(16), RandomDihedral(), _as_it_is], seed=3, num_threads=1
+    )
     next(iter(loader))
     loader.set_epoch(4)
     page = page_of(loader)
@@ -197,7 +199,7 @@ def _as_it_is(batch: object) -> object:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_loader_of_floats_shows_them_over_their_whole_range(pairs: Path, dtype: torch.dtype) -> None:
     transforms = [ToDtype(dtype, True), Normalize((0.5,) * 3, (0.25,) * 3)]
-    loader = lmdbloader.Loader(lmdbloader.LMDBDataset(pairs), 8, transforms=transforms)
+    loader = lmdbloader.Loader(lmdbloader.LMDBDataset(pairs), 8, shuffle=True, transforms=transforms)
     state = loader.state_dict()
     page = page_of(loader)
     assert loader.state_dict() == state
@@ -254,7 +256,7 @@ def test_a_browser_draws_every_picture_in_the_colours_of_the_page(
     pairs: Path, browser: Browser, tmp_path: Path, dark: bool
 ) -> None:
     ds = lmdbloader.LMDBDataset(pairs)
-    html = ds._repr_html_() + lmdbloader.Loader(ds, 8, transforms=[RandomCrop(16)])._repr_html_()
+    html = ds._repr_html_() + lmdbloader.Loader(ds, 8, shuffle=True, transforms=[RandomCrop(16)])._repr_html_()
     style = "<meta name=color-scheme content='light dark'><style>body { color: light-dark(#123, #abc) }</style>"
     (tmp_path / "page.html").write_text(f"<!doctype html><meta charset=utf-8>{style}<body>{html}", "utf-8")
     page = browser.open(tmp_path / "page.html", width=800, dark=dark)

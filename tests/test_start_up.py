@@ -91,7 +91,8 @@ from lmdbloader.transforms import RandomDihedral, ToDtype
 ds = lmdbloader.LMDBDataset(sys.argv[1])
 sample = ds[0]
 half, _ = ds.split([0.5, 0.5])
-batch = next(iter(lmdbloader.Loader(half, 2, transforms=[RandomDihedral(), ToDtype(torch.float32, scale=True)])))
+steps = [RandomDihedral(), ToDtype(torch.float32, scale=True)]
+batch = next(iter(lmdbloader.Loader(half, 2, shuffle=True, transforms=steps)))
 assert len(batch.image) == 2
 """
 

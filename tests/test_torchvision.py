@@ -48,8 +48,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("invert", inverts(), ids=lambda t: type(t).__name__)
 def test_on_whole_batches(path: Path, invert: Any) -> None:
     dataset = lmdbloader.LMDBDataset(path)
-    plain = lmdbloader.Loader(dataset, 4)
-    inverted = lmdbloader.Loader(dataset, 4, transforms=[T.RandomHorizontalFlip(0), invert])
+    plain = lmdbloader.Loader(dataset, 4, order="random")
+    inverted = lmdbloader.Loader(dataset, 4, order="random", transforms=[T.RandomHorizontalFlip(0), invert])
     for a, b in zip(plain, inverted, strict=True):
         assert torch.equal(255 - a.image, b.image)
         assert torch.equal(a.label, b.label) and a.name == b.name
@@ -112,7 +112,7 @@ def test_images_and_arrays_of_their_size_are_changed_together(pairs: Path) -> No
             assert_in_step(own[k])
             num_changed += not torch.equal(own[k].a, plain[k].a)
         with pytest.warns(UserWarning, match="once for a whole batch") if "Random" in repr(step) else nothing():
-            loader = lmdbloader.Loader(plain, 5, transforms=[step])
+            loader = lmdbloader.Loader(plain, 5, order="random", transforms=[step])
         for batch in loader:
             assert_in_step(batch)
     assert num_changed > 50

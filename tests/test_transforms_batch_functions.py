@@ -136,7 +136,11 @@ def test_in_a_loader_they_depend_on_no_thread(tmp_path: Path) -> None:
     dataset = lmdbloader.LMDBDataset(tmp_path / "d")
     transforms = [T.ToDtype(torch.float32, scale=True), T.MixUp(0.2, num_classes=5)]
     one, two = (
-        [batch for _ in range(2) for batch in lmdbloader.Loader(dataset, 32, transforms=transforms, num_threads=n)]
+        [
+            batch
+            for _ in range(2)
+            for batch in lmdbloader.Loader(dataset, 32, shuffle=True, transforms=transforms, num_threads=n)
+        ]
         for n in (1, 2)
     )
     for a, b in zip(one, two, strict=True):
@@ -200,7 +204,7 @@ def with_argument(argument: int, batch: Any) -> None:
 def test_a_function_that_returns_nothing_is_named(tmp_path: Path, function: Any, name: str, on_corrupt: Any) -> None:
     lmdbloader.write(({"image": np.zeros((9, 8, 3), np.uint8), "label": i} for i in range(19)), tmp_path / "d")
     dataset = lmdbloader.LMDBDataset(tmp_path / "d")
-    loader = lmdbloader.Loader(dataset, 1, transforms=[function], on_corrupt=on_corrupt)
+    loader = lmdbloader.Loader(dataset, 1, shuffle=True, transforms=[function], on_corrupt=on_corrupt)
     message = rf"^{name} returned None for a batch; expected the batch.*`return batch`"
     for read in (lambda: list(loader), lambda: loader.benchmark(0.01)):
         with pytest.raises(OptionError, match=message):
@@ -211,7 +215,10 @@ def test_values_that_are_false_are_batches(tmp_path: Path) -> None:
     lmdbloader.write(({"number": i} for i in range(9)), tmp_path / "d")
     dataset = lmdbloader.LMDBDataset(tmp_path / "d")
     for value in (0, False, (), {}, ""):
-        assert list(lmdbloader.Loader(dataset, 3, transforms=[lambda batch, value=value: value])) == [value] * 3
+        assert (
+            list(lmdbloader.Loader(dataset, 3, shuffle=True, transforms=[lambda batch, value=value: value]))
+            == [value] * 3
+        )
 
 
 def test_a_transform_of_samples_that_returns_nothing_is_named(tmp_path: Path) -> None:
@@ -226,7 +233,7 @@ def test_a_transform_of_samples_that_returns_nothing_is_named(tmp_path: Path) ->
         (lmdbloader.LMDBDataset(tmp_path / "d", transform=returns_nothing), "returns_nothing"),
     ):
         with pytest.raises(OptionError, match=rf"{name} \(.*, line \d+\) returned None for a sample; expected the sam"):
-            list(lmdbloader.Loader(dataset, 3))
+            list(lmdbloader.Loader(dataset, 3, shuffle=True))
         for num_workers in (0, 1):
             with pytest.raises(OptionError, match="a sample is None: the dataset's transform returned nothing"):
                 list(lmdbloader.dataloader(dataset, 3, num_workers=num_workers))

@@ -185,8 +185,8 @@ def test_a_transform_of_samples_changes_everything_of_an_images_size(path: Path,
 @pytest.mark.usefixtures("torchvision")
 def test_a_transform_of_batches_changes_everything_of_an_images_size(path: Path, mirror: Any) -> None:
     plain = lmdbloader.LMDBDataset(path)
-    mirrored = lmdbloader.Loader(plain, 5, transforms=[T.ColorJitter(0), mirror])
-    for found, expected in zip(mirrored, lmdbloader.Loader(plain, 5), strict=True):
+    mirrored = lmdbloader.Loader(plain, 5, order="random", transforms=[T.ColorJitter(0), mirror])
+    for found, expected in zip(mirrored, lmdbloader.Loader(plain, 5, order="random"), strict=True):
         assert_mirrored(found, expected)
 
 
@@ -220,7 +220,11 @@ def test_a_function_of_yours_that_calls_one_changes_them_all(path: Path, own: An
     plain = lmdbloader.LMDBDataset(path, fields=NAMES)
     assert_mirrored(lmdbloader.LMDBDataset(path, fields=NAMES, transform=own)[3], plain[3])
     assert_mirrored(Overriding(path, fields=NAMES)[3], plain[3])
-    for found, expected in zip(lmdbloader.Loader(plain, 4, transforms=[own]), lmdbloader.Loader(plain, 4), strict=True):
+    for found, expected in zip(
+        lmdbloader.Loader(plain, 4, order="random", transforms=[own]),
+        lmdbloader.Loader(plain, 4, order="random"),
+        strict=True,
+    ):
         assert_mirrored(found, expected)
 
 
@@ -278,9 +282,9 @@ def test_errors_name_the_function_of_yours(path: Path) -> None:
 
     dataset = lmdbloader.LMDBDataset(path)
     with pytest.raises(OptionError, match=r"the function \S*forgets \(.*line \d+\) returned None for a batch"):
-        next(iter(lmdbloader.Loader(dataset, 2, transforms=[forgets])))
+        next(iter(lmdbloader.Loader(dataset, 2, order="random", transforms=[forgets])))
     with pytest.raises(OptionError, match=r"the function \S*forgets \(.*line \d+\) returned None for a sample"):
-        next(iter(lmdbloader.Loader(lmdbloader.LMDBDataset(path, transform=forgets), 2)))
+        next(iter(lmdbloader.Loader(lmdbloader.LMDBDataset(path, transform=forgets), 2, order="random")))
 
 
 @pytest.mark.parametrize("old", [OldFlip(), OldCompose([OldFlip()])], ids=["alone", "in Compose"])
@@ -293,7 +297,7 @@ def test_the_first_version_of_a_transform_is_refused_with_the_line_to_write(path
     dataset = lmdbloader.LMDBDataset(path)
     for use in (
         lambda: lmdbloader.LMDBDataset(path, transform=old)[0],
-        lambda: lmdbloader.Loader(dataset, 2, transforms=[old]),
+        lambda: lmdbloader.Loader(dataset, 2, order="random", transforms=[old]),
     ):
         with pytest.raises(OptionError, match=message):
             use()
@@ -316,7 +320,7 @@ def test_to_tensor_which_scales_no_tensors_is_refused(path: Path, wrong: Any) ->
     dataset = lmdbloader.LMDBDataset(path, fields=["hr", "label"])
     for use in (
         lambda: lmdbloader.LMDBDataset(path, transform=wrong)[0],
-        lambda: lmdbloader.Loader(dataset, 2, transforms=[wrong]),
+        lambda: lmdbloader.Loader(dataset, 2, order="random", transforms=[wrong]),
     ):
         with pytest.raises(OptionError, match=r"^ToTensor .* Write v2.ToDtype\(torch.float32, scale=True\)"):
             use()
@@ -360,7 +364,7 @@ def test_one_that_is_not_where_it_can_be_gets_the_line_to_write(path: Path, earl
 def test_one_draw_for_a_whole_batch_is_warned_of(path: Path, transform: Any, name: str) -> None:
     dataset = lmdbloader.LMDBDataset(path)
     with pytest.warns(UserWarning, match=rf"{name}.* draws once for a whole batch.*transform=v2.{name}") as caught:
-        lmdbloader.Loader(dataset, 2, transforms=[transform])
+        lmdbloader.Loader(dataset, 2, order="random", transforms=[transform])
     assert caught[0].filename == __file__
 
 
@@ -371,4 +375,4 @@ def test_what_draws_nothing_is_not_warned_of(path: Path) -> None:
         Mirror(), RandomMirror(1.0), Compose([Mirror()]), torch.nn.Flatten(0), mirror_inside, MixUp(),
         RandomChoice([MixUp(), MixUp()]),
     ):  # fmt: skip
-        lmdbloader.Loader(dataset, 2, transforms=[transform])
+        lmdbloader.Loader(dataset, 2, order="random", transforms=[transform])

@@ -128,7 +128,7 @@ def shapes(batches: Any) -> set[tuple[int, ...]]:
 
 
 def test_a_loader_changes_its_resolution_between_epochs(dataset: lmdbloader.LMDBDataset) -> None:
-    loader = lmdbloader.Loader(dataset, 8, transforms=[T.RandomResizedCrop(32), T.RandomHorizontalFlip()])
+    loader = lmdbloader.Loader(dataset, 8, shuffle=True, transforms=[T.RandomResizedCrop(32), T.RandomHorizontalFlip()])
     labels = [batch.label for batch in loader]
     assert shapes(loader) == {(32, 32)}
     under_way = iter(loader)
@@ -142,13 +142,15 @@ def test_a_loader_changes_its_resolution_between_epochs(dataset: lmdbloader.LMDB
     assert shapes(pickle.loads(pickle.dumps(loader))) == shapes(loader) == {(8, 24)}
     loader.set_resolution(None)
     assert shapes(loader) == {(32, 32)}
-    other = lmdbloader.Loader(dataset, 8, transforms=[T.RandomResizedCrop(16), T.RandomHorizontalFlip()])
+    other = lmdbloader.Loader(dataset, 8, shuffle=True, transforms=[T.RandomResizedCrop(16), T.RandomHorizontalFlip()])
     for a, b in zip(other, again, strict=True):
         torch.testing.assert_close(a.image, b.image, rtol=0, atol=0)
 
 
 def test_iterators_of_different_resolutions_live_side_by_side(dataset: lmdbloader.LMDBDataset) -> None:
-    loader = lmdbloader.Loader(dataset, 3, transforms=[T.RandomResizedCrop(24), T.ToDtype(np.float16, scale=True)])
+    loader = lmdbloader.Loader(
+        dataset, 3, shuffle=True, transforms=[T.RandomResizedCrop(24), T.ToDtype(np.float16, scale=True)]
+    )
     alone = {}
     for size in (24, 12, 40):
         loader.set_resolution(size)
@@ -167,7 +169,9 @@ def test_iterators_of_different_resolutions_live_side_by_side(dataset: lmdbloade
 
 def test_a_loader_follows_a_schedule(dataset: lmdbloader.LMDBDataset) -> None:
     schedule = ProgressiveResize(6, initial_scale=0.5, delay_fraction=0.3, finetune_fraction=0.3, size_increment=2)
-    loader = lmdbloader.Loader(dataset, 8, transforms=[T.Resize(40), T.CenterCrop(32)], resolution=schedule)
+    loader = lmdbloader.Loader(
+        dataset, 8, shuffle=True, transforms=[T.Resize(40), T.CenterCrop(32)], resolution=schedule
+    )
     expected = [{schedule.size_at(epoch, (32, 32))} for epoch in range(8)]
     assert expected[0] == {(16, 16)} and expected[7] == {(32, 32)}
     assert [shapes(loader) for _ in range(8)] == expected
@@ -178,12 +182,12 @@ def test_a_loader_follows_a_schedule(dataset: lmdbloader.LMDBDataset) -> None:
 
 
 def test_a_resolution_that_makes_no_sense_is_refused_and_changes_nothing(dataset: lmdbloader.LMDBDataset) -> None:
-    loader = lmdbloader.Loader(dataset, 8, transforms=[T.CenterCrop(32)])
+    loader = lmdbloader.Loader(dataset, 8, shuffle=True, transforms=[T.CenterCrop(32)])
     for size, message in ((0, "set_resolution"), ((3,), "set_resolution"), (50, "larger than the image")):
         with pytest.raises(OptionError, match=message):
             loader.set_resolution(size)  # type: ignore[arg-type]
     assert shapes(loader) == {(32, 32)}
-    plain = lmdbloader.Loader(dataset.select([0]), 1) if hasattr(dataset, "select") else None
+    plain = lmdbloader.Loader(dataset.select([0]), 1, shuffle=True) if hasattr(dataset, "select") else None
     if plain is not None:
         with pytest.raises(OptionError, match="none of the transforms sets the size"):
             plain.set_resolution(8)

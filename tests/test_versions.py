@@ -139,5 +139,7 @@ def test_stored_jpegs_have_the_same_pixels_as_ever(converted: Callable[[str], Pa
 
 def test_batches_have_the_same_pixels_as_ever(converted: Callable[[str], Path]) -> None:
     dataset = lmdbloader.LMDBDataset(converted("patches"))
-    loader = lmdbloader.Loader(dataset, 16, seed=3, transforms=[RandomDihedral(), ToDtype(torch.float32, scale=True)])
+    loader = lmdbloader.Loader(
+        dataset, 16, shuffle=True, seed=3, transforms=[RandomDihedral(), ToDtype(torch.float32, scale=True)]
+    )
     assert digest(*(image for batch in loader for image in (batch.lr, batch.hr))) == BATCHES

@@ -407,8 +407,8 @@ def prepare_classifier(stage: Stage, sizes: Sizes) -> Task:
 
     def loader(dataset: LMDBDataset, seed: int, *transforms: Any) -> Loader:
         return Loader(
-            dataset.select(rows), sizes.batch_size, seed=seed, drop_last=True, transforms=[*windows, *transforms],
-            device=device, memory_format=torch.channels_last,
+            dataset.select(rows), sizes.batch_size, order="random", seed=seed, drop_last=True,
+            transforms=[*windows, *transforms], device=device, memory_format=torch.channels_last,
         )  # fmt: skip
 
     def swapped(seed: int) -> Batches:
@@ -534,7 +534,9 @@ def prepare_srcnn(stage: Stage, sizes: Sizes) -> Task:
     stage.put("bicubic", {"psnr": fmean(psnr(bicubic, hr) for bicubic, hr in images), "images": len(images)})
 
     def loader(seed: int) -> Loader:
-        return Loader(dataset, sizes.sr_batch_size, seed=seed, drop_last=True, transforms=work, device=device)
+        return Loader(
+            dataset, sizes.sr_batch_size, order="random", seed=seed, drop_last=True, transforms=work, device=device
+        )
 
     def shifted(seed: int) -> Batches:
         return Changed(loader(seed), lambda batch: (batch[0].roll(1, -1), batch[1]))

@@ -93,8 +93,8 @@ class OurTurns:
     ) -> None:
         transforms = TRANSFORMS[kind, dtype]
         self.loader = Loader(
-            repeated(LMDBDataset(path), length), batch_size, transforms=transforms, num_threads=threads, device="cpu",
-            verify=verify,
+            repeated(LMDBDataset(path), length), batch_size, order="random", transforms=transforms, num_threads=threads,
+            device="cpu", verify=verify,
         )  # fmt: skip
         self._at_once = threads * self.loader.batches_at_once
         # Fresh buffers are slow: each is written to once, within reason.

@@ -120,11 +120,13 @@ def open_loader(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "num_threads=", UserWarning)
         if copies == "ahead":
-            return Loader(dataset, batch_size, device=device, **options)
+            return Loader(dataset, batch_size, device=device, **{"order": "random", **options})
         try:
-            return Loader(dataset, batch_size, pin_memory=copies == "pinned", **options)
+            return Loader(dataset, batch_size, pin_memory=copies == "pinned", **{"order": "random", **options})
         except TypeError:  # a release without pin_memory: pinned where no device is named, and not for "cpu"
-            return Loader(dataset, batch_size, device=None if copies == "pinned" else "cpu", **options)
+            return Loader(
+                dataset, batch_size, device=None if copies == "pinned" else "cpu", **{"order": "random", **options}
+            )
 
 
 def image_transforms(size: int, dtype: torch.dtype) -> list[Transform]:

@@ -169,8 +169,10 @@ def _threads(value: Any) -> str:
 
 
 def _sampler(value: Any) -> str:
+    shuffles = getattr(value, "shuffle", True)
     lines = {
-        "DistributedSampler": 'shard="auto", and pad=True if all ranks need the same number of samples',
+        "DistributedSampler": f'shuffle={shuffles}, shard="auto", and pad=True if all ranks need the same number of '
+        "samples",
         "RandomSampler": 'order="random"',
         "SequentialSampler": 'order="sequential"',
         "SubsetRandomSampler": "Loader(dataset.select(indices), ...)",
@@ -204,11 +206,6 @@ _NO_WORKERS = "threads read here, no worker processes. Leave it out."
 _RENAMED_SEED = "write seed={value}."
 
 LOADER: dict[str, Foreign] = {
-    "shuffle": Foreign(
-        _TORCH,
-        "expected True or False",
-        _either((True, {"order": "random"}), (False, {"order": "sequential"})),
-    ),
     "order": Foreign(_FFCV, "members of OrderOption are accepted, by their names.", _order_option),
     "num_workers": Foreign(f"{_TORCH}, {_FFCV}", _threads),
     "persistent_workers": Foreign(
@@ -358,7 +355,9 @@ DATASET: dict[str, Foreign] = {
     "token": Foreign(_HF, _ON_DISK, _ONLY_NONE),
     "shardshuffle": Foreign(_WDS, 'write Loader(dataset, batch_size, order="quasi_random").'),
     "nodesplitter": Foreign(_WDS, 'write Loader(dataset, batch_size, shard="auto").', _ONLY_NONE),
-    "resampled": Foreign(_WDS, "write Loader(dataset, batch_size, pad=True) for ranks of equal length.", _ONLY_FALSE),
+    "resampled": Foreign(
+        _WDS, "write Loader(dataset, batch_size, shuffle=True, pad=True) for ranks of equal length.", _ONLY_FALSE
+    ),
     "urls": Foreign(_WDS, "write LMDBDataset(path). `lmdbloader convert SHARDS OUT` makes a dataset of tar shards."),
     "local": Foreign(_STREAMING, "write LMDBDataset({value})."),
     "remote": Foreign(_STREAMING, _ON_DISK, _ONLY_NONE),
@@ -402,13 +401,13 @@ DATALOADER: dict[str, Foreign] = {
 # convert and write
 
 _WORKERS = "write workers={value}."
-_SHUFFLED_LATER = "the Loader shuffles in every epoch. Leave it out."
+_SHUFFLED_LATER = "the Loader shuffles in every epoch: Loader(dataset, batch_size, shuffle=True). Leave it out."
 _ONE_FILE = "a dataset is one file of any size. Leave it out."
 _GROWS = "the map grows by itself. Leave it out."
 _RESIZED_LATER = (
     "write max_resolution=N to limit the longer side of the images that are stored. For one size, or for the shorter "
-    "side, resize when loading: Loader(dataset, batch_size, transforms=[RandomResizedCrop(N)]) or [Resize(N), "
-    "CenterCrop(N)]."
+    "side, resize when loading: Loader(dataset, batch_size, shuffle=True, transforms=[RandomResizedCrop(N)]) to train, "
+    "transforms=[Resize(N), CenterCrop(N)] to evaluate."
 )
 
 CONVERT: dict[str, Foreign] = {

@@ -28,7 +28,7 @@ def prepare(accelerator: Any, loader: Loader) -> Any:
     Raises:
         OptionError: The processes would read the same samples, or different numbers of batches.
 
-    >>> loader = Loader(dataset, 16, shard="auto", pad=True)  # doctest: +SKIP
+    >>> loader = Loader(dataset, 16, shuffle=True, shard="auto", pad=True)  # doctest: +SKIP
     >>> model, optimizer = accelerator.prepare(model, optimizer)  # doctest: +SKIP
     >>> loader = lmdbloader.integrations.accelerate.prepare(accelerator, loader)  # doctest: +SKIP
     """

@@ -64,7 +64,9 @@ class DataModule(import_lightning("core", __name__).LightningDataModule):  # typ
         """Return a Loader for training."""
         options = {"shard": "auto", **self._options}
         if self.trainer is not None and self.trainer.overfit_batches:
-            options["order"] = "sequential"
+            options.update(order="sequential", shuffle=None)
+        elif options.get("order") is None and options.get("shuffle") is None:
+            options["shuffle"] = True
         if not options.get("drop_last"):
             options.setdefault("pad", True)
         return self._loader("train", self._steps, options)
@@ -82,7 +84,8 @@ class DataModule(import_lightning("core", __name__).LightningDataModule):  # typ
         return self._loader("predict", self._eval_steps, self._in_order(pad=False))
 
     def _in_order(self, *, pad: bool) -> dict[str, Any]:
-        return {"shard": "auto", **self._options, "order": "sequential", "drop_last": False, "pad": pad}
+        fixed = {"order": "sequential", "shuffle": None, "drop_last": False, "pad": pad}
+        return {"shard": "auto", **self._options, **fixed}
 
     def _loader(self, name: str, steps: Steps, options: dict[str, Any]) -> Loader | list[Loader]:
         dataset = self._datasets[name]

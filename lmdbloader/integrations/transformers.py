@@ -30,7 +30,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     A view needs `data_collator=lmdbloader.collate`, and `remove_unused_columns=False` for its speed.
 
     >>> names = {"pixel_values": "image", "labels": "label"}  # doctest: +SKIP
-    >>> loader = Loader(dataset, 32, as_=names, transforms=steps, shard="auto", pad=True)  # doctest: +SKIP
+    >>> options = {"transforms": steps, "shard": "auto", "pad": True}  # doctest: +SKIP
+    >>> loader = Loader(dataset, 32, shuffle=True, as_=names, **options)  # doctest: +SKIP
     >>> Trainer(model, arguments, train_dataset=loader).train(resume_from_checkpoint=True)  # doctest: +SKIP
     """
 

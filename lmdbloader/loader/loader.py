@@ -38,11 +38,12 @@ from lmdbloader.loader.options import (
     compiled_and_functions,
     count_processes,
     is_channels_last,
+    order_for,
     resolve_pin_memory,
     resolve_shard,
     seed_for,
 )
-from lmdbloader.loader.orders import EpochOrder, Order, Share, check_order, epoch_order, with_repeats
+from lmdbloader.loader.orders import EpochOrder, Order, Share, epoch_order, with_repeats
 from lmdbloader.loader.samplers import LoaderBatches, LoaderSampler, original_of, sampler_of
 from lmdbloader.loader.state import Batches, Identity, Place, identity
 from lmdbloader.loader.threads import Threads
@@ -103,7 +104,7 @@ class Loader(DataLoader[Any]):
     It is a DataLoader of torch, for frameworks that look for one, without its worker processes. One that takes it apart
     gets the Loader's own batches, or an error with the line to write.
 
-    >>> loader = Loader(dataset, 16, transforms=[RandomCrop(64), RandomDihedral()])  # doctest: +SKIP
+    >>> loader = Loader(dataset, 16, shuffle=True, transforms=[RandomCrop(64), RandomDihedral()])  # doctest: +SKIP
     >>> for lr, hr in loader:  # doctest: +SKIP
     ...     train(lr, hr)
     """
@@ -131,7 +132,8 @@ class Loader(DataLoader[Any]):
         dataset: LMDBDataset | Dataset[Any] | str | os.PathLike[str],
         batch_size: int = 1,
         *,
-        order: Order = "random",
+        shuffle: bool | None = None,
+        order: Order | None = None,
         seed: int | None = None,
         drop_last: bool = False,
         pad: bool = False,
@@ -150,15 +152,18 @@ class Loader(DataLoader[Any]):
     ) -> None:
         """Prepare to load; nothing is read yet.
 
-        Names of other loaders are understood where they mean the same, `shuffle=True` for example; others are an error
-        with the line to write.
+        Names of other loaders are understood where they mean the same, FFCV's `order=OrderOption.RANDOM` for example;
+        others are an error with the line to write.
 
         Args:
             dataset: The dataset to read, or its path; or torch's Subset of it, or a ConcatDataset of its views. A
                 `transform` of its own is called sample by sample, which is slow.
             batch_size: Samples in a batch of this rank.
-            order: "random" (a new uniform permutation in every epoch), "quasi_random" (shuffled within large windows of
-                neighbouring samples, for datasets larger than memory; a `QuasiRandom` sets the windows), "sequential".
+            shuffle: True is `order="random"`, as training needs it; False is `order="sequential"`, and so is None
+                without an `order`, as in torch's DataLoader.
+            order: "sequential" (that of the dataset), "random" (a new uniform permutation in every epoch),
+                "quasi_random" (shuffled within large windows of neighbouring samples, for datasets larger than memory;
+                a `QuasiRandom` sets the windows). None is as `shuffle` says.
             seed: Of the order and of every random choice, which depend only on it, the epoch and the sample's number.
                 None is that of the dataset, `dataset.transformed(..., seed=3)`, else 0.
             drop_last: Whether to leave out the last batches if they are short.
@@ -192,6 +197,9 @@ class Loader(DataLoader[Any]):
 
         Raises:
             OptionError: An option is out of range, or a transform does not suit the images.
+
+        Warns:
+            UserWarning: Transforms are random, as in training, and neither `shuffle` nor `order` was given.
         """
         dataset, transforms = view_of(dataset), listed("transforms", transforms)
         batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
@@ -200,14 +208,15 @@ class Loader(DataLoader[Any]):
             raise OptionError(f"on_corrupt={on_corrupt!r}: expected 'raise' or 'skip'")
         if drop_last and pad:
             raise OptionError("drop_last=True, pad=True: the last short batches are left out or filled up. Choose one.")
+        meant = order_for(order, shuffle)
         self._options = {
-            "order": order, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": transforms,
+            "order": meant, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": transforms,
             "num_threads": num_threads, "prefetch": prefetch, "device": device, "pin_memory": pin_memory,
             "as_": as_, "shard": shard, "resolution": resolution, "io": io, "verify": verify,
             "on_corrupt": on_corrupt,
         }  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
-        self.seed, self.order = seed_for(dataset, seed), check_order(order)
+        self.seed, self.order = seed_for(dataset, seed), meant
         check_shard(shard)
         self._shard, self._pad, self._has_warned = shard, pad, False
         self._share: Share | None = None  # of the iterator that was made last
@@ -247,6 +256,13 @@ class Loader(DataLoader[Any]):
             with_resolution(self._transforms, full_size(self._transforms))
         self._stopwatch = Stopwatch()
         self._reader = self._make_reader(self._transforms)
+        if order is None and shuffle is None and self._reader.pipeline.program.is_random:
+            warnings.warn(
+                "Loader(...): its transforms are random, as in training, and samples come in the dataset's own order. "
+                "Write Loader(..., shuffle=True) to shuffle them in every epoch, Loader(..., shuffle=False) to keep "
+                "their order.",
+                stacklevel=4,
+            )
         self._threads = Threads(self.num_threads, "lmdbloader")
 
     def _make_reader(self, transforms: Sequence[Transform]) -> BatchReader:

@@ -50,7 +50,7 @@ def _joined(views: list[LMDBDataset]) -> LMDBDataset:
         if view.reader.manifest.manifest_digest != first.reader.manifest.manifest_digest or view.path != first.path:
             raise OptionError(
                 f"Loader(ConcatDataset): {first.path} and {view.path} are different datasets, and a Loader reads one "
-                "data file. Read them with lmdbloader.dataloader(dataset, batch_size, shuffle=True), or make one "
+                "data file. Read them with lmdbloader.dataloader(dataset, batch_size), or make one "
                 'dataset of them: lmdbloader.write(dataset, "both.lmdb").'
             )
         if type(view) is not type(first) or not _are_equal(_state(view), _state(first)):

@@ -22,7 +22,7 @@ def run(count: int, seed: int, folder: Path) -> Outcome:
     mapped, copied = lmdbloader.LMDBDataset(path), lmdbloader.LMDBDataset(path, io="pread")
     crop = [lmdbloader.transforms.RandomCrop(16), lmdbloader.transforms.RandomHorizontalFlip()]
     loaders = [
-        lmdbloader.Loader(mapped, 8, seed=seed, transforms=crop),
+        lmdbloader.Loader(mapped, 8, order="random", seed=seed, transforms=crop),
         lmdbloader.Loader(copied, 8, seed=seed, order="quasi_random"),
         lmdbloader.dataloader(mapped.transformed(crop), 8, shuffle=True, num_workers=0),
     ]

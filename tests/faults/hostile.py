@@ -147,7 +147,7 @@ def use(path: Path, *, batches: bool = False) -> str:
     if batches:
         uses.append(lambda: ds.__getitems__(rows))
         uses.append(lambda: list(Loader(ds, 3, order="sequential", num_threads=1)))  # type: ignore[arg-type,return-value]
-        uses.append(lambda: list(Loader(ds, 3, transforms=[RandomResizedCrop(8)], num_threads=1)))  # type: ignore[arg-type,return-value]
+        uses.append(lambda: list(Loader(ds, 3, order="random", transforms=[RandomResizedCrop(8)], num_threads=1)))  # type: ignore[arg-type,return-value]
     for one in uses:
         try:
             one()

@@ -131,7 +131,7 @@ def make_loader(path: Path, device: str | None, choose: random.Random, **options
     settings = {
         "device": device, "transforms": [*transforms, ToDtype(choose.choice(types), scale=False), *functions],
         "memory_format": choose.choice((torch.contiguous_format, torch.channels_last)),
-        "prefetch": choose.randrange(3), "seed": choose.randrange(1000), **options,
+        "prefetch": choose.randrange(3), "seed": choose.randrange(1000), "order": "random", **options,
     }  # fmt: skip
     return lmdbloader.Loader(lmdbloader.LMDBDataset(path), choose.choice((7, 16, 64)), **settings)
 

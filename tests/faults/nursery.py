@@ -319,7 +319,7 @@ def _epoch(path: str, io: Any) -> int:
 
     try:
         ds = lmdbloader.LMDBDataset(path, io=io)
-        for _ in lmdbloader.Loader(ds, 2, num_threads=1):
+        for _ in lmdbloader.Loader(ds, 2, shuffle=True, num_threads=1):
             pass
         for number in range(len(ds)):
             ds[number]

@@ -34,7 +34,7 @@ def run(count: int, seed: int, folder: Path, *, kills: int = 60, pause_seconds: 
 
     ds = lmdbloader.LMDBDataset(write_small(folder / "d", _SAMPLES))
     ds[0]
-    list(lmdbloader.Loader(ds, 100))
+    list(lmdbloader.Loader(ds, 100, shuffle=True))
     # How many samples each has read, and how many of them were wrong.
     read, wrong = np.frombuffer(mmap.mmap(-1, 16 * count), np.int64).reshape(2, count)
     alive = {_fork(number, ds, read, wrong, seed): number for number in range(count)}
@@ -102,7 +102,7 @@ def _batches(number: int, ds: Any, seed: int) -> Iterator[tuple[list[int], list[
     choose = random.Random(f"{seed} {number}")
     way = _way(number)
     if way == "loader":
-        loader = lmdbloader.Loader(ds, 8, seed=number, num_threads=1)
+        loader = lmdbloader.Loader(ds, 8, shuffle=True, seed=number, num_threads=1)
         while True:
             for batch in loader:
                 yield batch.number.tolist(), _samples(batch)

@@ -43,7 +43,7 @@ def loader_for(facts: DatasetFacts, batch_size: int, crop: int | None) -> Loader
     dataset = LMDBDataset(facts.path)
     transforms = [] if crop is None else [crop_of(dataset, crop)]
     try:
-        return Loader(dataset, batch_size, transforms=transforms)
+        return Loader(dataset, batch_size, order="random", transforms=transforms)
     except OptionError as error:
         if crop is not None or not facts.varies or batch_size < 1:
             raise

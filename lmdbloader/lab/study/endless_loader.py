@@ -189,6 +189,7 @@ def _open_loader(material: BenchData, setting: LoaderSetting) -> Loader:
         return Loader(
             _repeated(material.dataset, setting.batch_size),
             setting.batch_size,
+            order="random",
             drop_last=True,
             transforms=random_crop(setting.crop),
             num_threads=setting.num_workers,

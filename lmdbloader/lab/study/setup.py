@@ -173,7 +173,7 @@ def _objection(dataset: LMDBDataset, crop: int | None) -> str | None:
     if crop is None and any((sides != sides[0]).any() for sides in _sides(dataset)):
         return "the images differ in size, so whole ones do not fit in one batch"
     try:
-        Loader(dataset, 1, num_threads=1, transforms=random_crop(crop)).close()
+        Loader(dataset, 1, order="random", num_threads=1, transforms=random_crop(crop)).close()
     except OptionError as error:
         return str(error).rstrip(".")
     return None

@@ -87,6 +87,7 @@ class Measurer:
         loader = Loader(
             self.dataset,
             self.batch_size,
+            order="random",
             transforms=self.transforms,
             num_threads=setting.count,
             device=device,

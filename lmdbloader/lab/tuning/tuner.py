@@ -150,7 +150,7 @@ def _can_load(dataset: Any, batch_size: int, transforms: Sequence[Any], crop: in
     except OptionError:
         return False
     try:
-        loader = Loader(dataset, batch_size, transforms=transforms, num_threads=1, prefetch=0)
+        loader = Loader(dataset, batch_size, order="random", transforms=transforms, num_threads=1, prefetch=0)
     except OptionError as error:
         raise OptionError(f"{error} tune(..., crop=N) adds a crop." if crop is None else str(error)) from error
     next(iter(loader))
@@ -303,7 +303,7 @@ def line_of(
         imports.append("torch")
     if setting.kind == "threads":
         more = f", transforms={described}" if described else ""
-        made = f"lmdbloader.Loader({source}, batch_size={batch_size}{more}, num_threads={setting.count})"
+        made = f"lmdbloader.Loader({source}, batch_size={batch_size}, shuffle=True{more}, num_threads={setting.count})"
     else:
         read = f"{source}.transformed({described})" if described else source
         more = f", pin_memory={setting.pinned}" if has_pinned else ""
