@@ -10,12 +10,6 @@ from lmdbloader.base import system
 from lmdbloader.conversion import pool
 from lmdbloader.store.writing import claim, writer
 
-cluster = Path(os.environ["CLUSTER"])
-pool.TASK_NBYTES, writer.TRANSACTION_NBYTES = 2**13, 2**14
-claim.PATIENCE_SECONDS, claim.BEAT_SECONDS = 2.0, 0.05
-# Every node is a machine of its own, which does not see the processes and locks of the others.
-system.boot_id = system.machine_id = lambda: os.environ["NODE"]
-
 
 def watch(event: str, arguments: tuple[object, ...]) -> None:
     """Note which images are opened; stop at one, once others are committed, until a signal comes."""
@@ -24,6 +18,7 @@ def watch(event: str, arguments: tuple[object, ...]) -> None:
     name = os.path.basename(os.fsdecode(arguments[0]))
     if not name.endswith(".png"):
         return
+    cluster = Path(os.environ["CLUSTER"])
     with open(cluster / "opened", "a") as file:
         file.write(f"{name}\n")
     begun = any(path.stat().st_size for path in cluster.rglob("*.partial/journal"))
@@ -32,5 +27,10 @@ def watch(event: str, arguments: tuple[object, ...]) -> None:
         time.sleep(1000)
 
 
-sys.addaudithook(watch)
-sys.exit(lmdbloader.cli.main())
+if __name__ == "__main__":
+    pool.TASK_NBYTES, writer.TRANSACTION_NBYTES = 2**13, 2**14
+    claim.PATIENCE_SECONDS, claim.BEAT_SECONDS = 2.0, 0.05
+    # Every node is a machine of its own, which does not see the processes and locks of the others.
+    system.boot_id = system.machine_id = lambda: os.environ["NODE"]
+    sys.addaudithook(watch)
+    sys.exit(lmdbloader.cli.main())

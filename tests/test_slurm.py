@@ -227,7 +227,7 @@ def training(cluster: Cluster, classes: Path, **more: str) -> dict[str, str]:
 
 
 def words_of(cluster: Cluster) -> list[str]:
-    return [str(word) for word in json.loads((cluster.folder / "told").read_text())]
+    return [str(word) for word in json.loads((cluster.folder / "given").read_text())]
 
 
 def steps_of(cluster: Cluster) -> int:
@@ -262,10 +262,10 @@ def test_training_reads_the_nodes_own_copies(cluster: Cluster, classes: Path) ->
     assert words[words.index("--rdzv-endpoint") + 1] == "first-node:20077"
     assert words[-2:] == ["--log-json", "my log"] and "--resume" not in words
     assert all((Path(copy) / "manifest.json").is_file() for copy in copies)
-    (cluster.folder / "told").unlink()
+    (cluster.folder / "given").unlink()
     job = cluster.submit("train", **{**told, "VAL": "/nowhere.lmdb"})
     assert job.end() != 0 and "there is no such folder" in job.log
-    assert not (cluster.folder / "told").exists(), "it does not train without what it should"
+    assert not (cluster.folder / "given").exists(), "it does not train without what it should"
 
 
 def test_training_that_is_stopped_ends_where_an_unbroken_one_does(cluster: Cluster, classes: Path) -> None:
