@@ -15,6 +15,8 @@ from lmdbloader.errors import OptionError
 
 __all__ = ["Array", "Boxes", "Bytes", "FieldType", "Float", "Image", "Int", "Json", "Labels", "Mask", "Points", "Text"]
 
+# The label of pixels that have none, unless another is given.
+IGNORED = 255
 Kind = Literal["image", "mask", "boxes", "points", "labels", "array", "int", "float", "text", "bytes", "json"]
 # The kinds of the first releases, which every reader knows; a manifest names all others in "requires".
 _FIRST_KINDS = frozenset({"image", "array", "int", "float", "text", "bytes", "json"})
@@ -51,7 +53,7 @@ class Mask(FieldType):
         OptionError: ignore_index cannot be stored as a label.
     """
 
-    ignore_index: int = 255
+    ignore_index: int = IGNORED
 
     def __post_init__(self) -> None:
         """Check the number."""
@@ -225,6 +227,8 @@ _IMAGE_WORDS = frozenset(
     {"gray", "grey", "hq", "hr", "image", "images", "img", "imgs", "input", "lq", "lr", "photo", "photos", "picture"}
     | {"pictures", "x"}
 )
+_BOX_WORDS = frozenset({"bbox", "bboxes", "box", "boxes", "xyxy", "xywh"})
+_POINT_WORDS = frozenset({"joints", "keypoint", "keypoints", "kpt", "kpts", "landmark", "landmarks", "points"})
 _A_WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+")
 
 
@@ -236,6 +240,29 @@ def likeness(name: str) -> Literal["mask", "image", ""]:
     """
     words = {word.lower() for word in _A_WORD.findall(name)}
     return "mask" if words & _MASK_WORDS else "image" if words & _IMAGE_WORDS else ""
+
+
+def likeness_of_places(name: str, value: Any) -> Literal["Boxes", "Points", ""]:
+    """Return what places in an image a value probably holds, by its field's name and its shape; empty ones count.
+
+    >>> likeness_of_places("gt_bboxes", [[4, 3, 28, 30]]), likeness_of_places("keypoints", np.zeros((17, 3)))
+    ('Boxes', 'Points')
+    >>> likeness_of_places("boxes", {"a": 1}), likeness_of_places("notes", [[4, 3, 28, 30]])
+    ('', '')
+    """
+    words = {word.lower() for word in _A_WORD.findall(name)}
+    kind: Literal["Boxes", "Points", ""] = "Boxes" if words & _BOX_WORDS else "Points" if words & _POINT_WORDS else ""
+    if not kind or not (isinstance(value, list | tuple | np.ndarray) or is_tensor(value)):
+        return ""
+    try:
+        numbers = np.asarray(value)
+    except ValueError:  # lists of several lengths
+        return ""
+    if not numbers.size:
+        return kind
+    lengths = (4,) if kind == "Boxes" else (2, 3)
+    is_placed = numbers.dtype.kind in "iuf" and numbers.ndim in (1, 2, 3) and numbers.shape[-1] in lengths
+    return kind if is_placed else ""
 
 
 def is_pixels(value: Any) -> bool:

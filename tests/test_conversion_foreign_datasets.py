@@ -482,3 +482,39 @@ def test_an_image_folder_itself(out: Path, tmp_path: Path) -> None:
             np.testing.assert_array_equal(sample.image.numpy(), np.moveaxis(np.asarray(image), 2, 0))
     with pytest.raises(OptionError, match=r"write_mode='original' keeps files, and images made in Python \(Image\)"):
         write(folder, out, write_mode="original", overwrite=True)
+
+
+@pytest.mark.parametrize("key", ["transform", "transforms"])
+def test_a_transform_that_draws_is_refused(out: Path, tmp_path: Path, key: str) -> None:
+    datasets = pytest.importorskip("torchvision.datasets", reason="torchvision is not installed")
+    from torchvision.transforms import v2
+
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    PilImage.fromarray(PIXELS[0]).save(tmp_path / "photos" / "a" / "0.png")
+    chain = v2.Compose([v2.Resize(8), v2.RandomApply([v2.ColorJitter(0.4)]), v2.RandomCrop(4)])
+    folder = datasets.ImageFolder(tmp_path / "photos", chain)
+    if key == "transforms":
+        folder.transform, folder.transforms = None, chain
+    for samples in (folder, Subset(folder, [0]), folder + folder):
+        with pytest.raises(OptionError, match=r"draws at random \(RandomApply, RandomCrop\).* with transform=None"):
+            write(samples, out)
+    assert not out.exists()
+    write((sample for sample in folder), out)
+    assert LMDBDataset(out)[0].image.shape == (3, 4, 4)
+    folder.transform = folder.transforms = None
+    write(datasets.ImageFolder(tmp_path / "photos", v2.Resize(8)), out, overwrite=True)
+
+
+def test_a_transform_of_another_library_is_called(out: Path) -> None:
+    class Own:
+        transform = staticmethod(lambda image: image)
+        classes = ("a", "b")
+
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, number: int) -> tuple[Any, int]:
+            return self.transform(PIXELS[number]), number
+
+    write(Own(), out)
+    assert LMDBDataset(out).classes == ("a", "b")

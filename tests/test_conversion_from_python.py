@@ -24,7 +24,7 @@ from PIL import Image as PilImage
 from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 import lmdbloader
-from lmdbloader import LMDBDataset, write
+from lmdbloader import LMDBDataset, fields, write
 from lmdbloader.conversion.values import to_json
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.fields import Array, Bytes, Float, Image, Int, Json, Text
@@ -655,3 +655,71 @@ def test_names_of_classes_that_make_no_sense(out: Path, classes: Any, message: s
     with pytest.raises(OptionError, match=message):
         write([{"image": np.zeros((2, 2), np.uint8), "label": 0}], out, classes=classes)
     assert not out.exists()
+
+
+PLAIN = np.zeros((20, 30, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("sample", "line"),
+    [
+        ({"boxes": [[1, 2, 8, 9]], "labels": [3]}, '"boxes": fields.Boxes(), "labels": fields.Labels()}'),
+        ({"bboxes": np.zeros((0, 4), np.float32)}, '"bboxes": fields.Boxes()}'),
+        ({"gt_bbox": [1, 2, 8, 9]}, '"gt_bbox": fields.Boxes()}'),
+        ({"boxes": []}, '"boxes": fields.Boxes()}'),
+        ({"keypoints": torch.zeros(17, 2)}, '"keypoints": fields.Points()}'),
+    ],
+)
+def test_boxes_and_points_that_would_not_move_are_refused(tmp_path: Path, sample: Any, line: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(line)):
+        lmdbloader.write([{"image": PLAIN, **sample}], tmp_path / "d")
+    assert not (tmp_path / "d").exists()
+    name, value = next(iter(sample.items()))
+    kind = fields.Json() if isinstance(value, list) else fields.Array()
+    lmdbloader.write([{"image": PLAIN, **sample}], tmp_path / "d", fields={name: kind})
+    assert lmdbloader.LMDBDataset(tmp_path / "d").fields[name].kind == kind.kind
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        {"image": PLAIN, "box": {"left": 1}},
+        {"image": PLAIN, "points": 3},
+        {"image": PLAIN, "boxes": "two"},
+        {"image": PLAIN, "numbers": [[1, 2, 3, 4]]},
+        {"image": PLAIN, "boxes": [[1, 2], [3]]},
+        {"boxes": [[1, 2, 3, 4]]},
+    ],
+)
+def test_what_is_no_place_in_an_image_is_written(tmp_path: Path, sample: Any) -> None:
+    assert lmdbloader.write([sample], tmp_path / "d").num_samples == 1
+
+
+def test_plain_tuples_of_detection_and_segmentation_get_their_line(tmp_path: Path) -> None:
+    target = {"boxes": torch.tensor([[1, 2, 8, 9]]), "labels": torch.tensor([3])}
+    line = r"write\(\(\{'image': image, \*\*target\} for .* fields=\{'boxes': fields.Boxes\(\), 'labels': fields.Labels"
+    with pytest.raises(OptionError, match=line):
+        lmdbloader.write([(PLAIN, target)], tmp_path / "d")
+    with pytest.raises(
+        OptionError, match=r"its mask write fields=\{'image': fields.Image\(\), 'mask': fields.Mask\(\)"
+    ):
+        lmdbloader.write([(PLAIN, PLAIN[..., 0])], tmp_path / "d")
+
+
+def test_a_mask_of_0_and_255_is_warned_of(tmp_path: Path) -> None:
+    mask = np.zeros((20, 30), np.uint8)
+    mask[3:9] = 255
+    with pytest.warns(UserWarning, match="masks of 0 and 255 only.* write mask > 0"):
+        lmdbloader.write([{"image": PLAIN, "mask": mask}], tmp_path / "d", fields={"mask": fields.Mask()})
+    lmdbloader.write([{"image": PLAIN, "mask": mask}], tmp_path / "e", fields={"mask": fields.Mask(ignore_index=254)})
+    lmdbloader.write([{"image": PLAIN, "mask": mask > 0}], tmp_path / "f", fields={"mask": fields.Mask()})
+    assert lmdbloader.LMDBDataset(tmp_path / "f")[0].mask.unique().tolist() == [0, 1]
+
+
+def test_image_files_as_bytes_are_no_images_and_the_error_says_so(tmp_path: Path) -> None:
+    lmdbloader.write([{"image": b"a file"}], tmp_path / "d")
+    crop = lmdbloader.transforms.RandomCrop(8)
+    with pytest.raises(
+        OptionError, match=r"no image field.*declare it: write\(..., fields=\{'image': fields.Image\(\)\}"
+    ):
+        lmdbloader.Loader(tmp_path / "d", 1, transforms=[crop])

@@ -220,3 +220,34 @@ def test_damaged_and_large_masks_are_refused() -> None:
         decode_labels(data[:60] + bytes([data[60] ^ 1]) + data[61:])
     with pytest.raises(ImageError, match="more than the limit of 9"):
         decode_labels(data, DecodePolicy(max_pixels=9))
+
+
+def test_masks_of_0_and_255_are_refused_until_255_becomes_1(folder: Path, tmp_path: Path) -> None:
+    for path in sorted((folder / "masks").rglob("*.png")):
+        shown = np.array(Image.open(path)) % 2 * 255
+        Image.fromarray(shown.astype(np.uint8)).save(path)
+    with pytest.raises(SourceError, match=r"0 and 255 only \(3 of 3 were read\).* binary_masks=True stores 1 for it"):
+        lmdbloader.convert(folder, tmp_path / "out", layout="masks")
+    assert not (tmp_path / "out").exists()
+    line = ["convert", str(folder), str(tmp_path / "out"), "--layout", "masks", "--binary-masks", "--patch-size", "8"]
+    assert main(line) == 0
+    dataset = lmdbloader.LMDBDataset(tmp_path / "out")
+    assert sorted({int(value) for sample in dataset for value in sample.mask.unique()}) == [0, 1]
+    assert dataset.reader.manifest.made_by["options"]["binary_masks"] is True
+    whole = labels(*SIZES[0]) % 2
+    np.testing.assert_array_equal(dataset[0].mask.numpy(), whole[:8, :8])
+    save_mask(folder / "masks" / "a.png", np.full(SIZES[0], 7, np.uint8))
+    with pytest.raises(ImageError, match=r"a\.jpg: its mask has 7; expected 0 and 255 only, with binary_masks=True"):
+        lmdbloader.convert(folder, tmp_path / "seven", layout="masks", binary_masks=True)
+
+
+def test_masks_with_an_object_and_255_are_no_binary_masks(folder: Path, tmp_path: Path) -> None:
+    for path in sorted((folder / "masks").rglob("*.png")):
+        Image.fromarray(np.where(np.array(Image.open(path)) > 1, 255, 1).astype(np.uint8)).save(path)
+    lmdbloader.convert(folder, tmp_path / "out", layout="masks")
+    assert lmdbloader.LMDBDataset(tmp_path / "out")[0].mask.unique().tolist() == [1, 255]
+
+
+def test_binary_masks_need_masks(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"binary_masks=True has no effect without masks"):
+        lmdbloader.convert(folder / "images", tmp_path / "out", binary_masks=True)

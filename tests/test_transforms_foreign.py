@@ -43,7 +43,7 @@ def test_the_transforms_that_lines_name_can_be_pasted() -> None:
     assert len(calls) > 20
     for call in calls:
         made = eval(call, dict(EVERYTHING))
-        assert isinstance(made, T.Transform | T.BatchFunction), call
+        assert isinstance(made, T.Transform | T.BatchFunction | T.SanitizeBoxes), call
 
 
 def test_a_name_of_no_library_is_an_attribute_error_like_any_other() -> None:

@@ -327,7 +327,7 @@ DATASET: dict[str, Foreign] = {
     "target_transform": Foreign(
         _TORCHVISION,
         "a transform gets the whole sample. Write LMDBDataset(path, "
-        "transform=lambda sample: sample._replace(label=function(sample.label))).",
+        "transform=lambda sample: sample._replace(label=function(sample.label))), with the name of your field.",
         _ONLY_NONE,
     ),
     "transforms": Foreign(

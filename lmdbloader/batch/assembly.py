@@ -352,7 +352,8 @@ def stacked(name: str, column: Any) -> Any:
         shapes = sorted({tuple(value.shape) for value in column})
         raise OptionError(
             f"field {name!r}: the values of one batch have different shapes, such as {shapes[0]} and {shapes[-1]}. "
-            "Convert with --patch-size, crop them in a transform, or use batch_size=1."
+            "Convert with --patch-size, crop them in a transform, or use batch_size=1. For the "
+            f"classes of boxes, give write(..., fields={{{name!r}: fields.Labels()}}): batches then have a list."
         )
     # JSON values of one field may differ in type.
     dtype = _DTYPES.get(type(first)) if len(set(map(type, column))) == 1 else None

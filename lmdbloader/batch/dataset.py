@@ -489,4 +489,8 @@ def check_images(dataset: LMDBDataset, call: str) -> None:
     """
     if not any(f.has_pixels for f in dataset.fields.values()):
         names = ", ".join(f"{f.name} ({f.kind})" for f in dataset.fields.values())
-        raise OptionError(f"{dataset.path}: {call}: the dataset has no image field; it is read with {names}")
+        files = [f.name for f in dataset.fields.values() if f.kind == "bytes"]
+        line = ""
+        if files:
+            line = f" If {files[0]!r} is image files, declare it: write(..., fields={{{files[0]!r}: fields.Image()}})."
+        raise OptionError(f"{dataset.path}: {call}: the dataset has no image field; it is read with {names}.{line}")

@@ -15,6 +15,8 @@ from lmdbloader.errors import OptionError
 from lmdbloader.fields import FieldType, Image, is_pil, is_pixels, is_tensor
 
 _LABEL = "label"
+# Lists of transforms hold lists; more of them than this are not looked into.
+_DEEPEST = 8
 _NAMES = ("image", _LABEL)
 
 
@@ -70,6 +72,7 @@ def adapt(
     if _is_of_hugging_face(samples):
         found = _of_hugging_face(samples, fields if isinstance(fields, Mapping) else {})
         return found if classes is None else replace(found, classes={})
+    _refuse_chance(samples)
     names = tuple(fields) if fields is not None else None
     class_names = None if classes is not None else _class_names(samples)
     if class_names is None or (names is not None and len(names) != len(_NAMES)):
@@ -96,8 +99,8 @@ def names_of(sample: Any) -> tuple[str, ...] | None:
     if is_tensor(image) and image.ndim == 3 and image.shape[0] in (1, 3) and image.is_floating_point():
         raise OptionError(
             f"sample 0: its image is a tensor {tuple(image.shape)} of {image.dtype}, made by the dataset's transform. "
-            "Write the dataset without ToTensor, ToDtype and Normalize: images are stored with 8 bits, and "
-            "Loader(transforms=[...]) makes floats of them. fields=('image', 'label') stores the floats."
+            "Write the dataset with transform=None: images are stored with 8 bits, and Loader(transforms=[...]) "
+            "makes floats of them. fields=('image', 'label') stores the floats."
         )
     return None
 
@@ -124,6 +127,41 @@ def _refuse_others(samples: Any) -> None:
             f"samples is a {type(samples).__name__}, which makes batches of {samples.batch_size}: expected samples. "
             "Write lmdbloader.write(loader.dataset, out), or use a DataLoader with batch_size=None."
         )
+
+
+def _refuse_chance(dataset: Any) -> None:
+    """Refuse a dataset of torchvision's kind whose transform draws: one draw would be stored for all epochs.
+
+    Raises:
+        OptionError: A transform of torchvision among them has a name of those that draw.
+    """
+    while hasattr(dataset, "dataset"):  # torch's Subset
+        dataset = dataset.dataset
+    for part in getattr(dataset, "datasets", None) or ():  # torch's ConcatDataset
+        _refuse_chance(part)
+    found = [name for key in ("transform", "transforms") for name in _drawing(getattr(dataset, key, None), 0)]
+    if found:
+        raise OptionError(
+            f"the dataset's transform draws at random ({', '.join(dict.fromkeys(found))}), and one draw would be "
+            "stored for all epochs. Write the dataset with transform=None, and load it with "
+            f"Loader(transforms=[{found[0]}(...), ...]). To "
+            "store one draw of each sample on purpose, write (sample for sample in dataset)."
+        )
+
+
+def _drawing(transform: Any, depth: int) -> list[str]:
+    """Return the names of the transforms of torchvision that draw, in one transform or what holds it."""
+    name = type(transform).__name__
+    if transform is None or depth > _DEEPEST or not hasattr(type(transform), "__mro__"):
+        return []
+    inner: Any = getattr(transform, "transforms", None)
+    parts: list[Any] = [*inner] if isinstance(inner, list | tuple) or hasattr(inner, "named_modules") else []
+    if name == "StandardTransform":  # what torchvision makes of transform=
+        parts = [transform.transform]
+    of_torchvision = any(cls.__module__.startswith("torchvision.transforms") for cls in type(transform).__mro__)
+    if of_torchvision and (name.startswith(("Random", "Rand", "Auto", "Trivial", "AugMix")) or name == "ColorJitter"):
+        return [name]
+    return [found for part in parts for found in _drawing(part, depth + 1)]
 
 
 def _is_of_hugging_face(samples: Any) -> bool:

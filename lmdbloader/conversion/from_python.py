@@ -23,7 +23,18 @@ from lmdbloader.conversion.provenance import digest_option
 from lmdbloader.conversion.storage import PIXELS, Storage, WriteMode, choose_storages
 from lmdbloader.conversion.values import PayloadColumn, scalar
 from lmdbloader.errors import OptionError
-from lmdbloader.fields import FieldType, Image, Mask, image_size, is_plane_of, kind_named, kind_of, likeness
+from lmdbloader.fields import (
+    IGNORED,
+    FieldType,
+    Image,
+    Mask,
+    image_size,
+    is_plane_of,
+    kind_named,
+    kind_of,
+    likeness,
+    likeness_of_places,
+)
 from lmdbloader.format.codecs import Payloads, check_codec
 from lmdbloader.format.digests import DEFAULT_DIGEST, DigestName
 from lmdbloader.format.labels import LabelWatch
@@ -151,6 +162,7 @@ def write(
             f"{option('max_resolution', max_resolution)} with {', '.join(placed)}: images would shrink without them. "
             "Shrink both before, or resize them together when they are loaded."
         )
+    _settle_places(schema, first_values, fields)
     watches = _watch(schema, first_values, fields)
     del first_values
     chunk, schema = _take(rest, schema, _codecs_by_field(schema, codecs), storages, 0, watches)
@@ -255,18 +267,59 @@ def _infer_fields(
 def _watch(
     fields: Sequence[Field], values: Mapping[str, Any], given: Mapping[str, FieldType | None] | Sequence[str] | None
 ) -> dict[str, LabelWatch]:
-    """Return a watch for each field that may hold masks and was not declared: images, and arrays of their size."""
+    """Return a watch for each field of masks, and for each that may hold some: images, and arrays of their size."""
     declared = {name for name, kind in given.items() if kind} if isinstance(given, Mapping) else set()
     sizes = {image_size(values[f.name]) for f in fields if f.kind == "image"}
     return {
         f.name: LabelWatch(f.name)
         for f in fields
-        if f.name not in declared
-        and (
-            f.kind == "image"
-            or (f.kind == "array" and likeness(f.name) == "mask" and is_plane_of(values[f.name], sizes))
-        )
+        if (f.kind == "mask" and f.ignore_index == IGNORED)
+        or (f.name not in declared and f.kind == "image")
+        or (f.name not in declared and f.kind == "array" and _is_mask_array(f.name, values[f.name], sizes))
     }
+
+
+def _is_mask_array(name: str, value: Any, sizes: set[Any]) -> bool:
+    return likeness(name) == "mask" and is_plane_of(value, sizes)
+
+
+def _settle_places(
+    schema: Sequence[Field],
+    values: Mapping[str, Any],
+    given: Mapping[str, FieldType | None] | Sequence[str] | None,
+) -> None:
+    """Refuse boxes and points next to an image that were not declared, and would stay where they are.
+
+    Raises:
+        OptionError: A field of arrays or JSON has the name and the shape of boxes or points.
+    """
+    kinds = {f.name: f.kind for f in schema}
+    known = {name: type(kind).__name__ for name, kind in given.items() if kind} if isinstance(given, Mapping) else {}
+    others = {name: kind for name, kind in kinds.items() if name not in known and kind in ("array", "json")}
+    found = {name: kind for name in others if (kind := likeness_of_places(name, values[name]))}
+    if not found or "image" not in kinds.values():
+        return
+    name, kind = next(iter(found.items()))
+    lengths = {len(values[name]) for name in found}
+    labels = {other: "Labels" for other in others if other not in found and _is_labels(values[other], lengths)}
+    line = ", ".join(f'"{key}": fields.{value}()' for key, value in {**known, **found, **labels}.items())
+    form = ", of (left, top, right, bottom) in pixels, (n, 4)" if kind == "Boxes" else ", (n, 2) in pixels"
+    raise OptionError(
+        f"field {name!r} looks like {kind.lower()} by its name and shape, and as {kinds[name]} crops and flips would "
+        f"not move it. Declare it: write(..., fields={{{line}}}), with `from lmdbloader import fields`{form}; if "
+        f"nothing should move it, as fields.{kinds[name].capitalize()}()."
+    )
+
+
+def _is_labels(value: Any, lengths: set[int]) -> bool:
+    """Return whether a value is a list or array of whole numbers, one for each box of a sample."""
+    if not (isinstance(value, list) or hasattr(value, "ndim")):
+        return False
+    try:
+        numbers = np.asarray(value)
+    except ValueError:  # lists of several lengths
+        return False
+    return numbers.ndim == 1 and len(numbers) in lengths and (numbers.dtype.kind in "iu" or not numbers.size)
 
 
 def _settle_masks(
@@ -284,6 +337,14 @@ def _settle_masks(
         others = {name: f"fields.{type(kind).__name__}()" if kind else "None" for name, kind in given.items()}
     kinds = {f.name: f.kind for f in schema}
     for name, watch in watches.items():
+        if kinds[name] == "mask":
+            if watch.values is not None and watch.values.tolist() == [0, IGNORED]:
+                warnings.warn(
+                    f"field {name!r}: masks of 0 and {IGNORED} only, and {IGNORED} is their ignore_index, the label of "
+                    f"pixels that have none, which losses leave out. For labels 0 and 1 write mask > 0.",
+                    stacklevel=3,
+                )
+            continue
         if not (watch.looks_like_labels or watch.may_be_labels):
             continue
         line = ", ".join(f'"{key}": {value}' for key, value in {**others, name: "fields.Mask()"}.items())
@@ -346,15 +407,32 @@ def _values(sample: Any, names: tuple[str, ...] | None, number: int) -> dict[str
             f"sample {number} is of type {type(sample).__name__}: expected a dict, a named tuple or a tuple"
         )
     if names is None:
-        raise OptionError(
-            f"sample {number} is a plain tuple of {len(sample)} values: name them, "
-            "for example fields=('image', 'label')"
-        )
+        raise OptionError(f"sample {number} is a plain tuple of {len(sample)} values: {_line_for_names(sample)}")
     if len(names) != len(sample):
         raise OptionError(
             f"sample {number} has {len(sample)} values, but fields names {len(names)}: {', '.join(names)}"
         )
     return dict(zip(names, sample, strict=True))
+
+
+def _line_for_names(sample: Sequence[Any]) -> str:
+    """Return what to write for a plain tuple, as torchvision's datasets for detection and segmentation have it."""
+    if len(sample) == 2 and isinstance(sample[1], Mapping):
+        keys = [name for name in sample[1] if likeness_of_places(str(name), sample[1][name])]
+        kinds = [f"{name!r}: fields.{likeness_of_places(name, sample[1][name])}()" for name in keys]
+        kinds += ["'labels': fields.Labels()"] * ("labels" in sample[1])
+        more = f", fields={{{', '.join(kinds)}}}" if kinds else ""
+        with_ = ", with `from lmdbloader import fields`" * bool(kinds)
+        return (
+            "make one dict of the image and its targets. Write lmdbloader.write(({'image': image, **target} for image, "
+            f"target in samples), out{more}){with_}."
+        )
+    if len(sample) == 2 and image_size(sample[0]) is not None and image_size(sample[0]) == image_size(sample[1]):
+        return (
+            "name them. For an image and its mask write fields={'image': fields.Image(), 'mask': fields.Mask()}, with "
+            "`from lmdbloader import fields`; for two images fields=('lr', 'hr')."
+        )
+    return "name them, for example fields=('image', 'label')"
 
 
 def _check_classes(fields: Sequence[Field], classes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:

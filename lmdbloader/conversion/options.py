@@ -97,6 +97,12 @@ class ConvertOptions:
         "folder of the masks of the images in {src}, matched by name: a.jpg with a.png or a_mask.png",
         metavar="DIR",
     )
+    binary_masks: bool = opt(
+        False,
+        TAKE,
+        "store 1 for the 255 of masks of 0 and 255 (default: refuse masks of these alone, as 255 marks pixels without "
+        "a label)",
+    )
     min_pair_psnr: float = opt(
         20.0,
         TAKE,

@@ -16,16 +16,21 @@ from lmdbloader.conversion.pairs import fit_pair
 from lmdbloader.conversion.pool import WorkerPool, choose_workers
 from lmdbloader.conversion.selection import choose_subset, with_classes
 from lmdbloader.conversion.sources.layouts import list_sources
-from lmdbloader.conversion.sources.listing import Listing, Source, Sources
+from lmdbloader.conversion.sources.listing import Listing, Source, Sources, is_url
+from lmdbloader.conversion.sources.reading import read
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.conversion.storage import make_storage, pixels_only
 from lmdbloader.conversion.tasks import Recipe, decode_pair, read_files
 from lmdbloader.errors import ImageError, OptionError, SourceError
+from lmdbloader.fields import IGNORED
 from lmdbloader.format.codecs import Payloads, check_codec, holds_pixels, join, name_counts, saves_enough
 from lmdbloader.format.layout import Field, Kind, make_field
+from lmdbloader.images.decode import decode_labels
 from lmdbloader.store import estimate_map_nbytes
 
 _TRIAL_SOURCES = 8
+# Masks that are read before any is converted.
+_GLANCED_AT = 16
 _TRIAL_NBYTES = 16 * 2**20
 
 
@@ -77,6 +82,10 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     )
     if listing.layout == "masks" and options.scale is not None:
         raise OptionError(f"{option('scale', options.scale)} with masks: leave it out, or convert the images alone")
+    if options.binary_masks and listing.layout != "masks":
+        raise OptionError(f"{option('binary_masks', True)} has no effect without masks: give {option('masks')}")
+    if listing.layout == "masks" and not options.binary_masks:
+        _refuse_binary_masks(listing.sources)
     if listing.layout == "pairs" or options.scale is not None:
         storage = pixels_only(storage, options.write_mode)
     notes: tuple[str, ...] = ()
@@ -97,6 +106,31 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     # Every task carries the recipe, and class names can be many.
     recipe = Recipe((), replace(shared(options), classes=None), storage)
     return Plan(options, recipe, listing, codec, folders, num_workers, notes)
+
+
+def _refuse_binary_masks(sources: Sources) -> None:
+    """Refuse masks of 0 and 255 alone: 255 is the label of pixels without one, so no loss would see the objects.
+
+    Raises:
+        SourceError: A few masks have no other numbers, and both are among them.
+    """
+    found: set[int] = set()
+    count = min(len(sources), _GLANCED_AT)
+    for number in np.linspace(0, len(sources) - 1, count).astype(int).tolist():
+        file = dict(sources[number].attached)["mask"]
+        if not isinstance(file, bytes) or is_url(file):
+            return
+        try:
+            found |= set(np.unique(decode_labels(read(file))).tolist())
+        except (ImageError, OSError, MemoryError):  # the conversion names it, or leaves it out
+            continue
+        if not found <= {0, IGNORED}:
+            return
+    if found == {0, IGNORED}:
+        raise SourceError(
+            f"the masks have 0 and {IGNORED} only ({count} of {len(sources):,} were read), and {IGNORED} is the label "
+            f"of pixels that have none, which losses leave out. {option('binary_masks', True)} stores 1 for it."
+        )
 
 
 def settle_scale(plan: Plan) -> Recipe:

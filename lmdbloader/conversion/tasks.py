@@ -21,6 +21,7 @@ from lmdbloader.conversion.sources.reading import Fetched, digest_ends, fetch, r
 from lmdbloader.conversion.storage import PIXELS, Storage, decode_to_size, encode_one, keep_file, nearest
 from lmdbloader.conversion.values import add_values, image_geometry, parse_attached
 from lmdbloader.errors import ImageError
+from lmdbloader.fields import IGNORED
 from lmdbloader.format.codecs import Payloads, checksum, encode_many, join
 from lmdbloader.format.layout import TILED_ABOVE_NBYTES, Field
 from lmdbloader.images.decode import DecodePolicy, decode_image, image_info, is_jpeg
@@ -121,6 +122,8 @@ def convert_sources(
             else:
                 places = [patch_positions(0, 0, None, 1)]
             if "mask" in values:
+                if recipe.options.binary_masks:
+                    values["mask"] = _to_binary(source, values["mask"])
                 stored = images["image"].shape[:2] if kept is None else kept[1][:2]
                 values["mask"] = _fit_mask(source, files[0], values["mask"], stored)
         except ImageError as error:
@@ -234,6 +237,20 @@ def _decode_checked_pair(
     hr, scale = fit_pair(hr, lr, recipe.options, source.name)
     check_alignment(hr, lr, scale, recipe.options.min_pair_psnr, source.name)
     return {"lr": lr, "hr": hr}, scale
+
+
+def _to_binary(source: Source, mask: Pixels) -> Pixels:
+    """Return a mask of 0 and 255 as one of 0 and 1.
+
+    Raises:
+        ImageError: It has another number.
+    """
+    if (others := mask[(mask != 0) & (mask != IGNORED)]).size:
+        raise ImageError(
+            source.name,
+            f"its mask has {int(others[0])}; expected 0 and {IGNORED} only, with {option('binary_masks', True)}",
+        )
+    return np.minimum(mask, 1).astype(np.uint8)
 
 
 def _fit_mask(source: Source, data: bytes, mask: Pixels, stored: tuple[int, ...]) -> Pixels:

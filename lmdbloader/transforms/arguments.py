@@ -187,7 +187,12 @@ def _dtype(of: object, name: str, dtype: Any) -> torch.dtype:
     if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, np.generic)):
         dtype = _NUMPYS.get(np.dtype(dtype), dtype)
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        raise OptionError(f"{of}: expected one of {', '.join(map(str, DTYPES))}")
+        masks = ""
+        if isinstance(dtype, dict) or dtype == torch.int64:
+            masks = (
+                ". It is for images; masks, boxes and labels keep their type: write mask.long() in the training loop"
+            )
+        raise OptionError(f"{of}: expected one of {', '.join(map(str, DTYPES))}{masks}")
     return dtype
 
 

@@ -37,6 +37,8 @@ INSTEAD: dict[str, str] = {
     "Pad": "RandomCrop(size, padding, fill=fill), which pads and crops",
     "FiveCrop": "CenterCrop(size), or a loader for each crop",
     "TenCrop": "CenterCrop(size), or a loader for each crop",
+    "SanitizeBoundingBoxes": "SanitizeBoxes('boxes', 'labels'), the names of the fields, after the others",
+    **dict.fromkeys(("Letterbox", "LetterBox"), "Resize((height, width)), which changes the aspect ratio"),
     # torchvision: the others
     **dict.fromkeys(
         (
@@ -45,7 +47,7 @@ INSTEAD: dict[str, str] = {
             "RandomChannelPermutation", "RandomEqualize", "RandomIoUCrop", "RandomPerspective",
             "RandomPhotometricDistort", "RandomPosterize", "RandomResize", "RandomRotation", "RandomShortestSize",
             "RandomZoomOut", "ScaleJitter", "TrivialAugmentWide", "ClampBoundingBoxes", "ClampKeyPoints",
-            "ConvertBoundingBoxFormat", "SanitizeBoundingBoxes", "SanitizeKeyPoints", "UniformTemporalSubsample",
+            "ConvertBoundingBoxFormat", "SanitizeKeyPoints", "UniformTemporalSubsample",
             "functional", "v2",
         ),
         "",
