@@ -455,6 +455,22 @@ refused(
     "A mask is never interpolated, and no operation on colours changes it.",
     says='fields={"mask": fields.Mask()}',
 )
+refused(
+    TORCHVISION,
+    "lmdbloader.write([{'image': images[0], 'boxes': [[4, 3, 28, 30]], 'labels': [7]}], 'boxes.lmdb')",
+    "lmdbloader.write([{'image': images[0], 'boxes': [[4, 3, 28, 30]], 'labels': [7]}], 'boxes.lmdb', "
+    "fields={'boxes': lmdbloader.fields.Boxes(), 'labels': lmdbloader.fields.Labels()})",
+    "Boxes move with their image.",
+    says='fields={"boxes": fields.Boxes(), "labels": fields.Labels()}',
+)
+refused(
+    TORCHVISION,
+    "samples = [(images[0], {'boxes': [[4, 3, 28, 30]], 'labels': [7]})]; lmdbloader.write(samples, 'targets.lmdb')",
+    "samples = [(images[0], {'boxes': [[4, 3, 28, 30]], 'labels': [7]})]; "
+    "lmdbloader.write(({'image': image, **target} for image, target in samples), 'targets.lmdb', "
+    "fields={'boxes': lmdbloader.fields.Boxes(), 'labels': lmdbloader.fields.Labels()})",
+    says="lmdbloader.write(({'image': image, **target} for image, target in samples), out",
+)
 
 
 # --- Hugging Face datasets ---
