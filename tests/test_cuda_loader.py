@@ -105,7 +105,7 @@ def compare(dataset: LMDBDataset, batch_size: int, *, epochs: int = 2, **options
     """Assert that epochs on the device are those of the CPU; returns the batches."""
     options = {"order": "random", "num_threads": 2, "seed": 3, **options}
     wanted = on_cpu(dataset, batch_size, epochs=epochs, **options)
-    loader = Loader(dataset, batch_size, device=DEVICE, **{"order": "random", **options})
+    loader = Loader(dataset, batch_size, device=DEVICE, **options)
     found = [batch for _ in range(epochs) for batch in loader]
     loader.close()
     assert len(found) == len(wanted)
@@ -380,7 +380,7 @@ def test_an_error_of_a_function_comes_where_it_is_and_the_next_epoch_is_whole(la
         return batch
 
     options: dict[str, Any] = {"order": "sequential", "num_threads": 2, "transforms": [failing]}
-    loader = Loader(labelled, 8, device=DEVICE, **{"order": "random", **options})
+    loader = Loader(labelled, 8, device=DEVICE, **options)
     given: list[Any] = []
     with pytest.raises(ZeroDivisionError):
         for batch in loader:

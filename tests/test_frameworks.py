@@ -161,6 +161,24 @@ def test_lightning_continues_with_the_very_batch(path: Path, tmp_path: Path, way
         assert rest == full[step:], step
 
 
+@pytest.mark.parametrize(
+    ("options", "order"),
+    [
+        ({}, "random"),
+        ({"shuffle": True}, "random"),
+        ({"shuffle": False}, "sequential"),
+        ({"order": "quasi_random"}, "quasi_random"),
+    ],
+)
+def test_the_lightning_module_shuffles_training_alone(path: Path, options: dict[str, Any], order: str) -> None:
+    pytest.importorskip("lightning")
+    from lmdbloader.integrations.lightning import DataModule
+
+    data = DataModule(path, path, predict=path, batch_size=BATCH, transforms=[RandomCrop(8)], **options)
+    loaders: Any = (data.train_dataloader(), data.val_dataloader(), data.predict_dataloader())
+    assert [loader.order for loader in loaders] == [order, "sequential", "sequential"]
+
+
 def test_lightning_overfits_with_the_module_and_names_the_order_for_a_loader(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     from lmdbloader.integrations.lightning import DataModule
