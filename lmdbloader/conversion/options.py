@@ -97,6 +97,12 @@ class ConvertOptions:
         "folder of the masks of the images in {src}, matched by name: a.jpg with a.png or a_mask.png",
         metavar="DIR",
     )
+    annotations: str | os.PathLike[str] | None = opt(
+        None,
+        TAKE,
+        "COCO's JSON file with the boxes of the images in {src}",
+        metavar="FILE",
+    )
     min_pair_psnr: float = opt(
         20.0,
         TAKE,
@@ -113,7 +119,10 @@ class ConvertOptions:
         limits=(0, 2**64 - 1),
     )
     classes: Sequence[str] | None = opt(
-        None, TAKE, "names of the classes by label, for class folders (default: those found, in byte order)", flag=None
+        None,
+        TAKE,
+        "names of the classes by label (default: those of class folders, in byte order, or those in files of boxes)",
+        flag=None,
     )
     patch_size: int | None = opt(
         None,
