@@ -18,7 +18,7 @@ from lmdbloader.conversion.options import ConvertOptions, EstimateOptions, RunOp
 from lmdbloader.errors import OptionError
 
 SHARED = {
-    "layout": "auto", "hr": None, "lr": None, "masks": None, "binary_masks": False,
+    "layout": "auto", "hr": None, "lr": None, "masks": None, "binary_masks": False, "annotations": None,
     "patch_size": None, "stride": None, "scale": None, "crop_to_scale": False,
     "bicubic": "matlab",
     "alpha": "refuse", "max_pixels": 200_000_000, "codec": None, "write_mode": None, "max_resolution": None,

@@ -436,9 +436,16 @@ CONVERT: dict[str, Foreign] = {
     ),
     "labels": Foreign(
         "other programs",
-        "labels come from class folders, and from .cls, .json and .txt files in tars. Write samples with other labels: "
+        "labels come from class folders, from .cls, .json and .txt files in tars, and with boxes from COCO's and "
+        "YOLO's files (annotations=FILE, layout='yolo'). Write samples with other labels: "
         "lmdbloader.write(samples, out).",
     ),
+    **{
+        name: Foreign(
+            f"{_TORCHVISION}, pycocotools", "write annotations={value}.", lambda value: {"annotations": value}
+        )
+        for name in ("annFile", "ann_file", "annotation_file")
+    },
     "recursive": Foreign("other programs", "folders below the source are always read. Leave it out.", _ONLY_TRUE),
     "indices": Foreign(_FFCV, "write lmdbloader.write((dataset[i] for i in indices), out) for samples in Python."),
     "shuffle": Foreign(_STREAMING, _SHUFFLED_LATER, _ONLY_FALSE),

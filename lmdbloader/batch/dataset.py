@@ -146,7 +146,7 @@ class LMDBDataset(Dataset[Any]):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names by label; empty if the dataset was not made from class folders."""
+        """Class names by label; empty if the dataset was made without them."""
         return next(iter(self.reader.manifest.classes.values()), ())
 
     @property

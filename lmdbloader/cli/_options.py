@@ -29,12 +29,13 @@ _FLAGS = {
     "--lr": "dataroot-lq low lq", "--write-mode": "encode-format encoding store-as",
     "--jpeg-quality": "encode-quality jpg-quality", "--overwrite": "clobber replace",
     "--subset": "max-samples num-samples",
+    "--annotations": "ann ann-file ann-path annFile annotation annotation-file annotations-file",
 }  # fmt: skip
 # Flags that are another word for one of `CONVERT`, or without a name in Python.
 _SAME = {
     "resize": "height img-size imgsz shorter-side short-side size width",
     "transform": "augment mean normalize std transforms",
-    "labels": "ann annotations csv label label-file labels-file", "recursive": "recurse",
+    "labels": "csv label label-file labels-file", "recursive": "recurse",
     "page_size": "chunk-size num-shards shards",
 }  # fmt: skip
 _SENTENCES = {
@@ -98,6 +99,8 @@ def splits_of(namespace: argparse.Namespace, src: str | None) -> list[Split]:
         namespace.parser.error("--split takes SRC, not --hr and --lr")
     if namespace.masks is not None:
         namespace.parser.error("--split takes images/ and masks/ in the folder of each split: leave --masks out")
+    if namespace.annotations is not None:
+        namespace.parser.error("--split finds the file of each split: write --layout coco, and leave --annotations out")
     prefer_images = namespace.patch_size is not None or namespace.scale is not None
     return find_splits(str(src), layout=namespace.layout, prefer_images=prefer_images)
 

@@ -33,6 +33,12 @@ layouts of SRC, detected unless --layout is given:
   masks    a folder of images and one of masks, matched by name: a.jpg with
            a.png or a_mask.png (fields image and mask). SRC holds images/ and
            masks/, or is the folder of images, with --masks DIR. Never detected.
+  coco     a folder of images, and --annotations FILE: COCO's JSON with their
+           boxes (fields image, boxes and labels). Without --annotations,
+           annotations/instances_X.json next to X/ or images/X/. Never detected.
+  yolo     images/ and labels/, where labels/a.txt has a line
+           `class x y width height` for each box in images/a.jpg (fields image,
+           boxes and labels); names in data.yaml or classes.txt. Never detected.
   lmdb     an LMDB whose values are image files, such as BasicSR's; of two of
            them, --hr and --lr make pairs by key
   tar      a tar, a folder of tars, or a quoted pattern like 'x-{000..146}.tar':
@@ -73,6 +79,8 @@ examples:
   lmdbloader convert imagenet data --split --layout classes
   lmdbloader convert JPEGImages voc.lmdb --masks SegmentationClass \\
       --on-error skip
+  lmdbloader convert train2017 coco.lmdb \\
+      --annotations annotations/instances_train2017.json
   lmdbloader convert imagenet/train train.lmdb --write-mode proportion \\
       --compress-probability 0.5 --max-resolution 512 --jpeg-quality 90
   lmdbloader convert 's3://bucket/train-{000..146}.tar' train.lmdb
@@ -111,7 +119,7 @@ def _convert_splits(options: argparse.Namespace, src: str | None, out: str) -> N
     from lmdbloader.store import is_dataset
 
     splits = splits_of(options, src)
-    for name, reason in _beside(Path(str(src)), {split.name for split in splits}):
+    for name, reason in _beside(Path(str(src)), {split.name for split in splits}, options.layout):
         say(f"left out: {name}: {reason}", error=True)
     target = named_folder(out)
     refuse_inside(target, Path(str(src)))
@@ -129,13 +137,14 @@ def _convert_splits(options: argparse.Namespace, src: str | None, out: str) -> N
             target.rmdir()
 
 
-def _beside(src: Path, splits: Set[str]) -> list[tuple[str, str]]:
+def _beside(src: Path, splits: Set[str], layout: str) -> list[tuple[str, str]]:
     """Return (name, reason) of what is in a folder next to its splits."""
     from lmdbloader.conversion.sources.listing import Others
 
     others, folders = Others(), []
+    read = {"coco": ("annotations",), "yolo": ("data.yaml", "data.yml", "dataset.yaml")}.get(layout, ())
     for path in sorted(src.iterdir()):
-        if path.name in splits or path.name.startswith("."):
+        if path.name in splits or path.name in read or path.name.startswith("."):
             continue
         if path.is_symlink() and path.is_dir():
             others.add_link(os.fsencode(path.name))

@@ -98,7 +98,16 @@ def _shares(codecs: Mapping[str, int]) -> str:
     )
 
 
-def _classes(classes: Iterable[tuple[str, int]]) -> Iterator[str]:
+def _classes(classes: Sequence[tuple[str, int | None]]) -> Iterator[str]:
+    counts = [(name, count) for name, count in classes if count is not None]
+    if len(counts) < len(classes):  # of boxes
+        more = f" and {len(classes) - _CLASSES_SHOWN:,} more" if len(classes) > _CLASSES_SHOWN else ""
+        yield from _wrap(plain(", ".join(name for name, _ in classes[:_CLASSES_SHOWN])) + more, "  ", "  ")
+        return
+    yield from _ranked(counts)
+
+
+def _ranked(classes: Iterable[tuple[str, int]]) -> Iterator[str]:
     ranked = sorted(classes, key=lambda item: -item[1])
     shown = [(plain(name), f"{count:,}") for name, count in ranked[:_CLASSES_SHOWN]]
     yield from _table(shown, right=(1,))

@@ -95,9 +95,17 @@ def notes_on(src: Location, listing: Listing, *, is_sure: bool, wants_labels: bo
     if others := [name for name in suffixes if name in _ANNOTATIONS]:
         found.append(
             f"{_joined(others)} files are not read: labels, boxes or captions in them will not be in the dataset. "
-            "Write samples that have them with lmdbloader.write(samples, out)"
+            f"{_line_for_boxes(others)}Write samples that have them with lmdbloader.write(samples, out)"
         )
     return tuple(found)
+
+
+def _line_for_boxes(suffixes: list[str]) -> str:
+    lines = {
+        "*.json": f"COCO's boxes: {option('layout', 'coco')}",
+        "*.txt": f"YOLO's boxes: {option('layout', 'yolo')}",
+    }
+    return "".join(f"{line}. " for suffix, line in lines.items() if suffix in suffixes)
 
 
 def _refuse_splits(src: Location, folders: _Folders) -> None:
@@ -115,6 +123,8 @@ def _refuse_other_folders(src: Location, names: list[str]) -> None:
     masks = [name for name in names if _MASKS.fullmatch(name)]
     if images and masks:
         as_masks = f"For images with masks, write {option('layout', 'masks')}. " if "masks" in layout_names() else ""
+        if isinstance(src, Path) and any(_holds_texts(src / name) for name in masks):
+            as_masks = f"For images with YOLO's boxes, write {option('layout', 'yolo')}. "
         raise SourceError(
             f"{src}: holds {_shown([*images, *masks])}, which are probably images and what belongs to them. {as_masks}"
             f"For the images alone, convert {_below(src, images[0])}. {_insist()}."
@@ -147,6 +157,12 @@ def _note_labels(src: Location, listing: Listing, folders: _Folders, wants_label
     return [f"all images are in {_below(src, only)}: they have no labels. If it is a class, write {classes}"]
 
 
+def _holds_texts(folder: Path) -> bool:
+    """Return whether a folder has text files."""
+    with os.scandir(folder) as entries:
+        return any(entry.name.endswith(".txt") for entry in entries)
+
+
 def _masks_next_to_images(names: Names) -> str:
     """Return the first image with the name of a mask if every second or third of the first images has one, else ""."""
     first = [names[number] for number in range(min(len(names), _NAMES_TRIED))]
@@ -155,23 +171,24 @@ def _masks_next_to_images(names: Names) -> str:
     return as_text(found[0]) if found and 3 * len(found) >= len(first) else ""
 
 
-def describe_classes(images_of: dict[str, int]) -> str:
-    """Return the classes and their numbers of images, or the first classes.
+def describe_classes(images_of: dict[str, int], what: str = "image") -> str:
+    """Return the classes and their numbers of images or boxes, or the first classes.
 
     >>> describe_classes({"cat": 1200, "dog": 31})
     '2 classes: cat (1,200 images), dog (31)'
     >>> describe_classes({f"n{i:03}": 7 + i for i in range(1000)})
     '1,000 classes of 7 to 1,006 images: n000 (7), n001 (8), n002 (9) ... n999 (1,006)'
     """
+    whats = f"{what}es" if what == "box" else f"{what}s"
     parts = [f"{name} ({count:,})" for name, count in images_of.items()]
     most = 2 * _NAMES_SHOWN
     if len(parts) <= most:
         first = next(iter(images_of.values()), 0)
-        parts[:1] = [f"{name} ({counted(first, 'image')})" for name in list(images_of)[:1]]
+        parts[:1] = [f"{name} ({counted(first, what, whats)})" for name in list(images_of)[:1]]
         return f"{counted(len(parts), 'class', 'classes')}: {', '.join(parts)}"
     counts = images_of.values()
     extent = f"{min(counts):,} to {max(counts):,}" if min(counts) < max(counts) else f"{max(counts):,}"
-    return f"{len(parts):,} classes of {extent} images: {', '.join(parts[:_NAMES_SHOWN])} ... {parts[-1]}"
+    return f"{len(parts):,} classes of {extent} {whats}: {', '.join(parts[:_NAMES_SHOWN])} ... {parts[-1]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,6 +234,8 @@ def _write_sample(reader: Reader, plan: _Plan, row: int, partial: Path) -> tuple
             classes = reader.manifest.classes.get(f.name, ())
             if f.kind == "int" and 0 <= line[f.name] < len(classes):
                 line[f"{f.name}.class"] = classes[line[f.name]]
+            elif f.kind == "labels" and classes and all(0 <= label < len(classes) for label in line[f.name]):
+                line[f"{f.name}.class"] = [classes[label] for label in line[f.name]]
             continue
         suffix, data = _file(reader, f, row, plan.image_format)
         name = os.path.join(plan.folders[f.name], stem + suffix)

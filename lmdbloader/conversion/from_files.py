@@ -57,8 +57,8 @@ class Report:
         stored_as: Images of all fields by storage: raw, lz4, tiles, jpeg or file.
         longest_sides: Samples by the longer side of their (high-resolution) image as stored: up to 1, 2, 4, 8 ...
             pixels.
-        classes: Images in the source by the name of their class, in the order of the labels; empty without class
-            folders.
+        classes: Images in the source, or boxes, by the name of their class, in the order of the labels; empty without
+            class folders or named classes of boxes.
         notes: Sentences about what the dataset does not have, although it may have been meant.
     """
 
@@ -147,7 +147,7 @@ def _resume(job: _Job, folder: Path) -> tuple[Begun, Progress, Written]:
     noun = "pairs" if listing.layout == "pairs" else "images"
     options.log(plain(f"{job.target}: {len(listing.sources)} {noun}, layout {listing.layout}"))
     if classes := _count_classes(listing):
-        options.log(plain(describe_classes(classes)))
+        options.log(plain(describe_classes(classes, "image" if listing.sources.annotations is None else "box")))
     for note in job.plan.notes:
         options.log(plain(f"note: {note}."))
     with WorkerPool(job.plan.num_workers) as pool:
@@ -199,8 +199,9 @@ def _report_finished(job: _Job) -> Report | None:
 
 def _count_classes(listing: Listing) -> dict[str, int]:
     """Return `Report.classes`."""
-    labels = listing.sources.labels
-    if labels is None:
+    boxes = listing.sources.annotations
+    labels = listing.sources.labels if boxes is None else boxes.labels
+    if labels is None or not listing.classes:
         return {}
     counts = np.bincount(labels, minlength=len(listing.classes))
     return dict(zip(listing.classes, counts.tolist(), strict=True))
@@ -280,7 +281,8 @@ def _finish(job: _Job, done: Progress, writer: Writer, journal: Journal) -> Writ
     if (note := make_note(done.seen, listing)) is not None:
         writer.add_file(SOURCES_FILE, note)
     check_destination(job.target, overwrite=job.options.overwrite)  # another process may have made it meanwhile
-    classes = {"label": listing.classes} if listing.layout == "classes" else {}
+    labels = "label" if listing.layout == "classes" else "labels"
+    classes = {labels: listing.classes} if listing.classes else {}
     return writer.finish(classes=classes, made_by=job.made_by, digest=job.options.digest, close_others=journal.close)
 
 

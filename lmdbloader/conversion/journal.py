@@ -232,7 +232,9 @@ def _compare(partial: Path, done: Sequence[Sequence[int]], sources: Sources, fir
             name_hash, nbytes, changed_ns, *_, digest = done[at + i]
             changed = ""
             if _name_hash(source) != name_hash:
-                changed = "replaces another input, or has another label: inputs were added, removed or renamed"
+                changed = (
+                    "replaces another input, or has another label or other boxes: inputs were added, removed or renamed"
+                )
             elif source.nbytes != nbytes:
                 changed = f"has {source.nbytes} bytes; it had {nbytes}"
             elif check_content or changed_at(source) != changed_ns:
@@ -257,4 +259,6 @@ def _changed(partial: Path, change: str) -> DestinationError:
 def _name_hash(source: Source) -> int:
     # With the label, which depends on the order of all classes and changes with a new one.
     name = f"{source.name}\0{os.path.basename(source.lr_name or b'')!r}\0{source.label}"
+    if source.annotation is not None:
+        name += f"\0{source.annotation.digest()}"
     return checksum(name.encode("utf-8", "surrogatepass"))

@@ -103,6 +103,12 @@ class ConvertOptions:
         "store 1 for the 255 of masks of 0 and 255 (default: refuse masks of these alone, as 255 marks pixels without "
         "a label)",
     )
+    annotations: str | os.PathLike[str] | None = opt(
+        None,
+        TAKE,
+        "COCO's JSON file with the boxes of the images in {src}",
+        metavar="FILE",
+    )
     min_pair_psnr: float = opt(
         20.0,
         TAKE,
@@ -119,7 +125,10 @@ class ConvertOptions:
         limits=(0, 2**64 - 1),
     )
     classes: Sequence[str] | None = opt(
-        None, TAKE, "names of the classes by label, for class folders (default: those found, in byte order)", flag=None
+        None,
+        TAKE,
+        "names of the classes by label (default: those of class folders, in byte order, or those in files of boxes)",
+        flag=None,
     )
     patch_size: int | None = opt(
         None,

@@ -64,10 +64,13 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         OptionError: Options that contradict each other.
         SourceError: No folder, no images, or pairs that do not match.
     """
-    places = [None if p is None else locate(p) for p in (src, options.hr, options.lr, options.masks)]
+    places = [
+        None if p is None else locate(p) for p in (src, options.hr, options.lr, options.masks, options.annotations)
+    ]
     if options.patch_size is None and options.stride is not None:
         raise OptionError(f"{option('stride')} without {option('patch_size')}: whole images have no stride")
     _check_sides(options)
+    _refuse_moves(options)
     prefer_images = options.patch_size is not None or options.scale is not None
     storage, codec = make_storage(options, is_cut=prefer_images)
     check_codec(codec)
@@ -77,6 +80,8 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         hr=places[1],
         lr=places[2],
         masks=places[3],
+        annotations=places[4],
+        classes=options.classes,
         prefer_images=prefer_images,
         skip=options.on_error == "skip",
     )
@@ -88,10 +93,10 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         _refuse_binary_masks(listing.sources)
     if listing.layout == "pairs" or options.scale is not None:
         storage = pixels_only(storage, options.write_mode)
-    notes: tuple[str, ...] = ()
+    notes = listing.notes
     if places[0] is not None:
         is_sure = options.layout != "auto" or options.classes is not None or options.masks is not None
-        notes = notes_on(places[0], listing, is_sure=is_sure, wants_labels=not prefer_images)
+        notes += notes_on(places[0], listing, is_sure=is_sure, wants_labels=not prefer_images)
     if options.crop_to_scale and listing.layout != "pairs":
         raise OptionError(
             f"{option('crop_to_scale', True)} has no effect without pairs of given images: with {option('scale')}, "
@@ -99,10 +104,10 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         )
     if options.subset is not None:
         listing = choose_subset(listing, options.subset, options.seed or 0)
-    if options.classes is not None:
+    if options.classes is not None and listing.layout != "yolo":
         listing = with_classes(listing, options.classes)
     num_workers = choose_workers(1 if listing.in_process else options.workers, int(listing.sources.nbytes.sum()))
-    folders = tuple(place for place in places if isinstance(place, Path))
+    folders = tuple(place for place in places[:4] if isinstance(place, Path))
     # Every task carries the recipe, and class names can be many.
     recipe = Recipe((), replace(shared(options), classes=None), storage)
     return Plan(options, recipe, listing, codec, folders, num_workers, notes)
@@ -145,6 +150,18 @@ def settle_scale(plan: Plan) -> Recipe:
         recipe = recipe.changed(scale=find_scale(recipe, plan.listing.sources))
         _check_sides(recipe.options)
     return replace(recipe, fields=make_fields(recipe, plan.listing.fields, plan.codec))
+
+
+def _refuse_moves(options: ConvertOptions) -> None:
+    """Refuse options that would move the pixels of images, but not the boxes in them."""
+    if options.annotations is None and options.layout not in ("coco", "yolo"):
+        return
+    for name in ("patch_size", "scale", "max_resolution"):
+        if (value := getattr(options, name)) is not None:
+            raise OptionError(
+                f"{option(name, value)} with boxes: images would change without them. Leave it out, and crop or resize "
+                "both when they are loaded: Loader(dataset, batch_size, transforms=[...])."
+            )
 
 
 def _check_sides(options: ConvertOptions) -> None:

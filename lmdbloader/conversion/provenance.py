@@ -31,7 +31,7 @@ from lmdbloader.store.arrow import read_file
 from lmdbloader.store.writing.ownership import open_own_file
 
 # Options that the record of the inputs covers, or that a dataset does not depend on.
-_UNRECORDED = frozenset({"layout", "hr", "lr", "masks", "subset", "classes", "workers"})
+_UNRECORDED = frozenset({"layout", "hr", "lr", "masks", "annotations", "subset", "classes", "workers"})
 
 
 class ContentHash:
@@ -70,15 +70,21 @@ def describe(plan: Plan) -> dict[str, Any]:
         "storage": asdict(recipe.storage),
         "codec": plan.codec,
     }
-    if options.classes is not None:
+    if options.classes is not None and listing.sources.annotations is None:
         record["classes"] = digest_of_text("\0".join(listing.classes).encode(), options.digest)
     record |= digest_option(options.digest)
-    made_by = {
+    made_by: dict[str, Any] = {
         "lmdbloader": __version__,
         "layout": listing.layout,
         "options": record,
         "inputs": {"num_sources": len(listing.sources), "names_and_sizes": str(names)},
     }
+    if listing.sources.annotations is not None:
+        boxes = new_text_digest(options.digest)
+        boxes.update("\0".join(listing.classes).encode())
+        for s in listing.sources:
+            boxes.update(f"\0{0 if s.annotation is None else s.annotation.digest():016x}".encode())
+        made_by["inputs"]["annotations"] = str(boxes)
     listed = _flat(made_by).keys() | _UNRECORDED
     record |= {
         f.name: value
@@ -148,6 +154,8 @@ def _input_differences(old: Mapping[str, Any], new: Mapping[str, Any], are_compa
         return [f"inputs {_short(old['num_sources'])}, now {new['num_sources']}"]
     if are_comparable and old["names_and_sizes"] != new["names_and_sizes"]:
         return ["inputs of other names or sizes"]
+    if are_comparable and old.get("annotations") != new.get("annotations"):
+        return ["other boxes or classes"]
     return []
 
 

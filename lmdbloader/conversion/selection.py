@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.arguments import ordered_texts
-from lmdbloader.base.option_names import option
+from lmdbloader.base.option_names import flags_in_use, option, pasted
 from lmdbloader.conversion.sources.layouts import Layout, list_sources
 from lmdbloader.conversion.sources.listing import Listing, Names, is_image_name
 from lmdbloader.conversion.sources.remote import locate
@@ -59,17 +60,23 @@ def with_classes(listing: Listing, classes: Sequence[str]) -> Listing:
     """Return a listing of class folders whose labels are indices into a given list of classes.
 
     Raises:
-        OptionError: The inputs are not class folders, one of them is not in the list, or the list has equal names.
+        OptionError: The inputs have no classes, one of them is not in the list, or the list has equal names.
     """
     names = ordered_texts("classes", classes)
-    if listing.layout != "classes" or listing.sources.labels is None:
+    boxes = listing.sources.annotations
+    if boxes is None and (listing.layout != "classes" or listing.sources.labels is None):
         raise OptionError(f"{option('classes')} is given, but the layout is {listing.layout!r}: expected class folders")
     numbers = {name: i for i, name in enumerate(names)}
     unknown = [name for name in listing.classes if name not in numbers]
     if unknown:
-        raise OptionError(f"class folder {unknown[0]!r} is not among the {len(names)} classes given")
-    labels = np.array([numbers[name] for name in listing.classes], np.int64)[listing.sources.labels]
-    return replace(listing, sources=replace(listing.sources, labels=labels), classes=names)
+        what = "class folder" if boxes is None else "category"
+        raise OptionError(f"{what} {unknown[0]!r} is not among the {len(names)} classes given")
+    numbered = np.array([numbers[name] for name in listing.classes], np.int64)
+    if boxes is not None:
+        changed = replace(listing.sources, annotations=replace(boxes, labels=numbered[boxes.labels]))
+    else:
+        changed = replace(listing.sources, labels=numbered[listing.sources.labels])
+    return replace(listing, sources=changed, classes=names)
 
 
 # One of these must be there, or class folders could be taken for splits.
@@ -142,9 +149,15 @@ def find_splits(
         raise SourceNotFoundError(f"{folder}: there is no such folder.{suggest_path(folder)}")
     paths = sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink() and not p.name.startswith("."))
     if not any(is_split(p.name) for p in paths):
+        if layout == "yolo" and (inner := folder / "images").is_dir():
+            inside = [p for p in sorted(inner.iterdir()) if p.is_dir() and is_split(p.name)]
+            if inside:
+                lines = "; ".join(_line_for(path, layout) for path in inside)
+                raise SourceError(f"{folder}: has its splits inside images/ and labels/. Write {lines}.")
         raise SourceError(f"{folder}: holds no folders like train/ and val/. Convert it as a whole.")
     paths = [p for p in paths if p.name.lower() in _NAMES or holds_images(p)]
-    listings = [list_sources(path, layout=layout, prefer_images=prefer_images) for path in paths]
+    # What is missing is refused when the split is converted, unless it may be left out.
+    listings = [list_sources(path, layout=layout, prefer_images=prefer_images, skip=True) for path in paths]
     layouts = {listing.layout for listing in listings}
     if len(layouts) > 1:
         found = ", ".join(f"{p.name}: {listing.layout}" for p, listing in zip(paths, listings, strict=True))
@@ -155,9 +168,21 @@ def find_splits(
             "convert them one by one."
         )
     classes = None
+    for path, listing in zip(paths, listings, strict=True):
+        if listing.sources.annotations is not None and listing.classes != listings[0].classes:
+            raise OptionError(
+                f"{path}: has other classes of boxes than {paths[0]}, so labels would differ. Convert them one by "
+                "one, with the names of all classes in one order: classes=[...] in Python."
+            )
     if layouts == {"classes"}:
         classes = tuple(sorted({name for listing in listings for name in listing.classes}, key=os.fsencode))
     return [Split(path.name, path, classes) for path in paths]
+
+
+def _line_for(path: Path, layout: str) -> str:
+    if flags_in_use():
+        return f"lmdbloader convert {shlex.quote(str(path))} {path.name}.lmdb {pasted(layout=layout)}"
+    return f"lmdbloader.convert({str(path)!r}, {f'{path.name}.lmdb'!r}, {pasted(layout=layout)})"
 
 
 def holds_images(folder: Path) -> bool:

@@ -16,7 +16,7 @@ from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pairs import check_alignment, fit_pair
-from lmdbloader.conversion.sources.listing import File, Source, Span
+from lmdbloader.conversion.sources.listing import Annotation, File, Source, Span
 from lmdbloader.conversion.sources.reading import Fetched, digest_ends, fetch, read, times_of
 from lmdbloader.conversion.storage import PIXELS, Storage, decode_to_size, encode_one, keep_file, nearest
 from lmdbloader.conversion.values import add_values, image_geometry, parse_attached
@@ -121,6 +121,8 @@ def convert_sources(
                 places = _places(recipe, source, images)
             else:
                 places = [patch_positions(0, 0, None, 1)]
+            if source.annotation is not None:
+                values |= _place_boxes(source, source.annotation, files[0])
             if "mask" in values:
                 if recipe.options.binary_masks:
                     values["mask"] = _to_binary(source, values["mask"])
@@ -186,6 +188,8 @@ def read_files(source: Source, hashes: list[int] | None = None, fetched: Fetched
                     reason += f": the disk failed. Put a copy in its place, or leave it out ({skip})"
                 raise ImageError(source.name, reason) from error
             digest = checksum(digest.to_bytes(8, "little") + checksum(files[-1]).to_bytes(8, "little"))
+        if source.annotation is not None:
+            digest = checksum(digest.to_bytes(8, "little") + source.annotation.digest().to_bytes(8, "little"))
     finally:
         if hashes is not None:
             hashes.append(digest)
@@ -268,6 +272,29 @@ def _fit_mask(source: Source, data: bytes, mask: Pixels, stored: tuple[int, ...]
             f"its mask has {width}x{height} pixels, the image {info.width}x{info.height}; expected the same.{turned}",
         )
     return nearest(mask, stored[0], stored[1])
+
+
+def _place_boxes(source: Source, annotation: Annotation, data: bytes) -> dict[str, Pixels]:
+    """Return the boxes of an image in pixels, and their labels.
+
+    Raises:
+        ImageError: The image has another size than its annotations say.
+    """
+    info = image_info(data, name=source.name)
+    boxes = np.frombuffer(annotation.boxes, np.float64).reshape(-1, 4)
+    if annotation.size is None:
+        boxes = boxes * np.array([info.width, info.height] * 2, np.float64)
+    elif annotation.size != (info.height, info.width):
+        height, width = annotation.size
+        turned = " It is turned by its EXIF data, and the boxes are not." * (
+            (width, height) == (info.height, info.width)
+        )
+        raise ImageError(
+            source.name,
+            f"its annotations are for {width}x{height} pixels, and it has {info.width}x{info.height}.{turned} Boxes of "
+            "another size would be in the wrong place.",
+        )
+    return {"boxes": boxes, "labels": np.frombuffer(annotation.labels, np.int64)}
 
 
 def _places(recipe: Recipe, source: Source, images: dict[str, Pixels]) -> list[tuple[Any, Any]]:

@@ -125,8 +125,8 @@ def _sizes(summary: Summary) -> str:
     return text
 
 
-def _classes(classes: Sequence[tuple[str, int]]) -> str:
-    text = ", ".join(f"{name} {count:,}" for name, count in classes[:_CLASSES_SHOWN])
+def _classes(classes: Sequence[tuple[str, int | None]]) -> str:
+    text = ", ".join(name if count is None else f"{name} {count:,}" for name, count in classes[:_CLASSES_SHOWN])
     rest = len(classes) - _CLASSES_SHOWN
     return f"{text} and {rest:,} more" if rest > 0 else text
 

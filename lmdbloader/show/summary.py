@@ -102,7 +102,8 @@ class Summary:
         num_sources: Files or pairs that samples were made from; None for a dataset written from Python.
         samples_per_source: (fewest, most); None likewise.
         num_skipped: Sources that could not be used and were left out.
-        classes: For each label field its (name, samples) by label.
+        classes: For each label field its (name, samples) by label; None for the classes of boxes, as counting them
+            would read all of the data.
         sizes: Bytes: raw_nbytes (decoded), payload_nbytes (stored), data_nbytes and index_nbytes (the two files).
         compression_ratio: Decoded bytes divided by stored ones; 1 if there are none.
         waste_ratio: Size of data.mdb divided by stored payload; 1 if there is none.
@@ -117,7 +118,7 @@ class Summary:
     num_sources: int | None
     samples_per_source: tuple[int, int] | None
     num_skipped: int
-    classes: Mapping[str, tuple[tuple[str, int], ...]]
+    classes: Mapping[str, tuple[tuple[str, int | None], ...]]
     sizes: Mapping[str, int]
     compression_ratio: float
     waste_ratio: float
@@ -227,8 +228,10 @@ def _samples_per_source(reader: Reader) -> Any:
     return counts[counts > 0]
 
 
-def _count_classes(reader: Reader, field: str, names: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
-    labels = reader.index.arrays.get(field, np.empty(0, np.int64))
+def _count_classes(reader: Reader, field: str, names: tuple[str, ...]) -> tuple[tuple[str, int | None], ...]:
+    if field not in reader.index.arrays:
+        return tuple((name, None) for name in names)
+    labels = reader.index.arrays[field]
     known = labels[(labels >= 0) & (labels < len(names))]
     return tuple(zip(names, np.bincount(known, minlength=len(names)).tolist(), strict=True))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, Protocol, cast
@@ -12,7 +13,7 @@ from lmdbloader.errors import OptionError
 if TYPE_CHECKING:
     from lmdbloader.conversion.sources.listing import Found, Listing, Location
 
-Layout = Literal["images", "pairs", "classes", "masks", "lmdb", "tar"]
+Layout = Literal["images", "pairs", "classes", "masks", "coco", "yolo", "lmdb", "tar"]
 # The module that lists each layout, see `Source`. "auto" tries the modules from the last to the first, which takes
 # every place. The command line needs the names only, so a module is imported when it is tried.
 LAYOUTS: dict[str, str] = {
@@ -20,6 +21,8 @@ LAYOUTS: dict[str, str] = {
     "pairs": "lmdbloader.conversion.sources.folders",
     "classes": "lmdbloader.conversion.sources.folders",
     "masks": "lmdbloader.conversion.sources.masks",
+    "coco": "lmdbloader.conversion.sources.coco",
+    "yolo": "lmdbloader.conversion.sources.yolo",
     "lmdb": "lmdbloader.conversion.sources.lmdbs",
     "tar": "lmdbloader.conversion.sources.tars",
 }
@@ -59,10 +62,12 @@ def list_sources(
     hr: Location | None = None,
     lr: Location | None = None,
     masks: Location | None = None,
+    annotations: Location | None = None,
+    classes: Sequence[str] | None = None,
     prefer_images: bool = False,
     skip: bool = False,
 ) -> Listing:
-    """Return the images, pairs, or images with masks in a folder, an LMDB or tars.
+    """Return the images, pairs, or images with masks or boxes in a folder, an LMDB or tars.
 
     Args:
         src: The folder, LMDB or tar, or a URL; not needed with `hr` and `lr`.
@@ -71,16 +76,20 @@ def list_sources(
         hr: Folder or LMDB of the high-resolution images of pairs.
         lr: Folder or LMDB of their low-resolution images.
         masks: Folder of the masks of the images in `src`.
+        annotations: COCO's JSON file with the boxes of the images in `src`.
+        classes: Names of YOLO's classes by number.
         prefer_images: With "auto", never take subfolders for classes.
-        skip: Leave images without a mask out, rather than refuse them.
+        skip: Leave images without a mask, and annotations without an image, out, rather than refuse them.
 
     Raises:
-        SourceError: No such folder, no images in it, or pairs or masks that do not match.
+        SourceError: No such folder, no images in it, or pairs, masks or boxes that do not match.
         OptionError: Options that contradict each other.
     """
+    from lmdbloader.conversion.sources.coco import list_coco
     from lmdbloader.conversion.sources.folders import match
     from lmdbloader.conversion.sources.masks import list_masked
     from lmdbloader.conversion.sources.remote import only_here
+    from lmdbloader.conversion.sources.yolo import list_yolo
 
     if layout != "auto" and layout not in LAYOUTS:
         raise OptionError(f"{option('layout', layout)}: expected auto, {', '.join(LAYOUTS)}")
@@ -92,11 +101,21 @@ def list_sources(
             raise OptionError(f"{option('layout', layout)} with {both}: they make pairs")
         if src is not None:
             raise OptionError(f"{src} together with {both}: give either one folder or the two")
-        if masks is not None:
-            raise OptionError(f"{option('masks')} with {both}: give the folder of the images as {option('src')}")
+        for name, place in (("masks", masks), ("annotations", annotations)):
+            if place is not None:
+                raise OptionError(f"{option(name)} with {both}: give the folder of the images as {option('src')}")
         listing = match(hr, _find_half(hr, layout), lr, _find_half(lr, layout))
     elif src is None:
         raise OptionError(f"nothing to convert: give {option('src')}, or {both}")
+    elif annotations is not None or layout == "coco":
+        if layout not in ("auto", "coco") or masks is not None:
+            other = option("layout", layout) if masks is None else option("masks")
+            raise OptionError(f"{other} with {option('annotations')}: it makes {option('layout', 'coco')}")
+        listing = list_coco(src, annotations, skip=skip)
+    elif layout == "yolo":
+        if masks is not None:
+            raise OptionError(f"{option('masks')} with {option('layout', 'yolo')}: give one of them")
+        listing = list_yolo(src, classes)
     elif masks is not None or layout == "masks":
         if layout not in ("auto", "masks"):
             raise OptionError(

@@ -7,11 +7,12 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import Kind
 from lmdbloader.images.decode import IMAGE_SUFFIXES
 
@@ -42,6 +43,68 @@ File: TypeAlias = bytes | Span
 
 
 @dataclass(frozen=True, slots=True)
+class Annotation:
+    """The boxes of one image.
+
+    Attributes:
+        boxes: (n, 4) float64: left, top, right, bottom in pixels, or as shares of the width and the height.
+        labels: (n,) int64, the class of each box.
+        size: (height, width) of the image that pixels refer to; None for shares.
+    """
+
+    boxes: bytes
+    labels: bytes
+    size: tuple[int, int] | None
+
+    def digest(self) -> int:
+        """Return the XXH64 of its values."""
+        return checksum(repr((self.size, checksum(self.boxes), checksum(self.labels))).encode())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Annotations:
+    """The boxes of some images, image by image.
+
+    Attributes:
+        boxes: (m, 4) float64, see `Annotation`.
+        labels: (m,) int64.
+        bounds: (n + 1,) int64: the boxes of image i are boxes[bounds[i] : bounds[i + 1]].
+        sizes: (n, 2) int64, height and width of the images; None for boxes in shares.
+    """
+
+    boxes: npt.NDArray[np.float64]
+    labels: I64
+    bounds: I64
+    sizes: I64 | None
+
+    @classmethod
+    def gather(cls, image: I64, num_images: int, boxes: Any, labels: I64, sizes: I64 | None) -> Annotations:
+        """Return boxes by image, in their order.
+
+        >>> gathered = Annotations.gather(np.array([1, 0, 1]), 2, np.zeros((3, 4)), np.array([5, 6, 7]), None)
+        >>> gathered.labels.tolist(), gathered.bounds.tolist()
+        ([6, 5, 7], [0, 1, 3])
+        """
+        order = np.argsort(image, kind="stable")
+        bounds = np.zeros(num_images + 1, np.int64)
+        np.cumsum(np.bincount(image, minlength=num_images), out=bounds[1:])
+        return cls(np.ascontiguousarray(boxes[order], np.float64), labels[order], bounds, sizes)
+
+    def __getitem__(self, number: int) -> Annotation:
+        rows = slice(self.bounds.item(number), self.bounds.item(number + 1))
+        size = None if self.sizes is None else (self.sizes.item(number, 0), self.sizes.item(number, 1))
+        return Annotation(self.boxes[rows].tobytes(), self.labels[rows].tobytes(), size)
+
+    def take(self, numbers: I64) -> Annotations:
+        """Return those of some images, in another order."""
+        counts = np.diff(self.bounds)[numbers]
+        bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        rows = np.arange(bounds[-1]) + np.repeat(self.bounds[:-1][numbers] - bounds[:-1], counts)
+        sizes = None if self.sizes is None else self.sizes[numbers]
+        return Annotations(self.boxes[rows], self.labels[rows], bounds, sizes)
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """The files of one image, or of one pair.
 
@@ -53,6 +116,7 @@ class Source:
         lr_name: Its relative path.
         label: Of its class folder.
         attached: (field, file) of other values of the sample; None if only other sources have such a file.
+        annotation: Its boxes, in datasets of boxes.
     """
 
     name: str
@@ -62,6 +126,7 @@ class Source:
     lr_name: bytes | None = None
     label: int | None = None
     attached: tuple[tuple[str, File | None], ...] = ()
+    annotation: Annotation | None = None
 
     @property
     def num_images(self) -> int:
@@ -179,6 +244,7 @@ class Sources(Sequence[Source]):
         spans: Places of the images in larger files; None if each is a file below `names.folder`.
         lr_spans: Places of the low-resolution images, likewise.
         attached: Places of other values of the samples, by field; names, if each is a file of its own.
+        annotations: Boxes of the images.
     """
 
     names: Names
@@ -188,6 +254,7 @@ class Sources(Sequence[Source]):
     spans: Spans | None = None
     lr_spans: Spans | None = None
     attached: Mapping[str, Spans | Names] = field(default_factory=dict)
+    annotations: Annotations | None = None
 
     def __len__(self) -> int:
         return len(self.nbytes)
@@ -213,6 +280,7 @@ class Sources(Sequence[Source]):
             lr_name=None if lr_names is None else lr_names[number],
             label=None if self.labels is None else self.labels.item(number),
             attached=tuple((name, _attached(places, number)) for name, places in self.attached.items()),
+            annotation=None if self.annotations is None else self.annotations[number],
         )
 
     def take(self, numbers: I64) -> Sources:
@@ -228,6 +296,7 @@ class Sources(Sequence[Source]):
                 name: places.take(numbers) if isinstance(places, Spans) else places.take(numbers.tolist())
                 for name, places in self.attached.items()
             },
+            None if self.annotations is None else self.annotations.take(numbers),
         )
 
 
@@ -295,11 +364,12 @@ class Listing:
     Attributes:
         layout: How the inputs are laid out.
         sources: In order.
-        classes: Class names by label, for class folders.
+        classes: Class names by label, for class folders and boxes.
         fields: (name, kind) of the fields in addition to the images.
         ignored: (name, reason) of files that look like inputs but are left out, and of classes without images.
         changed_ns: Last change of the newest remote file (ns since 1970), 0 without one; None if it is unknown.
         in_process: Whether only this process can see the files, as with memory://.
+        notes: Sentences about what the source has, but not the listing.
     """
 
     layout: str
@@ -309,6 +379,7 @@ class Listing:
     ignored: tuple[tuple[str, str], ...] = ()
     changed_ns: int | None = 0
     in_process: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def as_text(name: bytes) -> str:

@@ -1,0 +1,421 @@
+"""Images with boxes in COCO's format: a folder, and a JSON file with the boxes of its images."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.base.option_names import flags_in_use, option, pasted, shown
+from lmdbloader.base.text import counted
+from lmdbloader.conversion.sources.folders import find_images
+from lmdbloader.conversion.sources.json_stream import read_lists
+from lmdbloader.conversion.sources.listing import (
+    I64,
+    Annotations,
+    Found,
+    Listing,
+    Location,
+    Names,
+    Sources,
+    as_text,
+)
+from lmdbloader.errors import SourceError, SourceNotFoundError
+from lmdbloader.fields import Boxes, Labels
+
+FIELDS = (("boxes", Boxes().kind), ("labels", Labels().kind))
+_NAMES_SHOWN = 5
+_ROBOFLOW = "_annotations.coco.json"
+# Beyond the rounding of sums: boxes that reach farther out of their image are counted.
+_BEYOND = 1e-3
+_MOST_SIDE = 2**31
+
+
+def holds(place: Location) -> bool:
+    """Return False: boxes are asked for, not guessed."""
+    return False
+
+
+def list_samples(place: Location, layout: str, prefer_images: bool) -> Listing:
+    """Return the images with boxes of a folder, see `layouts.Source`."""
+    return list_coco(place, None)
+
+
+def list_coco(src: Location, annotations: Location | None, *, skip: bool = False) -> Listing:
+    """Return the images of a folder with their boxes from a JSON file.
+
+    Boxes are clipped to their image; those without area and those of crowds are left out, and counted in the notes.
+    Labels number the categories in the order of their ids.
+
+    Args:
+        src: The folder of the images; without `annotations`, one next to annotations/, or that holds annotations/.
+        annotations: The JSON file.
+        skip: Leave annotated images that are missing out, rather than refuse them.
+
+    Raises:
+        SourceError: The file is not found, damaged, or does not belong to the images.
+    """
+    if annotations is None:
+        src, annotations = _find(src)
+    if isinstance(annotations, str):
+        raise SourceError(f"{annotations}: annotations are read from local files. Copy it to this machine first.")
+    if not annotations.is_file():
+        why = "is a folder; name the JSON file in it" if annotations.is_dir() else "there is no such file"
+        raise SourceNotFoundError(f"{annotations}: {why}")
+    images = find_images(src)
+    if not len(images.names):
+        raise SourceError(f"{src}: no images in it")
+    content = _read(annotations)
+    kept, rows, missing = _match(src, images, annotations, content, skip)
+    boxes, notes = _boxes_of(content, rows)
+    sources = Sources(images.names.take(kept.tolist()), images.nbytes[kept], annotations=boxes)
+    listed = np.zeros(len(images.names), np.bool_)
+    listed[kept] = True
+    others = [as_text(images.names[i]) for i in np.flatnonzero(~listed).tolist()]
+    return Listing(
+        "coco",
+        sources,
+        classes=content.classes,
+        fields=FIELDS,
+        ignored=(
+            *images.ignored,
+            *few(others, f"{annotations.name} does not list it"),
+            *few(missing, f"{annotations.name} lists it, but it is not in {src}"),
+        ),
+        changed_ns=images.changed_ns,
+        notes=notes,
+    )
+
+
+def few(names: Sequence[str], reason: str) -> list[tuple[str, str]]:
+    """Return (name, reason) for some names: all of them if they are few.
+
+    >>> few(["a", "b"], "is not there"), few(["a"] * 100, "is not there")[-1]
+    ([('a', 'is not there'), ('b', 'is not there')], ('95 more', 'is not there'))
+    """
+    found = [(name, reason) for name in names[:_NAMES_SHOWN]]
+    if len(names) > _NAMES_SHOWN:
+        found.append((f"{len(names) - _NAMES_SHOWN:,} more", reason))
+    return found
+
+
+# --- where the file is ---
+
+
+def _find(src: Location) -> tuple[Path, Path]:
+    """Return the folder of the images, and the file with their boxes."""
+    if isinstance(src, str):
+        raise SourceError(f"{src}: folders behind URLs are not searched. Name the JSON file: {option('annotations')}.")
+    if not src.is_dir():
+        raise SourceNotFoundError(f"{src}: there is no such folder")
+    found = [(src, path) for path in _candidates(src) if path.is_file()]
+    inside = src / "annotations"
+    for path in sorted(inside.glob("instances_*.json")) if inside.is_dir() else ():
+        name = path.stem.removeprefix("instances_")
+        found += [(folder, path) for folder in (src / name, src / "images" / name) if folder.is_dir()]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        lines = "; or ".join(_line(*pair) for pair in found[:_NAMES_SHOWN])
+        raise SourceError(f"{src}: holds several sets of images with annotations. Write {lines}.")
+    raise SourceError(
+        f"{src}: no annotations found; looked for annotations/instances_X.json next to X/ or images/X/, and for "
+        f"{_ROBOFLOW}. Convert the folder of the images, and name the file with {option('annotations')}."
+    )
+
+
+def _candidates(src: Path) -> list[Path]:
+    """Return where the file of a folder of images may be."""
+    name = f"instances_{src.resolve().name}.json"
+    return [src / _ROBOFLOW, *(place / "annotations" / name for place in (src / "..", src / ".." / ".."))]
+
+
+def _line(folder: Path, path: Path) -> str:
+    if flags_in_use():
+        return f"lmdbloader convert {shlex.quote(str(folder))} OUT {pasted(annotations=path)}"
+    return f"lmdbloader.convert({str(folder)!r}, out, {pasted(annotations=path)})"
+
+
+# --- the content of the file ---
+
+
+@dataclass(slots=True)
+class _Content:
+    """The images, boxes and categories of a JSON file, in its order."""
+
+    path: Path
+    classes: tuple[str, ...] = ()
+    # Of images.
+    names: list[str] = field(default_factory=list)
+    row_of: dict[int, int] = field(default_factory=dict)
+    sizes: array[int] = field(default_factory=lambda: array("q"))
+    # Of annotations; crowds are left out.
+    image: array[int] = field(default_factory=lambda: array("q"))
+    category: array[int] = field(default_factory=lambda: array("q"))
+    boxes: array[float] = field(default_factory=lambda: array("d"))
+    ids: array[int] = field(default_factory=lambda: array("q"))
+    labels: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    num_crowds: int = 0
+    not_read: dict[str, int] = field(default_factory=dict)
+
+
+def _read(path: Path) -> _Content:
+    """Return the content of a file, checked.
+
+    Raises:
+        SourceError: With the element, what was found, and what was expected.
+    """
+    content = _Content(path)
+    categories: dict[int, str] = {}
+    for key, number, element in read_lists(path, ("images", "annotations", "categories")):
+        where = f"{path}: {key}[{number}]"
+        if not isinstance(element, dict):
+            raise SourceError(f"{where}: {shown(element)}; expected an object")
+        if "id" in element and (key != "annotations" or element["id"] is not None):
+            where += f" (id {shown(element['id'])})"
+        if key == "images":
+            _add_image(content, element, where)
+        elif key == "annotations":
+            _add_annotation(content, element, where)
+        else:
+            _add_category(categories, element, where)
+    if not content.names:
+        raise SourceError(f"{path}: lists no images")
+    _check_ids(content)
+    _set_labels(content, categories)
+    return content
+
+
+def _add_image(content: _Content, element: dict[str, Any], where: str) -> None:
+    number = _whole(element, "id", where)
+    if number in content.row_of:
+        raise SourceError(f"{where}: another image has this id: {content.names[content.row_of[number]]}")
+    name = element.get("file_name")
+    if not isinstance(name, str) or not name:
+        raise SourceError(f"{where}: file_name is {shown(name)}; expected the path of an image below the folder")
+    size = [_whole(element, side, where) for side in ("height", "width")]
+    if not all(0 < side < _MOST_SIDE for side in size):
+        raise SourceError(f"{where}: {size[1]}x{size[0]} pixels; expected the width and height of the image")
+    content.row_of[number] = len(content.names)
+    content.names.append(name)
+    content.sizes.extend(size)
+
+
+def _add_annotation(content: _Content, element: dict[str, Any], where: str) -> None:
+    if element.get("id") is not None:
+        content.ids.append(_whole(element, "id", where))
+    for name in ("segmentation", "keypoints", "caption"):
+        if element.get(name):
+            content.not_read[name] = content.not_read.get(name, 0) + 1
+    if "bbox" not in element:
+        have = "captions" if "caption" in element else ", ".join(map(repr, list(element)[:10]))
+        raise SourceError(
+            f"{where}: has no bbox, but {have}. Boxes are in the files called instances_X.json; for other annotations, "
+            "write samples: lmdbloader.write(samples, out)"
+        )
+    box = element["bbox"]
+    numbers = [_number(value) for value in box] if isinstance(box, list) else []
+    if len(numbers) != 4 or not all(map(math.isfinite, numbers)):
+        raise SourceError(f"{where}: bbox is {shown(box)}; expected four finite numbers [x, y, width, height]")
+    image, category = _whole(element, "image_id", where), _whole(element, "category_id", where)
+    is_crowd = element.get("iscrowd", 0)
+    if is_crowd not in (0, 1):
+        raise SourceError(f"{where}: iscrowd is {shown(is_crowd)}; expected 0 or 1")
+    if is_crowd:
+        content.num_crowds += 1
+        return
+    content.image.append(image)
+    content.category.append(category)
+    content.boxes.extend(numbers)
+
+
+def _add_category(categories: dict[int, str], element: dict[str, Any], where: str) -> None:
+    number, name = _whole(element, "id", where), element.get("name")
+    if number in categories:
+        raise SourceError(f"{where}: another category has this id: {categories[number]!r}")
+    try:
+        is_text = isinstance(name, str) and bool(name.encode())
+    except UnicodeEncodeError:  # half of a surrogate pair
+        is_text = False
+    if not isinstance(name, str) or not is_text:
+        raise SourceError(f"{where}: name is {shown(name)}; expected the name of a class")
+    categories[number] = name
+
+
+def _whole(element: dict[str, Any], key: str, where: str) -> int:
+    """Return a whole number of 64 bits; 3.0 is one too."""
+    value = element.get(key)
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        found = f"{key} is {shown(value)}" if key in element else f"has no {key}"
+        raise SourceError(f"{where}: {found}; expected a whole number")
+    return value
+
+
+def _number(value: Any) -> float:
+    """Return a number as a float, NaN for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan
+
+
+def _check_ids(content: _Content) -> None:
+    """Raise SourceError if two annotations have the same id: readers by id would take one of them twice."""
+    ids, counts = np.unique(np.array(content.ids, np.int64), return_counts=True)
+    if (counts > 1).any():
+        first, times = ids[counts > 1][0], counts[counts > 1][0]
+        raise SourceError(
+            f"{content.path}: {times} annotations have the id {first}; expected ids that differ. Were files merged? "
+            "Number them anew, or remove the copies."
+        )
+
+
+def _set_labels(content: _Content, categories: dict[int, str]) -> None:
+    numbers = sorted(categories)
+    if not numbers:
+        raise SourceError(f"{content.path}: lists no categories")
+    content.classes = tuple(categories[number] for number in numbers)
+    by_name = {categories[number]: number for number in reversed(numbers)}
+    for number in numbers:
+        if (other := by_name[categories[number]]) != number:
+            raise SourceError(
+                f"{content.path}: the categories {other} and {number} are both called {categories[number]!r}; expected "
+                "names that differ. Rename one of them in the file."
+            )
+    known, category = np.array(numbers, np.int64), np.array(content.category, np.int64)
+    labels = np.minimum(np.searchsorted(known, category), len(known) - 1)
+    if (wrong := known[labels] != category).any():
+        raise SourceError(
+            f"{content.path}: {counted(int(wrong.sum()), 'annotation')} have a category_id that the file does not "
+            f"list, such as {category[wrong][0]}; its categories are {', '.join(map(str, numbers[:10]))} ..."
+        )
+    content.labels = labels
+
+
+# --- images and boxes together ---
+
+
+def _match(src: Location, images: Found, path: Path, content: _Content, skip: bool) -> tuple[I64, I64, list[str]]:
+    """Return the numbers of the listed images in order, their rows in the file, and the names of missing images."""
+    number_of = {name: i for i, name in enumerate(images.names)}
+    row_of: dict[int, int] = {}
+    missing: list[str] = []
+    for row, name in enumerate(content.names):
+        number = _find_name(name, number_of)
+        if number is None:
+            missing.append(name)
+        elif number in row_of:
+            raise SourceError(f"{path}: images[{row_of[number]}] and images[{row}] have the same file_name {name!r}")
+        else:
+            row_of[number] = row
+    if missing and (not skip or not row_of):
+        more = f" and {len(missing) - _NAMES_SHOWN:,} more" if len(missing) > _NAMES_SHOWN else ""
+        raise SourceError(
+            f"{src}: {path.name} lists {', '.join(missing[:_NAMES_SHOWN])}{more}, not found there. "
+            + _advice(src, images.names, path, missing[0], bool(row_of))
+        )
+    kept = sorted(row_of)
+    return np.array(kept, np.int64), np.array([row_of[number] for number in kept], np.int64), missing
+
+
+def _find_name(name: str, number_of: dict[bytes, int]) -> int | None:
+    try:
+        found = number_of.get(os.fsencode(name))
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return None
+    if found is not None:
+        return found
+    parts = [part for part in name.replace("\\", "/").split("/") if part != "."]
+    return number_of.get(os.fsencode("/".join(parts)))
+
+
+def _advice(src: Location, names: Names, path: Path, name: str, are_some_found: bool) -> str:
+    if are_some_found:
+        return f"{option('on_error', 'skip')} leaves such images out."
+    outer = name.replace("\\", "/").partition("/")[0]
+    if isinstance(src, Path) and outer == src.resolve().name and name != outer:
+        return f"The names in the file begin with {outer}/. Write {_line(src / '..', path)}."
+    return f"None of its images is there, but {as_text(names[0])} is: expected the folder that file_name starts from."
+
+
+def _boxes_of(content: _Content, rows: I64) -> tuple[Annotations, tuple[str, ...]]:
+    """Return the boxes of images, given their rows in the file, and notes on what was left out or changed."""
+    ids = np.array(list(content.row_of), np.int64)
+    order = np.argsort(ids)
+    image = np.array(content.image, np.int64)
+    at = order[np.minimum(np.searchsorted(ids, image, sorter=order), len(ids) - 1)]
+    is_listed = ids[at] == image
+    if len(image) and not is_listed.any():
+        raise SourceError(f"{content.path}: no annotation has the id of an image as its image_id, such as {image[0]}")
+    sample_of = np.full(len(ids), -1, np.int64)
+    sample_of[rows] = np.arange(len(rows))
+    sample = np.where(is_listed, sample_of[at], -1)
+    sizes = np.array(content.sizes, np.int64).reshape(-1, 2)[rows]
+    here = sample >= 0
+    boxes, labels, sample = np.array(content.boxes).reshape(-1, 4)[here], content.labels[here], sample[here]
+    with np.errstate(over="ignore"):
+        boxes[:, 2:] += boxes[:, :2]
+    keep, num_clipped = clip(boxes, sizes[sample][:, ::-1], _BEYOND)
+    found = Annotations.gather(sample[keep], len(rows), boxes[keep], labels[keep], sizes)
+    notes = [
+        (content.num_crowds, "left out", "box of a crowd (iscrowd)", "boxes of crowds (iscrowd)"),
+        (int((~is_listed).sum()), "left out", "box of an image", "boxes of images", " that the file does not list"),
+        *notes_on(num_clipped, int((~keep).sum())),
+        *(
+            (count, "not read, only boxes are", name, f"{name.rstrip('s')}s")
+            for name, count in content.not_read.items()
+        ),
+    ]
+    return found, sentences(notes)
+
+
+Note = tuple[int, str, str, str] | tuple[int, str, str, str, str]
+
+
+def notes_on(num_clipped: int, num_empty: int) -> list[Note]:
+    """Return notes on boxes that are not as in their file."""
+    return [
+        (num_clipped, "clipped to the image", "box", "boxes"),
+        (num_empty, "left out", "box", "boxes", " without area in the image"),
+    ]
+
+
+def sentences(notes: Iterable[Note]) -> tuple[str, ...]:
+    """Return notes with counts above zero as sentences.
+
+    >>> sentences([(2, "left out", "box", "boxes", " of crowds"), (0, "clipped", "box", "boxes")])
+    ('left out: 2 boxes of crowds',)
+    """
+    return tuple(
+        f"{what}: {counted(number, one, many)}{''.join(more)}" for number, what, one, many, *more in notes if number
+    )
+
+
+def clip(boxes: npt.NDArray[np.float64], most: Any, beyond: float) -> tuple[npt.NDArray[np.bool_], int]:
+    """Clip boxes (n, 4) XYXY to 0 and `most` (n, 2), in place.
+
+    Returns:
+        (n,), which of them have an area as float32; and how many of these reached out by more than `beyond`.
+
+    >>> boxes = np.array([[-5.0, 0, 10, 10], [20, 20, 30, 30]])
+    >>> clip(boxes, np.array([[15, 15], [15, 15]]), 0), boxes.tolist()
+    ((array([ True, False]), 1), [[0.0, 0.0, 10.0, 10.0], [15.0, 15.0, 15.0, 15.0]])
+    """
+    before = boxes.copy()
+    np.clip(boxes[:, :2], 0, most, out=boxes[:, :2])
+    np.clip(boxes[:, 2:], 0, most, out=boxes[:, 2:])
+    stored = boxes.astype(np.float32)
+    keep: npt.NDArray[np.bool_] = np.all(stored[:, 2:] > stored[:, :2], axis=1)
+    return keep, int((keep & (np.abs(boxes - before) > beyond).any(1)).sum())

@@ -1,0 +1,375 @@
+"""Images with boxes as YOLO reads them: images/ and labels/ trees, with a text file for each image."""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from lmdbloader.base.arguments import ordered_texts
+from lmdbloader.base.files import open_regular
+from lmdbloader.base.option_names import flags_in_use, option, shown
+from lmdbloader.conversion.sources.coco import FIELDS, clip, few, notes_on, sentences
+from lmdbloader.conversion.sources.folders import find_images
+from lmdbloader.conversion.sources.listing import Annotations, Listing, Location, Sources, as_text, stem_of
+from lmdbloader.errors import SourceError, SourceNotFoundError
+
+_IMAGES, _LABELS = "images", "labels"
+_NAMES_TXT, _NAMES_YAML = "classes.txt", ("data.yaml", "data.yml", "dataset.yaml")
+_MOST_NBYTES = 16 * 2**20
+# Numbers have six digits or fewer in most files, so that boxes at an edge reach out by their rounding.
+_BEYOND = 1e-5
+_MOST_CLASS = 2**31
+
+
+def holds(place: Location) -> bool:
+    """Return False: boxes are asked for, not guessed."""
+    return False
+
+
+def list_samples(place: Location, layout: str, prefer_images: bool) -> Listing:
+    """Return the images with boxes of a folder, see `layouts.Source`."""
+    return list_yolo(place, None)
+
+
+def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
+    """Return the images of a folder with the boxes of their text files.
+
+    A line of a text file is a class number and the centre, width and height of a box as shares of the image's sides; or
+    a class number and the corners of a polygon, which becomes the box around it. Boxes are clipped to the image.
+
+    Args:
+        src: A folder with images/ and labels/; or images/ or a folder in it; or one with the images and text files.
+        classes: Names of the classes by number; by default those of classes.txt or data.yaml, if there is one.
+
+    Raises:
+        SourceError: No images, a line of a text file is damaged, or the names cannot be read.
+        OptionError: `classes` are no texts that differ.
+    """
+    if isinstance(src, str):
+        raise SourceError(f"{src}: {option('layout', 'yolo')} reads local folders only. Copy it to this machine first.")
+    if not src.is_dir():
+        raise SourceNotFoundError(f"{src}: there is no such folder")
+    tree = _find_tree(src)
+    images = find_images(tree.images)
+    if not len(images.names):
+        raise SourceError(f"{tree.images}: no images in it")
+    names, file = (ordered_texts("classes", classes), None) if classes is not None else _find_names(tree)
+    content = _Content(len(names) if names else None, file, _has_keypoints(tree))
+    read: set[bytes] = set()
+    for number, name in enumerate(images.names):
+        stem = stem_of(name)
+        if stem in read:
+            raise SourceError(f"{tree.images}: two images have the name {as_text(stem)}, so whose boxes are ambiguous")
+        read.add(stem)
+        content.add(tree.labels / os.fsdecode(stem + b".txt"), number)
+    if content.num_files == 0:
+        raise SourceError(
+            f"{tree.labels}: no text file belongs to an image of {tree.images}; expected {_LABELS}/a.txt for "
+            f"{_IMAGES}/a.jpg, or a.txt next to a.jpg"
+        )
+    boxes = np.array(content.boxes).reshape(-1, 4)
+    keep, num_clipped = clip(boxes, 1.0, _BEYOND)
+    labels, image = np.array(content.labels, np.int64), np.array(content.image, np.int64)
+    found = Annotations.gather(image[keep], len(images.names), boxes[keep], labels[keep], None)
+    notes = sentences([
+        *notes_on(num_clipped, int((~keep).sum())),
+        (content.num_polygons, "turned into the box around it", "polygon", "polygons"),
+        (len(images.names) - content.num_files, "without boxes", "image", "images", " without a text file"),
+    ])  # fmt: skip
+    if not names:
+        notes += (f"the classes have no names: there is no {_NAMES_TXT} or {_NAMES_YAML[0]} in {tree.root}",)
+    ignored = [entry for entry in images.ignored if entry[0] not in ("*.txt", "*.yaml", "*.cache")]
+    return Listing(
+        "yolo",
+        Sources(images.names, images.nbytes, annotations=found),
+        classes=names,
+        fields=FIELDS,
+        ignored=(*ignored, *few(_without_image(tree, read), "belongs to no image")),
+        changed_ns=images.changed_ns,
+        notes=notes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """The folders of the images, of the text files, and above both; the last two may be the first."""
+
+    images: Path
+    labels: Path
+    root: Path
+
+
+def _find_tree(src: Path) -> _Tree:
+    if (src / _IMAGES).is_dir() and (src / _LABELS).is_dir():
+        return _Tree(src / _IMAGES, src / _LABELS, src)
+    path = Path(os.path.abspath(src))
+    # As YOLO finds them: the last folder "images" of the path becomes "labels".
+    for images in (path, *path.parents):
+        if images.name == _IMAGES:
+            labels = images.with_name(_LABELS) / path.relative_to(images)
+            if labels.is_dir():
+                return _Tree(src, labels, images.parent)
+            break
+    return _Tree(src, src, src)
+
+
+def _without_image(tree: _Tree, stems: set[bytes]) -> list[str]:
+    """Return the text files of boxes that belong to no image."""
+    top, found = os.fsencode(tree.labels), []
+    for folder, _, names in os.walk(top):
+        for name in names:
+            path = os.path.relpath(os.path.join(folder, name), top)
+            stem, suffix = os.path.splitext(path)
+            if suffix == b".txt" and stem not in stems and as_text(name) != _NAMES_TXT:
+                found.append(as_text(path))
+    return sorted(found)
+
+
+# --- boxes ---
+
+
+@dataclass(slots=True)
+class _Content:
+    """The boxes of text files, in order, in shares of the image's sides."""
+
+    num_classes: int | None
+    names_file: Path | None
+    has_keypoints: bool
+    image: array[int] = field(default_factory=lambda: array("q"))
+    labels: array[int] = field(default_factory=lambda: array("q"))
+    boxes: array[float] = field(default_factory=lambda: array("d"))
+    num_polygons: int = 0
+    num_files: int = 0
+
+    def add(self, path: Path, number: int) -> None:
+        """Add the boxes of an image's text file, if there is one."""
+        text = _text(path)
+        if text is None:
+            return
+        self.num_files += 1
+        for line, words in enumerate(map(str.split, text.splitlines()), 1):
+            if words:
+                self._add_line(f"{path}, line {line}", words, number)
+
+    def _add_line(self, where: str, words: list[str], number: int) -> None:
+        try:
+            label, *numbers = (float(word) for word in words)
+        except ValueError:
+            raise SourceError(f"{where}: {_quoted(words)}; {_EXPECTED}") from None
+        if not (label.is_integer() and 0 <= label < _MOST_CLASS):
+            raise SourceError(f"{where}: the class is {words[0]:.40}; expected a whole number from 0 on")
+        if self.num_classes is not None and label >= self.num_classes:
+            names = self.names_file or option("classes")
+            raise SourceError(
+                f"{where}: class {int(label)}, but {names} has {self.num_classes} names, from 0 to "
+                f"{self.num_classes - 1}"
+            )
+        is_polygon = len(numbers) >= 6 and len(numbers) % 2 == 0 and not self.has_keypoints
+        if len(numbers) != 4 and not is_polygon:
+            hint = (
+                "; leave the confidence out" if len(numbers) == 5 else "; keypoints are not read" * (len(numbers) > 5)
+            )
+            raise SourceError(f"{where}: {len(words)} numbers ({_quoted(words)}); {_EXPECTED}{hint}")
+        if wrong := [word for word, value in zip(words[1:], numbers, strict=True) if not 0 <= value <= 1]:
+            raise SourceError(
+                f"{where}: {wrong[0]:.40} is not from 0 to 1; expected shares of the image's width and height. Divide "
+                "pixels by them."
+            )
+        if is_polygon:
+            self.num_polygons += 1
+            xs, ys = numbers[::2], numbers[1::2]
+            box = [min(xs), min(ys), max(xs), max(ys)]
+        else:
+            x, y, width, height = numbers
+            box = [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
+        self.image.append(number)
+        self.labels.append(int(label))
+        self.boxes.extend(box)
+
+
+_EXPECTED = "expected `class x y width height`: five numbers, of which the last four are from 0 to 1"
+
+
+def _quoted(words: list[str]) -> str:
+    return shown(" ".join(words[:8]))
+
+
+def _text(path: Path) -> str | None:
+    """Return the content of a small text file, None if there is none."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            data = file.read(_MOST_NBYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if len(data) > _MOST_NBYTES:
+        raise SourceError(f"{path}: has more than {_MOST_NBYTES >> 20} MiB; expected a line for each box")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path}: is not UTF-8 ({error})") from error
+
+
+# --- names ---
+
+
+def _places(tree: _Tree) -> list[Path]:
+    # Exports in train/images and train/labels have one file for all of their splits, next to train/.
+    return list(dict.fromkeys([tree.root, tree.labels, tree.root / ".."]))
+
+
+def _yaml(tree: _Tree) -> tuple[Path, str] | None:
+    for place in _places(tree):
+        for name in _NAMES_YAML:
+            if (text := _text(place / name)) is not None:
+                return place / name, text
+    return None
+
+
+def _has_keypoints(tree: _Tree) -> bool:
+    found = _yaml(tree)
+    return found is not None and re.search(r"^kpt_shape\s*:", found[1], re.MULTILINE) is not None
+
+
+def _find_names(tree: _Tree) -> tuple[tuple[str, ...], Path | None]:
+    """Return the names of the classes by number, and their file; no names without a file.
+
+    classes.txt goes before data.yaml, so that it can be written where data.yaml cannot be read.
+    """
+    for place in _places(tree)[:2]:
+        path = place / _NAMES_TXT
+        if (text := _text(path)) is not None:
+            names = [line.strip() for line in text.splitlines()]
+            while names and not names[-1]:
+                names.pop()
+            return _checked(path, names), path
+    if (found := _yaml(tree)) is None:
+        return (), None
+    path, text = found
+    names_read = parse_names(text)
+    if isinstance(names_read, str):
+        in_python = f"classes={['person', 'car']!r}"
+        instead = f"write them into {tree.root / _NAMES_TXT}, one a line"
+        raise SourceError(
+            f"{path}: the names of the classes cannot be read ({names_read}). Expected names: [a, b] or a line for "
+            f"each name; {instead if flags_in_use() else f'give them by number, {in_python}, or {instead}'}."
+        )
+    return _checked(path, names_read), path
+
+
+def _checked(path: Path, names: list[str]) -> tuple[str, ...]:
+    if not names or not all(names) or len(set(names)) != len(names):
+        twice = next((name for name in names if names.count(name) > 1), "")
+        raise SourceError(f"{path}: {f'two classes are called {twice!r}' if twice else 'a class has no name'}")
+    return tuple(names)
+
+
+_KEY = re.compile(r"\s*(\d{1,9})\s*:(?:\s+(.*))?$")
+_SPECIAL = tuple("&*!|>%@`[]{},?:-#\"'")
+
+
+def parse_names(text: str) -> list[str] | str:
+    """Return the names of the classes in a data.yaml, or what of it is not understood.
+
+    Only lists and mappings of texts are: a whole reader of YAML would be another package.
+
+    >>> parse_names("nc: 2\\nnames: ['a', b c]  # two"), parse_names("names:\\n  1: dog\\n  0: cat")
+    (['a', 'b c'], ['cat', 'dog'])
+    """
+    lines = text.splitlines()
+    starts = [i for i, line in enumerate(lines) if re.match(r"names\s*:(\s|$)", line)]
+    if len(starts) != 1:
+        return "there is no line names:" if not starts else "there are two lines names:"
+    rest = _uncommented(lines[starts[0]].partition(":")[2]).strip()
+    block = []
+    for line in lines[starts[0] + 1 :]:
+        line = _uncommented(line).rstrip()
+        if line and not line[0].isspace() and not (not rest and re.match(r"-(\s|$)", line)) and line[0] not in "]}":
+            break
+        if line.strip():
+            block.append(line)
+    try:
+        if rest:
+            return _flow(" ".join([rest, *map(str.strip, block)]))
+        if block and block[0].lstrip().startswith("-"):
+            return [_item(line) for line in block]
+        return _in_order([_entry(line) for line in block])
+    except ValueError as error:
+        return str(error)
+
+
+def _uncommented(line: str) -> str:
+    """Return a line without its comment, which begins with # after a space and outside quotes."""
+    quote = ""
+    for at, character in enumerate(line):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"" and (at == 0 or line[at - 1] in " ,[{:\t"):
+            quote = character
+        elif character == "#" and (at == 0 or line[at - 1].isspace()):
+            return line[:at]
+    return line
+
+
+def _item(line: str) -> str:
+    found = re.fullmatch(r"\s*-\s+(.*)", line)
+    if found is None:
+        raise ValueError(f"{line.strip()[:60]!r} is not an item")
+    return _scalar(found[1])
+
+
+def _entry(line: str) -> tuple[int, str]:
+    found = _KEY.fullmatch(line)
+    if found is None or not found[2]:
+        raise ValueError(f"{line.strip()[:60]!r} is not a number with a name")
+    return int(found[1]), _scalar(found[2])
+
+
+def _in_order(entries: list[tuple[int, str]]) -> list[str]:
+    if sorted(number for number, _ in entries) != list(range(len(entries))):
+        raise ValueError("the numbers are not 0, 1, 2 ...")
+    if not entries:
+        raise ValueError("there are no names")
+    return [name for _, name in sorted(entries)]
+
+
+_FLOW_ITEM = re.compile(r"\s*((?:\d{1,9}\s*:\s+)?)('(?:[^']|'')*'|\"[^\"\\]*\"|[^,'\"\[\]{}]+?)\s*(,|$)")
+
+
+def _flow(text: str) -> list[str]:
+    """Return the names of a list or a mapping in brackets."""
+    is_list = text.startswith("[") and text.endswith("]")
+    if not is_list and not (text.startswith("{") and text.endswith("}")):
+        raise ValueError(f"{text[:60]!r} is not a list")
+    inner, at = text[1:-1].strip().removesuffix(",").rstrip(), 0
+    items: list[tuple[str, str]] = []
+    while at < len(inner):
+        found = _FLOW_ITEM.match(inner, at)
+        if found is None:
+            raise ValueError(f"{inner[at : at + 60].strip()!r} is not a name")
+        items.append((found[1].strip(" :"), found[2]))
+        at = found.end()
+    if is_list:
+        return [_scalar(f"{key}: {value}" if key else value) for key, value in items]
+    if not all(key for key, _ in items):
+        raise ValueError("a name has no number")
+    return _in_order([(int(key), _scalar(value)) for key, value in items])
+
+
+def _scalar(text: str) -> str:
+    """Return a text of YAML, plain or in quotes."""
+    text = text.strip()
+    if len(text) >= 2 and text[0] == text[-1] == "'" and "'" not in text[1:-1].replace("''", ""):
+        return text[1:-1].replace("''", "'")
+    if len(text) >= 2 and text[0] == text[-1] == '"' and not set('"\\') & set(text[1:-1]):
+        return text[1:-1]
+    if not text or text.startswith(_SPECIAL) or ": " in text or text.endswith(":"):
+        raise ValueError(f"{text[:60]!r} is not a plain name")
+    return text
