@@ -225,6 +225,9 @@ _IMAGE_WORDS = frozenset(
     {"gray", "grey", "hq", "hr", "image", "images", "img", "imgs", "input", "lq", "lr", "photo", "photos", "picture"}
     | {"pictures", "x"}
 )
+_PLACE_WORDS = frozenset(
+    {"bbox", "bboxes", "box", "boxes", "keypoint", "keypoints", "landmark", "landmarks", "polygon", "polygons"}
+)
 _A_WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+")
 
 
@@ -236,6 +239,15 @@ def likeness(name: str) -> Literal["mask", "image", ""]:
     """
     words = {word.lower() for word in _A_WORD.findall(name)}
     return "mask" if words & _MASK_WORDS else "image" if words & _IMAGE_WORDS else ""
+
+
+def may_be_places(name: str) -> bool:
+    """Return whether a field's name says that its values are places in an image.
+
+    >>> may_be_places("bbox"), may_be_places("face_boxes"), may_be_places("label"), may_be_places("inbox")
+    (True, True, False, False)
+    """
+    return any(word.lower() in _PLACE_WORDS for word in _A_WORD.findall(name))
 
 
 def is_pixels(value: Any) -> bool:

@@ -285,9 +285,9 @@ def test_torchvision_moves_masks_with_their_images(tmp_path: Path) -> None:
 
 
 def test_arrays_of_other_sizes_do_not_matter(tmp_path: Path) -> None:
-    sample = {"image": np.zeros((12, 18, 3), np.uint8), "boxes": np.zeros((12, 4), np.float32)}
+    sample = {"image": np.zeros((12, 18, 3), np.uint8), "embeddings": np.zeros((12, 4), np.float32)}
     lmdbloader.write([sample] * 3, tmp_path / "d")
     (batch,) = lmdbloader.Loader(
         lmdbloader.LMDBDataset(tmp_path / "d"), 3, order="random", transforms=[T.RandomCrop(8)]
     )
-    assert batch.boxes.shape == (3, 12, 4)
+    assert batch.embeddings.shape == (3, 12, 4)
