@@ -298,7 +298,7 @@ def test_measuring_workers_counts_for_nothing(ds: LMDBDataset, monkeypatch: pyte
 
 def test_an_epoch_that_only_the_view_knows_is_worth_a_warning_of_the_loader(ds: LMDBDataset) -> None:
     view = ds.transformed([RandomCrop(8)], seed=3)
-    loader = Loader(view, 4)
+    loader = Loader(view, 4, order="random")
     view.set_epoch(2)
     with pytest.warns(
         UserWarning, match=r"set_epoch\(2\) has no effect on a Loader, which begins epoch 0. Write loader"
@@ -307,6 +307,6 @@ def test_an_epoch_that_only_the_view_knows_is_worth_a_warning_of_the_loader(ds: 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         list(loader)  # once
-        other = Loader(view, 4)
+        other = Loader(view, 4, order="random")
         other.set_epoch(2)
         list(other)
