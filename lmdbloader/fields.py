@@ -228,7 +228,9 @@ _IMAGE_WORDS = frozenset(
     | {"pictures", "x"}
 )
 _BOX_WORDS = frozenset({"bbox", "bboxes", "box", "boxes", "xyxy", "xywh"})
-_POINT_WORDS = frozenset({"joints", "keypoint", "keypoints", "kpt", "kpts", "landmark", "landmarks", "points"})
+_POINT_WORDS = frozenset(
+    {"joints", "keypoint", "keypoints", "kpt", "kpts", "landmark", "landmarks", "points", "polygon", "polygons"}
+)
 _A_WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+")
 
 
@@ -263,6 +265,16 @@ def likeness_of_places(name: str, value: Any) -> Literal["Boxes", "Points", ""]:
     lengths = (4,) if kind == "Boxes" else (2, 3)
     is_placed = numbers.dtype.kind in "iuf" and numbers.ndim in (1, 2, 3) and numbers.shape[-1] in lengths
     return kind if is_placed else ""
+
+
+def may_be_places(name: str) -> bool:
+    """Return whether a field's name says that its values are places in an image.
+
+    >>> may_be_places("bbox"), may_be_places("face_boxes"), may_be_places("label"), may_be_places("inbox")
+    (True, True, False, False)
+    """
+    words = {word.lower() for word in _A_WORD.findall(name)}
+    return bool(words & (_BOX_WORDS | _POINT_WORDS))
 
 
 def is_pixels(value: Any) -> bool:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 from transform_lists import lists_of_transforms
 
 import lmdbloader
@@ -314,3 +314,54 @@ def test_batches_in_other_forms_have_lists_too(ragged: lmdbloader.LMDBDataset, a
     of_torch = DataLoader(dataset, 6, collate_fn=lmdbloader.collate)
     for (batch,) in (lmdbloader.Loader(dataset, 6, order="sequential"), of_torch, lmdbloader.dataloader(dataset, 6)):
         assert [len(boxes) for boxes in batch[name]] == list(range(6)) and type(batch[name]) is list
+
+
+@pytest.mark.parametrize("as_", ["dict", "tuple"])
+def test_an_own_transform_leaves_boxes_lists_in_every_form(tmp_path: Path, as_: Any) -> None:
+    lmdbloader.write((sample_of(20, 30, k, 2) for k in range(6)), tmp_path / "d", fields=DECLARED)
+    plain = lmdbloader.LMDBDataset(tmp_path / "d")
+    own = lmdbloader.LMDBDataset(tmp_path / "d", transform=lambda sample: sample, as_=as_)
+    for dataset in (own, Subset(own, range(6))):
+        (batch,) = DataLoader(dataset, 6, collate_fn=lmdbloader.collate)
+        boxes = batch["boxes"] if as_ == "dict" else batch[2]
+        assert type(batch) is (dict if as_ == "dict" else tuple) and type(boxes) is list
+        assert all(torch.equal(a, b.boxes) for a, b in zip(boxes, plain, strict=True))
+    read = own.__getitems__([1, 2])
+    assert type(pickle.loads(pickle.dumps(read))[0]) is type(own[1])
+
+
+def test_functions_get_sample_numbers_next_to_boxes(ragged: lmdbloader.LMDBDataset) -> None:
+    seen: list[int] = []
+
+    def note(batch: Any, indices: torch.Tensor) -> Any:
+        assert [len(boxes) for boxes in batch.boxes] == indices.tolist()
+        seen.extend(indices.tolist())
+        return batch
+
+    for _ in lmdbloader.Loader(ragged, 4, transforms=[T.WithIndices(note)], num_threads=1):
+        pass
+    assert sorted(seen) == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("field", "found"),
+    [
+        ({"bbox": [[1, 2, 3, 4]]}, r"d: bbox holds .*lmdbloader.fields.Boxes\(\), which"),
+        ({"boxes": np.zeros((2, 4))}, "d: boxes holds places"),
+        ({"objects": {"bbox": [[1, 2, 3, 4]], "category": [0]}}, r"d: objects\['bbox'\] holds"),
+        ({"notes": [{"keypoints": [1, 2]}]}, r"d: notes\['keypoints'\] holds .*lmdbloader.fields.Points\(\), which"),
+    ],
+)
+def test_boxes_that_were_not_declared_are_not_left_behind(tmp_path: Path, field: dict[str, Any], found: str) -> None:
+    lmdbloader.write([{"image": np.zeros((12, 18, 3), np.uint8), **field}] * 2, tmp_path / "d")
+    dataset = lmdbloader.LMDBDataset(tmp_path / "d")
+    for read in (
+        lambda: dataset.transformed([T.RandomCrop(8)]),
+        lambda: lmdbloader.Loader(dataset, 2, transforms=[T.Resize(8)]),
+    ):
+        with pytest.raises(OptionError, match=found):
+            read()
+    assert dataset.transformed([T.ColorJitter(0.3)])[0].image.shape == (3, 12, 18)
+    assert dataset.transformed([T.RandomCrop(8, fields=("image",))])[0].image.shape == (3, 8, 8)
+    chosen = lmdbloader.LMDBDataset(tmp_path / "d", fields=["image"])
+    assert chosen.transformed([T.RandomCrop(8)])[0].image.shape == (3, 8, 8)

@@ -15,7 +15,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.batch.assembly import collate
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms import CenterCrop, RandomCrop, RandomDihedral, ToDtype
+from lmdbloader.transforms import CenterCrop, Normalize, RandomCrop, RandomDihedral, ToDtype
 
 COUNT = 40
 RANDOM = (RandomCrop(8), RandomDihedral(), ToDtype(torch.float32, scale=True))
@@ -125,3 +125,9 @@ def test_images_of_different_shapes_become_batches_by_cropping(tmp_path: Path) -
     for k, image in enumerate(written):
         top, left = round((shapes[k][0] - 10) / 2), round((shapes[k][1] - 12) / 2)
         assert torch.equal(batch[k].image, torch.from_numpy(image[top : top + 10, left : left + 12].transpose(2, 0, 1)))
+
+
+@pytest.mark.parametrize("made", [[ToDtype(torch.float32)], [ToDtype(torch.float32, True), Normalize(0.5, 0.5)]])
+def test_scaled_refuses_what_it_would_leave_as_it_is(ds: LMDBDataset, made: Any) -> None:
+    with pytest.raises(OptionError, match=r"^scaled\(\): the images of this view come from .*Leave one of them out"):
+        ds.transformed(made).scaled()

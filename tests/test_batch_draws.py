@@ -294,3 +294,19 @@ def test_measuring_workers_counts_for_nothing(ds: LMDBDataset, monkeypatch: pyte
         loader = lmdbloader.dataloader(ds.transformed(RANDOM, seed=seed), 66)
         assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(images(loader), expected_at(ds, 3, 0))
+
+
+def test_an_epoch_that_only_the_view_knows_is_worth_a_warning_of_the_loader(ds: LMDBDataset) -> None:
+    view = ds.transformed([RandomCrop(8)], seed=3)
+    loader = Loader(view, 4, order="random")
+    view.set_epoch(2)
+    with pytest.warns(
+        UserWarning, match=r"set_epoch\(2\) has no effect on a Loader, which begins epoch 0. Write loader"
+    ):
+        list(loader)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(loader)  # once
+        other = Loader(view, 4, order="random")
+        other.set_epoch(2)
+        list(other)

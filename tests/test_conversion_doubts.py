@@ -138,6 +138,26 @@ def test_images_and_what_belongs_to_them_are_not_classes(tmp_path: Path, names: 
     assert len(lmdbloader.convert(src, tmp_path / "out", layout="classes").classes) == 2
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            ("train/images/1.png", "train/masks/1.png"),
+            "src/train: holds images/, masks/, .* convert .*src/train/images. For",
+        ),
+        (
+            ("data/HR/1.png", "data/LR/1.png"),
+            "src/data: holds HR/, LR/, .*Write hr='.*src/data/HR', lr='.*src/data/LR'",
+        ),
+    ],
+)
+def test_a_folder_around_them_makes_no_difference(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
+    src = make(tmp_path / "src", *names)
+    with pytest.raises(SourceError, match=message):
+        lmdbloader.convert(src, tmp_path / "out")
+    assert len(lmdbloader.LMDBDataset(lmdbloader.convert(src, tmp_path / "out", layout="images").path)) == 2
+
+
 def test_the_line_for_pairs_works(tmp_path: Path, capsys: Capture) -> None:
     src, out = make(tmp_path / "src", "GTmod12/1.png", "LRbicx2/1x2.png"), tmp_path / "out"
     Image.new("RGB", (6, 4)).save(src / "LRbicx2" / "1x2.png")

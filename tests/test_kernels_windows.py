@@ -158,6 +158,15 @@ def hash_xxh64(recorder: Recorder, data: np.ndarray) -> None:
     recorder.known = []
 
 
+def pack_lz4(recorder: Recorder, data: np.ndarray) -> None:
+    """Compress bytes and restore them."""
+    packed, restored = np.zeros(data.nbytes * 2, np.uint8), np.zeros_like(data)
+    recorder.known = [data, packed, restored]
+    nbytes = entries.lz4_compress(data.ctypes.data, packed.ctypes.data, data.nbytes, packed.nbytes)
+    assert entries.lz4_decompress(packed.ctypes.data, restored.ctypes.data, nbytes, data.nbytes) == data.nbytes
+    recorder.known = []
+
+
 def hash_blake3(recorder: Recorder, data: np.ndarray) -> None:
     """Hash bytes, all of them in groups but the last."""
     stack, work = np.zeros((STACK_ROWS, 8), np.uint32), np.zeros(WORK_NBYTES, np.uint8)
@@ -190,6 +199,7 @@ def test_every_other_kernel_does_the_same(
     for reader in readers:
         read_payloads(recorder, reader)
     hash_xxh64(recorder, image)
+    pack_lz4(recorder, image)
     entries.shuffle(np.arange(1000), 1, 2, 3, 4)
     entries.shuffle_parts(np.arange(1000), np.array([0, 300, 1000]), 1, 2, 3)
     hash_blake3(recorder, np.resize(image.reshape(-1), GROUP_NBYTES + 1000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from typing import Any
 
@@ -206,3 +207,18 @@ def test_a_loader_made_anew_from_a_batch_sampler_is_a_copy(ds: LMDBDataset) -> N
 def test_what_a_loader_would_not_notice_cannot_be_set(ds: LMDBDataset, name: str) -> None:
     with pytest.raises(OptionError, match=rf"loader.{name} = None: it is set when a Loader is made"):
         setattr(loader_of(ds), name, None)
+
+
+class Named(Loader):
+    """A Loader whose batches have a name."""
+
+    def __iter__(self) -> Any:
+        return (("named", batch) for batch in super().__iter__())
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_copy_of_a_subclass_is_of_the_subclass(ds: LMDBDataset, copied: Any) -> None:
+    loader = Named(ds, 4)
+    loader.note = "mine"  # type: ignore[attr-defined]
+    other = copied(loader)
+    assert type(other) is Named and other.note == "mine" and next(iter(other))[0] == "named"

@@ -165,6 +165,23 @@ BYTES = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
         (RGB, [LEVELS, T.Normalize(*IMAGENET)], "Write ToDtype(torch.float32, scale=True) before it."),
         (DEEP, [T.ToDtype(torch.bfloat16), T.Normalize(0.3, 0.2)], "Write ToDtype(torch.bfloat16, scale=True) before"),
         (GREY, [LEVELS, T.Normalize(0.1307, 0.3081)], "scale=True), Normalize(0.0005125, 0.001208)."),
+        (RGB, [LEVELS, T.Normalize((0.4488, 0.4371, 0.404), (1, 1, 1))], "Write ToDtype(torch.float32, scale=True) be"),
+        (RGB, [FLOAT32, T.Normalize(0, 255)], "the std is of pixels from 0 to 255. Write Normalize(0, 1)."),
+        (
+            RGB,
+            [FLOAT32, T.Normalize(IMAGENET[0], BYTES[1])],
+            "Write Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.2",
+        ),
+        (
+            RGB,
+            [FLOAT32, T.Normalize(BYTES[0], IMAGENET[1])],
+            "Write Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.2",
+        ),
+        (
+            DEEP,
+            [FLOAT32, T.Normalize(100, 80)],
+            "If they are of pixels from 0 to 65535, write Normalize(0.001526, 0.00122",
+        ),
         (RGB, [LEVELS, T.Normalize(0.5, 0.5)], "ToDtype(torch.float32, scale=True), Normalize(0.001961, 0.001961)."),
     ],
 )
@@ -174,12 +191,19 @@ def test_statistics_of_other_units_are_refused_with_the_line_to_write(field: Any
     assert line in str(caught.value)
 
 
+@pytest.mark.parametrize(("mean", "std"), [(IMAGENET[0], BYTES[1]), (BYTES[0], IMAGENET[1])])
+def test_a_mean_and_a_deviation_of_different_units_are_refused(mean: Any, std: Any) -> None:
+    line = r"in different units: .*ToDtype\(torch.float32, scale=True\) before it, and Normalize\(\(0.485, .* 0.225\)\)"
+    with pytest.raises(OptionError, match=line):
+        compile_program([LEVELS, T.Normalize(mean, std)], [RGB])
+
+
 @pytest.mark.parametrize("field", [RGB, DEEP])
 @pytest.mark.parametrize(
     ("units", "mean", "std"),
     [
         (FLOAT32, 0, 1), (FLOAT32, *IMAGENET), (FLOAT32, 0.5, 0.5), (FLOAT32, 1, -1), (FLOAT32, -1, 2),
-        (FLOAT32, 0, 1 / 255), (FLOAT32, (0.48, 0.46, 0.41), 1 / 255), (FLOAT32, 1.5, 0.5), (FLOAT32, 0, 57),
+        (FLOAT32, 0, 1 / 255), (FLOAT32, (0.48, 0.46, 0.41), 1 / 255), (FLOAT32, 1.5, 0.5), (FLOAT32, 0, 8),
         (FLOAT32, -2.1, 4.4),
         (LEVELS, 0, 1), (LEVELS, *BYTES), (LEVELS, (104, 117, 123), 1), (LEVELS, 127.5, 127.5), (LEVELS, 0, 255),
         (LEVELS, 0, 0.25), (LEVELS, 1, 0.1), (LEVELS, 0.5, 1), (LEVELS, (0.5, 0.5, 30), 0.5),

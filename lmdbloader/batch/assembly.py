@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -20,7 +21,7 @@ from lmdbloader.batch.columns import read_different_images, read_values
 from lmdbloader.batch.forms import Form, in_form
 from lmdbloader.batch.memory import BatchMemory, in_shared_memory, is_plain, shared_like
 from lmdbloader.batch.pipeline import Pipeline, Scratch
-from lmdbloader.batch.sample import Batch, Ragged, sample_type
+from lmdbloader.batch.sample import Batch, Formed, Ragged, sample_type
 from lmdbloader.errors import OptionError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.layout import Field
@@ -79,6 +80,8 @@ class Assembler:
         for name, field in fields.items():
             if field.kind == "array":
                 pipeline.refuse_to_leave_behind(name)
+            if field.kind in ("array", "json"):
+                pipeline.refuse_to_leave_places(name, partial(read_values, pipeline.reader, field))
         ragged = tuple(name for name, field in fields.items() if kind_named(field.kind).is_ragged)
         self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged)
         self._kinds = {name: field.kind for name, field in fields.items()}
@@ -300,6 +303,8 @@ def collate(samples: Sequence[Any]) -> Any:
         OptionError: Images of one batch differ in shape, or a sample is None.
     """
     in_worker = get_worker_info() is not None
+    if isinstance(samples, Formed):
+        return in_form(collate(samples.plain), samples.form)
     if isinstance(samples, Batch):
         batch = in_form(samples.type(*map(stacked, samples.columns, samples.columns.values())), samples.form)
     elif any(sample is None for sample in samples):

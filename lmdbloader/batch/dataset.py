@@ -21,15 +21,16 @@ from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.batch.assembly import Assembler, each
 from lmdbloader.batch.conditions import check_expression, parse_condition
 from lmdbloader.batch.draws import Draws
-from lmdbloader.batch.forms import Form, check_form, in_form
+from lmdbloader.batch.forms import Form, check_form
 from lmdbloader.batch.memory import SharedMemory
 from lmdbloader.batch.pipeline import Pipeline, check_epoch
+from lmdbloader.batch.sample import Formed
 from lmdbloader.batch.splits import groups_of, share_out
 from lmdbloader.batch.tickets import Ticket
 from lmdbloader.errors import OptionError, UnknownNameError
 from lmdbloader.format.layout import Field
 from lmdbloader.store import IO, Reader, check_rows
-from lmdbloader.transforms import ToDtype, Transform
+from lmdbloader.transforms import Normalize, ToDtype, Transform
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -298,8 +299,15 @@ class LMDBDataset(Dataset[Any]):
             dtype: torch.float32, float16 or bfloat16.
 
         Raises:
-            OptionError: It is another dtype.
+            OptionError: It is another dtype, or a transform of this view makes other numbers.
         """
+        for made in self._transforms:
+            is_unscaled = isinstance(made, ToDtype) and made.dtype.is_floating_point and not made.scale
+            if is_unscaled or isinstance(made, Normalize):
+                raise OptionError(
+                    f"scaled(): the images of this view come from {made}, whose numbers are not from 0 to 1 and would "
+                    "stay as they are. Leave one of them out."
+                )
         if dtype not in (torch.float32, torch.float16, torch.bfloat16):
             raise OptionError(f"scaled({dtype}): expected torch.float32, torch.float16 or torch.bfloat16")
         view = copy.copy(self)
@@ -451,7 +459,8 @@ class LMDBDataset(Dataset[Any]):
             transform = self._own_transform
             found: Sequence[Any] = batch
             if transform is not None:
-                found = [in_form(sample, self._form) for sample in each(assembler.in_step(transform), batch)]
+                found = each(assembler.in_step(transform), batch)
+                found = found if self._form is None else Formed(found, self._form)
             else:
                 batch.form = self._form
             clock.count(len(found), 1)

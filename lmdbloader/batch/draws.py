@@ -103,6 +103,11 @@ class Draws:
         self._items[_EPOCH] = check_epoch(epoch)
         return epoch, calls
 
+    @property
+    def was_set(self) -> int | None:
+        """The epoch that `set_epoch` has set; None before any call."""
+        return int(self._items[_EPOCH]) if self._items[_CALLS] else None
+
     @contextmanager
     def untouched(self) -> Iterator[None]:
         """Let reads, also of worker processes, count for nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.fields import likeness
+from lmdbloader.fields import likeness, may_be_places
 from lmdbloader.format.labels import LabelWatch
 from lmdbloader.format.layout import CODEC_RAW, CODEC_TILES
 from lmdbloader.kernels import assemble_columns as at
@@ -242,6 +242,36 @@ class Pipeline:
                     f"transform=v2...). If it is to stay as it is, say what moves: {type(moving).__name__}(..., "
                     f"fields={self.fields})."
                 )
+
+    def refuse_to_leave_places(self, name: str, read: Callable[[I64], Any]) -> None:
+        """Refuse transforms that would move the images alone, and not boxes or points that were not declared.
+
+        Args:
+            name: A field of arrays or of JSON.
+            read: Returns its values of rows (n,).
+
+        Raises:
+            OptionError: Its name, or a key of its first value, says that it has some, and a transform that moves pixels
+                names no fields.
+        """
+        moving = next((t for t in self.transforms if isinstance(t, Geometry) and t.moves and t.fields is None), None)
+        if moving is None or not len(self._rows) or not self.fields:
+            return
+        found = name if may_be_places(name) else None
+        if found is None and self.reader.fields[name].kind == "json":
+            with suppress(CorruptError):  # it is reported when its sample is read
+                value = read(self._rows[:1])[0]
+                value = value[0] if isinstance(value, list) and value else value
+                keys = value if isinstance(value, dict) else ()
+                found = next((f"{name}[{key!r}]" for key in keys if may_be_places(key)), None)
+        if found is not None:
+            kind = "Boxes" if "box" in found.lower() else "Points"
+            raise OptionError(
+                f"{self.reader.path}: {found} holds places in the images by its name, which {moving} would leave "
+                f"behind. Write it as a field of its own, lmdbloader.fields.{kind}(), which moves with the images. If "
+                f"it is to stay as it is, say what moves: {type(moving).__name__}(..., fields={self.fields}); or leave "
+                "it out: LMDBDataset(path, fields=[...])."
+            )
 
     def _is_mask(self, f: int) -> bool:
         return self.reader.fields[self.fields[f]].kind == "mask"

@@ -134,3 +134,21 @@ class Batch(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         samples = map(self.type, *self.columns.values())
         return samples if self.form is None else (in_form(sample, self.form) for sample in samples)
+
+
+class Formed(list[Any]):
+    """Samples in a form after a dataset's own transform; `collate` makes a batch of them as they were before.
+
+    A plain tuple or a dict does not say which of its fields are lists in a batch.
+
+    Attributes:
+        plain: The samples, as the transform returned them.
+        form: Of the samples, and of the batch.
+    """
+
+    def __init__(self, plain: list[Any], form: Form) -> None:
+        super().__init__(in_form(sample, form) for sample in plain)
+        self.plain, self.form = plain, form
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Formed, (self.plain, self.form)

@@ -84,8 +84,8 @@ def notes_on(src: Location, listing: Listing, *, is_sure: bool, wants_labels: bo
     folders = _find_folders(listing)
     if not is_sure:
         _refuse_splits(src, folders)
-        if listing.layout == "classes":
-            _refuse_other_folders(src, folders.names)
+        if listing.layout == "classes" or not folders.num_loose:
+            _refuse_other_folders(src, folders)
     found = [] if is_sure and listing.layout == "images" else _note_labels(src, listing, folders, wants_labels)
     if not is_sure and (masks := _masks_next_to_images(listing.sources.names)):
         found.append(f"{masks} and other images have names of masks. All of them will be images of their own")
@@ -118,7 +118,11 @@ def _refuse_splits(src: Location, folders: _Folders) -> None:
         )
 
 
-def _refuse_other_folders(src: Location, names: list[str]) -> None:
+def _refuse_other_folders(src: Location, folders: _Folders) -> None:
+    names, place, insist = folders.names, str(src), f"{_insist()}."
+    if folders.inside:
+        place = _below(src, folders.inside)
+        insist = f"For one dataset of all of them, write {option('layout', 'images')}."
     images = [name for name in names if _IMAGES.fullmatch(name)]
     masks = [name for name in names if _MASKS.fullmatch(name)]
     if images and masks:
@@ -126,14 +130,15 @@ def _refuse_other_folders(src: Location, names: list[str]) -> None:
         if isinstance(src, Path) and any(_holds_texts(src / name) for name in masks):
             as_masks = f"For images with YOLO's boxes, write {option('layout', 'yolo')}. "
         raise SourceError(
-            f"{src}: holds {_shown([*images, *masks])}, which are probably images and what belongs to them. {as_masks}"
-            f"For the images alone, convert {_below(src, images[0])}. {_insist()}."
+            f"{place}: holds {_shown([*images, *masks])}, which are probably images and what belongs to them. "
+            f"{as_masks}For the images alone, convert {place}/{images[0]}. {insist}"
         )
     high, low = ([name for name in names if pattern.fullmatch(name)] for pattern in (_HIGH, _LOW))
     if high and low:
+        line = pasted(hr=f"{place}/{high[0]}", lr=f"{place}/{low[0]}")
         raise SourceError(
-            f"{src}: holds {_shown([*high, *low])}, which are probably halves of pairs. Write "
-            f"{pasted(hr=_below(src, high[0]), lr=_below(src, low[0]))}, and leave {option('src')} out. {_insist()}."
+            f"{place}: holds {_shown([*high, *low])}, which are probably halves of pairs. Write {line}, and leave "
+            f"{option('src')} out. {insist}"
         )
 
 

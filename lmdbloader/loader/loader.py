@@ -219,6 +219,7 @@ class Loader(DataLoader[Any]):
         self.seed, self.order = seed_for(dataset, seed), meant
         check_shard(shard)
         self._shard, self._pad, self._has_warned = shard, pad, False
+        self._has_warned_of_epoch = False
         self._share: Share | None = None  # of the iterator that was made last
         cores = count_cores()
         self.prefetch = prefetch
@@ -264,6 +265,7 @@ class Loader(DataLoader[Any]):
                 stacklevel=4,
             )
         self._threads = Threads(self.num_threads, "lmdbloader")
+        self._own_names = frozenset(vars(self))
 
     def _make_reader(self, transforms: Sequence[Transform]) -> BatchReader:
         reader = BatchReader(
@@ -453,6 +455,14 @@ class Loader(DataLoader[Any]):
                 "its share: Loader(..., shard='auto'). If each is to read all of them: Loader(..., shard=(0, 1)).",
                 stacklevel=3,
             )
+        draws = self.dataset._draws
+        if draws is not None and draws.was_set not in (None, place.epoch) and not self._has_warned_of_epoch:
+            self._has_warned_of_epoch = True
+            warnings.warn(
+                f"the dataset's set_epoch({draws.was_set}) has no effect on a Loader, which begins epoch {place.epoch}."
+                f" Write loader.set_epoch({draws.was_set}).",
+                stacklevel=3,
+            )
         self._share = self._resolved()
         if step:
             place = Place(place.epoch, self._share.position_after(step, len(self.dataset), place.start))
@@ -557,7 +567,9 @@ class Loader(DataLoader[Any]):
         object.__setattr__(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_loader, (*self._state(), self._reached())
+        # What a subclass adds; frameworks set attributes of their own on a Loader, which need not pickle.
+        added = {name: value for name, value in vars(self).items() if name not in self._own_names}
+        return _open_loader, (type(self), *self._state(), self._reached()), added if type(self) is not Loader else None
 
     def _state(self) -> tuple[Any, ...]:
         """Return the arguments of `_fill`, without a place."""
@@ -586,8 +598,8 @@ class Loader(DataLoader[Any]):
         return loader_card(self, self._reader, following, (epoch, start), self._functions, device).to_html()
 
 
-def _open_loader(*state: Any) -> Loader:
-    loader = Loader.__new__(Loader)
+def _open_loader(kind: type[Loader], *state: Any) -> Loader:
+    loader = kind.__new__(kind)
     _fill(Loader.__init__, loader, *state)
     return loader
 

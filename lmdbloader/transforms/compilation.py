@@ -238,20 +238,53 @@ class _Chain:
         if self.table.min() != 0:
             return
         high = self.table.max()
-        if abs(high - 1) < 0.01 and (mean > 2).any():  # white may be 65280 of 65535
-            largest = 255 if max(mean.max(), std.max()) <= 255 else 65535
-            scaled = ", ".join(_written(np.array(v) / largest) for v in (transform.mean, transform.std))
-            raise OptionError(
-                f"{transform}: the pixels of {self.field.name!r} are from 0 to 1 here, the mean is of pixels from 0 to "
-                f"{largest}. Write Normalize({scaled})."
-            )
-        is_of_units = (mean > 0) & (mean < 1) & (std > 0) & (std < 0.98 * np.sqrt(np.abs(mean * (1 - mean))))
-        if high >= 255 and (is_of_units | ((mean == 0.5) & (std == 0.5))).all():
+        if abs(high - 1) < 0.01 and ((mean > 2) | ((std > 10) & (mean >= 0))).any():  # white may be 65280 of 65535
+            self._refuse_of_whole(transform, mean, std)
+        if high >= 255:
+            self._check_whole(transform, mean, std, high)
+
+    def _refuse_of_whole(self, transform: Normalize, mean: Any, std: Any) -> None:
+        largest = 255 if max(mean.max(), np.abs(std).max()) <= 255 else 65535
+        # A deviation below 1 with such a mean is of units already: nothing that is not nearly empty has as little.
+        of_whole = [name for name, v in (("mean", mean), ("std", std)) if (v > (2 if name == "mean" else 10)).any()]
+        mixed = "std" in of_whole and "mean" not in of_whole and (mean > 0).any()
+        parts = {"mean": np.array(transform.mean), "std": np.array(transform.std)}
+        if "std" in of_whole or (np.abs(std) >= 1).any():
+            parts["std"] = parts["std"] / largest
+        if not mixed:
+            parts["mean"] = parts["mean"] / largest
+        line = ", ".join(map(_written, parts.values()))
+        other = ""
+        if largest == 255 and self.field.dtype == torch.uint16 and len(of_whole) == 2:
+            numbers = ", ".join(_written(np.array(v) / 65535) for v in (transform.mean, transform.std))
+            other = f" If they are of pixels from 0 to 65535, write Normalize({numbers})."
+        raise OptionError(
+            f"{transform}: the pixels of {self.field.name!r} are from 0 to 1 here, the {' and the '.join(of_whole)} "
+            f"{'are' if len(of_whole) > 1 else 'is'} of pixels from 0 to {largest}. Write Normalize({line}).{other}"
+        )
+
+    def _check_whole(self, transform: Normalize, mean: Any, std: Any, high: float) -> None:
+        rest = mean - np.floor(mean)
+        # Whole numbers with a mean have at least this deviation; of those from 0 to `high` at most the other.
+        least, most = np.sqrt(rest * (1 - rest)), np.sqrt(np.abs(mean * (high - mean)))
+        is_of_units = (mean > 0) & (mean < 1) & (std > 0)
+        is_of_units &= (std < 0.98 * least) | ((std == 1) & (mean != 0.5))
+        is_half = (mean == 0.5) & (std == 0.5)
+        scale = f"ToDtype({self.dtype}, scale=True)"
+        if (is_of_units | is_half).all():
             scaled = ", ".join(_written(np.array(v) / high) for v in (transform.mean, transform.std))
             raise OptionError(
                 f"{transform}: the pixels of {self.field.name!r} are from 0 to {high:.0f} here, mean and std are of "
-                f"pixels from 0 to 1. Write ToDtype({self.dtype}, scale=True) before it. If all stored pixels are 0 or "
-                f"1, write ToDtype({self.dtype}, scale=True), Normalize({scaled})."
+                f"pixels from 0 to 1. Write {scale} before it. If all stored pixels are 0 or "
+                f"1, write {scale}, Normalize({scaled})."
+            )
+        mixed = ((mean > 0) & (mean < 1) & (std > 1.02 * most)) | ((mean > 1) & (std > 0) & (std < 0.98 * least))
+        if mixed.all():
+            means, deviations = np.array(transform.mean), np.array(transform.std)
+            parts = (means, deviations / high) if mean.max() < 1 else (means / high, deviations)
+            raise OptionError(
+                f"{transform}: the mean and the std are of pixels in different units: no pixels from 0 to {high:.0f} "
+                f"have both. Write {scale} before it, and Normalize({', '.join(map(_written, parts))})."
             )
 
     def _scale(self, factor: Any, term: Any) -> None:

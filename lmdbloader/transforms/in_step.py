@@ -41,14 +41,14 @@ def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[
         OptionError: It is a transform of torchvision's first version, which takes an image and no sample, or ToTensor,
             which leaves tensors as they are.
     """
+    if isinstance(function, WithIndices):
+        return WithIndices(in_step(function.function, kinds))
     if isinstance(function, _FUNCTIONS) or not (isinstance(function, _KNOWN) or is_torchvision(function)):
         together = [kind for kind in kinds.values() if kind in (*_CLASSES, *_PLACES, "array")]
         is_alone = len(together) < 2 or hasattr(function, "_torchdynamo_orig_callable")
         return function if is_alone else InStep(function, kinds, is_own=True)
     if isinstance(function, BatchFunction):
         return function
-    if isinstance(function, WithIndices):
-        return WithIndices(in_step(function.function, kinds))
     parts = list(parts_of(function))
     for part in parts:
         if not isinstance(part, nn.Sequential):

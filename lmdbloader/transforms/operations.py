@@ -343,10 +343,14 @@ class Normalize(Transform):
 
     Statistics of pixels in other units are refused, with the line to write:
 
-    - For pixels from 0 to 1, a mean above 2. None have it; of 0 to 255, only images that are almost black have less.
+    - For pixels from 0 to 1, a mean above 2, or a std above 10. None have it; of 0 to 255, only images that are almost
+      black have less.
     - For pixels from 0 to 255 (or 65535), in all channels a mean m between 0 and 1 with a std at least 2 % below
       sqrt(m * (1 - m)). Whole numbers with this mean have at least that deviation, pixels from 0 to 1 at most that.
-    - For pixels from 0 to 255, mean=0.5 with std=0.5, which make -1 to 1 of 0 to 1.
+    - For pixels from 0 to 255, such a mean other than 0.5 with std=1, which leaves the scale as it is; and mean=0.5
+      with std=0.5, which make -1 to 1 of 0 to 1.
+    - For pixels from 0 to 255, a mean and a std that no whole numbers in this range have together in any channel, as
+      when one of them was divided by 255 and the other was not.
 
     Attributes:
         mean: One for each of three channels, or one for all, in the units of the converted pixels: 0 to 1 after a
