@@ -468,13 +468,3 @@ def test_the_help_fits_a_narrow_terminal_and_shows_the_defaults(
     ):
         assert f" {option} " in text
     assert "0001x2.png" in words and "skipped.tsv" in words and "Exit status: 0 done" in words
-
-
-@pytest.mark.parametrize("layout", ["coco", "yolo"])
-def test_layouts_of_boxes_name_the_page_that_has_them(
-    photos: Path, tmp_path: Path, layout: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["convert", str(photos), str(tmp_path / "out"), "--layout", layout])
-    assert "docs/how-to/train-detection.md has the function to paste" in capsys.readouterr().err
-    assert (Path(__file__).parent.parent / "docs/how-to/train-detection.md").is_file()

@@ -215,10 +215,7 @@ class _Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]
             chosen = f"invalid choice: {value!r} (choose from {', '.join(choices)})"
-            more = did_you_mean(value, choices)
-            if action.dest == "layout" and value in ("coco", "yolo"):
-                more = ". Boxes are written from Python: docs/how-to/train-detection.md has the function to paste"
-            raise argparse.ArgumentError(action, chosen + more)
+            raise argparse.ArgumentError(action, chosen + did_you_mean(value, choices))
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
