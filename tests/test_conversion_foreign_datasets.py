@@ -413,7 +413,7 @@ def test_transparency_of_files_and_of_pillow_images_goes_the_same_way(out: Path,
         ([{"a": FILES[0]}], {"fields": {"a": Image()}, "max_pixels": 9}, "more than the limit of 9; raise max_pixels"),
         ([{"a": FILES[0]}], {"write_mode": "original"}, "no image fields. If a field has encoded images, declare it"),
         ([{"a": 1}], {"write_mode": "jpg"}, "write_mode='jpg' has no effect: there are no image fields"),
-        ([{"a": PIXELS[0]}], {"write_mode": "original"}, r"images made in Python \(ndarray\) have none"),
+        ([{"a": PIXELS[0]}], {"write_mode": "original"}, r"this image was made in Python \(ndarray\)"),
         (
             [{"a": PIXELS[0], "b": 1}],
             {"fields": {"b": Int()}, "write_mode": {"b": "jpg"}},

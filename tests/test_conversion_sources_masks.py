@@ -176,7 +176,7 @@ def test_a_mask_of_another_size_is_refused(folder: Path, tmp_path: Path) -> None
 def test_masks_of_colours_are_refused(folder: Path, tmp_path: Path, suffix: str) -> None:
     (folder / "masks" / "a.png").unlink()
     Image.new("L" if suffix == "jpg" else "RGB", (40, 30)).save(folder / "masks" / f"a.{suffix}")
-    with pytest.raises(ImageError, match=r"a\.jpg: its mask: .*expected one number a pixel: save it as a PNG"):
+    with pytest.raises(ImageError, match=r"a\.jpg: its mask: .*expected one label for each pixel: save it as a PNG"):
         lmdbloader.convert(folder, tmp_path / "out", layout="masks")
 
 

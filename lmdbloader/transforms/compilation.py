@@ -274,7 +274,7 @@ class _Chain:
         if (is_of_units | is_half).all():
             scaled = ", ".join(_written(np.array(v) / high) for v in (transform.mean, transform.std))
             raise OptionError(
-                f"{transform}: the pixels of {self.field.name!r} are from 0 to {high:.0f} here, but mean and std are for "
+                f"{transform}: the pixels of {self.field.name!r} are from 0 to {high:.0f} here, mean and std are for "
                 f"pixels from 0 to 1. Write {scale} before it. If all stored pixels are 0 or "
                 f"1, write {scale}, Normalize({scaled})."
             )
