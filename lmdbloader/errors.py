@@ -105,7 +105,7 @@ class OptionError(LmdbloaderError, ValueError):
 
 
 class UnknownNameError(LmdbloaderError, AttributeError):
-    """A dataset, a sample or the package lacks a name that other libraries have; the message has the line to write."""
+    """A dataset, a sample or the package does not have a name of another library; the message has the line to write."""
 
 
 class OutputError(LmdbloaderError, RuntimeError):

@@ -43,11 +43,11 @@ class Mask(FieldType):
     """A label for each pixel of an image, (H, W); read back as a tensor (H, W) of uint8 or uint16.
 
     Transforms move masks with the images of their sample and never mix labels: a resize takes the nearest label.
-    Changes of colours, erasing, ToDtype and Normalize leave masks alone.
+    Changes of colours, erasing, ToDtype and Normalize do not change masks.
 
     Attributes:
-        ignore_index: The label of pixels that have none, such as those that a crop with padding adds: 0 to 65,535. Give
-            the same number to the loss: torch.nn.CrossEntropyLoss(ignore_index=255).
+        ignore_index: The label of pixels that have none, such as those that a crop with padding adds, from 0 to 65,535.
+            Give the same number to the loss: torch.nn.CrossEntropyLoss(ignore_index=255).
 
     Raises:
         OptionError: ignore_index cannot be stored as a label.
@@ -60,8 +60,8 @@ class Mask(FieldType):
         number = self.ignore_index
         if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < 2**16:
             raise OptionError(
-                f"Mask(ignore_index={number!r:.80}): expected a number from 0 to 65535, as labels are stored unsigned. "
-                "Write Mask(ignore_index=255), and give the same to the loss: CrossEntropyLoss(ignore_index=255)."
+                f"Mask(ignore_index={number!r:.80}): expected a number from 0 to 65535, as labels are not negative. "
+                "Write Mask(ignore_index=255), and give the loss the same: CrossEntropyLoss(ignore_index=255)."
             )
         object.__setattr__(self, "ignore_index", int(number))
 
@@ -70,9 +70,9 @@ class Mask(FieldType):
 class Boxes(FieldType):
     """Boxes around objects, (n, 4) float32: left, top, right, bottom (XYXY) in pixels of the sample's largest image.
 
-    Any n, also 0. Read back as a tensor; a batch has a list of them. Crops, flips and resizes move boxes with the
-    images and clip them, as torchvision's v2 does. A box that is outside then has no area, and keeps its row:
-    `lmdbloader.transforms.SanitizeBoxes` drops it.
+    n may differ, and may be 0. They are read back as a tensor; a batch has a list of tensors. Crops, flips and resizes
+    move boxes with the images and clip them, as in torchvision v2. A box outside a crop has no area but keeps its row:
+    `lmdbloader.transforms.SanitizeBoxes` removes it.
     """
 
 
@@ -80,8 +80,8 @@ class Boxes(FieldType):
 class Points(FieldType):
     """Points in the sample's largest image, (n, 2) or (n, k, 2) float32: x and y, counted in pixels from 0 on.
 
-    Any n, also 0. Read back as a tensor; a batch has a list of them. Crops, flips and resizes move points with the
-    images, as torchvision's v2 does with KeyPoints: one that is outside then is not clipped, so that you can see it.
+    n may differ, and may be 0. They are read back as a tensor; a batch has a list of tensors. Crops, flips and resizes
+    move points with the images, as torchvision v2 moves KeyPoints. A point outside a crop is not clipped.
     """
 
 
@@ -89,7 +89,7 @@ class Points(FieldType):
 class Labels(FieldType):
     """A whole number for each box or point of a sample, (n,) int64.
 
-    Any n, also 0. Read back as a tensor; a batch has a list of them.
+    n may differ, and may be 0. They are read back as a tensor; a batch has a list of tensors.
     """
 
 
@@ -185,7 +185,7 @@ def kind_named(name: str) -> FieldKind:
 
 
 def required_features(kinds: Iterable[str]) -> tuple[str, ...]:
-    """Return what a reader of fields of these kinds needs beyond the first releases, sorted: the newer kinds.
+    """Return the features that a reader of fields of these kinds needs, sorted: the kinds that the first releases lack.
 
     >>> required_features(["image", "int"])
     ()
@@ -213,7 +213,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_mask(value: Any) -> bool:
-    """Return whether a value says itself that it is a mask: torchvision's tensor of this name."""
+    """Return whether a value is torchvision's tensor type Mask."""
     return _is_a(value, "Mask")
 
 
@@ -235,7 +235,7 @@ _A_WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+")
 
 
 def likeness(name: str) -> Literal["mask", "image", ""]:
-    """Return what a field's name says that its values are.
+    """Return what a field is named like: a mask, an image, or neither.
 
     >>> likeness("seg_map"), likeness("trainMask"), likeness("image"), likeness("target")
     ('mask', 'mask', 'image', '')
@@ -315,7 +315,8 @@ def _encode_boxes(value: Any) -> bytes:
     if (wrong := (boxes[:, 2:] < boxes[:, :2]).any(1)).any():
         first = boxes[wrong][0].tolist()
         raise ValueError(
-            f"{first} has its right or bottom before its left or top: of (x, y, width, height) add x and y"
+            f"{first} has its right before its left, or its bottom before its top. If it is (x, y, width, height), "
+            "write (x, y, x + width, y + height)"
         )
     return boxes.tobytes()
 

@@ -77,9 +77,9 @@ def make_environment(venv: Path, torch_index: str | None) -> None:
 
 
 def run_tests(venv: Path, others: Sequence[str]) -> int:
-    """Run the tests and name what they ran with; return the exit status."""
+    """Run the tests and print the versions that they ran with; return the exit status."""
     python = str(venv / "bin" / "python")
-    # The frameworks' own warnings are no errors.
+    # The frameworks' own warnings are not errors.
     quiet = ["-W", "ignore", "-p", "no:cacheprovider"]
     status = subprocess.run([python, "-m", "pytest", *quiet, *others, *TESTS, PAGE], cwd=ROOT).returncode
     seen = subprocess.run([python, "-c", VERSIONS, "torch", *chosen()], capture_output=True, text=True, check=True)

@@ -214,7 +214,7 @@ def check(dist: Path, folder: Path) -> list[str]:
 
 
 def check_frameworks() -> list[str]:
-    """Run the tests of frameworks, in an environment of their own; return what failed."""
+    """Run the tests of frameworks, in a separate environment; return what failed."""
     command = [sys.executable, str(ROOT / "scripts" / "frameworks.py"), "--quiet"]
     failed = subprocess.run(command, cwd=ROOT).returncode
     return ["the tests of frameworks fail; `make test-frameworks` repeats them"] if failed else []

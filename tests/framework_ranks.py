@@ -1,4 +1,4 @@
-"""One of two processes of a framework: fits two epochs and writes the labels that it saw. Started by torchrun."""
+"""One of two processes of a framework: trains for two epochs and writes the labels that it saw. torchrun starts it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Habits: what users of other libraries write, and what happens here. `python tests/habits.py` writes the docs' table.
 
-A habit is one entry below: `@same(...)` above a function that checks the meaning and is named after it, or
-`refused(...)` with the line to write instead, which the error must contain and which must run. tests/test_habits.py
-carries out each of them.
+A habit is one entry below. `@same(...)` decorates a function that checks the meaning; the function's name states it.
+`refused(...)` gives the line to write instead: the error must contain it, and it must run. tests/test_habits.py runs
+every habit.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Habit:
         whose: The library, a heading of the page.
         code: Python that runs with the names of `tests/test_habits.py`, or a command that begins with `lmdbloader `.
         note: A sentence in the table after the outcome.
-        check: Asserts the meaning, which its name says; its parameters are variables that the code sets, or finds. None
-            if the code is refused.
+        check: Asserts the meaning, which its name states. Its parameters are variables of the code. None if the code is
+            refused.
         instead: The line to write instead.
-        says: What of it the error has.
+        says: The part of it that the error contains.
         needs: Packages without which it is skipped.
     """
 
@@ -69,7 +69,7 @@ def same(whose: str, code: str, note: str = "", *, needs: tuple[str, ...] = ()) 
 def refused(
     whose: str, code: str, instead: str, note: str = "", *, says: str = "", needs: tuple[str, ...] = ()
 ) -> None:
-    """Add a habit that is an error here, with the line to write instead, which the error has, or the part `says`."""
+    """Add a habit that is an error here. The error contains the line to write instead, or its part `says`."""
     HABITS.append(Habit(whose, code, note, None, instead, says or instead, needs))
 
 
@@ -86,7 +86,7 @@ def every_sample_comes_once_an_epoch_in_a_new_order(loader: Any, ds: Any) -> Non
 
 
 @same(TORCH, "loader = DataLoader(ds, batch_size=4, num_workers=2, persistent_workers=True)")
-def workers_read_the_same(loader: Any, ds: Any) -> None:
+def worker_processes_read_the_same_samples(loader: Any, ds: Any) -> None:
     import torch
 
     images, labels = (torch.cat(parts) for parts in zip(*loader, strict=True))
@@ -95,26 +95,26 @@ def workers_read_the_same(loader: Any, ds: Any) -> None:
 
 
 @same(TORCH, "loader = DataLoader(ds, batch_size=5, drop_last=True)\nours = Loader(ds, batch_size=5, drop_last=True)")
-def short_batches_are_left_out(loader: Any, ours: Any) -> None:
+def a_short_last_batch_is_dropped(loader: Any, ours: Any) -> None:
     assert len(loader) == len(ours) == 2
     assert [len(labels) for _, labels in loader] == [len(labels) for _, labels in ours] == [5, 5]
 
 
 @same(TORCH, "loader = DataLoader(ds, 4, sampler=WeightedRandomSampler([0, 1] * 6, 8))")
-def weights_choose_the_samples(loader: Any, ds: Any) -> None:
+def samples_are_drawn_by_weight(loader: Any, ds: Any) -> None:
     odd = {ds[i].image.sum().item() for i in range(1, 12, 2)}
     assert [image.sum().item() in odd for images, _ in loader for image in images] == [True] * 8
 
 
 @same(TORCH, "loader = DataLoader(ds, batch_sampler=BatchSampler(SequentialSampler(ds), 5, drop_last=False))")
-def a_batch_sampler_chooses_the_batches(loader: Any, ds: Any) -> None:
+def the_batch_sampler_chooses_the_batches(loader: Any, ds: Any) -> None:
     assert [labels.tolist() for _, labels in loader] == [
         [ds[i].label for i in range(12)][k : k + 5] for k in (0, 5, 10)
     ]
 
 
 @same(TORCH, "loaders = [DataLoader(ds, 3, sampler=DistributedSampler(ds, 2, rank, shuffle=False)) for rank in (0, 1)]")
-def ranks_share_the_samples(loaders: Any, ds: Any) -> None:
+def each_rank_reads_its_share_of_the_samples(loaders: Any, ds: Any) -> None:
     found = [[int(label) for _, labels in loader for label in labels] for loader in loaders]
     assert found == [[ds[i].label for i in range(rank, 12, 2)] for rank in (0, 1)]
 
@@ -125,12 +125,12 @@ def samples_come_one_by_one(loader: Any, ds: Any) -> None:
 
 
 @same(TORCH, "loader = DataLoader(ds, 4, collate_fn=lambda samples: [label for _, label in samples])")
-def an_own_collate_fn_gets_a_list_of_samples(loader: Any, ds: Any) -> None:
+def your_collate_function_gets_a_list_of_samples(loader: Any, ds: Any) -> None:
     assert [*loader] == [[ds[i].label for i in range(k, k + 4)] for k in (0, 4, 8)]
 
 
 @same(TORCH, "train, val = random_split(ds, [0.75, 0.25])")
-def a_random_split_divides_the_samples(train: Any, val: Any, ds: Any) -> None:
+def the_samples_are_divided_at_random(train: Any, val: Any, ds: Any) -> None:
     parts = [{image.sum().item() for image, _ in part} for part in (train, val)]
     assert [len(train), len(val)] == [9, 3] and not parts[0] & parts[1]
     assert parts[0] | parts[1] == {image.sum().item() for image, _ in ds}
@@ -150,7 +150,7 @@ def datasets_are_joined(both: Any, added: Any, ds: Any) -> None:
 
 
 @same(TORCH, "for epoch in range(2):\n    for images, labels in Loader(ds, batch_size=4):\n        pass")
-def a_loop_unpacks_batches(images: Any, labels: Any) -> None:
+def a_batch_unpacks_into_its_fields(images: Any, labels: Any) -> None:
     assert images.shape == (4, 3, 32, 32) and labels.shape == (4,)
 
 
@@ -158,7 +158,7 @@ def a_loop_unpacks_batches(images: Any, labels: Any) -> None:
     TORCH,
     "loader = Loader(ds, 4, shuffle=True)\nepochs = [torch.cat([labels for _, labels in loader]) for _ in range(2)]",
 )
-def each_epoch_of_a_loader_has_its_own_order(epochs: Any, ds: Any) -> None:
+def each_epoch_has_its_own_order(epochs: Any, ds: Any) -> None:
     assert sorted(epochs[0].tolist()) == sorted(label for _, label in ds)
     assert epochs[0].tolist() != epochs[1].tolist()
 
@@ -170,9 +170,9 @@ def each_epoch_of_a_loader_has_its_own_order(epochs: Any, ds: Any) -> None:
     "        image, label = super().__getitem__(index)\n"
     "        return image / 255, label + 10\n"
     'loader = DataLoader(Scaled("train.lmdb"), batch_size=4)',
-    "`Loader` refuses such a class: override `transform`.",
+    "A `Loader` refuses such a class; override `transform` instead.",
 )
-def a_subclass_reads_by_its_own_getitem(loader: Any, ds: Any, Scaled: Any) -> None:
+def a_subclass_may_override_getitem(loader: Any, ds: Any, Scaled: Any) -> None:
     import pytest
     import torch
 
@@ -198,12 +198,12 @@ def a_subclass_reads_by_its_own_getitem(loader: Any, ds: Any, Scaled: Any) -> No
     "        return {'x': image, 'y': label}\n"
     "loader = DataLoader(Wrapped(ds), batch_size=4, num_workers=2)",
 )
-def a_dataset_may_be_wrapped_by_another(loader: Any, ds: Any) -> None:
+def another_dataset_may_wrap_this_one(loader: Any, ds: Any) -> None:
     assert [batch["y"].tolist() for batch in loader] == [[ds[i].label for i in range(k, k + 4)] for k in (0, 4, 8)]
 
 
 @same(TORCH, "loader = DataLoader(ds, 4, shuffle=True, generator=torch.Generator().manual_seed(0))")
-def the_seed_of_the_generator_decides_the_order(loader: Any, ds: Any) -> None:
+def the_seed_of_the_generator_determines_the_order(loader: Any, ds: Any) -> None:
     import torch
 
     seeded = torch.Generator().manual_seed(0)
@@ -214,7 +214,7 @@ def the_seed_of_the_generator_decides_the_order(loader: Any, ds: Any) -> None:
 
 
 @same(TORCH, "copied = pickle.loads(pickle.dumps(ds)); deep = copy.deepcopy(ds)")
-def copies_read_the_same(copied: Any, deep: Any, ds: Any) -> None:
+def a_copy_reads_the_same_samples(copied: Any, deep: Any, ds: Any) -> None:
     assert [x.label for x in copied] == [x.label for x in deep] == [x.label for x in ds]
 
 
@@ -222,7 +222,7 @@ def copies_read_the_same(copied: Any, deep: Any, ds: Any) -> None:
     TORCH,
     "last = ds[-1]; first = ds[torch.tensor(0)]; some = ds[2:5]; others = ds[[3, 1]]; odd = ds[np.arange(12) % 2 == 1]",
 )
-def indices_of_every_kind_give_samples_and_views(
+def a_number_gives_a_sample_and_other_indices_a_view(
     last: Any, first: Any, some: Any, others: Any, odd: Any, ds: Any
 ) -> None:
     labels = [sample.label for sample in ds]
@@ -241,7 +241,7 @@ refused(
 
 
 @same(TORCH, "loader = DataLoader(ds.transformed([RandomCrop(8)]), batch_size=4, num_workers=1)")
-def random_choices_are_drawn_anew_in_every_epoch(loader: Any) -> None:
+def every_epoch_draws_new_random_choices(loader: Any) -> None:
     import torch
 
     first, second = (torch.cat([images for images, _ in loader]) for _ in range(2))
@@ -253,7 +253,7 @@ def random_choices_are_drawn_anew_in_every_epoch(loader: Any) -> None:
     "torch.manual_seed(3); first = next(iter(DataLoader(ds.transformed([RandomCrop(8)]), 4, shuffle=True)))\n"
     "torch.manual_seed(3); again = next(iter(DataLoader(ds.transformed([RandomCrop(8)]), 4, shuffle=True)))",
 )
-def the_seed_of_torch_decides_order_and_random_choices(first: Any, again: Any) -> None:
+def the_seed_of_torch_determines_order_and_random_choices(first: Any, again: Any) -> None:
     import torch
 
     assert torch.equal(first.image, again.image)
@@ -262,9 +262,9 @@ def the_seed_of_torch_decides_order_and_random_choices(first: Any, again: Any) -
 @same(
     TORCH,
     "loader = Loader(ds, 4)\nloader.dataset.transform = lambda sample: (sample.image[:, :8, :8], sample.label)",
-    "timm does so.",
+    "timm assigns it this way.",
 )
-def a_transform_assigned_to_the_dataset_of_a_loader_is_called(loader: Any) -> None:
+def the_loader_calls_a_transform_that_is_assigned_later(loader: Any) -> None:
     images, _ = next(iter(loader))
     assert images.shape == (4, 3, 8, 8)
 
@@ -274,13 +274,13 @@ refused(
     "def scale(batch):\n    batch.image.float().div_(255)\nbatch = next(iter(Loader(ds, 4, transforms=[scale])))",
     "def scale(batch):\n    return batch._replace(image=batch.image / 255)\n"
     "batch = next(iter(Loader(ds, 4, transforms=[scale])))",
-    "A function returns its batch.",
+    "A function in `transforms` must return the batch.",
     says="End it with `return batch`",
 )
 
 
 @same(TORCH, "view = ds.transformed([RandomCrop(8)], seed=5)\nloader = Loader(view, 12, order='sequential')")
-def the_seed_of_a_view_decides_in_a_loader_too(view: Any, loader: Any) -> None:
+def a_loader_uses_the_seed_of_its_view(view: Any, loader: Any) -> None:
     import torch
 
     assert torch.equal(next(iter(loader)).image, torch.stack([image for image, _ in view]))
@@ -299,7 +299,7 @@ refused(
     "torch.manual_seed(1); loader = Loader(ds, 12, shuffle=True)",
     "For another order write `seed=1`. Ranks must agree on it, and torch's own seed often differs between them.",
 )
-def the_order_follows_the_seed_given_as_in_torchs_distributed_sampler(loader: Any, ds: Any) -> None:
+def the_order_depends_on_the_seed_argument_as_with_DistributedSampler(loader: Any, ds: Any) -> None:
     import torch
 
     from lmdbloader import Loader
@@ -311,13 +311,13 @@ def the_order_follows_the_seed_given_as_in_torchs_distributed_sampler(loader: An
 
 
 @same(TORCH, "loader = Loader(ds, 4, drop_last=True)\nis_one = isinstance(loader, DataLoader)")
-def a_loader_is_a_dataloader_with_its_attributes(loader: Any, is_one: Any, ds: Any) -> None:
+def a_loader_is_a_DataLoader_and_has_its_attributes(loader: Any, is_one: Any, ds: Any) -> None:
     assert is_one and loader.dataset is ds
     assert (loader.batch_size, loader.drop_last, loader.num_workers, loader.pin_memory) == (4, True, 0, False)
 
 
 @same(TORCH, "loader = Loader(ds, 12, shuffle=True); loader.sampler.set_epoch(5); images, labels = next(iter(loader))")
-def the_epoch_of_the_sampler_is_that_of_the_loader(images: Any, loader: Any) -> None:
+def setting_the_epoch_of_the_sampler_sets_that_of_the_loader(images: Any, loader: Any) -> None:
     import torch
 
     loader.set_epoch(5)
@@ -325,7 +325,7 @@ def the_epoch_of_the_sampler_is_that_of_the_loader(images: Any, loader: Any) -> 
 
 
 @same(TORCH, "loader = DataLoader(ds, batch_size=4, collate_fn=lmdbloader.collate)")
-def collate_makes_the_batches_of_a_loader(loader: Any, ds: Any) -> None:
+def batches_have_the_form_that_the_loader_gives_them(loader: Any, ds: Any) -> None:
     batch = next(iter(loader))
     assert batch.image.shape == (4, 3, 32, 32) and batch.label.tolist() == [ds[i].label for i in range(4)]
 
@@ -336,7 +336,7 @@ refused(
 )  # fmt: skip
 refused(
     TORCH, "loader = Loader(ds, 4); loader.seed = 8", "loader = Loader(ds, 4, seed=8)",
-    says="it is set when a Loader is made",
+    says="it cannot change after the Loader is made",
 )  # fmt: skip
 
 
@@ -345,7 +345,7 @@ refused(
 TORCHVISION = "torchvision"
 
 
-@same(TORCHVISION, "lmdbloader convert photos classes.lmdb --layout classes", "`ImageFolder` numbers classes alike.")
+@same(TORCHVISION, "lmdbloader convert photos classes.lmdb --layout classes", "`ImageFolder` does the same.")
 def class_folders_are_numbered_in_the_order_of_their_names() -> None:
     import lmdbloader
 
@@ -358,19 +358,19 @@ refused(
     TORCHVISION,
     "lmdbloader convert imagenet data.lmdb",
     "lmdbloader convert imagenet data.lmdb --split",
-    "`imagenet` holds `train` and `val`, which are no classes.",
+    "The folders `train` and `val` in `imagenet` are splits, not classes.",
     says="OUT --split",
 )
 
 
 @same(TORCHVISION, 'ds = LMDBDataset("train.lmdb", transform=lambda sample: (sample.image / 255, sample.label))')
-def a_transform_of_the_constructor_gets_each_sample(ds: Any) -> None:
+def the_transform_is_called_with_each_sample(ds: Any) -> None:
     image, label = ds[3]
     assert float(image.max()) <= 1 and label in (0, 1, 2)
 
 
 @same(TORCHVISION, "ds.transform = lambda sample: (sample.image.float(), sample.label)\nimage, label = ds[0]")
-def an_assigned_transform_gets_each_sample(image: Any, label: Any) -> None:
+def a_transform_that_is_assigned_later_is_called_with_each_sample(image: Any, label: Any) -> None:
     import torch
 
     assert image.dtype == torch.float32
@@ -382,7 +382,7 @@ def an_assigned_transform_gets_each_sample(image: Any, label: Any) -> None:
     "         Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])]\n"
     "images, labels = next(iter(Loader(ds, 4, shuffle=True, transforms=steps)))",
 )
-def the_usual_transforms_of_training_are_compiled(images: Any, labels: Any) -> None:
+def the_usual_transforms_for_training_are_compiled(images: Any, labels: Any) -> None:
     import torch
 
     assert images.shape == (4, 3, 16, 16) and images.dtype == torch.float32
@@ -394,7 +394,7 @@ def the_usual_transforms_of_training_are_compiled(images: Any, labels: Any) -> N
     "steps = [Resize(24), CenterCrop(16), ToDtype(torch.float32, scale=True)]\n"
     "view = ds.transformed(steps)\nimages, labels = next(iter(DataLoader(view, batch_size=4)))",
 )
-def the_usual_transforms_of_evaluation_are_compiled(images: Any, view: Any) -> None:
+def the_usual_transforms_for_evaluation_are_compiled(images: Any, view: Any) -> None:
     import torch
 
     assert images.shape == (4, 3, 16, 16) and float(images.min()) >= 0 and float(images.max()) <= 1
@@ -407,7 +407,7 @@ def the_fourth_argument_is_the_hue(jitter: Any) -> None:
 
 
 @same(TORCHVISION, "image = ds.transformed([ToDtype(torch.float32)])[0].image")
-def a_type_without_scale_keeps_the_values(image: Any, ds: Any) -> None:
+def without_scale_the_values_stay_the_same(image: Any, ds: Any) -> None:
     import torch
 
     assert torch.equal(image, ds[0].image.float())
@@ -452,7 +452,7 @@ refused(
     "lmdbloader.write([{'image': images[0], 'mask': images[0, :, :, 0]}], 'masks.lmdb')",
     "lmdbloader.write([{'image': images[0], 'mask': images[0, :, :, 0]}], 'masks.lmdb', "
     "fields={'mask': lmdbloader.fields.Mask()})",
-    "A mask is never interpolated, and no operation on colours changes it.",
+    "Then no transform interpolates the mask or changes its labels.",
     says='fields={"mask": fields.Mask()}',
 )
 refused(
@@ -479,12 +479,12 @@ HF = "Hugging Face datasets"
 
 
 @same(HF, "some = ds.select([0, 2, 4])")
-def select_takes_rows_by_number(some: Any, ds: Any) -> None:
+def select_takes_sample_numbers(some: Any, ds: Any) -> None:
     assert [x.label for x in some] == [ds[i].label for i in (0, 2, 4)]
 
 
 @same(HF, "lmdbloader.write(({'image': im, 'label': y} for im, y in zip(images, [1, 0])), 'made.lmdb')")
-def dicts_become_samples() -> None:
+def each_dict_is_a_sample() -> None:
     import lmdbloader
 
     ds = lmdbloader.LMDBDataset("made.lmdb")
@@ -492,12 +492,12 @@ def dicts_become_samples() -> None:
 
 
 @same(HF, "batch = next(iter(Loader(ds, 4, as_={'pixel_values': 'image', 'labels': 'label'})))")
-def a_model_gets_the_names_that_it_expects(batch: Any) -> None:
+def batches_have_the_names_that_the_model_expects(batch: Any) -> None:
     assert {name: len(value) for name, value in batch.items()} == {"pixel_values": 4, "labels": 4}
 
 
 @same(HF, "sample = LMDBDataset('train.lmdb', as_='dict')[0]")
-def samples_may_be_dicts(sample: Any, ds: Any) -> None:
+def a_sample_is_a_dict(sample: Any, ds: Any) -> None:
     assert type(sample) is dict and sample["label"] == ds[0].label
 
 
@@ -511,7 +511,7 @@ FFCV = "FFCV"
     "lmdbloader convert photos ffcv.lmdb --write-mode proportion --compress-probability 0.5 --max-resolution 24"
     " --jpeg-quality 90",
 )
-def the_options_of_the_writer_mean_what_they_do_there() -> None:
+def the_options_mean_what_they_mean_in_FFCV() -> None:
     import lmdbloader
 
     ds = lmdbloader.LMDBDataset("ffcv.lmdb")
@@ -538,7 +538,7 @@ WEBDATASET = "WebDataset"
 
 
 @same(WEBDATASET, "lmdbloader convert 'shards/x-{0..1}.tar' shards.lmdb")
-def a_pattern_with_braces_names_the_shards_in_order() -> None:
+def braces_expand_to_the_shards_in_order() -> None:
     import lmdbloader
 
     ds = lmdbloader.LMDBDataset("shards.lmdb")
@@ -563,9 +563,9 @@ def pairs_are_matched_by_name() -> None:
     "steps = [RandomCrop(16), RandomDihedral(), ToDtype(torch.float32, scale=True)]\n"
     "loader = Loader(pairs, 4, shuffle=True, transforms=steps)\n"
     "lq, gt = next(iter(loader))",
-    "`gt_size`, `use_hflip` and `use_rot`: both images move together.",
+    "These are `gt_size`, `use_hflip` and `use_rot`.",
 )
-def pairs_are_cut_and_turned_in_step(lq: Any, gt: Any) -> None:
+def both_images_of_a_pair_are_cropped_and_turned_together(lq: Any, gt: Any) -> None:
     import torch
 
     assert lq.shape == (4, 3, 8, 8) and gt.shape == (4, 3, 16, 16)
@@ -573,7 +573,7 @@ def pairs_are_cut_and_turned_in_step(lq: Any, gt: Any) -> None:
 
 
 @same(BASICSR, "lq, gt = pairs[0]\nimages = {'lq': pairs[0].lr, 'gt': pairs[0].hr}")
-def a_pair_is_low_then_high(lq: Any, gt: Any) -> None:
+def the_LR_image_comes_first_and_the_HR_image_second(lq: Any, gt: Any) -> None:
     assert 2 * lq.shape[-1] == gt.shape[-1]
 
 
@@ -587,7 +587,7 @@ refused(
 
 
 @same(BASICSR, "batch = next(iter(Loader(pairs, 4, as_={'lq': 'lr', 'gt': 'hr'})))")
-def a_pair_is_a_dict_of_lq_and_gt(batch: Any) -> None:
+def batches_are_dicts_with_lq_and_gt(batch: Any) -> None:
     assert batch["lq"].shape == (4, 3, 16, 16) and batch["gt"].shape == (4, 3, 32, 32)
 
 
@@ -631,7 +631,7 @@ TIMM = "timm and albumentations"
 
 
 @same(TIMM, "mixed = next(iter(Loader(ds, 4, transforms=[MixUp(0.8, num_classes=3)])))")
-def images_of_bytes_are_mixed_and_labels_become_shares(mixed: Any) -> None:
+def uint8_images_are_mixed_and_labels_become_probabilities(mixed: Any) -> None:
     import torch
 
     assert mixed.image.dtype == torch.uint8 and mixed.label.shape == (4, 3)
@@ -698,23 +698,27 @@ refused(
 
 
 @same(TORCH, "loader = Loader(ds, 4)\nfound = [torch.cat([labels for _, labels in loader]) for _ in range(2)]")
-def samples_come_in_their_order_in_every_epoch(found: Any, ds: Any) -> None:
+def samples_come_in_stored_order_in_every_epoch(found: Any, ds: Any) -> None:
     assert [labels.tolist() for labels in found] == [ds.targets] * 2
 
 
-@same(TORCH, "loader = Loader(ds, batch_size=4, shuffle=False)", '`order="sequential"`.')
-def without_shuffle_the_samples_come_in_their_order(loader: Any, ds: Any) -> None:
+@same(TORCH, "loader = Loader(ds, batch_size=4, shuffle=False)", 'This is `order="sequential"`.')
+def without_shuffle_the_samples_come_in_stored_order(loader: Any, ds: Any) -> None:
     assert [label for _, labels in loader for label in labels.tolist()] == ds.targets
 
 
-@same(TORCH, "loader = Loader(ds, 4, shuffle=True, sampler=None, pin_memory=True, drop_last=True)", '`order="random"`.')
+@same(
+    TORCH,
+    "loader = Loader(ds, 4, shuffle=True, sampler=None, pin_memory=True, drop_last=True)",
+    'This is `order="random"`.',
+)
 def with_shuffle_every_epoch_has_its_own_order(loader: Any, ds: Any) -> None:
     epochs = [[label for _, labels in loader for label in labels.tolist()] for _ in range(2)]
     assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(ds.targets) and epochs[0] != epochs[1]
 
 
 @same(TORCH, "loader = Loader(ds, 4, persistent_workers=True, timeout=0, collate_fn=None, generator=None)")
-def defaults_that_ask_for_nothing_are_accepted(loader: Any) -> None:
+def arguments_that_change_nothing_here_are_accepted(loader: Any) -> None:
     assert len(loader) == 3
 
 
@@ -734,8 +738,8 @@ def a_loader_reads_subsets(loaders: Any, train: Any, val: Any, ds: Any) -> None:
         assert [label for _, labels in loader for label in labels.tolist()] == [ds[i].label for i in numbers]
 
 
-@same(TORCH, "loader = Loader(ds[:3] + ds[9:], 6, shuffle=False)", "Views of one dataset.")
-def a_loader_reads_joined_views(loader: Any, ds: Any) -> None:
+@same(TORCH, "loader = Loader(ds[:3] + ds[9:], 6, shuffle=False)", "All views must be of one dataset.")
+def a_loader_reads_views_joined_with_a_plus(loader: Any, ds: Any) -> None:
     ((_, labels),) = loader
     assert labels.tolist() == ds.targets[:3] + ds.targets[9:]
 
@@ -746,12 +750,18 @@ def a_loader_opens_a_path(loader: Any) -> None:
 
 
 def renamed(whose: str, code: str, theirs: str, ours: str, note: str = "") -> None:
-    """Add a habit of which one part is written in another way here, which the error says."""
+    """Add a habit of which the error says how one part is written here."""
     assert theirs in code
     refused(whose, code, code.replace(theirs, ours), note, says=ours)
 
 
-renamed(TORCH, "loader = Loader(ds, 4, num_workers=2)", "num_workers=2", "num_threads=2", "By default one a core.")
+renamed(
+    TORCH,
+    "loader = Loader(ds, 4, num_workers=2)",
+    "num_workers=2",
+    "num_threads=2",
+    "By default there is one thread for each core.",
+)
 renamed(TORCH, "loader = Loader(ds, 4, True)", "True", "shuffle=True")
 renamed(TORCH, "loader = Loader(ds, batchsize=4)", "batchsize=4", "batch_size=4")
 renamed(TORCH, "loader = Loader(ds, 4, prefetch_factor=4)", "prefetch_factor=4", "prefetch=4")
@@ -786,7 +796,7 @@ refused(
     TORCH,
     "loader = Loader(ConcatDataset([ds, pairs]), 4)",
     "loader = dataloader(ConcatDataset([ds, pairs]), 4, num_workers=0)",
-    "Different datasets.",
+    "A `Loader` reads one dataset.",
     says="lmdbloader.dataloader(dataset, batch_size)",
 )
 refused(
@@ -812,7 +822,7 @@ refused(
 
 
 @same(TORCHVISION, "classes, numbers, labels = ds.classes, ds.class_to_idx, ds.targets")
-def an_image_folders_classes_and_targets_are_here(classes: Any, numbers: Any, labels: Any, ds: Any) -> None:
+def the_attributes_of_an_ImageFolder_exist(classes: Any, numbers: Any, labels: Any, ds: Any) -> None:
     assert len(classes) == len(numbers) == 0  # of a dataset without names
     assert labels == [sample.label for sample in ds]
 
@@ -845,8 +855,8 @@ def a_field_can_be_read_by_its_name(images: Any, label: Any, ds: Any) -> None:
     assert images.shape == (4, 3, 32, 32) and label == ds[0].label
 
 
-@same(HF, 'some = ds.where("label in (0, 2) and image.height >= 32")', "Conditions on the columns of `ds.table`.")
-def a_condition_chooses_samples(some: Any, ds: Any) -> None:
+@same(HF, 'some = ds.where("label in (0, 2) and image.height >= 32")', "It compares columns of `ds.table`.")
+def a_condition_selects_samples(some: Any, ds: Any) -> None:
     assert some.targets == [label for label in ds.targets if label in (0, 2)]
 
 
@@ -890,9 +900,9 @@ refused(
     FFCV,
     "class OrderOption(enum.Enum):  # FFCV's\n    RANDOM = 2\n"
     "loader = Loader(ds, 4, order=OrderOption.RANDOM, os_cache=True)",
-    "`QUASI_RANDOM` and `SEQUENTIAL` too.",
+    "So are `QUASI_RANDOM` and `SEQUENTIAL`.",
 )
-def members_of_ffcvs_enum_are_orders(loader: Any) -> None:
+def the_members_of_OrderOption_are_accepted_as_orders(loader: Any) -> None:
     assert loader.order == "random"
 
 
@@ -934,11 +944,13 @@ renamed(BASICSR, 'lmdbloader.convert("hr", "out", crop_size=16)', "crop_size=16"
 OTHERS = "fastai, Keras, TensorFlow, DALI, MosaicML"
 
 renamed(TIMM, "loader = Loader(ds, 4, use_prefetcher=True)", "use_prefetcher=True", 'device="cuda"')
-renamed(OTHERS, "loader = Loader(ds, bs=4)", "bs=4", "batch_size=4", "fastai.")
-renamed(OTHERS, "loader = Loader(ds, 4, workers=2)", "workers=2", "num_threads=2", "Keras.")
-renamed(OTHERS, "loader = Loader(ds, 4, drop_remainder=True)", "drop_remainder=True", "drop_last=True", "TensorFlow.")
-renamed(OTHERS, "loader = Loader(ds, 4, random_shuffle=True)", "random_shuffle=True", "shuffle=True", "DALI.")
-renamed(OTHERS, "loader = Loader(ds, 4, shuffle_seed=3)", "shuffle_seed=3", "seed=3", "MosaicML Streaming.")
+renamed(OTHERS, "loader = Loader(ds, bs=4)", "bs=4", "batch_size=4", "From fastai.")
+renamed(OTHERS, "loader = Loader(ds, 4, workers=2)", "workers=2", "num_threads=2", "From Keras.")
+renamed(
+    OTHERS, "loader = Loader(ds, 4, drop_remainder=True)", "drop_remainder=True", "drop_last=True", "From TensorFlow."
+)
+renamed(OTHERS, "loader = Loader(ds, 4, random_shuffle=True)", "random_shuffle=True", "shuffle=True", "From DALI.")
+renamed(OTHERS, "loader = Loader(ds, 4, shuffle_seed=3)", "shuffle_seed=3", "seed=3", "From MosaicML Streaming.")
 
 # --- datasets of others, written ---
 
@@ -949,7 +961,7 @@ renamed(OTHERS, "loader = Loader(ds, 4, shuffle_seed=3)", "shuffle_seed=3", "see
     "The fields are `image` and `label`, and the names of the classes are kept.",
     needs=("torchvision",),
 )
-def the_samples_of_an_image_folder_are_written() -> None:
+def an_ImageFolder_can_be_written() -> None:
     import lmdbloader
 
     ds = lmdbloader.LMDBDataset("folder.lmdb")
@@ -961,7 +973,7 @@ def the_samples_of_an_image_folder_are_written() -> None:
     "class Own(Dataset):\n    classes = ['cat', 'dog']\n    def __len__(self):\n        return 2\n"
     "    def __getitem__(self, index):\n        return images[index], index\nlmdbloader.write(Own(), 'own.lmdb')",
 )
-def an_own_dataset_keeps_its_classes() -> None:
+def a_dataset_class_of_your_own_keeps_its_classes() -> None:
     import lmdbloader
 
     ds = lmdbloader.LMDBDataset("own.lmdb")
@@ -986,7 +998,7 @@ refused(
     HF,
     "from pathlib import Path\njpeg = {'bytes': Path('photo.jpg').read_bytes(), 'path': None}\n"
     "lmdbloader.write([{'image': jpeg}], 'kept.lmdb', write_mode='original')\nlmdbloader.extract('kept.lmdb', 'back')",
-    "`Image(decode=False)` gives such values.",
+    "Hugging Face's `Image(decode=False)` gives such values.",
 )
 def encoded_images_are_kept_byte_for_byte() -> None:
     (file,) = Path("back").glob("*.jpg")
@@ -1016,8 +1028,8 @@ refused(
 )
 
 
-@same(BASICSR, "lmdbloader convert --hr hr --lr lr cropped.lmdb --crop-to-scale", "`mod_crop` of the ground truth.")
-def high_resolution_images_are_cropped_to_a_multiple() -> None:
+@same(BASICSR, "lmdbloader convert --hr hr --lr lr cropped.lmdb --crop-to-scale", "BasicSR calls this `mod_crop`.")
+def HR_images_are_cropped_to_a_multiple_of_the_scale() -> None:
     import lmdbloader
 
     assert lmdbloader.LMDBDataset("cropped.lmdb")[0].hr.shape == (3, 32, 32)
@@ -1036,7 +1048,7 @@ refused(
 
 
 @same(COMMANDS, "lmdbloader convert photos out.lmdb --workers 0 --subset 0.004k --seed 1_000")
-def numbers_mean_the_same_everywhere() -> None:
+def numbers_may_be_written_in_all_these_ways() -> None:
     import lmdbloader
 
     assert len(lmdbloader.LMDBDataset("out.lmdb")) == 4
@@ -1046,14 +1058,14 @@ def table(habits: list[Habit]) -> str:
     """Return the tables of the page, one for each library."""
     parts = []
     for whose in dict.fromkeys(habit.whose for habit in habits):
-        parts.append(f"## {whose}\n\n| you write | here |\n| --- | --- |\n")
+        parts.append(f"## {whose}\n\n| you write | what happens |\n| --- | --- |\n")
         parts += [f"| {_code(habit.code)} | {_outcome(habit)} |\n" for habit in habits if habit.whose == whose]
         parts.append("\n")
     return "".join(parts)
 
 
 def _outcome(habit: Habit) -> str:
-    said = f"The same: {habit.meaning}." if habit.check is not None else f"An error; write {_code(habit.instead)}."
+    said = f"Works: {habit.meaning}." if habit.check is not None else f"An error. Write: {_code(habit.instead)}."
     return f"{said} {habit.note}".rstrip()
 
 

@@ -1,4 +1,4 @@
-"""Arguments and attributes that other libraries have: the same meaning, or an error with the line to write."""
+"""Arguments and attributes of other libraries mean the same here, or are an error with the line to write."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_loader_says_which_arguments_to_write(ds: LMDBDataset, theirs: dict[st
         ({"collate_fn": print}, "lmdbloader.dataloader(dataset, batch_size, collate_fn=...)"),
         ({"persistent_workers": False}, "loader.close()"),
         ({"timeout": 30}, "Leave it out"),
-        ({"num_workers": -1}, "by default. Leave it out."),
+        ({"num_workers": -1}, "one for each core. Leave it out."),
         ({"multiprocessing_context": "spawn"}, "Leave it out"),
         ({"in_order": False}, "Leave it out"),
         (
@@ -196,7 +196,7 @@ def test_a_loader_says_which_line_to_write(ds: LMDBDataset, theirs: dict[str, An
     [(True, "shuffle=True"), (np.False_, "shuffle="), (8, "num_threads=8"), ("random", "order='random'")],
 )
 def test_a_loader_names_the_third_argument(ds: LMDBDataset, third: Any, line: str) -> None:
-    with pytest.raises(OptionError, match=rf"only dataset, batch_size go without a name\. Write {re.escape(line)}"):
+    with pytest.raises(OptionError, match=rf"only dataset, batch_size can be positional\. Write {re.escape(line)}"):
         Loader(ds, 4, third)  # type: ignore[misc]
 
 
@@ -366,7 +366,7 @@ def test_a_column_by_name_says_what_to_write(ds: LMDBDataset) -> None:
     for name, line in (
         ("label", "dataset.table['label'].to_pylist()"),
         ("image", "[sample.image for sample in dataset]"),
-        ("train", "there is no field 'train' either; there are image, label, image.height"),
+        ("train", "There is no field 'train' either; fields and columns are image, label, image.height"),
     ):
         with pytest.raises(OptionError, match=re.escape(f"dataset['{name}']: ")) as caught:
             ds[name]
@@ -405,7 +405,7 @@ def test_the_workers_of_a_dataloader_may_be_auto(ds: LMDBDataset, monkeypatch: p
 
 
 def test_a_condition_by_arguments_says_what_to_write(ds: LMDBDataset) -> None:
-    with pytest.raises(OptionError, match=r'only condition go without a name\. Write where\("label == 3"\)'):
+    with pytest.raises(OptionError, match=r'only condition can be positional\. Write where\("label == 3"\)'):
         ds.where("label", 3)  # type: ignore[call-arg]
     with pytest.raises(OptionError, match=r"where\(label=3\): there is no such option; expected one of condition"):
         ds.where(label=3)  # type: ignore[call-arg]

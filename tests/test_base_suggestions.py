@@ -1,4 +1,4 @@
-"""A mistyped name finds the one that was meant, and no other."""
+"""A mistyped name is matched with the name that was meant, and with no other."""
 
 from __future__ import annotations
 

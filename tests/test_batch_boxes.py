@@ -1,4 +1,4 @@
-"""Boxes and points move with the images of their sample, and a batch has them as lists."""
+"""Boxes and points move with the images of their sample, and a batch has lists of them."""
 
 from __future__ import annotations
 
@@ -184,7 +184,11 @@ def test_what_cannot_be_sanitized_is_named(make: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("boxes", [[4, 3, 2, 9]], r"\[4.0, 3.0, 2.0, 9.0\] has its right or bottom before .* add x and y"),
+        (
+            "boxes",
+            [[4, 3, 2, 9]],
+            r"\[4.0, 3.0, 2.0, 9.0\] has its right before its left, or its bottom before",
+        ),
         ("boxes", [1, 2, 3, 4], r"\(4,\); expected \(n, 4\)"),
         ("boxes", [[1, 2, 3, float("nan")]], "not finite"),
         ("boxes", "a box", "boxes of <U5"),
@@ -246,7 +250,7 @@ def test_info_extract_and_the_manifest_know_them(ragged: lmdbloader.LMDBDataset,
 
 
 def test_images_are_not_shrunk_without_their_boxes(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="max_resolution=9 with boxes, points: images would shrink without them"):
+    with pytest.raises(OptionError, match="max_resolution=9 with boxes, points: only the images would shrink"):
         lmdbloader.write([sample_of(20, 30, 0)], tmp_path / "d", fields=DECLARED, max_resolution=9)
 
 

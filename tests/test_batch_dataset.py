@@ -753,7 +753,7 @@ def test_a_dataset_without_labels_says_where_its_numbers_are(tmp_path: Path) -> 
         lmdbloader.write([{name: 3 if name == "age" else "three"}], tmp_path / name)
         ds = LMDBDataset(tmp_path / name)
         assert not hasattr(ds, "targets")
-        with pytest.raises(AttributeError, match=rf"targets: no field of labels; write {line}"):
+        with pytest.raises(AttributeError, match=rf"targets: the dataset has no labels; write {line}"):
             _ = ds.targets
 
 

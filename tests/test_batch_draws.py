@@ -266,7 +266,7 @@ def test_many_passes_with_the_same_choices_are_worth_one_warning(ds: LMDBDataset
         with pytest.raises(UserWarning, match=r"set_epoch\(epoch\) before each epoch"):
             images(DataLoader(view, 66, collate_fn=collate, num_workers=1))
     else:
-        with pytest.warns(UserWarning, match=r"seed=3\).*set_epoch\(epoch\) before each epoch, or leave the seed out"):
+        with pytest.warns(UserWarning, match=r"seed=3\).*set_epoch\(epoch\) before each epoch, or leave out the seed"):
             view[0]
     for _ in range(6):
         images(DataLoader(view, 66, collate_fn=collate))

@@ -109,7 +109,7 @@ def test_a_function_may_return_a_dict(path: Path) -> None:
 @pytest.mark.parametrize("as_", ["list", {}, {"x": 1}, 3, ("image",)])
 @pytest.mark.parametrize("make", [LMDBDataset, lambda path, as_: Loader(LMDBDataset(path), 4, order="random", as_=as_)])
 def test_other_forms_are_refused(path: Path, make: Any, as_: Any) -> None:
-    with pytest.raises(OptionError, match=r"^as_=.*expected 'tuple', 'dict', None for named tuples, or the fields"):
+    with pytest.raises(OptionError, match=r"^as_=.*expected 'tuple', 'dict', None for named tuples, or a dict"):
         make(path, as_=as_)
 
 
@@ -142,7 +142,7 @@ def test_functions_get_sample_numbers_if_they_ask(path: Path, batch_size: int) -
 
 
 def test_asking_for_numbers_needs_a_loader_and_a_function() -> None:
-    with pytest.raises(OptionError, match="only a Loader knows sample numbers"):
+    with pytest.raises(OptionError, match="only a Loader has sample numbers"):
         WithIndices(lambda batch, indices: batch)(None)
     with pytest.raises(OptionError, match="expected a function of a batch and its sample numbers"):
         WithIndices(LabelSmoothing(0.1, 3))  # type: ignore[arg-type]

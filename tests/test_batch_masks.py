@@ -188,7 +188,7 @@ def test_views_under_a_dataloader_have_masks(datasets: Any, num_workers: int) ->
 )
 def test_a_transform_that_would_change_labels_is_refused(datasets: Any, transform: Any, advice: str) -> None:
     path, _ = datasets("alike", np.uint8, "raw")
-    with pytest.raises(OptionError, match=f"mask holds masks, whose labels only crops, flips and resizes.* {advice}"):
+    with pytest.raises(OptionError, match=f"mask holds masks, which only crops, flips and resizes.* {advice}"):
         lmdbloader.LMDBDataset(path).transformed([transform])
 
 
@@ -232,7 +232,7 @@ def test_masks_that_are_stored_as_images_are_not_resized(tmp_path: Path, resize:
         exec(line, {"lmdbloader": lmdbloader})
     made = lmdbloader.LMDBDataset(tmp_path / "NEW.lmdb")
     assert made.fields["mask"].kind == "mask" and np.array_equal(made[1].mask.numpy(), mask)
-    # Its other advice resizes what is no mask.
+    # The error also says how to resize a field that is not a mask.
     names = eval(str(caught.value).rpartition("fields=")[2].removesuffix("."))
     assert names == ("image", "mask")
     assert dataset.transformed([type(resize)(8, fields=names)])[0].mask.shape == (1, 8, 8)

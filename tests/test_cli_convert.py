@@ -200,14 +200,14 @@ def test_hr_images_are_cropped_to_a_multiple_if_asked(tmp_path: Path, out: Path,
     assert main([*pairs, *patches]) == 0
     assert len(lmdbloader.LMDBDataset(out)) == 6 + 6 + 8
     assert main(["convert", str(high), str(out), "--scale", "2", "--crop-to-scale"]) == 2
-    assert "--crop-to-scale has no effect without pairs" in capsys.readouterr().err
+    assert "--crop-to-scale is only for pairs" in capsys.readouterr().err
 
 
 def test_swapped_pairs_are_recognised_by_name_and_by_size(tmp_path: Path, out: Path, capsys: Capture) -> None:
     high, low = save_pairs(tmp_path, ((16, 24), (16, 32)))
     advice = f"swapped{{}} --hr {high} --lr {low}"
     assert main(["convert", "--hr", str(low), "--lr", str(high), str(out)]) == 1
-    assert "0x2.png has a name of an LR image. The two are " + advice.format(": write") in capsys.readouterr().err
+    assert "0x2.png is named like an LR image. The two are " + advice.format(": write") in capsys.readouterr().err
     for path in low.iterdir():
         path.rename(low / path.name.replace("x2", ""))
     assert main(["convert", "--hr", str(low), "--lr", str(high), str(out), "--on-error", "skip"]) == 1

@@ -1,4 +1,4 @@
-"""Folders that look like one thing and would be read as another: refused with the line to write, or noted."""
+"""Folders that look like one thing and would be read as another are refused with the line to write, or noted."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_classes_with_such_names_stay_classes(tmp_path: Path, names: tuple[str, 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("images/1.png", "masks/1.png"), "holds images/, masks/, which are probably images and what belongs to them"),
+        (("images/1.png", "masks/1.png"), "holds images/, masks/, which are probably images and their masks or labels"),
         (
             ("JPEGImages/1.jpg", "SegmentationClass/1.png", "Annotations/1.xml"),
             "holds JPEGImages/, SegmentationClass/, .*For the images alone, convert .*src/JPEGImages. If",
@@ -172,12 +172,18 @@ def test_the_line_for_pairs_works(tmp_path: Path, capsys: Capture) -> None:
     ("names", "note"),
     [
         (("a/1.png", "b/2.png"), None),
-        (("1.png", "2.png", "a/3.png", "b/4.png"), "1.png and others are in no folder, so a/, b/ give no labels. Move"),
+        (
+            ("1.png", "2.png", "a/3.png", "b/4.png"),
+            "1.png and others are in no folder, so a/, b/ give no labels. If they",
+        ),
         (("1.png", "2.png", "3.png", "a/3.png", "b/4.png"), None),
         (("1.png", "a/2.png"), None),
-        (("1.heic", "2.png"), "*.heic files are not read. Convert them to PNG or JPEG first"),
-        (("1.png", "1_mask.png", "2.png"), "1_mask.png and other images have names of masks. All of them will be"),
-        (("cats/1.png", "cats/2.png"), "all images are in {src}/cats: they have no labels. If it is a class, write "),
+        (("1.heic", "2.png"), "*.heic files are not read. If they are images, convert them to PNG or JPEG"),
+        (("1.png", "1_mask.png", "2.png"), "1_mask.png and other images are named like masks. Each of them will be"),
+        (
+            ("cats/1.png", "cats/2.png"),
+            "all images are in {src}/cats, so they have no labels. If it is a class, write ",
+        ),
         (
             ("train/cat/1.png", "train/dog/1.png"),
             "all images are in {src}/train. If its folders (cat/, dog/) are classes, convert {src}/train",
@@ -208,7 +214,10 @@ def test_notes_are_only_made_where_labels_could_be(tmp_path: Path) -> None:
     assert lmdbloader.convert(src, tmp_path / "c", layout="images").notes == ()
     make(src, "more/2.png")
     (note,) = lmdbloader.convert(src, tmp_path / "d", patch_size=4).notes
-    assert note == "the folders all/, more/ give no labels with patches or scales, unless layout='classes'"
+    expected = (
+        "with patches or scales, the folders all/, more/ give no labels. If they are classes, write layout='classes'"
+    )
+    assert note == expected
     assert lmdbloader.convert(src, tmp_path / "e", patch_size=4, layout="classes").notes == ()
 
 

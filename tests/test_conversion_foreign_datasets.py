@@ -168,7 +168,7 @@ def test_nested_values_are_plain_in_every_format(out: Path) -> None:
 def test_files_are_kept_only_where_they_are_the_images(out: Path) -> None:
     converted = HuggingFace(ROWS, {**FEATURES, "image": ImageFeature(mode="L")})
     with pytest.raises(
-        OptionError, match=r"sample 0, field 'image': write_mode='original' keeps files, and images made"
+        OptionError, match=r"sample 0, field 'image': write_mode='original' keeps files, but this image was made"
     ):
         write(converted, out, write_mode="original")
     write(converted, out)
@@ -411,9 +411,9 @@ def test_transparency_of_files_and_of_pillow_images_goes_the_same_way(out: Path,
         ([{"a": FILES[0]}, {"a": FILES[0][:400]}], {"fields": {"a": Image()}}, "sample 1, field 'a': "),
         ([{"a": "nowhere.png"}], {"fields": {"a": Image()}}, "sample 0, field 'a': nowhere.png cannot be read"),
         ([{"a": FILES[0]}], {"fields": {"a": Image()}, "max_pixels": 9}, "more than the limit of 9; raise max_pixels"),
-        ([{"a": FILES[0]}], {"write_mode": "original"}, "no image fields. Declare a field of encoded images as one"),
+        ([{"a": FILES[0]}], {"write_mode": "original"}, "no image fields. If a field has encoded images, declare it"),
         ([{"a": 1}], {"write_mode": "jpg"}, "write_mode='jpg' has no effect: there are no image fields"),
-        ([{"a": PIXELS[0]}], {"write_mode": "original"}, r"images made in Python \(ndarray\) have none"),
+        ([{"a": PIXELS[0]}], {"write_mode": "original"}, r"this image was made in Python \(ndarray\)"),
         (
             [{"a": PIXELS[0], "b": 1}],
             {"fields": {"b": Int()}, "write_mode": {"b": "jpg"}},
@@ -480,7 +480,9 @@ def test_an_image_folder_itself(out: Path, tmp_path: Path) -> None:
         assert dataset.classes == ("a", "b") and [sample.label for sample in dataset] == [0, 0, 1, 1]
         for sample, (image, _) in zip(dataset, folder, strict=True):
             np.testing.assert_array_equal(sample.image.numpy(), np.moveaxis(np.asarray(image), 2, 0))
-    with pytest.raises(OptionError, match=r"write_mode='original' keeps files, and images made in Python \(Image\)"):
+    with pytest.raises(
+        OptionError, match=r"write_mode='original' keeps files, but this image was made in Python \(Image\)"
+    ):
         write(folder, out, write_mode="original", overwrite=True)
 
 

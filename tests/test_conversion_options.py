@@ -63,7 +63,7 @@ def test_the_annotations_can_be_evaluated(function: Any) -> None:
 def test_unknown_keywords_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"convert\(patchsize=3\): .* Did you mean patch_size=3\?"):
         lmdbloader.convert(tmp_path, tmp_path / "out", patchsize=3)  # type: ignore[call-arg]
-    with pytest.raises(OptionError, match="only src, out go without a name"):
+    with pytest.raises(OptionError, match="only src, out can be positional"):
         lmdbloader.convert(tmp_path, tmp_path / "out", "images")  # type: ignore[call-arg, arg-type]
 
 

@@ -128,7 +128,7 @@ def test_images_without_a_mask_are_named_or_left_out(folder: Path, tmp_path: Pat
         ("masks/z.png", r"masks: no image in .* for z\.png\. Remove it, or add its image"),
         ("masks/a_mask.png", r"masks: a\.png and a_mask\.png have the same stem"),
         ("images/a.png", r"images: a\.jpg and a\.png have the same stem"),
-        ("labels/a.png", r"holds images/, labels/, masks/; expected images/ and masks/, one folder of each"),
+        ("labels/a.png", r"holds images/, labels/, masks/; expected one folder of images and one of masks"),
     ],
 )
 def test_what_does_not_match_is_named(folder: Path, tmp_path: Path, add: str, message: str) -> None:
@@ -142,7 +142,7 @@ def test_swapped_and_absent_folders_are_told(folder: Path, tmp_path: Path) -> No
         path.rename(path.with_name(path.name.replace("_mask", "").replace(".png", "_mask.png")))
     with pytest.raises(SourceError, match="The two folders are probably swapped"):
         list_sources(folder / "masks", masks=folder / "images")
-    with pytest.raises(SourceError, match="holds deep/; expected images/ and masks/"):
+    with pytest.raises(SourceError, match="holds deep/; expected one folder of images"):
         list_sources(folder / "images", layout="masks")
     with pytest.raises(SourceError, match="there is no such folder"):
         list_sources(folder / "images", masks=folder / "nothing")
@@ -176,7 +176,7 @@ def test_a_mask_of_another_size_is_refused(folder: Path, tmp_path: Path) -> None
 def test_masks_of_colours_are_refused(folder: Path, tmp_path: Path, suffix: str) -> None:
     (folder / "masks" / "a.png").unlink()
     Image.new("L" if suffix == "jpg" else "RGB", (40, 30)).save(folder / "masks" / f"a.{suffix}")
-    with pytest.raises(ImageError, match=r"a\.jpg: its mask: .*expected one number a pixel: save it as a PNG"):
+    with pytest.raises(ImageError, match=r"a\.jpg: its mask: .*expected one label for each pixel: save it as a PNG"):
         lmdbloader.convert(folder, tmp_path / "out", layout="masks")
 
 

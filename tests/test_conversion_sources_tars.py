@@ -200,7 +200,7 @@ def test_other_things_than_tars_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"nowhere\.tar: there is no such tar"):
         list_sources(tmp_path / "nowhere.tar")
     shards(tmp_path, "s-0.tar")
-    with pytest.raises(SourceError, match=r"s-1\.tar: there is no such tar \(wanted by .*s-\{0\.\.1\}\.tar\)"):
+    with pytest.raises(SourceError, match=r"s-1\.tar: there is no such tar \(.*s-\{0\.\.1\}\.tar names it\)"):
         list_sources(tmp_path / "s-{0..1}.tar")
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match=r"empty: no tars in it"):

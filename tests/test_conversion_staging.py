@@ -96,7 +96,7 @@ def test_a_copy_that_was_changed_is_made_again(tmp_path: Path, node: Path, name:
     flip(path, len(before["data.mdb"]) - 1)  # in the unused room of the last page
     lines: list[str] = []
     assert content(lmdbloader.stage(db, node, log=lines.append)) == before
-    assert lines[0] == f"{path}: a copy is there; it is read and compared"
+    assert lines[0] == f"{path}: reading and comparing the copy that is already there"
     assert re.search(rf"damaged; it is copied again\. .*data\.mdb: its digest is {name}:\w+, expected", lines[1])
     assert "copied and checked" in lines[-1]
 
@@ -108,7 +108,7 @@ def test_a_copy_of_another_time_is_compared_once(db: Path, node: Path) -> None:
     inode, lines = (path / "data.mdb").stat().st_ino, []
     for _ in range(2):
         lmdbloader.stage(db, node, log=lines.append)
-    assert lines == [f"{path}: a copy is there; it is read and compared", *[f"{path}: staged already"] * 2]
+    assert lines == [f"{path}: reading and comparing the copy that is already there", *[f"{path}: staged already"] * 2]
     assert (path / "data.mdb").stat().st_ino == inode
 
 

@@ -1,4 +1,4 @@
-"""Fields of masks are written without loss, are told from images, and every command knows them."""
+"""Mask fields are written without loss and distinguished from images, and every command knows them."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_bits_become_0_and_1(tmp_path: Path, value: Any) -> None:
     ("value", "message"),
     [
         (np.array([[0, -1]]), r"labels from -1 to 0; .*mask\[mask < 0\] = 255, and write Mask\(255\)"),
-        (np.array([[0, 2**16]]), "labels from 0 to 65536; a mask holds 0 to 65535"),
+        (np.array([[0, 2**16]]), "labels from 0 to 65536; expected 0 to 65535"),
         (np.zeros((2, 2), np.float32), r"\(2, 2\) float32; expected a mask: whole numbers \(H, W\)"),
         (np.zeros((2, 2, 3), np.uint8), r"\(2, 2, 3\) uint8; expected a mask"),
         (np.zeros((0, 2), np.uint8), "expected a mask"),
         (torch.zeros(3, 2, 2, dtype=torch.uint8), "expected a mask"),
         ([[1, 2]], "list; expected a mask"),
         (np.ma.masked_equal(LABELS, 1), "masked values"),
-        (Image.new("RGB", (2, 2)), "mode RGB; a mask is one number a pixel"),
+        (Image.new("RGB", (2, 2)), "mode RGB; expected a mask with one number for each pixel"),
     ],
 )
 def test_what_is_no_mask_is_refused_with_the_sample(tmp_path: Path, value: Any, message: str) -> None:
@@ -103,7 +103,9 @@ def test_the_ignored_label_fits_the_labels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 5000])  # in the first group of samples, and in a later one
 def test_labels_of_two_types_are_refused_when_they_are_written(tmp_path: Path, count: int) -> None:
-    with pytest.raises(OptionError, match=rf"sample {count}, field 'mask': labels of 16 bits where the first .* 8"):
+    with pytest.raises(
+        OptionError, match=rf"sample {count}, field 'mask': its labels have 16 bits, those of the first sample 8"
+    ):
         write(tmp_path / "d", *[LABELS] * count, LABELS + 300)
 
 
@@ -157,7 +159,7 @@ def test_an_array_of_labels_with_the_size_of_an_image_must_be_declared(tmp_path:
 def test_few_values_under_another_name_warn_once(tmp_path: Path) -> None:
     target = np.zeros((70, 70), np.uint8)
     target[3:] = 4
-    with pytest.warns(UserWarning, match="field 'target' may be a mask, with one channel with the values 0, 4") as seen:
+    with pytest.warns(UserWarning, match=r"field 'target' may be a mask \(one channel with the values 0, 4") as seen:
         lmdbloader.write([{"target": target}] * 5, tmp_path / "d")
     assert len(seen) == 1
     with warnings.catch_warnings():

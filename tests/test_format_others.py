@@ -1,4 +1,4 @@
-"""What is at a path where a dataset was expected: whoever reads datasets says it, with the line to write."""
+"""Errors about a path that is not a dataset say what is there, and the line to write."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_other_urls_are_refused(url: str, line: str) -> None:
 )
 def test_nothing_is_written_to_a_url(make: Any, here: Path) -> None:
     before = sorted(here.rglob("*"))
-    with pytest.raises(OptionError, match=r"s3://bucket/out: is a URL, and nothing is written there"):
+    with pytest.raises(OptionError, match=r"s3://bucket/out: is a URL, and output goes to a disk only"):
         make("pieces.lmdb/val.lmdb", "s3://bucket/out")
     assert sorted(here.rglob("*")) == before
 

@@ -1,4 +1,4 @@
-"""Frameworks with a Loader: they fit, resume in the middle, run in two processes, and see as many crops as the Loader.
+"""Frameworks train with a Loader: they resume, run in two processes, and see as many crops as the Loader gives.
 
 `make test-frameworks` runs this where the frameworks are; elsewhere each test that lacks one is skipped.
 """

@@ -1,4 +1,4 @@
-"""The environment of the frameworks' tests: its list is whole, and the release check runs them."""
+"""The environment of the frameworks' tests: its list is complete, and the release check runs the tests."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def names(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def carry_out(code: str, names: dict[str, Any], capsys: Capture) -> None:
-    """Run code, or a command, whose error is raised.
+    """Run Python code, or a command and raise its error.
 
     Raises:
         LmdbloaderError: It is refused.
@@ -104,7 +104,7 @@ def test_a_habit(habit: Habit, names: dict[str, Any], capsys: Capture) -> None:
         return
     with pytest.raises((LmdbloaderError, ImportError)) as refusal:
         carry_out(habit.code, names, capsys)
-    assert habit.says in str(refusal.value), "the error has the line to write"
+    assert habit.says in str(refusal.value), "the error does not have the line to write"
     carry_out(habit.instead, names, capsys)
 
 

@@ -1,4 +1,4 @@
-"""What `lmdbloader.integrations` adds, without frameworks: its modules load lazily; BasicSR's type in a stand-in."""
+"""`lmdbloader.integrations` without the frameworks: modules load lazily, and stand-ins take BasicSR's dataset type."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def test_basicsr_normalizes_and_flips_as_asked(registry: Registry, path: Path) -
         ({"dataroot_lq": "lq"}, "lmdbloader convert --hr GT --lr LQ train.lmdb"),
         ({"meta_info_file": "m.txt"}, "Choose files when they are converted"),
         ({"color": "y"}, "type: PairedImageDataset"),
-        ({"use_hflip": False}, "Write use_hflip: true"),
-        ({"scale": 4}, "images of 12x12 and 24x24, and the configuration has scale: 4"),
+        ({"use_hflip": False}, "needs use_hflip: true"),
+        ({"scale": 4}, "has pairs of 12x12 and 24x24, but the configuration has scale: 4"),
     ],
 )
 def test_options_of_basicsr_that_are_not_here_are_errors(

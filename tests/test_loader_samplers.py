@@ -160,7 +160,7 @@ def test_dividing_batches_a_second_time_is_an_error_with_the_line(ds: LMDBDatase
 
 def test_every_other_batch_is_an_error_with_the_line(ds: LMDBDataset) -> None:
     loader = loader_of(ds)
-    with pytest.raises(OptionError, match=r'leaves out batches.*shard="auto"'):
+    with pytest.raises(OptionError, match=r'skips batches.*shard="auto"'):
         list(rebuilt(loader, list(loader.batch_sampler)[::2]))
 
 
@@ -171,7 +171,7 @@ def test_samples_chosen_by_others_are_an_error_with_the_line(ds: LMDBDataset, sa
     other = DataLoader(loader.dataset, 4, sampler=sampler(ds, **options), collate_fn=loader.collate_fn)
     with pytest.raises(OptionError, match=r'lmdbloader.collate.*shard="auto"'):
         next(iter(other))
-    with pytest.raises(OptionError, match=r'reads samples of its own choice.*shard="auto"'):
+    with pytest.raises(OptionError, match=r'chooses the samples itself.*shard="auto"'):
         next(iter(DataLoader(loader.dataset, 4, sampler=loader.sampler, collate_fn=loader.collate_fn)))
 
 
@@ -205,7 +205,7 @@ def test_a_loader_made_anew_from_a_batch_sampler_is_a_copy(ds: LMDBDataset) -> N
     "name", ["batch_size", "collate_fn", "dataset", "drop_last", "num_workers", "order", "sampler", "seed"]
 )
 def test_what_a_loader_would_not_notice_cannot_be_set(ds: LMDBDataset, name: str) -> None:
-    with pytest.raises(OptionError, match=rf"loader.{name} = None: it is set when a Loader is made"):
+    with pytest.raises(OptionError, match=rf"loader.{name} = None: it cannot change after the Loader is made"):
         setattr(loader_of(ds), name, None)
 
 

@@ -179,7 +179,7 @@ def test_a_worker_names_options_as_its_parent_does(
     [
         ({"seed": 3}, "seed has no effect without write_mode='proportion'"),
         ({"jpeg_quality": 3}, "jpeg_quality has no effect without write_mode='jpg', proportion or smart"),
-        ({"write_mode": "original"}, "write_mode='original' keeps files, and images made in Python"),
+        ({"write_mode": "original"}, "write_mode='original' keeps files, but this image was made in Python"),
         ({"write_mode": "jpg", "jpeg_quality": 0}, "jpeg_quality=0: expected"),
         ({"codec": 3}, "codec=3: expected"),
         ({"overwrite": "no"}, "overwrite='no': expected True or False"),

@@ -66,7 +66,7 @@ def test_a_field_is_checked(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (("a", "b", 96), {}, r"convert\(\.\.\., 96\): only src, out go without a name"),
+        (("a", "b", 96), {}, r"convert\(\.\.\., 96\): only src, out can be positional"),
         (("a",), {}, r"convert\(\): missing a required argument: 'out'"),
         (("a", "b"), {"speckle": 96}, r"convert\(speckle=96\): there is no such option. Did you mean speckles=96\?"),
         (("a", "b"), {"options": WithSpeckles()}, r"convert\(options=.*\): there is no such option"),

@@ -82,7 +82,7 @@ def test_converting_puts_a_dataset_into_the_vault_once(cluster: Cluster, images:
     assert job.end() == 0, job.log
     assert names(vault) == ["train.lmdb"] and digest(vault / "train.lmdb") == content
     job = cluster.submit("convert", **{**told, "SOURCE": "/nowhere"})
-    assert job.end() == 0 and "is there; AGAIN=1 converts anew" in job.log
+    assert job.end() == 0 and "already exists; AGAIN=1 converts it again" in job.log
     cluster.opened()
     job = cluster.submit("convert", "--layout", "images", "--subset", "8", **told, AGAIN="1")
     assert job.end() == 0, job.log
@@ -135,7 +135,7 @@ def test_many_limits_in_a_row_lose_nothing(cluster: Cluster, images: Path, conte
 def test_a_job_that_got_no_further_is_not_queued_again(cluster: Cluster, images: Path) -> None:
     job = cluster.submit("convert", **settings(cluster, images), STOP_AT="001.png", STOP_EARLY="1")
     assert job.wait_until_there().warn().end() == 1
-    assert "got no further within its time limit" in job.log and not cluster.is_requeued
+    assert "made no progress within its time limit" in job.log and not cluster.is_requeued
 
 
 def test_where_jobs_cannot_be_queued_again_the_script_says_what_to_do(cluster: Cluster, images: Path) -> None:
@@ -299,7 +299,7 @@ def test_training_that_is_stopped_ends_where_an_unbroken_one_does(cluster: Clust
 def test_training_without_a_new_checkpoint_is_not_queued_again(cluster: Cluster, classes: Path) -> None:
     job = cluster.submit("train", **training(cluster, classes, SCRIPT="x"), WAIT_AT_STEP="1").wait_until_there()
     assert job.warn().end() == 1
-    assert "got no further within its time limit" in job.log and not cluster.is_requeued
+    assert "made no progress within its time limit" in job.log and not cluster.is_requeued
 
 
 def test_of_two_jobs_at_once_one_trains(cluster: Cluster, classes: Path) -> None:

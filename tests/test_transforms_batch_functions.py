@@ -114,9 +114,12 @@ def test_they_follow_each_other() -> None:
         (lambda: T.MixUp(1, num_classes=4)(batch()._replace(image=[1])), "'image' is a list; expected the name of one"),
         (
             lambda: T.MixUp(num_classes=4, image="hr")(batch()),
-            r"'hr' is no field .* of image, label.*MixUp\(..., image=",
+            r"'hr' is not a field .* of image, label.*MixUp\(..., image=",
         ),
-        (lambda: T.CutMix(num_classes=4, label="y")(batch()), r"'y' is no field of the batch.*CutMix\(..., label=NAME"),
+        (
+            lambda: T.CutMix(num_classes=4, label="y")(batch()),
+            r"'y' is not a field of the batch.*CutMix\(..., label=NAME",
+        ),
         (lambda: T.CutMix()(batch()), r"CutMix\(..., num_classes=len\(dataset.classes\)\)"),
         (lambda: T.MixUp(labels_getter=len, num_classes=4), "Give its name instead, such as label='target'"),
         (lambda: T.MixUp(1, num_classes=3)(batch()._replace(label=torch.rand(6, 4))), r"probabilities \(B, 3\)"),

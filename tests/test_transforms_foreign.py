@@ -19,7 +19,7 @@ LINES = foreign.INSTEAD
 
 @pytest.mark.parametrize("name", LINES)
 def test_a_name_has_its_line_as_an_attribute_and_when_it_is_imported(name: str) -> None:
-    message = rf"^lmdbloader.transforms has no {name}\. (Write|Leave it out|torchvision's own runs in Python)\b.*\.$"
+    message = rf"^lmdbloader.transforms has no {name}\. (Write|Leave it out|Use torchvision's own, in Python)\b.*\.$"
     with pytest.raises(AttributeError, match=message):
         getattr(T, name)
     with pytest.raises(ImportError, match=message) as caught:

@@ -1,4 +1,4 @@
-"""torchvision v2 on samples and batches with several images: all of them change alike, or it is an error.
+"""torchvision v2 on samples and batches with several images: all of them change together, or there is an error.
 
 A stand-in for torchvision has its rule: without `tv_tensors.Image` among the values, the first tensor alone is changed.
 `test_torchvision.py` has the same with the real one, where it can be imported.
@@ -322,7 +322,9 @@ def test_to_tensor_which_scales_no_tensors_is_refused(path: Path, wrong: Any) ->
         lambda: lmdbloader.LMDBDataset(path, transform=wrong)[0],
         lambda: lmdbloader.Loader(dataset, 2, order="random", transforms=[wrong]),
     ):
-        with pytest.raises(OptionError, match=r"^ToTensor .* Write v2.ToDtype\(torch.float32, scale=True\)"):
+        with pytest.raises(
+            OptionError, match=r"^torchvision's ToTensor .* Write v2.ToDtype\(torch.float32, scale=True\)"
+        ):
             use()
 
 
@@ -334,7 +336,7 @@ def test_to_tensor_which_scales_no_tensors_is_refused(path: Path, wrong: Any) ->
             "Move it last. lmdbloader.transforms.ColorJitter is compiled and takes the same",
         ),
         (Compose([ColorJitter()]), "Give the list of transforms of lmdbloader.transforms itself, without Compose."),
-        (Mirror(), r"runs in Python, for every sample: LMDBDataset\(path, transform=v2.Mirror\(...\)\)\.$"),
+        (Mirror(), r"in Python, for every sample: LMDBDataset\(path, transform=v2.Mirror\(...\)\)\.$"),
         (mirror_inside, "after all compiled transforms. Move it last.$"),
     ],
     ids=["compiled", "Compose", "other", "function"],

@@ -100,7 +100,7 @@ def listed(name: str, value: Any) -> tuple[Any, ...]:
     """Return the items of a list; none for None.
 
     Raises:
-        OptionError: It is one thing, not a list of them.
+        OptionError: It is a single item, not a list.
 
     >>> listed("transforms", [1, 2]), listed("transforms", None)
     ((1, 2), ())
@@ -204,7 +204,7 @@ def local_path(name: str, value: Any) -> Path:
 
 
 def new_path(name: str, value: Any) -> Path:
-    """Return the path of something that is to be made, on a disk.
+    """Return the path of something that will be made, on a disk.
 
     Raises:
         OptionError: It is not a path, or a URL.
@@ -212,7 +212,7 @@ def new_path(name: str, value: Any) -> Path:
     text = path_text(name, value)
     if is_url(text):
         raise OptionError(
-            f"{text}: is a URL, and nothing is written there. Write to a disk, and copy the result to the URL."
+            f"{text}: is a URL, and output goes to a disk only. Write to a disk, and copy the result to the URL."
         )
     return Path(text)
 

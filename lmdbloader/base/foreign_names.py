@@ -1,7 +1,7 @@
-"""Names that other libraries have for our arguments: the values that mean the same here, and the line for the others.
+"""Other libraries' names for our arguments: which values mean the same here, and what to write for the others.
 
 The tables are those of `LMDBDataset`, `Loader`, `dataloader`, `convert` and `write`. `understands` applies one to a
-function, so that a habit of another library works or is an error with the line to write.
+function: an argument of another library then works, or is an error that says what to write.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ Says = str | Callable[[Any], str]
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """An argument of other libraries, or a value of theirs for an argument of ours.
+    """An argument of other libraries, or another library's value for an argument of ours.
 
     Attributes:
         of: The libraries.
-        says: The line to write here, in sentences with `{value}` for the value given; or a function that returns them.
-        same: Returns the arguments that mean the same here as a value, None if there are none.
+        says: What to write here, as sentences in which `{value}` stands for the given value; or a function of the value
+            that returns them.
+        same: Returns our arguments that mean the same as a value, or None if there are none.
     """
 
     of: str
@@ -110,7 +111,7 @@ def in_our_words(
     if len(given) > most:
         first = ", ".join(p.name for p in parameters[:most])
         advice = f" {positional(given[most])}".rstrip()
-        raise OptionError(f"{call}(..., {shown(given[most])}): only {first} go without a name.{advice}")
+        raise OptionError(f"{call}(..., {shown(given[most])}): only {first} can be positional.{advice}")
     try:
         signature.bind(*args, **found)
     except TypeError as error:
@@ -165,7 +166,7 @@ def _order_option(value: Any) -> Mapping[str, Any] | None:
 def _threads(value: Any) -> str:
     none_or_all = isinstance(value, int) and value < 1  # DataLoader's 0 is the main process, FFCV's -1 all cores
     line = "" if none_or_all and value < 0 else f", or write num_threads={1 if none_or_all else shown(value)}"
-    return f"threads read here, no worker processes; one for each core by default. Leave it out{line}."
+    return f"a Loader reads with threads, not worker processes; by default one for each core. Leave it out{line}."
 
 
 def _sampler(value: Any) -> str:
@@ -179,16 +180,16 @@ def _sampler(value: Any) -> str:
     }
     line = lines.get(type(value).__name__)
     if line is not None:
-        return f"the Loader has orders of its own. Write {line}."
+        return f"a Loader makes its own order. Write {line}."
     return (
-        "the Loader has orders of its own. Write lmdbloader.dataloader(dataset, batch_size, sampler=...), or "
+        "a Loader makes its own order. Write lmdbloader.dataloader(dataset, batch_size, sampler=...), or "
         "Loader(dataset.select(indices), ...) for some of the samples."
     )
 
 
 def _generator(value: Any) -> str:
     seed = getattr(value, "initial_seed", lambda: 0)()
-    return f"order and random choices depend on a seed. Write seed={seed}."
+    return f"the order and random choices depend on a seed. Write seed={seed}."
 
 
 def _numbered(value: Any) -> str:
@@ -202,18 +203,18 @@ def third_argument(value: Any) -> str:
 
 
 _PARTS_OF_SHARD = 'write shard=(rank, world_size), or shard="auto" after torch.distributed.init_process_group.'
-_NO_WORKERS = "threads read here, no worker processes. Leave it out."
+_NO_WORKERS = "a Loader reads with threads, not worker processes. Leave it out."
 _RENAMED_SEED = "write seed={value}."
 
 LOADER: dict[str, Foreign] = {
-    "order": Foreign(_FFCV, "members of OrderOption are accepted, by their names.", _order_option),
+    "order": Foreign(_FFCV, "members of OrderOption are accepted.", _order_option),
     "num_workers": Foreign(f"{_TORCH}, {_FFCV}", _threads),
     "persistent_workers": Foreign(
         _TORCH, "threads live as long as the loader. Leave it out, or call loader.close() after an epoch.", _ONLY_TRUE
     ),
     "prefetch_factor": Foreign(
         _TORCH,
-        "it counts batches of each worker process. Write prefetch={value}, which counts those of all threads together.",
+        "it counts the batches of each worker process. Write prefetch={value}, which counts those of all threads.",
         _ONLY_NONE,
     ),
     "collate_fn": Foreign(
@@ -225,17 +226,20 @@ LOADER: dict[str, Foreign] = {
     "sampler": Foreign(_TORCH, _sampler, _ONLY_NONE),
     "batch_sampler": Foreign(
         _TORCH,
-        "the Loader has orders of its own. Write lmdbloader.dataloader(dataset, batch_sampler=...).",
+        "a Loader makes its own order. Write lmdbloader.dataloader(dataset, batch_sampler=...).",
         _ONLY_NONE,
     ),
     "worker_init_fn": Foreign(
         _TORCH,
-        "threads read here, and random choices depend only on seed, epoch and sample. Leave it out, and write seed=0.",
+        "a Loader reads with threads, and random choices depend only on the seed, the epoch and the sample. Leave it "
+        "out, and write seed=0.",
         _ONLY_NONE,
     ),
     "generator": Foreign(_TORCH, _generator, _ONLY_NONE),
     "timeout": Foreign(
-        _TORCH, "an error in a thread reaches the loop at once. Leave it out.", _either((0, _NOTHING), (0.0, _NOTHING))
+        _TORCH,
+        "errors in threads are raised in the loop at once. Leave it out.",
+        _either((0, _NOTHING), (0.0, _NOTHING)),
     ),
     "multiprocessing_context": Foreign(_TORCH, _NO_WORKERS, _ONLY_NONE),
     "pin_memory_device": Foreign(_TORCH, "write device={value}.", _either(("", _NOTHING), (None, _NOTHING))),
@@ -249,8 +253,8 @@ LOADER: dict[str, Foreign] = {
     "fname": Foreign(_FFCV, "write Loader({value}, batch_size, ...) with a dataset of lmdbloader."),
     "os_cache": Foreign(
         _FFCV,
-        'the page cache is always used, and gives up pages when others need memory. Write order="quasi_random" for a '
-        "dataset larger than memory.",
+        "a Loader always uses the page cache, which frees memory when other programs need it. Write "
+        'order="quasi_random" for a dataset larger than memory.',
         _ONLY_TRUE,
     ),
     "distributed": Foreign(
@@ -266,11 +270,11 @@ LOADER: dict[str, Foreign] = {
         _either(({}, _NOTHING), (None, _NOTHING)),
     ),
     "custom_fields": Foreign(
-        _FFCV, "the dataset says which fields it has. Leave it out.", _either(({}, _NOTHING), (None, _NOTHING))
+        _FFCV, "the dataset knows its fields. Leave it out.", _either(({}, _NOTHING), (None, _NOTHING))
     ),
     "batches_ahead": Foreign(_FFCV, "write prefetch={value}."),
     "recompile": Foreign(_FFCV, "kernels come compiled. Leave it out.", _ONLY_FALSE),
-    "batch_size_per_gpu": Foreign(_BASICSR, "write batch_size={value}, which is that of each rank."),
+    "batch_size_per_gpu": Foreign(_BASICSR, "write batch_size={value}, the batch size of each rank."),
     "num_worker_per_gpu": Foreign(_BASICSR, _threads),
     "bs": Foreign("fastai", "write batch_size={value}."),
     "num_parallel_calls": Foreign("tf.data", _threads),
@@ -306,12 +310,12 @@ def _split(value: Any) -> str:
     """Return the line for a split: a name, or True or False for torchvision's `train`."""
     name = {True: "train", False: "val"}[value] if isinstance(value, bool) else str(value).partition("[")[0]
     return (
-        "each split is a dataset of its own, which `lmdbloader convert SRC OUT --split` makes. "
+        "each split is a separate dataset, which `lmdbloader convert SRC OUT --split` makes. "
         f'Write LMDBDataset("OUT/{name}.lmdb").'
     )
 
 
-_READS_ONLY = "a dataset is opened to read, without locks. Leave it out."
+_READS_ONLY = "datasets are opened read-only, without locks. Leave it out."
 _ON_DISK = "datasets are read from a disk. Leave it out; `lmdbloader stage DB FOLDER` copies one to a faster disk."
 
 DATASET: dict[str, Foreign] = {
@@ -337,10 +341,10 @@ DATASET: dict[str, Foreign] = {
         _ONLY_NONE,
     ),
     "loader": Foreign(_TORCHVISION, "images are decoded by compiled code. Leave it out."),
-    "is_valid_file": Foreign(_TORCHVISION, "files are chosen when they are converted. Leave it out.", _ONLY_NONE),
-    "extensions": Foreign(_TORCHVISION, "files are chosen when they are converted. Leave it out.", _ONLY_NONE),
+    "is_valid_file": Foreign(_TORCHVISION, "files are chosen at conversion. Leave it out.", _ONLY_NONE),
+    "extensions": Foreign(_TORCHVISION, "files are chosen at conversion. Leave it out.", _ONLY_NONE),
     "allow_empty": Foreign(
-        _TORCHVISION, "classes are chosen when they are converted: lmdbloader.convert(..., classes=[...]).", _ONLY_FALSE
+        _TORCHVISION, "classes are chosen at conversion. Write lmdbloader.convert(..., classes=[...]).", _ONLY_FALSE
     ),
     "columns": Foreign(_HF, "write fields={value}."),
     "streaming": Foreign(_HF, _ON_DISK, _ONLY_FALSE),
@@ -350,7 +354,7 @@ DATASET: dict[str, Foreign] = {
     "data_files": Foreign(_HF, "write LMDBDataset(path) with the folder that lmdbloader made."),
     "name": Foreign(_HF, "write LMDBDataset(path) with the folder that lmdbloader made."),
     "num_proc": Foreign(_HF, "the Loader has threads: Loader(dataset, batch_size, num_threads={value}). Leave it out."),
-    "features": Foreign(_HF, "the dataset says which fields it has. Leave it out.", _ONLY_NONE),
+    "features": Foreign(_HF, "the dataset knows its fields. Leave it out.", _ONLY_NONE),
     "revision": Foreign(_HF, _ON_DISK, _ONLY_NONE),
     "token": Foreign(_HF, _ON_DISK, _ONLY_NONE),
     "shardshuffle": Foreign(_WDS, 'write Loader(dataset, batch_size, order="quasi_random").'),
@@ -365,7 +369,7 @@ DATASET: dict[str, Foreign] = {
     "batch_size": Foreign(_STREAMING, "write Loader(dataset, batch_size={value})."),
     "readonly": Foreign("lmdb", _READS_ONLY, _ONLY_TRUE),
     "lock": Foreign("lmdb", _READS_ONLY, _ONLY_FALSE),
-    "readahead": Foreign("lmdb", "the Loader reads ahead as its order needs it. Leave it out.", _ONLY_FALSE),
+    "readahead": Foreign("lmdb", "a Loader reads ahead in its own order. Leave it out.", _ONLY_FALSE),
     "meminit": Foreign("lmdb", _READS_ONLY, _ONLY_FALSE),
     "map_size": Foreign("lmdb", _READS_ONLY),
     "max_readers": Foreign("lmdb", _READS_ONLY),
@@ -388,7 +392,7 @@ DATALOADER: dict[str, Foreign] = {
         _either(("random", {"shuffle": True}), ("sequential", {"shuffle": False})),
     ),
     "num_workers": Foreign("lmdbloader.Loader", "expected a whole number.", _either(("auto", {"num_workers": None}))),
-    "num_threads": Foreign("lmdbloader.Loader", "torch's DataLoader has processes. Write num_workers={value}."),
+    "num_threads": Foreign("lmdbloader.Loader", "torch's DataLoader reads with processes. Write num_workers={value}."),
     "prefetch": Foreign("lmdbloader.Loader", "write prefetch_factor={value}, which counts batches of each worker."),
     "transforms": Foreign("lmdbloader.Loader", "write lmdbloader.dataloader(dataset.transformed([...]), batch_size)."),
     "seed": Foreign("lmdbloader.Loader", "write generator=torch.Generator().manual_seed({value})."),
@@ -403,7 +407,7 @@ DATALOADER: dict[str, Foreign] = {
 _WORKERS = "write workers={value}."
 _SHUFFLED_LATER = "the Loader shuffles in every epoch: Loader(dataset, batch_size, shuffle=True). Leave it out."
 _ONE_FILE = "a dataset is one file of any size. Leave it out."
-_GROWS = "the map grows by itself. Leave it out."
+_GROWS = "the LMDB map grows as needed. Leave it out."
 _RESIZED_LATER = (
     "write max_resolution=N to limit the longer side of the images that are stored. For one size, or for the shorter "
     "side, resize when loading: Loader(dataset, batch_size, shuffle=True, transforms=[RandomResizedCrop(N)]) to train, "
@@ -452,7 +456,7 @@ CONVERT: dict[str, Foreign] = {
     "shuffle_indices": Foreign(_FFCV, _SHUFFLED_LATER, _ONLY_FALSE),
     "split": Foreign(
         _HF,
-        "each split is a dataset of its own. Write `for split in lmdbloader.find_splits(src): "
+        "each split is a separate dataset. Write `for split in lmdbloader.find_splits(src): "
         'lmdbloader.convert(split.path, f"{out}/{split.name}.lmdb", classes=split.classes)`, or '
         "`lmdbloader convert SRC OUT --split`.",
     ),
@@ -468,10 +472,10 @@ CONVERT: dict[str, Foreign] = {
 WRITE: dict[str, Foreign] = {
     "num_workers": Foreign(
         f"{_FFCV}, {_TORCH}",
-        "samples are written by this process. Leave it out; lmdbloader.convert(folder, out) has workers.",
+        "one process writes the samples. Leave it out; lmdbloader.convert(folder, out) has workers.",
     ),
     "num_proc": Foreign(
-        _HF, "samples are written by this process. Leave it out; lmdbloader.convert(folder, out) has workers."
+        _HF, "one process writes the samples. Leave it out; lmdbloader.convert(folder, out) has workers."
     ),
     "features": Foreign(_HF, "write fields={'image': lmdbloader.fields.Image(), 'label': lmdbloader.fields.Int()}."),
     "column_names": Foreign(_HF, "write fields={value}."),
@@ -525,7 +529,7 @@ ATTRIBUTES: dict[str, Foreign] = {
     "num_classes": Foreign("timm", "write len(dataset.classes)."),
     "filename": Foreign("timm", 'write dataset.table["source"][index].as_py().'),
     "indices": Foreign("torch's Subset", "write dataset.rows_of(numpy.arange(len(dataset)))."),
-    "dataset": Foreign("torch's Subset", "a view is a dataset of its own; write dataset."),
+    "dataset": Foreign("torch's Subset", "a view is itself a dataset; write dataset."),
     "filter": Foreign(_HF, 'write dataset.where("label == 3").'),
     "map": Foreign(_HF, _AS_TRANSFORM),
     "with_transform": Foreign(_HF, _AS_TRANSFORM),
@@ -555,7 +559,7 @@ ATTRIBUTES: dict[str, Foreign] = {
     "remove_columns": Foreign(_HF, _AS_FIELDS),
     "num_columns": Foreign(_HF, "write len(dataset.fields)."),
     **{
-        name: Foreign(_HF, "a dataset is complete once written. Write lmdbloader.write(samples, path) for another one.")
+        name: Foreign(_HF, "datasets cannot be changed. Write lmdbloader.write(samples, path) for a new one.")
         for name in ("add_column", "add_item", "cast", "cast_column", "class_encode_column", "rename_column")
     },
     "push_to_hub": Foreign(_HF, "write datasets to a disk, and upload the folder dataset.path."),

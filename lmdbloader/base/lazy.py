@@ -1,4 +1,4 @@
-"""Packages whose modules load when a name of theirs is first used, and whose names may be gone."""
+"""Packages whose modules load when one of their names is first used, and whose names may have moved."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ _HOMES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightn
 
 
 def import_lightning(module: str, of: str) -> Any:
-    """Return a module of Lightning: of the package that is in use, else of the one that is installed.
+    """Return a module of Lightning, from the package that is already imported, else from one that is installed.
 
     Args:
         module: Its name below `lightning.pytorch`.

@@ -36,7 +36,7 @@ def option(name: str, value: Any = _NO_VALUE) -> str:
 
 
 def pasted(**options: object) -> str:
-    """Return options with texts as values, whole and quoted, as a line to paste.
+    """Return options with text values as a line to paste: nothing is shortened, and all is quoted.
 
     >>> pasted(hr="low", lr="my high")
     "hr='low', lr='my high'"

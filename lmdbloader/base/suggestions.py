@@ -1,4 +1,4 @@
-"""Finds the name that was meant by a mistyped one."""
+"""Finds the name that a mistyped name stands for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LEAST_COMMON_START = 4
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like a word; None if none is like it.
+    """Return the known name that is most similar to a word; None if none is similar.
 
     Case, hyphens and underscores do not count.
 
@@ -30,7 +30,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: the one that was meant, or nothing.
+    """Return the end of a message about an unknown name: a similar known name, or nothing.
 
     >>> did_you_mean("jpeg", ["raw", "jpg"]), did_you_mean(3, ["raw", "jpg"])
     ('. Did you mean jpg?', '')

@@ -21,7 +21,7 @@ _NUMBER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The texts that mean one kind of number.
+    """The ways to write one kind of number.
 
     Attributes:
         parse: Returns the number of a text; None if the text means none.
@@ -33,7 +33,7 @@ class Grammar:
 
 
 def parse_whole(text: str) -> int | None:
-    """Return the whole number that a text means; None if it means none.
+    """Return the whole number in a text; None if it is not one.
 
     K, M, G, T, P and E are powers of 1000, in upper or lower case.
 

@@ -35,7 +35,7 @@ _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 @dataclass(slots=True)
 class Begun:
-    """A batch that several threads read.
+    """A batch that several threads fill.
 
     Attributes:
         columns: Of each field, in order: memory for images of the pipeline, else None.
@@ -88,7 +88,7 @@ class Assembler:
         self._own: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
         self._memory = [memory(o.stored_shape, o.values.carrier, keep=keep) for o in pipeline.outputs]
         self._places = [self._names.index(o.name) for o in pipeline.outputs]
-        # With what every sample asks for: whether they have pixels, and whether transforms move them.
+        # Whether they have pixels, and whether transforms move them: computed once, as every sample needs it.
         self._others = [
             (place, f, f.has_pixels, f.kind in ("boxes", "points"))
             for place, f in enumerate(fields.values())
@@ -100,7 +100,7 @@ class Assembler:
 
     def in_step(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return what `in_step` makes of a function for these fields; the last one is kept."""
-        if type(function) is MethodType:  # made anew for every call; to keep it would keep its dataset alive
+        if type(function) is MethodType:  # a new object for every call; to keep it would keep its dataset alive
             return in_step(function, self._kinds)
         own = self._own
         if own is None or own[0] is not function:
@@ -150,7 +150,7 @@ class Assembler:
         return Begun(columns, self._take([columns], batch_size), batch_size)
 
     def read_part(self, begun: Begun, rows: I64, samples: I64, epoch: int, first: int, clock: Clock = NO_CLOCK) -> None:
-        """Read some samples' images of a batch; several threads may read others of it.
+        """Read the images of some samples of a batch; other threads may read the other samples.
 
         Args:
             begun: The batch.
@@ -162,11 +162,11 @@ class Assembler:
             self._fill(rows, samples, epoch, addresses, len(rows), clock)
 
     def complete(self, begun: Begun, rows: I64, samples: I64, epoch: int, clock: Clock = NO_CLOCK) -> Any:
-        """Return a batch all of whose images were read, as `read_batches` does."""
+        """Return a batch whose images were all read, as `read_batches` does."""
         return self._type(*map(stacked, self._names, self._completed(begun, rows, samples, epoch, clock)))
 
     def complete_samples(self, begun: Begun, rows: I64, samples: I64, epoch: int, clock: Clock = NO_CLOCK) -> Batch:
-        """Return the samples of a batch all of whose images were read."""
+        """Return the samples of a batch whose images were all read."""
         return self._samples(self._completed(begun, rows, samples, epoch, clock), len(rows))
 
     def _completed(self, begun: Begun, rows: I64, samples: I64, epoch: int, clock: Clock) -> list[Any]:

@@ -25,8 +25,8 @@ _JOINED = {ast.And: operator.and_, ast.Or: operator.or_, ast.BitAnd: operator.an
 # How other languages write it, and how it is written here.
 _SPELLINGS = (
     (re.compile(r"&&|\|\|"), "write `and`, `or`"),
-    (re.compile(r"<>"), "write != for what differs"),
-    (re.compile(r"(?<![=!<>])=(?!=)"), "write == for what is equal"),
+    (re.compile(r"<>"), "write != instead of <>"),
+    (re.compile(r"(?<![=!<>])=(?!=)"), "write == instead of ="),
     (re.compile(r"\b(AND|OR|NOT|IN|IS|NULL)\b"), "write `and`, `or`, `not`, `in`, `is null` in lower case"),
     (
         re.compile(r"\b(like|between)\b", re.IGNORECASE),
@@ -119,14 +119,14 @@ class _Condition:
                 if str(self._schema.field(name).type) == "bool":
                     return pc.field(name)
                 self.refuse(f"{name} is a column of {self._kind(name)}s; compare it, as in {name} == 3")
-        self.refuse(f"{ast.unparse(node)!s:.80} is not understood; {_EXPECTED}")
+        self.refuse(f"cannot read {ast.unparse(node)!s:.80}; {_EXPECTED}")
 
     def _compare(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> pc.Expression:
         import pyarrow.compute as pc
 
         if isinstance(op, ast.Is | ast.IsNot):
             if not self._is_null(right):
-                self.refuse(f"after `is` comes null: write == for {ast.unparse(right)!s:.80}")
+                self.refuse(f"only null can follow `is`: write == {ast.unparse(right)!s:.80}")
             found = pc.field(self._column(left)).is_null(nan_is_null=True)
             return found if isinstance(op, ast.Is) else ~found
         if isinstance(op, ast.In | ast.NotIn):
@@ -165,7 +165,7 @@ class _Condition:
         name = self._column(right)
         part = left.value if isinstance(left, ast.Constant) else None
         if self._kind(name) != "text" or not isinstance(part, str):
-            self.refuse("after `in` comes a list, as in `label in (1, 2)`, or before it a text, as in `'a' in name`")
+            self.refuse("`in` needs a list after it, as in `label in (1, 2)`, or a text before it, as in `'a' in name`")
         return pc.match_substring(self._field(name), part)
 
     def _field(self, name: str) -> pc.Expression:

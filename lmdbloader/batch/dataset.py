@@ -71,8 +71,8 @@ class LMDBDataset(Dataset[Any]):
             io: "mmap" reads through a memory map. Bytes that the disk cannot read, or that the file has lost, raise
                 CorruptError; a file that is truncated during a read ends the process (SIGBUS). "pread" maps nothing and
                 reads copies, which costs some speed: such a file always raises CorruptError.
-            as_: The form of samples, and of the batches of a Loader: "tuple", "dict", or a dict with the fields by the
-                names that they get, such as {"pixel_values": "image"}; None gives named tuples. A `transform` is called
+            as_: The form of samples, and of the batches of a Loader: "tuple", "dict", or a dict from new names to
+                fields, such as {"pixel_values": "image"}; None gives named tuples. A `transform` is called
                 with named tuples before.
 
         Raises:
@@ -123,8 +123,8 @@ class LMDBDataset(Dataset[Any]):
         """Set an attribute; raise OptionError for those of torchvision's datasets that would have no effect here."""
         if type(self) is LMDBDataset and name in ("transforms", "target_transform"):
             raise OptionError(
-                f"{name}: an LMDBDataset does not have it. A function of the whole sample is ds.transform = function; "
-                "compiled transforms are ds.transformed([...]) or Loader(ds, ..., transforms=[...])."
+                f"{name}: an LMDBDataset does not have it. For a function of the whole sample write ds.transform = "
+                "function; for compiled transforms, ds.transformed([...]) or Loader(ds, ..., transforms=[...])."
             )
         super().__setattr__(name, value)
 
@@ -166,7 +166,7 @@ class LMDBDataset(Dataset[Any]):
         if not named or self.reader.fields[named[0]].kind != "int":
             numbers = [name for name, f in self.reader.fields.items() if f.kind == "int"]
             line = f'dataset.table["{numbers[0]}"].to_pylist()' if numbers else "dataset.table"
-            raise UnknownNameError(f"{self.path}: targets: no field of labels; write {line}")
+            raise UnknownNameError(f"{self.path}: targets: the dataset has no labels; write {line}")
         labels = self.reader.index.arrays[named[0]]
         found: list[int] = (labels if self._rows is None else labels[self._rows]).tolist()
         return found
@@ -230,7 +230,7 @@ class LMDBDataset(Dataset[Any]):
         if name in self.fields:
             return f"expected the number of a sample. For all of them write [sample.{name} for sample in dataset]."
         names = ", ".join(dict.fromkeys([*self.fields, *self._column_names]))
-        return f"expected the number of a sample, and there is no field {name!r} either; there are {names}."
+        return f"expected the number of a sample. There is no field {name!r} either; fields and columns are {names}."
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return many samples read in one call: a `Batch` of views, or a list if there is a transform."""
@@ -318,18 +318,17 @@ class LMDBDataset(Dataset[Any]):
     def transformed(self, transforms: Sequence[Transform], *, seed: int | None = None) -> Self:
         """Return a view whose images are transformed by compiled code while they are read.
 
-        Without a seed every read draws anew from torch's random numbers, as torchvision's transforms do: in every epoch
-        of any DataLoader, and for every repeated index. `torch.manual_seed` gives the same run again with the same
-        number of workers.
+        Without a seed every read makes new random choices, as with torchvision's transforms: in every epoch of any
+        DataLoader, and for every repeated index. They follow `torch.manual_seed`, for the same number of workers.
 
-        With a seed, or once `set_epoch` was called, a random choice depends only on the seed, the epoch and the
+        With a seed, or after a call of `set_epoch`, a random choice depends only on the seed, the epoch and the
         sample's number in this view: `view[i]` is the same at every read, in any number of worker processes, until the
-        epoch changes. `lmdbloader.dataloader` then goes on to the next epoch at every iteration; with another
-        DataLoader, call `set_epoch` before each epoch.
+        epoch changes. `lmdbloader.dataloader` then advances the epoch at every iteration; with another DataLoader, call
+        `set_epoch` before each epoch.
 
         Args:
             transforms: Of lmdbloader.transforms.
-            seed: From 0 to 2**64 - 1; None means this view's own, if it has one.
+            seed: From 0 to 2**64 - 1; None keeps the seed of this view, if it has one.
 
         Raises:
             OptionError: A transform does not suit the images.

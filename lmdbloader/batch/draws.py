@@ -1,4 +1,4 @@
-"""Draws: which random numbers the reads of a transformed view get, new ones at every read or those of an epoch."""
+"""Draws: the random numbers of a transformed view, either new at every read or those of an epoch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ I64 = npt.NDArray[np.int64]
 # Items of the shared memory: the epoch, or NOT_SET; calls of `set_epoch`; samples read in one epoch before any call.
 _EPOCH, _CALLS, _READS = range(3)
 _NOT_SET = -1
-# So few reads that no warning follows.
+# A count so low that no warning follows.
 _NEVER = np.iinfo(np.int64).min
-# Passes over a dataset with the same choices, without `set_epoch`, that are not worth a warning.
+# Passes over a dataset with the same choices, without `set_epoch`, before there is a warning.
 _PASSES = 4
 
 
 class _Word(threading.local):
-    """A number of each thread, for torch to draw into: a new tensor for every draw would take three times as long.
+    """A tensor for each thread, into which torch draws: a new tensor for every draw would take three times as long.
 
     Attributes:
         draw: Draws a whole number of 63 bits from torch's random numbers.
@@ -44,8 +44,8 @@ _word = _Word()
 class Draws:
     """The seed and the epoch of a view's random choices, shared with the views of that view and with worker processes.
 
-    Without a seed, every read of a sample draws anew from torch's random numbers until an epoch is set. Otherwise a
-    choice depends on the seed, the epoch and the sample's number alone.
+    Without a seed, every read of a sample draws new numbers from torch's generator until an epoch is set. Otherwise a
+    choice depends only on the seed, the epoch and the sample's number.
 
     Attributes:
         seed: Of the view; None if it has none.
@@ -82,15 +82,15 @@ class Draws:
         self._items[_CALLS] += 1
 
     def begin(self, last: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Set the epoch for a new iteration of a DataLoader, unless every read draws anew.
+        """Set the epoch for a new iteration of a DataLoader, unless every read draws new numbers.
 
-        It is the epoch after that of its iteration before; if `set_epoch` was called since, the one that was set.
+        It is the epoch after that of the previous iteration, or the one that `set_epoch` has set since.
 
         Args:
-            last: What its iteration before returned.
+            last: The result of `begin` for the previous iteration.
 
         Returns:
-            The epoch, and the calls of `set_epoch` so far; None if every read draws anew.
+            The epoch, and the number of calls of `set_epoch` so far; None if every read draws new numbers.
         """
         epoch, calls = int(self._items[_EPOCH]), int(self._items[_CALLS])
         if epoch == _NOT_SET and self.seed is None:
@@ -110,7 +110,7 @@ class Draws:
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
-        """Let reads, also of worker processes, count for nothing."""
+        """Do not count reads, not even those of worker processes."""
         before = self._items.copy()
         self._items[_READS] = _NEVER
         try:
@@ -134,8 +134,8 @@ class Draws:
                 items[_READS] = _NEVER  # a second warning, in any process
                 warnings.warn(
                     f"transformed(..., seed={self.seed}): {_PASSES} passes had the same random choices. Call "
-                    "view.set_epoch(epoch) before each epoch, or leave the seed out to draw anew at every read. If the "
-                    "same choices are what you want, call view.set_epoch(0) once.",
+                    "view.set_epoch(epoch) before each epoch, or leave out the seed for new choices at every read. If "
+                    "the same choices are intended, call view.set_epoch(0) once.",
                     stacklevel=4,
                 )
         return numbers, max(epoch, 0)

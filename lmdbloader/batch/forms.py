@@ -11,22 +11,22 @@ Form = Literal["tuple", "dict"] | Mapping[str, str] | None
 
 
 def check_form(as_: Any, names: Sequence[str] | None) -> Form:
-    """Return a form, a mapping as a dict of its own.
+    """Return a checked form; a mapping is copied.
 
     Args:
         as_: As given.
         names: The fields of what gets the form; None if a function may change them.
 
     Raises:
-        OptionError: It is no form, or it names a field that is not there.
+        OptionError: It is not a form, or it names a field that does not exist.
     """
     if as_ is None or (isinstance(as_, str) and as_ in ("tuple", "dict")):
         return cast(Form, as_)
     is_table = isinstance(as_, Mapping) and bool(as_)
     if not is_table or not all(isinstance(text, str) for pair in as_.items() for text in pair):
         raise OptionError(
-            f"as_={as_!r}: expected 'tuple', 'dict', None for named tuples, or the fields by the names that they get, "
-            "such as {'pixel_values': 'image', 'labels': 'label'}"
+            f"as_={as_!r}: expected 'tuple', 'dict', None for named tuples, or a dict from new names to fields, such "
+            "as {'pixel_values': 'image', 'labels': 'label'}"
         )
     if names is not None and (missing := [field for field in as_.values() if field not in names]):
         raise OptionError(f"as_={as_!r}: no field {missing[0]!r}; there are {', '.join(names)}")
@@ -38,7 +38,7 @@ def in_form(value: Any, as_: Form) -> Any:
 
     Args:
         value: A named tuple, or a dict that a function has made of one.
-        as_: "tuple" gives a tuple, "dict" a dict by field, a mapping a dict with its names; None changes nothing.
+        as_: "tuple" gives a tuple, "dict" a dict of the fields, a mapping a dict with its names; None changes nothing.
 
     Raises:
         OptionError: It is something else, or lacks a field.
@@ -54,7 +54,7 @@ def in_form(value: Any, as_: Form) -> Any:
     if not isinstance(value, dict) or as_ == "tuple":
         raise OptionError(
             f"as_={as_!r}: a function returned a {type(value).__name__}; expected a named tuple of fields. Return "
-            "`sample._replace(field=...)` there, or leave as_ out."
+            "`sample._replace(field=...)` from it, or leave out as_."
         )
     if isinstance(as_, str):
         return value

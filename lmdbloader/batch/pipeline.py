@@ -32,7 +32,7 @@ _BITS = {dtype: bits for bits, dtype in _DTYPES.items()}
 # Bytes of the largest pixel: three channels of 16 bits.
 _PIXEL_NBYTES = 6
 _ALIGNMENT = 64
-# Images of a field whose values are looked at, to tell masks.
+# Images of a field whose values are examined, to find masks.
 _LOOKED_AT = 8
 
 
@@ -194,10 +194,10 @@ class Pipeline:
         return ImageField(self.fields[f], int(channels.max()), _DTYPES[int(bits[0])], is_mask)
 
     def _refuse_mixed_labels(self) -> None:
-        """Refuse to resize images that look like masks, of datasets from before there were masks.
+        """Refuse to resize images that look like masks, in datasets that are older than mask fields.
 
         Raises:
-            OptionError: A field has the name of a mask, few values, and was not declared to be of images.
+            OptionError: A field is named like a mask, has few values, and was not declared as images.
         """
         resizes = [t for t in self.transforms if isinstance(t, Geometry) and t.resizes and t.fields is None]
         options = self.reader.manifest.made_by.get("options")
@@ -215,14 +215,14 @@ class Pipeline:
             others = [f'"{n}"' for n in self.fields if n != name]
             raise OptionError(
                 f"{self.reader.path}: field {name!r} looks like a mask by its name and values, {watch.describe()}, but "
-                f"is stored as images, whose labels {resizes[0]} would mix. Write it as a mask: lmdbloader.write("
+                f"is stored as images, and {resizes[0]} would mix its labels. Write it as a mask: lmdbloader.write("
                 f'lmdbloader.LMDBDataset("{self.reader.path}"), "NEW.lmdb", fields={{"{name}": '
-                "lmdbloader.fields.Mask()}). If it is no mask, name the fields to resize: fields=("
+                "lmdbloader.fields.Mask()}). If it is not a mask, name the fields to resize: fields=("
                 f"{', '.join([*others, chr(34) + name + chr(34)])},)."
             )
 
     def refuse_to_leave_behind(self, name: str) -> None:
-        """Refuse transforms that would move the images alone, and not a field of arrays of their size.
+        """Refuse transforms that would move the images, but not a field of arrays of their size.
 
         Raises:
             OptionError: The field holds such arrays, by the index, and a transform that moves pixels names no fields.
@@ -239,7 +239,7 @@ class Pipeline:
                     f"{self.reader.path}: field {name!r} holds arrays of the size of {image!r}, which {moving} would "
                     "leave behind: compiled transforms move images and masks. If it holds labels of pixels, write it "
                     "as lmdbloader.fields.Mask(). torchvision v2 moves arrays too, in Python: LMDBDataset(path, "
-                    f"transform=v2...). If it is to stay as it is, say what moves: {type(moving).__name__}(..., "
+                    f"transform=v2...). If it must not move, name the fields that do: {type(moving).__name__}(..., "
                     f"fields={self.fields})."
                 )
 
@@ -452,7 +452,7 @@ class Pipeline:
 
     @property
     def _largest(self) -> int:
-        """The field of the largest image of a sample."""
+        """The field with the largest image of a sample."""
         row = int(self._rows[0])
         return max(range(len(self.fields)), key=lambda f: self.reader.image_shape(self.fields[f], row)[1:])
 
@@ -489,7 +489,7 @@ class Pipeline:
 
 
 def _moved(value: torch.Tensor, x: tuple[float, ...], y: tuple[float, ...], *, is_box: bool) -> torch.Tensor:
-    """Return boxes or points elsewhere; `x` and `y` are as `trace` finds them."""
+    """Return boxes or points after a move; `x` and `y` are as `trace` finds them."""
     pairs = value.double().reshape(-1, 2, 2) if is_box else value.double()
     moved = []
     for axis, factor, term, least, most in (x, y):

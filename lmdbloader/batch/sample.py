@@ -15,13 +15,13 @@ from lmdbloader.errors import OptionError, UnknownNameError
 
 
 class Ragged(list[Any]):
-    """Tensors of one field that may differ in length: a batch has them as a list, even if they do not."""
+    """Tensors of one field that may differ in length: a batch has a list of them, even if all are equally long."""
 
 
 def sample_type(names: tuple[str, ...], lists: tuple[str, ...] = ()) -> type[Any]:
     """Return the named tuple type with these fields; unlike others it pickles although no module defines it.
 
-    A field can be read by its name in brackets too, as in the dicts of other libraries.
+    A field can also be read by its name in brackets, as in a dict.
 
     Args:
         names: Of the fields.
@@ -57,7 +57,7 @@ def _sample_type(names: tuple[str, ...], lists: tuple[str, ...]) -> type[Any]:
     made.__reduce__ = __reduce__  # type: ignore[method-assign]
     made._lists = lists  # type: ignore[attr-defined]
     made.__getitem__, made.__getattr__ = __getitem__, __getattr__  # type: ignore[method-assign, attr-defined]
-    made.__doc__ = "One sample of a dataset; `sample[name]` is a field too."
+    made.__doc__ = "One sample of a dataset; `sample[name]` is also a field."
     return made
 
 

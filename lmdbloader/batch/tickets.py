@@ -8,7 +8,7 @@ from typing import Any
 from lmdbloader.errors import OptionError
 
 _REBUILT = (
-    "a framework has built a DataLoader of its own from a Loader, and {does}: the Loader's transforms, threads and "
+    "a framework has built another DataLoader from a Loader, and {does}: the Loader's transforms, threads and "
     "share of the samples would be lost."
 )
 _LINES = (

@@ -28,8 +28,8 @@ layouts of SRC, detected unless --layout is given:
            Found if SRC has one folder named like x_HR and one like x_LR.
   classes  one folder for each class (fields image and label). Found if all
            images are in two or more folders and neither --patch-size nor
-           --scale is given. Folders like train/ and val/ are refused: see
-           --split.
+           --scale is given. Folders such as train/ and val/ are refused:
+           see --split.
   masks    a folder of images and one of masks, matched by name: a.jpg with
            a.png or a_mask.png (fields image and mask). SRC holds images/ and
            masks/, or is the folder of images, with --masks DIR. Never detected.
@@ -60,11 +60,11 @@ images that are not plain 8-bit grey or RGB:
   images of more than --max-pixels, and files that do not decode.
   A refused image stops the conversion or, with --on-error skip, is left out
   and listed at the end and in OUT/skipped.tsv.
-  Links to folders are not followed. They, broken links, other things that are
-  not regular files, and files that are not images are named and left out.
+  Links to folders are not followed. These, broken links, special files and
+  files that are not images are left out and named.
 
-numbers: 1_000, 1e6, 4k (4000); sizes: 512M, 2GB, 2GiB; shares: 0.5, 50%; sides
-in pixels have no k, as 4K is not 4000 of them.
+numbers: 1_000, 1e6, 4k (4000); sizes: 512M, 2GB, 2GiB; shares: 0.5, 50%.
+Sides in pixels cannot have a k.
 
 An OUT that was made from the same inputs with the same options is left as it
 is. The progress of an interrupted conversion is kept in OUT.partial: the same
@@ -119,7 +119,7 @@ def _convert_splits(options: argparse.Namespace, src: str | None, out: str) -> N
     from lmdbloader.store import is_dataset
 
     splits = splits_of(options, src)
-    for name, reason in _beside(Path(str(src)), {split.name for split in splits}, options.layout):
+    for name, reason in _next_to_splits(Path(str(src)), {split.name for split in splits}, options.layout):
         say(f"left out: {name}: {reason}", error=True)
     target = named_folder(out)
     refuse_inside(target, Path(str(src)))
@@ -137,7 +137,7 @@ def _convert_splits(options: argparse.Namespace, src: str | None, out: str) -> N
             target.rmdir()
 
 
-def _beside(src: Path, splits: Set[str], layout: str) -> list[tuple[str, str]]:
+def _next_to_splits(src: Path, splits: Set[str], layout: str) -> list[tuple[str, str]]:
     """Return (name, reason) of what is in a folder next to its splits."""
     from lmdbloader.conversion.sources.listing import Others
 

@@ -16,11 +16,11 @@ Copy a finished dataset into the folder DIR, where it keeps its name, and print
 the path of the copy: onto a node's own disk before training, or to archive
 storage after a conversion.
 
-A dataset that is there already is not copied again. It must have the source's
-manifest, index and size; if its data file has another time than the source's,
-or with --check, all of it is read and compared. A damaged copy is replaced.
+A copy that is already there is reused if it has the source's manifest, index
+and size. If its data file has another timestamp than the source's, or with
+--check, all of it is read and compared. A damaged copy is replaced.
 
-Of several jobs that stage at once, one copies; the others wait and use its
+If several jobs stage at once, one copies; the others wait and use its
 copy. Every byte of the copy is read back and compared. It gets its name when it
 is complete, so what is left of an interrupted copy (DIR/NAME.partial) is never
 used; the next copy removes it.
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long to wait for another job that is copying (default: no limit)",
     )
-    parser.add_argument("--check", action="store_true", help="read and compare all of a copy that is there")
+    parser.add_argument("--check", action="store_true", help="read and compare all of an existing copy")
     parser.add_argument("--overwrite", action="store_true", help="replace another dataset of the same name in DIR")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the path, and errors")
 

@@ -1,4 +1,4 @@
-"""Folders that were probably meant in another way than they would be read: refused with the line to write, or noted."""
+"""Finds folders that probably mean something else than they would be read as: they are refused, or there is a note."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmdbloader.errors import SourceError
 from lmdbloader.store import is_dataset
 
 _NAMES_SHOWN = 3
-# Names of folders that hold images, and of those that hold something about each of them.
+# Names of folders that hold images, and of folders that hold masks or labels of them.
 _IMAGES = re.compile(r"(jpeg|color_?|left)?(images?|imgs?|img8bit)|photos|rgb|inputs?", re.IGNORECASE)
 _MASKS = re.compile(
     r"(masks?|labels?|annotations?|annots?|anns?|seg(mentation)?s?(class|object)?|ground_?truths?|gt(fine|coarse)?|trimaps?"
@@ -26,7 +26,7 @@ _MASKS = re.compile(
 )
 _HIGH = re.compile(r"(hr|gt|gtmod|high_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
 _LOW = re.compile(r"(lr|lq|lrbic|low_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
-# Files that often say something about the images next to them.
+# Files that often hold labels of the images next to them.
 _ANNOTATIONS = frozenset({"*.csv", "*.json", "*.jsonl", "*.mat", "*.parquet", "*.tsv", "*.txt", "*.xml"})
 _OTHER_IMAGES = frozenset(
     {
@@ -51,7 +51,7 @@ _NAMES_TRIED = 1000
 
 
 def refuse_swapped(src: str | os.PathLike[str] | None, out: Path) -> None:
-    """Refuse a source that is no folder of images, if the destination is one.
+    """Refuse a source that is not a folder of images if the destination is one.
 
     Raises:
         SourceError: The two are swapped.
@@ -67,7 +67,7 @@ def refuse_swapped(src: str | os.PathLike[str] | None, out: Path) -> None:
 
 
 def notes_on(src: Location, listing: Listing, *, is_sure: bool, wants_labels: bool) -> tuple[str, ...]:
-    """Return sentences about what is in a folder, but will not be in the dataset.
+    """Return notes, as sentences, about what is in a folder but will not be in the dataset.
 
     Args:
         src: The folder.
@@ -77,7 +77,7 @@ def notes_on(src: Location, listing: Listing, *, is_sure: bool, wants_labels: bo
 
     Raises:
         SourceError: The layout was guessed, and the folder's subfolders have names of splits, of masks or of halves of
-            pairs; the message has the line for each meaning.
+            pairs. The message has the line for each meaning.
     """
     if listing.layout not in ("images", "classes"):
         return ()
@@ -88,10 +88,10 @@ def notes_on(src: Location, listing: Listing, *, is_sure: bool, wants_labels: bo
             _refuse_other_folders(src, folders)
     found = [] if is_sure and listing.layout == "images" else _note_labels(src, listing, folders, wants_labels)
     if not is_sure and (masks := _masks_next_to_images(listing.sources.names)):
-        found.append(f"{masks} and other images have names of masks. All of them will be images of their own")
+        found.append(f"{masks} and other images are named like masks. Each of them will be a separate image")
     suffixes = [name for name, _ in listing.ignored]
     if others := [name for name in suffixes if name in _OTHER_IMAGES]:
-        found.append(f"{_joined(others)} files are not read. Convert them to PNG or JPEG first, if they are images")
+        found.append(f"{_joined(others)} files are not read. If they are images, convert them to PNG or JPEG first")
     if others := [name for name in suffixes if name in _ANNOTATIONS]:
         found.append(
             f"{_joined(others)} files are not read: labels, boxes or captions in them will not be in the dataset. "
@@ -130,7 +130,7 @@ def _refuse_other_folders(src: Location, folders: _Folders) -> None:
         if isinstance(src, Path) and any(_holds_texts(src / name) for name in masks):
             as_masks = f"For images with YOLO's boxes, write {option('layout', 'yolo')}. "
         raise SourceError(
-            f"{place}: holds {_shown([*images, *masks])}, which are probably images and what belongs to them. "
+            f"{place}: holds {_shown([*images, *masks])}, which are probably images and their masks or labels. "
             f"{as_masks}For the images alone, convert {place}/{images[0]}. {insist}"
         )
     high, low = ([name for name in names if pattern.fullmatch(name)] for pattern in (_HIGH, _LOW))
@@ -147,19 +147,25 @@ def _note_labels(src: Location, listing: Listing, folders: _Folders, wants_label
     names, classes = folders.names, option("layout", "classes")
     if not wants_labels:
         is_doubtful = listing.layout == "images" and len(names) > 1 and not folders.num_loose and not folders.inside
-        return [f"the folders {_shown(names)} give no labels with patches or scales, unless {classes}"] * is_doubtful
+        return [
+            f"with patches or scales, the folders {_shown(names)} give no labels. If they are classes, write {classes}"
+        ] * is_doubtful
     if folders.inside and len(names) > 1:
         place = _below(src, folders.inside)
-        return [f"all images are in {place}. If its folders ({_shown(names)}) are classes, convert {place}"]
+        return [f"all images are in {place}. If its folders ({_shown(names)}) are classes, convert {place} instead"]
     if listing.layout == "classes":
         return []
     if folders.num_loose:
         if len(names) < 2 or 2 * folders.num_loose > len(listing.sources):
             return []
-        loose = f"{folders.loose} is" if folders.num_loose == 1 else f"{folders.loose} and others are"
-        return [f"{loose} in no folder, so {_shown(names)} give no labels. Move it, if they are classes"]
+        loose, it = (
+            (f"{folders.loose} is", "it") if folders.num_loose == 1 else (f"{folders.loose} and others are", "them")
+        )
+        return [
+            f"{loose} in no folder, so {_shown(names)} give no labels. If they are classes, move {it} into one of them"
+        ]
     only = folders.inside or names[0]
-    return [f"all images are in {_below(src, only)}: they have no labels. If it is a class, write {classes}"]
+    return [f"all images are in {_below(src, only)}, so they have no labels. If it is a class, write {classes}"]
 
 
 def _holds_texts(folder: Path) -> bool:
@@ -177,7 +183,7 @@ def _masks_next_to_images(names: Names) -> str:
 
 
 def describe_classes(images_of: dict[str, int], what: str = "image") -> str:
-    """Return the classes and their numbers of images or boxes, or the first classes.
+    """Return the classes and their numbers of images or boxes; of many classes, the first and the last.
 
     >>> describe_classes({"cat": 1200, "dog": 31})
     '2 classes: cat (1,200 images), dog (31)'
@@ -223,7 +229,7 @@ def _find_folders(listing: Listing) -> _Folders:
 
 
 def _folders_in(names: Names, inside: str) -> _Folders:
-    """Return the folders in one that holds all names, or in the source itself."""
+    """Return the folders directly in the source, or in its folder `inside` that holds all images."""
     start = len(names[0].partition(b"/")[0]) + 1 if inside else 0
     found: set[bytes] = set()
     num_loose, loose = 0, b""

@@ -1,4 +1,4 @@
-"""Datasets of other libraries as samples of `write`: Hugging Face's and torchvision's, with their names of classes."""
+"""Datasets of Hugging Face and torchvision as samples of `write`, with their class names."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def adapt(
     fields: Mapping[str, FieldType | None] | Sequence[str] | None,
     classes: Mapping[str, Sequence[str]] | None,
 ) -> Adapted:
-    """Return the samples of a dataset, whatever library it is of. Its library is not imported.
+    """Return the samples of a dataset of any library. The library is not imported.
 
     Args:
         samples: As `write` got them.
         fields: As `write` got them.
-        classes: As `write` got them; if they are given, those of the dataset are not looked for.
+        classes: As `write` got them; they replace those of the dataset.
 
     Raises:
-        OptionError: They are something else that is often given for samples; the message has the line for it.
+        OptionError: They are not samples, but something that is often given instead; the message has the line for it.
     """
     _refuse_others(samples)
     if _is_of_hugging_face(samples):
@@ -100,7 +100,7 @@ def names_of(sample: Any) -> tuple[str, ...] | None:
         raise OptionError(
             f"sample 0: its image is a tensor {tuple(image.shape)} of {image.dtype}, made by the dataset's transform. "
             "Write the dataset with transform=None: images are stored with 8 bits, and Loader(transforms=[...]) "
-            "makes floats of them. fields=('image', 'label') stores the floats."
+            "makes floats of them. To store the floats, write fields=('image', 'label')."
         )
     return None
 
@@ -113,8 +113,8 @@ def _refuse_others(samples: Any) -> None:
         )
     if isinstance(samples, Mapping) and samples and all(map(_is_of_hugging_face, samples.values())):
         raise OptionError(
-            f"samples is a {type(samples).__name__}: each of its splits ({', '.join(samples)}) becomes a dataset "
-            f"of its own. Write lmdbloader.write(samples[{next(iter(samples))!r}], out)."
+            f"samples is a {type(samples).__name__}: each of its splits ({', '.join(samples)}) becomes a "
+            f"separate dataset. Write lmdbloader.write(samples[{next(iter(samples))!r}], out)."
         )
     if isinstance(samples, Mapping):
         names = ", ".join(repr(name) for name in list(samples)[:3])
@@ -169,7 +169,7 @@ def _is_of_hugging_face(samples: Any) -> bool:
 
 
 def _of_hugging_face(samples: Any, fields: Mapping[str, FieldType | None]) -> Adapted:
-    """Return a Dataset or IterableDataset whose images are files, and whose numbers are plain in every format."""
+    """Return a Dataset or IterableDataset with encoded images and with Python numbers, in any format."""
     features: Mapping[str, Any] = samples.features or {}
     kinds = {name: type(feature).__name__ for name, feature in features.items()}
     classes = {name: tuple(features[name].names) for name, kind in kinds.items() if kind == "ClassLabel"}
@@ -194,12 +194,12 @@ def _of_hugging_face(samples: Any, fields: Mapping[str, FieldType | None]) -> Ad
 
 
 def _plain(value: Any) -> Any:
-    """Return a number that a format has made an array or a tensor of as a number."""
+    """Return a number as a Python number, if the dataset's format has made it an array or a tensor."""
     return value.item() if getattr(value, "shape", None) == () else value
 
 
 def _nested(value: Any) -> Any:
-    """Return dicts and lists with lists in place of the arrays and tensors that a format has put into them."""
+    """Return dicts and lists whose arrays and tensors, made by the dataset's format, are lists."""
     if isinstance(value, Mapping):
         return {key: _listed(inner) for key, inner in value.items()}
     return [_listed(inner) for inner in value] if isinstance(value, list) else value
@@ -214,7 +214,7 @@ def _to_array(dtype: str) -> Callable[[Any], Any]:
 
 
 class _Changed:
-    """Samples (dicts) of which some values are changed."""
+    """Samples (dicts) in which some values are changed."""
 
     def __init__(self, samples: Any, changes: Mapping[str, Callable[[Any], Any]]) -> None:
         self._samples, self._changes = samples, changes

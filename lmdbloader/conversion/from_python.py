@@ -92,21 +92,21 @@ def write(
         codec: "raw", "lz4" or "auto" (lz4 if it saves 10 % on the first samples), for all fields or field by field. For
             images it is the codec of pixels. By default "auto", or "raw" for images with some write modes.
         fields: Names for tuples, in order; or a mapping from names to types (`Image()`, `Array()` ...), to set types
-            that should not be guessed: {"mask": Mask()}. A field with the name of a mask (mask, label, seg ...) and at
-            most 64 values must be declared, as Mask() or Image().
+            that should not be guessed: {"mask": Mask()}. A field that is named like a mask (mask, label, seg ...) and
+            has at most 64 values must be declared, as Mask() or Image().
         classes: By int field, the names of its values from 0 on, in a list or tuple; by default those that a dataset of
             Hugging Face or torchvision has, in `features` or `classes`.
         write_mode: How images are stored, in all or field by field, "raw", "jpg", "proportion", "smart" or "original",
             as in `convert`. The default, also for fields that are not named, is pixels. Masks are always stored without
             loss.
         max_resolution: Shrink images whose longer side has more pixels than this, in the fields that `write_mode` names
-            or else in all, masks too: those keep the nearest labels.
+            or else in all. Masks are resized too, to their nearest labels.
         jpeg_quality: The quality of JPEGs, 1 to 100; 90 by default.
         compress_probability: The share of images that "proportion" stores as JPEG, 0.5 by default.
         smart_threshold: Bytes of pixels above which "smart" stores a JPEG.
         digest: The algorithm of the dataset's digests, "xxh64", "sha256" or "blake3", as in `convert`.
         seed: The seed of "proportion", 0 by default; the choice depends on it and the number of the sample.
-        alpha: Transparent images, encoded or of Pillow: "refuse", "drop" or "white", as in `convert`.
+        alpha: How to treat transparent images, encoded or of Pillow: "refuse", "drop" or "white", as in `convert`.
         max_pixels: Encoded images of more pixels are refused.
         overwrite: Replace an existing dataset, once the new one is complete.
         progress: Called with the number of samples written since the last call.
@@ -159,8 +159,8 @@ def write(
     placed = [f.name for f in schema if f.kind in ("boxes", "points")]
     if max_resolution is not None and placed:
         raise OptionError(
-            f"{option('max_resolution', max_resolution)} with {', '.join(placed)}: images would shrink without them. "
-            "Shrink both before, or resize them together when they are loaded."
+            f"{option('max_resolution', max_resolution)} with {', '.join(placed)}: only the images would shrink. "
+            "Resize both before you write them, or when they are loaded."
         )
     _settle_places(schema, first_values, fields)
     watches = _watch(schema, first_values, fields)
@@ -244,8 +244,8 @@ def _infer_fields(
     for name, kind in given.items():
         if kind is not None and not isinstance(kind, FieldType):
             raise OptionError(
-                f"fields[{name!r}] is {kind!r}: expected Image(), Mask(), Array(), Int(), Float(), Text(), Bytes(), "
-                "Json() or None"
+                f"fields[{name!r}] is {kind!r}: expected Image(), Mask(), Boxes(), Points(), Labels(), Array(), Int(), "
+                "Float(), Text(), Bytes(), Json() or None"
             )
     values = _values(sample, None if fields is None else tuple(given), 0)
     if not values:
@@ -327,7 +327,7 @@ def _settle_masks(
     schema: Sequence[Field],
     given: Mapping[str, FieldType | None] | Sequence[str] | None,
 ) -> None:
-    """Refuse fields that look like masks and were not declared; warn of those that may be masks.
+    """Refuse undeclared fields that look like masks; warn about those that may be masks.
 
     Raises:
         OptionError: A field has few values, and the name of a mask.
@@ -352,21 +352,21 @@ def _settle_masks(
         if kinds[name] == "array":
             kind, why = "Array", "crops and flips do not move arrays"
         declare = (
-            f"Declare it: write(..., fields={{{line}}}), with `from lmdbloader import fields`; if it is no mask, as "
-            f"fields.{kind}()."
+            f"Declare it: write(..., fields={{{line}}}), after `from lmdbloader import fields`. If it is not a "
+            f"mask, declare it as fields.{kind}()."
         )
         if watch.looks_like_labels:
             raise OptionError(
-                f"field {name!r} looks like a mask by its name and values, {watch.describe()}, and {why}. {declare}"
+                f"field {name!r} looks like a mask by its name and values ({watch.describe()}), and {why}. {declare}"
             )
         warnings.warn(
-            f"field {name!r} may be a mask, with {watch.describe()}, and {why}. {declare}",
+            f"field {name!r} may be a mask ({watch.describe()}), and {why}. {declare}",
             stacklevel=3,
         )
 
 
 def _declared_images(given: Mapping[str, FieldType | None] | Sequence[str] | None) -> dict[str, str]:
-    """Return the fields that were declared as images against their names, for the manifest: readers ask no more."""
+    """Return the fields that are named like masks but declared as images, for the manifest: readers accept them."""
     if not isinstance(given, Mapping):
         return {}
     return {name: "image" for name, kind in given.items() if isinstance(kind, Image) and likeness(name) == "mask"}
@@ -387,8 +387,8 @@ def _mask_bits(chunk: Chunk, fields: Sequence[Field], first: int, known: Mapping
         if (differs := bits != expected).any():
             at = int(np.flatnonzero(differs)[0])
             raise OptionError(
-                f"sample {first + at}, field {f.name!r}: labels of {bits[at]} bits where the first sample had "
-                f"{expected}, which do not fit in one batch. Give all masks the same type: mask.astype('uint16')."
+                f"sample {first + at}, field {f.name!r}: its labels have {bits[at]} bits, those of the first sample "
+                f"{expected}. A batch needs one dtype. Write all masks as mask.astype('uint16')."
             )
     return found
 

@@ -95,9 +95,9 @@ def names_image(value: Any) -> bool:
 
 
 def opened(value: Any, kind: FieldType | None, policy: DecodePolicy, name: str, number: int) -> Any:
-    """Return an encoded image as an ImageFile, one that may be a mask as an image of Pillow; other values as they are.
+    """Return an encoded image as an ImageFile, or as a PIL image if it may be a mask; other values unchanged.
 
-    A transparent image of Pillow loses its transparency if the policy says how.
+    A transparent PIL image loses its transparency in the way that the policy says.
 
     Args:
         value: Bytes and path in a dict, or the path of an image file; in a declared field, bytes or a path as text too.
@@ -119,7 +119,7 @@ def opened(value: Any, kind: FieldType | None, policy: DecodePolicy, name: str, 
     image = None if is_image else _in_pillow(data)
     if image is None or (kind is None and image.mode not in ("P", "1", "I")):
         return ImageFile(data, policy, where)
-    return image  # the numbers of a palette's colours may be labels, which the colours are not
+    return image  # a palette's indices may be labels; its colours are not
 
 
 def _in_pillow(data: bytes) -> Any:
@@ -132,7 +132,7 @@ def _in_pillow(data: bytes) -> Any:
 
 
 def _content(value: Any, is_declared: bool, where: str) -> bytes | None:
-    """Return the content of the file that a value is, or names; None if it is neither."""
+    """Return the content of a file that is given as bytes or a path; None for other values."""
     if is_encoded(value):
         return value["bytes"] if value["bytes"] is not None else _read(value["path"], where)
     if isinstance(value, os.PathLike) and (is_declared or names_image(value)):

@@ -157,8 +157,8 @@ class ConvertOptions:
     crop_to_scale: bool = opt(
         False,
         MAKE,
-        "crop the HR images of given pairs at the right and bottom to a multiple of the scale, where LR was made from "
-        "images cropped so (default: refuse such pairs)",
+        "crop the HR images of given pairs at the right and bottom to a multiple of the scale, if the LR images were "
+        "made from cropped images (default: refuse such pairs)",
     )
     bicubic: Literal["matlab", "pillow"] = opt(
         "matlab", MAKE, "which bicubic: MATLAB's imresize, as the literature uses it (default), or Pillow's"
@@ -333,7 +333,7 @@ def kind_of(hint: Any) -> type | None:
 
 
 def grammar_of(f: Field[Any], hint: Any) -> Grammar | None:
-    """Return the texts that mean a number for an option; None if it is no number."""
+    """Return how numbers of an option are written; None if the option is not a number."""
     usual = {int: WHOLE, float: REAL}.get(kind_of(hint))  # type: ignore[arg-type]
     return usual and (f.metadata["grammar"] or usual)
 

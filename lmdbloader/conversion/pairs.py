@@ -21,7 +21,7 @@ _MOVED_PSNR = 0.5
 
 
 def fit_pair(hr: Pixels, lr: Pixels, options: ConvertOptions, name: str) -> tuple[Pixels, int]:
-    """Return the HR image of a pair, cropped if that is asked for, and how many times larger than the LR image it is.
+    """Return the HR image of a pair, cropped with `crop_to_scale`, and how many times larger than the LR image it is.
 
     Raises:
         ImageError: The factors of height and width differ, or are not the expected one, or channels or bits differ.
@@ -59,7 +59,7 @@ def _why_no_pair(hr: Pixels, lr: Pixels, scale: int | None, options: ConvertOpti
     if rounded_up is None:
         return expected
     return (
-        f"{expected}. LR is HR / {rounded_up} rounded up, so its last pixels show what HR has not. Make LR again from "
+        f"{expected}. LR is HR / {rounded_up} rounded up, so HR lacks a part of its last pixels. Make LR again from "
         f"the HR images alone: {option('scale', rounded_up)}"
     )
 

@@ -99,8 +99,8 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         notes += notes_on(places[0], listing, is_sure=is_sure, wants_labels=not prefer_images)
     if options.crop_to_scale and listing.layout != "pairs":
         raise OptionError(
-            f"{option('crop_to_scale', True)} has no effect without pairs of given images: with {option('scale')}, "
-            "images are always cropped to a multiple of it"
+            f"{option('crop_to_scale', True)} is only for pairs of given images. {option('scale')} always crops images "
+            "to a multiple of the scale"
         )
     if options.subset is not None:
         listing = choose_subset(listing, options.subset, options.seed or 0)

@@ -57,7 +57,7 @@ def stage(
         db: The dataset.
         directory: The folder for the copy, which keeps the dataset's name; made if only its last part is missing.
         overwrite: Replace another dataset that has its name there.
-        check: Read a copy that is there, whatever its time.
+        check: Read and compare an existing copy, even if its timestamp is the source's.
         timeout: Seconds to wait for a process that is copying; without limit by default.
         progress: Show a progress bar on a terminal.
         log: Called with each message, a line of text.
@@ -125,13 +125,13 @@ def _is_same_dataset(source: Reader, target: Path) -> bool:
 
 
 def _is_staged(source: Reader, target: Path, check: bool, log: Callable[[str], None]) -> bool:
-    """Return whether a sound copy is there: by manifest, sizes, the index's digest, and the data's time or digest."""
+    """Return whether there is a sound copy, by manifest, sizes, the index's digest, and the data's time or digest."""
     if not _is_same_dataset(source, target):
         return False
     try:
         copy = Reader(target)
         if check or not _has_time(copy.descriptor, _time(source.descriptor)):
-            log(plain(f"{target}: a copy is there; it is read and compared"))
+            log(plain(f"{target}: reading and comparing the copy that is already there"))
             _compare_digests(copy, source.manifest.data_digest)
             with suppress(OSError):  # the copy of another user is read each time
                 _set_time(target / DATA_FILE, _time(source.descriptor))
@@ -160,7 +160,7 @@ def _set_time(path: Path, time_ns: int) -> None:
 
 
 def _has_time(descriptor: int, time_ns: int) -> bool:
-    """Return whether a file has a time, as exactly as its file system keeps times."""
+    """Return whether a file has a timestamp, with the precision of its file system."""
     found = _time(descriptor)
     return any(found % unit == 0 and found == time_ns - time_ns % unit for unit in _UNITS_OF_TIMES)
 

@@ -136,8 +136,8 @@ def choose_storages(
     modes = write_mode if isinstance(write_mode, Mapping) else dict.fromkeys(names, write_mode)
     if write_mode is not None and not modes:
         raise OptionError(
-            f"{option('write_mode', write_mode)} has no effect: there are no image fields. Declare a field of encoded "
-            "images as one: fields={'image': lmdbloader.fields.Image()}."
+            f"{option('write_mode', write_mode)} has no effect: there are no image fields. If a field has encoded "
+            "images, declare it: fields={'image': lmdbloader.fields.Image()}."
         )
     for name in modes:
         if name not in names:
@@ -299,7 +299,7 @@ def shrink(image: Pixels, new_height: int, new_width: int) -> Pixels:
 
 
 def nearest(mask: Pixels, new_height: int, new_width: int) -> Pixels:
-    """Return a mask (H, W, 1) of another size: of the label that torchvision's NEAREST takes, as kernels do.
+    """Return a mask (H, W, 1) resized to its nearest labels, as by torchvision's NEAREST and by the kernels.
 
     >>> nearest(np.arange(4, dtype=np.uint8).reshape(2, 2, 1), 1, 2).tolist()
     [[[0], [1]]]

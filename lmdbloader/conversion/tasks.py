@@ -266,7 +266,9 @@ def _fit_mask(source: Source, data: bytes, mask: Pixels, stored: tuple[int, ...]
     info = image_info(data, name=source.name)
     height, width = mask.shape[:2]
     if (height, width) != (info.height, info.width):
-        turned = " It is turned by its EXIF data, and the mask is not." * ((width, height) == (info.height, info.width))
+        turned = " The image is turned by its EXIF data, and the mask is not." * (
+            (width, height) == (info.height, info.width)
+        )
         raise ImageError(
             source.name,
             f"its mask has {width}x{height} pixels, the image {info.width}x{info.height}; expected the same.{turned}",

@@ -41,7 +41,7 @@ _LONG_NUMBER = re.compile(rf"(?<!\d)\d{{{_MOST_DIGITS}}}")
 # A JSON key that may have been a number, True, False or None. It is searched for in the reversed text, which is fast.
 _OTHER_KEY = re.compile(r':"(?:\d[-+.e\d]*|eurt|eslaf|llun)"')
 _GEOMETRY = ("height", "width", "channels", "bits")
-# Modes of PIL images with one whole number a pixel; P has a palette, whose numbers are the labels.
+# Modes of PIL images with one whole number for each pixel; P has a palette, and its indices are the labels.
 _MASK_MODES = ("P", "L", "1", "I", "I;16")
 
 
@@ -184,8 +184,8 @@ class PayloadColumn:
 
 def _no_file(value: Any) -> str:
     return (
-        f"{option('write_mode', 'original')} keeps files, and images made in Python ({type(value).__name__}) have "
-        "none. Give bytes or paths of files, in a field declared as lmdbloader.fields.Image(); or use jpg or raw; or "
+        f"{option('write_mode', 'original')} keeps files, but this image was made in Python ({type(value).__name__}). "
+        "Give the bytes or paths of files, in a field declared as lmdbloader.fields.Image(). Or use jpg or raw, or "
         "convert a folder with lmdbloader.convert."
     )
 
@@ -201,7 +201,7 @@ def _pixels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
     where = f"sample {number}, field {f.name!r}"
     if is_pil(value):
         if value.mode not in ("L", "RGB", "I;16"):
-            declare = f"; a mask keeps its numbers with fields={_as_mask(f.name)}" if value.mode in "P1I" else ""
+            declare = f", or declare a mask: fields={_as_mask(f.name)}" if value.mode in "P1I" else ""
             raise OptionError(
                 f"{where}: a PIL image of mode {value.mode}; expected L, RGB or I;16. Convert it first{declare}."
             )
@@ -228,7 +228,7 @@ def _loaded(image: Any, where: str) -> npt.NDArray[Any]:
 
 
 def mask_labels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
-    """Return a mask as (H, W, 1) of uint8 or uint16: its own type, or the smaller one that holds labels of other types.
+    """Return a mask as (H, W, 1) of uint8 or uint16: its own dtype, or the smaller one that holds its labels.
 
     Raises:
         OptionError: It is not (H, W) whole numbers from 0 to 65,535.
@@ -238,8 +238,8 @@ def mask_labels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
     if is_pil(value):
         if value.mode not in _MASK_MODES:
             raise OptionError(
-                f"{where}: a PIL image of mode {value.mode}; a mask is one number a pixel, of mode "
-                f"{', '.join(_MASK_MODES)}. Turn colours into numbers of classes first, or write it as Image()."
+                f"{where}: a PIL image of mode {value.mode}; expected a mask with one number for each pixel, of mode "
+                f"{', '.join(_MASK_MODES)}. Turn colours into class numbers first, or declare it as Image()."
             )
         labels = _loaded(value, where)
     elif is_tensor(value):
@@ -256,8 +256,8 @@ def mask_labels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
         least, most = int(labels.min()), int(labels.max())
         if least < 0 or most >= 2**16:
             raise OptionError(
-                f"{where}: labels from {least} to {most}; a mask holds 0 to 65535. Give pixels without a label the "
-                f"number {f.ignore_index}: mask[mask < 0] = {f.ignore_index}, and write Mask({f.ignore_index})."
+                f"{where}: labels from {least} to {most}; expected 0 to 65535. Give pixels without a label the number "
+                f"{f.ignore_index}: mask[mask < 0] = {f.ignore_index}, and write Mask({f.ignore_index})."
             )
         labels = labels.astype(np.uint8 if most < 2**8 else np.uint16)
     if (f.ignore_index or 0) > np.iinfo(labels.dtype).max:

@@ -1,4 +1,4 @@
-"""Whether the values of an image field look like the labels of a mask, which no resize may mix."""
+"""Decides whether the values of an image field look like the labels of a mask."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from lmdbloader.fields import likeness
 
-# A mask has at most this many labels; a photograph of the fewest pixels that count for a warning has more values.
+# A mask has at most this many labels; a photograph with enough pixels for a warning has more values.
 MOST_LABELS = 64
 _LEAST_PIXELS = 4096
 # A photograph shows more values among so many of its pixels, evenly spread.
@@ -54,12 +54,12 @@ class LabelWatch:
 
     @property
     def looks_like_labels(self) -> bool:
-        """Whether they are few enough, and the field's name says that they are labels."""
+        """Whether there are few values, and the field is named like a mask."""
         return self._are_few and likeness(self.name) == "mask"
 
     @property
     def may_be_labels(self) -> bool:
-        """Whether they are few among many pixels, and the field's name does not say what they are."""
+        """Whether there are few values among many pixels, and the field's name does not say what they are."""
         return self._are_few and self._is_drawn and self.num_pixels >= _LEAST_PIXELS and not likeness(self.name)
 
     @property

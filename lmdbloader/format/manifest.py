@@ -235,7 +235,7 @@ def _refuse_unknown(body: Mapping[str, Any], where: str) -> None:
     known = isinstance(release, str) and _A_RELEASE.fullmatch(release)
     least = f" to {release} or later" if known else ""
     raise FormatError(
-        f"{where} needs {names}, which this release does not know: a newer one made it. Upgrade lmdbloader{least}."
+        f"{where} needs {names}, which this release does not know; a newer one made it. Upgrade lmdbloader{least}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Recognises other files and folders at the path of a dataset, by their names, with the line that makes a dataset."""
+"""Recognises what is at a path instead of a dataset, and has the line that makes a dataset of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from lmdbloader.base.suggestions import nearest
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE
 
-# Of a folder so much is looked at: enough to recognise it, and at once on a file server.
+# So many entries of a folder are examined: enough to recognise it, and quick on a file server.
 _MOST_ENTRIES, _MOST_FOLDERS, _MOST_LEVELS = 200, 20, 3
 _SPLITS = frozenset({"train", "val", "valid", "validation", "test"})
 _SHOWN = 5
@@ -20,8 +20,7 @@ _SHOWN = 5
 # Files by suffix: their kind, and the line that makes a dataset. {path} and {out} are for Python, {file} and {name}
 # for a shell.
 _FILES = {
-    ".beton": "is a dataset of FFCV, which is not read here. Convert the images that it was made from: "
-    "`lmdbloader convert IMAGES {name}`",
+    ".beton": "is a dataset of FFCV. Convert the images that it was made from: `lmdbloader convert IMAGES {name}`",
     ".tar": "is a tar. Convert it: `lmdbloader convert {file} {name}`",
     **dict.fromkeys(
         (".zip", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar"),
@@ -41,18 +40,18 @@ _FILES = {
     ".arrow": "is an Arrow file. Write its samples: lmdbloader.write(datasets.Dataset.from_file({path}), {out})",
     **dict.fromkeys(
         (".pkl", ".pickle", ".pt", ".pth", ".tfrecord", ".rec", ".mds", ".mat"),
-        "is a file of another library. Read it with that, and write its samples: lmdbloader.write(samples, {out})",
+        "is a file of another library. Read it with that one, and write its samples: lmdbloader.write(samples, {out})",
     ),
     **dict.fromkeys(
         (".lmdb", ".mdb"),
-        "is an LMDB that lmdbloader did not write. Convert it, if its values are image files: "
+        "is an LMDB that lmdbloader did not write. If its values are image files, convert it: "
         "`lmdbloader convert {file} {name}`",
     ),
 }
 
 
 def describe_file(path: Path) -> str:
-    """Return the kind of a file and the line to write, as the end of a sentence about it; "" if unknown."""
+    """Return what a file is and the line to write, as the end of a sentence; "" if unknown."""
     if path.name in (DATA_FILE, INDEX_FILE, MANIFEST_FILE) and is_dataset_folder(path.parent):
         return f"is a file of a dataset. Open its folder: LMDBDataset({str(path.parent)!r})"
     text = _FILES.get(path.suffix.lower(), "")
@@ -62,7 +61,7 @@ def describe_file(path: Path) -> str:
 
 
 def describe_folder(folder: Path) -> str:
-    """Return the kind of a folder and the line to write, as the end of a sentence about it; "" if unknown."""
+    """Return what a folder is and the line to write, as the end of a sentence; "" if unknown."""
     with suppress(OSError):
         return _describe_folder(folder)
     return ""

@@ -183,7 +183,7 @@ def decode_image(
 def decode_labels(
     data: bytes | bytearray | memoryview, policy: DecodePolicy = DecodePolicy(), *, name: str = "<bytes>"
 ) -> Pixels:
-    """Decode one file of labels: the numbers of a palette or of grey pixels, as they are in the file.
+    """Decode one mask file: its labels are the indices of a palette or the values of grey pixels, unchanged.
 
     Args:
         data: The whole file's content: PNG, BMP, GIF or TIFF.
@@ -199,9 +199,9 @@ def decode_labels(
     header = _accepted_header(data, DecodePolicy("drop", policy.max_pixels), name)
     if header.numbers is None:
         found = f"{header.channels} channel{'s' * (header.channels > 1)}{' and transparency' if header.alpha else ''}"
-        what = "a JPEG, whose numbers are not exact" if is_jpeg(data) else f"{found} of {header.dtype} without numbers"
+        what = "a JPEG, whose values are not exact" if is_jpeg(data) else f"{found} of {header.dtype} without labels"
         raise ImageError(
-            name, f"{what}; expected one number a pixel: save it as a PNG of grey pixels or with a palette"
+            name, f"{what}; expected one label for each pixel: save it as a PNG of grey pixels or with a palette"
         )
     try:
         return _rotate(header.numbers(), header.orientation)

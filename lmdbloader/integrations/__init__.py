@@ -1,4 +1,4 @@
-"""What training frameworks need beside a Loader, a module for each; a module imports its framework."""
+"""Adapters for training frameworks, one module for each; a module imports its framework."""
 
 from __future__ import annotations
 

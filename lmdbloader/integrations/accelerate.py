@@ -1,4 +1,4 @@
-"""A Loader among the processes of Hugging Face Accelerate."""
+"""Loaders in Hugging Face Accelerate, in one process or several."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ __all__ = ["prepare"]
 
 
 def prepare(accelerator: Any, loader: Loader) -> Any:
-    """Return a Loader prepared as by `accelerator.prepare`, which divides the batches of others a second time.
+    """Return a Loader prepared for Accelerate. Each process reads the Loader's share.
 
-    Batches go to the accelerator's device, gradients accumulate, `gather_for_metrics` leaves out repeated samples, and
-    `accelerator.skip_first_batches` reads none of those it skips. In one process `accelerator.prepare` does the same.
+    `accelerator.prepare` would divide the share among the processes a second time; in one process it does the same as
+    this function. Batches are moved to the accelerator's device, gradients accumulate, `gather_for_metrics` drops
+    repeated samples, and `accelerator.skip_first_batches` does not read the batches that it skips.
 
     Args:
         accelerator: The Accelerator.
         loader: With `shard="auto"`, and `pad=True` or `drop_last=True`, if there are several processes.
 
     Returns:
-        A DataLoader of Accelerate. `accelerator.prepare` gives it back as it is.
+        A DataLoader of Accelerate. `accelerator.prepare` returns it unchanged.
 
     Raises:
         OptionError: The processes would read the same samples, or different numbers of batches.
@@ -40,7 +41,7 @@ def prepare(accelerator: Any, loader: Loader) -> Any:
         )
     if world_size > 1 and not loader._pad and not loader.drop_last:
         raise OptionError(
-            "prepare: the processes may get different numbers of batches, and would wait for each other for ever. "
+            "prepare: the processes may get different numbers of batches, and would wait for each other forever. "
             'Write Loader(..., shard="auto", pad=True), or drop_last=True.'
         )
     prepared = prepare_data_loader(

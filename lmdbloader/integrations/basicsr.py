@@ -18,9 +18,9 @@ from lmdbloader.transforms import Normalize, RandomCrop, RandomDihedral, RandomH
 __all__ = ["LmdbloaderDataset"]
 
 _PROGRAMS = ("basicsr", "neosr", "traiNNer")
-# What their datasets read files with, and what changes pixels in a way that is not here.
+# Options of those datasets that this type does not have, and what to do instead.
 _LINES = {
-    "dataroot_lq": "A dataset has both images of pairs. Make it once: lmdbloader convert --hr GT --lr LQ train.lmdb.",
+    "dataroot_lq": "One dataset holds both images. Make it once: lmdbloader convert --hr GT --lr LQ train.lmdb.",
     "meta_info_file": "Choose files when they are converted.",
     "meta_info": "Choose files when they are converted.",
     "filename_tmpl": "Pairs are found when they are converted: lmdbloader convert --hr GT --lr LQ train.lmdb.",
@@ -29,10 +29,10 @@ _LINES = {
 
 
 class LmdbloaderDataset(Dataset[dict[str, Any]]):
-    """Pairs from a dataset of lmdbloader, as those programs' paired datasets give them: RGB float32 from 0 to 1.
+    """Pairs from an LMDBDataset, in the form that those programs' paired datasets have: RGB float32 from 0 to 1.
 
-    Training samples are cropped, flipped and rotated by compiled code, with new choices at every read. The program
-    finds the type after one import, such as at the top of its `train.py`: `import lmdbloader.integrations.basicsr`.
+    Compiled code crops, flips and rotates training samples, with new random choices at every read. Import the module
+    once, for example at the top of the program's `train.py`: `import lmdbloader.integrations.basicsr`.
 
     ```yaml
     datasets:
@@ -54,7 +54,7 @@ class LmdbloaderDataset(Dataset[dict[str, Any]]):
                 for training; `use_hflip`, `use_rot`, `mean` and `std`.
 
         Raises:
-            OptionError: An option means something that this type does not do, or the scale is another.
+            OptionError: The type does not have an option, or the dataset has another scale.
         """
         for name, line in _LINES.items():
             if opt.get(name) is not None:
@@ -88,7 +88,7 @@ def _steps(opt: Mapping[str, Any]) -> list[Transform]:
         steps.append(RandomCrop(opt["gt_size"]))
         flips, turns = opt.get("use_hflip", False), opt.get("use_rot", False)
         if turns and not flips:
-            raise OptionError("LmdbloaderDataset, use_rot: true without use_hflip. Write use_hflip: true with it.")
+            raise OptionError("LmdbloaderDataset: use_rot: true needs use_hflip: true. Write both.")
         steps += [RandomDihedral()] if turns else [RandomHorizontalFlip()] if flips else []
     steps.append(ToDtype(torch.float32, scale=True))
     if opt.get("mean") is not None or opt.get("std") is not None:
@@ -102,7 +102,7 @@ def _check_scale(dataset: LMDBDataset, scale: int | None) -> None:
     low, high = (image.shape[1:] for image in dataset[0])
     if high != (low[0] * scale, low[1] * scale):
         raise OptionError(
-            f"{dataset.path}: images of {low[0]}x{low[1]} and {high[0]}x{high[1]}, and the configuration has scale: "
+            f"{dataset.path}: has pairs of {low[0]}x{low[1]} and {high[0]}x{high[1]}, but the configuration has scale: "
             f"{scale}. Convert with --scale {scale}, or correct the scale."
         )
 

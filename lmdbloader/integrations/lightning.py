@@ -1,4 +1,4 @@
-"""Loaders in Lightning: a DataModule with a share for each process."""
+"""Loaders in Lightning: a DataModule that gives each process its share."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Steps = Sequence[Transform | Callable[[Any], Any]]
 
 
 class DataModule(import_lightning("core", __name__).LightningDataModule):  # type: ignore[misc]
-    """Loaders for a Trainer, each process with its share; `trainer.fit(model, loader)` needs none of it in one process.
+    """Loaders for a Trainer; each process reads its share. In one process `trainer.fit(model, loader)` is enough.
 
-    Training shuffles, and fills the last batches up or leaves them out, so that all processes make the same number of
-    steps; with the Trainer's `overfit_batches` it reads the same samples in every epoch. The other loaders are
-    sequential. A checkpoint continues after the very sample, also one of the last step of an epoch.
+    The training loader shuffles. It pads the last step, or drops it with `drop_last=True`, so that all processes make
+    the same number of steps. With the Trainer's `overfit_batches` it reads the same samples in every epoch. The other
+    loaders are sequential. A resumed run continues with the next sample, also after the last step of an epoch.
 
     >>> data = DataModule("train.lmdb", "val.lmdb", batch_size=64, transforms=steps)  # doctest: +SKIP
     >>> trainer.fit(model, data, ckpt_path="last")  # doctest: +SKIP
@@ -49,15 +49,15 @@ class DataModule(import_lightning("core", __name__).LightningDataModule):  # typ
             test: As `train`.
             predict: As `train`.
             batch_size: Samples in a batch of each process.
-            transforms: Of training, as for `Loader`.
-            eval_transforms: Of the others; None means those of training.
-            **options: Those of `Loader`, for all of them.
+            transforms: For training, as for `Loader`.
+            eval_transforms: For the other loaders; None means those for training.
+            **options: Those of `Loader`, for all loaders.
         """
         super().__init__()
         self._datasets = {"train": train, "val": val, "test": test, "predict": predict}
         self._batch_size, self._options = batch_size, options
         self._steps, self._eval_steps = transforms, transforms if eval_transforms is None else eval_transforms
-        # Of num_workers: the threads of a Loader are no worker processes.
+        # Lightning advises more worker processes, and a Loader has threads instead.
         warnings.filterwarnings("ignore", r".*does not have many workers which may be a bottleneck", UserWarning)
 
     def train_dataloader(self) -> Loader | list[Loader]:

@@ -1,4 +1,4 @@
-"""timm's create_loader, with its arguments, as a Loader."""
+"""A Loader in place of timm's create_loader, with the same arguments."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ _DONE = {
 _LINES = {
     "auto_augment": "Random policies are not compiled. Leave --aa out, or use timm's loader.",
     "collate_fn": "Mix batches in the loop: run train.py with --no-prefetcher.",
-    "re_count": "One rectangle is erased.",
+    "re_count": "RandomErasing erases one rectangle.",
     "re_mode": 'Rectangles are filled with the mean: write re_mode="const" (--remode const).',
     "interpolation": 'Write "bilinear" or "bicubic" (--train-interpolation bicubic).',
 }
 
 
 def create_loader(dataset: Any, input_size: Any, batch_size: int, *args: Any, **others: Any) -> Loader:
-    """Return a Loader with the transforms, the order and the batches of timm's `create_loader`.
+    """Return a Loader whose transforms, order and batches are those of timm's `create_loader`.
 
     Batches are tuples of normalised images (B, C, H, W) and labels (B,), on the device of timm's prefetcher. In timm's
-    train.py replace the import: `from lmdbloader.integrations.timm import create_loader`.
+    train.py, replace the import: `from lmdbloader.integrations.timm import create_loader`.
 
     Args:
-        dataset: With fields `image` and `label`; or its path.
+        dataset: An LMDBDataset with the fields `image` and `label`, or its path.
         input_size: Side, (height, width), or (channels, height, width).
         batch_size: Samples in a batch of each process.
         *args: timm's other arguments, with timm's defaults.
-        **others: The same by name. Those of worker processes have no effect.
+        **others: The same by name. Those about worker processes have no effect.
 
     Raises:
-        OptionError: An argument asks for what compiled transforms cannot do.
+        OptionError: Compiled transforms cannot do what an argument says.
     """
     a = _arguments(dataset, input_size, batch_size, *args, **others)
     device = torch.device(a.device) if a.use_prefetcher else torch.device("cpu")
@@ -82,7 +82,7 @@ def _arguments(*args: Any, **others: Any) -> SimpleNamespace:
     try:
         bound = signature.bind(*args, **others)
     except TypeError as error:
-        raise OptionError(f"create_loader: timm's takes other arguments: {error}") from None
+        raise OptionError(f"create_loader: not the arguments of timm's create_loader: {error}") from None
     bound.apply_defaults()
     a = SimpleNamespace(**bound.arguments)
     for name, value in bound.arguments.items():

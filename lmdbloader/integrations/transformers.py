@@ -14,7 +14,7 @@ __all__ = ["Trainer"]
 
 
 class _Epochs(transformers.TrainerCallback):  # type: ignore[misc]
-    """Sets the epoch of a dataset's random choices, which a resumed epoch would not have otherwise."""
+    """Sets the epoch of a view's random choices, also when a run resumes."""
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, *, train_dataloader: Any, **others: Any) -> None:
         """Set it; the state has the epochs so far, with a fraction in the middle of one."""
@@ -25,9 +25,10 @@ class _Epochs(transformers.TrainerCallback):  # type: ignore[misc]
 class Trainer(transformers.Trainer):  # type: ignore[misc]
     """The Trainer of Transformers, whose datasets may be Loaders, or transformed views of an LMDBDataset.
 
-    A resumed run continues with the very batch, and with the augmentation of its epoch. The batch size, the order and
-    the seed are those of the Loader. Give it the names that the model expects, and among several processes its share.
-    A view needs `data_collator=lmdbloader.collate`, and `remove_unused_columns=False` for its speed.
+    The batch size, order and seed are those of the Loader. Give the Loader the names that the model expects (`as_`),
+    and for several processes its share (`shard`). A view needs `data_collator=lmdbloader.collate`, and
+    `remove_unused_columns=False` for speed. A resumed run continues with the next batch, with the augmentation of its
+    epoch.
 
     >>> names = {"pixel_values": "image", "labels": "label"}  # doctest: +SKIP
     >>> options = {"transforms": steps, "shard": "auto", "pad": True}  # doctest: +SKIP

@@ -29,7 +29,7 @@ LEFT_OUT = object()
 _SAMPLES_AT_ONCE = 64
 # Samples are so large then that more of them in a call save nothing.
 _NBYTES_AT_ONCE = 16 * 2**20
-# Of all groups that are read ahead. Two at least are: one to be read, and one that the loop can have meanwhile.
+# Of all groups that are read ahead. There are at least two: one to be read, and one for the loop in the meantime.
 _NBYTES_AHEAD = 2**30
 
 
@@ -49,7 +49,7 @@ class Plan:
 
 
 def plan_groups(batch_size: int, sample_nbytes: int, num_threads: int, prefetch: int) -> Plan:
-    """Return how batches are read ahead: `num_threads + prefetch` groups, or fewer ones if they are large.
+    """Return how batches are read ahead: `num_threads + prefetch` groups, or fewer if they are large.
 
     >>> plan_groups(16, 34_560, num_threads=2, prefetch=2)
     Plan(batches_at_once=4, num_parts=1, ahead=4)
@@ -108,7 +108,7 @@ class BatchReader:
         self._seed = seed
         images = [name for name, f in dataset.fields.items() if f.has_pixels]
         if owner.has_own_transform and not dataset._transforms and tuple(transforms) == dataset.all_transforms:
-            # Images of different sizes are read without the pipeline: the user's transform may make them equal.
+            # Images of different sizes are read without the pipeline: the user's transform may crop them to one size.
             images = dataset.uniform_images()
             transforms = transforms if images else ()
         rows = dataset.rows_of(np.arange(len(dataset), dtype=np.int64))
@@ -142,7 +142,7 @@ class BatchReader:
         return read(self.dataset.rows_of(samples), samples, epoch, self.batch_size, clock)
 
     def begin(self) -> Begun:
-        """Return a batch without values yet, which several threads read by `read_part`; then one calls `complete`."""
+        """Return a batch without values. Threads fill it with `read_part`, and the last one calls `complete`."""
         return self._assembler.begin(self.batch_size)
 
     def read_part(self, begun: Begun, samples: I64, first: int, epoch: int, clock: Clock) -> None:

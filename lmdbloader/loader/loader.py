@@ -76,7 +76,7 @@ class Throughput:
 
 
 def _copies_when_rebuilt(init: Callable[..., None]) -> Callable[..., None]:
-    """Return an `__init__` with which a framework that makes a Loader anew, from its batch sampler, gets a copy."""
+    """Return an `__init__` that copies a Loader if a framework calls it with the batch sampler of that Loader."""
 
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **options: Any) -> None:
@@ -98,11 +98,12 @@ class Loader(DataLoader[Any]):
     """Iterates over batches of a dataset; every iteration is the next epoch.
 
     Batches are named tuples of the dataset's fields, or have the form `as_`: images as tensors (B, C, H, W), numbers as
-    tensors (B,), text and bytes as lists. Threads read ahead; a batch that is still referred to never changes. Pickling
-    keeps its place: the copy continues where this one is.
+    tensors (B,), text and bytes as lists. Threads read ahead; a batch that is still referred to never changes. A
+    pickled loader continues at the same position.
 
-    It is a DataLoader of torch, for frameworks that look for one, without its worker processes. One that takes it apart
-    gets the Loader's own batches, or an error with the line to write.
+    It is a subclass of torch's DataLoader, so that frameworks accept it, but it has no worker processes. If a framework
+    builds another DataLoader from its parts, that gives the Loader's batches, or there is an error with the line to
+    write.
 
     >>> loader = Loader(dataset, 16, shuffle=True, transforms=[RandomCrop(64), RandomDihedral()])  # doctest: +SKIP
     >>> for lr, hr in loader:  # doctest: +SKIP
@@ -152,7 +153,7 @@ class Loader(DataLoader[Any]):
     ) -> None:
         """Prepare to load; nothing is read yet.
 
-        Names of other loaders are understood where they mean the same, FFCV's `order=OrderOption.RANDOM` for example;
+        Arguments of other loaders are accepted if they mean the same here, such as FFCV's `order=OrderOption.RANDOM`;
         others are an error with the line to write.
 
         Args:
@@ -175,17 +176,17 @@ class Loader(DataLoader[Any]):
                 that `lmdbloader.lab.tune` found for this dataset, batch size and size of images on this machine, else
                 one for each core.
             prefetch: Batches to have ready beyond those that the threads are working on; batches of fewer than 64
-                samples are read, and counted, in groups of 64 samples or 16 MiB. All that is read ahead takes at most
-                1 GiB, or two batches: then there are fewer, and the threads share the work on each.
+                samples are read, and counted, in groups of 64 samples or 16 MiB. If all these batches would take more
+                than 1 GiB, there are fewer, at least two, and the threads share the work on each.
             device: "cuda" copies batches there during the step before; without CUDA it has no effect. With None or
                 "cpu" they stay in the computer's memory.
             pin_memory: Whether images are in page-locked memory, from which CUDA copies during a step; without CUDA
                 none are. "auto" pins if there is CUDA and the device is not "cpu". A copy that torch has started may
                 still read a batch that the loop no longer holds; for other copies see the page on loading.
             memory_format: torch.contiguous_format or torch.channels_last, of the images.
-            as_: The form of batches: "tuple", "dict", or a dict with the fields by the names that they get, such as
-                {"pixel_values": "image", "labels": "label"}; None is that of the dataset. Functions among the
-                transforms get named tuples before.
+            as_: The form of batches: "tuple", "dict", or a dict from new names to fields, such as
+                {"pixel_values": "image", "labels": "label"}; None keeps that of the dataset. Functions among the
+                transforms get named tuples.
             shard: (rank, world_size) reads this rank's share of one common order; "auto" takes them from
                 torch.distributed whenever an iteration begins, so processes may be started after the loader was made.
             resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
@@ -360,7 +361,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def batch_sampler(self) -> LoaderBatches:  # type: ignore[override]
-        """The batches of the next epoch, for DataLoaders that a framework builds: these give the Loader's batches."""
+        """The batches of the next epoch; a DataLoader that a framework builds with them gives the Loader's batches."""
         return LoaderBatches(self.sampler, self.batch_size, self.drop_last)
 
     @property
@@ -394,7 +395,7 @@ class Loader(DataLoader[Any]):
     def _set_sampler_epoch(self, epoch: int) -> None:
         """Set the epoch of the next batch: that of an iterator without a batch so far, else of the next iteration.
 
-        So do torch's samplers. Lightning makes the iterator of an epoch before it sets the epoch.
+        torch's samplers do the same. Lightning makes the iterator of an epoch before it sets the epoch.
         """
         newest = None if self._newest is None else self._newest()
         if newest is not None and newest.begin_at(check_epoch(epoch), self._items):
@@ -443,16 +444,16 @@ class Loader(DataLoader[Any]):
         return self._iterate(Place(self._epoch, self._start))
 
     def _coming(self) -> tuple[Place, int]:
-        """Return the place of the next iteration, and the number of its batches of this rank."""
+        """Return the place of the next iteration, and its number of batches on this rank."""
         return Place(self._epoch, self._start), self._resolved().num_batches(len(self.dataset) - self._start)
 
     def _iterate(self, place: Place, step: int = 0) -> Iterator[Any]:
-        """Return an iterator from a place on, without its first `step` batches: these are not read."""
+        """Return an iterator that begins `step` batches after a place; the batches between are not read."""
         if not self._has_warned and self._shard is None and (count_processes() or 1) > 1:
             self._has_warned = True
             warnings.warn(
                 f"torch.distributed has {count_processes()} processes, and each of them reads all samples. Give each "
-                "its share: Loader(..., shard='auto'). If each is to read all of them: Loader(..., shard=(0, 1)).",
+                "its share: Loader(..., shard='auto'). If each must read all samples: Loader(..., shard=(0, 1)).",
                 stacklevel=3,
             )
         draws = self.dataset._draws
@@ -561,8 +562,8 @@ class Loader(DataLoader[Any]):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _NOT_SET or (name in _SET_ONCE and name in self.__dict__):
             raise OptionError(
-                f"loader.{name} = {shown(value)}: it is set when a Loader is made. Make another one: Loader(dataset, "
-                "batch_size, ...)."
+                f"loader.{name} = {shown(value)}: it cannot change after the Loader is made. Make another one: "
+                "Loader(dataset, batch_size, ...)."
             )
         object.__setattr__(self, name, value)
 

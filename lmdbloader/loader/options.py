@@ -39,10 +39,10 @@ def order_for(order: Order | None, shuffle: bool | None) -> Order:
 
 
 def seed_for(dataset: LMDBDataset, seed: Any) -> int:
-    """Return the seed of a Loader: given, or that of the dataset's view, or 0.
+    """Return the seed of a Loader: the given one, that of the view, or 0.
 
     Raises:
-        OptionError: It is no seed, or contradicts that of the view.
+        OptionError: It is not a seed, or differs from that of the view.
     """
     of_view = None if dataset._draws is None else dataset._draws.seed
     if seed is None:
@@ -101,8 +101,9 @@ def _warn_of_one_draw(function: Any) -> None:
     names = sorted({type(part).__name__ for part in random_parts(function)})
     if names:
         warnings.warn(
-            f"transforms: {', '.join(names)} of torchvision draws once for a whole batch: all its samples are changed "
-            f"alike. For each one, in Python: LMDBDataset(path, transform=v2.{names[0]}(...)).{advice_for(function)}",
+            f"transforms: torchvision's {', '.join(names)} draws once for a whole batch, so all of its samples change "
+            f"in the same way. For a draw for each sample, in Python: LMDBDataset(path, transform=v2.{names[0]}(...))."
+            f"{advice_for(function)}",
             stacklevel=6,
         )
 

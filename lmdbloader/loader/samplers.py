@@ -1,4 +1,4 @@
-"""The samplers of a Loader: what frameworks ask for an order, and build DataLoaders of their own around."""
+"""The samplers of a Loader, from which frameworks read its order and build other DataLoaders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmdbloader.loader.state import Place
 
 
 class Loader(Protocol):
-    """What the samplers need of a Loader."""
+    """The part of a Loader that its samplers use."""
 
     @property
     def rank(self) -> int: ...
@@ -54,7 +54,7 @@ class LoaderSampler(Sampler[int]):
         return self.loader._num_samples()
 
     def __iter__(self) -> Iterator[int]:
-        raise rebuilt("reads samples of its own choice")
+        raise rebuilt("chooses the samples itself")
 
 
 class _Sequential(LoaderSampler, SequentialSampler):
@@ -80,7 +80,7 @@ class _SequentialShard(_Shard, _Sequential):
 
 
 def sampler_of(loader: Loader, *, is_sequential: bool, is_shard: bool) -> LoaderSampler:
-    """Return the sampler of a loader, of the torch types that say what it does."""
+    """Return the sampler of a loader, as an instance of the torch types that describe it."""
     kinds = {(False, False): LoaderSampler, (True, False): _Sequential, (False, True): _Shard}
     return kinds.get((is_sequential, is_shard), _SequentialShard)(loader)
 
@@ -96,14 +96,14 @@ class LoaderBatches(BatchSampler):
     """
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
-        """Prepare; frameworks call it with a sampler of their own.
+        """Prepare. Frameworks call it with another sampler.
 
         Raises:
             OptionError: The sampler is not a Loader's.
         """
         if not isinstance(sampler, LoaderSampler):
             raise OptionError(
-                f"a framework gives a Loader its own {type(sampler).__name__}, and the Loader has orders of its own. "
+                f"a framework gives a Loader a {type(sampler).__name__}, but a Loader makes its own order. "
                 f"{_line(sampler)}"
             )
         self.loader, self.sampler = sampler.loader, sampler
@@ -131,7 +131,7 @@ def _line(sampler: object) -> str:
         return 'Write Loader(..., shard="auto") for a share of them in each process, shard=(0, 1) for all of them.'
     if isinstance(sampler, SequentialSampler):
         return 'Write Loader(..., order="sequential") for batches that are the same in every epoch.'
-    return "Write lmdbloader.dataloader(dataset, batch_size, sampler=...) for a sampler of yours."
+    return "For your own sampler write lmdbloader.dataloader(dataset, batch_size, sampler=...)."
 
 
 class _Epoch:
@@ -144,11 +144,11 @@ class _Epoch:
         self._next: int | None = None
 
     def read(self, step: int) -> Any:
-        """Return a batch by its number; they are read in order, from any one on."""
+        """Return a batch by its number. Batches are read in order, beginning with any of them."""
         if self._next is None:
             self._batches = self._loader._iterate(self._place, step)
         elif step != self._next:
-            raise rebuilt("leaves out batches in the middle of an epoch")
+            raise rebuilt("skips batches in the middle of an epoch")
         self._next = step + 1
         return next(self._batches)
 

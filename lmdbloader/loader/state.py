@@ -95,7 +95,7 @@ class Batches(Iterator[Any]):
                 raise
 
     def begin_at(self, epoch: int, items: Callable[[Place], Iterator[Any]]) -> bool:
-        """Go to the beginning of an epoch unless it is there, or a batch was taken; return whether none was taken."""
+        """Go to the beginning of an epoch unless a batch was taken; return whether none was taken."""
         with self._lock():
             if self.place.num_steps or self.place.is_ended:
                 return False

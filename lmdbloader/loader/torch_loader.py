@@ -58,17 +58,18 @@ def dataloader(
             its parent ends.
 
     Returns:
-        The DataLoader; batches of an LMDBDataset are named tuples of stacked tensors. Each iteration is the next epoch
-        of the transformed views that have a seed, or whose `set_epoch` was called; others draw anew at every read.
+        The DataLoader; batches of an LMDBDataset are named tuples of stacked tensors. For transformed views that have a
+        seed, or whose `set_epoch` was called, each iteration is the next epoch; other views make new random choices at
+        every read.
 
     Raises:
         DiskFullError: /dev/shm has no room for the queues of worker processes.
-        OptionError: `as_` is no form, or comes with a `collate_fn`, which makes batches itself.
+        OptionError: `as_` is not a form of batches, or is given with a `collate_fn`, which makes the batches itself.
     """
     dataset = LMDBDataset(dataset) if isinstance(dataset, str | bytes | os.PathLike) else dataset
     settings = dict(options)
     if as_ is not None and (settings.get("collate_fn") is not None or batch_size is None):
-        raise OptionError(f"as_={as_!r}: it is the form of batches that `collate` makes. Leave out as_ or collate_fn.")
+        raise OptionError(f"as_={as_!r}: `collate` makes batches in this form. Leave out as_ or collate_fn.")
     form = check_form(as_, None)
     if batch_size is not None:
         settings.setdefault("collate_fn", collate)
@@ -92,7 +93,7 @@ def dataloader(
 
 
 class EpochDataLoader(DataLoader[Any]):
-    """torch's DataLoader, each of whose iterations is the next epoch of the transformed views in its dataset."""
+    """torch's DataLoader, in which each iteration is the next epoch of the transformed views in the dataset."""
 
     def __iter__(self) -> Any:
         """Return an iterator over the batches of the next epoch."""
@@ -104,7 +105,7 @@ class EpochDataLoader(DataLoader[Any]):
 
 @contextmanager
 def unmoved(dataset: Dataset[Any]) -> Iterator[None]:
-    """Let reads, for a measurement, move neither torch's random state nor the epochs of a dataset's views."""
+    """Keep torch's random state and the epochs of a dataset's views as they are, while a measurement reads."""
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=()))
         for draws in _draws_in(dataset, set()):
@@ -113,7 +114,7 @@ def unmoved(dataset: Dataset[Any]) -> Iterator[None]:
 
 
 def _draws_in(dataset: object, seen: set[int]) -> set[Draws]:
-    """Return the random choices of all views that a dataset is made of, as Subset, ConcatDataset or a user's class is.
+    """Return the draws of all views inside a dataset, which may be a Subset, a ConcatDataset or a user's class.
 
     Args:
         dataset: The dataset.

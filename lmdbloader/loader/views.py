@@ -27,7 +27,7 @@ def view_of(dataset: Any) -> LMDBDataset:
     """
     if isinstance(dataset, str | bytes | os.PathLike):
         return LMDBDataset(os.fsdecode(dataset))
-    # Subclasses of theirs may make other samples.
+    # Their subclasses may make other samples.
     if type(dataset) is Subset:
         return view_of(dataset.dataset).select(dataset.indices)
     if type(dataset) is ConcatDataset:
@@ -50,8 +50,8 @@ def _joined(views: list[LMDBDataset]) -> LMDBDataset:
         if view.reader.manifest.manifest_digest != first.reader.manifest.manifest_digest or view.path != first.path:
             raise OptionError(
                 f"Loader(ConcatDataset): {first.path} and {view.path} are different datasets, and a Loader reads one "
-                "data file. Read them with lmdbloader.dataloader(dataset, batch_size), or make one "
-                'dataset of them: lmdbloader.write(dataset, "both.lmdb").'
+                "dataset. Read them with lmdbloader.dataloader(dataset, batch_size), or join them in "
+                'one dataset: lmdbloader.write(dataset, "both.lmdb").'
             )
         if type(view) is not type(first) or not _are_equal(_state(view), _state(first)):
             raise OptionError(
@@ -82,7 +82,7 @@ def _line(dataset: Any) -> str:
         return "is a DataLoader. Give its dataset: Loader(loader.dataset, batch_size)."
     if isinstance(getattr(dataset, "dataset", None), LMDBDataset | ConcatDataset | Subset):
         return (
-            "expected an LMDBDataset, and this is a dataset around one. Read it with "
+            "expected an LMDBDataset, and this dataset wraps one. Read it with "
             "lmdbloader.dataloader(dataset, batch_size)."
         )
     if origin == "torchvision" and hasattr(dataset, "class_to_idx") and hasattr(dataset, "samples") and root:

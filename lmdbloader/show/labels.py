@@ -1,4 +1,4 @@
-"""The colours in which masks are shown: one for each label, those of Pascal VOC's files."""
+"""The colours in which masks are shown: one for each label, as in Pascal VOC."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _IGNORED = (224, 224, 192)
 def in_colors(mask: npt.NDArray[Any], ignore_index: int | None = None) -> npt.NDArray[np.uint8]:
     """Return a mask (H, W) or (1, H, W) as a picture (3, H, W).
 
-    Label 0 is black and the following ones differ much: each bit of a label is a bit of red, green or blue, the lowest
-    three are the highest ones of the colours.
+    Label 0 is black, and small labels have very different colours: each bit of a label is a bit of red, green or blue,
+    and its lowest three bits are the highest bits of the colours.
 
     Args:
         mask: Of whole numbers.

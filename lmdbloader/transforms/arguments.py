@@ -1,4 +1,4 @@
-"""The kinds of arguments that transforms declare: what each kind accepts, and the value that it stores."""
+"""The kinds of arguments that transforms declare: the values that each kind accepts, and how it stores them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Kind:
 
 
 def only(value: object, reason: str, *, in_python: bool = True) -> Kind:
-    """Return the kind of an argument of torchvision's of which compiled code knows one value.
+    """Return the kind of a torchvision argument for which compiled code supports one value.
 
     Args:
         value: The one.
@@ -229,13 +229,13 @@ _FOREIGN = {
     "min_area": "Write scale=(least, most).",
     "mode": "Write value=0.",
     "probability": "Write p.",
-    "same_on_batch": "Leave it out: every sample has a draw of its own.",
+    "same_on_batch": "Leave it out: there is a separate draw for every sample.",
     "width": "Write size=(height, width).",
 }
 
 
 def unknown_argument(transform: str, name: str, known: Iterable[str]) -> str:
-    """Return the message about a name of an argument that a transform does not have.
+    """Return the message about an argument that a transform does not have.
 
     >>> unknown_argument("RandomErasing", "probability", ["fields", "p", "value"])
     'RandomErasing(probability=...): expected p, value, fields. Write p.'
@@ -257,15 +257,13 @@ Hue = Annotated[float | tuple[float, float] | None, Kind(_hue)]
 Threshold = Annotated[float, Kind(_threshold)]
 Interpolation = Annotated[Literal["bilinear", "bicubic"], Kind(_interpolation)]
 Flag = Annotated[bool, Kind(_flag)]
-# One that is seldom given: a transform's text has it only then.
+# An argument that is seldom given: a transform's repr has it only if it is.
 RareFlag = Annotated[bool, Kind(_flag, is_shown=False)]
 Dtype = Annotated[torch.dtype, Kind(_dtype)]
 Statistic = Annotated[Sequence[float] | float, Kind(_statistic)]
 Names = Annotated[tuple[str, ...] | None, Kind(_names, is_shown=False)]
-# Of torchvision's arguments, the values that compiled code has.
+# The values of torchvision's arguments that compiled code supports.
 Antialias = Annotated[bool, only(True, "Images are always resized with antialiasing.")]
 MaxSize = Annotated[None, only(None, "Give both sides: Resize((height, width)).")]
 PaddingMode = Annotated[str, only("constant", "Padding has the value `fill`.")]
-InPlace = Annotated[
-    bool, only(False, "Leave it out: pixels are changed on their way into the batch anyway.", in_python=False)
-]
+InPlace = Annotated[bool, only(False, "Leave it out: the stored pixels never change.", in_python=False)]

@@ -59,7 +59,7 @@ class Transform:
 
 
 def _with_known_names(made: Callable[..., None]) -> Callable[..., None]:
-    """Return a transform's `__init__` that refuses unknown names of arguments with the names that there are."""
+    """Return a transform's `__init__` that refuses unknown arguments and names the known ones."""
 
     @functools.wraps(made)
     def init(self: Transform, *args: Any, **named: Any) -> None:

@@ -57,7 +57,7 @@ class WithIndices:
 
     def __call__(self, batch: Any) -> Any:
         """Raise OptionError: without a Loader there are no numbers."""
-        raise OptionError("WithIndices: only a Loader knows sample numbers. Give it to Loader(..., transforms=[...]).")
+        raise OptionError("WithIndices: only a Loader has sample numbers. Give it to Loader(..., transforms=[...]).")
 
 
 def call(
@@ -269,7 +269,7 @@ def _values(of: BatchFunction, batch: Any, name: str) -> torch.Tensor:
     if name in batch._fields and isinstance(found, torch.Tensor):
         return found
     argument = "image" if name == getattr(of, "image", None) else "label"
-    what = f"is a {type(found).__name__}" if name in batch._fields else "is no field of the batch"
+    what = f"is a {type(found).__name__}" if name in batch._fields else "is not a field of the batch"
     raise OptionError(
         f"{of}: {name!r} {what}; expected the name of one of its tensors, of {', '.join(batch._fields)}. Write "
         f"{type(of).__name__}(..., {argument}=NAME)."
@@ -287,7 +287,7 @@ def _probabilities(of: BatchFunction, batch: Any, name: str, num_classes: int | 
         )
     if num_classes is None:
         raise OptionError(
-            f"{of}: {name!r} holds numbers of classes; expected to know how many there are. Write "
+            f"{of}: {name!r} holds class numbers; expected num_classes. Write "
             f"{type(of).__name__}(..., num_classes=len(dataset.classes))."
         )
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:

@@ -1,4 +1,4 @@
-"""SanitizeBoxes, which drops boxes that are too small, with everything that belongs to them."""
+"""SanitizeBoxes, which removes boxes that are too small, with their labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lmdbloader.errors import OptionError
 
 
 class SanitizeBoxes:
-    """Drop boxes without area, as a crop leaves them, with their labels: a function of a sample or of a whole batch.
+    """Remove boxes without area, such as those outside a crop, with their labels, from a sample or a whole batch.
 
     Give it to a Loader after the other transforms, or as a dataset's own transform.
 

@@ -152,7 +152,7 @@ def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
         rest = tuple(names[i] for i in found)
         advice = f"Write fields={rest}." if rest else f"Leave {type(transform).__name__} out."
         raise OptionError(
-            f"{transform}: {', '.join(masks)} holds masks, whose labels only crops, flips and resizes move. {advice}"
+            f"{transform}: {', '.join(masks)} holds masks, which only crops, flips and resizes can change. {advice}"
         )
     return found
 
@@ -274,7 +274,7 @@ class _Chain:
         if (is_of_units | is_half).all():
             scaled = ", ".join(_written(np.array(v) / high) for v in (transform.mean, transform.std))
             raise OptionError(
-                f"{transform}: the pixels of {self.field.name!r} are from 0 to {high:.0f} here, mean and std are of "
+                f"{transform}: the pixels of {self.field.name!r} are from 0 to {high:.0f} here, mean and std are for "
                 f"pixels from 0 to 1. Write {scale} before it. If all stored pixels are 0 or "
                 f"1, write {scale}, Normalize({scaled})."
             )

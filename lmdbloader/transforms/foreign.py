@@ -22,9 +22,9 @@ INSTEAD: dict[str, str] = {
     "ConvertImageDtype": _SCALED,
     "ConvertDtype": _SCALED,
     "ConvertImage": _SCALED,
-    "RGB": "Leave it out: among colours, grey images come out with three equal channels",
+    "RGB": "Leave it out: in a dataset with colours, grey images come out with three equal channels",
     "Identity": "Leave it out",
-    "InterpolationMode": "the names 'bilinear' and 'bicubic'; torchvision's InterpolationMode does as well",
+    "InterpolationMode": "'bilinear' or 'bicubic'; torchvision's InterpolationMode is accepted too",
     # torchvision: containers
     "Compose": "a list of transforms, as in Loader(..., transforms=[RandomCrop(64), RandomHorizontalFlip()])",
     **dict.fromkeys(("RandomApply", "RandomChoice", "RandomOrder"), _CONTAINER),
@@ -93,7 +93,7 @@ INSTEAD: dict[str, str] = {
     "paired_random_crop": "RandomCrop(gt_size), which cuts lr and hr at one place",
 }  # fmt: skip
 
-# Of torchvision, what draws numbers of its own rather than by `make_params`.
+# Transforms of torchvision that do not draw in `make_params`.
 _CHOOSING = ("AugMix", "AutoAugment", "RandAugment", "RandomChoice", "RandomOrder", "TrivialAugmentWide")
 # Those made for batches.
 _FOR_BATCHES = {"MixUp", "CutMix"}
@@ -109,7 +109,7 @@ def instead_of(name: str) -> str | None:
 
 
 def advice_for(transform: object) -> str:
-    """Return what to do with an object of torchvision that is not where it can be, as sentences; "" for any other."""
+    """Return what to do with an object of torchvision in the wrong place, as sentences; "" for any other object."""
     if not is_torchvision(transform):
         return ""
     name = type(transform).__name__
@@ -126,7 +126,7 @@ def _line(name: str) -> str:
     if instead:
         return f"{instead}." if instead.startswith("Leave") else f"Write {instead}."
     what = "v2.Compose([...])" if name in ("functional", "v2") else f"v2.{name}(...)"
-    return f"torchvision's own runs in Python, for every sample: LMDBDataset(path, transform={what})."
+    return f"Use torchvision's own, in Python, for every sample: LMDBDataset(path, transform={what})."
 
 
 def is_torchvision(transform: object) -> bool:
@@ -159,7 +159,7 @@ def parts_of(transform: Any) -> Iterator[Any]:
 
 
 def random_parts(transform: Any) -> list[Any]:
-    """Return the transforms of torchvision v2 in one that draw numbers for their input as a whole."""
+    """Return the transforms of torchvision v2 inside one that make one random choice for a whole batch."""
     return [part for part in parts_of(transform) if is_v2(part) and _draws(part)]
 
 

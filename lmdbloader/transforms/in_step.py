@@ -1,4 +1,4 @@
-"""torchvision's transforms on samples and batches: what has an image's size is changed together with it."""
+"""torchvision's transforms on samples and batches: fields of an image's size change together with the image."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from lmdbloader.transforms.foreign import is_torchvision, is_v2, parts_of
 # The classes of torchvision.tv_tensors for kinds of fields. Without them v2 changes the first tensor only.
 _CLASSES = {"image": "Image", "mask": "Mask"}
 _PLACES = {"boxes": "BoundingBoxes", "points": "KeyPoints"}
-# Functions of yours, and objects whose parts can be seen.
+# Users' functions, and objects whose parts can be seen.
 _FUNCTIONS = (FunctionType, MethodType)
 _KNOWN = (BatchFunction, nn.Module)
-# Of v1, what calls other things.
+# Transforms of v1 that call others.
 _CONTAINERS = ("Compose", "RandomApply", "RandomChoice", "RandomOrder")
 
 
 def in_step(function: Callable[..., Any], kinds: Mapping[str, str]) -> Callable[..., Any]:
-    """Return a function of samples or batches that changes what has an image's size together with the image.
+    """Return a function of samples or batches that changes fields of an image's size together with the image.
 
-    That is the function itself, unless it is a transform of torchvision v2, or a function of yours, which may call one,
-    for fields that have to change together.
+    This is the function itself if no fields have to change together, or if it cannot call torchvision v2. Otherwise it
+    is a transform of torchvision v2, or a user's function that may call one.
 
     Args:
         function: A dataset's own transform, or a function of whole batches.
         kinds: The kind of each field, by name.
 
     Raises:
-        OptionError: It is a transform of torchvision's first version, which takes an image and no sample, or ToTensor,
-            which leaves tensors as they are.
+        OptionError: It is a transform of torchvision v1, which takes an image and not a sample, or ToTensor, which does
+            not change tensors.
     """
     if isinstance(function, WithIndices):
         return WithIndices(in_step(function.function, kinds))
@@ -63,8 +63,8 @@ def _check_part(part: Any, kinds: Mapping[str, str]) -> None:
     name = type(part).__name__
     if name == "ToTensor":
         raise OptionError(
-            "ToTensor of torchvision makes numbers from 0 to 1 of Pillow's images only; the images here are tensors "
-            "from 0 to 255. Write v2.ToDtype(torch.float32, scale=True), of torchvision.transforms.v2."
+            "torchvision's ToTensor scales only PIL images to numbers from 0 to 1; the images here are tensors from 0 "
+            "to 255. Write v2.ToDtype(torch.float32, scale=True), of torchvision.transforms.v2."
         )
     if is_v2(part) or name in _CONTAINERS:
         return
@@ -78,12 +78,12 @@ def _check_part(part: Any, kinds: Mapping[str, str]) -> None:
 
 @dataclass(slots=True)
 class InStep:
-    """A function that gets images as `tv_tensors.Image`, masks as `Mask`; its result has plain tensors again.
+    """A function that gets images as `tv_tensors.Image` and masks as `Mask`; its result has plain tensors.
 
     Attributes:
         function: The function.
         kinds: The kind of each field, by name.
-        is_own: Whether it is a function of yours rather than a transform of torchvision; it gets arrays in their shape.
+        is_own: Whether it is a user's function, which gets arrays in their shape, and not a transform of torchvision.
     """
 
     function: Callable[..., Any]
@@ -97,7 +97,7 @@ class InStep:
 
     def __call__(self, sample: Any, *others: Any) -> Any:
         """Return the result for a sample or a batch, a named tuple or a dict of fields."""
-        if "torchvision.transforms.v2" not in sys.modules:  # a function of yours, without torchvision
+        if "torchvision.transforms.v2" not in sys.modules:  # a user's function, without torchvision
             return self.function(sample, *others)
         if hasattr(sample, "_fields"):
             values = sample._asdict()
@@ -147,14 +147,16 @@ def _wrap_places(tensors: Any, values: dict[str, Any], found: list[tuple[str, An
         if kind not in _PLACES or not sizes:
             continue
         if not hasattr(tensors, _PLACES[kind]):
-            raise OptionError(f"field {name!r} holds {kind}, which this torchvision has no class for. Upgrade it.")
+            raise OptionError(
+                f"field {name!r} holds {kind}, and this version of torchvision has no class for them. Upgrade it."
+            )
         more = {"format": "XYXY"} if kind == "boxes" else {}
         make = partial(getattr(tensors, _PLACES[kind]), canvas_size=canvas, **more)
         values[name] = [make(each) for each in value] if isinstance(value, list) else make(value)
 
 
 def _turned_back(result: Any, name: str) -> Any:
-    """Return a result whose array of this name, if there is one, is (H, W, C) again."""
+    """Return a result in which the array of this name, if there is one, is (H, W, C) again."""
     if name in getattr(result, "_fields", ()):
         return result._replace(**{name: getattr(result, name).movedim(-3, -1)})
     return {**result, name: result[name].movedim(-3, -1)} if isinstance(result, dict) and name in result else result

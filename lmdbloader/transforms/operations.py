@@ -105,7 +105,7 @@ class RandomResizedCrop(Geometry):
         size: Of the result, as an int or (height, width).
         scale: Least and most share of the area.
         ratio: Least and most width over height.
-        interpolation: "bilinear" or "bicubic"; torchvision's and Pillow's constants do as well.
+        interpolation: "bilinear" or "bicubic"; torchvision's and Pillow's constants are accepted too.
         antialias: True.
     """
 
@@ -130,7 +130,7 @@ class Resize(Geometry):
 
     Attributes:
         size: (height, width), or an int for the shorter side, with the ratio of the sides kept.
-        interpolation: "bilinear" or "bicubic", as in Pillow; torchvision's and Pillow's constants do as well.
+        interpolation: "bilinear" or "bicubic", as in Pillow; torchvision's and Pillow's constants are accepted too.
         max_size: None.
         antialias: True.
     """
@@ -205,8 +205,9 @@ def _around(middle: float, value: float | tuple[float, float] | None) -> tuple[f
 class ColorJitter(Geometry):
     """Change brightness, contrast, saturation and hue by random amounts, in random order, as torchvision does.
 
-    The results are torchvision's for uint8 tensors, up to single values of neighbouring levels; of 16 bits too, except
-    that a 65535 that a change of the hue leaves as it is becomes 0 there. A grey image has no saturation and no hue.
+    The results are those of torchvision for tensors of 8 and 16 bits, except that single values may differ by one
+    level. At 16 bits, a change of the hue in torchvision turns some 65535 into 0; here they stay. A grey image has no
+    saturation and no hue.
 
     Attributes:
         brightness: A number x for factors from max(0, 1 - x) to 1 + x, or (least, most); None or 0 for no change.
@@ -341,7 +342,7 @@ class ToDtype(Transform):
 class Normalize(Transform):
     """Subtract a mean and divide by a standard deviation; after ToDtype.
 
-    Statistics of pixels in other units are refused, with the line to write:
+    A mean and std for pixels of another range are refused, with the line to write:
 
     - For pixels from 0 to 1, a mean above 2, or a std above 10. None have it; of 0 to 255, only images that are almost
       black have less.

@@ -225,7 +225,7 @@ def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
     stems = {_SCALE_SUFFIX.sub(b"", stem_of(name)) for name in alone_high}
     if alone and alone.keys() <= stems and not stems & {stem_of(name) for name in alone_high}:
         raise SourceError(
-            f"{hr}: {as_text(alone_high[0])} has a name of an LR image. The two are swapped: write "
+            f"{hr}: {as_text(alone_high[0])} is named like an LR image. The two are swapped: write "
             f"{pasted(hr=lr, lr=hr)}."
         )
     _refuse_alone(hr, alone_high, lr)

@@ -119,7 +119,7 @@ def list_sources(
     elif masks is not None or layout == "masks":
         if layout not in ("auto", "masks"):
             raise OptionError(
-                f"{option('layout', layout)} with {option('masks')}: it makes {option('layout', 'masks')}"
+                f"{option('layout', layout)} with {option('masks')}, which means {option('layout', 'masks')}"
             )
         listing = list_masked(src, masks, skip=skip)
     else:

@@ -13,7 +13,7 @@ from lmdbloader.conversion.sources.folders import find_images
 from lmdbloader.conversion.sources.listing import Found, Listing, Location, Names, Sources, as_text, stem_of
 from lmdbloader.errors import SourceError
 
-# The ends of names of masks, next to the name of their image.
+# What the name of a mask may have in addition to that of its image.
 _MASK_SUFFIX = re.compile(rb"[_-](masks?|seg(mentation)?|labels?|gt|annotations?)$", re.IGNORECASE)
 _IMAGE_FOLDER = re.compile(r"(jpeg)?(images?|imgs?)|photos?|inputs?", re.IGNORECASE)
 _MASK_FOLDER = re.compile(r"masks?|labels?|annotations?|seg(mentation)?s?(class)?|ground_?truths?|gts?", re.IGNORECASE)
@@ -21,7 +21,7 @@ _NAMES_SHOWN = 5
 
 
 def holds(place: Location) -> bool:
-    """Return False: which folder holds masks is said, not guessed."""
+    """Return False: this layout is never detected."""
     return False
 
 
@@ -69,7 +69,7 @@ def _find_folders(src: Location) -> tuple[Path, Path]:
     """Return the folder of the images and that of the masks in a folder."""
     if isinstance(src, str):
         raise SourceError(
-            f"{src}: folders behind URLs are not searched. Name that of the masks with {option('masks')}."
+            f"{src}: folders behind URLs are not searched. Name the folder of the masks with {option('masks')}."
         )
     if not src.is_dir():
         raise SourceError(f"{src}: there is no such folder")
@@ -78,14 +78,14 @@ def _find_folders(src: Location) -> tuple[Path, Path]:
     if len(images) != 1 or len(masks) != 1:
         there = ", ".join(f"{p.name}/" for p in folders[:_NAMES_SHOWN]) or "no folders"
         raise SourceError(
-            f"{src}: holds {there}; expected images/ and masks/, one folder of each. Convert the folder of the images, "
-            f"and name that of the masks with {option('masks')}."
+            f"{src}: holds {there}; expected one folder of images and one of masks, such as images/ and masks/. "
+            f"Convert the folder of the images, and name that of the masks with {option('masks')}."
         )
     return images[0], masks[0]
 
 
 def _partners(src: object, images: Names, masks: object, found: Names) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the number of the mask of each image, -1 for one without."""
+    """Return the number of the mask of each image, -1 for an image without a mask."""
     by_stem: dict[bytes, int] = {}
     for i, name in enumerate(images):
         first = by_stem.setdefault(stem_of(name), i)

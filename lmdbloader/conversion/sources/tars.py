@@ -278,7 +278,7 @@ def _expand(src: Location) -> tuple[list[bytes], list[tuple[str, str]]]:
     for path in _braces(pattern):
         matches = sorted(glob.glob(path), key=os.fsencode) if glob.has_magic(path) else [path]
         if not matches or not Path(matches[0]).exists():
-            raise SourceNotFoundError(f"{path}: there is no such tar" + f" (wanted by {pattern})" * (path != pattern))
+            raise SourceNotFoundError(f"{path}: there is no such tar" + f" ({pattern} names it)" * (path != pattern))
         found += matches
     return [os.fsencode(path) for path in found], []
 

@@ -147,7 +147,7 @@ class Race:
         return other
 
     def is_clear(self, kind: str) -> bool:
-        """Return whether every setting of a kind had its turns, and the best is clear beyond chance."""
+        """Return whether every setting of a kind had its turns, and the best is clearly not chance."""
         return kind in self.decided and all(self.turns[setting] for setting in self.turns if setting.kind == kind)
 
     def doubts(self) -> Iterator[str]:
@@ -160,7 +160,7 @@ class Race:
             if len(near) > 1 and not missing:
                 yield (
                     f"Too close, or too noisy, to tell apart in the time: {'; '.join(near)}. The cheapest is taken if "
-                    "it is near the best, and is not remembered. Give more seconds."
+                    "it is near the best. It is not remembered. Give more seconds."
                 )
 
     def samples_per_s(self, setting: ReadSetting) -> float:

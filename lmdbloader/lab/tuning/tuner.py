@@ -54,7 +54,7 @@ def tune(
     clearly slower than the best are dropped, and tuning ends when the cheapest remaining one is clearly near the best.
     The first turns may read a dataset that is not in memory yet.
 
-    A result that is clear beyond chance is remembered in the user's cache folder: `Loader(..., num_threads="auto")` and
+    A result that is clearly not chance is remembered in the user's cache folder: `Loader(..., num_threads="auto")` and
     `lmdbloader.dataloader` use it for the same dataset, batch size and size of images on the same machine. Of settings
     that could not be told apart in the time, none is remembered.
 

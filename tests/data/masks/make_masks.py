@@ -1,4 +1,4 @@
-"""Makes the golden dataset beside it: run once with the release that brought masks, never again.
+"""Makes the golden dataset next to it: run once with the release that brought masks, never again.
 
 It holds what every later release must still read; tests/test_fields_masks.py compares it with the formula below.
 From the root of the repository: python tests/data/masks/make_masks.py
