@@ -189,6 +189,11 @@ def test_what_cannot_be_sanitized_is_named(make: Any, message: str) -> None:
             [[4, 3, 2, 9]],
             r"\[4.0, 3.0, 2.0, 9.0\] has its right before its left, or its bottom before",
         ),
+        (
+            "boxes",
+            [[0.5, 0.5, 0.25, 0.5], [0, 0, 1, 1]],
+            r"within one pixel\. .*multiply them by \(width, height, width",
+        ),
         ("boxes", [1, 2, 3, 4], r"\(4,\); expected \(n, 4\)"),
         ("boxes", [[1, 2, 3, float("nan")]], "not finite"),
         ("boxes", "a box", "boxes of <U5"),
