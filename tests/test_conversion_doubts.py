@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+import re
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,7 @@ def test_classes_with_such_names_stay_classes(tmp_path: Path, names: tuple[str, 
             "which are probably halves of pairs. Write hr='.*src/GTmod12', lr='.*src/LRbicx2', and leave src out",
         ),
         (("gt/1.png", "lq/1.png"), "probably halves of pairs"),
+        (("images/1.png", "labels/1.txt", "labels/1.png"), "For images with YOLO's boxes, write layout='yolo'"),
     ],
 )
 def test_images_and_what_belongs_to_them_are_not_classes(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
@@ -188,6 +190,11 @@ def test_the_line_for_pairs_works(tmp_path: Path, capsys: Capture) -> None:
             ("train/cat/1.png", "train/dog/1.png"),
             "all images are in {src}/train. If its folders (cat/, dog/) are classes, convert {src}/train",
         ),
+        (
+            ("1.png", "a.json", "1.txt"),
+            "*.json and *.txt files are not read: labels, boxes or captions in them will not be in the dataset. COCO's "
+            "boxes: layout='coco'. YOLO's boxes: layout='yolo'. Write samples",
+        ),
         (("1.png", "labels.csv", "1.xml", "notes.md"), "*.csv and *.xml files are not read: labels, boxes or captions"),
     ],
 )
@@ -203,7 +210,7 @@ def test_what_is_not_in_a_dataset_is_noted(
         assert (report.notes, printed) == ((), [])
     else:
         assert report.notes[0].startswith(note.format(src=src)) and len(report.notes) == 1
-        in_flags = report.notes[0].replace("layout='classes'", "--layout classes")
+        in_flags = re.sub(r"layout='(\w+)'", r"--layout \1", report.notes[0])
         assert printed == [f"note: {in_flags}."]
 
 
