@@ -312,7 +312,7 @@ def _encode_boxes(value: Any) -> bytes:
     boxes = boxes.reshape(0, 4) if boxes.size == 0 and boxes.ndim < 2 else boxes
     if boxes.ndim != 2 or boxes.shape[1] != 4:
         raise ValueError(f"{boxes.shape}; expected (n, 4)")
-    if boxes.size and 0 <= boxes.min() and boxes.max() <= 1 and (boxes % 1).any():
+    if boxes.size and boxes.min() >= 0 and boxes.max() <= 1 and (boxes % 1).any():
         raise ValueError(
             f"{boxes[0].tolist()} and all others are within one pixel. If they are shares of the image's sides, "
             "multiply them by (width, height, width, height), and give left, top, right and bottom"

@@ -362,7 +362,9 @@ def test_functions_get_sample_numbers_next_to_boxes(ragged: lmdbloader.LMDBDatas
     ],
 )
 def test_boxes_that_were_not_declared_are_not_left_behind(tmp_path: Path, field: dict[str, Any], found: str) -> None:
-    lmdbloader.write([{"image": np.zeros((12, 18, 3), np.uint8), **field}] * 2, tmp_path / "d")
+    (name,) = field
+    kind = fields.Array() if isinstance(field[name], np.ndarray) else fields.Json()
+    lmdbloader.write([{"image": np.zeros((12, 18, 3), np.uint8), **field}] * 2, tmp_path / "d", fields={name: kind})
     dataset = lmdbloader.LMDBDataset(tmp_path / "d")
     for read in (
         lambda: dataset.transformed([T.RandomCrop(8)]),
