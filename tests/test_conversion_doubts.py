@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
-import re
 from pathlib import Path
 from typing import Any
 
