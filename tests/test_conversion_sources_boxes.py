@@ -250,7 +250,7 @@ def test_options_that_boxes_exclude(coco: Path, tmp_path: Path, layout: Any) -> 
             lmdbloader.convert(coco, tmp_path / "out", layout=layout, **{name: 4})
     file = coco / "annotations" / "instances_train2017.json"
     for options, message in (
-        ({"layout": "classes"}, "layout='classes' with annotations: it makes layout='coco'"),
+        ({"layout": "classes"}, "layout='classes' with annotations, which means layout='coco'"),
         ({"masks": coco}, "masks with annotations"),
         ({"layout": "coco", "classes": ["a"]}, "category 'train' is not among the 1 classes given"),
     ):

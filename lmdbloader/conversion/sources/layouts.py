@@ -85,11 +85,8 @@ def list_sources(
         SourceError: No such folder, no images in it, or pairs, masks or boxes that do not match.
         OptionError: Options that contradict each other.
     """
-    from lmdbloader.conversion.sources.coco import list_coco
     from lmdbloader.conversion.sources.folders import match
-    from lmdbloader.conversion.sources.masks import list_masked
     from lmdbloader.conversion.sources.remote import only_here
-    from lmdbloader.conversion.sources.yolo import list_yolo
 
     if layout != "auto" and layout not in LAYOUTS:
         raise OptionError(f"{option('layout', layout)}: expected auto, {', '.join(LAYOUTS)}")
@@ -107,21 +104,8 @@ def list_sources(
         listing = match(hr, _find_half(hr, layout), lr, _find_half(lr, layout))
     elif src is None:
         raise OptionError(f"nothing to convert: give {option('src')}, or {both}")
-    elif annotations is not None or layout == "coco":
-        if layout not in ("auto", "coco") or masks is not None:
-            other = option("layout", layout) if masks is None else option("masks")
-            raise OptionError(f"{other} with {option('annotations')}: it makes {option('layout', 'coco')}")
-        listing = list_coco(src, annotations, skip=skip)
-    elif layout == "yolo":
-        if masks is not None:
-            raise OptionError(f"{option('masks')} with {option('layout', 'yolo')}: give one of them")
-        listing = list_yolo(src, classes)
-    elif masks is not None or layout == "masks":
-        if layout not in ("auto", "masks"):
-            raise OptionError(
-                f"{option('layout', layout)} with {option('masks')}, which means {option('layout', 'masks')}"
-            )
-        listing = list_masked(src, masks, skip=skip)
+    elif (labelled := _list_labelled(src, layout, masks, annotations, classes, skip)) is not None:
+        listing = labelled
     else:
         asked = [_module(layout)] if layout != "auto" else _modules()
         module = next(m for m in asked if layout != "auto" or m.holds(src))
@@ -129,6 +113,32 @@ def list_sources(
     return replace(
         listing, in_process=any(isinstance(place, str) and only_here(place) for place in (src, hr, lr, masks))
     )
+
+
+def _list_labelled(
+    src: Location,
+    layout: str,
+    masks: Location | None,
+    annotations: Location | None,
+    classes: Sequence[str] | None,
+    skip: bool,
+) -> Listing | None:
+    """Return images with masks or boxes, None if other layouts are asked for."""
+    from lmdbloader.conversion.sources.coco import list_coco
+    from lmdbloader.conversion.sources.masks import list_masked
+    from lmdbloader.conversion.sources.yolo import list_yolo
+
+    if masks is not None and (annotations is not None or layout in ("coco", "yolo")):
+        other = option("annotations") if annotations is not None else option("layout", layout)
+        raise OptionError(f"{option('masks')} with {other}: give one of them")
+    for name, place, made in (("annotations", annotations, "coco"), ("masks", masks, "masks")):
+        if place is not None and layout not in ("auto", made):
+            raise OptionError(f"{option('layout', layout)} with {option(name)}, which means {option('layout', made)}")
+    if annotations is not None or layout == "coco":
+        return list_coco(src, annotations, skip=skip)
+    if masks is not None or layout == "masks":
+        return list_masked(src, masks, skip=skip)
+    return list_yolo(src, classes) if layout == "yolo" else None
 
 
 def _find_half(place: Location, layout: str) -> Found:
