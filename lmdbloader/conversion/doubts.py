@@ -127,7 +127,7 @@ def _refuse_other_folders(src: Location, folders: _Folders) -> None:
     masks = [name for name in names if _MASKS.fullmatch(name)]
     if images and masks:
         as_masks = f"For images with masks, write {option('layout', 'masks')}. " if "masks" in layout_names() else ""
-        if isinstance(src, Path) and any(_holds_texts(src / name) for name in masks):
+        if isinstance(src, Path) and any(_holds_texts(Path(place, name)) for name in masks):
             as_masks = f"For images with YOLO's boxes, write {option('layout', 'yolo')}. "
         raise SourceError(
             f"{place}: holds {_shown([*images, *masks])}, which are probably images and their masks or labels. "
