@@ -435,7 +435,7 @@ def test_an_array_that_moving_images_would_leave_behind_is_refused(arrays: Path,
     ):
         with pytest.raises(OptionError, match=message) as caught:
             use()
-        assert f"say what moves: {kind}(..., fields=('image',))." in str(caught.value)
+        assert f"name the fields that do: {kind}(..., fields=('image',))." in str(caught.value)
 
 
 @pytest.mark.parametrize(

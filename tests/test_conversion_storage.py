@@ -327,7 +327,7 @@ def test_samples_from_python_of_every_mode(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"write_mode": "original"}, "images made in Python have no files"),
+        ({"write_mode": "original"}, "but this image was made in Python"),
         ({"write_mode": {"label": "jpg"}}, "write_mode of 'label': expected one of the image fields: image"),
         ({"write_mode": "raw", "jpeg_quality": 5}, "jpeg_quality has no effect"),
         ({"jpeg_quality": 5}, "jpeg_quality has no effect"),
