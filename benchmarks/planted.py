@@ -146,14 +146,23 @@ def starved(folder: Path) -> Any:
 
     work = RandomResizedCrop(64), ColorJitter(0.4, 0.4, 0.4), ToDtype(torch.float32, scale=True)
     loader = _loader(folder, PATCHES, 320, *work)
+    # A step as long as one core needs for a batch: two cores need half of it, a fifth of a core five times as long.
+    step_seconds = _cpu_seconds_of_a_batch(loader)
     core = min(os.sched_getaffinity(0))
-    before = os.sched_getaffinity(0)
     with _competitors(core):
-        os.sched_setaffinity(0, {core})
-        try:
-            return _rehearse(loader, 0.02, steps=12, warmup=6)
-        finally:
-            os.sched_setaffinity(0, before)
+        for thread in os.listdir("/proc/self/task"):  # those that load have started already
+            os.sched_setaffinity(int(thread), {core})
+        return _rehearse(loader, step_seconds, steps=12, warmup=6)
+
+
+def _cpu_seconds_of_a_batch(loader: Any) -> float:
+    """Return the CPU time that loading a batch takes, of all threads, from an epoch after one that warms up."""
+    for _ in loader:
+        pass
+    before = time.process_time()
+    for _ in loader:
+        pass
+    return (time.process_time() - before) / len(loader)
 
 
 @contextmanager
