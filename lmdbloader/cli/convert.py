@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lmdbloader.base.text import mebibytes
-from lmdbloader.cli._options import FOREIGN as FOREIGN
 from lmdbloader.cli._options import add_flags, given, splits_of
+from lmdbloader.cli._options import foreign_flags as foreign_flags
 from lmdbloader.cli._streams import say, say_nothing
 from lmdbloader.conversion.options import RunOptions
 
