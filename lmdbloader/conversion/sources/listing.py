@@ -58,7 +58,7 @@ class Annotation:
 
     def digest(self) -> int:
         """Return the XXH64 of its values."""
-        return checksum(repr((self.size, checksum(self.boxes), checksum(self.labels))).encode())
+        return checksum(f"{self.size}\0".encode() + self.boxes + self.labels)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +94,11 @@ class Annotations:
         rows = slice(self.bounds.item(number), self.bounds.item(number + 1))
         size = None if self.sizes is None else (self.sizes.item(number, 0), self.sizes.item(number, 1))
         return Annotation(self.boxes[rows].tobytes(), self.labels[rows].tobytes(), size)
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield all values, as bytes for a digest."""
+        for values in (self.bounds, self.sizes, self.boxes, self.labels):
+            yield b"" if values is None else values.tobytes()
 
     def take(self, numbers: I64) -> Annotations:
         """Return those of some images, in another order."""
