@@ -91,13 +91,17 @@ def test_the_line_for_splits_in_python_works(tmp_path: Path, monkeypatch: pytest
 def test_splits_next_to_an_image_are_splits_too(tmp_path: Path, capsys: Capture) -> None:
     src = make(tmp_path / "src", "train/1.png", "val/2.png", "sample.png", "a.csv", "b.csv", "annotations/a.json", ".x")
     (src / "test").symlink_to(src / "val")
+    (src / "again").symlink_to(src)
+    make(src, "__MACOSX/train/._1.png")
     out = tmp_path / "out"
-    with pytest.raises(SourceError, match="holds train/, val/, which"):
+    with pytest.raises(SourceError, match="holds test/, train/, val/, which"):
         lmdbloader.convert(src, out)
     assert main(["convert", str(src), str(out), "--split", "--quiet"]) == 0
+    assert {path.name for path in out.iterdir()} == {"test.lmdb", "train.lmdb", "val.lmdb"}
     assert capsys.readouterr().err.splitlines() == [
+        "left out: __MACOSX/: a folder without images",
         "left out: annotations/: a folder without images",
-        "left out: test: a link to a folder, which is not followed",
+        "left out: again: a link to a folder that it is in",
         "left out: *.csv: 2 files that are not read, such as a.csv",
         "left out: *.png: not read: sample.png",
     ]
@@ -180,6 +184,11 @@ def test_the_line_for_pairs_works(tmp_path: Path, capsys: Capture) -> None:
         ),
         (("1.png", "2.png", "3.png", "a/3.png", "b/4.png"), None),
         (("1.png", "a/2.png"), None),
+        (("a/1.png", "b/.2.png"), "hidden files and folders are read too, such as b/.2.png"),
+        (
+            (".cache/1.png", "2.png", "3.png", "4.png", "a/.5.png"),
+            "hidden files and folders are read too, such as .cache/1.png",
+        ),
         (("1.heic", "2.png"), "*.heic files are not read. If they are images, convert them to PNG or JPEG"),
         (("1.png", "1_mask.png", "2.png"), "1_mask.png and other images are named like masks. Each of them will be"),
         (

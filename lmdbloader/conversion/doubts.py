@@ -7,9 +7,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from lmdbloader.base.option_names import flags_in_use, option, pasted
 from lmdbloader.base.text import counted
-from lmdbloader.conversion.selection import holds_images, is_of_training, is_split
+from lmdbloader.conversion.selection import is_of_training, is_split
+from lmdbloader.conversion.sources.folders import holds_images
 from lmdbloader.conversion.sources.layouts import layout_names
 from lmdbloader.conversion.sources.listing import Listing, Location, Names, as_text, stem_of
 from lmdbloader.conversion.sources.remote import locate
@@ -89,6 +92,8 @@ def notes_on(src: Location, listing: Listing, *, is_sure: bool, wants_labels: bo
     found = [] if is_sure and listing.layout == "images" else _note_labels(src, listing, folders, wants_labels)
     if not is_sure and (masks := _masks_next_to_images(listing.sources.names)):
         found.append(f"{masks} and other images are named like masks. Each of them will be a separate image")
+    if hidden := _first_hidden(listing.sources.names):
+        found.append(f"hidden files and folders are read too, such as {hidden}")
     suffixes = [name for name, _ in listing.ignored]
     if others := [name for name in suffixes if name in _OTHER_IMAGES]:
         found.append(f"{_joined(others)} files are not read. If they are images, convert them to PNG or JPEG first")
@@ -180,6 +185,14 @@ def _masks_next_to_images(names: Names) -> str:
     stems = {stem_of(name) for name in first}
     found = [name for name in first if _MASK_SUFFIX.sub(b"", stem_of(name)) in stems - {stem_of(name)}]
     return as_text(found[0]) if found and 3 * len(found) >= len(first) else ""
+
+
+def _first_hidden(names: Names) -> str:
+    """Return the first name with a part that begins with a dot, "" if there is none."""
+    is_hidden = np.frombuffer(names.text, np.uint8)[names.bounds[:-1]] == ord(".")
+    at = names.text.find(b"/.")
+    numbers = [*np.flatnonzero(is_hidden)[:1], *[np.searchsorted(names.bounds, at, "right") - 1] * (at >= 0)]
+    return as_text(names[int(min(numbers))]) if numbers else ""
 
 
 def describe_classes(images_of: dict[str, int], what: str = "image") -> str:

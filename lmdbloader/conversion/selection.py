@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from lmdbloader.base.arguments import ordered_texts
 from lmdbloader.base.option_names import flags_in_use, option, pasted
+from lmdbloader.conversion.sources.folders import holds_images, is_circular
 from lmdbloader.conversion.sources.layouts import Layout, list_sources
-from lmdbloader.conversion.sources.listing import Listing, Names, is_image_name
+from lmdbloader.conversion.sources.listing import Listing, Names
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.errors import OptionError, SourceError, SourceNotFoundError
 from lmdbloader.format.others import suggest_path
@@ -147,7 +148,7 @@ def find_splits(
         )
     if not folder.is_dir():
         raise SourceNotFoundError(f"{folder}: there is no such folder.{suggest_path(folder)}")
-    paths = sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink() and not p.name.startswith("."))
+    paths = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".") and not is_circular(p))
     if not any(is_split(p.name) for p in paths):
         if layout == "yolo" and (inner := folder / "images").is_dir():
             inside = [p for p in sorted(inner.iterdir()) if p.is_dir() and is_split(p.name)]
@@ -183,8 +184,3 @@ def _line_for(path: Path, layout: str) -> str:
     if flags_in_use():
         return f"lmdbloader convert {shlex.quote(str(path))} {path.name}.lmdb {pasted(layout=layout)}"
     return f"lmdbloader.convert({str(path)!r}, {f'{path.name}.lmdb'!r}, {pasted(layout=layout)})"
-
-
-def holds_images(folder: Path) -> bool:
-    """Return whether a folder has any image: there are often other folders next to the splits."""
-    return any(is_image_name(os.fsencode(name)) for _, _, names in os.walk(folder) for name in names)

@@ -12,7 +12,17 @@ from typing import Any
 
 from lmdbloader.base.arguments import is_url, path_text
 from lmdbloader.base.option_names import option
-from lmdbloader.conversion.sources.listing import File, Found, Location, Others, Span, as_text, is_image_name, walk
+from lmdbloader.conversion.sources.listing import (
+    File,
+    Found,
+    Location,
+    Others,
+    Span,
+    as_text,
+    is_image_name,
+    is_litter,
+    walk,
+)
 from lmdbloader.errors import OptionError, SourceError, SourceNotFoundError
 
 _LOCAL = ("file", "local")
@@ -97,7 +107,9 @@ def find_remote_images(url: str) -> Found:
 
     def entries(folder: bytes) -> Iterator[bytes]:
         for name, info in list_folder(filesystem, root, folder, url):
-            if info["type"] == "directory":
+            if is_litter(os.path.basename(name)):
+                others.add_litter(name)
+            elif info["type"] == "directory":
                 yield name + b"/"
             elif not is_image_name(name):
                 others.add(name)
