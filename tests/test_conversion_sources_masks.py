@@ -113,6 +113,22 @@ def test_an_extraction_can_be_converted_again(folder: Path, tmp_path: Path) -> N
     assert all(np.array_equal(a.mask, b.mask) and np.array_equal(a.image, b.image) for a, b in pairs)
 
 
+def test_masks_of_8_and_16_bits_do_not_mix(folder: Path, tmp_path: Path) -> None:
+    Image.fromarray(np.full(SIZES[1], 300, np.uint16)).save(folder / "masks" / "b_mask.png")
+    expected = r"b\.png: its mask has 16 bits, that of a\.jpg has 8\. A batch needs one dtype"
+    with pytest.raises(ImageError, match=expected):
+        lmdbloader.convert(folder, tmp_path / "out", layout="masks")
+    report = lmdbloader.convert(folder, tmp_path / "skipped", layout="masks", on_error="skip")
+    assert [name for name, _ in report.skipped] == ["b.png"] and report.num_samples == 2
+    Image.fromarray(np.full(SIZES[0], 300, np.uint16)).save(folder / "masks" / "a.png")
+    with pytest.raises(ImageError, match=r"deep/c\.jpg: its mask has 8 bits, that of a\.jpg has 16"):
+        lmdbloader.convert(folder, tmp_path / "out", layout="masks")
+    (folder / "masks" / "a.png").write_bytes(b"damaged")
+    report = lmdbloader.convert(folder, tmp_path / "other", layout="masks", on_error="skip")
+    assert [name for name, _ in report.skipped] == ["a.jpg", "deep/c.jpg"]
+    assert lmdbloader.LMDBDataset(report.path)[0].mask.numpy().max() == 300
+
+
 def test_images_without_a_mask_are_named_or_left_out(folder: Path, tmp_path: Path) -> None:
     (folder / "masks" / "a.png").unlink()
     with pytest.raises(SourceError, match=r"images: no mask in .*masks for a\.jpg\. .*a_mask\.png.*on_error='skip'"):

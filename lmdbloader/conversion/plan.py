@@ -109,7 +109,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     num_workers = choose_workers(1 if listing.in_process else options.workers, int(listing.sources.nbytes.sum()))
     folders = tuple(place for place in places[:4] if isinstance(place, Path))
     # Every task carries the recipe, and class names can be many.
-    recipe = Recipe((), replace(shared(options), classes=None), storage)
+    recipe = Recipe((), replace(shared(options), classes=None), storage, _find_first_mask(listing, options))
     return Plan(options, recipe, listing, codec, folders, num_workers, notes)
 
 
@@ -136,6 +136,19 @@ def _refuse_binary_masks(sources: Sources) -> None:
             f"the masks have 0 and {IGNORED} only ({count} of {len(sources):,} were read), and {IGNORED} is the label "
             f"of pixels that have none, which losses leave out. {option('binary_masks', True)} stores 1 for it."
         )
+
+
+def _find_first_mask(listing: Listing, options: ConvertOptions) -> tuple[str, int] | None:
+    """Return the name and the bits of the first mask that can be read; None without masks, or if all become 8 bits."""
+    if listing.layout != "masks" or options.binary_masks:
+        return None
+    for source in listing.sources:
+        try:
+            return source.name, 8 * decode_labels(read_files(source)[-1]).itemsize
+        except ImageError:  # the conversion stops here, or leaves it out
+            if options.on_error == "stop":
+                return None
+    return None
 
 
 def settle_scale(plan: Plan) -> Recipe:

@@ -44,11 +44,13 @@ class Recipe:
         fields: The fields of the dataset, with their codecs.
         options: The options, with the scale of given pairs.
         storage: How images are stored; pairs and scaled images are stored as pixels.
+        first_mask: The name and the bits of the first mask, which all others must have; None without masks.
     """
 
     fields: tuple[Field, ...]
     options: ConvertOptions = field(default_factory=ConvertOptions)
     storage: Storage = field(default_factory=Storage)
+    first_mask: tuple[str, int] | None = None
 
     @property
     def policy(self) -> DecodePolicy:
@@ -127,6 +129,7 @@ def convert_sources(
                 if recipe.options.binary_masks:
                     values["mask"] = _to_binary(source, values["mask"])
                 stored = images["image"].shape[:2] if kept is None else kept[1][:2]
+                _check_bits(source, values["mask"], recipe.first_mask)
                 values["mask"] = _fit_mask(source, files[0], values["mask"], stored)
         except ImageError as error:
             if recipe.options.on_error == "stop":
@@ -255,6 +258,16 @@ def _to_binary(source: Source, mask: Pixels) -> Pixels:
             f"its mask has {int(others[0])}; expected 0 and {IGNORED} only, with {option('binary_masks', True)}",
         )
     return np.minimum(mask, 1).astype(np.uint8)
+
+
+def _check_bits(source: Source, mask: Pixels, first: tuple[str, int] | None) -> None:
+    """Raise ImageError if a mask has other bits than the first one, so that no batch could hold both."""
+    if first is not None and 8 * mask.itemsize != first[1]:
+        raise ImageError(
+            source.name,
+            f"its mask has {8 * mask.itemsize} bits, that of {first[0]} has {first[1]}. A batch needs one dtype. Save "
+            "all masks with 16 bits, or all with 8.",
+        )
 
 
 def _fit_mask(source: Source, data: bytes, mask: Pixels, stored: tuple[int, ...]) -> Pixels:
