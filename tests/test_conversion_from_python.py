@@ -637,17 +637,29 @@ def test_names_of_classes_may_be_an_array(out: Path) -> None:
     assert LMDBDataset(out).classes == ("dog", "cat")
 
 
+def test_the_labels_of_boxes_have_names_too(out: Path) -> None:
+    sample = {"image": np.zeros((8, 8, 3), np.uint8), "boxes": [[1, 1, 5, 5]], "labels": [1], "scene": 0}
+    kinds = {"boxes": fields.Boxes(), "labels": fields.Labels()}
+    names = {"labels": ["cat", "dog"], "scene": ["street"]}
+    write([sample], out, fields={"image": None, **kinds, "scene": None}, classes=names)
+    assert LMDBDataset(out).classes == ("cat", "dog")
+    assert {name: [c for c, _ in cs] for name, cs in lmdbloader.info(out).classes.items()} == names
+    lmdbloader.extract(out, out.parent / "files")
+    line = json.loads((out.parent / "files" / "samples.jsonl").read_text())
+    assert (line["labels"], line["labels.class"], line["scene.class"]) == ([1], ["dog"], "street")
+
+
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        ({"image": ["a"]}, "classes of 'image': expected one of the int fields: label"),
+        ({"image": ["a"]}, r"classes of 'image': expected one of the fields of ints or Labels\(\): label"),
         ({"label": "cat"}, r"classes\['label'\]='cat': expected different names"),
         ({"label": ["a", "a"]}, "expected different names"),
         ({"label": [1, 2]}, "expected different names"),
         # In which order a set comes depends on PYTHONHASHSEED.
         ({"label": {"cat", "dog", "bird"}}, "expected different names .* in order, as a list or tuple: a set has no"),
         ({"label": (name for name in ("cat", "dog"))}, "expected different names .* in order, as a list or tuple"),
-        (["cat"], r"classes=\['cat'\]: expected the names by int field, as \{'label': \['cat', 'dog'\]\}"),
+        (["cat"], r"classes=\['cat'\]: expected the names by field, as \{'label': \['cat', 'dog'\]\}"),
         ({"label": ["cat", "d\ud800g"]}, "a name that is not valid Unicode"),
     ],
 )

@@ -94,8 +94,8 @@ def write(
         fields: Names for tuples, in order; or a mapping from names to types (`Image()`, `Array()` ...), to set types
             that should not be guessed: {"mask": Mask()}. A field that is named like a mask (mask, label, seg ...) and
             has at most 64 values must be declared, as Mask() or Image().
-        classes: By int field, the names of its values from 0 on, in a list or tuple; by default those that a dataset of
-            Hugging Face or torchvision has, in `features` or `classes`.
+        classes: By field of ints or Labels(), the names of its values from 0 on, in a list or tuple; by default those
+            that a dataset of Hugging Face or torchvision has, in `features` or `classes`.
         write_mode: How images are stored, in all or field by field, "raw", "jpg", "proportion", "smart" or "original",
             as in `convert`. The default, also for fields that are not named, is pixels. Masks are always stored without
             loss.
@@ -136,9 +136,10 @@ def write(
     if first is _NOTHING:
         raise OptionError(f"{out}: there is nothing to write: `samples` is empty")
     schema, first_values = _infer_fields(first, fields)
-    are_int = {f.name for f in schema if f.kind == "int"}
-    found = {field: names for field, names in adapted.classes.items() if field in are_int}
-    names = _check_classes(schema, found if classes is None else classes)
+    if classes is None:
+        have_labels = _fields_of_labels(schema)
+        classes = {field: names for field, names in adapted.classes.items() if field in have_labels}
+    names = _check_classes(schema, classes)
     storages, codecs = choose_storages(
         [f.name for f in schema if f.kind == "image"],
         write_mode,
@@ -435,17 +436,24 @@ def _line_for_names(sample: Sequence[Any]) -> str:
     return "name them, for example fields=('image', 'label')"
 
 
+def _fields_of_labels(fields: Sequence[Field]) -> list[str]:
+    """Return the fields whose values can have the names of classes."""
+    return [f.name for f in fields if f.kind in ("int", "labels")]
+
+
 def _check_classes(fields: Sequence[Field], classes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    labels = [f.name for f in fields if f.kind == "int"]
+    labels = _fields_of_labels(fields)
     if not isinstance(classes, Mapping):
         raise OptionError(
-            f"classes={shown(classes)}: expected the names by int field, as {{{labels[0] if labels else 'label'!r}: "
+            f"classes={shown(classes)}: expected the names by field, as {{{labels[0] if labels else 'label'!r}: "
             "['cat', 'dog']}"
         )
     given: dict[str, tuple[str, ...]] = {}
     for name, names in classes.items():
         if name not in labels:
-            raise OptionError(f"classes of {name!r}: expected one of the int fields: {', '.join(labels) or 'none'}")
+            raise OptionError(
+                f"classes of {name!r}: expected one of the fields of ints or Labels(): {', '.join(labels) or 'none'}"
+            )
         given[name] = ordered_texts(f"classes[{name!r}]", names)
         try:
             "".join(given[name]).encode()
