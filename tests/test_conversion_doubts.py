@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -261,13 +262,20 @@ def test_classes_in_a_line(counts: dict[str, int], text: str) -> None:
 
 
 def test_swapped_arguments_are_recognised(tmp_path: Path, capsys: Capture) -> None:
-    src, out = make(tmp_path / "photos", "a/1.png"), tmp_path / "train.lmdb"
+    src, out = make(tmp_path / "my photos", "a/1.png"), tmp_path / "train.lmdb"
+    given: dict[str, Any] = {"patch_size": 4, "write_mode": "jpg", "jpeg_quality": 80, "log": print, "progress": True}
     with pytest.raises(SourceError, match=r"train\.lmdb: there is no such folder, and .*photos holds images") as error:
-        lmdbloader.convert(out, src)
-    exec(str(error.value).split("comes first: ")[1], {"lmdbloader": lmdbloader})
-    assert main(["convert", str(out), str(src)]) == 1
-    expected = f"{out}: is a dataset of lmdbloader, and {src} holds images. The source comes first: "
-    assert capsys.readouterr().err.strip() == f"lmdbloader: {expected}{src} {out}"
+        lmdbloader.convert(out, src, **given)
+    line = str(error.value).split("Write: ")[1]
+    assert "patch_size=4, write_mode='jpg', jpeg_quality=80, progress=True)" in line
+    exec(line, {"lmdbloader": lmdbloader})
+    flags = ["--patch-size", "4", "--write-mode", "jpg", "--jpeg-quality", "80", "--overwrite"]
+    assert main(["convert", *flags, str(out), str(src)]) == 1
+    expected = f"{out}: is a dataset of lmdbloader, and {src} holds images. The source comes first. Write: "
+    said = capsys.readouterr().err.strip()
+    line = shlex.join(["lmdbloader", "convert", str(src), str(out), *flags])
+    assert said == f"lmdbloader: {expected}{line}"
+    assert main(shlex.split(line)[1:]) == 0
 
 
 @pytest.mark.parametrize(("given", "message"), [("nowhere", "there is no such folder\\.$"), ("src", "no images in it")])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
-from lmdbloader.base.option_names import flags_in_use, option, pasted
+from lmdbloader.base.option_names import flags_in_use, option, pasted, pasted_convert
 from lmdbloader.base.text import counted
+from lmdbloader.conversion.options import RunOptions
 from lmdbloader.conversion.selection import is_of_training, is_split
 from lmdbloader.conversion.sources.folders import holds_images
 from lmdbloader.conversion.sources.layouts import layout_names
@@ -53,7 +54,7 @@ _MASK_SUFFIX = re.compile(rb"[_-](mask|masks|seg|segmentation|label|labels|gt|an
 _NAMES_TRIED = 1000
 
 
-def refuse_swapped(src: str | os.PathLike[str] | None, out: Path) -> None:
+def refuse_swapped(src: str | os.PathLike[str] | None, out: Path, options: RunOptions) -> None:
     """Refuse a source that is not a folder of images if the destination is one.
 
     Raises:
@@ -64,9 +65,10 @@ def refuse_swapped(src: str | os.PathLike[str] | None, out: Path) -> None:
         return
     what = "is a dataset of lmdbloader" if is_dataset(place) else "" if place.exists() else "there is no such folder"
     if what and holds_images(out):
-        in_python = f"lmdbloader.convert({str(out)!r}, {str(place)!r})"
-        line = f"{out} {place}" if flags_in_use() else in_python
-        raise SourceError(f"{place}: {what}, and {out} holds images. The source comes first: {line}")
+        names = flags_in_use() or [f.name for f in fields(options) if f.name != "log"]
+        given = {f.name: value for f in fields(options) if (value := getattr(options, f.name)) != f.default}
+        line = pasted_convert(out, place, **{name: value for name, value in given.items() if name in names})
+        raise SourceError(f"{place}: {what}, and {out} holds images. The source comes first. Write: {line}")
 
 
 def notes_on(src: Location, listing: Listing, *, is_sure: bool, wants_labels: bool) -> tuple[str, ...]:
@@ -263,7 +265,7 @@ def _line_for_splits(src: Location, place: str) -> str:
     if isinstance(src, str):
         return "Convert them one by one: splits are found only in local folders."
     if "split" in flags_in_use():
-        return f"For a dataset of each, write: lmdbloader convert {place} OUT --split."
+        return f"For a dataset of each, write: {pasted_convert(place)} --split."
     return (
         f"For a dataset of each, write `for split in lmdbloader.find_splits({place!r}): "
         'lmdbloader.convert(split.path, f"{split.name}.lmdb", classes=split.classes)`.'

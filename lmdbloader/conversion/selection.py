@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.arguments import ordered_texts
-from lmdbloader.base.option_names import flags_in_use, option, pasted
+from lmdbloader.base.option_names import option, pasted_convert
 from lmdbloader.conversion.sources.folders import holds_images, is_circular
 from lmdbloader.conversion.sources.layouts import Layout, list_sources
 from lmdbloader.conversion.sources.listing import Listing, Names
@@ -153,7 +152,7 @@ def find_splits(
         if layout == "yolo" and (inner := folder / "images").is_dir():
             inside = [p for p in sorted(inner.iterdir()) if p.is_dir() and is_split(p.name)]
             if inside:
-                lines = "; ".join(_line_for(path, layout) for path in inside)
+                lines = "; ".join(pasted_convert(path, f"{path.name}.lmdb", layout=layout) for path in inside)
                 raise SourceError(f"{folder}: has its splits inside images/ and labels/. Write {lines}.")
         raise SourceError(f"{folder}: holds no folders like train/ and val/. Convert it as a whole.")
     paths = [p for p in paths if p.name.lower() in _NAMES or holds_images(p)]
@@ -178,9 +177,3 @@ def find_splits(
     if layouts == {"classes"}:
         classes = tuple(sorted({name for listing in listings for name in listing.classes}, key=os.fsencode))
     return [Split(path.name, path, classes) for path in paths]
-
-
-def _line_for(path: Path, layout: str) -> str:
-    if flags_in_use():
-        return f"lmdbloader convert {shlex.quote(str(path))} {path.name}.lmdb {pasted(layout=layout)}"
-    return f"lmdbloader.convert({str(path)!r}, {f'{path.name}.lmdb'!r}, {pasted(layout=layout)})"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base.option_names import flags_in_use, option, pasted, shown
+from lmdbloader.base.option_names import option, pasted_convert, shown
 from lmdbloader.base.text import counted
 from lmdbloader.conversion.sources.folders import find_images
 from lmdbloader.conversion.sources.json_stream import read_lists
@@ -124,7 +123,7 @@ def _find(src: Location) -> tuple[Path, Path]:
     if len(found) == 1:
         return found[0]
     if found:
-        lines = "; or ".join(_line(*pair) for pair in found[:_NAMES_SHOWN])
+        lines = "; or ".join(pasted_convert(folder, annotations=path) for folder, path in found[:_NAMES_SHOWN])
         raise SourceError(f"{src}: holds several sets of images with annotations. Write {lines}.")
     raise SourceError(
         f"{src}: no annotations found; looked for annotations/instances_X.json next to X/ or images/X/, and for "
@@ -136,12 +135,6 @@ def _candidates(src: Path) -> list[Path]:
     """Return where the file of a folder of images may be."""
     name = f"instances_{src.resolve().name}.json"
     return [src / _ROBOFLOW, *(place / "annotations" / name for place in (src / "..", src / ".." / ".."))]
-
-
-def _line(folder: Path, path: Path) -> str:
-    if flags_in_use():
-        return f"lmdbloader convert {shlex.quote(str(folder))} OUT {pasted(annotations=path)}"
-    return f"lmdbloader.convert({str(folder)!r}, out, {pasted(annotations=path)})"
 
 
 # --- the content of the file ---
@@ -346,7 +339,7 @@ def _advice(src: Location, names: Names, path: Path, name: str, are_some_found: 
         return f"{option('on_error', 'skip')} leaves such images out."
     outer = name.replace("\\", "/").partition("/")[0]
     if isinstance(src, Path) and outer == src.resolve().name and name != outer:
-        return f"The names in the file begin with {outer}/. Write {_line(src / '..', path)}."
+        return f"The names in the file begin with {outer}/. Write {pasted_convert(src / '..', annotations=path)}."
     return f"None of its images is there, but {as_text(names[0])} is: expected the folder that file_name starts from."
 
 
