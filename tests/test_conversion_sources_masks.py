@@ -113,6 +113,19 @@ def test_an_extraction_can_be_converted_again(folder: Path, tmp_path: Path) -> N
     assert all(np.array_equal(a.mask, b.mask) and np.array_equal(a.image, b.image) for a, b in pairs)
 
 
+def test_only_a_folder_that_holds_images_is_one_of_masks(folder: Path, tmp_path: Path) -> None:
+    (folder / "images").rename(folder / "JPEGImages")
+    (folder / "masks").rename(folder / "SegmentationClass")
+    (folder / "Annotations").mkdir()
+    (folder / "Annotations" / "a.xml").write_text("<boxes/>")
+    assert lmdbloader.convert(folder, tmp_path / "out", layout="masks").num_samples == 3
+    save_mask(folder / "SegmentationObject" / "a.png", labels(*SIZES[0]))
+    with pytest.raises(SourceError, match=r"Name the two: lmdbloader\.convert\(.*\)$") as error:
+        lmdbloader.convert(folder, tmp_path / "again", layout="masks")
+    exec(str(error.value).split("two: ")[1], {"lmdbloader": lmdbloader, "out": tmp_path / "again"})
+    assert len(lmdbloader.LMDBDataset(tmp_path / "again")) == 3
+
+
 def test_masks_of_8_and_16_bits_do_not_mix(folder: Path, tmp_path: Path) -> None:
     Image.fromarray(np.full(SIZES[1], 300, np.uint16)).save(folder / "masks" / "b_mask.png")
     expected = r"b\.png: its mask has 16 bits, that of a\.jpg has 8\. A batch needs one dtype"

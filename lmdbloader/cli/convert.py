@@ -140,11 +140,12 @@ def _convert_splits(options: argparse.Namespace, src: str | None, out: str) -> N
 
 def _next_to_splits(src: Path, splits: Set[str], layout: str) -> list[tuple[str, str]]:
     """Return (name, reason) of what is in a folder next to its splits."""
+    from lmdbloader.conversion.sources import coco, yolo
     from lmdbloader.conversion.sources.folders import is_circular
     from lmdbloader.conversion.sources.listing import Others
 
     others, folders = Others(), []
-    read = {"coco": ("annotations",), "yolo": ("data.yaml", "data.yml", "dataset.yaml")}.get(layout, ())
+    read = {"coco": (coco.ANNOTATIONS,), "yolo": yolo.NAMES_YAML}.get(layout, ())
     for path in sorted(src.iterdir()):
         if path.name in splits or path.name in read or path.name.startswith("."):
             continue

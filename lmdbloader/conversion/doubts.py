@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -12,45 +11,27 @@ import numpy as np
 from lmdbloader.base.option_names import flags_in_use, option, pasted, pasted_convert
 from lmdbloader.base.text import counted
 from lmdbloader.conversion.options import RunOptions
-from lmdbloader.conversion.selection import is_of_training, is_split
 from lmdbloader.conversion.sources.folders import holds_images
-from lmdbloader.conversion.sources.layouts import layout_names
 from lmdbloader.conversion.sources.listing import Listing, Location, Names, as_text, stem_of
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.errors import SourceError
+from lmdbloader.format.folder_names import (
+    is_high,
+    is_low,
+    is_of_images,
+    is_of_masks,
+    is_of_targets,
+    is_of_training,
+    is_split,
+    without_mask_suffix,
+)
 from lmdbloader.store import is_dataset
 
 _NAMES_SHOWN = 3
-# Names of folders that hold images, and of folders that hold masks or labels of them.
-_IMAGES = re.compile(r"(jpeg|color_?|left)?(images?|imgs?|img8bit)|photos|rgb|inputs?", re.IGNORECASE)
-_MASKS = re.compile(
-    r"(masks?|labels?|annotations?|annots?|anns?|seg(mentation)?s?(class|object)?|ground_?truths?|gt(fine|coarse)?|trimaps?"
-    r"|depths?|normals|edges|targets?)([_-].*)?",
-    re.IGNORECASE,
-)
-_HIGH = re.compile(r"(hr|gt|gtmod|high_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
-_LOW = re.compile(r"(lr|lq|lrbic|low_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
 # Files that often hold labels of the images next to them.
-_ANNOTATIONS = frozenset({"*.csv", "*.json", "*.jsonl", "*.mat", "*.parquet", "*.tsv", "*.txt", "*.xml"})
-_OTHER_IMAGES = frozenset(
-    {
-        "*.arw",
-        "*.avif",
-        "*.cr2",
-        "*.dcm",
-        "*.dng",
-        "*.exr",
-        "*.hdr",
-        "*.heic",
-        "*.heif",
-        "*.jp2",
-        "*.jxl",
-        "*.nef",
-        "*.npy",
-    }
-    | {"*.npz", "*.psd", "*.raw", "*.svg", "*.tga"}
-)
-_MASK_SUFFIX = re.compile(rb"[_-](mask|masks|seg|segmentation|label|labels|gt|annotation)$", re.IGNORECASE)
+_ANNOTATIONS = {"*.csv", "*.json", "*.jsonl", "*.mat", "*.parquet", "*.tsv", "*.txt", "*.xml"}
+_OTHER_IMAGES = {"*.avif", "*.exr", "*.hdr", "*.heic", "*.heif", "*.jp2", "*.jxl", "*.psd", "*.svg", "*.tga"}
+_OTHER_IMAGES |= {"*.arw", "*.cr2", "*.dcm", "*.dng", "*.nef", "*.npy", "*.npz", "*.raw"}
 _NAMES_TRIED = 1000
 
 
@@ -130,17 +111,18 @@ def _refuse_other_folders(src: Location, folders: _Folders) -> None:
     if folders.inside:
         place = _below(src, folders.inside)
         insist = f"For one dataset of all of them, write {option('layout', 'images')}."
-    images = [name for name in names if _IMAGES.fullmatch(name)]
-    masks = [name for name in names if _MASKS.fullmatch(name)]
-    if images and masks:
-        as_masks = f"For images with masks, write {option('layout', 'masks')}. " if "masks" in layout_names() else ""
-        if isinstance(src, Path) and any(_holds_texts(Path(place, name)) for name in masks):
-            as_masks = f"For images with YOLO's boxes, write {option('layout', 'yolo')}. "
+    images, targets = list(filter(is_of_images, names)), list(filter(is_of_targets, names))
+    if images and targets:
+        masks = next(filter(is_of_masks, targets), None)
+        both = "" if masks is None else pasted_convert(f"{place}/{images[0]}", masks=f"{place}/{masks}")
+        advice = f"For images with masks, write {both}. " if both else ""
+        if isinstance(src, Path) and any(_holds_texts(Path(place, name)) for name in targets):
+            advice = f"For images with YOLO's boxes, write {option('layout', 'yolo')}. "
         raise SourceError(
-            f"{place}: holds {_shown([*images, *masks])}, which are probably images and their masks or labels. "
-            f"{as_masks}For the images alone, convert {place}/{images[0]}. {insist}"
+            f"{place}: holds {_shown([*images, *targets])}, which are probably images and their masks or labels. "
+            f"{advice}For the images alone, convert {place}/{images[0]}. {insist}"
         )
-    high, low = ([name for name in names if pattern.fullmatch(name)] for pattern in (_HIGH, _LOW))
+    high, low = list(filter(is_high, names)), list(filter(is_low, names))
     if high and low:
         line = pasted(hr=f"{place}/{high[0]}", lr=f"{place}/{low[0]}")
         raise SourceError(
@@ -185,7 +167,7 @@ def _masks_next_to_images(names: Names) -> str:
     """Return the first image with the name of a mask if every second or third of the first images has one, else ""."""
     first = [names[number] for number in range(min(len(names), _NAMES_TRIED))]
     stems = {stem_of(name) for name in first}
-    found = [name for name in first if _MASK_SUFFIX.sub(b"", stem_of(name)) in stems - {stem_of(name)}]
+    found = [name for name in first if without_mask_suffix(stem_of(name)) in stems - {stem_of(name)}]
     return as_text(found[0]) if found and 3 * len(found) >= len(first) else ""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from lmdbloader.conversion.sources.layouts import Layout, list_sources
 from lmdbloader.conversion.sources.listing import Listing, Names
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.errors import OptionError, SourceError, SourceNotFoundError
+from lmdbloader.format.folder_names import SPLITS, is_split
 from lmdbloader.format.others import suggest_path
 from lmdbloader.kernels import entries
 
@@ -79,31 +79,6 @@ def with_classes(listing: Listing, classes: Sequence[str]) -> Listing:
     return replace(listing, sources=changed, classes=names)
 
 
-# One of these must be there, or class folders could be taken for splits.
-_NAMES = frozenset(
-    {"train", "training", "trainval", "val", "valid", "validation", "test", "testing", "dev", "eval", "evaluation"}
-)
-
-
-# CycleGAN's trainA, COCO's train2017 and DIV2K_train_HR are names of splits too.
-_WORD = re.compile(rf"(?<![a-z])({'|'.join(sorted(_NAMES))})[ab]?(?![a-z])")
-
-
-def is_split(name: str) -> bool:
-    """Return whether a folder's name is that of a split.
-
-    >>> [is_split(name) for name in ("train", "val2017", "testA", "DIV2K_valid_HR", "trains", "cats")]
-    [True, True, True, True, False, False]
-    """
-    return _WORD.search(name.lower()) is not None
-
-
-def is_of_training(name: str) -> bool:
-    """Return whether the name of a split is that of training data."""
-    found = _WORD.search(name.lower())
-    return found is not None and found[1].startswith("train")
-
-
 @dataclass(frozen=True, slots=True)
 class Split:
     """One of the splits in a folder.
@@ -155,7 +130,7 @@ def find_splits(
                 lines = "; ".join(pasted_convert(path, f"{path.name}.lmdb", layout=layout) for path in inside)
                 raise SourceError(f"{folder}: has its splits inside images/ and labels/. Write {lines}.")
         raise SourceError(f"{folder}: holds no folders like train/ and val/. Convert it as a whole.")
-    paths = [p for p in paths if p.name.lower() in _NAMES or holds_images(p)]
+    paths = [p for p in paths if p.name.lower() in SPLITS or holds_images(p)]
     # What is missing is refused when the split is converted, unless it may be left out.
     listings = [list_sources(path, layout=layout, prefer_images=prefer_images, skip=True) for path in paths]
     layouts = {listing.layout for listing in listings}

@@ -31,6 +31,8 @@ from lmdbloader.errors import SourceError, SourceNotFoundError
 from lmdbloader.fields import Boxes, Labels
 
 FIELDS = (("boxes", Boxes().kind), ("labels", Labels().kind))
+#: The folder of the JSON files, next to the folders of the images or above them.
+ANNOTATIONS = "annotations"
 _NAMES_SHOWN = 5
 _ROBOFLOW = "_annotations.coco.json"
 # Beyond the rounding of sums: boxes that reach farther out of their image are counted.
@@ -116,7 +118,7 @@ def _find(src: Location) -> tuple[Path, Path]:
     if not src.is_dir():
         raise SourceNotFoundError(f"{src}: there is no such folder")
     found = [(src, path) for path in _candidates(src) if path.is_file()]
-    inside = src / "annotations"
+    inside = src / ANNOTATIONS
     for path in sorted(inside.glob("instances_*.json")) if inside.is_dir() else ():
         name = path.stem.removeprefix("instances_")
         found += [(folder, path) for folder in (src / name, src / "images" / name) if folder.is_dir()]
@@ -134,7 +136,7 @@ def _find(src: Location) -> tuple[Path, Path]:
 def _candidates(src: Path) -> list[Path]:
     """Return where the file of a folder of images may be."""
     name = f"instances_{src.resolve().name}.json"
-    return [src / _ROBOFLOW, *(place / "annotations" / name for place in (src / "..", src / ".." / ".."))]
+    return [src / _ROBOFLOW, *(place / ANNOTATIONS / name for place in (src / "..", src / ".." / ".."))]
 
 
 # --- the content of the file ---

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from lmdbloader.base.option_names import option
-from lmdbloader.conversion.sources.folders import find_images
+from lmdbloader.base.option_names import option, pasted_convert
+from lmdbloader.conversion.sources.folders import find_images, holds_images
 from lmdbloader.conversion.sources.listing import Found, Listing, Location, Names, Sources, as_text, stem_of
 from lmdbloader.errors import SourceError
+from lmdbloader.format.folder_names import is_of_images, is_of_masks, without_mask_suffix
 
-# What the name of a mask may have in addition to that of its image.
-_MASK_SUFFIX = re.compile(rb"[_-](masks?|seg(mentation)?|labels?|gt|annotations?)$", re.IGNORECASE)
-_IMAGE_FOLDER = re.compile(r"(jpeg)?(images?|imgs?)|photos?|inputs?", re.IGNORECASE)
-_MASK_FOLDER = re.compile(r"masks?|labels?|annotations?|seg(mentation)?s?(class)?|ground_?truths?|gts?", re.IGNORECASE)
 _NAMES_SHOWN = 5
 
 
@@ -74,12 +70,16 @@ def _find_folders(src: Location) -> tuple[Path, Path]:
     if not src.is_dir():
         raise SourceError(f"{src}: there is no such folder")
     folders = sorted(p for p in src.iterdir() if p.is_dir())
-    images, masks = ([p for p in folders if pattern.fullmatch(p.name)] for pattern in (_IMAGE_FOLDER, _MASK_FOLDER))
+    images = [p for p in folders if is_of_images(p.name)]
+    masks = [p for p in folders if is_of_masks(p.name) and holds_images(p)]
     if len(images) != 1 or len(masks) != 1:
         there = ", ".join(f"{p.name}/" for p in folders[:_NAMES_SHOWN]) or "no folders"
+        line = (
+            pasted_convert(images[0], masks=masks[0]) if images and masks else pasted_convert("IMAGES", masks="MASKS")
+        )
         raise SourceError(
-            f"{src}: holds {there}; expected one folder of images and one of masks, such as images/ and masks/. "
-            f"Convert the folder of the images, and name that of the masks with {option('masks')}."
+            f"{src}: holds {there}; expected one folder of images and one of masks, such as images/ and masks/. Name "
+            f"the two: {line}"
         )
     return images[0], masks[0]
 
@@ -95,7 +95,7 @@ def _partners(src: object, images: Names, masks: object, found: Names) -> np.nda
     alone = []
     for i, name in enumerate(found):
         stem = stem_of(name)
-        number = by_stem.get(stem, by_stem.get(_MASK_SUFFIX.sub(b"", stem)))
+        number = by_stem.get(stem, by_stem.get(without_mask_suffix(stem)))
         if number is None:
             alone.append(i)
         elif partners[number] >= 0:
@@ -104,7 +104,7 @@ def _partners(src: object, images: Names, masks: object, found: Names) -> np.nda
             partners[number] = i
     if alone:
         stems = {stem_of(name) for name in found}
-        swapped = all(_MASK_SUFFIX.sub(b"", stem) in stems for stem in by_stem)
+        swapped = all(without_mask_suffix(stem) in stems for stem in by_stem)
         advice = "The two folders are probably swapped." if swapped else "Remove it, or add its image."
         raise SourceError(f"{masks}: no image in {src} for {_shown(found, alone)}. {advice}")
     return partners

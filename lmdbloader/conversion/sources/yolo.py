@@ -20,7 +20,9 @@ from lmdbloader.conversion.sources.listing import Annotations, Listing, Location
 from lmdbloader.errors import SourceError, SourceNotFoundError
 
 _IMAGES, _LABELS = "images", "labels"
-_NAMES_TXT, _NAMES_YAML = "classes.txt", ("data.yaml", "data.yml", "dataset.yaml")
+_NAMES_TXT = "classes.txt"
+#: Files with the names of the classes; the first that is there is read.
+NAMES_YAML = ("data.yaml", "data.yml", "dataset.yaml")
 _MOST_NBYTES = 16 * 2**20
 # Numbers have six digits or fewer in most files, so that boxes at an edge reach out by their rounding.
 _BEYOND = 1e-5
@@ -83,7 +85,7 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
         (len(images.names) - content.num_files, "without boxes", "image", "images", " without a text file"),
     ])  # fmt: skip
     if not names:
-        notes += (f"the classes have no names: there is no {_NAMES_TXT} or {_NAMES_YAML[0]} in {tree.root}",)
+        notes += (f"the classes have no names: there is no {_NAMES_TXT} or {NAMES_YAML[0]} in {tree.root}",)
     ignored = [entry for entry in images.ignored if entry[0] not in ("*.txt", "*.yaml", "*.cache")]
     return Listing(
         "yolo",
@@ -227,7 +229,7 @@ def _places(tree: _Tree) -> list[Path]:
 
 def _yaml(tree: _Tree) -> tuple[Path, str] | None:
     for place in _places(tree):
-        for name in _NAMES_YAML:
+        for name in NAMES_YAML:
             if (text := _text(place / name)) is not None:
                 return place / name, text
     return None
