@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +16,6 @@ from lmdbloader.conversion.doubts import describe_classes
 from lmdbloader.errors import LmdbloaderError, SourceError
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def keep_signals() -> Iterator[None]:
-    """The command sets a handler; here it must not outlive its call."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 def make(folder: Path, *names: str) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from demos.class_folders import make_class_folders
+from loading_scripts import make_class_datasets
 from PIL import Image
 from slurm_cluster import SCRIPTS, Cluster
 
@@ -209,11 +209,7 @@ def test_work_on_other_storage_is_copied_to_the_vault(cluster: Cluster, images: 
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("classes")
-    make_class_folders(folder, num_train=12, num_val=6, sides=(64, 96), num_classes=4)
-    for split in ("train", "val"):
-        lmdbloader.convert(folder / split, folder / f"{split}.lmdb", layout="classes", workers=1)
-    return folder
+    return make_class_datasets(tmp_path_factory.mktemp("classes"))
 
 
 def training(cluster: Cluster, classes: Path, **more: str) -> dict[str, str]:

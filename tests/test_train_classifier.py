@@ -14,8 +14,7 @@ import pytest
 import torch
 from classification import ResNet
 from classification.processes import choose_device
-from demos.class_folders import make_class_folders
-from loading_scripts import interrupt_at_save, load_script, save_as_checkpoint
+from loading_scripts import interrupt_at_save, load_script, make_class_datasets, save_as_checkpoint
 from training.classifier_options import parse_options
 
 import lmdbloader
@@ -32,11 +31,7 @@ train_classifier = load_script("train_classifier")
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Datasets train.lmdb and val.lmdb of crops of four real photographs."""
-    folder = tmp_path_factory.mktemp("classes")
-    make_class_folders(folder, num_train=12, num_val=6, sides=(64, 96), num_classes=4)
-    for split in ("train", "val"):
-        lmdbloader.convert(folder / split, folder / f"{split}.lmdb", layout="classes", workers=1)
-    return folder
+    return make_class_datasets(tmp_path_factory.mktemp("classes"))
 
 
 @pytest.fixture(scope="module")
